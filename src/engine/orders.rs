@@ -1,0 +1,215 @@
+//! What goes in and out of the engine: facts from the shell, orders to it.
+
+use std::sync::Arc;
+
+use super::header::Code;
+use super::state::Sealed;
+use super::{BatchId, Offset, Record, Source, TopicId, UnixMillis, header};
+
+/// A fact, told to [`Engine::step`](super::Engine::step).
+#[derive(Debug)]
+pub enum Input {
+    /// The group gave these partitions, or they are taken over anew after a failed commit. Replaces all that
+    /// was held. A lane runs only where every lane topic's partition is among them.
+    Assigned(Vec<Start>),
+    /// The group took everything back, or the last commit failed: all that is held is dropped.
+    Revoked,
+    /// The next record of a partition, in offset order.
+    Record {
+        /// Where it stands.
+        source: Source,
+        /// Its position there.
+        offset: Offset,
+        /// When the broker appended it.
+        appended: UnixMillis,
+        /// Its bytes.
+        record: Record,
+    },
+    /// The answer to [`Output::Lookup`]; also told unasked when it changed.
+    Target(Arc<str>, Target),
+    /// A batch is done: every record of it acknowledged, and in `exactly_once` its transaction committed.
+    Committed(BatchId),
+    /// Nothing new, but time has passed.
+    Tick,
+    /// The process is to stop: read no more, finish what is due and what is collected.
+    Drain,
+}
+
+/// Where one partition begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Which partition.
+    pub source: Source,
+    /// The offset that the consumer reads first.
+    pub next: Offset,
+    /// The metadata of the commit that said so; empty when there is none.
+    pub metadata: String,
+}
+
+/// What is known of a target topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Kafka says that there is no such topic.
+    Missing,
+    /// It is there.
+    Found {
+        /// How many partitions it has.
+        partitions: i32,
+        /// The largest record batch that it takes (`max.message.bytes`).
+        record_bytes_max: u64,
+    },
+}
+
+/// An order to the shell.
+#[derive(Debug)]
+pub enum Output {
+    /// Stop fetching this partition.
+    Pause(Source),
+    /// Fetch it again, from the record after the last one told.
+    Resume(Source),
+    /// Read this (paused) partition again from here when it is resumed: what had been read ahead was dropped.
+    Rewind(Source, Offset),
+    /// Find out about this target and answer with [`Input::Target`].
+    Lookup(Arc<str>),
+    /// Hand this to the producer; answer with [`Input::Committed`], or with `Revoked` and `Assigned` if it failed.
+    Batch(Batch),
+}
+
+/// What goes to Kafka together: in `exactly_once` one transaction.
+#[derive(Debug)]
+pub struct Batch {
+    /// Its number, to be named in the answer.
+    pub id: BatchId,
+    /// Records to produce, in this order.
+    pub sends: Vec<Send>,
+    /// Where reading stands once they are there. Only partitions that changed.
+    pub commits: Vec<Commit>,
+}
+
+/// The position of one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Commit {
+    /// Which partition.
+    pub source: Source,
+    /// The low watermark: everything before is done.
+    pub next: Offset,
+    /// Which of the offsets from there on are still pending; see [`window`](super::window).
+    pub metadata: String,
+}
+
+/// One record on its way to a topic.
+#[derive(Debug)]
+pub struct Send {
+    /// Which topic.
+    pub to: To,
+    /// Which partition of it; `None` leaves it to Java's default partitioner for the key.
+    pub partition: Option<i32>,
+    /// Key, value and headers as they were read.
+    pub record: Record,
+    /// What is to be done to the headers.
+    pub edit: Edit,
+    /// When it is due; for the figures.
+    pub due: UnixMillis,
+}
+
+/// A destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum To {
+    /// A tier (a hop) or an intake (a move between lanes).
+    Lane(TopicId),
+    /// The user's topic at the end.
+    Target(Arc<str>),
+    /// `<ns>.dead`.
+    Dead,
+}
+
+/// How the headers of a record change on its way out.
+#[derive(Debug)]
+pub enum Edit {
+    /// A hop or a move: the state is replaced, everything else stays.
+    State(Sealed),
+    /// A delivery: the control headers go; with a trace, what it tells is added.
+    Deliver(Option<Box<Trace>>),
+    /// A dead letter: the state goes, and why and whence is added at the end.
+    Dead(Box<DeadLetter>),
+}
+
+/// What `x-delay-trace: 1` adds at delivery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// When it was due.
+    pub due: UnixMillis,
+    /// When it left the wheel.
+    pub fired: UnixMillis,
+    /// The caller's name for the timer, if it has one.
+    pub id: Option<Box<[u8]>>,
+    /// Which try this is, from 1.
+    pub attempt: u32,
+}
+
+/// Why a record is not delivered, and where it stood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// One of a closed list.
+    pub code: Code,
+    /// A sentence for people, at most 256 bytes.
+    pub detail: String,
+    /// The topic it was read from.
+    pub topic: Arc<str>,
+    /// The partition of it.
+    pub partition: i32,
+    /// The offset in it.
+    pub offset: Offset,
+    /// When it was appended there.
+    pub timestamp: UnixMillis,
+}
+
+impl Send {
+    /// Calls `each` for every header of the outgoing record, in order.
+    pub fn headers(&self, mut each: impl FnMut(&[u8], Option<&[u8]>)) {
+        match &self.edit {
+            Edit::State(sealed) => {
+                for (name, value) in self.record.headers() {
+                    if name != header::STATE.as_bytes() {
+                        each(name, value);
+                    }
+                }
+                each(header::STATE.as_bytes(), Some(sealed.as_ref()));
+            }
+            Edit::Deliver(trace) => {
+                for (name, value) in self.record.headers() {
+                    if !header::is_control(name) {
+                        each(name, value);
+                    }
+                }
+                if let Some(trace) = trace {
+                    each(header::DUE.as_bytes(), Some(trace.due.0.to_string().as_bytes()));
+                    each(header::FIRED.as_bytes(), Some(trace.fired.0.to_string().as_bytes()));
+                    if let Some(id) = &trace.id {
+                        each(header::ID.as_bytes(), Some(id));
+                    }
+                    each(header::ATTEMPT.as_bytes(), Some(trace.attempt.to_string().as_bytes()));
+                }
+            }
+            Edit::Dead(letter) => {
+                for (name, value) in self.record.headers() {
+                    if name != header::STATE.as_bytes() {
+                        each(name, value);
+                    }
+                }
+                each(header::ERROR_CODE.as_bytes(), Some(letter.code.as_str().as_bytes()));
+                each(header::ERROR_DETAIL.as_bytes(), Some(letter.detail.as_bytes()));
+                each(header::ERROR_TOPIC.as_bytes(), Some(letter.topic.as_bytes()));
+                each(
+                    header::ERROR_PARTITION.as_bytes(),
+                    Some(letter.partition.to_string().as_bytes()),
+                );
+                each(header::ERROR_OFFSET.as_bytes(), Some(letter.offset.0.to_string().as_bytes()));
+                each(
+                    header::ERROR_TIMESTAMP.as_bytes(),
+                    Some(letter.timestamp.0.to_string().as_bytes()),
+                );
+            }
+        }
+    }
+}

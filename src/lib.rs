@@ -1,0 +1,3 @@
+//! Delayed delivery for Apache Kafka: a header in, a record out, on time, exactly once, in order.
+
+pub mod engine;
