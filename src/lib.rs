@@ -1,3 +1,4 @@
 //! Delayed delivery for Apache Kafka: a header in, a record out, on time, exactly once, in order.
 
 pub mod engine;
+pub mod kafka;

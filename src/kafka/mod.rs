@@ -1,1 +1,5 @@
-//! Stub, being written.
+//! The shell around Kafka: moves records, decides nothing.
+
+mod connect;
+
+pub use connect::Connection;

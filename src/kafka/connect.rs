@@ -1,0 +1,31 @@
+//! How every client of ours reaches the brokers.
+
+use std::collections::BTreeMap;
+
+use rdkafka::ClientConfig;
+
+/// Where the brokers are, and what every client needs to speak to them.
+#[derive(Clone, Debug, Default)]
+pub struct Connection {
+    /// `host:port`, comma-separated.
+    pub brokers: String,
+    /// Settings of librdkafka that every client gets (security, timeouts); ours win over these.
+    pub settings: BTreeMap<String, String>,
+}
+
+impl Connection {
+    /// A configuration for one client, named `client_id` in the brokers' logs and in the group.
+    #[must_use]
+    pub fn client(&self, client_id: &str) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        for (name, value) in &self.settings {
+            config.set(name, value);
+        }
+        config.set("bootstrap.servers", &self.brokers).set("client.id", client_id);
+        // A leader that is paused rather than dead is noticed after this long (faults F8); half of it is what
+        // makes a commit dirty.
+        config.set("socket.timeout.ms", "8000");
+        config.set("reconnect.backoff.ms", "50").set("reconnect.backoff.max.ms", "1000");
+        config
+    }
+}
