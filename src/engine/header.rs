@@ -1,45 +1,355 @@
-//! The header contract (stub, being written).
+//! The header contract: what a producer may ask for, read from a record's headers.
+//!
+//! The words are in `docs/header-contract.md`, which is normative; this room is checked against it.
+//!
+//! # Invariants
+//! 1. A record has one meaning or is refused: nothing is guessed, and of two answers none is taken.
+//! 2. A due time is never earlier than what was asked for, in milliseconds.
+//! 3. Headers that are not of the contract are not looked at, whatever their bytes.
+//! 4. A record that is in order is read without an allocation.
+//!
+//! What needs the configuration or the cluster (defaults, allow-lists, whether a target exists) is for
+//! the lane to decide, with the codes of this room.
 
-/// `x-delay-state`.
-pub const STATE: &str = "x-delay-state";
-/// `x-delay-id`.
+mod code;
+#[cfg(test)]
+mod tests;
+mod time;
+
+pub use code::{Code, DETAIL_MAX, Refusal, UnknownCode};
+pub use time::{DurationError, EPOCH_MAX, EPOCH_MIN, When, duration, expires_at};
+
+use code::Shown;
+
+/// `x-delay`: how long to wait from the append.
+pub const DELAY: &str = "x-delay";
+/// `x-delay-until`: when it is due.
+pub const UNTIL: &str = "x-delay-until";
+/// `x-delay-target`: the topic to deliver to.
+pub const TARGET: &str = "x-delay-target";
+/// `x-delay-id`: the caller's name for the timer.
 pub const ID: &str = "x-delay-id";
-/// `x-delay-due`.
+/// `x-delay-action`: create, replace or cancel.
+pub const ACTION: &str = "x-delay-action";
+/// `x-delay-partition`: the partition of the target.
+pub const PARTITION: &str = "x-delay-partition";
+/// `x-delay-expires`: past it, the record is not delivered.
+pub const EXPIRES: &str = "x-delay-expires";
+/// `x-delay-label`: a word for lists and metrics.
+pub const LABEL: &str = "x-delay-label";
+/// `x-delay-trace`: whether the delivery tells about itself.
+pub const TRACE: &str = "x-delay-trace";
+/// `x-delay-state`: waterclock's own, see [`state`](super::state).
+pub const STATE: &str = "x-delay-state";
+/// `x-delay-due`: told at delivery, epoch milliseconds.
 pub const DUE: &str = "x-delay-due";
-/// `x-delay-fired`.
+/// `x-delay-fired`: told at delivery, epoch milliseconds.
 pub const FIRED: &str = "x-delay-fired";
-/// `x-delay-attempt`.
+/// `x-delay-attempt`: told at delivery, from 1.
 pub const ATTEMPT: &str = "x-delay-attempt";
-/// `x-delay-error-code`.
+/// `x-delay-error-code`: told of a dead letter, a [`Code`].
 pub const ERROR_CODE: &str = "x-delay-error-code";
-/// `x-delay-error-detail`.
+/// `x-delay-error-detail`: told of a dead letter, a sentence.
 pub const ERROR_DETAIL: &str = "x-delay-error-detail";
-/// `x-delay-error-topic`.
+/// `x-delay-error-topic`: told of a dead letter, where it stood.
 pub const ERROR_TOPIC: &str = "x-delay-error-topic";
-/// `x-delay-error-partition`.
+/// `x-delay-error-partition`: told of a dead letter, where it stood.
 pub const ERROR_PARTITION: &str = "x-delay-error-partition";
-/// `x-delay-error-offset`.
+/// `x-delay-error-offset`: told of a dead letter, where it stood.
 pub const ERROR_OFFSET: &str = "x-delay-error-offset";
-/// `x-delay-error-timestamp`.
+/// `x-delay-error-timestamp`: told of a dead letter, when it was appended there, epoch milliseconds.
 pub const ERROR_TIMESTAMP: &str = "x-delay-error-timestamp";
 
-/// Reason codes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Code {
-    /// Stub.
-    Expired,
+/// Most headers a record may have. Kafka has no limit, and a header of two bytes costs a hundred in memory.
+pub const HEADERS_MAX: usize = 1_000;
+/// Longest `x-delay-id`, in bytes.
+pub const ID_MAX: usize = 255;
+/// Longest `x-delay-label`, in bytes.
+pub const LABEL_MAX: usize = 64;
+/// Longest name of a topic, in bytes.
+pub const TOPIC_MAX: usize = 249;
+/// Largest number that `x-delay-partition` and `x-delay-attempt` may have.
+const NUMBER_MAX: u64 = i32::MAX as u64;
+
+/// What a record does to the timer of its id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Action {
+    /// Makes one; a second one of a pending id is a no-op.
+    #[default]
+    Create,
+    /// Makes one in the place of the pending one.
+    Replace,
+    /// Ends the pending one.
+    Cancel,
 }
 
-impl Code {
-    /// As written.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        "expired"
+/// What the headers of one record ask for. Borrows from them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Directive<'a> {
+    /// `x-delay` or `x-delay-until`; `None` leaves it to the intake's default.
+    pub when: Option<When>,
+    /// `x-delay-target`, a possible name of a topic; `None` leaves it to the intake's default.
+    pub target: Option<&'a str>,
+    /// `x-delay-id`: UTF-8 without control characters, 1 to [`ID_MAX`] bytes.
+    pub id: Option<&'a [u8]>,
+    /// `x-delay-action`.
+    pub action: Action,
+    /// `x-delay-partition`, zero or more; whether the target has it is not known here.
+    pub partition: Option<i32>,
+    /// `x-delay-expires`, for [`expires_at`].
+    pub expires: Option<When>,
+    /// `x-delay-label`: UTF-8 without control characters, at most [`LABEL_MAX`] bytes; an empty one is `None`.
+    pub label: Option<&'a [u8]>,
+    /// `x-delay-trace`.
+    pub trace: bool,
+    /// `x-delay-attempt` of an earlier delivery, 0 if there was none. At most `i32::MAX`.
+    pub attempt: u32,
+    /// `x-delay-state`, not opened.
+    pub state: Option<&'a [u8]>,
+}
+
+/// The names of the contract that a producer may send.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Name {
+    Delay,
+    Until,
+    Target,
+    Id,
+    Action,
+    Partition,
+    Expires,
+    Label,
+    Trace,
+    State,
+    Due,
+    Fired,
+    Attempt,
+}
+
+impl Name {
+    /// By what follows `x-delay`.
+    fn by_suffix(suffix: &[u8]) -> Option<Self> {
+        Some(match suffix {
+            b"" => Self::Delay,
+            b"-until" => Self::Until,
+            b"-target" => Self::Target,
+            b"-id" => Self::Id,
+            b"-action" => Self::Action,
+            b"-partition" => Self::Partition,
+            b"-expires" => Self::Expires,
+            b"-label" => Self::Label,
+            b"-trace" => Self::Trace,
+            b"-state" => Self::State,
+            b"-due" => Self::Due,
+            b"-fired" => Self::Fired,
+            b"-attempt" => Self::Attempt,
+            _ => return None,
+        })
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Delay => DELAY,
+            Self::Until => UNTIL,
+            Self::Target => TARGET,
+            Self::Id => ID,
+            Self::Action => ACTION,
+            Self::Partition => PARTITION,
+            Self::Expires => EXPIRES,
+            Self::Label => LABEL,
+            Self::Trace => TRACE,
+            Self::State => STATE,
+            Self::Due => DUE,
+            Self::Fired => FIRED,
+            Self::Attempt => ATTEMPT,
+        }
     }
 }
 
-/// Whether a header is waterclock's and goes at delivery.
+/// Whether a header is one of the contract and is gone at delivery (a trace puts some in again).
+///
+/// The `x-delay-error-*` of a dead letter are not among them: a record with one is refused.
 #[must_use]
 pub fn is_control(name: &[u8]) -> bool {
-    name.starts_with(b"x-delay-")
+    name.strip_prefix(DELAY.as_bytes()).is_some_and(|suffix| Name::by_suffix(suffix).is_some())
+}
+
+/// Reads what the headers of a record ask for, in the order in which they stand.
+///
+/// # Errors
+/// The first thing that is wrong: the record is to be dead-lettered.
+pub fn read<'a>(
+    headers: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
+) -> Result<Directive<'a>, Refusal> {
+    let mut directive = Directive::default();
+    let mut seen = 0u16;
+    for (count, (name, value)) in headers.enumerate() {
+        if count == HEADERS_MAX {
+            let detail = format!("more than {HEADERS_MAX} headers; want fewer");
+            return Err(Refusal::new(Code::TooManyHeaders, detail));
+        }
+        let Some(suffix) = name.strip_prefix(DELAY.as_bytes()) else { continue };
+        let Some(known) = Name::by_suffix(suffix) else {
+            if suffix.starts_with(b"-") {
+                return Err(unknown(name));
+            }
+            continue;
+        };
+        let bit = 1u16 << (known as u8);
+        if seen & bit != 0 {
+            let detail = format!("{} is there more than once; want it once", known.as_str());
+            return Err(Refusal::new(Code::DuplicateHeader, detail));
+        }
+        seen |= bit;
+        directive.take(known, value)?;
+    }
+    let both = 1 << (Name::Delay as u8) | 1 << (Name::Until as u8);
+    if seen & both == both {
+        let detail = format!("both {DELAY} and {UNTIL}; want one of them");
+        return Err(Refusal::new(Code::ConflictingDirectives, detail));
+    }
+    if directive.action != Action::Create && directive.id.is_none() {
+        let detail = format!("{ACTION} needs {ID}: the id of the timer that it is about");
+        return Err(Refusal::new(Code::MissingId, detail));
+    }
+    Ok(directive)
+}
+
+impl<'a> Directive<'a> {
+    /// Takes one header of the contract in.
+    fn take(&mut self, name: Name, value: Option<&'a [u8]>) -> Result<(), Refusal> {
+        if matches!(name, Name::Due | Name::Fired) {
+            // Told by an earlier delivery; nothing follows from them.
+            return Ok(());
+        }
+        let value = value.ok_or_else(|| {
+            Refusal::new(Code::BadHeader, format!("{} is null; want a value", name.as_str()))
+        })?;
+        match name {
+            Name::Delay => self.when = Some(time::delay(text(name, value)?)?),
+            Name::Until => self.when = Some(time::until(text(name, value)?)?),
+            Name::Expires => self.expires = Some(time::expires(text(name, value)?)?),
+            Name::Target => {
+                let target = text(name, value)?;
+                topic_name(target)?;
+                self.target = Some(target);
+            }
+            Name::Id => self.id = Some(id(value)?),
+            Name::Label => self.label = label(text(name, value)?)?,
+            Name::Action => self.action = action(text(name, value)?)?,
+            Name::Partition => {
+                let number = number(name, Code::BadPartition, text(name, value)?)?;
+                self.partition = Some(number.cast_signed());
+            }
+            Name::Attempt => self.attempt = number(name, Code::BadHeader, text(name, value)?)?,
+            Name::Trace => {
+                self.trace = match value {
+                    b"1" => true,
+                    b"0" => false,
+                    _ => {
+                        let wanted = text(name, value).map(|_| "1 or 0")?;
+                        return Err(Refusal::of_value(Code::BadTrace, TRACE, value, wanted));
+                    }
+                }
+            }
+            Name::State => self.state = Some(value),
+            Name::Due | Name::Fired => {}
+        }
+        Ok(())
+    }
+}
+
+fn unknown(name: &[u8]) -> Refusal {
+    let detail = if name.starts_with(b"x-delay-error-") {
+        format!(
+            "{} is a mark of a dead letter; to submit the record again leave out every x-delay-error-* header",
+            Shown(name)
+        )
+    } else {
+        format!(
+            "{} is not in the contract; names that begin with x-delay- are kept for it",
+            Shown(name)
+        )
+    };
+    Refusal::new(Code::UnknownHeader, detail)
+}
+
+fn text(name: Name, value: &[u8]) -> Result<&str, Refusal> {
+    std::str::from_utf8(value)
+        .map_err(|_| Refusal::of_value(Code::BadHeader, name.as_str(), value, "UTF-8"))
+}
+
+fn number(name: Name, code: Code, text: &str) -> Result<u32, Refusal> {
+    match time::integer(text.as_bytes()) {
+        Some(number @ 0..=NUMBER_MAX) => Ok(number as u32),
+        _ => Err(Refusal::of_value(
+            code,
+            name.as_str(),
+            text.as_bytes(),
+            "an integer from 0 to 2147483647",
+        )),
+    }
+}
+
+fn action(text: &str) -> Result<Action, Refusal> {
+    match text {
+        "create" => Ok(Action::Create),
+        "replace" => Ok(Action::Replace),
+        "cancel" => Ok(Action::Cancel),
+        _ => Err(Refusal::of_value(
+            Code::BadAction,
+            ACTION,
+            text.as_bytes(),
+            "create, replace or cancel",
+        )),
+    }
+}
+
+/// Ids stand in lists, logs and URLs, so they are text of one line, and no segment of them means another path.
+fn id(value: &[u8]) -> Result<&[u8], Refusal> {
+    let sound = std::str::from_utf8(value).is_ok_and(|text| {
+        !text.chars().any(char::is_control)
+            && !text.split('/').any(|segment| matches!(segment, "." | ".."))
+    });
+    if (1..=ID_MAX).contains(&value.len()) && sound {
+        return Ok(value);
+    }
+    Err(Refusal::of_value(
+        Code::BadId,
+        ID,
+        value,
+        "1 to 255 bytes of UTF-8 without control characters and without a segment . or ..",
+    ))
+}
+
+fn label(text: &str) -> Result<Option<&[u8]>, Refusal> {
+    if text.len() > LABEL_MAX || text.chars().any(char::is_control) {
+        return Err(Refusal::of_value(
+            Code::BadLabel,
+            LABEL,
+            text.as_bytes(),
+            "at most 64 bytes of UTF-8 without control characters",
+        ));
+    }
+    Ok((!text.is_empty()).then_some(text.as_bytes()))
+}
+
+/// Checks that Kafka could have a topic of this name.
+///
+/// # Errors
+/// `bad_target`: no such topic can exist.
+pub fn topic_name(name: &str) -> Result<(), Refusal> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let sound = (1..=TOPIC_MAX).contains(&name.len())
+        && name.bytes().all(allowed)
+        && !matches!(name, "." | "..");
+    if sound {
+        return Ok(());
+    }
+    Err(Refusal::of_value(
+        Code::BadTarget,
+        TARGET,
+        name.as_bytes(),
+        "a topic name: 1 to 249 of a-z A-Z 0-9 . _ -, not . or ..",
+    ))
 }
