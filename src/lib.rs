@@ -1,4 +1,5 @@
 //! Delayed delivery for Apache Kafka: a header in, a record out, on time, exactly once, in order.
 
+pub mod config;
 pub mod engine;
 pub mod kafka;

@@ -1,0 +1,303 @@
+//! The whole surface of configuration: one value per key, checked before anything connects.
+//!
+//! Layers, the later wins: defaults, the file (TOML), the environment (`WATERCLOCK_DATA_DIR`; `__` between the
+//! levels, as in `WATERCLOCK_LOG__LEVEL`), flags. The field documentation is the manual: `docs/configuration.md`
+//! is made from it, and a test compares defaults and ranges with the code.
+//!
+//! # Invariants
+//! 1. A [`Config`] that [`Config::load`] gave keeps every range and relation stated here.
+//! 2. Every error of all layers is reported at once, with the key as written, where, the value and the range.
+//! 3. These types stop at the door: rooms are handed engine types or their own parameters, never a [`Config`].
+
+mod check;
+mod load;
+mod text;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::engine::Millis;
+
+pub use load::{ConfigErrors, Invalid, Origin, Overrides};
+pub use text::ByteSize;
+
+/// The intake whose topic is `<ns>.intake`; any other name `n` under `intakes` means `<ns>.intake.n`.
+pub const MAIN_INTAKE: &str = "default";
+
+/// Names of the ladders that need no list of holds.
+pub const LADDER_PRESETS: [&str; 3] = ["classic", "round", "clock"];
+
+/// Everything that can be configured.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    /// Addresses of Kafka, `host:port`, comma-separated; any one that answers names the others.
+    ///
+    /// Default: `localhost:9092`. Range: 1 to 4096 bytes.
+    pub brokers: String,
+
+    /// Prefix of every topic that waterclock owns, and the name of its consumer group. Several live side by side.
+    ///
+    /// Default: `waterclock`. Range: a letter or digit, then letters, digits, `.`, `_`, `-`; at most 100 bytes.
+    pub namespace: String,
+
+    /// Directory that keeps this instance's name between starts, and later its index. Locked while running.
+    ///
+    /// Default: not set; the first directory below `./waterclock-data` that no other process holds, so that one
+    /// more process needs no configuration.
+    #[serde(deserialize_with = "text::some")]
+    pub data_dir: Option<PathBuf>,
+
+    /// This instance's name among those of the namespace. Kafka fences an older owner of the same name, so no two
+    /// may have the same.
+    ///
+    /// Default: not set; made up at the first start and kept in the data directory.
+    /// Range: letters, digits, `.`, `_`, `-`; at most 100 bytes.
+    pub instance: Option<String>,
+
+    /// Address to serve health and metrics on. Port 0 takes a free one.
+    ///
+    /// Default: not set; a free port on 127.0.0.1, written to the log.
+    /// Range: an IP address and a port, as in `0.0.0.0:8080` or `[::1]:8080`.
+    #[serde(deserialize_with = "text::some")]
+    pub http: Option<SocketAddr>,
+
+    /// Lane threads in this process, each a member of the group with a consumer and a producer of its own. More
+    /// than there are lanes are idle.
+    ///
+    /// Default: `1`. Range: 1 to 64.
+    #[serde(deserialize_with = "text::one")]
+    pub threads: u16,
+
+    /// What a crash may do: nothing that a `read_committed` consumer sees (`exactly_once`), or repeat what was in
+    /// flight (`at_least_once`, which is faster and needs no transactions).
+    ///
+    /// Default: `exactly_once`. Range: `exactly_once` or `at_least_once`.
+    #[serde(deserialize_with = "text::one")]
+    pub delivery: Delivery,
+
+    /// Topics that may be delivered to: regular expressions, each of which must match the whole name. Whoever may
+    /// write a delay may not thereby write anywhere. waterclock's own topics and `__*` are always refused.
+    ///
+    /// Default: not set; every topic, with a warning at the start. Range: 1 to 1000 expressions.
+    pub allow: Option<Vec<String>>,
+
+    /// Longest delay that is accepted, from the append of a record to its due time; more is a dead letter.
+    ///
+    /// Default: `400d`. Range: 1s to 3650d.
+    #[serde(deserialize_with = "text::one")]
+    pub max_delay: Millis,
+
+    /// What is due within this long waits in memory, to the millisecond; the rest waits in tiers. Longer means
+    /// fewer appends and more memory.
+    ///
+    /// Default: `2s`. Range: 1s to 1m.
+    #[serde(deserialize_with = "text::one")]
+    pub horizon: Millis,
+
+    /// How long before the end of its hold a tier lets a record go, so that fetching and committing fall into this
+    /// time and not into the lateness. Never above the horizon, and never above half the hold.
+    ///
+    /// Default: not set; 2s, or the horizon if that is shorter. Range: 100ms to 1m.
+    #[serde(deserialize_with = "text::some")]
+    pub lead: Option<Millis>,
+
+    /// How long hops are collected before they are written, since a transaction's cost grows with the partitions
+    /// that it touches. Due records never wait for this. At most half the lead.
+    ///
+    /// Default: not set; 500ms, or half the lead if that is shorter. Range: 0s to 1s.
+    #[serde(deserialize_with = "text::some")]
+    pub hop_linger: Option<Millis>,
+
+    /// Budget of this process for records in memory: windows, buffers and the queues of the Kafka client. Over it,
+    /// reading stops. Binary units (`MiB`, `GiB`) or an integer of bytes.
+    ///
+    /// Default: `256MiB`. Range: 32MiB to 1TiB.
+    #[serde(deserialize_with = "text::one")]
+    pub memory: ByteSize,
+
+    /// The tiers: `classic`, `round`, `clock`, or a list of holds, shortest first. An instance whose ladder is not
+    /// the one in force (`waterclock topics apply --ladder`) does not start.
+    ///
+    /// Default: not set; the ladder in force, and `round` where there is none.
+    /// Range: a preset, or 1 to 200 holds, each 1s to 365d, ascending.
+    pub ladder: Option<LadderConfig>,
+
+    /// Partitions of every lane topic. An instance for which another number is set than the one in force does not
+    /// start.
+    ///
+    /// Default: not set; the number in force, and 6 where there is none. Range: 1 to 1000.
+    #[serde(deserialize_with = "text::some")]
+    pub lanes: Option<u16>,
+
+    /// Intake topics and their defaults, by name. The name `default` is the main intake, `<ns>.intake`, which is
+    /// always there; any other name `n` adds `<ns>.intake.n`.
+    ///
+    /// Default: empty. Range: at most 32; names of letters, digits, `_`, `-`; at most 100 bytes.
+    pub intakes: BTreeMap<String, IntakeConfig>,
+
+    /// A member that Kafka has not heard of for this long loses its lanes to the others. Shorter recovers sooner
+    /// from a crash, longer forgives longer pauses. The broker's `group.min.session.timeout.ms` is 6s by default.
+    ///
+    /// Default: `10s`. Range: 6s to 30m.
+    #[serde(deserialize_with = "text::one")]
+    pub session_timeout: Millis,
+
+    /// Kafka aborts a transaction that is open for this long; until then a `read_committed` consumer waits for it.
+    /// The broker's `transaction.max.timeout.ms` is 15m by default.
+    ///
+    /// Default: `15s`. Range: 10s to 15m.
+    #[serde(deserialize_with = "text::one")]
+    pub transaction_timeout: Millis,
+
+    /// Least time between the starts of two commits. Shorter is less late, longer is cheaper.
+    ///
+    /// Default: `5ms`. Range: 0s to 500ms.
+    #[serde(deserialize_with = "text::one")]
+    pub commit_interval: Millis,
+
+    /// What is logged to standard error, and how.
+    pub log: LogConfig,
+
+    /// Longest wait at a stop for what is in flight; what is left then is taken over by others.
+    ///
+    /// Default: `8s`. Range: 0s to 1m.
+    #[serde(deserialize_with = "text::one")]
+    pub drain: Millis,
+}
+
+/// `[intakes.<name>]`: what holds for records of one intake.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct IntakeConfig {
+    /// Delay of a record that has no time header.
+    ///
+    /// Default: not set; such a record is a dead letter. Range: 0s to `max-delay`.
+    #[serde(deserialize_with = "text::some")]
+    pub delay: Option<Millis>,
+
+    /// Target of a record that has no target header.
+    ///
+    /// Default: not set; such a record is a dead letter. Range: the name of a topic that `allow` permits.
+    pub target: Option<String>,
+
+    /// Topics that records of this intake may be delivered to, beside being permitted by the `allow` of all.
+    ///
+    /// Default: not set; what the `allow` of all permits. Range: 1 to 1000 expressions.
+    pub allow: Option<Vec<String>>,
+}
+
+/// `[log]`: what is logged to standard error, and how.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct LogConfig {
+    /// The least important lines that are written.
+    ///
+    /// Default: `info`. Range: `error`, `warn`, `info`, `debug` or `trace`.
+    #[serde(deserialize_with = "text::one")]
+    pub level: LogLevel,
+
+    /// Lines for people, or one JSON object per line for programs.
+    ///
+    /// Default: `text`. Range: `text` or `json`.
+    #[serde(deserialize_with = "text::one")]
+    pub format: LogFormat,
+}
+
+/// What a crash may do to what was in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delivery {
+    /// Records, offsets and pending marks go into one Kafka transaction.
+    #[default]
+    ExactlyOnce,
+    /// Offsets are committed after the records were acknowledged; a crash may repeat records, never lose them.
+    AtLeastOnce,
+}
+
+/// The tiers as configured; [`Config::load`] has checked names, range and order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LadderConfig {
+    /// One of [`LADDER_PRESETS`].
+    Preset(String),
+    /// One tier per hold, ascending.
+    Holds(Vec<Millis>),
+}
+
+/// Importance of log lines, from the most to the least.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// Something is wrong and stays so without a person.
+    Error,
+    /// Something is wrong and waterclock goes on.
+    Warn,
+    /// Rare events that matter: starts, stops, lanes that come and go.
+    #[default]
+    Info,
+    /// What one needs to follow a problem.
+    Debug,
+    /// Single records.
+    Trace,
+}
+
+/// Form of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            brokers: "localhost:9092".to_owned(),
+            namespace: "waterclock".to_owned(),
+            data_dir: None,
+            instance: None,
+            http: None,
+            threads: 1,
+            delivery: Delivery::ExactlyOnce,
+            allow: None,
+            max_delay: Millis(400 * Millis::DAY.0),
+            horizon: Millis(2_000),
+            lead: None,
+            hop_linger: None,
+            memory: ByteSize(256 << 20),
+            ladder: None,
+            lanes: None,
+            intakes: BTreeMap::new(),
+            session_timeout: Millis(10_000),
+            transaction_timeout: Millis(15_000),
+            commit_interval: Millis(5),
+            log: LogConfig::default(),
+            drain: Millis(8_000),
+        }
+    }
+}
+
+impl Config {
+    /// The lead in force: what is set, else 2 s, never above the horizon.
+    #[must_use]
+    pub fn lead(&self) -> Millis {
+        self.lead.unwrap_or(Millis(2_000)).min(self.horizon)
+    }
+
+    /// The linger of hops in force: what is set, else 500 ms, never above half the lead.
+    #[must_use]
+    pub fn hop_linger(&self) -> Millis {
+        self.hop_linger.unwrap_or(Millis(500)).min(self.lead().half())
+    }
+
+    /// The names of all intakes but the main one, in the order of the alphabet.
+    pub fn further_intakes(&self) -> impl Iterator<Item = &str> {
+        self.intakes.keys().map(String::as_str).filter(|name| *name != MAIN_INTAKE)
+    }
+}
+
+#[cfg(test)]
+mod tests;

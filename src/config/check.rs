@@ -1,0 +1,240 @@
+//! Ranges and relations that types cannot express.
+
+use std::fmt;
+
+use super::{ByteSize, Config, IntakeConfig, LadderConfig, MAIN_INTAKE};
+use crate::engine::Millis;
+
+/// Least and most of a value, both allowed.
+pub(super) enum Range {
+    Count(u64, u64),
+    Span(Millis, Millis),
+    Size(ByteSize, ByteSize),
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(min, max) => write!(f, "{min} to {max}"),
+            Self::Span(min, max) => write!(f, "{min} to {max}"),
+            Self::Size(min, max) => write!(f, "{min} to {max}"),
+        }
+    }
+}
+
+/// The range of every key that has one in numbers; as in the documentation of the fields.
+#[rustfmt::skip]
+pub(super) const RANGES: [(&str, Range); 11] = [
+    ("threads",             Range::Count(1, 64)),
+    ("max-delay",           Range::Span(Millis::SECOND, Millis(3650 * Millis::DAY.0))),
+    ("horizon",             Range::Span(Millis::SECOND, Millis::MINUTE)),
+    ("lead",                Range::Span(Millis(100), Millis::MINUTE)),
+    ("hop-linger",          Range::Span(Millis(0), Millis::SECOND)),
+    ("memory",              Range::Size(ByteSize(32 << 20), ByteSize(1 << 40))),
+    ("lanes",               Range::Count(1, 1000)),
+    ("session-timeout",     Range::Span(Millis(6_000), Millis(30 * Millis::MINUTE.0))),
+    ("transaction-timeout", Range::Span(Millis(10_000), Millis(15 * Millis::MINUTE.0))),
+    ("commit-interval",     Range::Span(Millis(0), Millis(500))),
+    ("drain",               Range::Span(Millis(0), Millis::MINUTE)),
+];
+
+/// Most expressions in one list of allowed targets; each costs a match per new target.
+const ALLOW_MAX: usize = 1000;
+/// Most tiers: a lane has a partition of each.
+const HOLDS_MAX: usize = 200;
+/// Most intake topics: likewise.
+const INTAKES_MAX: usize = 32;
+/// Kafka's limit for the name of a topic.
+const TOPIC_BYTES_MAX: usize = 249;
+/// Longest namespace, intake or instance name, so that what is built from them stays below Kafka's limit.
+const NAME_BYTES_MAX: usize = 100;
+
+/// The range of a key, or `None` if it is not a number.
+pub(super) fn range(key: &str) -> Option<&'static Range> {
+    RANGES.iter().find(|(name, _)| *name == key).map(|(_, range)| range)
+}
+
+/// One value that is out of its range, by the key's path.
+pub(super) struct Fault {
+    pub(super) key: String,
+    pub(super) value: String,
+    pub(super) want: String,
+}
+
+/// Checks everything, and says everything that is wrong.
+pub(super) fn check(config: &Config) -> Vec<Fault> {
+    let mut found = Faults(Vec::new());
+    found.names(config);
+    found.numbers(config);
+    found.relations(config);
+    found.patterns("allow", config.allow.as_deref());
+    found.ladder(config.ladder.as_ref());
+    if config.intakes.len() > INTAKES_MAX {
+        found.say("intakes", config.intakes.len(), format!("at most {INTAKES_MAX}"));
+    }
+    for (name, intake) in &config.intakes {
+        found.intake(name, intake, config);
+    }
+    found.0
+}
+
+struct Faults(Vec<Fault>);
+
+impl Faults {
+    fn say(&mut self, key: impl Into<String>, value: impl fmt::Display, want: impl Into<String>) {
+        self.0.push(Fault { key: key.into(), value: value.to_string(), want: want.into() });
+    }
+
+    fn names(&mut self, config: &Config) {
+        let brokers = &config.brokers;
+        let address = |part: &str| {
+            part.trim()
+                .rsplit_once(':')
+                .is_none_or(|(_, port)| port.parse::<u16>().is_ok_and(|p| p > 0))
+        };
+        if !(1..=4096).contains(&brokers.len())
+            || brokers.split(',').any(|part| part.trim().is_empty() || !address(part))
+        {
+            self.say(
+                "brokers",
+                format!("{brokers:?}"),
+                "host:port, comma-separated, at most 4096 bytes",
+            );
+        }
+        let namespace = &config.namespace;
+        if !is_name(namespace) || !namespace.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            self.say(
+                "namespace",
+                format!("{namespace:?}"),
+                format!(
+                    "a letter or digit, then letters, digits, '.', '_', '-'; at most {NAME_BYTES_MAX} bytes"
+                ),
+            );
+        }
+        if let Some(instance) = config.instance.as_ref().filter(|name| !is_name(name)) {
+            self.say(
+                "instance",
+                format!("{instance:?}"),
+                format!("letters, digits, '.', '_', '-'; 1 to {NAME_BYTES_MAX} bytes"),
+            );
+        }
+    }
+
+    fn count(&mut self, key: &str, value: Option<u64>) {
+        if let (Some(value), Some(range @ Range::Count(min, max))) = (value, range(key))
+            && !(*min..=*max).contains(&value)
+        {
+            self.say(key, value, range.to_string());
+        }
+    }
+
+    fn span(&mut self, key: &str, value: Option<Millis>) {
+        if let (Some(value), Some(range @ Range::Span(min, max))) = (value, range(key))
+            && !(*min..=*max).contains(&value)
+        {
+            self.say(key, value, range.to_string());
+        }
+    }
+
+    fn numbers(&mut self, config: &Config) {
+        self.count("threads", Some(config.threads.into()));
+        self.count("lanes", config.lanes.map(u64::from));
+        self.span("max-delay", Some(config.max_delay));
+        self.span("horizon", Some(config.horizon));
+        self.span("lead", config.lead);
+        self.span("hop-linger", config.hop_linger);
+        self.span("session-timeout", Some(config.session_timeout));
+        self.span("transaction-timeout", Some(config.transaction_timeout));
+        self.span("commit-interval", Some(config.commit_interval));
+        self.span("drain", Some(config.drain));
+        if let Some(range @ Range::Size(min, max)) = range("memory")
+            && !(*min..=*max).contains(&config.memory)
+        {
+            self.say("memory", config.memory, range.to_string());
+        }
+    }
+
+    fn relations(&mut self, config: &Config) {
+        if let Some(lead) = config.lead.filter(|lead| *lead > config.horizon) {
+            self.say("lead", lead, format!("at most the horizon, {}", config.horizon));
+        }
+        let half = config.lead().half();
+        if let Some(linger) = config.hop_linger.filter(|linger| *linger > half) {
+            self.say("hop-linger", linger, format!("at most half the lead, {half}"));
+        }
+    }
+
+    fn patterns(&mut self, key: &str, patterns: Option<&[String]>) {
+        let Some(patterns) = patterns else { return };
+        if !(1..=ALLOW_MAX).contains(&patterns.len()) {
+            self.say(
+                key,
+                format!("{} expressions", patterns.len()),
+                format!("1 to {ALLOW_MAX} expressions"),
+            );
+        }
+        for pattern in patterns {
+            if pattern.is_empty() || regex::Regex::new(pattern).is_err() {
+                self.say(
+                    key,
+                    format!("{pattern:?}"),
+                    "a regular expression for the whole name of a topic",
+                );
+            }
+        }
+    }
+
+    fn ladder(&mut self, ladder: Option<&LadderConfig>) {
+        let Some(LadderConfig::Holds(holds)) = ladder else { return };
+        if !(1..=HOLDS_MAX).contains(&holds.len()) {
+            self.say("ladder", format!("{} holds", holds.len()), format!("1 to {HOLDS_MAX} holds"));
+        }
+        for hold in holds {
+            if !(Millis::SECOND..=Millis(365 * Millis::DAY.0)).contains(hold) {
+                self.say("ladder", hold, "holds from 1s to 365d");
+            }
+        }
+        for pair in holds.windows(2).filter(|pair| pair[0] >= pair[1]) {
+            self.say(
+                "ladder",
+                format!("{} before {}", pair[0], pair[1]),
+                "holds in ascending order",
+            );
+        }
+    }
+
+    fn intake(&mut self, name: &str, intake: &IntakeConfig, config: &Config) {
+        if !is_name(name) || name.contains('.') {
+            self.say(
+                "intakes",
+                format!("{name:?}"),
+                format!(
+                    "names of letters, digits, '_', '-', 1 to {NAME_BYTES_MAX} bytes; {MAIN_INTAKE:?} is the main intake"
+                ),
+            );
+        }
+        let key = |field: &str| format!("intakes.{name}.{field}");
+        if let Some(delay) = intake.delay.filter(|delay| *delay > config.max_delay) {
+            self.say(key("delay"), delay, format!("0s to max-delay, {}", config.max_delay));
+        }
+        if let Some(target) = intake.target.as_ref().filter(|target| !is_topic(target)) {
+            self.say(
+                key("target"),
+                format!("{target:?}"),
+                format!("a topic: letters, digits, '.', '_', '-'; 1 to {TOPIC_BYTES_MAX} bytes"),
+            );
+        }
+        self.patterns(&key("allow"), intake.allow.as_deref());
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    is_topic(name) && name.len() <= NAME_BYTES_MAX
+}
+
+fn is_topic(name: &str) -> bool {
+    (1..=TOPIC_BYTES_MAX).contains(&name.len())
+        && name != "."
+        && name != ".."
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}

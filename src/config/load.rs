@@ -1,0 +1,370 @@
+//! Layers, and all their errors at once.
+//!
+//! figment merges the layers and remembers where each value came from. serde stops at the first error, so what
+//! it refuses is noted, taken out and the rest is read again, until nothing is left to refuse; then the ranges are
+//! checked.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use figment::error::Kind;
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider};
+
+use super::{Config, check, text};
+
+/// Prefix of every variable of ours.
+const PREFIX: &str = "WATERCLOCK_";
+/// Bytes of a configuration file; ours are a few hundred.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// More than this many errors help nobody, and bound the loop over a file made to have many.
+const ERRORS_MAX: usize = 100;
+
+/// What was given on the command line, as text; `None` leaves the key to the other layers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// `--brokers`.
+    pub brokers: Option<String>,
+    /// `--namespace`.
+    pub namespace: Option<String>,
+    /// `--data-dir`.
+    pub data_dir: Option<String>,
+    /// `--http`.
+    pub http: Option<String>,
+    /// `--threads`.
+    pub threads: Option<String>,
+    /// `--delivery`.
+    pub delivery: Option<String>,
+    /// `--allow`, each time it was given; empty: not given.
+    pub allow: Vec<String>,
+}
+
+/// Where a value was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nowhere: it is the default, which does not go together with something that was written.
+    Default,
+    /// This file.
+    File(PathBuf),
+    /// A variable of the environment.
+    Environment,
+    /// The command line.
+    Flag,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid {
+    /// The key as it is written there: `max-delay`, `WATERCLOCK_MAX_DELAY`, `--max-delay`.
+    pub key: String,
+    /// Where it was written.
+    pub origin: Origin,
+    /// What was found.
+    pub value: String,
+    /// What is allowed.
+    pub want: String,
+}
+
+/// Everything that is wrong, at least one thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors(pub Vec<Invalid>);
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, origin, value, want } = self;
+        match origin {
+            Origin::Default => write!(f, "{key} (default): got {value}, want {want}"),
+            Origin::File(path) => {
+                write!(f, "{key} in {}: got {value}, want {want}", path.display())
+            }
+            Origin::Environment => write!(f, "{key} in the environment: got {value}, want {want}"),
+            Origin::Flag => write!(f, "{key}: got {value}, want {want}"),
+        }
+    }
+}
+
+/// One line each.
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, invalid) in self.0.iter().enumerate() {
+            if n > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{invalid}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+impl Config {
+    /// Reads all layers: defaults, `file`, the environment of this process, `flags`. Connects to nothing.
+    ///
+    /// # Errors
+    /// Everything that is wrong, at once; the caller shows it and stops.
+    pub fn load(file: Option<&Path>, flags: Overrides) -> Result<Self, ConfigErrors> {
+        Self::load_from(file, std::env::vars_os(), flags)
+    }
+
+    /// The same with an environment that is handed in.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_from(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        flags: Overrides,
+    ) -> Result<Self, ConfigErrors> {
+        let mut layers = Layers { file: file.map(Path::to_owned), found: Vec::new() };
+        let from_file = file.map(|path| layers.read_file(path)).unwrap_or_default();
+        let from_environment = layers.read_environment(environment);
+        let figment = Figment::new()
+            .merge(Layer { name: FILE, data: from_file })
+            .merge(Layer { name: ENVIRONMENT, data: from_environment })
+            .merge(Layer { name: FLAG, data: of_flags(flags) });
+
+        let config = layers.extract(&figment);
+        for fault in check::check(&config) {
+            let key: Vec<String> = fault.key.split('.').map(str::to_owned).collect();
+            layers.note(&figment, &key, fault.value, fault.want);
+        }
+        if layers.found.is_empty() { Ok(config) } else { Err(ConfigErrors(layers.found)) }
+    }
+}
+
+const FILE: &str = "file";
+const ENVIRONMENT: &str = "environment";
+const FLAG: &str = "flag";
+
+/// One source of values for figment, by name.
+struct Layer {
+    name: &'static str,
+    data: Dict,
+}
+
+impl Provider for Layer {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.name)
+    }
+
+    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
+        Ok(Profile::Default.collect(self.data.clone()))
+    }
+}
+
+struct Layers {
+    file: Option<PathBuf>,
+    found: Vec<Invalid>,
+}
+
+impl Layers {
+    /// Reads the whole configuration, noting and leaving out what cannot be read.
+    fn extract(&mut self, figment: &Figment) -> Config {
+        let Ok(mut tree) = figment.find_value("") else { return Config::default() };
+        while self.found.len() < ERRORS_MAX {
+            let error = match tree.deserialize::<Config>() {
+                Ok(config) => return config,
+                Err(error) => error,
+            };
+            let (value, want) = match &error.kind {
+                Kind::UnknownField(name, known) => {
+                    (format!("the unknown key {name:?}"), format!("one of {}", known.join(", ")))
+                }
+                Kind::InvalidType(got, want) | Kind::InvalidValue(got, want) => {
+                    (shown(got), want.clone())
+                }
+                other => (other.to_string(), "something else".to_owned()),
+            };
+            let want = match error.path.first().and_then(|key| check::range(key)) {
+                Some(range) => format!("{want}, {range}"),
+                None => want,
+            };
+            self.note(figment, &error.path, value, want);
+            if !remove(&mut tree, &error.path) {
+                break;
+            }
+        }
+        Config::default()
+    }
+
+    fn note(&mut self, figment: &Figment, path: &[String], value: String, want: String) {
+        // An element of a list is named by its list.
+        let key: Vec<&str> =
+            path.iter().map(String::as_str).filter(|part| part.parse::<usize>().is_err()).collect();
+        let dotted = key.join(".");
+        let metadata =
+            (1..=key.len()).rev().find_map(|n| figment.find_metadata(&key[..n].join(".")));
+        let (key, origin) = match metadata.map(|m| m.name.as_ref()) {
+            Some(FILE) => (dotted, Origin::File(self.file.clone().unwrap_or_default())),
+            Some(ENVIRONMENT) => (variable(&dotted), Origin::Environment),
+            Some(FLAG) => (format!("--{dotted}"), Origin::Flag),
+            _ => (dotted, Origin::Default),
+        };
+        self.found.push(Invalid { key, origin, value, want });
+    }
+
+    fn read_file(&mut self, path: &Path) -> Dict {
+        match parse_file(path) {
+            Ok(data) => data,
+            Err((value, want)) => {
+                let origin = Origin::File(path.to_owned());
+                self.found.push(Invalid { key: "the file".to_owned(), origin, value, want });
+                Dict::new()
+            }
+        }
+    }
+
+    fn read_environment(
+        &mut self,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Dict {
+        let mut data = Dict::new();
+        let mut ours: Vec<_> = environment
+            .into_iter()
+            .filter_map(|(name, value)| {
+                let name = name.into_string().ok()?;
+                let key = name.strip_prefix(PREFIX)?.to_owned();
+                (!is_foreign(&key)).then_some((key, value))
+            })
+            .collect();
+        // The order of an environment is arbitrary; that of errors should not be.
+        ours.sort();
+        for (key, value) in ours {
+            match value.into_string() {
+                Ok(value) => insert(&mut data, &key_of(&key), value),
+                Err(value) => self.found.push(Invalid {
+                    key: format!("{PREFIX}{key}"),
+                    origin: Origin::Environment,
+                    value: format!("{value:?}"),
+                    want: "text in UTF-8".to_owned(),
+                }),
+            }
+        }
+        data
+    }
+}
+
+/// Variables with our prefix that are not ours to read: the path of the file (the command line's matter), and
+/// what Kubernetes puts into every pod beside a service named `waterclock`.
+fn is_foreign(key: &str) -> bool {
+    key == "CONFIG"
+        || key == "PORT"
+        || key.starts_with("PORT_")
+        || key == "SERVICE_HOST"
+        || key == "SERVICE_PORT"
+        || key.starts_with("SERVICE_PORT_")
+}
+
+/// `LOG__LEVEL` to `log.level`.
+fn key_of(variable: &str) -> String {
+    variable.replace("__", ".").replace('_', "-").to_ascii_lowercase()
+}
+
+/// `log.level` to `WATERCLOCK_LOG__LEVEL`.
+fn variable(key: &str) -> String {
+    format!("{PREFIX}{}", key.replace('.', "__").replace('-', "_").to_ascii_uppercase())
+}
+
+/// Puts a text at a dotted key; a list key gets a list.
+fn insert(data: &mut Dict, key: &str, value: String) {
+    let is_list = match key.rsplit('.').next() {
+        Some("allow") => true,
+        Some("ladder") => value.contains(',') || value.starts_with(|c: char| c.is_ascii_digit()),
+        _ => false,
+    };
+    let value = if is_list { Value::from(text::split_list(&value)) } else { Value::from(value) };
+    let Ok(tree) = figment::util::nest(key, value).into_dict().ok_or(()) else { return };
+    merge(data, tree);
+}
+
+fn merge(into: &mut Dict, from: Dict) {
+    for (key, value) in from {
+        match (into.get_mut(&key), value) {
+            (Some(Value::Dict(_, into)), Value::Dict(_, from)) => merge(into, from),
+            (_, value) => {
+                into.insert(key, value);
+            }
+        }
+    }
+}
+
+fn of_flags(flags: Overrides) -> Dict {
+    let mut data = Dict::new();
+    let Overrides { brokers, namespace, data_dir, http, threads, delivery, allow } = flags;
+    let single = [
+        ("brokers", brokers),
+        ("namespace", namespace),
+        ("data-dir", data_dir),
+        ("http", http),
+        ("threads", threads),
+        ("delivery", delivery),
+    ];
+    for (key, value) in single {
+        if let Some(value) = value {
+            data.insert(key.to_owned(), Value::from(value));
+        }
+    }
+    if !allow.is_empty() {
+        data.insert("allow".to_owned(), Value::from(allow));
+    }
+    data
+}
+
+/// What is wrong with a file as such: what was found, and what is wanted.
+type FileFault = (String, String);
+
+fn parse_file(path: &Path) -> Result<Dict, FileFault> {
+    let fault = |found: String| (found, "a readable file of UTF-8 text in TOML".to_owned());
+    let size = std::fs::metadata(path).map_err(|e| fault(e.to_string()))?.len();
+    if size > FILE_BYTES_MAX {
+        return Err((format!("{size} bytes"), format!("at most {FILE_BYTES_MAX} bytes")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|e| fault(e.to_string()))?;
+    if text.starts_with('\u{feff}') {
+        return Err(("a byte order mark".to_owned(), "UTF-8 without one".to_owned()));
+    }
+    if let Some(line) = text.split('\n').position(|line| line.ends_with('\r')) {
+        return Err((
+            format!("a carriage return in line {}", line + 1),
+            "lines that end in LF".to_owned(),
+        ));
+    }
+    let table: toml::Table = toml::from_str(&text).map_err(|e| {
+        let line = e.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+        (format!("in line {line}: {}", e.message()), "TOML".to_owned())
+    })?;
+    let value = Value::serialize(table).map_err(|e| fault(e.to_string()))?;
+    Ok(value.into_dict().unwrap_or_default())
+}
+
+fn shown(got: &figment::error::Actual) -> String {
+    use figment::error::Actual;
+    match got {
+        Actual::Str(text) => format!("{text:?}"),
+        Actual::Unsigned(number) => number.to_string(),
+        Actual::Signed(number) => number.to_string(),
+        other => format!("a {other}"),
+    }
+}
+
+/// Takes the value at `path` out, or the nearest one above it; false when there is none.
+fn remove(tree: &mut Value, path: &[String]) -> bool {
+    let Some((first, rest)) = path.split_first() else { return false };
+    match tree {
+        Value::Dict(_, dict) => {
+            let deeper =
+                dict.get_mut(first).is_some_and(|value| !rest.is_empty() && remove(value, rest));
+            deeper || dict.remove(first).is_some()
+        }
+        Value::Array(_, list) => match first.parse::<usize>() {
+            Ok(n) if n < list.len() => {
+                list.remove(n);
+                true
+            }
+            _ => false,
+        },
+        _ => false,
+    }
+}

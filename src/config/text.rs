@@ -1,0 +1,241 @@
+//! Values as people write them: one form for the file, the environment and flags.
+//!
+//! The environment and flags have only text, so every value that is not a list or a table can be given as text.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::de::{self, Deserialize, Deserializer, SeqAccess, Unexpected, Visitor};
+
+use super::{Delivery, LADDER_PRESETS, LadderConfig, LogFormat, LogLevel};
+use crate::engine::Millis;
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub u64);
+
+const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+
+/// Prints the largest unit that divides it: `256MiB`, else bytes.
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = UNITS.iter().find(|(_, bits)| self.0 > 0 && self.0.is_multiple_of(1 << bits));
+        match unit {
+            Some((unit, bits)) => write!(f, "{}{unit}", self.0 >> bits),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+/// Something that can be given as text, and perhaps as an integer.
+pub(super) trait Text: Sized {
+    /// What is wanted, for the error.
+    const WANT: &'static str;
+    /// Reads it; `None` when it is something else.
+    fn read(text: &str) -> Option<Self>;
+    /// Reads it from an integer in the file.
+    fn whole(_: u64) -> Option<Self> {
+        None
+    }
+}
+
+impl Text for Millis {
+    const WANT: &'static str = "a duration with units, such as 90s or 1h30m";
+    fn read(text: &str) -> Option<Self> {
+        duration(text)
+    }
+}
+
+impl Text for u16 {
+    const WANT: &'static str = "an integer";
+    fn read(text: &str) -> Option<Self> {
+        text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
+    }
+    fn whole(number: u64) -> Option<Self> {
+        Self::try_from(number).ok()
+    }
+}
+
+impl Text for ByteSize {
+    const WANT: &'static str = "bytes, as in 256MiB";
+    fn read(text: &str) -> Option<Self> {
+        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, unit) = text.split_at(digits);
+        let number: u64 = number.parse().ok()?;
+        if unit.is_empty() {
+            return Some(Self(number));
+        }
+        let (_, bits) = UNITS.iter().find(|(name, _)| *name == unit)?;
+        number.checked_mul(1 << bits).map(Self)
+    }
+    fn whole(number: u64) -> Option<Self> {
+        Some(Self(number))
+    }
+}
+
+impl Text for SocketAddr {
+    const WANT: &'static str = "an IP address and a port, as in 127.0.0.1:8080";
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl Text for PathBuf {
+    const WANT: &'static str = "a path";
+    fn read(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| Self::from(text))
+    }
+}
+
+impl Text for Delivery {
+    const WANT: &'static str = "exactly_once or at_least_once";
+    fn read(text: &str) -> Option<Self> {
+        match text {
+            "exactly_once" => Some(Self::ExactlyOnce),
+            "at_least_once" => Some(Self::AtLeastOnce),
+            _ => None,
+        }
+    }
+}
+
+impl Text for LogLevel {
+    const WANT: &'static str = "error, warn, info, debug or trace";
+    fn read(text: &str) -> Option<Self> {
+        match text {
+            "error" => Some(Self::Error),
+            "warn" => Some(Self::Warn),
+            "info" => Some(Self::Info),
+            "debug" => Some(Self::Debug),
+            "trace" => Some(Self::Trace),
+            _ => None,
+        }
+    }
+}
+
+impl Text for LogFormat {
+    const WANT: &'static str = "text or json";
+    fn read(text: &str) -> Option<Self> {
+        match text {
+            "text" => Some(Self::Text),
+            "json" => Some(Self::Json),
+            _ => None,
+        }
+    }
+}
+
+/// `deserialize_with` for a value that has a default.
+pub(super) fn one<'de, T: Text, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    from.deserialize_any(TextVisitor(PhantomData))
+}
+
+/// `deserialize_with` for a value that may be left out; written down, it is set.
+pub(super) fn some<'de, T: Text, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    one(from).map(Some)
+}
+
+struct TextVisitor<T>(PhantomData<T>);
+
+impl<T: Text> Visitor<'_> for TextVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(T::WANT)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        T::read(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
+        T::whole(number).ok_or_else(|| E::invalid_value(Unexpected::Unsigned(number), &self))
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+        let read = u64::try_from(number).ok().and_then(T::whole);
+        read.ok_or_else(|| E::invalid_value(Unexpected::Signed(number), &self))
+    }
+}
+
+/// One hold in a list: a duration by itself.
+struct Hold(Millis);
+
+impl<'de> Deserialize<'de> for Hold {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        one(from).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for LadderConfig {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(LadderVisitor)
+    }
+}
+
+struct LadderVisitor;
+
+impl<'de> Visitor<'de> for LadderVisitor {
+    type Value = LadderConfig;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("classic, round, clock, or a list of holds such as [\"1s\", \"1m\"]")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        if LADDER_PRESETS.contains(&text) {
+            return Ok(LadderConfig::Preset(text.to_owned()));
+        }
+        Err(E::invalid_value(Unexpected::Str(text), &self))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut holds = Vec::new();
+        while let Some(Hold(hold)) = list.next_element()? {
+            holds.push(hold);
+        }
+        Ok(LadderConfig::Holds(holds))
+    }
+}
+
+/// Splits a list that was given as one text at its commas, but for those within `{}` and `[]`, which belong to
+/// a regular expression.
+pub(super) fn split_list(text: &str) -> Vec<String> {
+    let (mut parts, mut part, mut depth) = (Vec::new(), String::new(), 0_u32);
+    for c in text.chars() {
+        match c {
+            '{' | '[' => depth += 1,
+            '}' | ']' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                parts.push(std::mem::take(&mut part).trim().to_owned());
+                continue;
+            }
+            _ => {}
+        }
+        part.push(c);
+    }
+    parts.push(part.trim().to_owned());
+    parts
+}
+
+/// A duration as the header contract writes it, but never without a unit.
+fn duration(text: &str) -> Option<Millis> {
+    let (mut rest, mut total) = (text, 0_u64);
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, tail) = rest.split_at(digits);
+        let unit = tail.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let (unit, tail) = tail.split_at(unit);
+        let size = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return None,
+        };
+        total = number.parse::<u64>().ok()?.checked_mul(size)?.checked_add(total)?;
+        rest = tail;
+    }
+    (!text.is_empty()).then_some(Millis(total))
+}
