@@ -218,10 +218,6 @@ pub fn read<'a>(
 impl<'a> Directive<'a> {
     /// Takes one header of the contract in.
     fn take(&mut self, name: Name, value: Option<&'a [u8]>) -> Result<(), Refusal> {
-        if matches!(name, Name::Due | Name::Fired) {
-            // Told by an earlier delivery; nothing follows from them.
-            return Ok(());
-        }
         let value = value.ok_or_else(|| {
             Refusal::new(Code::BadHeader, format!("{} is null; want a value", name.as_str()))
         })?;
@@ -242,17 +238,9 @@ impl<'a> Directive<'a> {
                 self.partition = Some(number.cast_signed());
             }
             Name::Attempt => self.attempt = number(name, Code::BadHeader, text(name, value)?)?,
-            Name::Trace => {
-                self.trace = match value {
-                    b"1" => true,
-                    b"0" => false,
-                    _ => {
-                        let wanted = text(name, value).map(|_| "1 or 0")?;
-                        return Err(Refusal::of_value(Code::BadTrace, TRACE, value, wanted));
-                    }
-                }
-            }
+            Name::Trace => self.trace = trace(text(name, value)?)?,
             Name::State => self.state = Some(value),
+            // Told by an earlier delivery; nothing follows from them.
             Name::Due | Name::Fired => {}
         }
         Ok(())
@@ -302,6 +290,14 @@ fn action(text: &str) -> Result<Action, Refusal> {
             text.as_bytes(),
             "create, replace or cancel",
         )),
+    }
+}
+
+fn trace(text: &str) -> Result<bool, Refusal> {
+    match text {
+        "1" => Ok(true),
+        "0" => Ok(false),
+        _ => Err(Refusal::of_value(Code::BadTrace, TRACE, text.as_bytes(), "1 or 0")),
     }
 }
 

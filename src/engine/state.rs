@@ -215,3 +215,162 @@ impl State {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key() -> StateKey {
+        StateKey::new([7; 32])
+    }
+
+    fn state() -> State {
+        State {
+            kind: Kind::Hop,
+            due: UnixMillis(1_767_225_690_000),
+            first_appended: UnixMillis(1_767_225_600_000),
+            order: Order { appended: UnixMillis(1_767_225_600_050), offset: Offset(42) },
+            expires: None,
+            intake: intake_tag("waterclock.intake"),
+            hops: 3,
+        }
+    }
+
+    const BOUND: Bound<'static> =
+        Bound { key: Some(b"k"), target: Some(b"orders"), id: None, partition: Some(b"3") };
+
+    #[test]
+    fn a_bit_flip_anywhere_is_refused() {
+        let sealed = state().seal(&key(), &BOUND);
+        assert_eq!(State::open(sealed.as_ref(), &key(), &BOUND), Ok(state()));
+        for bit in 0..SIZE * 8 {
+            let mut bytes = sealed.0;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let refusal = State::open(&bytes, &key(), &BOUND).unwrap_err();
+            assert_eq!(refusal.code, Code::BadState, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_state_of_another_size_version_or_secret_is_refused() {
+        let sealed = state().seal(&key(), &BOUND);
+        let longer = [sealed.as_ref(), b"\0"].concat();
+        let mut newer = sealed.0;
+        newer[0] = 2;
+        #[rustfmt::skip]
+        let cases: &[(&str, &[u8], StateKey, &str)] = &[
+            ("empty",          b"",                        key(), "x-delay-state has 0 bytes; want 68"),
+            ("one byte short", &sealed.as_ref()[..SIZE-1], key(), "x-delay-state has 67 bytes; want 68"),
+            ("one byte more",  &longer,                    key(), "x-delay-state has 69 bytes; want 68"),
+            ("a newer one",    &newer,                     key(), "x-delay-state is of version 2; want 1"),
+            ("another secret", sealed.as_ref(), StateKey::new([8; 32]),
+                "x-delay-state is not authentic: want one of this namespace, for this record"),
+        ];
+        for (why, bytes, key, want) in cases {
+            let refusal = State::open(bytes, key, &BOUND).unwrap_err();
+            assert_eq!((refusal.code, refusal.detail.as_str()), (Code::BadState, *want), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_worth_nothing_on_another_record() {
+        let sealed = state().seal(&key(), &BOUND);
+        #[rustfmt::skip]
+        let others = [
+            ("another key",            Bound { key: Some(b"l"), ..BOUND }),
+            ("no key",                 Bound { key: None, ..BOUND }),
+            ("an empty key",           Bound { key: Some(b""), ..BOUND }),
+            ("another target",         Bound { target: Some(b"payments"), ..BOUND }),
+            ("the default target",     Bound { target: None, ..BOUND }),
+            ("an id",                  Bound { id: Some(b"i"), ..BOUND }),
+            ("an empty id",            Bound { id: Some(b""), ..BOUND }),
+            ("another partition",      Bound { partition: Some(b"4"), ..BOUND }),
+            ("any partition",          Bound { partition: None, ..BOUND }),
+            ("a letter moved over",    Bound { key: Some(b"ko"), target: Some(b"rders"), ..BOUND }),
+            ("a part moved over",      Bound { target: None, id: Some(b"orders"), ..BOUND }),
+        ];
+        for (why, bound) in others {
+            let refusal = State::open(sealed.as_ref(), &key(), &bound).unwrap_err();
+            assert_eq!(refusal.code, Code::BadState, "{why}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_kind_is_refused_even_when_authentic() {
+        let mut bytes = state().seal(&key(), &BOUND).0;
+        bytes[1] = 3;
+        let code = key().code(&bytes[..BODY], &BOUND).finalize().into_bytes();
+        bytes[BODY..].copy_from_slice(&code[..CODE]);
+        let refusal = State::open(&bytes, &key(), &BOUND).unwrap_err();
+        assert_eq!(refusal.detail, "x-delay-state is of kind 3; want 1 or 2");
+    }
+
+    #[test]
+    fn order_is_by_append_time_then_offset() {
+        let order =
+            |appended, offset| Order { appended: UnixMillis(appended), offset: Offset(offset) };
+        assert!(order(1, 9) < order(2, 0));
+        assert!(order(1, 1) < order(1, 2));
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        assert_eq!(format!("{:?}", key()), "StateKey(..)");
+    }
+
+    #[test]
+    fn intakes_have_different_tags() {
+        assert_ne!(intake_tag("waterclock.intake"), intake_tag("waterclock.intake.b"));
+        // printf waterclock.intake | sha256sum
+        assert_eq!(intake_tag("waterclock.intake"), 0xe136_2947_a1bc_2675);
+    }
+
+    fn any_part() -> impl Strategy<Value = Option<Vec<u8>>> {
+        proptest::option::of(proptest::collection::vec(any::<u8>(), 0..200))
+    }
+
+    fn any_state() -> impl Strategy<Value = State> {
+        let times = (any::<u64>(), any::<u64>(), any::<u64>(), 0..=i64::MAX);
+        let rest = (any::<bool>(), proptest::option::of(0..u64::MAX), any::<u64>(), any::<u16>());
+        (times, rest).prop_map(|((due, first, appended, offset), (hop, expires, intake, hops))| {
+            State {
+                kind: if hop { Kind::Hop } else { Kind::Move },
+                due: UnixMillis(due),
+                first_appended: UnixMillis(first),
+                order: Order { appended: UnixMillis(appended), offset: Offset(offset) },
+                expires: expires.map(UnixMillis),
+                intake,
+                hops,
+            }
+        })
+    }
+
+    proptest! {
+        /// What was sealed opens as the same, for whatever record.
+        #[test]
+        fn a_sealed_state_opens_as_it_was(
+            state in any_state(), secret in any::<[u8; 32]>(),
+            key in any_part(), target in any_part(), id in any_part(), partition in any_part(),
+        ) {
+            let bound = Bound {
+                key: key.as_deref(), target: target.as_deref(),
+                id: id.as_deref(), partition: partition.as_deref(),
+            };
+            let secret = StateKey::new(secret);
+            let sealed = state.seal(&secret, &bound);
+            prop_assert_eq!(State::open(sealed.as_ref(), &secret, &bound), Ok(state));
+        }
+
+        /// Bytes that nobody sealed never open, and never panic.
+        #[test]
+        fn made_up_bytes_never_open(bytes in proptest::collection::vec(any::<u8>(), 0..2 * SIZE)) {
+            prop_assert!(State::open(&bytes, &key(), &BOUND).is_err());
+            let mut bytes = bytes;
+            bytes.resize(SIZE, 0);
+            bytes[0] = VERSION;
+            prop_assert!(State::open(&bytes, &key(), &BOUND).is_err());
+        }
+    }
+}

@@ -135,11 +135,17 @@ impl Refusal {
     pub fn new(code: Code, detail: impl AsRef<str>) -> Self {
         let mut kept = String::new();
         for byte in detail.as_ref().bytes() {
-            let escaped = byte_shown(byte);
-            if kept.len() + escaped.len() > DETAIL_MAX {
-                break;
+            // Backslashes stay as they are: a detail may hold escaped bytes already.
+            match byte {
+                b' '..=b'~' if kept.len() < DETAIL_MAX => kept.push(char::from(byte)),
+                0..b' ' | 0x7f.. if kept.len() + 4 <= DETAIL_MAX => {
+                    kept.push_str("\\x");
+                    for nibble in [byte >> 4, byte & 15] {
+                        kept.extend(char::from_digit(u32::from(nibble), 16));
+                    }
+                }
+                _ => break,
             }
-            kept.push_str(&escaped);
         }
         Self { code, detail: kept }
     }
@@ -147,14 +153,6 @@ impl Refusal {
     /// Says which header is wrong, shows its bytes, and names what is wanted.
     pub(super) fn of_value(code: Code, name: &str, value: &[u8], wanted: &str) -> Self {
         Self::new(code, format!("{name} is {}; want {wanted}", Shown(value)))
-    }
-}
-
-/// The byte if it is printable ASCII, else `\xNN`. Backslashes stay: a detail may hold escaped text already.
-fn byte_shown(byte: u8) -> String {
-    match byte {
-        b' '..=b'~' => char::from(byte).to_string(),
-        _ => format!("\\x{byte:02x}"),
     }
 }
 
