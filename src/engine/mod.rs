@@ -18,8 +18,8 @@ pub mod orders;
 mod record;
 pub mod state;
 mod time;
-mod wheel;
-mod window;
+pub mod wheel;
+pub mod window;
 
 pub use ids::{BatchId, Lane, Offset, Source, TopicId};
 pub use record::{Headers, Record};
