@@ -20,15 +20,14 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use crate::engine::Millis;
+use crate::engine::allow::{Allow, BadPattern};
+use crate::engine::ladder::Preset;
 
 pub use load::{ConfigErrors, Invalid, Origin, Overrides};
 pub use text::ByteSize;
 
 /// The intake whose topic is `<ns>.intake`; any other name `n` under `intakes` means `<ns>.intake.n`.
 pub const MAIN_INTAKE: &str = "default";
-
-/// Names of the ladders that need no list of holds.
-pub const LADDER_PRESETS: [&str; 3] = ["classic", "round", "clock"];
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -123,7 +122,7 @@ pub struct Config {
     /// the one in force (`waterclock topics apply --ladder`) does not start.
     ///
     /// Default: not set; the ladder in force, and `round` where there is none.
-    /// Range: a preset, or 1 to 200 holds, each 1s to 365d, ascending.
+    /// Range: a preset, or 1 to 256 holds, each 1s to 400d, ascending.
     pub ladder: Option<LadderConfig>,
 
     /// Partitions of every lane topic. An instance for which another number is set than the one in force does not
@@ -220,8 +219,8 @@ pub enum Delivery {
 /// The tiers as configured; [`Config::load`] has checked names, range and order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LadderConfig {
-    /// One of [`LADDER_PRESETS`].
-    Preset(String),
+    /// One that has a name.
+    Preset(Preset),
     /// One tier per hold, ascending.
     Holds(Vec<Millis>),
 }
@@ -291,6 +290,33 @@ impl Config {
     #[must_use]
     pub fn hop_linger(&self) -> Millis {
         self.hop_linger.unwrap_or(Millis(500)).min(self.lead().half())
+    }
+
+    /// The holds that are set, ascending; `None` takes the ladder in force.
+    #[must_use]
+    pub fn holds(&self) -> Option<Vec<Millis>> {
+        self.ladder.as_ref().map(|ladder| match ladder {
+            LadderConfig::Preset(preset) => preset.holds(),
+            LadderConfig::Holds(holds) => holds.clone(),
+        })
+    }
+
+    /// Where records of an intake may go: what `allow` permits, and the intake's own list, too.
+    ///
+    /// # Errors
+    /// None for a configuration from [`Config::load`], which has tried it.
+    pub fn allow(&self, intake: &str) -> Result<Allow, BadPattern> {
+        let allow = Allow::new(&self.namespace, self.allow.as_deref())?;
+        match self.intakes.get(intake).and_then(|intake| intake.allow.as_deref()) {
+            Some(patterns) => allow.narrow(patterns),
+            None => Ok(allow),
+        }
+    }
+
+    /// What is set for an intake, by its name in the configuration; nothing where nothing is.
+    #[must_use]
+    pub fn intake(&self, name: &str) -> IntakeConfig {
+        self.intakes.get(name).cloned().unwrap_or_default()
     }
 
     /// The names of all intakes but the main one, in the order of the alphabet.

@@ -4,6 +4,9 @@ use std::fmt;
 
 use super::{ByteSize, Config, IntakeConfig, LadderConfig, MAIN_INTAKE};
 use crate::engine::Millis;
+use crate::engine::allow::Allow;
+use crate::engine::header::{self, TOPIC_MAX};
+use crate::engine::ladder::{HOLD_MAX, Ladder, TIERS_MAX};
 
 /// Least and most of a value, both allowed.
 pub(super) enum Range {
@@ -40,12 +43,8 @@ pub(super) const RANGES: [(&str, Range); 11] = [
 
 /// Most expressions in one list of allowed targets; each costs a match per new target.
 const ALLOW_MAX: usize = 1000;
-/// Most tiers: a lane has a partition of each.
-const HOLDS_MAX: usize = 200;
-/// Most intake topics: likewise.
+/// Most intake topics: a lane has a partition of each.
 const INTAKES_MAX: usize = 32;
-/// Kafka's limit for the name of a topic.
-const TOPIC_BYTES_MAX: usize = 249;
 /// Longest namespace, intake or instance name, so that what is built from them stays below Kafka's limit.
 const NAME_BYTES_MAX: usize = 100;
 
@@ -68,7 +67,7 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
     found.numbers(config);
     found.relations(config);
     found.patterns("allow", config.allow.as_deref());
-    found.ladder(config.ladder.as_ref());
+    found.ladder(config);
     if config.intakes.len() > INTAKES_MAX {
         found.say("intakes", config.intakes.len(), format!("at most {INTAKES_MAX}"));
     }
@@ -174,7 +173,7 @@ impl Faults {
             );
         }
         for pattern in patterns {
-            if pattern.is_empty() || regex::Regex::new(pattern).is_err() {
+            if pattern.is_empty() || Allow::new("", Some(std::slice::from_ref(pattern))).is_err() {
                 self.say(
                     key,
                     format!("{pattern:?}"),
@@ -184,22 +183,33 @@ impl Faults {
         }
     }
 
-    fn ladder(&mut self, ladder: Option<&LadderConfig>) {
-        let Some(LadderConfig::Holds(holds)) = ladder else { return };
-        if !(1..=HOLDS_MAX).contains(&holds.len()) {
-            self.say("ladder", format!("{} holds", holds.len()), format!("1 to {HOLDS_MAX} holds"));
-        }
-        for hold in holds {
-            if !(Millis::SECOND..=Millis(365 * Millis::DAY.0)).contains(hold) {
-                self.say("ladder", hold, "holds from 1s to 365d");
+    fn ladder(&mut self, config: &Config) {
+        let before = self.0.len();
+        if let Some(LadderConfig::Holds(holds)) = &config.ladder {
+            if !(1..=TIERS_MAX).contains(&holds.len()) {
+                self.say(
+                    "ladder",
+                    format!("{} holds", holds.len()),
+                    format!("1 to {TIERS_MAX} holds"),
+                );
+            }
+            for hold in holds.iter().filter(|hold| !(Millis::SECOND..=HOLD_MAX).contains(*hold)) {
+                self.say("ladder", hold, format!("holds from {} to {HOLD_MAX}", Millis::SECOND));
+            }
+            for pair in holds.windows(2).filter(|pair| pair[0] >= pair[1]) {
+                self.say(
+                    "ladder",
+                    format!("{} before {}", pair[0], pair[1]),
+                    "holds in ascending order",
+                );
             }
         }
-        for pair in holds.windows(2).filter(|pair| pair[0] >= pair[1]) {
-            self.say(
-                "ladder",
-                format!("{} before {}", pair[0], pair[1]),
-                "holds in ascending order",
-            );
+        let Some(holds) = config.holds().filter(|_| self.0.len() == before) else { return };
+        let sound = Ladder::new(&holds, &[], config.lead()).and_then(|l| l.check(config.horizon));
+        if let Err(error) = sound {
+            let first = holds.first().copied().unwrap_or_default();
+            let value = format!("a shortest hold of {first}");
+            self.say("ladder", value, format!("a ladder without gaps ({error})"));
         }
     }
 
@@ -221,10 +231,20 @@ impl Faults {
             self.say(
                 key("target"),
                 format!("{target:?}"),
-                format!("a topic: letters, digits, '.', '_', '-'; 1 to {TOPIC_BYTES_MAX} bytes"),
+                format!("a topic: letters, digits, '.', '_', '-'; 1 to {TOPIC_MAX} bytes"),
             );
         }
         self.patterns(&key("allow"), intake.allow.as_deref());
+        if let (Some(target), Ok(allow)) = (&intake.target, config.allow(name))
+            && is_topic(target)
+            && let Err(code) = allow.permits(target)
+        {
+            self.say(
+                key("target"),
+                format!("{target:?}"),
+                format!("a topic that is allowed ({code})"),
+            );
+        }
     }
 }
 
@@ -233,8 +253,5 @@ fn is_name(name: &str) -> bool {
 }
 
 fn is_topic(name: &str) -> bool {
-    (1..=TOPIC_BYTES_MAX).contains(&name.len())
-        && name != "."
-        && name != ".."
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+    header::topic_name(name).is_ok()
 }

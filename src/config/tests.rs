@@ -1,7 +1,371 @@
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
 use super::*;
+
+/// Writes `text` to a file of its own and loads it with these variables and flags.
+fn load(
+    text: &str,
+    variables: &[(&str, &str)],
+    flags: Overrides,
+) -> (PathBuf, Result<Config, ConfigErrors>) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("waterclock.toml");
+    std::fs::write(&path, text).unwrap();
+    let variables = variables.iter().map(|(k, v)| (OsString::from(k), OsString::from(v)));
+    let loaded = Config::load_from(Some(&path), variables, flags);
+    (path, loaded)
+}
+
+fn file(text: &str) -> Result<Config, ConfigErrors> {
+    load(text, &[], Overrides::default()).1
+}
+
+fn flag(brokers: &str) -> Overrides {
+    Overrides { brokers: Some(brokers.to_owned()), ..Overrides::default() }
+}
 
 #[test]
 fn nothing_given_is_the_default() {
     let config = Config::load_from(None, [], Overrides::default());
     assert_eq!(config, Ok(Config::default()));
+}
+
+#[test]
+fn a_later_layer_wins_over_an_earlier_one() {
+    let variables = [("WATERCLOCK_BROKERS", "env:1"), ("WATERCLOCK_LOG__LEVEL", "debug")];
+    let text = "brokers = \"file:1\"\nthreads = 3\n[log]\nformat = \"json\"";
+    let both = load(text, &variables, Overrides::default()).1.unwrap();
+    assert_eq!((both.brokers.as_str(), both.threads), ("env:1", 3));
+    assert_eq!((both.log.level, both.log.format), (LogLevel::Debug, LogFormat::Json));
+    let all = load(text, &variables, flag("flag:1")).1.unwrap();
+    assert_eq!(all.brokers, "flag:1");
+}
+
+#[test]
+fn every_key_can_be_written_in_a_file() {
+    let config = file(
+        r#"
+brokers = "a:9092,b:9093"
+namespace = "wc"
+data-dir = "/var/lib/waterclock"
+instance = "one"
+http = "[::1]:8080"
+threads = 2
+delivery = "at_least_once"
+allow = ["orders", 'billing\..*']
+max-delay = "30d"
+horizon = "10s"
+lead = "1s"
+hop-linger = "100ms"
+memory = "1GiB"
+ladder = ["1s", "10s", "1m30s"]
+lanes = 12
+session-timeout = "20s"
+transaction-timeout = "1m"
+commit-interval = "10ms"
+drain = "5s"
+[intakes.default]
+target = "orders"
+[intakes.bills]
+delay = "30m"
+target = "billing.a"
+allow = ['billing\.a']
+[log]
+level = "warn"
+format = "json"
+"#,
+    )
+    .unwrap();
+    assert_eq!(
+        config.ladder,
+        Some(LadderConfig::Holds([1_000, 10_000, 90_000].map(Millis).into()))
+    );
+    assert_eq!(config.memory, ByteSize(1 << 30));
+    assert_eq!(config.intakes["bills"].delay, Some(Millis(1_800_000)));
+    assert_eq!(config.further_intakes().collect::<Vec<_>>(), ["bills"]);
+    let bills = config.allow("bills").unwrap();
+    assert_eq!(
+        (bills.permits("billing.a").is_ok(), bills.permits("orders").is_ok()),
+        (true, false)
+    );
+    assert!(config.allow(MAIN_INTAKE).unwrap().permits("billing.b").is_ok());
+}
+
+#[test]
+fn the_environment_says_everything_that_a_file_can() {
+    let variables = [
+        ("WATERCLOCK_DATA_DIR", "/d"),
+        ("WATERCLOCK_THREADS", "4"),
+        ("WATERCLOCK_MEMORY", "67108864"),
+        ("WATERCLOCK_ALLOW", r"orders,a{1,3},[b,c]"),
+        ("WATERCLOCK_LADDER", "1s, 30s"),
+        ("WATERCLOCK_INTAKES__BILLS__DELAY", "5m"),
+        ("WATERCLOCK_INTAKES__BILLS__TARGET", "orders"),
+        ("WATERCLOCK_LANES", "3"),
+        ("WATERCLOCK_NAMESPACE", "123"),
+    ];
+    let config = load("", &variables, Overrides::default()).1.unwrap();
+    assert_eq!(config.data_dir, Some("/d".into()));
+    assert_eq!((config.threads, config.lanes, config.memory), (4, Some(3), ByteSize(64 << 20)));
+    let allow = ["orders", "a{1,3}", "[b,c]"].map(str::to_owned).to_vec();
+    assert_eq!(config.allow, Some(allow), "commas of an expression do not split it");
+    assert_eq!(config.holds(), Some(vec![Millis(1_000), Millis(30_000)]));
+    assert_eq!(config.intakes["bills"].delay, Some(Millis(300_000)));
+    assert_eq!(config.namespace, "123", "text that looks like a number is text");
+    let preset = load("", &[("WATERCLOCK_LADDER", "clock")], Overrides::default()).1.unwrap();
+    assert_eq!(preset.ladder, Some(LadderConfig::Preset(Preset::Clock)));
+}
+
+#[test]
+fn what_kubernetes_puts_beside_a_service_of_our_name_is_not_read() {
+    let variables = [
+        ("WATERCLOCK_SERVICE_HOST", "10.0.0.1"),
+        ("WATERCLOCK_SERVICE_PORT", "8080"),
+        ("WATERCLOCK_SERVICE_PORT_HTTP", "8080"),
+        ("WATERCLOCK_PORT", "tcp://10.0.0.1:8080"),
+        ("WATERCLOCK_PORT_8080_TCP_ADDR", "10.0.0.1"),
+        ("WATERCLOCK_CONFIG", "/etc/waterclock.toml"),
+        ("PATH", "/bin"),
+    ];
+    assert_eq!(load("", &variables, Overrides::default()).1, Ok(Config::default()));
+}
+
+#[test]
+fn each_wrong_value_is_named_with_its_range() {
+    #[rustfmt::skip]
+    let cases = [
+        // why                               file                                       key, got, want
+        ("unknown key",                      "brokerz = \"a:1\"",                       ["brokerz", "brokerz", "one of brokers"]),
+        ("unknown key deeper",               "[log]\nlevl = \"info\"",                  ["log.levl", "levl", "one of level, format"]),
+        ("no broker",                        "brokers = \"\"",                          ["brokers", "\"\"", "host:port"]),
+        ("no port",                          "brokers = \"a:x\"",                       ["brokers", "a:x", "host:port"]),
+        ("empty entry",                      "brokers = \"a:1,,b:1\"",                  ["brokers", ",,", "host:port"]),
+        ("number for text",                  "brokers = 5",                             ["brokers", "5", "string"]),
+        ("a slash",                          "namespace = \"a/b\"",                     ["namespace", "a/b", "letters"]),
+        ("like Kafka's own topics",          "namespace = \"__x\"",                     ["namespace", "__x", "a letter or digit"]),
+        ("too long",                         "instance = \"\"",                         ["instance", "\"\"", "100 bytes"]),
+        ("a name, not an address",           "http = \"localhost:80\"",                 ["http", "localhost:80", "an IP address and a port"]),
+        ("no thread",                        "threads = 0",                             ["threads", "0", "1 to 64"]),
+        ("too many",                         "threads = 65",                            ["threads", "65", "1 to 64"]),
+        ("negative",                         "threads = -1",                            ["threads", "-1", "1 to 64"]),
+        ("no integer",                       "threads = 1.5",                           ["threads", "1.5", "1 to 64"]),
+        ("beyond the type",                  "threads = 70000",                         ["threads", "70000", "1 to 64"]),
+        ("misspelt",                         "delivery = \"exactly-once\"",             ["delivery", "exactly-once", "exactly_once or at_least_once"]),
+        ("no expression",                    "allow = [\"(\"]",                         ["allow", "\"(\"", "regular expression"]),
+        ("empty list",                       "allow = []",                              ["allow", "0 expressions", "1 to 1000"]),
+        ("no list",                          "allow = \"a\"",                           ["allow", "\"a\"", "sequence"]),
+        ("no unit",                          "max-delay = 500",                         ["max-delay", "500", "1s to 3650d"]),
+        ("no unit in text",                  "max-delay = \"500\"",                     ["max-delay", "500", "1s to 3650d"]),
+        ("too long",                         "max-delay = \"3651d\"",                   ["max-delay", "3651d", "1s to 3650d"]),
+        ("too short",                        "horizon = \"999ms\"",                     ["horizon", "999ms", "1s to 1m"]),
+        ("lead above horizon",               "lead = \"3s\"",                           ["lead", "3s", "at most the horizon, 2s"]),
+        ("linger above half the lead",       "lead = \"500ms\"\nhop-linger = \"300ms\"", ["hop-linger", "300ms", "at most half the lead, 250ms"]),
+        ("too little memory",                "memory = \"31MiB\"",                      ["memory", "31MiB", "32MiB to 1TiB"]),
+        ("decimal unit",                     "memory = \"256MB\"",                      ["memory", "256MB", "32MiB to 1TiB"]),
+        ("unknown ladder",                   "ladder = \"spiral\"",                     ["ladder", "spiral", "classic, round, clock"]),
+        ("tier of no time",                  "ladder = [\"0s\", \"1s\"]",               ["ladder", "0s", "1s to 400d"]),
+        ("not sorted",                       "ladder = [\"1s\", \"1m\", \"30s\"]",      ["ladder", "1m before 30s", "ascending"]),
+        ("twice",                            "ladder = [\"1s\", \"1s\"]",               ["ladder", "1s before 1s", "ascending"]),
+        ("no tier",                          "ladder = []",                             ["ladder", "0 holds", "1 to 256"]),
+        ("a gap above the horizon",          "ladder = [\"1m\"]",                       ["ladder", "1m", "without gaps"]),
+        ("no lane",                          "lanes = 0",                               ["lanes", "0", "1 to 1000"]),
+        ("broker would refuse",              "session-timeout = \"5s\"",                ["session-timeout", "5s", "6s to 30m"]),
+        ("broker would refuse",              "transaction-timeout = \"16m\"",           ["transaction-timeout", "16m", "10s to 15m"]),
+        ("too slow",                         "commit-interval = \"1s\"",                ["commit-interval", "1s", "0s to 500ms"]),
+        ("too long",                         "drain = \"61s\"",                         ["drain", "1m1s", "0s to 1m"]),
+        ("level",                            "[log]\nlevel = \"loud\"",                 ["log.level", "loud", "error, warn"]),
+        ("name of an intake",                "[intakes.\"a.b\"]",                       ["intakes", "a.b", "is the main intake"]),
+        ("no name",                          "[intakes.\"\"]",                          ["intakes", "\"\"", "is the main intake"]),
+        ("longer than allowed",              "[intakes.a]\ndelay = \"500d\"",           ["intakes.a.delay", "500d", "0s to max-delay, 400d"]),
+        ("no topic",                         "[intakes.a]\ntarget = \"a b\"",           ["intakes.a.target", "a b", "a topic"]),
+        ("own topic",                        "[intakes.a]\ntarget = \"waterclock.dead\"", ["intakes.a.target", "waterclock.dead", "target_forbidden"]),
+        ("not allowed",                      "allow = [\"b\"]\n[intakes.a]\ntarget = \"c\"", ["intakes.a.target", "\"c\"", "target_denied"]),
+    ];
+    for (why, text, [key, got, want]) in cases {
+        let (path, loaded) = load(text, &[], Overrides::default());
+        let errors = loaded.expect_err(why).0;
+        assert_eq!(errors.len(), 1, "{why}: {errors:?}");
+        let Invalid { key: k, origin, value, want: w } = &errors[0];
+        assert_eq!((k.as_str(), origin), (key, &Origin::File(path)), "{why}");
+        assert!(value.contains(got), "{why}: got {value:?}");
+        assert!(w.contains(want), "{why}: want {w:?}");
+    }
+}
+
+#[test]
+fn all_errors_of_all_layers_are_told_at_once_with_the_key_as_written() {
+    let text = "threads = 0\nhorizn = \"2s\"\nmax-delay = \"x\"\nladder = [\"1x\", \"1s\", \"2y\"]\n[log]\nlevel = 3\n";
+    let variables =
+        [("WATERCLOCK_COMMIT_INTERVAL", "soon"), ("WATERCLOCK_INTAKES__A__DELAY", "-1s")];
+    let flags = Overrides {
+        threads: Some("many".into()),
+        delivery: Some("twice".into()),
+        allow: vec!["(".into(), ")".into()],
+        ..Overrides::default()
+    };
+    let (path, loaded) = load(text, &variables, flags);
+    let errors = loaded.unwrap_err();
+    let mut keys: Vec<_> = errors.0.iter().map(|e| (e.key.as_str(), e.origin.clone())).collect();
+    keys.sort_by_key(|(key, _)| *key);
+    let of_file = || Origin::File(path.clone());
+    assert_eq!(
+        keys,
+        [
+            ("--allow", Origin::Flag),
+            ("--allow", Origin::Flag),
+            ("--delivery", Origin::Flag),
+            ("--threads", Origin::Flag),
+            ("WATERCLOCK_COMMIT_INTERVAL", Origin::Environment),
+            ("WATERCLOCK_INTAKES__A__DELAY", Origin::Environment),
+            ("horizn", of_file()),
+            ("ladder", of_file()),
+            ("ladder", of_file()),
+            ("log.level", of_file()),
+            ("max-delay", of_file()),
+        ]
+    );
+    let shown = errors.to_string();
+    assert!(
+        shown.contains(
+            "WATERCLOCK_COMMIT_INTERVAL in the environment: got \"soon\", want a duration"
+        ),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("--delivery: got \"twice\", want exactly_once or at_least_once"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_one_error_among_the_others() {
+    let missing = Config::load_from(Some("/nowhere/at.toml".as_ref()), [], flag("a:x"));
+    let errors = missing.unwrap_err().0;
+    assert_eq!(
+        errors.iter().map(|e| e.key.as_str()).collect::<Vec<_>>(),
+        ["the file", "--brokers"]
+    );
+    #[rustfmt::skip]
+    let cases = [
+        ("not TOML",               "threads = 1\nbrokers = \n", "line 2"),
+        ("the same key twice",     "threads = 1\nthreads = 2\n", "line 2"),
+        ("a byte order mark",      "\u{feff}threads = 1\n",     "byte order mark"),
+        ("lines of another system", "threads = 1\r\n",          "carriage return in line 1"),
+    ];
+    for (why, text, got) in cases {
+        let errors = file(text).expect_err(why);
+        assert!(errors.0[0].value.contains(got), "{why}: {errors}");
+    }
+}
+
+#[test]
+fn lead_and_linger_that_are_not_set_follow_the_horizon() {
+    let config = file("horizon = \"1s\"").unwrap();
+    assert_eq!((config.lead(), config.hop_linger()), (Millis(1_000), Millis(500)));
+    let config = file("lead = \"400ms\"").unwrap();
+    assert_eq!((config.lead(), config.hop_linger()), (Millis(400), Millis(200)));
+}
+
+#[test]
+fn what_a_size_prints_it_reads() {
+    for (size, shown) in [(32 << 20, "32MiB"), (1 << 40, "1TiB"), (1_000, "1000"), (0, "0")] {
+        assert_eq!(ByteSize(size).to_string(), shown);
+        assert_eq!(<ByteSize as text::Text>::read(shown), Some(ByteSize(size)));
+    }
+}
+
+/// One documented field, read from the source of this room.
+struct Field {
+    key: String,
+    optional: bool,
+    meaning: String,
+    default: String,
+    range: String,
+}
+
+/// Reads the documentation of the fields of `name`, whose keys begin with `prefix`.
+fn fields(name: &str, prefix: &str) -> Vec<Field> {
+    let source = include_str!("../config.rs");
+    let start = source.find(&format!("pub struct {name} {{")).expect("the struct is there");
+    let body = source[start..].split("\n}\n").next().unwrap_or_default();
+    let (mut found, mut doc) = (Vec::new(), String::new());
+    for line in body.lines().map(str::trim) {
+        if let Some(text) = line.strip_prefix("///") {
+            doc.push_str(text);
+        } else if let Some(field) = line.strip_prefix("pub ").filter(|l| l.contains(':')) {
+            let (name, kind) = field.split_once(':').unwrap();
+            let text = std::mem::take(&mut doc).trim().to_owned();
+            if kind.trim().starts_with("LogConfig") {
+                continue;
+            }
+            let (meaning, rest) =
+                text.split_once("Default: ").unwrap_or_else(|| panic!("{name}: no default"));
+            let (default, range) = rest.split_once(" Range: ").unwrap_or((rest, "a path."));
+            let tidy = |text: &str| text.trim().trim_end_matches('.').to_owned();
+            found.push(Field {
+                key: format!("{prefix}{}", name.trim().replace('_', "-")),
+                optional: kind.trim().starts_with("Option"),
+                meaning: meaning.trim().to_owned(),
+                default: tidy(default),
+                range: tidy(range),
+            });
+        }
+    }
+    found
+}
+
+fn all_fields() -> Vec<Field> {
+    let mut all = fields("Config", "");
+    all.extend(fields("IntakeConfig", "intakes.<name>."));
+    all.extend(fields("LogConfig", "log."));
+    all
+}
+
+#[test]
+fn the_documented_default_is_the_default() {
+    for field in all_fields() {
+        if field.optional {
+            assert!(field.default.starts_with("not set"), "{}: {}", field.key, field.default);
+            continue;
+        }
+        let Some(default) = field.default.strip_prefix('`').and_then(|d| d.strip_suffix('`'))
+        else {
+            assert_eq!((field.key.as_str(), field.default.as_str()), ("intakes", "empty"));
+            continue;
+        };
+        let variable = format!("WATERCLOCK_{}", field.key.replace('.', "__").replace('-', "_"));
+        let loaded = load("", &[(&variable.to_ascii_uppercase(), default)], Overrides::default()).1;
+        assert_eq!(loaded, Ok(Config::default()), "{}", field.key);
+    }
+}
+
+#[test]
+fn the_documented_range_is_the_one_that_is_checked() {
+    let all = all_fields();
+    for (key, range) in &check::RANGES {
+        let field = all.iter().find(|field| field.key == *key).expect("documented");
+        assert_eq!(field.range, range.to_string(), "{key}");
+    }
+}
+
+/// The document's table is made here; `UPDATE_DOCS=1 cargo test --lib documented` writes it.
+#[test]
+fn the_documented_table_is_made_from_the_code() {
+    let mut table = String::from("| key | default | range | meaning |\n|---|---|---|---|\n");
+    for Field { key, default, range, meaning, .. } in all_fields() {
+        let row = format!("| `{key}` | {default} | {range} | {meaning} |");
+        writeln!(table, "{}", row.replace("  ", " ")).unwrap();
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
+    let text = std::fs::read_to_string(path).expect("docs/configuration.md");
+    let (begin, end) = ("<!-- keys: begin -->\n", "<!-- keys: end -->");
+    let from = text.find(begin).expect("a begin mark") + begin.len();
+    let to = text.find(end).expect("an end mark");
+    if std::env::vars_os().any(|(name, _)| name == "UPDATE_DOCS") {
+        std::fs::write(path, format!("{}{table}{}", &text[..from], &text[to..])).unwrap();
+        return;
+    }
+    assert_eq!(&text[from..to], table, "run UPDATE_DOCS=1 cargo test --lib documented");
 }

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Unexpected, Visitor};
 
-use super::{Delivery, LADDER_PRESETS, LadderConfig, LogFormat, LogLevel};
-use crate::engine::Millis;
+use super::{Delivery, LadderConfig, LogFormat, LogLevel};
+use crate::engine::{Millis, header};
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,7 +44,9 @@ pub(super) trait Text: Sized {
 impl Text for Millis {
     const WANT: &'static str = "a duration with units, such as 90s or 1h30m";
     fn read(text: &str) -> Option<Self> {
-        duration(text)
+        // A bare number would be milliseconds in a header; in a file its unit is anybody's guess.
+        let bare = text.bytes().all(|b| b.is_ascii_digit());
+        (!bare).then(|| header::duration(text).ok())?
     }
 }
 
@@ -183,10 +185,8 @@ impl<'de> Visitor<'de> for LadderVisitor {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-        if LADDER_PRESETS.contains(&text) {
-            return Ok(LadderConfig::Preset(text.to_owned()));
-        }
-        Err(E::invalid_value(Unexpected::Str(text), &self))
+        let preset = text.parse().map_err(|_| E::invalid_value(Unexpected::Str(text), &self))?;
+        Ok(LadderConfig::Preset(preset))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
@@ -216,26 +216,4 @@ pub(super) fn split_list(text: &str) -> Vec<String> {
     }
     parts.push(part.trim().to_owned());
     parts
-}
-
-/// A duration as the header contract writes it, but never without a unit.
-fn duration(text: &str) -> Option<Millis> {
-    let (mut rest, mut total) = (text, 0_u64);
-    while !rest.is_empty() {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, tail) = rest.split_at(digits);
-        let unit = tail.bytes().take_while(u8::is_ascii_alphabetic).count();
-        let (unit, tail) = tail.split_at(unit);
-        let size = match unit {
-            "ms" => 1,
-            "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            "d" => 86_400_000,
-            _ => return None,
-        };
-        total = number.parse::<u64>().ok()?.checked_mul(size)?.checked_add(total)?;
-        rest = tail;
-    }
-    (!text.is_empty()).then_some(Millis(total))
 }

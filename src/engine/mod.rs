@@ -10,6 +10,7 @@
 //! 3. Whatever was read is in exactly one place: a hold's buffer, the wheel, waiting for its target, the outbox, or a batch.
 //! 4. Memory is bounded by the budget: over it, reading stops; nothing that is held needs reading to go away.
 
+pub mod allow;
 pub mod header;
 mod ids;
 pub mod ladder;

@@ -1,0 +1,170 @@
+//! Which topics may be delivered to.
+//!
+//! # Invariants
+//! 1. A topic of waterclock itself, or one that begins with `__`, is never permitted, whatever the patterns.
+//! 2. A pattern matches the whole name or not at all.
+//! 3. Narrowing never permits more.
+
+use regex::{Regex, RegexSet};
+
+use super::header::Code;
+
+/// Own topics without a further part in their name: `<ns>.` and one of these.
+const OWN: [&str; 6] = ["intake", "timers", "meta", "schedules", "tasks", "dead"];
+/// Own topics with a further part: `<ns>.` and one of these.
+const OWN_FAMILIES: [&str; 2] = ["intake.", "delay."];
+
+/// What the configuration permits.
+#[derive(Clone, Debug)]
+pub struct Allow {
+    /// The namespace and a dot.
+    prefix: String,
+    /// Each of them must match; none: everything is permitted but what is waterclock's or Kafka's.
+    sets: Vec<RegexSet>,
+}
+
+/// A pattern that is not a regular expression.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a regular expression: {0:?}")]
+pub struct BadPattern(pub String);
+
+impl Allow {
+    /// Permits what one of the patterns matches as a whole; with `None`, everything but own topics and `__*`.
+    ///
+    /// # Errors
+    /// A pattern is no regular expression; refuse the configuration that it came from.
+    pub fn new(namespace: &str, patterns: Option<&[String]>) -> Result<Self, BadPattern> {
+        let allow = Self { prefix: format!("{namespace}."), sets: Vec::new() };
+        match patterns {
+            Some(patterns) => allow.narrow(patterns),
+            None => Ok(allow),
+        }
+    }
+
+    /// Permits of what it permitted only what one of these patterns matches, too.
+    ///
+    /// # Errors
+    /// As [`Allow::new`].
+    pub fn narrow(mut self, patterns: &[String]) -> Result<Self, BadPattern> {
+        let mut anchored = Vec::with_capacity(patterns.len());
+        for pattern in patterns {
+            let bad = |_| BadPattern(pattern.clone());
+            // By itself first: `a)|(b` becomes an expression only by what is put around it.
+            Regex::new(pattern).map_err(bad)?;
+            let whole = format!(r"\A(?:{pattern})\z");
+            Regex::new(&whole).map_err(bad)?;
+            anchored.push(whole);
+        }
+        // All of them together can be too large for the library's limit, which is as bad as one that is.
+        let set = RegexSet::new(&anchored).map_err(|_| BadPattern(patterns.join(", ")))?;
+        self.sets.push(set);
+        Ok(self)
+    }
+
+    /// Whether there is a list at all. Without one a person should be warned.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.sets.is_empty()
+    }
+
+    /// Whether a record may be delivered to this topic.
+    ///
+    /// # Errors
+    /// `target_forbidden` for own topics and `__*`, `target_denied` for what no pattern matches: the record is to
+    /// be dead-lettered.
+    pub fn permits(&self, target: &str) -> Result<(), Code> {
+        if target.starts_with("__") || self.is_own(target) {
+            return Err(Code::TargetForbidden);
+        }
+        if self.sets.iter().all(|set| set.is_match(target)) {
+            Ok(())
+        } else {
+            Err(Code::TargetDenied)
+        }
+    }
+
+    fn is_own(&self, target: &str) -> bool {
+        target.strip_prefix(&self.prefix).is_some_and(|rest| {
+            OWN.contains(&rest) || OWN_FAMILIES.iter().any(|family| rest.starts_with(family))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patterns(list: &[&str]) -> Vec<String> {
+        list.iter().map(|p| (*p).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_target_is_permitted_only_if_a_pattern_matches_all_of_it() {
+        let list = patterns(&["orders", r"billing\..*", "a|b", "wc.*"]);
+        let allow = Allow::new("wc", Some(&list)).unwrap();
+        let (yes, denied, forbidden) =
+            (Ok(()), Err(Code::TargetDenied), Err(Code::TargetForbidden));
+        #[rustfmt::skip]
+        let cases = [
+            // why                                        target              want
+            ("named",                                     "orders",           yes),
+            ("longer than the pattern",                   "orders2",          denied),
+            ("the pattern stands in the middle",          "my-orders-x",      denied),
+            ("a family",                                  "billing.a",        yes),
+            ("the dot is escaped",                        "billingXa",        denied),
+            ("an alternative is anchored on both sides",  "b",                yes),
+            ("an alternative is not a prefix",            "ab",               denied),
+            ("Kafka's own",                               "__consumer_offsets", forbidden),
+            ("two underscores are enough",                "__mine",           forbidden),
+            ("one underscore is anybody's",               "_mine",            denied),
+            ("a pattern does not open our own topics",    "wc.intake",        forbidden),
+            ("a further intake",                          "wc.intake.orders", forbidden),
+            ("a tier",                                    "wc.delay.1m",      forbidden),
+            ("a hold that there is not yet",              "wc.delay.17s",     forbidden),
+            ("timers",                                    "wc.timers",        forbidden),
+            ("meta",                                      "wc.meta",          forbidden),
+            ("schedules",                                 "wc.schedules",     forbidden),
+            ("tasks",                                     "wc.tasks",         forbidden),
+            ("dead letters",                              "wc.dead",          forbidden),
+            ("below our prefix, but not ours",            "wc.orders",        yes),
+            ("another namespace's intake is not ours",    "wc2.intake",       yes),
+        ];
+        for (why, target, want) in cases {
+            assert_eq!(allow.permits(target), want, "{why}: {target}");
+        }
+    }
+
+    #[test]
+    fn without_a_list_everything_is_permitted_but_own_topics_and_those_of_kafka() {
+        let allow = Allow::new("waterclock", None).unwrap();
+        assert!(allow.is_open());
+        assert_eq!(allow.permits("orders"), Ok(()));
+        assert_eq!(allow.permits("waterclock.dead"), Err(Code::TargetForbidden));
+        assert_eq!(allow.permits("__transaction_state"), Err(Code::TargetForbidden));
+    }
+
+    #[test]
+    fn an_empty_list_permits_nothing() {
+        let allow = Allow::new("wc", Some(&[])).unwrap();
+        assert_eq!(allow.permits("orders"), Err(Code::TargetDenied));
+    }
+
+    #[test]
+    fn narrowing_needs_both_lists_to_match() {
+        let allow = Allow::new("wc", Some(&patterns(&["a.*"]))).unwrap();
+        let allow = allow.narrow(&patterns(&[".*z"])).unwrap();
+        for (target, want) in
+            [("az", Ok(())), ("ab", Err(Code::TargetDenied)), ("bz", Err(Code::TargetDenied))]
+        {
+            assert_eq!(allow.permits(target), want, "{target}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_expression_by_itself_is_refused() {
+        for pattern in ["(", "a)|(b", "[", "*", "(?x) a # swallows what follows"] {
+            let refused = Allow::new("wc", Some(&patterns(&[pattern])));
+            assert_eq!(refused.err(), Some(BadPattern(pattern.to_owned())), "{pattern}");
+        }
+    }
+}
