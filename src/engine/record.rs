@@ -46,6 +46,12 @@ impl Record {
         Self { bytes: bytes.into_boxed_slice(), key_len, value_len }
     }
 
+    /// A record of nothing: null key, null value, no headers.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self { bytes: Box::default(), key_len: NULL, value_len: NULL }
+    }
+
     /// The key; `None` is null, which is not the same as empty.
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {

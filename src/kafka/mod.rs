@@ -1,6 +1,5 @@
 //! The shell around Kafka: moves records, decides nothing.
 
 mod connect;
-pub mod raw;
 
 pub use connect::Connection;

@@ -1,0 +1,151 @@
+//! Holds the records of one partition until they may go: one lane's part of a tier, or of an intake (hold 0).
+//!
+//! Every record of a partition waits the same time from its append, so the head is always the next to go, whatever
+//! the due times are: they cannot block each other.
+//!
+//! # Invariants
+//! 1. A record is let go at or after `appended + wait`, in offset order.
+//! 2. A record is in the window from when it is let go, not from when it is read: what is only read need not be
+//!    committed, and can be dropped and read again.
+//! 3. The partition is paused while what was read of it reaches further ahead than `read_ahead`, or takes more than
+//!    its share of memory, or reading is stopped; it is resumed `resume_lead` before the last record read may go.
+
+use std::collections::VecDeque;
+
+use super::window::{Began, Window};
+use super::{Millis, Offset, Record, UnixMillis};
+
+/// A record that was read and not let go yet.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) offset: Offset,
+    pub(super) appended: UnixMillis,
+    pub(super) record: Record,
+}
+
+/// What the partition's fetching should become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    Pause,
+    Resume,
+}
+
+/// One partition.
+#[derive(Debug)]
+pub(super) struct Hold {
+    /// How long after its append a record is let go: hold - lead of a tier, zero of an intake.
+    wait: Millis,
+    /// Records read and not let go, in offset order.
+    buffer: VecDeque<Held>,
+    /// Their bytes.
+    pub(super) bytes: usize,
+    /// What was let go and is not committed as done.
+    pub(super) window: Window,
+    /// The least offset that may come next; guards against a client that reads twice.
+    next: Offset,
+    /// As last told to the shell.
+    paused: bool,
+    /// When the first record of a dropped buffer is to be let go; it is read again before that.
+    dropped: Option<UnixMillis>,
+    /// Not tried to free the window before this.
+    pub(super) spill_at: UnixMillis,
+}
+
+impl Hold {
+    pub(super) fn new(wait: Millis, next: Offset, window: Window) -> Self {
+        Self {
+            wait,
+            buffer: VecDeque::new(),
+            bytes: 0,
+            window,
+            next,
+            paused: false,
+            dropped: None,
+            spill_at: UnixMillis(0),
+        }
+    }
+
+    /// Takes the next record that was read.
+    pub(super) fn read(&mut self, held: Held) {
+        if held.offset < self.next {
+            return;
+        }
+        self.next = held.offset.next();
+        self.dropped = None;
+        self.bytes += held.record.size();
+        self.buffer.push_back(held);
+    }
+
+    /// Lets the head go, if it may: its record, and whether it is new to the window. Also how many records were lost.
+    pub(super) fn release(&mut self, now: UnixMillis) -> Option<(Held, Began)> {
+        if self.head()? > now || !self.window.room() {
+            return None;
+        }
+        let held = self.buffer.pop_front()?;
+        self.bytes -= held.record.size();
+        let began = self.window.begin(held.offset);
+        Some((held, began))
+    }
+
+    /// When the head may be let go.
+    pub(super) fn head(&self) -> Option<UnixMillis> {
+        self.buffer.front().map(|held| held.appended + self.wait)
+    }
+
+    /// Whether the head may go but for the window.
+    pub(super) fn blocked(&self, now: UnixMillis) -> bool {
+        self.head().is_some_and(|head| head <= now) && !self.window.room()
+    }
+
+    /// Drops what was read of a paused partition whose head has long to wait; says where to read again from.
+    pub(super) fn drop_buffer(&mut self, soon: UnixMillis) -> Option<(Offset, usize)> {
+        let head = self.head().filter(|&head| self.paused && head > soon)?;
+        let first = self.buffer.front()?.offset;
+        let freed = self.bytes;
+        self.buffer.clear();
+        self.bytes = 0;
+        self.next = first;
+        self.dropped = Some(head);
+        Some((first, freed))
+    }
+
+    /// Derives whether to fetch from what is held. `stop`: nothing may be read now. `share`: bytes that it may hold.
+    pub(super) fn turn(
+        &mut self,
+        now: UnixMillis,
+        (ahead, lead): (Millis, Millis),
+        share: usize,
+        stop: bool,
+    ) -> Option<Turn> {
+        let last = self.buffer.back().map(|held| held.appended + self.wait).or(self.dropped);
+        let pause = stop
+            || last.is_some_and(|last| {
+                let reach = if self.paused { lead } else { ahead };
+                let share = if self.paused { share / 2 } else { share };
+                last > now + reach || self.bytes > share
+            });
+        if pause == self.paused {
+            return None;
+        }
+        self.paused = pause;
+        Some(if pause { Turn::Pause } else { Turn::Resume })
+    }
+
+    /// When to look again, if nothing is read before: the head's release, or the resume.
+    pub(super) fn wake_at(&self, lead: Millis) -> Option<UnixMillis> {
+        let resume = if self.paused {
+            self.buffer.back().map(|held| held.appended + self.wait).or(self.dropped).map(|at| at - lead)
+        } else {
+            None
+        };
+        match (self.head(), resume) {
+            (Some(head), Some(resume)) => Some(head.min(resume)),
+            (head, resume) => head.or(resume),
+        }
+    }
+
+    /// Whether the shell was told to pause it.
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused
+    }
+}

@@ -1,0 +1,684 @@
+//! The engine of one thread: all its lanes, from a record read to a batch handed out.
+//!
+//! ```text
+//!            Record            released           due <= now
+//!  Kafka ──────────▶ hold ──────────────▶ accept ───────────▶ wheel ───────────▶ deliver ──▶ batch ──▶ Kafka
+//!           (one per partition)             │  remains > horizon                   │
+//!                                           ├────────────────▶ outbox (hops) ──────┤
+//!                                           └── other lane, refused ───────────────┘
+//! ```
+//!
+//! # Invariants
+//! 1. Nothing leaves the wheel before its due time by the `now` that was given.
+//! 2. An offset is finished in its window when its record is put into a batch, and that batch's commits say so; a
+//!    batch that fails takes everything with it (`Revoked`, then `Assigned` from what is committed).
+//! 3. Batches are closed only on `Tick`, `Committed` and `Drain`, so that what was read together leaves together.
+//! 4. Over the memory budget nothing is read. What is held goes away by itself: the wheel within the horizon, hops
+//!    within the linger, buffers of far tiers by being dropped and read again later.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::header::{Code, Refusal};
+use super::hold::{Held, Hold, Turn};
+use super::orders::{Batch, Commit, DeadLetter, Edit, Input, Output, Send, Start, Target, To};
+use super::outbox::Outbox;
+use super::setup::Setup;
+use super::state::Kind;
+use super::verdict::{self, Entry, Known, Verdict, refusal};
+use super::wheel::Wheel;
+use super::window::{Began, Window};
+use super::{BatchId, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis};
+
+/// Spilling is tried again after this long: what could not hop is due before then.
+const SPILL_AGAIN: Millis = Millis(100);
+/// Pending records of one partition that one spill takes, at most.
+const SPILL_MAX: usize = 1_000;
+/// Progress without a record to produce (what was done before a restart, gaps) is committed this often.
+const IDLE_COMMIT: Millis = Millis(1_000);
+/// Names of targets remembered; beyond it those that no record waits for are forgotten.
+const TARGETS_MAX: usize = 4_096;
+
+/// Counts since the start, and what is held now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Bytes of records held: buffers, wheel, parked, outbox, batches.
+    pub memory_bytes: usize,
+    /// Records in the wheel.
+    pub waiting: usize,
+    /// Lanes that run here.
+    pub lanes: usize,
+    /// Partitions that are paused.
+    pub paused: usize,
+    /// Pending records that were gone when their partition was read again: deleted under us.
+    pub lost: u64,
+    /// Commits whose metadata could not be read: what they said was done is done again.
+    pub unreadable: u64,
+    /// Records that hopped again to free a window or memory.
+    pub spilled: u64,
+}
+
+/// All lanes of one thread. Pure: see the module's invariants.
+#[derive(Debug)]
+pub struct Engine {
+    setup: Arc<Setup>,
+    /// By lane topic, then lane; `None` where this thread does not run the lane.
+    holds: Vec<Vec<Option<Hold>>>,
+    wheel: Wheel<Box<Entry>>,
+    outbox: Outbox<Box<Entry>>,
+    /// Moves and dead letters, which go with the next batch.
+    ready: VecDeque<(Source, Offset, Send)>,
+    /// Due records that had to wait for their target to be known.
+    late: VecDeque<Box<Entry>>,
+    targets: HashMap<Arc<str>, Known>,
+    /// Batches on their way, with their bytes.
+    flying: VecDeque<(BatchId, usize)>,
+    next_batch: BatchId,
+    /// When the last batch came back, and when commits were last looked through.
+    last_batch: UnixMillis,
+    last_commit: UnixMillis,
+    /// A window changed without a batch.
+    dirty: bool,
+    /// Reading is stopped: over the budget, until it is well below it.
+    stopped: bool,
+    spill_at: UnixMillis,
+    draining: bool,
+    figures: Figures,
+    /// Nothing changes before this unless something is told.
+    wake: Option<UnixMillis>,
+    hops_limit: u16,
+}
+
+impl Engine {
+    /// An engine without lanes.
+    #[must_use]
+    pub fn new(setup: Arc<Setup>) -> Self {
+        let topics = setup.topics.names().len();
+        let limits = &setup.limits;
+        // Spills and large records hop more often than the ladder alone would have it.
+        let hops = setup.topics.ladder.hops_max(limits.max_delay, limits.large_horizon.min(limits.horizon));
+        Self {
+            holds: (0..topics).map(|_| (0..setup.lanes).map(|_| None).collect()).collect(),
+            wheel: Wheel::new(limits.horizon),
+            outbox: Outbox::new(setup.topics.ladder.tiers().len()),
+            ready: VecDeque::new(),
+            late: VecDeque::new(),
+            targets: HashMap::new(),
+            flying: VecDeque::new(),
+            next_batch: BatchId(0),
+            last_batch: UnixMillis(0),
+            last_commit: UnixMillis(0),
+            dirty: false,
+            stopped: false,
+            spill_at: UnixMillis(0),
+            draining: false,
+            figures: Figures::default(),
+            wake: None,
+            hops_limit: u16::try_from(hops).unwrap_or(u16::MAX).saturating_mul(2).saturating_add(64),
+            setup,
+        }
+    }
+
+    /// Takes one fact at `now` and adds what follows from it to `out`.
+    ///
+    /// `now` is a lower bound of the brokers' time; if it goes back, nothing happens that had not happened before.
+    pub fn step(&mut self, now: UnixMillis, input: Input, out: &mut Vec<Output>) {
+        match input {
+            Input::Record { source, offset, appended, record } => {
+                self.read(now, source, Held { offset, appended, record }, out);
+            }
+            Input::Tick => {
+                self.sweep(now, out);
+                self.close(now, out);
+            }
+            Input::Committed(id) => {
+                self.committed(now, id);
+                self.sweep(now, out);
+                self.close(now, out);
+            }
+            Input::Target(name, target) => self.target(now, &name, target, out),
+            Input::Assigned(starts) => self.assigned(starts, out),
+            Input::Revoked => self.reset(),
+            Input::Drain => {
+                self.draining = true;
+                self.sweep(now, out);
+                self.close(now, out);
+            }
+        }
+    }
+
+    /// When to call [`step`](Self::step) with a `Tick` if nothing is told before; `None`: nothing waits for time.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<UnixMillis> {
+        self.wake
+    }
+
+    /// Whether nothing is left that could be finished now: after `Drain`, the process may stop.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.flying.is_empty() && self.ready.is_empty() && self.late.is_empty() && self.outbox.is_empty()
+    }
+
+    /// Counts for the metrics.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        let holds = || self.holds.iter().flatten().flatten();
+        Figures {
+            waiting: self.wheel.len(),
+            lanes: self.holds.first().map_or(0, |lanes| lanes.iter().flatten().count()),
+            paused: holds().filter(|hold| hold.is_paused()).count(),
+            ..self.figures
+        }
+    }
+
+    /// Whether this lane runs here.
+    #[must_use]
+    pub fn runs(&self, lane: Lane) -> bool {
+        self.holds.iter().all(|lanes| lanes.get(usize::from(lane.0)).is_some_and(Option::is_some))
+    }
+
+    fn hold(&mut self, source: Source) -> Option<&mut Hold> {
+        self.holds.get_mut(usize::from(source.topic.0))?.get_mut(usize::from(source.lane.0))?.as_mut()
+    }
+
+    fn wake(&mut self, at: UnixMillis) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    // Lanes come and go.
+
+    fn reset(&mut self) {
+        let setup = Arc::clone(&self.setup);
+        let (next_batch, mut figures) = (self.next_batch, self.figures);
+        figures.memory_bytes = 0;
+        let draining = self.draining;
+        *self = Self { next_batch, figures, draining, ..Self::new(setup) };
+    }
+
+    fn assigned(&mut self, starts: Vec<Start>, out: &mut Vec<Output>) {
+        self.reset();
+        let topics = self.holds.len();
+        let mut given = vec![0; usize::from(self.setup.lanes)];
+        for start in &starts {
+            if usize::from(start.source.topic.0) < topics
+                && let Some(count) = given.get_mut(usize::from(start.source.lane.0))
+            {
+                *count += 1;
+            }
+        }
+        for Start { source, next, metadata } in starts {
+            if given.get(usize::from(source.lane.0)) != Some(&topics) {
+                // Not all of the lane is here (a ladder is being changed, or topics differ): it rests.
+                out.push(Output::Pause(source));
+                continue;
+            }
+            let window = Window::load(next, &metadata).unwrap_or_else(|_| {
+                self.figures.unreadable += 1;
+                Window::load(next, "").expect("empty metadata is always readable")
+            });
+            let wait = self
+                .setup
+                .topics
+                .tier_of(source.topic)
+                .map_or(Millis(0), |tier| self.setup.topics.ladder.tiers()[tier].wait());
+            self.holds[usize::from(source.topic.0)][usize::from(source.lane.0)] =
+                Some(Hold::new(wait, next, window));
+        }
+    }
+
+    // From a partition to the wheel or the outbox.
+
+    fn read(&mut self, now: UnixMillis, source: Source, held: Held, out: &mut Vec<Output>) {
+        let size = held.record.size();
+        let Some(hold) = self.hold(source) else { return };
+        let before = hold.bytes;
+        hold.read(held);
+        if hold.bytes > before {
+            self.figures.memory_bytes += size;
+        }
+        self.pump(now, source, out);
+        self.turn(now, source, out);
+    }
+
+    /// Lets go of what may go, in one partition.
+    fn pump(&mut self, now: UnixMillis, source: Source, out: &mut Vec<Output>) {
+        while let Some(hold) = self.hold(source)
+            && let Some((held, began)) = hold.release(now)
+        {
+            let size = held.record.size();
+            match began {
+                Began::New { lost } | Began::Known { lost } => {
+                    self.figures.lost += u64::from(lost);
+                    self.accept(now, source, held, out);
+                }
+                Began::Done { lost } => {
+                    self.figures.lost += u64::from(lost);
+                    self.figures.memory_bytes -= size;
+                    self.dirty = true;
+                }
+            }
+        }
+        self.unblock(now, source, out);
+        if let Some(hold) = self.hold(source)
+            && let Some(head) = hold.head()
+            && head > now
+        {
+            self.wake(head);
+        }
+    }
+
+    fn accept(&mut self, now: UnixMillis, source: Source, held: Held, out: &mut Vec<Output>) {
+        let setup = Arc::clone(&self.setup);
+        let Held { offset, appended, record } = held;
+        match verdict::accept(&setup, &self.targets, (source, offset), appended, record) {
+            Verdict::Wait(entry) => match self.look(now, &entry.target, out) {
+                Some(Target::Missing) => self.refuse_missing(*entry),
+                Some(Target::Found { .. }) => self.route(now, entry),
+                None => self.park(entry),
+            },
+            Verdict::Move(entry, lane) => match verdict::seal(&setup, &entry, Kind::Move) {
+                Ok(sealed) => {
+                    let Entry { record, due, intake, .. } = *entry;
+                    let send = Send {
+                        to: To::Lane(TopicId(intake)),
+                        partition: Some(i32::from(lane.0)),
+                        record,
+                        edit: Edit::State(sealed),
+                        due,
+                    };
+                    self.ready.push_back((source, offset, send));
+                }
+                Err(refusal) => self.dead(source, offset, appended, entry.record, refusal),
+            },
+            Verdict::Refuse(record, refusal) => self.dead(source, offset, appended, record, refusal),
+        }
+    }
+
+    /// By what remains: into the wheel, or to the largest tier that lets it go in time.
+    fn route(&mut self, now: UnixMillis, entry: Box<Entry>) {
+        let limits = &self.setup.limits;
+        let remains = entry.due - now;
+        let large = entry.record.size() > limits.large_bytes;
+        let horizon = if large { limits.large_horizon.min(limits.horizon) } else { limits.horizon };
+        let tier = if remains > horizon { self.setup.topics.ladder.pick(remains) } else { None };
+        match tier {
+            None => {
+                self.wake(entry.due);
+                self.wheel.insert(entry.due, entry.order, entry);
+            }
+            Some(tier) => self.hop(now, tier, entry),
+        }
+    }
+
+    fn hop(&mut self, now: UnixMillis, tier: usize, entry: Box<Entry>) {
+        if entry.hops >= self.hops_limit {
+            let detail = format!("{} hops; no delay takes more than {}", entry.hops, self.hops_limit);
+            return self.refuse(*entry, refusal(Code::TooManyHops, detail));
+        }
+        let lane = entry.source.lane;
+        self.outbox.push(now, tier, lane, entry);
+        if let Some(ripe) = self.outbox.ripe_at(self.linger()) {
+            self.wake(ripe);
+        }
+    }
+
+    fn linger(&self) -> Millis {
+        if self.draining { Millis(0) } else { self.setup.limits.hop_linger }
+    }
+
+    // Targets: known, asked for, answered.
+
+    /// What is known of a target; `None` when it has to be asked for first.
+    fn look(&mut self, now: UnixMillis, name: &Arc<str>, out: &mut Vec<Output>) -> Option<Target> {
+        if self.targets.len() > TARGETS_MAX && !self.targets.contains_key(name) {
+            self.targets.retain(|name, known| Arc::strong_count(name) > 1 || !known.parked.is_empty());
+        }
+        let fresh = self.setup.limits.target_fresh;
+        let known = self.targets.entry(Arc::clone(name)).or_insert_with(|| Known {
+            target: None,
+            told: UnixMillis(0),
+            asked: false,
+            parked: Vec::new(),
+        });
+        let age = now - known.told;
+        let (ask, answer) = match known.target {
+            None => (true, None),
+            // Asked again soon: a topic made a moment ago shall not cost a dead letter for long.
+            Some(Target::Missing) if age.0 > fresh.0 / 15 => (true, None),
+            Some(target) => (age > fresh, Some(target)),
+        };
+        if ask && !known.asked {
+            known.asked = true;
+            out.push(Output::Lookup(Arc::clone(name)));
+        }
+        answer
+    }
+
+    fn park(&mut self, entry: Box<Entry>) {
+        if let Some(known) = self.targets.get_mut(&entry.target) {
+            known.parked.push(entry);
+        }
+    }
+
+    fn target(&mut self, now: UnixMillis, name: &Arc<str>, target: Target, _out: &mut Vec<Output>) {
+        let Some(known) = self.targets.get_mut(name) else { return };
+        known.target = Some(target);
+        known.told = now;
+        known.asked = false;
+        for entry in std::mem::take(&mut known.parked) {
+            match target {
+                Target::Missing => self.refuse_missing(*entry),
+                Target::Found { .. } if entry.due <= now => self.late.push_back(entry),
+                Target::Found { .. } => self.route(now, entry),
+            }
+        }
+        self.wake(now);
+    }
+
+    // Refusals become dead letters.
+
+    fn refuse_missing(&mut self, entry: Entry) {
+        let detail = format!("target {} does not exist", entry.target);
+        self.refuse(entry, refusal(Code::TargetMissing, detail));
+    }
+
+    fn refuse(&mut self, entry: Entry, refusal: Refusal) {
+        let Entry { source, offset, appended, record, .. } = entry;
+        self.dead(source, offset, appended, record, refusal);
+    }
+
+    fn dead(
+        &mut self,
+        source: Source,
+        offset: Offset,
+        timestamp: UnixMillis,
+        record: Record,
+        refusal: Refusal,
+    ) {
+        let letter = DeadLetter {
+            code: refusal.code,
+            detail: refusal.detail,
+            topic: Arc::clone(self.setup.topics.name(source.topic)),
+            partition: i32::from(source.lane.0),
+            offset,
+            timestamp,
+        };
+        let edit = Edit::Dead(Box::new(letter));
+        let send = Send { to: To::Dead, partition: None, record, edit, due: timestamp };
+        self.ready.push_back((source, offset, send));
+    }
+
+    // Bounds.
+
+    /// Frees a window that holds its partition up: its lowest pending records hop once more.
+    fn unblock(&mut self, now: UnixMillis, source: Source, _out: &mut Vec<Output>) {
+        let Some(hold) = self.hold(source) else { return };
+        if !hold.blocked(now) || hold.spill_at > now {
+            return;
+        }
+        hold.spill_at = now + SPILL_AGAIN;
+        let lowest: Vec<Offset> = hold.window.lowest(SPILL_MAX).collect();
+        self.wake(now + SPILL_AGAIN);
+        self.spill(now, |entry| entry.source == source && lowest.binary_search(&entry.offset).is_ok());
+    }
+
+    /// Takes records out of the wheel that can still make it through a tier.
+    fn spill(&mut self, now: UnixMillis, mut which: impl FnMut(&Entry) -> bool) {
+        let setup = Arc::clone(&self.setup);
+        let ladder = &setup.topics.ladder;
+        let taken = self.wheel.take_where(|entry| which(entry) && ladder.pick(entry.due - now).is_some());
+        for (due, _, entry) in taken {
+            if let Some(tier) = ladder.pick(due - now) {
+                self.figures.spilled += 1;
+                self.hop(now, tier, entry);
+            }
+        }
+    }
+
+    /// Pauses or resumes one partition, as follows from what is held.
+    fn turn(&mut self, now: UnixMillis, source: Source, out: &mut Vec<Output>) {
+        let limits = &self.setup.limits;
+        let reach = (limits.read_ahead, limits.resume_lead);
+        let lanes = usize::from(self.setup.lanes).max(1);
+        let share = (limits.memory_bytes / 4 / (self.holds.len() * lanes)).max(64 << 10);
+        self.stopped = self.draining
+            || if self.stopped {
+                self.figures.memory_bytes > limits.memory_bytes / 4 * 3
+            } else {
+                self.figures.memory_bytes > limits.memory_bytes
+            };
+        let stop = self.stopped;
+        let Some(hold) = self.hold(source) else { return };
+        match hold.turn(now, reach, share, stop) {
+            Some(Turn::Pause) => out.push(Output::Pause(source)),
+            Some(Turn::Resume) => out.push(Output::Resume(source)),
+            None => {}
+        }
+    }
+
+    /// Looks at everything: lets go, pauses, resumes, makes room; and finds when to look again.
+    fn sweep(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+        self.wake = None;
+        let lead = self.setup.limits.resume_lead;
+        for topic in 0..self.holds.len() {
+            for lane in 0..self.holds[topic].len() {
+                let source = Source { topic: TopicId(topic as u16), lane: Lane(lane as u16) };
+                if self.holds[topic][lane].is_none() {
+                    continue;
+                }
+                self.pump(now, source, out);
+                self.turn(now, source, out);
+                if let Some(at) = self.hold(source).and_then(|hold| hold.wake_at(lead))
+                    && at > now
+                {
+                    self.wake(at);
+                }
+            }
+        }
+        if self.stopped && !self.draining && self.spill_at <= now {
+            self.make_room(now, out);
+        }
+    }
+
+    /// Over the budget: drop what was read of far tiers, and let what can still make it through a tier hop.
+    fn make_room(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+        self.spill_at = now + SPILL_AGAIN;
+        self.wake(now + SPILL_AGAIN);
+        let soon = now + self.setup.limits.resume_lead;
+        for topic in 0..self.holds.len() {
+            for lane in 0..self.holds[topic].len() {
+                let source = Source { topic: TopicId(topic as u16), lane: Lane(lane as u16) };
+                if let Some((offset, freed)) = self.hold(source).and_then(|hold| hold.drop_buffer(soon)) {
+                    self.figures.memory_bytes -= freed;
+                    out.push(Output::Rewind(source, offset));
+                }
+            }
+        }
+        let over = self.figures.memory_bytes.saturating_sub(self.setup.limits.memory_bytes / 4 * 3);
+        let mut freed = 0;
+        self.spill(now, |entry| {
+            let take = freed < over;
+            freed += if take { entry.record.size() } else { 0 };
+            take
+        });
+    }
+
+    // Batches.
+
+    fn committed(&mut self, now: UnixMillis, id: BatchId) {
+        // Batches come back in order; one of an assignment that is gone is not among them.
+        if self.flying.front().is_some_and(|(first, _)| *first == id)
+            && let Some((_, bytes)) = self.flying.pop_front()
+        {
+            self.figures.memory_bytes -= bytes;
+            self.last_batch = now;
+        }
+    }
+
+    /// Closes batches, as long as one may be closed and there is something for it.
+    fn close(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+        while self.flying.len() < self.setup.limits.batches_max {
+            let open_at = self.last_batch + self.setup.limits.batch_gap;
+            let gap = self.flying.is_empty() && self.last_batch <= now && now < open_at && !self.draining;
+            if gap {
+                self.wake(open_at);
+                return;
+            }
+            let Some(batch) = self.fill(now, out) else { break };
+            out.push(Output::Batch(batch));
+        }
+        // With no room for another batch the answer to one is what wakes us.
+        if self.flying.len() < self.setup.limits.batches_max {
+            if let Some(due) = self.wheel.next_due() {
+                self.wake(due);
+            }
+            if let Some(ripe) = self.outbox.ripe_at(self.linger()) {
+                self.wake(ripe);
+            }
+            if self.dirty {
+                self.wake(self.last_commit + IDLE_COMMIT);
+            }
+        }
+    }
+
+    /// One batch: moves and dead letters, then what is due in order, then ripe hops of few partitions.
+    fn fill(&mut self, now: UnixMillis, out: &mut Vec<Output>) -> Option<Batch> {
+        let mut load = Load::new(&self.setup.limits);
+        while load.room()
+            && let Some((source, offset, send)) = self.ready.pop_front()
+        {
+            load.push(source, offset, send);
+        }
+        while load.room()
+            && let Some(entry) = self.late.pop_front()
+        {
+            self.fire(now, entry, &mut load, out);
+        }
+        let mut due = Vec::new();
+        while load.room() {
+            // In small bites: a batch is over its bytes by one bite at most.
+            let bite = load.records_left.min(32);
+            self.wheel.pop_due(now, bite, |_, _, entry| due.push(entry));
+            if due.is_empty() {
+                break;
+            }
+            for entry in due.drain(..) {
+                self.fire(now, entry, &mut load, out);
+            }
+        }
+        self.take_hops(now, &mut load);
+        // What firing has refused goes along.
+        while let Some((source, offset, send)) = self.ready.pop_front() {
+            load.push(source, offset, send);
+        }
+        let idle = self.dirty && self.last_commit + IDLE_COMMIT <= now;
+        if load.sends.is_empty() && !idle {
+            return None;
+        }
+        self.seal_batch(now, load)
+    }
+
+    fn fire(&mut self, now: UnixMillis, entry: Box<Entry>, load: &mut Load, out: &mut Vec<Output>) {
+        let setup = Arc::clone(&self.setup);
+        let checked = match self.look(now, &entry.target, out) {
+            None => return self.park(entry),
+            Some(Target::Missing) => return self.refuse_missing(*entry),
+            Some(Target::Found { partitions, record_bytes_max }) => {
+                verdict::allowed(&setup, usize::from(entry.intake), &entry.target)
+                    .and_then(|()| verdict::deliver(&entry, now, partitions, record_bytes_max))
+            }
+        };
+        match checked {
+            Ok((partition, trace)) => {
+                let Entry { source, offset, record, target, due, .. } = *entry;
+                let edit = Edit::Deliver(trace);
+                load.push(source, offset, Send { to: To::Target(target), partition, record, edit, due });
+            }
+            Err(refusal) => self.refuse(*entry, refusal),
+        }
+    }
+
+    fn take_hops(&mut self, now: UnixMillis, load: &mut Load) {
+        let setup = Arc::clone(&self.setup);
+        let (linger, partitions) = (self.linger(), self.setup.limits.hop_partitions_max);
+        let mut refused = Vec::new();
+        if !load.room() {
+            return;
+        }
+        self.outbox.take(now, linger, partitions, |tier, lane, entry| {
+            match verdict::seal(&setup, &entry, Kind::Hop) {
+                Ok(sealed) => {
+                    let Entry { source, offset, record, due, .. } = *entry;
+                    let to = To::Lane(setup.topics.of_tier(tier));
+                    let partition = Some(i32::from(lane.0));
+                    let send = Send { to, partition, record, edit: Edit::State(sealed), due };
+                    load.push(source, offset, send);
+                }
+                Err(refusal) => refused.push((entry, refusal)),
+            }
+            load.room()
+        });
+        for (entry, refusal) in refused {
+            self.refuse(*entry, refusal);
+        }
+    }
+
+    /// Finishes the offsets of a batch and adds where reading stands because of it.
+    fn seal_batch(&mut self, now: UnixMillis, load: Load) -> Option<Batch> {
+        for (source, offset) in &load.done {
+            if let Some(hold) = self.hold(*source) {
+                hold.window.finish(*offset);
+            }
+        }
+        let mut commits = Vec::new();
+        for (topic, lanes) in self.holds.iter_mut().enumerate() {
+            for (lane, hold) in lanes.iter_mut().enumerate() {
+                if let Some((next, metadata)) = hold.as_mut().and_then(|hold| hold.window.commit()) {
+                    let source = Source { topic: TopicId(topic as u16), lane: Lane(lane as u16) };
+                    commits.push(Commit { source, next, metadata });
+                }
+            }
+        }
+        self.dirty = false;
+        self.last_commit = now;
+        if load.sends.is_empty() && commits.is_empty() {
+            return None;
+        }
+        let id = self.next_batch;
+        self.next_batch = BatchId(id.0 + 1);
+        self.flying.push_back((id, load.bytes));
+        Some(Batch { id, sends: load.sends, commits })
+    }
+}
+
+/// A batch being filled.
+struct Load {
+    sends: Vec<Send>,
+    done: Vec<(Source, Offset)>,
+    bytes: usize,
+    records_left: usize,
+    bytes_max: usize,
+}
+
+impl Load {
+    fn new(limits: &super::setup::Limits) -> Self {
+        Self {
+            sends: Vec::new(),
+            done: Vec::new(),
+            bytes: 0,
+            records_left: limits.batch_records_max,
+            bytes_max: limits.batch_bytes_max,
+        }
+    }
+
+    fn room(&self) -> bool {
+        self.records_left > 0 && self.bytes < self.bytes_max
+    }
+
+    fn push(&mut self, source: Source, offset: Offset, send: Send) {
+        self.bytes += send.record.size();
+        self.records_left = self.records_left.saturating_sub(1);
+        self.done.push((source, offset));
+        self.sends.push(send);
+    }
+}

@@ -1,0 +1,168 @@
+//! What the engine is given once: topics, policies, limits.
+
+use std::sync::Arc;
+
+use super::allow::Allow;
+use super::ladder::Ladder;
+use super::state::{StateKey, intake_tag};
+use super::{Millis, TopicId};
+
+/// One intake topic and what holds for records that came in by it.
+#[derive(Debug)]
+pub struct Intake {
+    /// Its name below `<ns>.intake.`; empty for the main intake.
+    pub name: Arc<str>,
+    /// How long a record without a time header waits.
+    pub delay: Option<Millis>,
+    /// Where a record without a target goes.
+    pub target: Option<Arc<str>>,
+    /// Where records from here may go.
+    pub allow: Allow,
+    /// What the state header keeps of the name.
+    pub(super) tag: u64,
+}
+
+impl Intake {
+    /// An intake; `name` is empty for the main one.
+    #[must_use]
+    pub fn new(name: &str, delay: Option<Millis>, target: Option<&str>, allow: Allow) -> Self {
+        Self { name: name.into(), delay, target: target.map(Into::into), allow, tag: intake_tag(name) }
+    }
+}
+
+/// Every topic that belongs to lanes, by [`TopicId`]: intakes first, then tiers, shortest hold first.
+#[derive(Debug)]
+pub struct Topics {
+    /// The namespace, which is the prefix of every name.
+    pub namespace: Arc<str>,
+    /// The main intake, then further ones.
+    pub intakes: Vec<Intake>,
+    /// The tiers.
+    pub ladder: Ladder,
+    names: Vec<Arc<str>>,
+}
+
+impl Topics {
+    /// Lays out the topics of a namespace; the first intake is the main one.
+    #[must_use]
+    pub fn new(namespace: &str, intakes: Vec<Intake>, ladder: Ladder) -> Self {
+        let of_intake = |intake: &Intake| match &*intake.name {
+            "" => format!("{namespace}.intake"),
+            name => format!("{namespace}.intake.{name}"),
+        };
+        let names = intakes
+            .iter()
+            .map(of_intake)
+            .chain(ladder.tiers().iter().map(|tier| format!("{namespace}.delay.{}", tier.hold)))
+            .map(Arc::from)
+            .collect();
+        Self { namespace: namespace.into(), intakes, ladder, names }
+    }
+
+    /// Every lane topic's name, by [`TopicId`].
+    #[must_use]
+    pub fn names(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    /// The name of one.
+    #[must_use]
+    pub fn name(&self, topic: TopicId) -> &Arc<str> {
+        &self.names[usize::from(topic.0)]
+    }
+
+    /// The lane topic of this name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<TopicId> {
+        self.names.iter().position(|known| **known == *name).map(|at| TopicId(at as u16))
+    }
+
+    /// `<ns>.dead`.
+    #[must_use]
+    pub fn dead(&self) -> Arc<str> {
+        format!("{}.dead", self.namespace).into()
+    }
+
+    /// The topic of a tier.
+    #[must_use]
+    pub fn of_tier(&self, tier: usize) -> TopicId {
+        TopicId((self.intakes.len() + tier) as u16)
+    }
+
+    /// Which tier a topic is; `None` for an intake.
+    #[must_use]
+    pub fn tier_of(&self, topic: TopicId) -> Option<usize> {
+        usize::from(topic.0).checked_sub(self.intakes.len())
+    }
+}
+
+/// Bounds and waits. Every one has a default that a user may keep.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// What may wait in memory: a record due within this long goes to the wheel.
+    pub horizon: Millis,
+    /// How long a hop is collected before it is produced, at most.
+    pub hop_linger: Millis,
+    /// How many partitions of tiers one batch may touch: a transaction's cost grows with them.
+    pub hop_partitions_max: usize,
+    /// How many batches may be on their way at once: 1 in `exactly_once`, where one is one transaction.
+    pub batches_max: usize,
+    /// The least time between the end of one batch and the start of the next.
+    pub batch_gap: Millis,
+    /// Records in one batch, at most.
+    pub batch_records_max: usize,
+    /// Bytes in one batch, at most (but for one record).
+    pub batch_bytes_max: usize,
+    /// Bytes of records held in all: buffers, wheel, outbox, batches.
+    pub memory_bytes: usize,
+    /// The longest delay that is accepted.
+    pub max_delay: Millis,
+    /// The largest record that own topics take, in our own count; a larger one came in compressed.
+    pub record_bytes_max: usize,
+    /// A record larger than this waits in tiers until it is due within [`large_horizon`](Self::large_horizon).
+    pub large_bytes: usize,
+    /// The horizon of large records.
+    pub large_horizon: Millis,
+    /// A partition is paused when what was read of it is not let go for longer than this.
+    pub read_ahead: Millis,
+    /// A paused partition is resumed this long before the last record read of it is let go. librdkafka took up to a
+    /// second to deliver again after a resume (core notes 3).
+    pub resume_lead: Millis,
+    /// How long what is known of a target counts as known; of a missing one, a fifteenth of it.
+    pub target_fresh: Millis,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            horizon: Millis(2_000),
+            hop_linger: Millis(500),
+            hop_partitions_max: 8,
+            batches_max: 1,
+            batch_gap: Millis(5),
+            batch_records_max: 10_000,
+            batch_bytes_max: 16 << 20,
+            memory_bytes: 256 << 20,
+            max_delay: Millis(400 * 86_400_000),
+            record_bytes_max: (2 << 20) + (64 << 10),
+            large_bytes: 64 << 10,
+            large_horizon: Millis(1_000),
+            read_ahead: Millis(3_000),
+            resume_lead: Millis(1_500),
+            target_fresh: Millis(30_000),
+        }
+    }
+}
+
+/// All that an [`Engine`](super::Engine) is given at its start.
+#[derive(Debug)]
+pub struct Setup {
+    /// Partitions of every lane topic.
+    pub lanes: u16,
+    /// The topics and their policies.
+    pub topics: Topics,
+    /// What states are sealed with.
+    pub key: StateKey,
+    /// Bounds and waits.
+    pub limits: Limits,
+}

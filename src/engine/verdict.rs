@@ -1,0 +1,284 @@
+//! What becomes of a record: the contract of design 2 applied, without time passing.
+//!
+//! Two questions. [`accept`]: a record was let go by an intake or a tier; when is it due, where does it go, is its
+//! lane this one? [`deliver`]: it is due; may its target have it?
+//!
+//! # Invariants
+//! 1. A relative delay becomes absolute once, from the append time of the first topic it was written to; from then
+//!    on the state carries it, and only an authentic state is believed.
+//! 2. Who may write a delay may not thereby write anywhere: the allow-list of the intake by which a record came in
+//!    is asked when it is accepted and when it fires.
+//! 3. Nothing is dropped: what cannot be delivered is a refusal with a code, and becomes a dead letter.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::header::{self, Action, Code, Directive, Refusal, When};
+use super::murmur2;
+use super::orders::{Target, Trace};
+use super::setup::Setup;
+use super::state::{Bound, Kind, Order, State};
+use super::{Lane, Offset, Record, Source, UnixMillis};
+
+/// A record on its way, with all that is known of it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// Where it stands now, and is pending.
+    pub(super) source: Source,
+    pub(super) offset: Offset,
+    /// When it was appended there.
+    pub(super) appended: UnixMillis,
+    pub(super) record: Record,
+    pub(super) due: UnixMillis,
+    /// Its place among records of the same due time.
+    pub(super) order: Order,
+    pub(super) target: Arc<str>,
+    /// Index of the intake whose policy holds for it.
+    pub(super) intake: u16,
+    pub(super) hops: u16,
+    pub(super) first_appended: UnixMillis,
+    pub(super) expires: Option<UnixMillis>,
+}
+
+/// What [`accept`] says.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// It waits here, by its due time.
+    Wait(Box<Entry>),
+    /// It belongs to another lane and is moved there first.
+    Move(Box<Entry>, Lane),
+    /// It breaks the contract.
+    Refuse(Record, Refusal),
+}
+
+/// Refuses with a code and a sentence.
+pub(super) fn refusal(code: Code, detail: impl Into<String>) -> Refusal {
+    Refusal::new(code, detail.into())
+}
+
+/// Decides about a record that its partition has let go.
+pub(super) fn accept(
+    setup: &Setup,
+    targets: &HashMap<Arc<str>, Known>,
+    (source, offset): (Source, Offset),
+    appended: UnixMillis,
+    record: Record,
+) -> Verdict {
+    match known(setup, targets, (source, offset), appended, &record) {
+        Err(refusal) => Verdict::Refuse(record, refusal),
+        Ok((entry, lane)) => {
+            let entry = Box::new(Entry { record, ..entry });
+            match lane {
+                Some(lane) => Verdict::Move(entry, lane),
+                None => Verdict::Wait(entry),
+            }
+        }
+    }
+}
+
+/// All that follows from the headers; the entry's record is left empty. Also the lane, if it is another one.
+fn known(
+    setup: &Setup,
+    targets: &HashMap<Arc<str>, Known>,
+    (source, offset): (Source, Offset),
+    appended: UnixMillis,
+    record: &Record,
+) -> Result<(Entry, Option<Lane>), Refusal> {
+    let directive = header::read(record.headers())?;
+    let size = record.size();
+    if size > setup.limits.record_bytes_max {
+        let detail = format!("{size} bytes; waterclock's own topics take {}", setup.limits.record_bytes_max);
+        return Err(refusal(Code::TooLarge, detail));
+    }
+    let tier = setup.topics.tier_of(source.topic);
+    let state = directive
+        .state
+        .map(|bytes| State::open(bytes, &setup.key, &bound(record, &directive)))
+        .transpose()?;
+    let wanted = if tier.is_some() { Kind::Hop } else { Kind::Move };
+    if let Some(state) = &state
+        && state.kind != wanted
+    {
+        let detail = format!("{} of another kind than this topic takes", header::STATE);
+        return Err(refusal(Code::BadState, detail));
+    }
+    if directive.action != Action::Create {
+        let detail = format!("{}: only create is supported by this version", header::ACTION);
+        return Err(refusal(Code::UnsupportedAction, detail));
+    }
+    let intake = match &state {
+        // An intake that is no longer configured: the main one's policy holds.
+        Some(state) => {
+            setup.topics.intakes.iter().position(|intake| intake.tag == state.intake).unwrap_or(0)
+        }
+        None => tier.map_or(usize::from(source.topic.0), |_| 0),
+    };
+    let policy = &setup.topics.intakes[intake];
+    let target = match directive.target {
+        // One allocation per name, not per record.
+        Some(target) => targets
+            .get_key_value(target)
+            .map_or_else(|| Arc::from(target), |(name, _)| Arc::clone(name)),
+        None => policy.target.clone().ok_or_else(|| {
+            refusal(Code::MissingTarget, format!("no {}, and the intake has no default", header::TARGET))
+        })?,
+    };
+    allowed(setup, intake, &target)?;
+    let (due, expires) = match &state {
+        Some(state) => (state.due, state.expires),
+        None => times(setup, &directive, tier, intake, appended)?,
+    };
+    let own = Order { appended, offset };
+    let entry = Entry {
+        source,
+        offset,
+        appended,
+        record: Record::empty(),
+        due,
+        // A record that was moved counts for order from its move.
+        order: state.as_ref().filter(|state| state.kind == Kind::Hop).map_or(own, |state| state.order),
+        target,
+        intake: intake as u16,
+        hops: state.as_ref().map_or(0, |state| state.hops),
+        first_appended: state.as_ref().map_or(appended, |state| state.first_appended),
+        expires,
+    };
+    // With no record key the id stands for the key; with neither, a record's lane is where it is.
+    let identity = record.key().or(directive.id);
+    let lane = identity.map_or(source.lane, |key| Lane(murmur2::partition(key, setup.lanes)));
+    Ok((entry, (lane != source.lane).then_some(lane)))
+}
+
+/// When a record is due that has no state yet, and when it expires.
+fn times(
+    setup: &Setup,
+    directive: &Directive<'_>,
+    tier: Option<usize>,
+    intake: usize,
+    appended: UnixMillis,
+) -> Result<(UnixMillis, Option<UnixMillis>), Refusal> {
+    let max = setup.limits.max_delay;
+    let default = match tier {
+        // Written to a tier by a producer who knows the ladder: due when the hold is over.
+        Some(tier) => Some(setup.topics.ladder.tiers()[tier].hold),
+        None => setup.topics.intakes[intake].delay,
+    };
+    let when = directive.when.or_else(|| default.map(When::After)).ok_or_else(|| {
+        let detail = format!("neither {} nor {}", header::DELAY, header::UNTIL);
+        refusal(Code::MissingDelay, detail)
+    })?;
+    let due = when.resolve(appended, max)?;
+    let expires = directive.expires.map(|at| header::expires_at(at, appended, max)).transpose()?;
+    Ok((due, expires))
+}
+
+/// Whether the policy of an intake lets a record go to a target.
+pub(super) fn allowed(setup: &Setup, intake: usize, target: &str) -> Result<(), Refusal> {
+    setup.topics.intakes[intake].allow.permits(target).map_err(|code| {
+        let why = match code {
+            Code::TargetForbidden => "is a topic of waterclock's or of Kafka's own",
+            _ => "is not on the allow-list of its intake",
+        };
+        refusal(code, format!("target {target} {why}"))
+    })
+}
+
+/// What the state's authentication also covers.
+fn bound<'a>(record: &'a Record, directive: &Directive<'a>) -> Bound<'a> {
+    Bound {
+        key: record.key(),
+        target: directive.target.map(str::as_bytes),
+        id: directive.id,
+        partition: None,
+    }
+}
+
+/// Seals the state of a record that hops or moves.
+pub(super) fn seal(setup: &Setup, entry: &Entry, kind: Kind) -> Result<super::state::Sealed, Refusal> {
+    let directive = header::read(entry.record.headers())?;
+    let state = State {
+        kind,
+        due: entry.due,
+        first_appended: entry.first_appended,
+        order: entry.order,
+        expires: entry.expires,
+        intake: setup.topics.intakes[usize::from(entry.intake)].tag,
+        hops: entry.hops.saturating_add(1),
+    };
+    Ok(state.seal(&setup.key, &bound(&entry.record, &directive)))
+}
+
+/// The header of a record batch (message format 2).
+const BATCH_HEADER: u64 = 61;
+
+/// Bytes of an uncompressed batch with this one record as it is delivered: what `max.message.bytes` is held against.
+fn delivered_bytes(record: &Record) -> u64 {
+    let part = |bytes: Option<&[u8]>| match bytes {
+        None => 1,
+        Some(bytes) => varint(bytes.len() as u64) + bytes.len() as u64,
+    };
+    let kept = || record.headers().filter(|(name, _)| !header::is_control(name));
+    let headers: u64 = kept().map(|(name, value)| part(Some(name)) + part(value)).sum();
+    // Attributes, and the first record's deltas of time and offset.
+    let body = 3 + part(record.key()) + part(record.value()) + varint(kept().count() as u64) + headers;
+    BATCH_HEADER + varint(body) + body
+}
+
+/// Bytes of a number as a zigzag varint.
+fn varint(number: u64) -> u64 {
+    (64 - u64::from((number << 1).leading_zeros())).div_ceil(7).max(1)
+}
+
+/// Checks a due record against its target as it is now.
+///
+/// # Errors
+/// The record is to be dead-lettered with this.
+pub(super) fn deliver(
+    entry: &Entry,
+    now: UnixMillis,
+    partitions: i32,
+    record_bytes_max: u64,
+) -> Result<(Option<i32>, Option<Box<Trace>>), Refusal> {
+    let directive = header::read(entry.record.headers())?;
+    if let Some(expires) = entry.expires
+        && now > expires
+    {
+        let late = now - expires;
+        return Err(refusal(Code::Expired, format!("expired {late} ago, at {} ms", expires.0)));
+    }
+    if let Some(asked) = directive.partition
+        && asked >= partitions
+    {
+        let detail = format!("partition {asked} of target {}, which has {partitions}", entry.target);
+        return Err(refusal(Code::BadPartition, detail));
+    }
+    // Our own size is above the exact one in all but absurd cases: only near the limit is it worth counting.
+    if entry.record.size() as u64 + 2 * BATCH_HEADER > record_bytes_max
+        && let size = delivered_bytes(&entry.record)
+        && size > record_bytes_max
+    {
+        let detail = format!("{size} bytes; target {} takes {record_bytes_max}", entry.target);
+        return Err(refusal(Code::TooLarge, detail));
+    }
+    let trace = directive.trace.then(|| {
+        Box::new(Trace {
+            due: entry.due,
+            fired: now,
+            id: directive.id.map(Into::into),
+            attempt: directive.attempt.saturating_add(1),
+        })
+    });
+    Ok((directive.partition, trace))
+}
+
+/// What is known of a target, and since when.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) target: Option<Target>,
+    /// When it was told; before, it was never asked.
+    pub(super) told: UnixMillis,
+    /// A lookup is on its way.
+    pub(super) asked: bool,
+    /// Records that wait for the answer.
+    pub(super) parked: Vec<Box<Entry>>,
+}
