@@ -78,7 +78,7 @@ impl Hold {
 
     /// Lets the head go, if it may: its record, and whether it is new to the window. Also how many records were lost.
     pub(super) fn release(&mut self, now: UnixMillis) -> Option<(Held, Began)> {
-        if self.head()? > now || !self.window.room() {
+        if self.head()? > now || !self.roomy() {
             return None;
         }
         let held = self.buffer.pop_front()?;
@@ -94,7 +94,12 @@ impl Hold {
 
     /// Whether the head may go but for the window.
     pub(super) fn blocked(&self, now: UnixMillis) -> bool {
-        self.head().is_some_and(|head| head <= now) && !self.window.room()
+        self.head().is_some_and(|head| head <= now) && !self.roomy()
+    }
+
+    /// Whether the window has room for the head.
+    fn roomy(&self) -> bool {
+        self.buffer.front().is_none_or(|held| self.window.room(held.offset))
     }
 
     /// Drops what was read of a paused partition whose head has long to wait; says where to read again from.
@@ -134,7 +139,11 @@ impl Hold {
     /// When to look again, if nothing is read before: the head's release, or the resume.
     pub(super) fn wake_at(&self, lead: Millis) -> Option<UnixMillis> {
         let resume = if self.paused {
-            self.buffer.back().map(|held| held.appended + self.wait).or(self.dropped).map(|at| at - lead)
+            self.buffer
+                .back()
+                .map(|held| held.appended + self.wait)
+                .or(self.dropped)
+                .map(|at| at - lead)
         } else {
             None
         };

@@ -27,7 +27,7 @@ use super::setup::Setup;
 use super::state::Kind;
 use super::verdict::{self, Entry, Known, Verdict, refusal};
 use super::wheel::Wheel;
-use super::window::{Began, Window};
+use super::window::{Began, Standing, Window};
 use super::{BatchId, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis};
 
 /// Spilling is tried again after this long: what could not hop is due before then.
@@ -52,7 +52,7 @@ pub struct Figures {
     pub paused: usize,
     /// Pending records that were gone when their partition was read again: deleted under us.
     pub lost: u64,
-    /// Commits whose metadata could not be read: what they said was done is done again.
+    /// Partitions whose committed metadata could not be read: their lanes rest until somebody has looked.
     pub unreadable: u64,
     /// Records that hopped again to free a window or memory.
     pub spilled: u64,
@@ -96,7 +96,10 @@ impl Engine {
         let topics = setup.topics.names().len();
         let limits = &setup.limits;
         // Spills and large records hop more often than the ladder alone would have it.
-        let hops = setup.topics.ladder.hops_max(limits.max_delay, limits.large_horizon.min(limits.horizon));
+        let hops = setup
+            .topics
+            .ladder
+            .hops_max(limits.max_delay, limits.large_horizon.min(limits.horizon));
         Self {
             holds: (0..topics).map(|_| (0..setup.lanes).map(|_| None).collect()).collect(),
             wheel: Wheel::new(limits.horizon),
@@ -114,7 +117,10 @@ impl Engine {
             draining: false,
             figures: Figures::default(),
             wake: None,
-            hops_limit: u16::try_from(hops).unwrap_or(u16::MAX).saturating_mul(2).saturating_add(64),
+            hops_limit: u16::try_from(hops)
+                .unwrap_or(u16::MAX)
+                .saturating_mul(2)
+                .saturating_add(64),
             setup,
         }
     }
@@ -156,7 +162,10 @@ impl Engine {
     /// Whether nothing is left that could be finished now: after `Drain`, the process may stop.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.flying.is_empty() && self.ready.is_empty() && self.late.is_empty() && self.outbox.is_empty()
+        self.flying.is_empty()
+            && self.ready.is_empty()
+            && self.late.is_empty()
+            && self.outbox.is_empty()
     }
 
     /// Counts for the metrics.
@@ -178,7 +187,10 @@ impl Engine {
     }
 
     fn hold(&mut self, source: Source) -> Option<&mut Hold> {
-        self.holds.get_mut(usize::from(source.topic.0))?.get_mut(usize::from(source.lane.0))?.as_mut()
+        self.holds
+            .get_mut(usize::from(source.topic.0))?
+            .get_mut(usize::from(source.lane.0))?
+            .as_mut()
     }
 
     fn wake(&mut self, at: UnixMillis) {
@@ -206,16 +218,25 @@ impl Engine {
                 *count += 1;
             }
         }
-        for Start { source, next, metadata } in starts {
-            if given.get(usize::from(source.lane.0)) != Some(&topics) {
-                // Not all of the lane is here (a ladder is being changed, or topics differ): it rests.
+        let mut windows = Vec::with_capacity(starts.len());
+        for start in &starts {
+            let window = Window::load(start.next, &start.metadata).ok();
+            if window.is_none()
+                && let Some(count) = given.get_mut(usize::from(start.source.lane.0))
+            {
+                // What is done above the watermark is not known: reading on might deliver twice.
+                *count = 0;
+                self.figures.unreadable += 1;
+            }
+            windows.push(window);
+        }
+        for (Start { source, next, .. }, window) in starts.into_iter().zip(windows) {
+            let whole = given.get(usize::from(source.lane.0)) == Some(&topics);
+            let (Some(window), true) = (window, whole) else {
+                // Not all of the lane is here (a ladder is being changed), or its commit is not ours: it rests.
                 out.push(Output::Pause(source));
                 continue;
-            }
-            let window = Window::load(next, &metadata).unwrap_or_else(|_| {
-                self.figures.unreadable += 1;
-                Window::load(next, "").expect("empty metadata is always readable")
-            });
+            };
             let wait = self
                 .setup
                 .topics
@@ -246,13 +267,11 @@ impl Engine {
             && let Some((held, began)) = hold.release(now)
         {
             let size = held.record.size();
-            match began {
-                Began::New { lost } | Began::Known { lost } => {
-                    self.figures.lost += u64::from(lost);
-                    self.accept(now, source, held, out);
-                }
-                Began::Done { lost } => {
-                    self.figures.lost += u64::from(lost);
+            let Began { standing, lost } = began;
+            self.figures.lost += u64::from(lost);
+            match standing {
+                Standing::New | Standing::Known => self.accept(now, source, held, out),
+                Standing::Done => {
                     self.figures.memory_bytes -= size;
                     self.dirty = true;
                 }
@@ -290,7 +309,9 @@ impl Engine {
                 }
                 Err(refusal) => self.dead(source, offset, appended, entry.record, refusal),
             },
-            Verdict::Refuse(record, refusal) => self.dead(source, offset, appended, record, refusal),
+            Verdict::Refuse(record, refusal) => {
+                self.dead(source, offset, appended, record, refusal)
+            }
         }
     }
 
@@ -312,7 +333,8 @@ impl Engine {
 
     fn hop(&mut self, now: UnixMillis, tier: usize, entry: Box<Entry>) {
         if entry.hops >= self.hops_limit {
-            let detail = format!("{} hops; no delay takes more than {}", entry.hops, self.hops_limit);
+            let detail =
+                format!("{} hops; no delay takes more than {}", entry.hops, self.hops_limit);
             return self.refuse(*entry, refusal(Code::TooManyHops, detail));
         }
         let lane = entry.source.lane;
@@ -331,7 +353,8 @@ impl Engine {
     /// What is known of a target; `None` when it has to be asked for first.
     fn look(&mut self, now: UnixMillis, name: &Arc<str>, out: &mut Vec<Output>) -> Option<Target> {
         if self.targets.len() > TARGETS_MAX && !self.targets.contains_key(name) {
-            self.targets.retain(|name, known| Arc::strong_count(name) > 1 || !known.parked.is_empty());
+            self.targets
+                .retain(|name, known| Arc::strong_count(name) > 1 || !known.parked.is_empty());
         }
         let fresh = self.setup.limits.target_fresh;
         let known = self.targets.entry(Arc::clone(name)).or_insert_with(|| Known {
@@ -419,14 +442,17 @@ impl Engine {
         hold.spill_at = now + SPILL_AGAIN;
         let lowest: Vec<Offset> = hold.window.lowest(SPILL_MAX).collect();
         self.wake(now + SPILL_AGAIN);
-        self.spill(now, |entry| entry.source == source && lowest.binary_search(&entry.offset).is_ok());
+        self.spill(now, |entry| {
+            entry.source == source && lowest.binary_search(&entry.offset).is_ok()
+        });
     }
 
     /// Takes records out of the wheel that can still make it through a tier.
     fn spill(&mut self, now: UnixMillis, mut which: impl FnMut(&Entry) -> bool) {
         let setup = Arc::clone(&self.setup);
         let ladder = &setup.topics.ladder;
-        let taken = self.wheel.take_where(|entry| which(entry) && ladder.pick(entry.due - now).is_some());
+        let taken =
+            self.wheel.take_where(|entry| which(entry) && ladder.pick(entry.due - now).is_some());
         for (due, _, entry) in taken {
             if let Some(tier) = ladder.pick(due - now) {
                 self.figures.spilled += 1;
@@ -488,7 +514,9 @@ impl Engine {
         for topic in 0..self.holds.len() {
             for lane in 0..self.holds[topic].len() {
                 let source = Source { topic: TopicId(topic as u16), lane: Lane(lane as u16) };
-                if let Some((offset, freed)) = self.hold(source).and_then(|hold| hold.drop_buffer(soon)) {
+                if let Some((offset, freed)) =
+                    self.hold(source).and_then(|hold| hold.drop_buffer(soon))
+                {
                     self.figures.memory_bytes -= freed;
                     out.push(Output::Rewind(source, offset));
                 }
@@ -519,7 +547,8 @@ impl Engine {
     fn close(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
         while self.flying.len() < self.setup.limits.batches_max {
             let open_at = self.last_batch + self.setup.limits.batch_gap;
-            let gap = self.flying.is_empty() && self.last_batch <= now && now < open_at && !self.draining;
+            let gap =
+                self.flying.is_empty() && self.last_batch <= now && now < open_at && !self.draining;
             if gap {
                 self.wake(open_at);
                 return;
@@ -592,7 +621,11 @@ impl Engine {
             Ok((partition, trace)) => {
                 let Entry { source, offset, record, target, due, .. } = *entry;
                 let edit = Edit::Deliver(trace);
-                load.push(source, offset, Send { to: To::Target(target), partition, record, edit, due });
+                load.push(
+                    source,
+                    offset,
+                    Send { to: To::Target(target), partition, record, edit, due },
+                );
             }
             Err(refusal) => self.refuse(*entry, refusal),
         }
@@ -633,7 +666,8 @@ impl Engine {
         let mut commits = Vec::new();
         for (topic, lanes) in self.holds.iter_mut().enumerate() {
             for (lane, hold) in lanes.iter_mut().enumerate() {
-                if let Some((next, metadata)) = hold.as_mut().and_then(|hold| hold.window.commit()) {
+                if let Some((next, metadata)) = hold.as_mut().and_then(|hold| hold.window.commit())
+                {
                     let source = Source { topic: TopicId(topic as u16), lane: Lane(lane as u16) };
                     commits.push(Commit { source, next, metadata });
                 }

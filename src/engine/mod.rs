@@ -12,11 +12,11 @@
 
 pub mod allow;
 pub mod header;
+mod hold;
 mod ids;
 pub mod ladder;
-pub mod murmur2;
-mod hold;
 mod lanes;
+pub mod murmur2;
 pub mod orders;
 mod outbox;
 mod record;

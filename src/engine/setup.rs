@@ -26,7 +26,13 @@ impl Intake {
     /// An intake; `name` is empty for the main one.
     #[must_use]
     pub fn new(name: &str, delay: Option<Millis>, target: Option<&str>, allow: Allow) -> Self {
-        Self { name: name.into(), delay, target: target.map(Into::into), allow, tag: intake_tag(name) }
+        Self {
+            name: name.into(),
+            delay,
+            target: target.map(Into::into),
+            allow,
+            tag: intake_tag(name),
+        }
     }
 }
 

@@ -87,7 +87,8 @@ fn known(
     let directive = header::read(record.headers())?;
     let size = record.size();
     if size > setup.limits.record_bytes_max {
-        let detail = format!("{size} bytes; waterclock's own topics take {}", setup.limits.record_bytes_max);
+        let detail =
+            format!("{size} bytes; waterclock's own topics take {}", setup.limits.record_bytes_max);
         return Err(refusal(Code::TooLarge, detail));
     }
     let tier = setup.topics.tier_of(source.topic);
@@ -120,7 +121,10 @@ fn known(
             .get_key_value(target)
             .map_or_else(|| Arc::from(target), |(name, _)| Arc::clone(name)),
         None => policy.target.clone().ok_or_else(|| {
-            refusal(Code::MissingTarget, format!("no {}, and the intake has no default", header::TARGET))
+            refusal(
+                Code::MissingTarget,
+                format!("no {}, and the intake has no default", header::TARGET),
+            )
         })?,
     };
     allowed(setup, intake, &target)?;
@@ -136,7 +140,10 @@ fn known(
         record: Record::empty(),
         due,
         // A record that was moved counts for order from its move.
-        order: state.as_ref().filter(|state| state.kind == Kind::Hop).map_or(own, |state| state.order),
+        order: state
+            .as_ref()
+            .filter(|state| state.kind == Kind::Hop)
+            .map_or(own, |state| state.order),
         target,
         intake: intake as u16,
         hops: state.as_ref().map_or(0, |state| state.hops),
@@ -194,7 +201,11 @@ fn bound<'a>(record: &'a Record, directive: &Directive<'a>) -> Bound<'a> {
 }
 
 /// Seals the state of a record that hops or moves.
-pub(super) fn seal(setup: &Setup, entry: &Entry, kind: Kind) -> Result<super::state::Sealed, Refusal> {
+pub(super) fn seal(
+    setup: &Setup,
+    entry: &Entry,
+    kind: Kind,
+) -> Result<super::state::Sealed, Refusal> {
     let directive = header::read(entry.record.headers())?;
     let state = State {
         kind,
@@ -220,7 +231,8 @@ fn delivered_bytes(record: &Record) -> u64 {
     let kept = || record.headers().filter(|(name, _)| !header::is_control(name));
     let headers: u64 = kept().map(|(name, value)| part(Some(name)) + part(value)).sum();
     // Attributes, and the first record's deltas of time and offset.
-    let body = 3 + part(record.key()) + part(record.value()) + varint(kept().count() as u64) + headers;
+    let body =
+        3 + part(record.key()) + part(record.value()) + varint(kept().count() as u64) + headers;
     BATCH_HEADER + varint(body) + body
 }
 
@@ -249,7 +261,8 @@ pub(super) fn deliver(
     if let Some(asked) = directive.partition
         && asked >= partitions
     {
-        let detail = format!("partition {asked} of target {}, which has {partitions}", entry.target);
+        let detail =
+            format!("partition {asked} of target {}, which has {partitions}", entry.target);
         return Err(refusal(Code::BadPartition, detail));
     }
     // Our own size is above the exact one in all but absurd cases: only near the limit is it worth counting.
