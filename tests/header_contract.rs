@@ -1,0 +1,327 @@
+//! Checks the program against `docs/header-contract.md`: the document is the specification, this is its reader.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use waterclock::engine::header::{
+    self, Action, Code, DETAIL_MAX, Directive, EPOCH_MAX, EPOCH_MIN, HEADERS_MAX, ID_MAX,
+    LABEL_MAX, Refusal, TOPIC_MAX,
+};
+use waterclock::engine::state::{Bound, Kind, Order, SIZE, State, StateKey, intake_tag};
+use waterclock::engine::{Millis, Offset, UnixMillis, murmur2};
+
+const DOCUMENT: &str = include_str!("../docs/header-contract.md");
+
+/// What the document says of `max-delay` where an example does not.
+const MAX_DELAY: u64 = 34_560_000_000;
+
+/// One fenced block: the facts before `=>` and those after it, each a word and the rest of the line.
+struct Block {
+    why: &'static str,
+    given: Vec<(&'static str, &'static str)>,
+    want: Vec<(&'static str, &'static str)>,
+}
+
+impl Block {
+    fn given(&self, word: &str) -> Option<&'static str> {
+        self.given.iter().find(|(found, _)| *found == word).map(|(_, rest)| *rest)
+    }
+
+    fn number(&self, word: &str) -> Option<u64> {
+        self.given(word).map(|rest| rest.parse().unwrap_or_else(|_| panic!("{}: {word}", self.why)))
+    }
+
+    fn bytes(&self, word: &str) -> Option<Vec<u8>> {
+        self.given(word).and_then(bytes)
+    }
+}
+
+/// All blocks of one kind. The tests say how many there must be at least, so that a change of the form cannot pass as success.
+fn blocks(kind: &str) -> Vec<Block> {
+    let mut found = Vec::new();
+    let mut lines = DOCUMENT.lines();
+    while let Some(line) = lines.next() {
+        if line != format!("```{kind}") {
+            continue;
+        }
+        let mut block = Block { why: "", given: Vec::new(), want: Vec::new() };
+        let mut after = false;
+        for line in lines.by_ref().take_while(|line| *line != "```") {
+            if let Some(why) = line.strip_prefix("# ") {
+                block.why = why;
+            } else if line == "=>" {
+                after = true;
+            } else {
+                let fact = line.split_once(' ').unwrap_or_else(|| panic!("no fact: {line:?}"));
+                if after { block.want.push(fact) } else { block.given.push(fact) }
+            }
+        }
+        assert!(!block.why.is_empty() && !block.want.is_empty(), "a block is cut short");
+        found.push(block);
+    }
+    found
+}
+
+/// Reads `HEX`, `empty` or `null`, and checks the comment that shows the bytes as text.
+fn bytes(field: &str) -> Option<Vec<u8>> {
+    let (hex, shown) =
+        field.split_once("  # ").map_or((field, None), |(hex, text)| (hex, Some(text)));
+    let bytes = match hex {
+        "null" => return None,
+        "empty" => Vec::new(),
+        _ => (0..hex.len())
+            .step_by(2)
+            .map(|at| {
+                u8::from_str_radix(&hex[at..at + 2], 16).unwrap_or_else(|_| panic!("{field}"))
+            })
+            .collect(),
+    };
+    if let Some(shown) = shown {
+        assert_eq!(shown, shown_as_text(&bytes), "the comment shows other bytes");
+    }
+    Some(bytes)
+}
+
+fn shown_as_text(bytes: &[u8]) -> String {
+    let mut text = String::from("\"");
+    for byte in bytes {
+        match byte {
+            b'"' => text.push_str("\\\""),
+            b'\\' => text.push_str("\\\\"),
+            b'\t' => text.push_str("\\t"),
+            b'\n' => text.push_str("\\n"),
+            b'\r' => text.push_str("\\r"),
+            b' '..=b'~' => text.push(char::from(*byte)),
+            _ => write!(text, "\\x{byte:02x}").unwrap(),
+        }
+    }
+    text + "\""
+}
+
+/// Name and value of a `header` or `delivered` line.
+fn pair(rest: &'static str) -> (&'static [u8], Option<Vec<u8>>) {
+    let (name, value) = rest.split_once(' ').unwrap_or_else(|| panic!("no value: {rest:?}"));
+    (name.as_bytes(), bytes(value))
+}
+
+/// What the program makes of an example, in the words of the document.
+fn outcome(block: &Block) -> Result<Vec<String>, Refusal> {
+    let headers: Vec<_> = block
+        .given
+        .iter()
+        .filter(|(word, _)| *word == "header")
+        .map(|(_, rest)| pair(rest))
+        .collect();
+    let append = UnixMillis(block.number("append").expect("an append time"));
+    let max_delay = Millis(block.number("max-delay").unwrap_or(MAX_DELAY));
+    let directive = header::read(headers.iter().map(|(name, value)| (*name, value.as_deref())))?;
+    let Directive { when, target, id, action, partition, expires, label, trace, attempt, state } =
+        directive;
+    assert_eq!(state, None);
+    let mut lines = Vec::new();
+    lines.push(match when {
+        Some(when) => format!("due {}", when.resolve(append, max_delay)?.0),
+        None => "due default".to_owned(),
+    });
+    lines.push(format!("target {}", target.unwrap_or("default")));
+    let hex = |bytes: &[u8]| {
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{hex}  # {}", shown_as_text(bytes))
+    };
+    lines.extend(id.map(|id| format!("id {}", hex(id))));
+    lines.push(format!(
+        "action {}",
+        match action {
+            Action::Create => "create",
+            Action::Replace => "replace",
+            Action::Cancel => "cancel",
+        }
+    ));
+    lines.extend(partition.map(|partition| format!("partition {partition}")));
+    if let Some(expires) = expires {
+        lines.push(format!("expires {}", header::expires_at(expires, append, max_delay)?.0));
+    }
+    lines.extend(label.map(|label| format!("label {}", hex(label))));
+    lines.push(format!("trace {}", u8::from(trace)));
+    lines.push(format!("attempt {attempt}"));
+    if block.want.iter().any(|(word, _)| *word == "delivered") {
+        let before = lines.len();
+        for (name, value) in &headers {
+            if header::is_control(name) {
+                continue;
+            }
+            let name = std::str::from_utf8(name).unwrap();
+            lines.push(match value.as_deref() {
+                None => format!("delivered {name} null"),
+                Some(b"") => format!("delivered {name} empty"),
+                Some(value) => format!("delivered {name} {}", hex(value)),
+            });
+        }
+        if lines.len() == before {
+            lines.push("delivered nothing".to_owned());
+        }
+    }
+    Ok(lines)
+}
+
+#[test]
+fn every_golden_example_holds() {
+    let blocks = blocks("example");
+    assert!(blocks.len() >= 111, "only {} examples found", blocks.len());
+    let mut codes = BTreeSet::new();
+    for block in &blocks {
+        let mut want: Vec<String> =
+            block.want.iter().map(|(word, rest)| format!("{word} {rest}")).collect();
+        let mut got = outcome(block).unwrap_or_else(|refusal| {
+            codes.insert(refusal.code.as_str());
+            vec![format!("code {}", refusal.code)]
+        });
+        // What an example leaves out is as if the header were not there.
+        for absent in ["action create", "trace 0", "attempt 0"] {
+            let word = absent.split(' ').next().unwrap();
+            if !want[0].starts_with("code") && !want.iter().any(|line| line.starts_with(word)) {
+                want.push(absent.to_owned());
+            }
+        }
+        // Facts may stand in any order, except those of a list.
+        let by_word = |line: &String| line.split(' ').next().unwrap().to_owned();
+        want.sort_by_key(by_word);
+        got.sort_by_key(by_word);
+        assert_eq!(got, want, "{} {:?}", block.why, block.given);
+    }
+    let told_by_headers = [
+        "ambiguous_timestamp",
+        "bad_action",
+        "bad_delay",
+        "bad_expires",
+        "bad_header",
+        "bad_id",
+        "bad_label",
+        "bad_partition",
+        "bad_target",
+        "bad_trace",
+        "bad_until",
+        "conflicting_directives",
+        "delay_overflow",
+        "delay_too_long",
+        "duplicate_header",
+        "missing_id",
+        "negative_delay",
+        "unknown_header",
+    ];
+    assert_eq!(codes, BTreeSet::from(told_by_headers), "each has an example");
+}
+
+#[test]
+fn every_golden_lane_is_that_of_the_hash() {
+    let blocks = blocks("lane");
+    assert!(blocks.len() >= 8, "only {} lanes found", blocks.len());
+    for block in &blocks {
+        let lanes = block.number("lanes").expect("a number of lanes");
+        let lane = block.bytes("key").or_else(|| block.bytes("id")).map_or_else(
+            || "any".to_owned(),
+            |key| murmur2::partition(&key, u16::try_from(lanes).unwrap()).to_string(),
+        );
+        assert_eq!(block.want, [("lane", lane.as_str())], "{}", block.why);
+    }
+}
+
+#[test]
+fn every_golden_state_is_sealed_to_those_bytes_and_opens() {
+    let blocks = blocks("state");
+    assert!(blocks.len() >= 2, "only {} states found", blocks.len());
+    for block in &blocks {
+        let secret = block.bytes("secret").expect("a secret");
+        let secret = StateKey::new(secret.try_into().expect("32 bytes"));
+        let parts = ["key", "target", "id", "partition"].map(|word| block.bytes(word));
+        let [key, target, id, partition] = parts.each_ref().map(|part| part.as_deref());
+        let bound = Bound { key, target, id, partition };
+        let time = |word: &str| block.number(word).map(UnixMillis);
+        let state = State {
+            kind: match block.given("kind") {
+                Some("hop") => Kind::Hop,
+                Some("move") => Kind::Move,
+                other => panic!("{}: kind {other:?}", block.why),
+            },
+            due: time("due").unwrap(),
+            first_appended: time("first-append").unwrap(),
+            order: Order {
+                appended: time("order-append").unwrap(),
+                offset: Offset(block.number("order-offset").unwrap().cast_signed()),
+            },
+            expires: time("expires"),
+            intake: intake_tag(block.given("intake").unwrap()),
+            hops: u16::try_from(block.number("hops").unwrap()).unwrap(),
+        };
+        let want = bytes(block.want[0].1).unwrap();
+        assert_eq!(state.seal(&secret, &bound).as_ref(), want, "{}", block.why);
+        assert_eq!(State::open(&want, &secret, &bound), Ok(state), "{}", block.why);
+    }
+}
+
+/// The rows of the table that begins with this line.
+fn table(head: &str) -> Vec<&'static str> {
+    let mut lines = DOCUMENT.lines().skip_while(|line| *line != head);
+    assert_eq!(lines.next(), Some(head));
+    lines.skip(1).take_while(|line| line.starts_with('|')).collect()
+}
+
+#[test]
+fn the_table_of_codes_is_the_closed_list() {
+    let want: Vec<_> =
+        Code::ALL.iter().map(|code| format!("| `{code}` | {} |", code.meaning())).collect();
+    assert_eq!(table("| code | meaning |"), want);
+}
+
+#[test]
+fn the_tables_of_headers_are_what_the_program_knows() {
+    let name = |row: &&str| row.split('`').nth(1).unwrap().to_owned();
+    let documented: Vec<_> = table("| header | value | without it |").iter().map(name).collect();
+    let known = [
+        header::DELAY,
+        header::UNTIL,
+        header::TARGET,
+        header::ID,
+        header::ACTION,
+        header::PARTITION,
+        header::EXPIRES,
+        header::LABEL,
+        header::TRACE,
+        header::STATE,
+        header::DUE,
+        header::FIRED,
+        header::ATTEMPT,
+    ];
+    assert_eq!(documented, known);
+    for name in &documented {
+        assert!(header::is_control(name.as_bytes()), "{name} is gone at delivery");
+    }
+    let errors = [
+        header::ERROR_CODE,
+        header::ERROR_DETAIL,
+        header::ERROR_TOPIC,
+        header::ERROR_PARTITION,
+        header::ERROR_OFFSET,
+        header::ERROR_TIMESTAMP,
+    ];
+    for name in errors {
+        assert!(DOCUMENT.contains(&format!("\n| `{name}` |")), "{name}");
+    }
+}
+
+#[test]
+fn the_limits_are_the_documented_ones() {
+    for limit in [
+        format!("at most {HEADERS_MAX} headers"),
+        format!("1*{ID_MAX}OCTET"),
+        format!("*{LABEL_MAX}OCTET"),
+        format!("1*{TOPIC_MAX}( ALPHA"),
+        format!("at most {DETAIL_MAX} bytes of printable ASCII"),
+        format!("{SIZE} bytes, integers big-endian"),
+        format!("400 days ({MAX_DELAY} ms)"),
+    ] {
+        assert!(DOCUMENT.contains(&limit), "not in the document: {limit}");
+    }
+    assert_eq!((EPOCH_MIN, EPOCH_MAX), (10u64.pow(12), 10u64.pow(14)));
+    assert_eq!(MAX_DELAY, 400 * Millis::DAY.0);
+}
