@@ -1,7 +1,6 @@
 //! Checks the program against `docs/header-contract.md`: the document is the specification, this is its reader.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use waterclock::engine::header::{
     self, Action, Code, DETAIL_MAX, Directive, EPOCH_MAX, EPOCH_MIN, HEADERS_MAX, ID_MAX,
@@ -92,7 +91,7 @@ fn shown_as_text(bytes: &[u8]) -> String {
             b'\n' => text.push_str("\\n"),
             b'\r' => text.push_str("\\r"),
             b' '..=b'~' => text.push(char::from(*byte)),
-            _ => write!(text, "\\x{byte:02x}").unwrap(),
+            _ => text.push_str(&format!("\\x{byte:02x}")),
         }
     }
     text + "\""
@@ -150,7 +149,7 @@ fn outcome(block: &Block) -> Result<Vec<String>, Refusal> {
             if header::is_control(name) {
                 continue;
             }
-            let name = std::str::from_utf8(name).unwrap();
+            let name = std::str::from_utf8(name).expect("a name in text");
             lines.push(match value.as_deref() {
                 None => format!("delivered {name} null"),
                 Some(b"") => format!("delivered {name} empty"),

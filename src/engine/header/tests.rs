@@ -191,6 +191,22 @@ fn an_expiry_is_relative_or_absolute_by_its_size_and_never_both() {
 }
 
 #[test]
+fn the_parser_of_units_keeps_its_limits_without_a_header_too() {
+    #[rustfmt::skip]
+    let cases = [
+        ("the longest",          "9223372036854775807",     Ok(Millis(i64::MAX as u64))),
+        ("one more",             "9223372036854775808",     Err(DurationError::Overflow)),
+        ("one more, with units", "9223372036854775s808ms",  Err(DurationError::Overflow)),
+        ("below zero",           "-1ms",                    Err(DurationError::Negative)),
+        ("not a length",         "1 ms",                    Err(DurationError::Malformed)),
+        ("nothing",              "",                        Err(DurationError::Malformed)),
+    ];
+    for (why, text, want) in cases {
+        assert_eq!(duration(text), want, "{why}: {text}");
+    }
+}
+
+#[test]
 fn a_due_time_beyond_63_bits_is_an_overflow_whatever_max_delay_is() {
     let last = UnixMillis(i64::MAX as u64);
     let anything = Millis(u64::MAX);
