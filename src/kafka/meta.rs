@@ -1,0 +1,446 @@
+//! What is in force for a namespace, kept in the compacted topic `<ns>.meta`.
+//!
+//! # Invariants
+//! 1. Our values all stand in [`PARTITION`]: partitions may be added to the topic, and the last value of a key
+//!    still wins.
+//! 2. A value that cannot be read never hides one that can: the last readable one counts, with a warning. If
+//!    there is none, that is an error and not an absence, or a new secret would be made and every waiting record
+//!    be taken for forged.
+//! 3. The secret is neither printed nor logged.
+//!
+//! What it does not do: probes of the brokers' clocks stand in the same topic, under keys that begin with
+//! [`CLOCK`]; they are passed over here.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rand::TryRngCore as _;
+use rand::rngs::OsRng;
+use rdkafka::Offset;
+use rdkafka::client::ClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{DeliveryResult, Message as _};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
+use rdkafka::topic_partition_list::TopicPartitionList;
+use serde::{Deserialize, Serialize};
+
+use super::Connection;
+use crate::engine::Millis;
+use crate::engine::header::duration;
+
+/// The partition in which all values stand.
+pub const PARTITION: i32 = 0;
+/// Begins the key of every probe of a broker's clock.
+pub const CLOCK: &str = "clock";
+/// The form of the values that this program writes; what is newer is not understood.
+const VERSION: u32 = 1;
+/// Longest time for reading the topic from its beginning; it holds a few kilobytes when compacted.
+const READ_MAX: Duration = Duration::from_secs(30);
+/// Longest wait for an acknowledgement.
+const WRITE_MAX: Duration = Duration::from_secs(20);
+/// Longest wait for one answer about the topic.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Ladder and lanes in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LadderInForce {
+    /// Partitions of every lane topic.
+    pub lanes: u16,
+    /// Holds that are written to, ascending.
+    pub holds: Vec<Millis>,
+    /// Holds that are still read, ascending.
+    pub draining: Vec<Millis>,
+}
+
+/// What the states of records are sealed with; all instances of a namespace share it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// Makes one from the operating system's random source.
+    ///
+    /// # Errors
+    /// The source is not there; nothing can be sealed.
+    pub fn random() -> Result<Self, Error> {
+        let mut bytes = [0; 32];
+        OsRng.try_fill_bytes(&mut bytes).map_err(Error::Random)?;
+        Ok(Self(bytes))
+    }
+
+    /// The bytes, for the key of the seal only.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; 32] {
+        self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Everything that is in force; what was never put there is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Ladder and lanes.
+    pub ladder: Option<LadderInForce>,
+    /// The secret of the namespace.
+    pub secret: Option<Secret>,
+}
+
+/// One value that can be put in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Under the key `ladder`.
+    Ladder(LadderInForce),
+    /// Under the key `secret`.
+    Secret(Secret),
+}
+
+const LADDER: &str = "ladder";
+const SECRET: &str = "secret";
+
+impl Value {
+    /// The key that it stands under.
+    #[must_use]
+    pub fn key(&self) -> &'static str {
+        match self {
+            Self::Ladder(_) => LADDER,
+            Self::Secret(_) => SECRET,
+        }
+    }
+
+    fn encode(&self) -> String {
+        let value = match self {
+            Self::Ladder(ladder) => serde_json::to_value(LadderText {
+                version: VERSION,
+                lanes: ladder.lanes,
+                holds: ladder.holds.iter().map(Millis::to_string).collect(),
+                draining: ladder.draining.iter().map(Millis::to_string).collect(),
+            }),
+            Self::Secret(secret) => {
+                let key = secret.0.iter().map(|byte| format!("{byte:02x}")).collect();
+                serde_json::to_value(SecretText { version: VERSION, key })
+            }
+        };
+        // Two plain structs of numbers and strings: nothing in them can fail.
+        value.unwrap_or_default().to_string()
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct LadderText {
+    version: u32,
+    lanes: u16,
+    holds: Vec<String>,
+    #[serde(default)]
+    draining: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SecretText {
+    version: u32,
+    key: String,
+}
+
+#[derive(Deserialize)]
+struct VersionText {
+    version: u32,
+}
+
+/// Why what is in force is not known.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The topic is not there: nothing was ever put in force.
+    #[error("topic {topic} is not there; run `waterclock topics apply`")]
+    Missing {
+        /// Its name.
+        topic: String,
+    },
+    /// Kafka did not let us; nothing was changed.
+    #[error("could not {what} {topic}/{PARTITION}")]
+    Kafka {
+        /// What was tried.
+        what: &'static str,
+        /// The topic.
+        topic: String,
+        /// Kafka's answer.
+        #[source]
+        source: KafkaError,
+    },
+    /// The end was not reached in time. Try again when the brokers are less busy.
+    #[error("could not read {topic}/{PARTITION} to its end within {} s", READ_MAX.as_secs())]
+    Slow {
+        /// The topic.
+        topic: String,
+    },
+    /// The value was handed over, and it is not known whether it arrived. Read before writing again.
+    #[error("no acknowledgement of {key} from {topic}/{PARTITION}")]
+    Unacknowledged {
+        /// The topic.
+        topic: String,
+        /// The key.
+        key: &'static str,
+    },
+    /// Every value under a key is broken. Put the right one back by hand; do not guess a secret.
+    #[error(
+        "{topic}/{PARTITION}@{offset}: the value under {key} cannot be read, and there is no other"
+    )]
+    Unreadable {
+        /// The topic.
+        topic: String,
+        /// Where the last such value stands.
+        offset: i64,
+        /// The key.
+        key: &'static str,
+    },
+    /// A newer waterclock wrote it. Use that one.
+    #[error(
+        "{topic}/{PARTITION}@{offset}: {key} has version {version}, this program knows {VERSION}"
+    )]
+    Newer {
+        /// The topic.
+        topic: String,
+        /// Where it stands.
+        offset: i64,
+        /// The key.
+        key: &'static str,
+        /// The version found.
+        version: u32,
+    },
+    /// No random source.
+    #[error("could not make a secret")]
+    Random(#[source] rand::rand_core::OsError),
+}
+
+/// The last values under one key, as reading goes on.
+#[derive(Debug)]
+struct Slot<T> {
+    key: &'static str,
+    value: Option<T>,
+    /// The offset of the last value that could not be read.
+    broken: Option<i64>,
+    /// The last value, if it is of a version that is not known.
+    newer: Option<(i64, u32)>,
+}
+
+impl<T> Slot<T> {
+    fn new(key: &'static str) -> Self {
+        Self { key, value: None, broken: None, newer: None }
+    }
+
+    fn take(&mut self, offset: i64, bytes: Option<&[u8]>, read: impl FnOnce(&[u8]) -> Option<T>) {
+        let Some(bytes) = bytes else {
+            *self = Self::new(self.key);
+            return;
+        };
+        let version = serde_json::from_slice::<VersionText>(bytes).map(|text| text.version).ok();
+        match version {
+            Some(version) if version > VERSION => self.newer = Some((offset, version)),
+            _ => match read(bytes) {
+                Some(value) => {
+                    self.value = Some(value);
+                    self.newer = None;
+                }
+                None => {
+                    tracing::warn!(key = self.key, offset, "passed over a broken value in meta");
+                    self.broken = Some(offset);
+                }
+            },
+        }
+    }
+
+    fn finish(self, topic: &str) -> Result<Option<T>, Error> {
+        let (topic, key) = (topic.to_owned(), self.key);
+        match (self.newer, self.value, self.broken) {
+            (Some((offset, version)), _, _) => Err(Error::Newer { topic, offset, key, version }),
+            (None, Some(value), _) => Ok(Some(value)),
+            (None, None, Some(offset)) => Err(Error::Unreadable { topic, offset, key }),
+            (None, None, None) => Ok(None),
+        }
+    }
+}
+
+fn read_ladder(bytes: &[u8]) -> Option<LadderInForce> {
+    let text: LadderText = serde_json::from_slice(bytes).ok()?;
+    let holds = |texts: &[String]| -> Option<Vec<Millis>> {
+        let mut holds: Vec<Millis> =
+            texts.iter().map(|text| duration(text).ok()).collect::<Option<_>>()?;
+        holds.sort_unstable();
+        Some(holds)
+    };
+    let (holds, draining) = (holds(&text.holds)?, holds(&text.draining)?);
+    (text.lanes > 0 && !holds.is_empty()).then_some(LadderInForce {
+        lanes: text.lanes,
+        holds,
+        draining,
+    })
+}
+
+fn read_secret(bytes: &[u8]) -> Option<Secret> {
+    let text: SecretText = serde_json::from_slice(bytes).ok()?;
+    let mut key = [0; 32];
+    if text.key.len() != 2 * key.len() || !text.key.is_ascii() {
+        return None;
+    }
+    for (byte, at) in key.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(text.key.get(at..at + 2)?, 16).ok()?;
+    }
+    Some(Secret(key))
+}
+
+/// Collects what is in force from records in the order of their offsets.
+struct Reading {
+    ladder: Slot<LadderInForce>,
+    secret: Slot<Secret>,
+}
+
+impl Reading {
+    fn new() -> Self {
+        Self { ladder: Slot::new(LADDER), secret: Slot::new(SECRET) }
+    }
+
+    fn record(&mut self, offset: i64, key: Option<&[u8]>, value: Option<&[u8]>) {
+        match key {
+            Some(key) if key == LADDER.as_bytes() => self.ladder.take(offset, value, read_ladder),
+            Some(key) if key == SECRET.as_bytes() => self.secret.take(offset, value, read_secret),
+            Some(key) if key.starts_with(CLOCK.as_bytes()) => {}
+            _ => tracing::warn!(offset, "passed over a record of unknown key in meta"),
+        }
+    }
+
+    fn finish(self, topic: &str) -> Result<Meta, Error> {
+        Ok(Meta { ladder: self.ladder.finish(topic)?, secret: self.secret.finish(topic)? })
+    }
+}
+
+/// Reads what is in force, up to the end that the topic has now.
+///
+/// Blocks for at most 40 s. `topic` is `<ns>.meta`, `group` the namespace (nothing is committed).
+///
+/// # Errors
+/// [`Error::Missing`]: nothing was ever applied. Others: see there; do not start.
+pub fn read(connection: &Connection, topic: &str, group: &str) -> Result<Meta, Error> {
+    let failed = |what| move |source| kafka(what, topic, source);
+    let mut config = connection.client("waterclock-meta");
+    config
+        .set("group.id", group)
+        .set("enable.auto.commit", "false")
+        .set("isolation.level", "read_committed")
+        .set("auto.offset.reset", "error")
+        .set("allow.auto.create.topics", "false")
+        .set("fetch.wait.max.ms", "50")
+        .set("enable.partition.eof", "true");
+    let consumer: BaseConsumer = config.create().map_err(failed("make a reader of"))?;
+    // Asked for all topics, since to ask for one by its name can create it.
+    let metadata = consumer.fetch_metadata(None, ANSWER_MAX).map_err(failed("find"))?;
+    let found = metadata.topics().iter().find(|found| found.name() == topic);
+    if found.is_none_or(|found| found.partitions().is_empty()) {
+        return Err(Error::Missing { topic: topic.to_owned() });
+    }
+    let mut from = TopicPartitionList::new();
+    from.add_partition_offset(topic, PARTITION, Offset::Beginning).map_err(failed("read"))?;
+    consumer.assign(&from).map_err(failed("read"))?;
+    let reading = to_end(&consumer, topic)?;
+    reading.finish(topic)
+}
+
+fn to_end(consumer: &BaseConsumer, topic: &str) -> Result<Reading, Error> {
+    let mut reading = Reading::new();
+    let until = Instant::now() + READ_MAX;
+    while Instant::now() < until {
+        match consumer.poll(Duration::from_millis(100)) {
+            None => {}
+            Some(Ok(message)) => reading.record(message.offset(), message.key(), message.payload()),
+            Some(Err(KafkaError::PartitionEOF(_))) => return Ok(reading),
+            Some(Err(error)) if passes(&error) => {
+                tracing::debug!(topic, error = %error, "reading meta goes on");
+            }
+            Some(Err(source)) => return Err(kafka("read", topic, source)),
+        }
+    }
+    Err(Error::Slow { topic: topic.to_owned() })
+}
+
+/// What librdkafka gets over by itself.
+fn passes(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            RDKafkaErrorCode::BrokerTransportFailure
+                | RDKafkaErrorCode::AllBrokersDown
+                | RDKafkaErrorCode::LeaderNotAvailable
+                | RDKafkaErrorCode::NotLeaderForPartition
+                | RDKafkaErrorCode::OperationTimedOut
+        )
+    )
+}
+
+fn kafka(what: &'static str, topic: &str, source: KafkaError) -> Error {
+    Error::Kafka { what, topic: topic.to_owned(), source }
+}
+
+/// Keeps what became of the one record.
+#[derive(Clone, Default)]
+struct Outcome(Arc<Mutex<Option<Result<(), KafkaError>>>>);
+
+impl ClientContext for Outcome {}
+
+impl ProducerContext for Outcome {
+    type DeliveryOpaque = ();
+    fn delivery(&self, delivery: &DeliveryResult<'_>, (): ()) {
+        let result = delivery.as_ref().map(|_| ()).map_err(|(error, _)| error.clone());
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    }
+}
+
+/// Puts one value in force; when this returns, all replicas in sync have it.
+///
+/// Blocks for at most 30 s.
+///
+/// # Errors
+/// [`Error::Unacknowledged`]: it may be in force or not; read again. Others: it is not.
+pub fn write(connection: &Connection, topic: &str, value: &Value) -> Result<(), Error> {
+    let failed = |what| move |source| kafka(what, topic, source);
+    let outcome = Outcome::default();
+    let mut config = connection.client("waterclock-meta");
+    config
+        .set("acks", "all")
+        .set("enable.idempotence", "true")
+        .set("linger.ms", "0")
+        .set("message.timeout.ms", (WRITE_MAX.as_millis() as u64).to_string())
+        .set("allow.auto.create.topics", "false");
+    let producer: BaseProducer<Outcome> =
+        config.create_with_context(outcome.clone()).map_err(failed("make a writer of"))?;
+    let text = value.encode();
+    let record = BaseRecord::to(topic).partition(PARTITION).key(value.key()).payload(&text);
+    producer.send(record).map_err(|(error, _)| kafka("write", topic, error))?;
+    let flushed = producer.flush(WRITE_MAX + Duration::from_secs(5));
+    let result = outcome.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    match (result, flushed) {
+        (Some(Ok(())), _) => Ok(()),
+        (Some(Err(source)), _) | (None, Err(source)) if !unknown(&source) => {
+            Err(kafka("write", topic, source))
+        }
+        _ => Err(Error::Unacknowledged { topic: topic.to_owned(), key: value.key() }),
+    }
+}
+
+/// After these the record may have arrived.
+fn unknown(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            RDKafkaErrorCode::MessageTimedOut
+                | RDKafkaErrorCode::OperationTimedOut
+                | RDKafkaErrorCode::RequestTimedOut
+        )
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,291 @@
+//! Puts ladder and lanes in force, and finds out which are.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use rdkafka::Offset;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
+use rdkafka::topic_partition_list::TopicPartitionList;
+
+use super::admin::{ANSWER_MAX, create, failed, inspect, live_members};
+use super::{Error, Finding, LANES_DEFAULT, Names, diff, holds_text, wanted};
+use crate::engine::Millis;
+use crate::engine::ladder::{Ladder, Preset};
+use crate::kafka::Connection;
+use crate::kafka::meta::{self, LadderInForce, Meta, Secret, Value};
+
+/// Longest look into a tier that is being drained.
+const LOOK_MAX: Duration = Duration::from_secs(20);
+
+/// What was asked for. `None` takes what is in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Prefix of the topics, and the group's name.
+    pub namespace: String,
+    /// Names of the intakes beside the main one.
+    pub further_intakes: Vec<String>,
+    /// Number of lanes.
+    pub lanes: Option<u16>,
+    /// Holds of the ladder, in any order.
+    pub holds: Option<Vec<Millis>>,
+    /// Longest lead of a tier.
+    pub lead_max: Millis,
+    /// What may wait in memory.
+    pub horizon: Millis,
+}
+
+/// What an instance needs to know of its namespace.
+#[derive(Clone, Debug)]
+pub struct InForce {
+    /// Partitions of every lane topic.
+    pub lanes: u16,
+    /// The ladder, with the tiers that are being drained.
+    pub ladder: Ladder,
+    /// What states are sealed with.
+    pub secret: Secret,
+    /// The lane topics in the order of the engine's `TopicId`.
+    pub topics: Vec<String>,
+    /// What could be better; to be logged.
+    pub notes: Vec<Finding>,
+}
+
+/// What [`apply`] did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// What is in force now.
+    pub in_force: LadderInForce,
+    /// Whether that differs from before.
+    pub changed: bool,
+    /// Topics that were created.
+    pub created: Vec<String>,
+    /// Tiers taken off the ladder for good: nothing was pending in them.
+    pub drained: Vec<Millis>,
+    /// Tiers with nothing pending that are kept on the list, since the group has members.
+    pub empty: Vec<Millis>,
+    /// What is there and not as it should be.
+    pub findings: Vec<Finding>,
+}
+
+/// Creates what is missing and puts ladder and lanes in force.
+///
+/// # Errors
+/// Nothing is put in force. Topics that were created stay; apply again when the cause is mended.
+pub fn apply(connection: &Connection, request: &Request) -> Result<Applied, Error> {
+    let names = Names::new(&request.namespace);
+    let before = read(connection, &names, request)?;
+    let live = live_members(connection, &request.namespace)?;
+    let mut plan = next(request, before.ladder.as_ref(), live)?;
+    let (drained, empty) = drain(connection, &names, request, &mut plan, live)?;
+    let ladder = ladder_of(request, &plan)?;
+
+    let found = inspect(connection, &names)?;
+    let specs = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
+    let findings = diff(&names, &specs, &found);
+    // The first time, a topic that is there with other partitions would fix a wrong number of lanes for good.
+    if before.ladder.is_none() {
+        let wrong: Vec<Finding> = findings
+            .into_iter()
+            .filter(|finding| finding.what == "partitions" && finding.refuses())
+            .collect();
+        if !wrong.is_empty() {
+            return Err(Error::Unfit(wrong));
+        }
+    }
+    let missing: Vec<_> =
+        specs.iter().filter(|spec| !found.topics.contains_key(&spec.name)).cloned().collect();
+    create(connection, &missing)?;
+
+    let meta_topic = names.meta();
+    if before.secret.is_none() {
+        meta::write(connection, &meta_topic, &Value::Secret(Secret::random()?))?;
+    }
+    let changed = before.ladder.as_ref() != Some(&plan);
+    if changed {
+        meta::write(connection, &meta_topic, &Value::Ladder(plan.clone()))?;
+    }
+    let findings = diff(&names, &specs, &inspect(connection, &names)?);
+    let created = missing.into_iter().map(|spec| spec.name).collect();
+    Ok(Applied { in_force: plan, changed, created, drained, empty, findings })
+}
+
+/// Compares without changing anything: with what is in force, else with what `apply` would put in force.
+///
+/// # Errors
+/// The cluster could not be looked at, or what was asked could never be applied.
+pub fn compare(connection: &Connection, request: &Request) -> Result<Vec<Finding>, Error> {
+    let names = Names::new(&request.namespace);
+    let before = read(connection, &names, request)?;
+    let plan = next(request, before.ladder.as_ref(), 0)?;
+    let ladder = ladder_of(request, &plan)?;
+    let found = inspect(connection, &names)?;
+    let specs = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
+    Ok(diff(&names, &specs, &found))
+}
+
+/// Finds out what is in force, and whether the topics can hold it; to be called before anything starts.
+///
+/// # Errors
+/// Nothing was applied, other lanes or another ladder were asked than are in force, or a topic is unfit. Do not
+/// start; every error says what to do.
+pub fn check(connection: &Connection, request: &Request) -> Result<InForce, Error> {
+    let names = Names::new(&request.namespace);
+    let Meta { ladder: Some(plan), secret: Some(secret) } = read(connection, &names, request)?
+    else {
+        return Err(Error::NotApplied { namespace: request.namespace.clone() });
+    };
+    same_lanes(request, &plan)?;
+    if let Some(asked) = &request.holds
+        && sorted(asked) != plan.holds
+    {
+        return Err(Error::Ladder {
+            namespace: request.namespace.clone(),
+            asked: holds_text(&sorted(asked)),
+            in_force: holds_text(&plan.holds),
+        });
+    }
+    let ladder = ladder_of(request, &plan)?;
+    let found = inspect(connection, &names)?;
+    let specs = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
+    let (unfit, notes): (Vec<_>, Vec<_>) =
+        diff(&names, &specs, &found).into_iter().partition(Finding::refuses);
+    if !unfit.is_empty() {
+        return Err(Error::Unfit(unfit));
+    }
+    let topics = names.of_lanes(&request.further_intakes, &ladder);
+    Ok(InForce { lanes: plan.lanes, ladder, secret, topics, notes })
+}
+
+fn read(connection: &Connection, names: &Names, request: &Request) -> Result<Meta, Error> {
+    match meta::read(connection, &names.meta(), &request.namespace) {
+        Err(meta::Error::Missing { .. }) => Ok(Meta::default()),
+        other => Ok(other?),
+    }
+}
+
+fn ladder_of(request: &Request, plan: &LadderInForce) -> Result<Ladder, Error> {
+    let ladder = Ladder::new(&plan.holds, &plan.draining, request.lead_max)?;
+    ladder.check(request.horizon)?;
+    Ok(ladder)
+}
+
+fn sorted(holds: &[Millis]) -> Vec<Millis> {
+    let mut holds = holds.to_vec();
+    holds.sort_unstable();
+    holds
+}
+
+fn same_lanes(request: &Request, in_force: &LadderInForce) -> Result<(), Error> {
+    match request.lanes {
+        Some(asked) if asked != in_force.lanes => Err(Error::Lanes {
+            namespace: request.namespace.clone(),
+            asked,
+            in_force: in_force.lanes,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// What would be in force after this request. Pure.
+pub(super) fn next(
+    request: &Request,
+    before: Option<&LadderInForce>,
+    live: usize,
+) -> Result<LadderInForce, Error> {
+    let asked = request.holds.as_deref().map(sorted);
+    let Some(before) = before else {
+        let holds = asked.unwrap_or_else(|| Preset::default().holds());
+        let lanes = request.lanes.unwrap_or(LANES_DEFAULT);
+        return Ok(LadderInForce { lanes, holds, draining: Vec::new() });
+    };
+    same_lanes(request, before)?;
+    let Some(holds) = asked.filter(|holds| *holds != before.holds) else {
+        return Ok(before.clone());
+    };
+    if live > 0 {
+        let (namespace, asked) = (request.namespace.clone(), holds_text(&holds));
+        return Err(Error::Live { namespace, members: live, asked });
+    }
+    let old: BTreeSet<Millis> = before.holds.iter().chain(&before.draining).copied().collect();
+    let draining = old.into_iter().filter(|hold| !holds.contains(hold)).collect();
+    Ok(LadderInForce { lanes: before.lanes, holds, draining })
+}
+
+/// Takes tiers off the list in which nothing is pending; only while nobody reads by the old list.
+fn drain(
+    connection: &Connection,
+    names: &Names,
+    request: &Request,
+    plan: &mut LadderInForce,
+    live: usize,
+) -> Result<(Vec<Millis>, Vec<Millis>), Error> {
+    let mut empty = Vec::new();
+    for &hold in &plan.draining {
+        if nothing_pending(connection, &names.tier(hold), plan.lanes, &request.namespace)? {
+            empty.push(hold);
+        }
+    }
+    if live > 0 {
+        return Ok((Vec::new(), empty));
+    }
+    plan.draining.retain(|hold| !empty.contains(hold));
+    Ok((empty, Vec::new()))
+}
+
+/// Whether the group has finished every record of a topic: none can be read from where it stands.
+fn nothing_pending(
+    connection: &Connection,
+    topic: &str,
+    lanes: u16,
+    group: &str,
+) -> Result<bool, Error> {
+    let failed = || failed(format!("find out what is pending in {topic}"));
+    let mut config = connection.client("waterclock-topics");
+    config
+        .set("group.id", group)
+        .set("enable.auto.commit", "false")
+        .set("isolation.level", "read_committed")
+        .set("auto.offset.reset", "earliest")
+        .set("allow.auto.create.topics", "false")
+        .set("fetch.wait.max.ms", "50")
+        .set("enable.partition.eof", "true");
+    let consumer: BaseConsumer = config.create().map_err(failed())?;
+    let mut partitions = TopicPartitionList::new();
+    for lane in 0..i32::from(lanes) {
+        partitions.add_partition(topic, lane);
+    }
+    let committed = consumer.committed_offsets(partitions, ANSWER_MAX).map_err(failed())?;
+    let mut open = TopicPartitionList::new();
+    for lane in committed.elements() {
+        let ends = consumer.fetch_watermarks(topic, lane.partition(), ANSWER_MAX);
+        let (low, high) = ends.map_err(failed())?;
+        let from = match lane.offset() {
+            Offset::Offset(committed) => committed.max(low),
+            _ => low,
+        };
+        if from < high {
+            let from = Offset::Offset(from);
+            open.add_partition_offset(topic, lane.partition(), from).map_err(failed())?;
+        }
+    }
+    // What is left may be the marks of transactions alone, which only a reader can tell from records.
+    consumer.assign(&open).map_err(failed())?;
+    only_marks(&consumer, open.count()).map_err(failed())
+}
+
+fn only_marks(consumer: &BaseConsumer, partitions: usize) -> Result<bool, KafkaError> {
+    let mut ended = BTreeSet::new();
+    let until = Instant::now() + LOOK_MAX;
+    while ended.len() < partitions {
+        match consumer.poll(Duration::from_millis(100)) {
+            Some(Ok(_)) => return Ok(false),
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                ended.insert(partition);
+            }
+            Some(Err(error)) => return Err(error),
+            None if Instant::now() >= until => return Ok(false),
+            None => {}
+        }
+    }
+    Ok(true)
+}
