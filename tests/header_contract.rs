@@ -232,8 +232,10 @@ fn every_golden_state_is_sealed_to_those_bytes_and_opens() {
     for block in &blocks {
         let secret = block.bytes("secret").expect("a secret");
         let secret = StateKey::new(secret.try_into().expect("32 bytes"));
-        let parts = ["key", "target", "id", "partition"].map(|word| block.bytes(word));
-        let [key, target, id, partition] = parts.each_ref().map(|part| part.as_deref());
+        let parts = ["key", "target", "id"].map(|word| block.bytes(word));
+        let [key, target, id] = parts.each_ref().map(|part| part.as_deref());
+        let partition =
+            block.number("partition").map(|number| i32::try_from(number).expect("31 bits"));
         let bound = Bound { key, target, id, partition };
         let time = |word: &str| block.number(word).map(UnixMillis);
         let state = State {

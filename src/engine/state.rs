@@ -62,7 +62,9 @@ impl StateKey {
     fn code(&self, body: &[u8], bound: &Bound<'_>) -> Hmac<Sha256> {
         let mut mac = self.mac.clone();
         mac.update(body);
-        for part in [bound.key, bound.target, bound.id, bound.partition] {
+        let partition = bound.partition.map(i32::to_be_bytes);
+        let partition = partition.as_ref().map(<[u8; 4]>::as_slice);
+        for part in [bound.key, bound.target, bound.id, partition] {
             // No length reaches the mark of null: a record of 4 GiB does not exist.
             let len = part.map_or(u32::MAX, |bytes| bytes.len() as u32);
             mac.update(&len.to_be_bytes());
@@ -115,7 +117,7 @@ pub struct State {
     pub hops: u16,
 }
 
-/// The parts of a record that a state is tied to, as they stand in the record.
+/// The parts of a record that a state is tied to; see [`Directive::bound`](super::header::Directive::bound).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bound<'a> {
     /// The record's key.
@@ -124,8 +126,8 @@ pub struct Bound<'a> {
     pub target: Option<&'a [u8]>,
     /// The value of `x-delay-id`.
     pub id: Option<&'a [u8]>,
-    /// The value of `x-delay-partition`.
-    pub partition: Option<&'a [u8]>,
+    /// The number in `x-delay-partition`.
+    pub partition: Option<i32>,
 }
 
 /// A state, encoded and authenticated: the value of `x-delay-state`.
@@ -239,7 +241,7 @@ mod tests {
     }
 
     const BOUND: Bound<'static> =
-        Bound { key: Some(b"k"), target: Some(b"orders"), id: None, partition: Some(b"3") };
+        Bound { key: Some(b"k"), target: Some(b"orders"), id: None, partition: Some(3) };
 
     #[test]
     fn a_bit_flip_anywhere_is_refused() {
@@ -286,7 +288,7 @@ mod tests {
             ("the default target",     Bound { target: None, ..BOUND }),
             ("an id",                  Bound { id: Some(b"i"), ..BOUND }),
             ("an empty id",            Bound { id: Some(b""), ..BOUND }),
-            ("another partition",      Bound { partition: Some(b"4"), ..BOUND }),
+            ("another partition",      Bound { partition: Some(4), ..BOUND }),
             ("any partition",          Bound { partition: None, ..BOUND }),
             ("a letter moved over",    Bound { key: Some(b"ko"), target: Some(b"rders"), ..BOUND }),
             ("a part moved over",      Bound { target: None, id: Some(b"orders"), ..BOUND }),
@@ -352,11 +354,11 @@ mod tests {
         #[test]
         fn a_sealed_state_opens_as_it_was(
             state in any_state(), secret in any::<[u8; 32]>(),
-            key in any_part(), target in any_part(), id in any_part(), partition in any_part(),
+            key in any_part(), target in any_part(), id in any_part(), partition in any::<Option<i32>>(),
         ) {
             let bound = Bound {
                 key: key.as_deref(), target: target.as_deref(),
-                id: id.as_deref(), partition: partition.as_deref(),
+                id: id.as_deref(), partition,
             };
             let secret = StateKey::new(secret);
             let sealed = state.seal(&secret, &bound);

@@ -369,6 +369,18 @@ fn everything_at_once_is_read() {
         state: Some(b"\0"),
     };
     assert_eq!(directive, Ok(want));
+    let bound = Bound {
+        key: Some(b"k"),
+        target: Some(b"orders"),
+        id: Some(b"order-42"),
+        partition: Some(3),
+    };
+    assert_eq!(
+        want.bound(Some(b"k")),
+        bound,
+        "a state is tied to all that it could be carried away by"
+    );
+    assert_eq!(want.bound(None), Bound { key: None, ..bound });
 }
 
 #[test]
