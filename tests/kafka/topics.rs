@@ -1,0 +1,267 @@
+//! Topics and what is in force, on a real Kafka: made, read back, refused, drained.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
+};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use waterclock::engine::Millis;
+use waterclock::kafka::Connection;
+use waterclock::kafka::meta::{self, LadderInForce, Value};
+use waterclock::kafka::topics::{
+    Error, Names, Request, Severity, apply, check, compare, delete, inspect,
+};
+
+const S: Millis = Millis::SECOND;
+const M: Millis = Millis::MINUTE;
+const H: Millis = Millis::HOUR;
+
+/// A namespace of its own on a shared broker; gone with the test.
+struct Corner {
+    connection: Connection,
+    request: Request,
+    names: Names,
+}
+
+impl Corner {
+    #[allow(clippy::disallowed_methods, reason = "a test must be told where the broker is")]
+    fn new(test: &str) -> Self {
+        let brokers = std::env::var("KAFKA_BOOTSTRAP")
+            .expect("set KAFKA_BOOTSTRAP, as `scripts/kafka start` prints it");
+        let namespace = format!("{test}-{}", uuid::Uuid::new_v4().simple());
+        Self {
+            connection: Connection { brokers, ..Connection::default() },
+            names: Names::new(&namespace),
+            request: Request {
+                namespace,
+                further_intakes: Vec::new(),
+                lanes: Some(2),
+                holds: Some(vec![S, M]),
+                lead_max: Millis(2_000),
+                horizon: Millis(2_000),
+            },
+        }
+    }
+
+    fn with(&self, lanes: Option<u16>, holds: Option<&[Millis]>) -> Request {
+        Request { lanes, holds: holds.map(<[Millis]>::to_vec), ..self.request.clone() }
+    }
+
+    fn client(&self) -> ClientConfig {
+        self.connection.client("test")
+    }
+
+    fn admin(&self) -> AdminClient<DefaultClientContext> {
+        self.client().create().unwrap()
+    }
+
+    fn consumer(&self) -> BaseConsumer {
+        let mut config = self.client();
+        config.set("group.id", &self.request.namespace).set("enable.auto.commit", "false");
+        config.set("session.timeout.ms", "6000").create().unwrap()
+    }
+
+    fn meta(&self) -> meta::Meta {
+        meta::read(&self.connection, &self.names.meta(), &self.request.namespace).unwrap()
+    }
+
+    fn produce(&self, topic: &str, partition: i32, key: &str, value: &str) {
+        let producer: BaseProducer = self.client().set("acks", "all").create().unwrap();
+        let record = BaseRecord::to(topic).partition(partition).key(key).payload(value);
+        producer.send(record).map_err(|(error, _)| error).unwrap();
+        producer.flush(Duration::from_secs(20)).unwrap();
+    }
+
+    /// In a transaction, so that its mark stands behind it in the log.
+    fn produce_in_transaction(&self, topic: &str, partition: i32) {
+        let mut config = self.client();
+        config.set("transactional.id", &self.request.namespace);
+        let producer: BaseProducer = config.create().unwrap();
+        producer.init_transactions(Duration::from_secs(20)).unwrap();
+        producer.begin_transaction().unwrap();
+        let record = BaseRecord::to(topic).partition(partition).key("k").payload("v");
+        producer.send(record).map_err(|(error, _)| error).unwrap();
+        producer.commit_transaction(Duration::from_secs(20)).unwrap();
+    }
+
+    fn commit(&self, topic: &str, partition: i32, next: i64) {
+        let mut offsets = TopicPartitionList::new();
+        offsets.add_partition_offset(topic, partition, Offset::Offset(next)).unwrap();
+        self.consumer().commit(&offsets, CommitMode::Sync).unwrap();
+    }
+}
+
+impl Drop for Corner {
+    fn drop(&mut self) {
+        let topics = inspect(&self.connection, &self.names).map(|found| found.topics);
+        let names: Vec<String> = topics.unwrap_or_default().into_keys().collect();
+        if !names.is_empty() {
+            let _ = delete(&self.connection, &names);
+        }
+    }
+}
+
+fn block<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+/// Asks until it is so, with a deadline instead of a sleep of some length.
+fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !so() {
+        assert!(Instant::now() < until, "not within 30 s: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn apply_makes_what_check_accepts_and_a_second_one_changes_nothing() {
+    let mut corner = Corner::new("apply");
+    corner.request.further_intakes = vec!["eu".to_owned()];
+    let refused = check(&corner.connection, &corner.request);
+    assert!(matches!(refused, Err(Error::NotApplied { .. })), "{refused:?}");
+    let missing = compare(&corner.connection, &corner.request).unwrap();
+    assert_eq!(missing.len(), 6);
+    assert!(missing.iter().all(|finding| finding.severity == Severity::Missing));
+
+    let first = apply(&corner.connection, &corner.request).unwrap();
+    assert_eq!(first.created.len(), 6, "two intakes, two tiers, dead, meta: {first:?}");
+    assert!(first.changed);
+    assert_eq!(first.findings, []);
+    assert_eq!(first.in_force, LadderInForce { lanes: 2, holds: vec![S, M], draining: vec![] });
+
+    let in_force = check(&corner.connection, &corner.with(None, None)).unwrap();
+    let ns = &corner.request.namespace;
+    let want = ["intake", "intake.eu", "delay.1s", "delay.1m"].map(|name| format!("{ns}.{name}"));
+    assert_eq!(in_force.topics, want);
+    assert_eq!((in_force.lanes, in_force.notes), (2, vec![]));
+
+    let second = apply(&corner.connection, &corner.with(None, None)).unwrap();
+    assert_eq!((second.changed, second.created.len(), second.findings.len()), (false, 0, 0));
+    assert_eq!(second.in_force, first.in_force);
+    assert_eq!(corner.meta().secret, Some(in_force.secret));
+}
+
+#[test]
+fn a_setting_that_cannot_hold_is_refused_and_left_as_it_is() {
+    let corner = Corner::new("unfit");
+    apply(&corner.connection, &corner.request).unwrap();
+    let tier = corner.names.tier(M);
+    let change = AlterConfig::new(ResourceSpecifier::Topic(&tier)).set("retention.ms", "1000");
+    block(corner.admin().alter_configs([&change], &AdminOptions::new())).unwrap();
+
+    // Brokers take a moment to agree on a change.
+    eventually("the broken retention is refused", || {
+        matches!(check(&corner.connection, &corner.request), Err(Error::Unfit(findings))
+            if findings.iter().any(|f| f.topic == tier && f.what == "retention.ms" && f.found == "1000"))
+    });
+    let applied = apply(&corner.connection, &corner.request).unwrap();
+    let finding = applied.findings.iter().find(|finding| finding.what == "retention.ms").unwrap();
+    assert_eq!((finding.found.as_str(), finding.severity), ("1000", Severity::Wrong));
+    assert!(finding.remedy.contains("--add-config retention.ms=-1"), "{}", finding.remedy);
+}
+
+#[test]
+fn a_topic_that_is_there_with_other_partitions_fixes_no_lanes() {
+    let corner = Corner::new("partitions");
+    let intake = corner.names.intake();
+    let new = NewTopic::new(&intake, 3, TopicReplication::Fixed(1));
+    block(corner.admin().create_topics([&new], &AdminOptions::new())).unwrap();
+    eventually("the topic is there", || {
+        inspect(&corner.connection, &corner.names).unwrap().topics.contains_key(&intake)
+    });
+
+    let refused = apply(&corner.connection, &corner.request);
+    let Err(Error::Unfit(findings)) = refused else { panic!("{refused:?}") };
+    assert_eq!((findings[0].found.as_str(), findings[0].wanted.as_str()), ("3", "2"));
+    let found = inspect(&corner.connection, &corner.names).unwrap();
+    assert_eq!(found.topics.into_keys().collect::<Vec<_>>(), [intake], "nothing was created");
+}
+
+#[test]
+fn lanes_are_fixed_and_an_instance_with_other_settings_does_not_start() {
+    let corner = Corner::new("lanes");
+    apply(&corner.connection, &corner.request).unwrap();
+    for refused in [
+        apply(&corner.connection, &corner.with(Some(3), None)).map(|_| ()),
+        check(&corner.connection, &corner.with(Some(3), None)).map(|_| ()),
+    ] {
+        assert!(matches!(refused, Err(Error::Lanes { asked: 3, in_force: 2, .. })), "{refused:?}");
+    }
+    let refused = check(&corner.connection, &corner.with(None, Some(&[S])));
+    assert!(matches!(refused, Err(Error::Ladder { .. })), "{refused:?}");
+    assert!(check(&corner.connection, &corner.with(Some(2), Some(&[M, S]))).is_ok());
+}
+
+#[test]
+fn the_ladder_does_not_change_under_a_live_member() {
+    let corner = Corner::new("live");
+    apply(&corner.connection, &corner.request).unwrap();
+    let member = corner.consumer();
+    member.subscribe(&[&corner.names.intake()]).unwrap();
+    eventually("the member has joined", || {
+        let _ = member.poll(Duration::from_millis(50));
+        member.assignment().unwrap().count() > 0
+    });
+    let other = corner.with(None, Some(&[S, M, H]));
+    let refused = apply(&corner.connection, &other);
+    assert!(matches!(refused, Err(Error::Live { members: 1, .. })), "{refused:?}");
+    apply(&corner.connection, &corner.request).expect("what is in force may be applied again");
+    drop(member);
+    let mut applied = None;
+    eventually("the ladder changes when the member is gone", || {
+        applied = apply(&corner.connection, &other).ok();
+        applied.is_some()
+    });
+    assert_eq!(applied.unwrap().created, [corner.names.tier(H)]);
+}
+
+#[test]
+fn a_tier_that_was_taken_away_is_read_until_nothing_is_pending_in_it() {
+    let corner = Corner::new("drain");
+    let all = corner.with(None, Some(&[S, M, H]));
+    apply(&corner.connection, &Request { lanes: Some(2), ..all }).unwrap();
+    let (minute, hour) = (corner.names.tier(M), corner.names.tier(H));
+    // Two partitions in two states: one with the mark of a transaction behind its record, one without.
+    corner.produce_in_transaction(&minute, 1);
+    corner.produce(&minute, 0, "k", "v");
+
+    let applied = apply(&corner.connection, &corner.with(None, Some(&[S]))).unwrap();
+    assert_eq!(applied.in_force.draining, [M], "the hour was empty, the minute is not");
+    assert_eq!(applied.drained, [H]);
+    let stray = applied.findings.iter().find(|finding| finding.topic == hour).unwrap();
+    assert_eq!(stray.severity, Severity::Note);
+    let in_force = check(&corner.connection, &corner.with(None, None)).unwrap();
+    assert!(in_force.topics.contains(&minute), "a tier that is drained is still read");
+    let tier = &in_force.ladder.tiers()[1];
+    assert_eq!((tier.hold, tier.open), (M, false), "and not written to");
+
+    corner.commit(&minute, 0, 1);
+    let applied = apply(&corner.connection, &corner.with(None, None)).unwrap();
+    assert_eq!(applied.in_force.draining, [M], "one of two partitions is done");
+    corner.commit(&minute, 1, 1);
+    let applied = apply(&corner.connection, &corner.with(None, None)).unwrap();
+    assert_eq!((applied.drained, applied.in_force.draining), (vec![M], vec![]));
+}
+
+#[test]
+fn what_is_in_force_outlives_strangers_and_garbage_in_meta() {
+    let corner = Corner::new("meta");
+    let topic = corner.names.meta();
+    let read = || meta::read(&corner.connection, &topic, &corner.request.namespace);
+    assert!(matches!(read(), Err(meta::Error::Missing { .. })));
+    apply(&corner.connection, &corner.request).unwrap();
+    let before = corner.meta();
+    for (key, value) in [("clock-1", "probe"), ("later", "{}"), ("ladder", "{"), ("secret", "x")] {
+        corner.produce(&topic, meta::PARTITION, key, value);
+    }
+    assert_eq!(corner.meta(), before);
+    let ladder = LadderInForce { lanes: 2, holds: vec![S, M, H], draining: vec![] };
+    meta::write(&corner.connection, &topic, &Value::Ladder(ladder.clone())).unwrap();
+    assert_eq!(corner.meta().ladder, Some(ladder));
+    assert_eq!(corner.meta().secret, before.secret);
+}
