@@ -1,5 +1,7 @@
 //! Delayed delivery for Apache Kafka: a header in, a record out, on time, exactly once, in order.
 
+pub mod app;
 pub mod config;
 pub mod engine;
 pub mod kafka;
+pub mod telemetry;

@@ -17,7 +17,7 @@ use super::header::{self, Action, Code, Directive, Refusal, When};
 use super::murmur2;
 use super::orders::{Target, Trace};
 use super::setup::Setup;
-use super::state::{Bound, Kind, Order, State};
+use super::state::{Kind, Order, State};
 use super::{Lane, Offset, Record, Source, UnixMillis};
 
 /// A record on its way, with all that is known of it.
@@ -94,7 +94,7 @@ fn known(
     let tier = setup.topics.tier_of(source.topic);
     let state = directive
         .state
-        .map(|bytes| State::open(bytes, &setup.key, &bound(record, &directive)))
+        .map(|bytes| State::open(bytes, &setup.key, &directive.bound(record.key())))
         .transpose()?;
     let wanted = if tier.is_some() { Kind::Hop } else { Kind::Move };
     if let Some(state) = &state
@@ -190,16 +190,6 @@ pub(super) fn allowed(setup: &Setup, intake: usize, target: &str) -> Result<(), 
     })
 }
 
-/// What the state's authentication also covers.
-fn bound<'a>(record: &'a Record, directive: &Directive<'a>) -> Bound<'a> {
-    Bound {
-        key: record.key(),
-        target: directive.target.map(str::as_bytes),
-        id: directive.id,
-        partition: None,
-    }
-}
-
 /// Seals the state of a record that hops or moves.
 pub(super) fn seal(
     setup: &Setup,
@@ -216,7 +206,7 @@ pub(super) fn seal(
         intake: setup.topics.intakes[usize::from(entry.intake)].tag,
         hops: entry.hops.saturating_add(1),
     };
-    Ok(state.seal(&setup.key, &bound(&entry.record, &directive)))
+    Ok(state.seal(&setup.key, &directive.bound(entry.record.key())))
 }
 
 /// The header of a record batch (message format 2).

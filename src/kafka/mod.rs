@@ -1,7 +1,23 @@
 //! The shell around Kafka: moves records, decides nothing.
 
+mod clock;
+mod committer;
 mod connect;
+pub mod driver;
 pub mod meta;
+mod probe;
+mod processor;
+pub mod raw;
+mod rebalance;
+mod targets;
 pub mod topics;
+mod trim;
 
+pub use clock::BrokerClock;
+pub use committer::Delivery;
 pub use connect::Connection;
+pub use probe::{PROBE_KEY, Probe};
+pub use processor::{Processor, Settings};
+pub use rebalance::Error as TakeOverError;
+pub use targets::Lookup;
+pub use trim::Trim;

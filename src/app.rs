@@ -1,0 +1,3 @@
+//! stub until cli lands
+pub mod instance;
+pub mod lanes;

@@ -1,0 +1,152 @@
+//! From a configuration to running lane threads: name, topics in force, engine's setup.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{Config, Delivery, MAIN_INTAKE};
+use crate::engine::allow::{Allow, BadPattern};
+use crate::engine::ladder::Ladder;
+use crate::engine::state::StateKey;
+use crate::engine::{Intake, Limits, Millis, Setup, Topics};
+use crate::kafka::topics::{self, Request};
+use crate::kafka::{self, Connection, Processor, Settings};
+
+use super::instance::{self, Instance};
+
+/// Why the lane threads could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// This process has no name of its own; give it a data directory.
+    #[error("no instance name")]
+    Instance(#[from] instance::Error),
+    /// The topics are not there or cannot hold what is promised; every finding says what to do.
+    #[error("the topics are not ready")]
+    Topics(#[from] topics::Error),
+    /// A client could not be made.
+    #[error("could not make a Kafka client")]
+    Client(#[source] rdkafka::error::KafkaError),
+    /// A pattern of an allow-list is not a regular expression.
+    #[error("allow-list of intake {intake}")]
+    Allow {
+        /// Which intake's.
+        intake: String,
+        /// What is wrong.
+        #[source]
+        source: BadPattern,
+    },
+}
+
+/// How to reach the brokers of a configuration.
+#[must_use]
+pub fn connection(config: &Config) -> Connection {
+    Connection { brokers: config.brokers.clone(), ..Connection::default() }
+}
+
+/// What `topics` needs to know of a configuration.
+#[must_use]
+pub fn request(config: &Config) -> Request {
+    Request {
+        namespace: config.namespace.clone(),
+        further_intakes: config.further_intakes().map(str::to_owned).collect(),
+        lanes: config.lanes,
+        holds: config.holds(),
+        lead_max: config.lead(),
+        horizon: config.horizon,
+    }
+}
+
+/// Claims a name, checks the topics and starts the lane threads. Blocks while Kafka is asked.
+///
+/// # Errors
+/// See [`Error`]; nothing runs then.
+pub fn start(config: &Config) -> Result<(Processor, Instance), Error> {
+    let fresh = uuid::Uuid::new_v4().simple().to_string();
+    let boot = uuid::Uuid::new_v4().simple().to_string();
+    let instance =
+        Instance::claim(config.data_dir.as_deref(), config.instance.as_deref(), &fresh[..12])?;
+    let connection = connection(config);
+    let in_force = topics::check(&connection, &request(config))?;
+    for note in &in_force.notes {
+        tracing::warn!(topic = note.topic, what = %note.what, remedy = %note.remedy, "topic could be better");
+    }
+    let key = StateKey::new(in_force.secret.bytes());
+    let setup = setup(config, in_force.lanes, in_force.ladder, key)?;
+    let settings = settings(config, connection, &instance.name, &boot[..8], setup);
+    tracing::info!(
+        instance = instance.name,
+        data_dir = %instance.directory.display(),
+        namespace = config.namespace,
+        lanes = in_force.lanes,
+        threads = config.threads,
+        delivery = ?config.delivery,
+        "starting"
+    );
+    let processor = Processor::start(&settings).map_err(Error::Client)?;
+    Ok((processor, instance))
+}
+
+/// What every engine of this process is given.
+///
+/// # Errors
+/// A pattern of an allow-list is wrong.
+pub fn setup(
+    config: &Config,
+    lanes: u16,
+    ladder: Ladder,
+    key: StateKey,
+) -> Result<Arc<Setup>, Error> {
+    let allow = |name: &str| -> Result<Allow, Error> {
+        config.allow(name).map_err(|source| Error::Allow { intake: name.to_owned(), source })
+    };
+    let intake = |name: &str, set: &str| -> Result<Intake, Error> {
+        let of = config.intake(set);
+        Ok(Intake::new(name, of.delay, of.target.as_deref(), allow(set)?))
+    };
+    let mut intakes = vec![intake("", MAIN_INTAKE)?];
+    for name in config.further_intakes() {
+        intakes.push(intake(name, name)?);
+    }
+    let exactly_once = config.delivery == Delivery::ExactlyOnce;
+    let limits = Limits {
+        horizon: config.horizon,
+        hop_linger: config.hop_linger(),
+        // Without a transaction a batch is only what is acknowledged together: several may be on their way.
+        batches_max: if exactly_once { 1 } else { 16 },
+        batch_gap: if exactly_once { config.commit_interval } else { Millis(0) },
+        memory_bytes: usize::try_from(config.memory.0).unwrap_or(usize::MAX)
+            / usize::from(config.threads).max(1),
+        max_delay: config.max_delay,
+        ..Limits::default()
+    };
+    let topics = Topics::new(&config.namespace, intakes, ladder);
+    Ok(Arc::new(Setup { lanes, topics, key, limits }))
+}
+
+/// What the lane threads are made from.
+#[must_use]
+pub fn settings(
+    config: &Config,
+    connection: Connection,
+    instance: &str,
+    boot: &str,
+    setup: Arc<Setup>,
+) -> Settings {
+    let duration = |ms: Millis| Duration::from_millis(ms.0);
+    Settings {
+        connection,
+        namespace: config.namespace.clone(),
+        instance: instance.to_owned(),
+        boot: boot.to_owned(),
+        setup,
+        delivery: match config.delivery {
+            Delivery::ExactlyOnce => kafka::Delivery::ExactlyOnce,
+            Delivery::AtLeastOnce => kafka::Delivery::AtLeastOnce,
+        },
+        threads: usize::from(config.threads),
+        session_timeout: duration(config.session_timeout),
+        transaction_timeout: duration(config.transaction_timeout),
+        drain: duration(config.drain),
+        embedded: false,
+    }
+}

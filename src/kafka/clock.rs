@@ -1,0 +1,144 @@
+//! The brokers' time, from below.
+//!
+//! A due time is kept by the clock of the target partition's leader, so what counts is a *lower bound* of that clock:
+//! the append time of an acknowledged produce plus the monotonic time since, less what clocks may drift. It is
+//! renewed by a small probe to `<ns>.meta`, which has a leader on every broker. `now` is the least bound of all
+//! brokers, so it is right for every source and target; a step of this machine's wall clock changes nothing.
+//!
+//! # Invariants
+//! 1. `now` is not ahead of any known broker's clock, unless that clock was stepped back since the last probe.
+//! 2. A probe that shows that a broker's clock went back replaces the bound at once, and is counted.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::engine::UnixMillis;
+
+/// What a clock may gain or lose on another: 500 ppm is the most that NTP slews by.
+const DRIFT_PPM: u64 = 500;
+
+/// A lower bound of one broker's clock.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    /// The broker's time of an append, in microseconds.
+    appended_us: u64,
+    /// When its acknowledgement was here.
+    acked: Instant,
+}
+
+impl Bound {
+    fn at(&self, now: Instant) -> u64 {
+        let since = now.saturating_duration_since(self.acked).as_micros() as u64;
+        self.appended_us + since - since * DRIFT_PPM / 1_000_000
+    }
+}
+
+/// Lower bounds of every broker's clock.
+#[derive(Debug, Default)]
+pub struct BrokerClock {
+    bounds: Mutex<BTreeMap<i32, Bound>>,
+    /// Set in the embedded mode, where one process is everything: this machine's own clock.
+    local: Option<(UnixMillis, Instant)>,
+}
+
+impl BrokerClock {
+    /// A clock that knows no broker yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The clock of this machine, read once and advanced by monotonic time: for a broker inside the process.
+    #[must_use]
+    #[allow(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+    pub fn local() -> Self {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let wall = UnixMillis(since.map_or(0, |since| since.as_millis() as u64));
+        Self { bounds: Mutex::default(), local: Some((wall, Instant::now())) }
+    }
+
+    /// Takes in an acknowledged append. True when the broker's clock must have been stepped back.
+    pub fn observe(
+        &self,
+        broker: i32,
+        appended: UnixMillis,
+        sent: Instant,
+        acked: Instant,
+    ) -> bool {
+        let fresh = Bound { appended_us: appended.0 * 1_000, acked };
+        let mut bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some(bound) = bounds.get_mut(&broker) else {
+            bounds.insert(broker, fresh);
+            return false;
+        };
+        let known = bound.at(acked);
+        let round_trip = acked.saturating_duration_since(sent).as_micros() as u64;
+        // The append was after `sent`, so the clock is at most this far now; a millisecond was cut off.
+        let most = fresh.appended_us + 1_000 + round_trip + round_trip * DRIFT_PPM / 1_000_000;
+        let stepped_back = known > most;
+        if stepped_back || fresh.appended_us >= known {
+            *bound = fresh;
+        }
+        stepped_back
+    }
+
+    /// Forgets brokers that are gone.
+    pub fn keep(&self, brokers: &[i32]) {
+        let mut bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        bounds.retain(|broker, _| brokers.contains(broker));
+    }
+
+    /// A time that no known broker's clock is behind; `None` before the first probe was answered.
+    pub fn now(&self, at: Instant) -> Option<UnixMillis> {
+        if let Some((wall, since)) = self.local {
+            return Some(UnixMillis(
+                wall.0 + at.saturating_duration_since(since).as_millis() as u64,
+            ));
+        }
+        let bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        bounds.values().map(|bound| UnixMillis(bound.at(at) / 1_000)).min()
+    }
+
+    /// How far each broker's bound is ahead of the least one: skew plus what the last probes took.
+    pub fn offsets(&self, at: Instant) -> Vec<(i32, Duration)> {
+        let bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let least = bounds.values().map(|bound| bound.at(at)).min().unwrap_or_default();
+        bounds.iter().map(|(id, b)| (*id, Duration::from_micros(b.at(at) - least))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn now_is_the_slowest_broker_and_never_ahead_of_an_append() {
+        let (clock, start) = (BrokerClock::new(), Instant::now());
+        assert_eq!(clock.now(start), None);
+        clock.observe(1, UnixMillis(10_000), start, start + 2 * MS);
+        clock.observe(2, UnixMillis(10_400), start, start + 2 * MS);
+        assert_eq!(clock.now(start + 2 * MS), Some(UnixMillis(10_000)));
+        // Ten seconds later it has lost 5 ms to the drift that clocks may have.
+        assert_eq!(clock.now(start + 10_002 * MS), Some(UnixMillis(19_995)));
+    }
+
+    #[test]
+    fn a_slow_probe_does_not_set_the_bound_back() {
+        let (clock, start) = (BrokerClock::new(), Instant::now());
+        clock.observe(1, UnixMillis(10_000), start, start + MS);
+        // Appended at 10,100 and acknowledged 900 ms later: less than what is known already.
+        assert!(!clock.observe(1, UnixMillis(10_100), start + 100 * MS, start + 1_000 * MS));
+        assert_eq!(clock.now(start + 1_000 * MS), Some(UnixMillis(10_998)));
+    }
+
+    #[test]
+    fn a_clock_that_was_stepped_back_takes_the_bound_with_it() {
+        let (clock, start) = (BrokerClock::new(), Instant::now());
+        clock.observe(1, UnixMillis(10_000), start, start + MS);
+        assert!(clock.observe(1, UnixMillis(5_000), start + 1_000 * MS, start + 1_002 * MS));
+        assert_eq!(clock.now(start + 1_002 * MS), Some(UnixMillis(5_000)));
+    }
+}

@@ -1,0 +1,134 @@
+//! All lane threads of a process, and what they share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+use rdkafka::error::KafkaError;
+
+use super::driver::{self, Plan, Shared, Status};
+use super::{BrokerClock, Connection, Delivery, Lookup, Probe, Trim};
+use crate::engine::Setup;
+use crate::telemetry::LaneFigures;
+
+/// What a processor is made from.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How to reach the brokers.
+    pub connection: Connection,
+    /// The namespace, which is the group.
+    pub namespace: String,
+    /// This process's name.
+    pub instance: String,
+    /// Tells this start from the one before.
+    pub boot: String,
+    /// What every engine is given.
+    pub setup: Arc<Setup>,
+    /// Exactly or at least once.
+    pub delivery: Delivery,
+    /// How many lane threads.
+    pub threads: usize,
+    /// `session.timeout.ms`.
+    pub session_timeout: Duration,
+    /// `transaction.timeout.ms`.
+    pub transaction_timeout: Duration,
+    /// How long a stop may take to finish what has begun.
+    pub drain: Duration,
+    /// A broker inside the process (the demo).
+    pub embedded: bool,
+}
+
+/// The lane threads of a process, running.
+#[derive(Debug)]
+pub struct Processor {
+    stop: Arc<AtomicBool>,
+    statuses: Vec<Arc<Status>>,
+    ended: Receiver<Result<(), driver::Error>>,
+    clock: Arc<BrokerClock>,
+    _probe: Option<Probe>,
+}
+
+impl Processor {
+    /// Starts the lane threads; they join the group once the brokers' time is known.
+    ///
+    /// # Errors
+    /// A client could not be made: the configuration is wrong. Nothing runs then.
+    pub fn start(settings: &Settings) -> Result<Self, KafkaError> {
+        let Settings { connection, embedded, .. } = settings;
+        let clock = Arc::new(if *embedded { BrokerClock::local() } else { BrokerClock::new() });
+        let meta = format!("{}.meta", settings.namespace);
+        let probe = if *embedded {
+            None
+        } else {
+            Some(Probe::start(connection, meta, Arc::clone(&clock))?)
+        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let shared = Shared {
+            clock: Arc::clone(&clock),
+            lookup: Lookup::start(connection, *embedded)?,
+            trim: if *embedded { None } else { Some(Trim::start(connection)?) },
+            stop: Arc::clone(&stop),
+            drain: settings.drain,
+        };
+        let figures = Arc::new(LaneFigures::new(
+            settings.setup.topics.ladder.tiers().iter().map(|tier| tier.hold),
+        ));
+        let (end, ended) = crossbeam_channel::unbounded();
+        let mut statuses = Vec::with_capacity(settings.threads);
+        for thread in 0..settings.threads {
+            let status = Arc::new(Status::default());
+            statuses.push(Arc::clone(&status));
+            let (shared, figures, end) = (shared.clone(), Arc::clone(&figures), end.clone());
+            let plan = Plan {
+                connection: connection.clone(),
+                namespace: settings.namespace.clone(),
+                instance: settings.instance.clone(),
+                thread,
+                boot: settings.boot.clone(),
+                setup: Arc::clone(&settings.setup),
+                delivery: settings.delivery,
+                session_timeout: settings.session_timeout,
+                transaction_timeout: settings.transaction_timeout,
+                embedded: *embedded,
+            };
+            std::thread::Builder::new()
+                .name(format!("wc-lanes-{thread}"))
+                .spawn(move || {
+                    while shared.clock.now(Instant::now()).is_none() {
+                        if shared.stop.load(Ordering::Relaxed) {
+                            let _ = end.send(Ok(()));
+                            return;
+                        }
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                    let _ = end.send(driver::run(&plan, &shared, &figures, &status));
+                })
+                .map_err(|_| KafkaError::Canceled)?;
+        }
+        Ok(Self { stop, statuses, ended, clock, _probe: probe })
+    }
+
+    /// What each thread is doing.
+    #[must_use]
+    pub fn statuses(&self) -> &[Arc<Status>] {
+        &self.statuses
+    }
+
+    /// Whether the brokers' time is known: it is once they have answered.
+    #[must_use]
+    pub fn has_time(&self) -> bool {
+        self.clock.now(Instant::now()).is_some()
+    }
+
+    /// One message for each thread that has ended, with why it did.
+    #[must_use]
+    pub fn ended(&self) -> &Receiver<Result<(), driver::Error>> {
+        &self.ended
+    }
+
+    /// Tells every thread to finish what has begun and leave; [`ended`](Self::ended) says when.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}

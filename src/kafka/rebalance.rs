@@ -1,0 +1,297 @@
+//! Takes lanes over and lets them go, inside librdkafka's rebalance callback.
+//!
+//! The broker fences old generations, not ownership (core notes 2): whoever reads the group metadata just before a
+//! commit can commit for partitions that are another member's. So the metadata is taken with the assignment and
+//! goes with every batch of it, and whatever was pending of revoked lanes is dropped before they are let go.
+//!
+//! # Invariants
+//! 1. Every partition is given its offset explicitly: what is committed, else the log's start; `auto.offset.reset`
+//!    is `error`.
+//! 2. A transaction that is on its way is waited for before the lanes are acknowledged as revoked, for a bounded time.
+//! 3. Committed offsets are fetched only after an earlier transaction of ours is decided (`Committer::ready`) and only
+//!    stable ones (`isolation.level=read_committed` asks for those), so that nothing is read twice.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientContext;
+use rdkafka::consumer::{
+    BaseConsumer, CommitMode, Consumer as _, ConsumerContext, ConsumerGroupMetadata,
+};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+use rdkafka::types::RDKafkaRespErr;
+
+use super::committer::{Committer, offsets_of};
+use crate::engine::{Lane, Offset, Source, Start, TopicId};
+use crate::telemetry;
+
+/// How long a revoke waits for what is on its way; well below the session and the transaction timeout.
+const SETTLE: Duration = Duration::from_secs(5);
+/// How long taking over may take: a dead member's transaction is decided after its timeout (15 s) plus the
+/// coordinator's next look (10 s).
+const TAKE_OVER: Duration = Duration::from_secs(40);
+/// One attempt of it.
+const ATTEMPT: Duration = Duration::from_secs(10);
+
+/// What happened in a callback, for the lane thread.
+pub(super) enum Event {
+    /// Lanes came, and where they start.
+    Assigned(Vec<Start>, Arc<ConsumerGroupMetadata>),
+    /// All lanes went.
+    Revoked,
+    /// Taking over failed; the consumer is to be made anew.
+    Failed(Error),
+}
+
+/// Why lanes could not be taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Kafka did not answer in time, or said no. Trying again helps.
+    #[error("could not take over {partitions} partitions: {what}")]
+    TakeOver {
+        /// How many.
+        partitions: usize,
+        /// Which step.
+        what: &'static str,
+        /// What Kafka said.
+        #[source]
+        source: KafkaError,
+    },
+    /// There is no producer to take over with.
+    #[error("could not take over {partitions} partitions: {why}")]
+    Producer {
+        /// How many.
+        partitions: usize,
+        /// Why there is none.
+        why: String,
+        /// Trying again is of no use.
+        fatal: bool,
+    },
+    /// Another live process uses the same name: one of the two must go, and it is this one.
+    #[error(
+        "instance {instance} is in use by another live member of group {group} ({host}); give this one another \
+         --instance or --data-dir"
+    )]
+    NameInUse {
+        /// The name.
+        instance: String,
+        /// The group.
+        group: String,
+        /// Where the other is.
+        host: String,
+    },
+}
+
+/// Names that taking over needs.
+#[derive(Clone, Debug)]
+pub(super) struct Who {
+    pub(super) group: String,
+    pub(super) instance: String,
+    /// `client.id` of this consumer: names instance, thread and start.
+    pub(super) client_id: String,
+    /// The part of it that names the instance and the thread, however often it was started.
+    pub(super) slot: String,
+    /// Names of the lane topics, by [`TopicId`].
+    pub(super) lanes: Vec<Arc<str>>,
+    /// The embedded broker knows no groups to describe.
+    pub(super) embedded: bool,
+}
+
+/// The consumer's context.
+pub(super) struct Context {
+    pub(super) who: Who,
+    pub(super) committer: Arc<Committer>,
+    events: Mutex<Vec<Event>>,
+    /// A position was outside of its log: the next take-over compares every one with its log's ends.
+    ends: AtomicBool,
+}
+
+impl Context {
+    pub(super) fn new(who: Who, committer: Arc<Committer>) -> Self {
+        Self { who, committer, events: Mutex::default(), ends: AtomicBool::new(false) }
+    }
+
+    /// Has the next take-over look for positions outside of their logs.
+    pub(super) fn look_at_ends(&self) {
+        self.ends.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn events(&self) -> Vec<Event> {
+        std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn push(&self, event: Event) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
+
+    /// Lets everything go: waits for what is on its way, commits what is acknowledged.
+    pub(super) fn let_go(&self, consumer: &BaseConsumer<Self>) {
+        if !self.committer.settle(SETTLE) {
+            tracing::warn!(
+                "a batch is still on its way while its lanes are revoked; its generation is fenced"
+            );
+        }
+        self.commit(consumer, CommitMode::Sync);
+    }
+
+    /// Commits what is acknowledged and not committed yet (`at_least_once`).
+    pub(super) fn commit(&self, consumer: &BaseConsumer<Self>, mode: CommitMode) {
+        let commits = self.committer.take_commits();
+        if commits.is_empty() {
+            return;
+        }
+        let committed =
+            offsets_of(&commits, &self.who.lanes).and_then(|list| consumer.commit(&list, mode));
+        if let Err(error) = committed {
+            tracing::warn!(%error, partitions = commits.len(), "could not commit; what was delivered since is delivered again");
+        }
+    }
+
+    /// Finds where every partition starts, and assigns them there.
+    pub(super) fn take_over(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        partitions: &TopicPartitionList,
+    ) -> Result<(Vec<Start>, Arc<ConsumerGroupMetadata>), Error> {
+        let count = partitions.count();
+        let failed = |what| move |source| Error::TakeOver { partitions: count, what, source };
+        self.alone(consumer)?;
+        self.committer.drop_commits();
+        if let Err(not_ready) = self.committer.ready(TAKE_OVER) {
+            let fatal = not_ready.fatal;
+            return Err(Error::Producer { partitions: count, why: not_ready.to_string(), fatal });
+        }
+        let deadline = Instant::now() + TAKE_OVER;
+        let committed = loop {
+            match consumer.committed_offsets(partitions.clone(), ATTEMPT) {
+                Ok(committed) => break committed,
+                Err(error) if Instant::now() < deadline => {
+                    tracing::info!(%error, "committed offsets are not stable yet");
+                }
+                Err(error) => return Err(failed("committed offsets")(error)),
+            }
+        };
+        let ends = self.ends.swap(false, Ordering::Relaxed);
+        let mut starts = Vec::with_capacity(count);
+        let mut list = TopicPartitionList::with_capacity(count);
+        for element in committed.elements() {
+            element.error().map_err(failed("committed offsets"))?;
+            let (next, metadata, at) = match element.offset() {
+                At::Offset(next) if ends => {
+                    let (topic, partition) = (element.topic(), element.partition());
+                    let (low, high) = consumer
+                        .fetch_watermarks(topic, partition, ATTEMPT)
+                        .map_err(failed("ends of the log"))?;
+                    let start = next.clamp(low, high);
+                    if start != next {
+                        // What stood between is gone; what is left is delivered, and somebody is told.
+                        tracing::error!(
+                            topic,
+                            partition,
+                            offset = next,
+                            low,
+                            high,
+                            "committed position is outside of the log"
+                        );
+                        telemetry::position_lost(next.abs_diff(start));
+                    }
+                    let metadata = if start == next { element.metadata() } else { "" };
+                    (start, metadata.to_owned(), At::Offset(start))
+                }
+                At::Offset(next) => (next, element.metadata().to_owned(), At::Offset(next)),
+                // Never committed: a lane that was never started.
+                _ => (0, String::new(), At::Beginning),
+            };
+            list.add_partition_offset(element.topic(), element.partition(), at)
+                .map_err(failed("start offsets"))?;
+            let topic = self.who.lanes.iter().position(|name| **name == *element.topic());
+            let lane = u16::try_from(element.partition()).ok();
+            if let (Some(topic), Some(lane)) = (topic, lane) {
+                let source = Source { topic: TopicId(topic as u16), lane: Lane(lane) };
+                starts.push(Start { source, next: Offset(next), metadata });
+            }
+        }
+        let group =
+            consumer.group_metadata().ok_or(KafkaError::Canceled).map_err(failed("group"))?;
+        consumer.assign(&list).map_err(failed("assign"))?;
+        // A pause survives a revoke and an assign in librdkafka (1849, 5113): begin with none.
+        consumer.resume(&list).map_err(failed("resume"))?;
+        Ok((starts, Arc::new(group)))
+    }
+
+    /// Refuses to run beside a live member of the same name: both would fence each other for ever. Once an assignment
+    /// is here, a dead namesake has left the group already.
+    fn alone(&self, consumer: &BaseConsumer<Self>) -> Result<(), Error> {
+        if self.who.embedded {
+            return Ok(());
+        }
+        let list = match consumer.fetch_group_list(Some(&self.who.group), ATTEMPT) {
+            Ok(list) => list,
+            Err(error) => {
+                tracing::warn!(%error, "could not list the group's members; their names are not checked");
+                return Ok(());
+            }
+        };
+        let other = list.groups().iter().flat_map(|group| group.members()).find(|member| {
+            member.client_id() != self.who.client_id
+                && member.client_id().starts_with(&self.who.slot)
+        });
+        match other {
+            None => Ok(()),
+            Some(member) => Err(Error::NameInUse {
+                instance: self.who.instance.clone(),
+                group: self.who.group.clone(),
+                host: member.client_host().to_owned(),
+            }),
+        }
+    }
+}
+
+impl ClientContext for Context {
+    fn error(&self, error: KafkaError, reason: &str) {
+        match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown) => {
+                tracing::info!(%error, reason, "consumer lost a broker");
+            }
+            _ => tracing::warn!(%error, reason, "consumer"),
+        }
+    }
+}
+
+impl ConsumerContext for Context {
+    fn rebalance(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        event: RDKafkaRespErr,
+        partitions: &mut TopicPartitionList,
+    ) {
+        if event == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
+            tracing::info!(partitions = partitions.count(), "assigned");
+            if partitions.count() == 0 {
+                // More members than lanes: a spare.
+                let _ = consumer.unassign();
+                return self.push(Event::Revoked);
+            }
+            match self.take_over(consumer, partitions) {
+                Ok((starts, group)) => self.push(Event::Assigned(starts, group)),
+                Err(error) => {
+                    let _ = consumer.unassign();
+                    self.push(Event::Failed(error));
+                }
+            }
+        } else {
+            tracing::info!(
+                partitions = partitions.count(),
+                lost = consumer.assignment_lost(),
+                "revoked"
+            );
+            self.let_go(consumer);
+            if let Err(error) = consumer.unassign() {
+                tracing::warn!(%error, "could not let the lanes go");
+            }
+            self.push(Event::Revoked);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Finds out about targets, on a thread of its own: does the topic exist, how many partitions, how large a record.
+//!
+//! Asked before anything is produced: an unknown topic would stall a whole transaction for 30 s (faults 0.6). A
+//! consumer's client is used for it, since a producer's question may create the topic it asks for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender};
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+
+use super::Connection;
+use crate::engine::Target;
+
+/// How long one question may take.
+const ASK: Duration = Duration::from_secs(5);
+/// Kafka's own default of `max.message.bytes`, for brokers that do not tell (the embedded one).
+const RECORD_BYTES_MAX: u64 = 1_048_588;
+
+/// A question: which topic, and who wants to know.
+type Question = (Arc<str>, Sender<(Arc<str>, Target)>);
+
+/// Handle on the asking thread; it ends when the last handle is dropped.
+#[derive(Clone, Debug)]
+pub struct Lookup {
+    questions: Sender<Question>,
+    record_bytes_least: Arc<AtomicUsize>,
+}
+
+impl Lookup {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The clients could not be made: the configuration is wrong.
+    pub fn start(connection: &Connection, embedded: bool) -> Result<Self, KafkaError> {
+        let (questions, inbox) = crossbeam_channel::unbounded();
+        let mut config = connection.client("waterclock-targets");
+        config.set("allow.auto.create.topics", "false");
+        let consumer: BaseConsumer = config.create()?;
+        let admin: AdminClient<DefaultClientContext> =
+            connection.client("waterclock-targets").create()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .map_err(|_| KafkaError::Canceled)?;
+        let record_bytes_least = Arc::new(AtomicUsize::new(usize::MAX));
+        let least = Arc::clone(&record_bytes_least);
+        std::thread::Builder::new()
+            .name("wc-targets".into())
+            .spawn(move || {
+                answer(&inbox, &consumer, (!embedded).then_some(&admin), &runtime, &least)
+            })
+            .map_err(|_| KafkaError::Canceled)?;
+        Ok(Self { questions, record_bytes_least })
+    }
+
+    /// The least `max.message.bytes` of all targets asked about.
+    #[must_use]
+    pub fn record_bytes_least(&self) -> &Arc<AtomicUsize> {
+        &self.record_bytes_least
+    }
+
+    /// Asks about a topic; the answer comes by `reply`, however long it takes.
+    pub fn ask(&self, topic: Arc<str>, reply: Sender<(Arc<str>, Target)>) {
+        let _ = self.questions.send((topic, reply));
+    }
+}
+
+fn answer(
+    inbox: &Receiver<Question>,
+    consumer: &BaseConsumer,
+    admin: Option<&AdminClient<DefaultClientContext>>,
+    runtime: &tokio::runtime::Runtime,
+    least: &AtomicUsize,
+) {
+    let mut again: Vec<Question> = Vec::new();
+    loop {
+        // Questions without an answer are asked again, but new ones first.
+        let next = if again.is_empty() {
+            inbox.recv().ok()
+        } else {
+            match inbox.recv_timeout(Duration::from_millis(500)) {
+                Ok(question) => Some(question),
+                Err(crossbeam_channel::RecvTimeoutError::Timeout) => again.pop(),
+                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => None,
+            }
+        };
+        let Some((topic, reply)) = next else { return };
+        match look(consumer, admin, runtime, &topic) {
+            Ok(target) => {
+                if let Target::Found { record_bytes_max, .. } = target {
+                    // Before the answer: the first batch with a record for it has to know.
+                    least.fetch_min(
+                        usize::try_from(record_bytes_max).unwrap_or(usize::MAX),
+                        Ordering::SeqCst,
+                    );
+                }
+                let _ = reply.send((topic, target));
+            }
+            Err(error) => {
+                tracing::warn!(%error, topic = &*topic, "could not find out about a target, asking again");
+                again.push((topic, reply));
+            }
+        }
+    }
+}
+
+fn look(
+    consumer: &BaseConsumer,
+    admin: Option<&AdminClient<DefaultClientContext>>,
+    runtime: &tokio::runtime::Runtime,
+    topic: &str,
+) -> Result<Target, KafkaError> {
+    let metadata = consumer.fetch_metadata(Some(topic), ASK)?;
+    let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
+        return Ok(Target::Missing);
+    };
+    match found.error().map(RDKafkaErrorCode::from) {
+        None => {}
+        Some(
+            RDKafkaErrorCode::UnknownTopicOrPartition
+            | RDKafkaErrorCode::UnknownTopic
+            | RDKafkaErrorCode::InvalidTopic,
+        ) => return Ok(Target::Missing),
+        Some(code) => return Err(KafkaError::MetadataFetch(code)),
+    }
+    let partitions = found.partitions().len() as i32;
+    if partitions == 0 {
+        return Ok(Target::Missing);
+    }
+    let record_bytes_max = match admin {
+        None => RECORD_BYTES_MAX,
+        Some(admin) => runtime.block_on(record_bytes_max(admin, topic))?,
+    };
+    Ok(Target::Found { partitions, record_bytes_max })
+}
+
+/// `max.message.bytes` of a topic; without the right to ask, Kafka's default.
+async fn record_bytes_max(
+    admin: &AdminClient<DefaultClientContext>,
+    topic: &str,
+) -> Result<u64, KafkaError> {
+    let options = AdminOptions::new().request_timeout(Some(ASK));
+    let resources = [ResourceSpecifier::Topic(topic)];
+    let answers = admin.describe_configs(&resources, &options).await?;
+    let told = answers.into_iter().next().and_then(Result::ok).and_then(|resource| {
+        resource.get("max.message.bytes").and_then(|entry| entry.value.as_ref()?.parse().ok())
+    });
+    Ok(told.unwrap_or(RECORD_BYTES_MAX))
+}
