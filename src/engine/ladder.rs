@@ -9,12 +9,20 @@
 //! 2. A tier that is being drained is read, and never picked.
 //! 3. [`Ladder::hops_max`] bounds the hops of every delay, also when time is lost between them.
 //!
+//! A record written to a tier of hold `h` at `a` is let go at `a + h - lead`; a pick with `r` left is made only if
+//! `h - lead + lead / 2 <= r`.
+//!
 //! What it does not do: it knows no topics and no partitions, and no record.
+
+mod plan;
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::Millis;
+use super::header::duration;
+
+pub use plan::{Delays, Figures, figures, propose};
 
 /// Lead of a tier unless configured otherwise; a tier of a shorter hold has half its hold.
 pub const LEAD_MAX: Millis = Millis(2_000);
@@ -35,6 +43,12 @@ pub struct Tier {
 }
 
 impl Tier {
+    /// A tier of this hold; its lead is `lead_max`, or half its hold if that is shorter.
+    #[must_use]
+    pub fn new(hold: Millis, lead_max: Millis, open: bool) -> Self {
+        Self { hold, lead: lead_max.min(hold.half()), open }
+    }
+
     /// How long after its append the head is let go.
     #[must_use]
     pub fn wait(&self) -> Millis {
@@ -132,6 +146,9 @@ pub enum LadderError {
     /// Longer than any delay may be.
     #[error("hold {0} is longer than {HOLD_MAX}")]
     TooLong(Millis),
+    /// Shorter than a person may ask for.
+    #[error("hold {0} is shorter than {HOLD_MIN}")]
+    TooShort(Millis),
     /// Too many topics.
     #[error("{0} tiers are more than {TIERS_MAX}")]
     TooMany(usize),
@@ -161,6 +178,30 @@ pub enum LadderError {
     NotAHold(String),
 }
 
+/// Shortest hold that a person may ask for: commits and fetches take too much of a shorter one.
+pub const HOLD_MIN: Millis = Millis::SECOND;
+
+/// Reads the name of a preset, or a list of holds like `1s,30s,5m`, into ascending holds.
+///
+/// # Errors
+/// Names the entry that is no hold; what the list lacks to be a ladder, [`Ladder::new`] says.
+pub fn holds(text: &str) -> Result<Vec<Millis>, LadderError> {
+    if let Ok(preset) = text.parse::<Preset>() {
+        return Ok(preset.holds());
+    }
+    if !text.starts_with(|first: char| first.is_ascii_digit()) {
+        return Err(LadderError::Unknown(text.to_owned()));
+    }
+    let hold = |entry: &str| match duration(entry.trim()) {
+        Ok(hold) if hold < HOLD_MIN => Err(LadderError::TooShort(hold)),
+        Ok(hold) => Ok(hold),
+        Err(_) => Err(LadderError::NotAHold(entry.trim().to_owned())),
+    };
+    let mut holds = text.split(',').map(hold).collect::<Result<Vec<_>, _>>()?;
+    holds.sort_unstable();
+    Ok(holds)
+}
+
 /// Tiers in the order of their holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ladder {
@@ -185,7 +226,7 @@ impl Ladder {
         if holds.len() + draining.len() > TIERS_MAX {
             return Err(LadderError::TooMany(holds.len() + draining.len()));
         }
-        let tier = |hold: Millis, open| Tier { hold, lead: lead_max.min(hold.half()), open };
+        let tier = |hold, open| Tier::new(hold, lead_max, open);
         let mut tiers: Vec<Tier> = holds.iter().map(|&hold| tier(hold, true)).collect();
         tiers.extend(draining.iter().map(|&hold| tier(hold, false)));
         tiers.sort_by_key(|tier| tier.hold);
@@ -321,3 +362,6 @@ pub struct Leg {
     /// What remains of the delay afterwards.
     pub remaining: Millis,
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,5 @@
 //! Topics and what is in force, on a real Kafka: made, read back, refused, drained.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::time::{Duration, Instant};
 
