@@ -1,3 +1,178 @@
-//! stub until cli lands
+//! The composition root: builds the rooms, wires them, runs them, stops them in order.
+//!
+//! # Invariants
+//! 1. Nothing here decides about a record.
+//! 2. Whatever is started here has been told to end when [`run`] returns, and was given the configured drain for it.
+//! 3. Signals are the caller's matter: a service that embeds us has its own.
+
+mod health;
 pub mod instance;
 pub mod lanes;
+
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use crate::api;
+use crate::config::{Config, MAIN_INTAKE};
+use crate::kafka::{Processor, driver};
+use crate::telemetry::{self, Figures};
+
+use health::Health;
+use instance::Instance;
+
+/// How often what was recorded is moved into the histograms' buckets, so that it does not pile up between scrapes.
+const TIDY_EVERY: Duration = Duration::from_secs(5);
+/// What the lane threads are given beyond the drain, to leave the group.
+const LEAVE_MAX: Duration = Duration::from_secs(1);
+
+/// Why the process could not run, or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Nothing has started; choose another address.
+    #[error("could not listen on {address} (http)")]
+    Listen {
+        /// As configured, or the free port of 127.0.0.1 that was asked for.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// No lane thread runs; the source says what to do.
+    #[error("could not start")]
+    Start(#[from] lanes::Error),
+    /// A lane thread cannot go on, and all were stopped. What was in flight is taken over by others.
+    #[error("a lane thread cannot go on")]
+    Lanes(#[from] driver::Error),
+    /// A lane thread ended by a mistake of ours; the log has more. What was in flight is taken over by others.
+    #[error("a lane thread ended without a word")]
+    Died,
+}
+
+/// Runs until `stop` resolves; then takes no new work, drains, commits and leaves.
+///
+/// # Errors
+/// See [`Error`]; what was started has been stopped again.
+pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
+    let figures = telemetry::install()
+        .inspect_err(|error| tracing::warn!(%error, "this process shows no metrics of ours"))
+        .ok();
+    let address = config.http.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 0).into());
+    let refused = |source| Error::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(refused)?;
+    tracing::info!(address = %listener.local_addr().map_err(refused)?, "health and metrics");
+    if config.allow(MAIN_INTAKE).is_ok_and(|allow| allow.is_open()) {
+        tracing::warn!(
+            "allow is not set: whoever may write a delay may have it delivered to any topic"
+        );
+    }
+
+    let (stopping, _) = watch::channel(());
+    let health = Arc::new(Health::new(figures.clone()));
+    let status = Arc::clone(&health) as Arc<dyn api::Status>;
+    let serving = tokio::spawn(api::serve(listener, status, closed(&stopping)));
+    let tidying = tokio::spawn(tidy(figures, closed(&stopping)));
+
+    let ended = lanes(config, &health, stop).await;
+
+    // Health stays visible while the lanes drain.
+    drop(stopping);
+    let _ = tokio::join!(serving, tidying);
+    ended.inspect(|()| tracing::info!("stopped"))
+}
+
+/// Starts the lane threads, and waits until they have ended: told to by `stop`, or by themselves.
+async fn lanes(
+    config: Config,
+    health: &Health,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let mut stop = pin!(stop);
+    let (threads, drain) = (config.threads, Duration::from_millis(config.drain.0) + LEAVE_MAX);
+    let mut starting = spawn_blocking(move || lanes::start(&config));
+    let started = tokio::select! {
+        started = &mut starting => started,
+        () = &mut stop => {
+            // What it asks Kafka cannot be interrupted; nothing has been read yet.
+            return match tokio::time::timeout(drain, starting).await {
+                Ok(Ok(Ok((processor, instance)))) => {
+                    processor.stop();
+                    let processor = Arc::new(processor);
+                    drained(drain, watch_threads(processor, instance, threads)).await
+                }
+                _ => Ok(()),
+            };
+        }
+    };
+    let (processor, instance) = started.map_err(|_| Error::Died)??;
+    let processor = Arc::new(processor);
+    health.started(Arc::clone(&processor));
+    let mut running = watch_threads(Arc::clone(&processor), instance, threads);
+    tokio::select! {
+        ended = &mut running => return ended.unwrap_or(Err(Error::Died)),
+        () = &mut stop => {}
+    }
+    tracing::info!("stopping");
+    processor.stop();
+    drained(drain, running).await
+}
+
+/// Waits for every lane thread's end; the first that cannot go on stops the others.
+///
+/// The instance's name is held until then, so that nobody takes it while a thread still uses it.
+fn watch_threads(
+    processor: Arc<Processor>,
+    instance: Instance,
+    threads: u16,
+) -> JoinHandle<Result<(), Error>> {
+    spawn_blocking(move || {
+        let mut first = Ok(());
+        for _ in 0..threads {
+            let ended = match processor.ended().recv() {
+                Ok(ended) => ended.map_err(Error::from),
+                Err(_) => Err(Error::Died),
+            };
+            if ended.is_err() {
+                processor.stop();
+                first = first.and(ended);
+            }
+        }
+        drop(instance);
+        first
+    })
+}
+
+async fn drained(drain: Duration, running: JoinHandle<Result<(), Error>>) -> Result<(), Error> {
+    match tokio::time::timeout(drain, running).await {
+        Ok(ended) => ended.unwrap_or(Err(Error::Died)),
+        Err(_) => {
+            tracing::warn!("the drain took too long; what is left is taken over by others");
+            Ok(())
+        }
+    }
+}
+
+/// Resolves when the sender is dropped.
+fn closed(stopping: &watch::Sender<()>) -> impl Future<Output = ()> + use<> {
+    let mut stopped = stopping.subscribe();
+    async move { while stopped.changed().await.is_ok() {} }
+}
+
+async fn tidy(figures: Option<Figures>, stop: impl Future<Output = ()>) {
+    let Some(figures) = figures else { return };
+    let every = async {
+        let mut ticks = tokio::time::interval(TIDY_EVERY);
+        loop {
+            ticks.tick().await;
+            figures.tidy();
+        }
+    };
+    tokio::select! { () = every => {}, () = stop => {} }
+}

@@ -54,7 +54,7 @@ pub struct Config {
     /// may have the same.
     ///
     /// Default: not set; made up at the first start and kept in the data directory.
-    /// Range: letters, digits, `.`, `_`, `-`; at most 100 bytes.
+    /// Range: letters, digits, `.`, `_`, `-`; at most 64 bytes.
     pub instance: Option<String>,
 
     /// Address to serve health and metrics on. Port 0 takes a free one.

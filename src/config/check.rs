@@ -45,7 +45,9 @@ pub(super) const RANGES: [(&str, Range); 11] = [
 const ALLOW_MAX: usize = 1000;
 /// Most intake topics: a lane has a partition of each.
 const INTAKES_MAX: usize = 32;
-/// Longest namespace, intake or instance name, so that what is built from them stays below Kafka's limit.
+/// Longest instance name, as in the data directory.
+const INSTANCE_BYTES_MAX: usize = 64;
+/// Longest namespace or name of an intake, so that what is built from them stays below Kafka's limit.
 const NAME_BYTES_MAX: usize = 100;
 
 /// The range of a key, or `None` if it is not a number.
@@ -110,11 +112,15 @@ impl Faults {
                 ),
             );
         }
-        if let Some(instance) = config.instance.as_ref().filter(|name| !is_name(name)) {
+        if let Some(instance) = config
+            .instance
+            .as_ref()
+            .filter(|name| !is_name(name) || name.len() > INSTANCE_BYTES_MAX)
+        {
             self.say(
                 "instance",
                 format!("{instance:?}"),
-                format!("letters, digits, '.', '_', '-'; 1 to {NAME_BYTES_MAX} bytes"),
+                format!("letters, digits, '.', '_', '-'; 1 to {INSTANCE_BYTES_MAX} bytes"),
             );
         }
     }

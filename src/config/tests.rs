@@ -145,7 +145,7 @@ fn each_wrong_value_is_named_with_its_range() {
         ("number for text",                  "brokers = 5",                             ["brokers", "5", "string"]),
         ("a slash",                          "namespace = \"a/b\"",                     ["namespace", "a/b", "letters"]),
         ("like Kafka's own topics",          "namespace = \"__x\"",                     ["namespace", "__x", "a letter or digit"]),
-        ("too long",                         "instance = \"\"",                         ["instance", "\"\"", "100 bytes"]),
+        ("too long",                         "instance = \"\"",                         ["instance", "\"\"", "64 bytes"]),
         ("a name, not an address",           "http = \"localhost:80\"",                 ["http", "localhost:80", "an IP address and a port"]),
         ("no thread",                        "threads = 0",                             ["threads", "0", "1 to 64"]),
         ("too many",                         "threads = 65",                            ["threads", "65", "1 to 64"]),

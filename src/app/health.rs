@@ -1,0 +1,115 @@
+//! What the lane threads say of themselves, as health tells it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use crate::api::{Report, Status};
+use crate::kafka::Processor;
+use crate::telemetry::Figures;
+
+/// Health of this process; filled in when the lane threads have started.
+pub(super) struct Health {
+    figures: Option<Figures>,
+    processor: OnceLock<Arc<Processor>>,
+}
+
+impl Health {
+    pub(super) fn new(figures: Option<Figures>) -> Self {
+        Self { figures, processor: OnceLock::new() }
+    }
+
+    pub(super) fn started(&self, processor: Arc<Processor>) {
+        // There is one start in a run.
+        let _ = self.processor.set(processor);
+    }
+}
+
+impl Status for Health {
+    fn live(&self) -> Report {
+        // A lane thread that cannot go on ends the process; one that can begins anew by itself.
+        Report { ok: true, reasons: vec!["the process answers".to_owned()] }
+    }
+
+    fn ready(&self) -> Report {
+        let Some(processor) = self.processor.get() else {
+            return no("the topics are being checked".to_owned());
+        };
+        if !processor.has_time() {
+            return no("the brokers' time is not known yet".to_owned());
+        }
+        let views = processor.statuses().iter().map(|status| View {
+            trouble: status.trouble(),
+            joined: status.joined.load(Ordering::Relaxed),
+            lanes: status.lanes.load(Ordering::Relaxed),
+        });
+        ready(views)
+    }
+
+    fn metrics(&self) -> String {
+        self.figures.as_ref().map(Figures::render).unwrap_or_default()
+    }
+}
+
+fn no(reason: String) -> Report {
+    Report { ok: false, reasons: vec![reason] }
+}
+
+/// What is known of one lane thread.
+struct View {
+    /// Why it is not working now.
+    trouble: Option<String>,
+    /// It has been told by the group what is its share, be it nothing.
+    joined: bool,
+    lanes: usize,
+}
+
+/// Whether every thread owns lanes or is a spare of the group.
+fn ready(views: impl Iterator<Item = View>) -> Report {
+    let (mut ok, mut reasons) = (true, Vec::new());
+    for (n, View { trouble, joined, lanes }) in views.enumerate() {
+        let (good, reason) = match (trouble, joined, lanes) {
+            (Some(trouble), _, _) => (false, format!("thread {n}: {trouble}")),
+            (None, false, _) => (false, format!("thread {n} waits for the group's assignment")),
+            (None, true, 0) => (true, format!("thread {n} is a spare: there are not more lanes")),
+            (None, true, lanes) => (true, format!("thread {n} owns {lanes} lanes")),
+        };
+        ok &= good;
+        reasons.push(reason);
+    }
+    Report { ok, reasons }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_ready_when_every_thread_owns_lanes_or_is_a_spare() {
+        let view = |trouble: Option<&str>, joined, lanes| View {
+            trouble: trouble.map(str::to_owned),
+            joined,
+            lanes,
+        };
+        #[rustfmt::skip]
+        let cases = [
+            ("both start",         [view(None, false, 0), view(None, false, 0)],         false),
+            ("one still starts",   [view(None, true, 6),  view(None, false, 0)],         false),
+            ("one is a spare",     [view(None, true, 6),  view(None, true, 0)],          true),
+            ("both own",           [view(None, true, 3),  view(None, true, 3)],          true),
+            ("idle, but known",    [view(None, true, 0),  view(None, true, 0)],          true),
+            ("one has trouble",    [view(None, true, 3),  view(Some("no"), true, 3)],    false),
+        ];
+        for (why, views, want) in cases {
+            let report = ready(views.into_iter());
+            assert_eq!((report.ok, report.reasons.len()), (want, 2), "{why}: {report:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_whose_lane_threads_have_not_started_is_alive_and_not_ready() {
+        let health = Health::new(None);
+        assert!(health.live().ok);
+        let ready = health.ready();
+        assert_eq!((ready.ok, ready.reasons.len()), (false, 1));
+    }
+}

@@ -1,0 +1,117 @@
+//! Why a command failed, and how that is told.
+
+use std::error::Error;
+use std::fmt::Write as _;
+
+use serde_json::json;
+
+use super::Exit;
+use crate::config::{ConfigErrors, Invalid, Origin};
+
+/// What a subcommand gives back.
+pub type Outcome = Result<Exit, Failure>;
+
+/// Why a command failed, with its exit code.
+#[derive(Debug)]
+pub struct Failure {
+    exit: Exit,
+    cause: Cause,
+}
+
+#[derive(Debug)]
+enum Cause {
+    Configuration(ConfigErrors),
+    Other(Box<dyn Error + Send + Sync>),
+}
+
+impl Failure {
+    /// A failure with an error of the room that it happened in; its sources are told, too.
+    pub fn new(exit: Exit, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { exit, cause: Cause::Other(error.into()) }
+    }
+
+    /// A configuration that is wrong.
+    #[must_use]
+    pub fn configuration(errors: ConfigErrors) -> Self {
+        Self { exit: Exit::Configuration, cause: Cause::Configuration(errors) }
+    }
+
+    /// The code to end with.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// Writes it to standard error: `error: what: because`, or one JSON object.
+    pub fn report(&self, json: bool) {
+        let text = if json { format!("{}\n", self.as_json()) } else { self.as_text() };
+        // If nobody reads standard error, the exit code is all that is left.
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+    }
+
+    fn as_text(&self) -> String {
+        match &self.cause {
+            Cause::Configuration(ConfigErrors(all)) => {
+                all.iter().fold(String::new(), |mut text, invalid| {
+                    let _ = writeln!(text, "error: configuration: {invalid}");
+                    text
+                })
+            }
+            Cause::Other(error) => format!("error: {}\n", chain(error.as_ref()).join(": ")),
+        }
+    }
+
+    fn as_json(&self) -> serde_json::Value {
+        let exit = self.exit as u8;
+        match &self.cause {
+            Cause::Configuration(ConfigErrors(all)) => {
+                let invalid: Vec<_> = all.iter().map(invalid).collect();
+                json!({ "error": "configuration", "exit": exit, "invalid": invalid })
+            }
+            Cause::Other(error) => {
+                let chain = chain(error.as_ref());
+                json!({ "error": chain[0], "because": chain[1..], "exit": exit })
+            }
+        }
+    }
+}
+
+fn invalid(Invalid { key, origin, value, want }: &Invalid) -> serde_json::Value {
+    let origin = match origin {
+        Origin::Default => "default".to_owned(),
+        Origin::File(path) => path.display().to_string(),
+        Origin::Environment => "environment".to_owned(),
+        Origin::Flag => "flag".to_owned(),
+    };
+    json!({ "key": key, "origin": origin, "value": value, "want": want })
+}
+
+/// The error and its sources, outermost first.
+fn chain(error: &(dyn Error + 'static)) -> Vec<String> {
+    let (mut told, mut next) = (Vec::new(), Some(error));
+    while let Some(error) = next {
+        told.push(error.to_string());
+        next = error.source();
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("could not pour")]
+    struct Outer(#[source] std::fmt::Error);
+
+    #[test]
+    fn the_report_walks_the_chain_of_causes() {
+        let failure = Failure::new(Exit::Unavailable, Outer(std::fmt::Error));
+        let because = std::fmt::Error.to_string();
+        assert_eq!(failure.as_text(), format!("error: could not pour: {because}\n"));
+        assert_eq!(
+            failure.as_json(),
+            json!({ "error": "could not pour", "because": [because], "exit": 69 })
+        );
+    }
+}

@@ -1,0 +1,154 @@
+//! The command line: one file per subcommand, and what they share.
+//!
+//! Results go to standard output (tables for people, with `--json` one object per line), everything else to
+//! standard error. Exit codes are in [`Exit`].
+//!
+//! A subcommand is a clap `Args` struct with `run(self, &Global) -> Outcome`. It loads the configuration first, so
+//! that what is wrong there stops it before anything connects.
+
+mod dead;
+mod exit;
+mod failure;
+mod output;
+mod run;
+mod send;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+
+pub use exit::Exit;
+pub use failure::{Failure, Outcome};
+
+use crate::app::lanes;
+use crate::config::{Config, LogConfig, LogLevel, Overrides};
+use crate::kafka::Connection;
+use crate::telemetry;
+
+/// Delayed delivery for Apache Kafka: a header in, a record out, on time, exactly once, in order.
+#[derive(Parser)]
+#[command(name = "waterclock", version, max_term_width = 100)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 a finding or a negative answer, 2 usage, 69 Kafka cannot be reached, \
+                        70 internal, 73 data directory or name in use, 78 configuration. See docs/cli.md."
+)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every subcommand takes.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Global {
+    /// Addresses of Kafka, host:port, comma-separated [default: localhost:9092]
+    #[arg(long, global = true, value_name = "LIST")]
+    brokers: Option<String>,
+    /// Prefix of all topics of waterclock, and its consumer group [default: waterclock]
+    #[arg(long, global = true, value_name = "NAME")]
+    namespace: Option<String>,
+    /// File of the configuration, in TOML; see docs/configuration.md
+    #[arg(long, global = true, value_name = "FILE", env = "WATERCLOCK_CONFIG")]
+    config: Option<PathBuf>,
+    /// Prints JSON for programs: one object per line; errors, too
+    #[arg(long, global = true)]
+    json: bool,
+    /// Logs more to standard error; twice, still more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs the service until SIGTERM or SIGINT
+    Run(run::Run),
+    /// Submits one record, to be delivered later
+    Send(send::Send),
+    /// Shows what could not be delivered, and why
+    Dead(dead::Dead),
+    /// Prints completions for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+impl Global {
+    /// Whether results are for programs.
+    #[must_use]
+    pub fn json(&self) -> bool {
+        self.json
+    }
+
+    /// Loads all layers, `flags` above them; `--brokers` and `--namespace` are added here.
+    ///
+    /// # Errors
+    /// Everything that is wrong; [`main`] prints it.
+    pub fn load(&self, flags: Overrides) -> Result<Config, Failure> {
+        let (brokers, namespace) = (self.brokers.clone(), self.namespace.clone());
+        let flags = Overrides { brokers, namespace, ..flags };
+        Config::load(self.config.as_deref(), flags).map_err(Failure::configuration)
+    }
+
+    /// How a short command reaches Kafka; with `-v` it logs what the client does. To be called once.
+    #[must_use]
+    pub fn connection(&self, config: &Config) -> Connection {
+        let level = match self.verbose {
+            // What a short command has to say is its result or its error.
+            0 => None,
+            1 => Some(LogLevel::Info),
+            2 => Some(LogLevel::Debug),
+            _ => Some(LogLevel::Trace),
+        };
+        if let Some(level) = level {
+            // Only a second set-up in one process is refused, and then lines go somewhere already.
+            let _ = telemetry::init_log(&LogConfig { level, ..config.log.clone() });
+        }
+        lanes::connection(config)
+    }
+}
+
+/// The whole program: reads the arguments of this process, does what they say, reports what went wrong.
+#[must_use]
+pub fn main() -> ExitCode {
+    let Cli { global, command } = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are no errors, and go to standard output; a closed pipe is nobody's problem.
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() };
+        }
+    };
+    let json = global.json;
+    let outcome = match command {
+        Command::Run(run) => run.run(&global),
+        Command::Send(send) => send.run(&global),
+        Command::Dead(dead) => dead.run(&global),
+        Command::Completions { shell } => completions(shell),
+    };
+    match outcome {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            failure.report(json);
+            failure.exit().into()
+        }
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "waterclock", &mut script);
+    output::write(&script)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

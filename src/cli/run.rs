@@ -1,0 +1,92 @@
+//! `waterclock run`: the service, until a signal ends it.
+
+use std::time::Duration;
+
+use clap::Args;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::{Exit, Failure, Global, Outcome};
+use crate::app;
+use crate::config::{Config, LogLevel, Overrides};
+use crate::telemetry;
+
+/// Threads for HTTP and for what else may wait; records are the lane threads' matter.
+const RUNTIME_THREADS: usize = 2;
+/// Longest wait for what HTTP may still be doing when all else has ended.
+const RUNTIME_STOP_MAX: Duration = Duration::from_millis(500);
+
+/// Arguments of `run`. Text, so that what is wrong in them is told with everything else that is wrong.
+#[derive(Args)]
+pub(super) struct Run {
+    /// Directory that keeps this instance's name [default: the first free below ./waterclock-data]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// Address of health and metrics [default: a free port on 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    http: Option<String>,
+    /// Regular expression for whole names of topics that may be delivered to; may be given again [default: all]
+    #[arg(long, value_name = "PATTERN")]
+    allow: Vec<String>,
+    /// Lane threads in this process [default: 1]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    threads: Option<String>,
+    /// exactly_once or at_least_once [default: exactly_once]
+    #[arg(long, value_name = "MODE")]
+    delivery: Option<String>,
+}
+
+/// The system refused something that every process may have.
+#[derive(Debug, thiserror::Error)]
+#[error("could not start")]
+struct Unstarted(#[source] std::io::Error);
+
+impl Run {
+    pub(super) fn run(self, global: &Global) -> Outcome {
+        let Self { data_dir, http, allow, threads, delivery } = self;
+        let flags = Overrides { data_dir, http, allow, threads, delivery, ..Overrides::default() };
+        let mut config = global.load(flags)?;
+        config.log.level = config.log.level.max(match global.verbose {
+            0 => LogLevel::Error,
+            1 => LogLevel::Debug,
+            _ => LogLevel::Trace,
+        });
+        // Refused only when somebody in this process logs already.
+        let _ = telemetry::init_log(&config.log);
+        let unstarted = |error| Failure::new(Exit::Internal, Unstarted(error));
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(RUNTIME_THREADS)
+            .enable_all()
+            .build()
+            .map_err(unstarted)?;
+        let ended = runtime.block_on(serve(config));
+        runtime.shutdown_timeout(RUNTIME_STOP_MAX);
+        ended
+    }
+}
+
+async fn serve(config: Config) -> Outcome {
+    let listen = |kind| signal(kind).map_err(|e| Failure::new(Exit::Internal, Unstarted(e)));
+    let (mut terminate, mut interrupt) =
+        (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    let stop = async move {
+        let first = either(&mut terminate, &mut interrupt).await;
+        tracing::info!(signal = first, "told to stop; a second signal ends at once");
+        tokio::spawn(async move {
+            either(&mut terminate, &mut interrupt).await;
+            tracing::warn!("ended by a second signal; what was in flight is taken over by others");
+            std::process::exit(128 + first);
+        });
+    };
+    match app::run(config, stop).await {
+        Ok(()) => Ok(Exit::Ok),
+        Err(error) => Err(Failure::new(Exit::from(&error), error)),
+    }
+}
+
+/// The number of the signal that came first.
+async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> i32 {
+    tokio::select! {
+        _ = terminate.recv() => SignalKind::terminate().as_raw_value(),
+        _ = interrupt.recv() => SignalKind::interrupt().as_raw_value(),
+    }
+}

@@ -1,0 +1,258 @@
+//! `waterclock send`: one record, to be delivered later.
+//!
+//! What the header contract would refuse is refused here, by the same parser, before anything is sent.
+
+use std::io::Read as _;
+
+use clap::Args;
+use serde_json::json;
+
+use super::{Exit, Failure, Global, Outcome, output};
+use crate::config::{Config, IntakeConfig, MAIN_INTAKE, Overrides};
+use crate::engine::header::{self, Action, Code, Directive, Refusal, When};
+use crate::engine::{Record, UnixMillis};
+use crate::kafka::{Receipt, SubmitError, Submitter};
+
+/// Bytes of a value: what own topics take; more is refused before it is read to its end.
+const VALUE_BYTES_MAX: u64 = 2 << 20;
+
+/// Arguments of `send`. Times and the like are text for the contract's own parser.
+#[derive(Args)]
+pub(super) struct Send {
+    /// Topic to deliver to; may be left out where the intake has a default
+    #[arg(long, value_name = "TOPIC")]
+    target: Option<String>,
+    /// Wait this long from the broker's append: 90s, 1h30m, 7d, or milliseconds
+    #[arg(
+        long = "in",
+        value_name = "DURATION",
+        conflicts_with = "until",
+        allow_hyphen_values = true
+    )]
+    after: Option<String>,
+    /// Due at: RFC 3339 with a zone, or epoch milliseconds
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    until: Option<String>,
+    /// Key of the record
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    key: Option<String>,
+    /// Your name for this timer, unique per key
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    id: Option<String>,
+    /// Deliver to this partition of the target
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    partition: Option<String>,
+    /// Past this do not deliver: a duration, RFC 3339, or milliseconds
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    expires: Option<String>,
+    /// A word for lists and metrics
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    label: Option<String>,
+    /// Adds headers at the delivery that say when it was due and when it left
+    #[arg(long)]
+    trace: bool,
+    /// Another intake than the main one: <ns>.intake.NAME
+    #[arg(long, value_name = "NAME")]
+    intake: Option<String>,
+    /// A header of your own; may be given again, order is kept
+    #[arg(long, value_name = "NAME=VALUE", value_parser = header_of, allow_hyphen_values = true)]
+    header: Vec<(String, String)>,
+    /// The value; - reads it from standard input
+    #[arg(allow_hyphen_values = true)]
+    value: String,
+}
+
+/// `a=b`, at the first sign.
+fn header_of(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("a header is NAME=VALUE")?;
+    // librdkafka ends a name at its first NUL; an argument cannot have one.
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// What is wrong with a record before Kafka has seen it.
+#[derive(Debug, thiserror::Error)]
+enum SendError {
+    #[error("refused by the header contract, nothing was sent")]
+    Contract(#[source] Refusal),
+    #[error("could not read the value from standard input")]
+    Input(#[source] std::io::Error),
+    #[error("the value is larger than {VALUE_BYTES_MAX} bytes, nothing was sent")]
+    TooLarge,
+    #[error("{0:?} cannot be the name of an intake")]
+    Intake(String),
+    #[error("could not prepare the list of allowed targets")]
+    Allow(#[source] crate::engine::allow::BadPattern),
+    #[error("written to {place}, but it will not be delivered")]
+    Void {
+        place: String,
+        #[source]
+        why: Refusal,
+    },
+}
+
+fn refused(refusal: Refusal) -> Failure {
+    Failure::new(Exit::Usage, SendError::Contract(refusal))
+}
+
+fn of_kafka(error: SubmitError) -> Failure {
+    let exit = match &error {
+        SubmitError::Unreachable { .. } | SubmitError::Unacknowledged { .. } => Exit::Unavailable,
+        SubmitError::NoTopic { .. } | SubmitError::Refused { .. } => Exit::Negative,
+    };
+    Failure::new(exit, error)
+}
+
+impl Send {
+    pub(super) fn run(self, global: &Global) -> Outcome {
+        let config = global.load(Overrides::default())?;
+        let intake = self.intake.as_deref().unwrap_or(MAIN_INTAKE);
+        let topic = match intake {
+            MAIN_INTAKE => format!("{}.intake", config.namespace),
+            name => format!("{}.intake.{name}", config.namespace),
+        };
+        header::topic_name(&topic)
+            .map_err(|_| Failure::new(Exit::Usage, SendError::Intake(intake.to_owned())))?;
+        let record = self.record()?;
+        let directive = header::read(record.headers()).map_err(refused)?;
+        let wish = Wish::check(&directive, &config.intake(intake), &config, intake)?;
+
+        let connection = global.connection(&config);
+        let mut submitter = Submitter::new(&connection).map_err(of_kafka)?;
+        let counts = submitter.partitions(&[&topic, &wish.target]).map_err(of_kafka)?;
+        let Some(lanes) = counts[0] else {
+            return Err(of_kafka(SubmitError::NoTopic { topic }));
+        };
+        wish.fits(counts[1], directive.partition)?;
+        let lane_key = record.key().or(directive.id);
+        let receipt = submitter.submit(&topic, lanes, lane_key, &record).map_err(of_kafka)?;
+        wish.report(&topic, &receipt, &config, global.json())
+    }
+
+    fn record(&self) -> Result<Record, Failure> {
+        let value = match self.value.as_str() {
+            "-" => standard_input()?,
+            value => value.as_bytes().to_vec(),
+        };
+        if value.len() as u64 > VALUE_BYTES_MAX {
+            return Err(Failure::new(Exit::Usage, SendError::TooLarge));
+        }
+        let directives = [
+            (header::DELAY, self.after.as_deref()),
+            (header::UNTIL, self.until.as_deref()),
+            (header::TARGET, self.target.as_deref()),
+            (header::ID, self.id.as_deref()),
+            (header::PARTITION, self.partition.as_deref()),
+            (header::EXPIRES, self.expires.as_deref()),
+            (header::LABEL, self.label.as_deref()),
+            (header::TRACE, self.trace.then_some("1")),
+        ];
+        let own = self.header.iter().map(|(name, value)| (name.as_str(), Some(value.as_str())));
+        let headers = directives
+            .into_iter()
+            .filter(|(_, value)| value.is_some())
+            .chain(own)
+            .map(|(name, value)| (name.as_bytes(), value.map(str::as_bytes)));
+        Ok(Record::new(self.key.as_deref().map(str::as_bytes), Some(&value), headers))
+    }
+}
+
+fn standard_input() -> Result<Vec<u8>, Failure> {
+    let mut value = Vec::new();
+    // One byte more than is allowed is enough to know.
+    let read = std::io::stdin().lock().take(VALUE_BYTES_MAX + 1).read_to_end(&mut value);
+    read.map_err(|error| Failure::new(Exit::Internal, SendError::Input(error)))?;
+    Ok(value)
+}
+
+/// What is asked for, with the intake's defaults, as far as it can be checked without Kafka.
+struct Wish {
+    when: When,
+    target: String,
+    id: Option<String>,
+}
+
+impl Wish {
+    fn check(
+        directive: &Directive<'_>,
+        defaults: &IntakeConfig,
+        config: &Config,
+        intake: &str,
+    ) -> Result<Self, Failure> {
+        if directive.action != Action::Create {
+            let detail = format!("{} other than create is not carried out yet", header::ACTION);
+            return Err(refused(Refusal::new(Code::UnsupportedAction, detail)));
+        }
+        if directive.state.is_some() {
+            let detail = format!("{} is waterclock's own", header::STATE);
+            return Err(refused(Refusal::new(Code::BadState, detail)));
+        }
+        let when = directive.when.or_else(|| defaults.delay.map(When::After)).ok_or_else(|| {
+            let detail =
+                format!("say --in or --until: the intake {intake} has no default delay here");
+            refused(Refusal::new(Code::MissingDelay, detail))
+        })?;
+        // Relative times can be judged without knowing the append time, points in time only after it.
+        if let When::After(_) = when {
+            when.resolve(UnixMillis(0), config.max_delay).map_err(refused)?;
+        }
+        if let Some(expires @ When::After(_)) = directive.expires {
+            header::expires_at(expires, UnixMillis(0), config.max_delay).map_err(refused)?;
+        }
+        let target = directive.target.map(str::to_owned).or_else(|| defaults.target.clone());
+        let target = target.ok_or_else(|| {
+            let detail = format!("say --target: the intake {intake} has no default target here");
+            refused(Refusal::new(Code::MissingTarget, detail))
+        })?;
+        let allow =
+            config.allow(intake).map_err(|e| Failure::new(Exit::Internal, SendError::Allow(e)))?;
+        allow.permits(&target).map_err(|code| {
+            refused(Refusal::new(code, format!("{} {target}: {}", header::TARGET, code.meaning())))
+        })?;
+        let id = directive.id.map(|id| String::from_utf8_lossy(id).into_owned());
+        Ok(Self { when, target, id })
+    }
+
+    /// Whether the target is there and has the partition that is asked for.
+    fn fits(&self, partitions: Option<i32>, asked: Option<i32>) -> Result<(), Failure> {
+        let target = &self.target;
+        let refusal = match (partitions, asked) {
+            (None, _) => Refusal::new(Code::TargetMissing, format!("there is no topic {target}")),
+            (Some(count), Some(asked)) if asked >= count => Refusal::new(
+                Code::BadPartition,
+                format!("{target} has the partitions 0 to {}, not {asked}", count - 1),
+            ),
+            _ => return Ok(()),
+        };
+        Err(Failure::new(Exit::Negative, SendError::Contract(refusal)))
+    }
+
+    fn report(&self, topic: &str, receipt: &Receipt, config: &Config, json: bool) -> Outcome {
+        let Receipt { partition, offset, appended } = *receipt;
+        let place = format!("{topic}/{partition}@{}", offset.0);
+        let due = match self.when.resolve(appended, config.max_delay) {
+            Ok(due) => due,
+            Err(why) => return Err(Failure::new(Exit::Negative, SendError::Void { place, why })),
+        };
+        if json {
+            return output::line(
+                &json!({
+                    "topic": topic,
+                    "partition": partition,
+                    "offset": offset.0,
+                    "appended_ms": appended.0,
+                    "due_ms": due.0,
+                    "target": self.target,
+                    "id": self.id,
+                })
+                .to_string(),
+            );
+        }
+        output::line(&format!(
+            "{place} appended {}\n{} due {} (in {})",
+            output::time(appended),
+            self.target,
+            output::time(due),
+            due - appended
+        ))
+    }
+}

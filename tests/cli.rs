@@ -1,0 +1,185 @@
+//! The binary as a shell sees it, where no broker is needed.
+
+use std::io::{ErrorKind, Write as _};
+use std::net::TcpListener;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// The binary, without what this shell's environment might configure.
+fn waterclock(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_waterclock"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("WATERCLOCK_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(arguments);
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    waterclock(arguments).output().expect("the binary runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+/// A listener that takes connections like a broker, to see whether there are any.
+fn nobody_connects(command: impl FnOnce(&str) -> Output) -> Output {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.set_nonblocking(true).expect("non-blocking");
+    let output = command(&listener.local_addr().expect("an address").to_string());
+    let accepted = listener.accept().map(|_| ()).map_err(|error| error.kind());
+    assert_eq!(accepted, Err(ErrorKind::WouldBlock), "something connected");
+    output
+}
+
+#[test]
+fn a_wrong_configuration_stops_every_command_before_anything_connects() {
+    for command in [
+        vec!["run", "--data-dir", "/nowhere/at/all"],
+        vec!["send", "--target", "t", "--in", "5s", "v"],
+        vec!["dead", "list"],
+    ] {
+        let output = nobody_connects(|address| {
+            waterclock(&command)
+                .args(["--brokers", address])
+                .env("WATERCLOCK_HORIZON", "5 parsecs")
+                .env("WATERCLOCK_LANES", "0")
+                .output()
+                .expect("the binary runs")
+        });
+        assert_eq!(output.status.code(), Some(78), "{command:?}");
+        assert_eq!(text(&output.stdout), "", "{command:?}");
+        let lines: Vec<String> = text(&output.stderr).lines().map(str::to_owned).collect();
+        assert_eq!(
+            lines,
+            [
+                "error: configuration: WATERCLOCK_HORIZON in the environment: got \"5 parsecs\", want a duration with units, such as 90s or 1h30m, 1s to 1m",
+                "error: configuration: WATERCLOCK_LANES in the environment: got 0, want 1 to 1000",
+            ],
+            "{command:?}"
+        );
+    }
+}
+
+#[test]
+fn all_errors_of_file_environment_and_flags_come_at_once_also_as_json() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("wc.toml");
+    std::fs::write(&file, "thread = 3\nmemory = \"1MiB\"\n").expect("written");
+    let output =
+        waterclock(&["run", "--json", "--threads", "-4", "--delivery", "twice", "--config"])
+            .arg(&file)
+            .env("WATERCLOCK_DRAIN", "1h")
+            .output()
+            .expect("the binary runs");
+    assert_eq!(output.status.code(), Some(78));
+    let told: Value = serde_json::from_slice(&output.stderr).expect("JSON");
+    let mut keys: Vec<&str> = told["invalid"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|i| i["key"].as_str())
+        .collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["--delivery", "--threads", "WATERCLOCK_DRAIN", "memory", "thread"]);
+    assert_eq!(told["exit"], 78);
+}
+
+#[test]
+fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
+    // Nothing listens on port 1 of this machine.
+    let away = ["--brokers", "127.0.0.1:1"];
+    #[rustfmt::skip]
+    let cases: [(&str, Vec<&str>, i32); 13] = [
+        ("help",                         vec!["--help"],                                            0),
+        ("version",                      vec!["--version"],                                         0),
+        ("completions",                  vec!["completions", "bash"],                               0),
+        ("no command",                   vec![],                                                    2),
+        ("unknown command",              vec!["pour"],                                              2),
+        ("both times",                   vec!["send", "--in", "1s", "--until", "2", "--target", "t", "v"], 2),
+        ("no time",                      vec!["send", "--target", "t", "v"],                        2),
+        ("no target",                    vec!["send", "--in", "5s", "v"],                           2),
+        ("not a duration",               vec!["send", "--in", "soon", "--target", "t", "v"],        2),
+        ("unknown code",                 vec!["dead", "list", "--code", "nonsense"],                2),
+        ("not a place",                  vec!["dead", "show", "3"],                                 2),
+        ("no file",                      vec!["dead", "list", "--config", "/nowhere/wc.toml"],      78),
+        ("an address that is not ours",   vec!["run", "--http", "192.0.2.1:80"],                     78),
+    ];
+    for (why, arguments, want) in cases {
+        let output = run(&arguments);
+        let code = output.status.code();
+        assert_eq!(code, Some(want), "{why}: {}", text(&output.stderr));
+    }
+    for command in [
+        vec!["send", "--in", "5s", "--target", "t", "v"],
+        vec!["dead", "list"],
+        vec!["dead", "show", "0@0"],
+    ] {
+        let began = Instant::now();
+        let output = waterclock(&command).args(away).output().expect("the binary runs");
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(69), "{command:?}: {told}");
+        assert!(told.starts_with("error: could not reach Kafka at 127.0.0.1:1: "), "{told}");
+        assert_eq!(told.lines().count(), 1, "{told}");
+        assert!(began.elapsed() < Duration::from_secs(8), "{command:?} took {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn what_the_contract_refuses_is_refused_before_anything_connects_with_its_code() {
+    #[rustfmt::skip]
+    let cases: [(&[&str], &str); 14] = [
+        (&["--in", "-5s", "--target", "t", "v"],                                "negative_delay"),
+        (&["--in", "401d", "--target", "t", "v"],                               "delay_too_long"),
+        (&["--until", "1700000000", "--target", "t", "v"],                      "ambiguous_timestamp"),
+        (&["--until", "tomorrow", "--target", "t", "v"],                        "bad_until"),
+        (&["--in", "5s", "--target", "a b", "v"],                               "bad_target"),
+        (&["--in", "5s", "--target", "__consumer_offsets", "v"],                "target_forbidden"),
+        (&["--in", "5s", "--target", "waterclock.dead", "v"],                   "target_forbidden"),
+        (&["--in", "5s", "--target", "t", "--partition", "-1", "v"],            "bad_partition"),
+        (&["--in", "5s", "--target", "t", "--id", "", "v"],                     "bad_id"),
+        (&["--in", "5s", "--target", "t", "--expires", "500d", "v"],            "bad_expires"),
+        (&["--in", "5s", "--target", "t", "--header", "x-delay-what=1", "v"],   "unknown_header"),
+        (&["--in", "5s", "--target", "t", "--header", "x-delay-target=u", "v"], "duplicate_header"),
+        (&["--in", "5s", "--target", "t", "--id", "i", "--header", "x-delay-action=cancel", "v"], "unsupported_action"),
+        (&["--target", "t", "v"],                                               "missing_delay"),
+    ];
+    for (arguments, code) in cases {
+        let output = nobody_connects(|address| {
+            let mut command = waterclock(&["send", "--json", "--brokers", address]);
+            command.args(arguments).output().expect("the binary runs")
+        });
+        let told: Value = serde_json::from_slice(&output.stderr).expect("JSON");
+        assert_eq!(told["exit"], 2, "{arguments:?}: {told}");
+        let because = told["because"][0].as_str().unwrap_or_default();
+        assert!(because.starts_with(&format!("{code}: ")), "{arguments:?}: {because}");
+    }
+    let denied = waterclock(&["send", "--in", "5s", "--target", "orders2", "v"])
+        .env("WATERCLOCK_ALLOW", "orders")
+        .output()
+        .expect("the binary runs");
+    assert_eq!(denied.status.code(), Some(2));
+    assert!(text(&denied.stderr).contains("target_denied"), "{}", text(&denied.stderr));
+}
+
+#[test]
+fn a_value_that_own_topics_do_not_take_is_refused_before_anything_connects() {
+    let output = nobody_connects(|address| {
+        let mut child =
+            waterclock(&["send", "--in", "5s", "--target", "t", "--brokers", address, "-"])
+                .stdin(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("the binary runs");
+        // It stops reading when it has seen enough, and then this cannot be written to its end.
+        let _ = child.stdin.take().expect("a pipe").write_all(&vec![b'x'; 3 << 20]);
+        child.wait_with_output().expect("it ends")
+    });
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("larger than 2097152 bytes"));
+}
