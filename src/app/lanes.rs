@@ -9,7 +9,7 @@ use crate::engine::ladder::Ladder;
 use crate::engine::state::StateKey;
 use crate::engine::{Intake, Limits, Millis, Setup, Topics};
 use crate::kafka::topics::{self, Request};
-use crate::kafka::{self, Connection, Processor, Settings};
+use crate::kafka::{self, BrokerClock, Connection, Processor, Settings};
 
 use super::instance::{self, Instance};
 
@@ -62,7 +62,6 @@ pub fn request(config: &Config) -> Request {
 /// See [`Error`]; nothing runs then.
 pub fn start(config: &Config) -> Result<(Processor, Instance), Error> {
     let fresh = uuid::Uuid::new_v4().simple().to_string();
-    let boot = uuid::Uuid::new_v4().simple().to_string();
     let instance =
         Instance::claim(config.data_dir.as_deref(), config.instance.as_deref(), &fresh[..12])?;
     let connection = connection(config);
@@ -72,7 +71,7 @@ pub fn start(config: &Config) -> Result<(Processor, Instance), Error> {
     }
     let key = StateKey::new(in_force.secret.bytes());
     let setup = setup(config, in_force.lanes, in_force.ladder, key)?;
-    let settings = settings(config, connection, &instance.name, &boot[..8], setup);
+    let settings = settings(config, connection, &instance.name, &BrokerClock::boot(), setup);
     tracing::info!(
         instance = instance.name,
         data_dir = %instance.directory.display(),

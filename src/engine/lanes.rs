@@ -716,3 +716,6 @@ impl Load {
         self.sends.push(send);
     }
 }
+
+#[cfg(test)]
+mod tests;

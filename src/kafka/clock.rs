@@ -58,6 +58,13 @@ impl BrokerClock {
         Self { bounds: Mutex::default(), local: Some((wall, Instant::now())) }
     }
 
+    /// A name for one start of a process: later ones sort after earlier ones.
+    #[must_use]
+    pub fn boot() -> String {
+        let wall = Self::local().now(Instant::now()).unwrap_or_default();
+        format!("{:013}-{:08x}", wall.0, rand::random::<u32>())
+    }
+
     /// Takes in an acknowledged append. True when the broker's clock must have been stepped back.
     pub fn observe(
         &self,

@@ -41,8 +41,8 @@ const COMMIT_EVERY: Duration = Duration::from_millis(500);
 const TRIM_EVERY: Duration = Duration::from_secs(30);
 /// Gauges are told this often.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
-/// How long leaving the group and closing may take.
-const CLOSE_MAX: Duration = Duration::from_secs(3);
+/// How long leaving the group and closing is waited for: together with the drain (8 s), a stop takes less than 10 s.
+const CLOSE_MAX: Duration = Duration::from_millis(1_500);
 
 /// What one lane thread is made from.
 #[derive(Clone, Debug)]
@@ -107,6 +107,14 @@ pub enum Error {
     /// Lanes could not be taken over.
     #[error(transparent)]
     TakeOver(#[from] TakeOver),
+    /// A thread panicked: a defect of ours. The process stops, and another takes over.
+    #[error("lane thread {thread} panicked: {what}")]
+    Panicked {
+        /// Which thread.
+        thread: usize,
+        /// What it said.
+        what: String,
+    },
     /// librdkafka says that this consumer can do nothing any more.
     #[error("consumer of group {group} failed for good")]
     Consumer {
@@ -123,7 +131,9 @@ impl Error {
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {
-            Self::Client { .. } | Self::TakeOver(TakeOver::NameInUse { .. }) => true,
+            Self::Client { .. }
+            | Self::Panicked { .. }
+            | Self::TakeOver(TakeOver::NameInUse { .. }) => true,
             Self::TakeOver(TakeOver::Producer { fatal, .. }) => *fatal,
             Self::TakeOver(TakeOver::TakeOver { .. }) | Self::Consumer { .. } => false,
         }
@@ -278,6 +288,12 @@ impl<'a> Session<'a> {
     }
 
     fn run(mut self) -> Result<(), Error> {
+        let result = self.serve();
+        self.leave();
+        result
+    }
+
+    fn serve(&mut self) -> Result<(), Error> {
         let mut stop_by = None;
         let (mut committed, mut trimmed, mut told) =
             (Instant::now(), Instant::now(), Instant::now());
@@ -312,7 +328,6 @@ impl<'a> Session<'a> {
                 self.status.lanes.store(figures.lanes, Ordering::Relaxed);
             }
         }
-        self.leave();
         Ok(())
     }
 
@@ -363,7 +378,8 @@ impl<'a> Session<'a> {
         Some(Input::Record {
             source: Source { topic, lane: Lane(lane) },
             offset: Offset(message.offset()),
-            appended: UnixMillis(appended.unwrap_or_default()),
+            // Without a time a record of ours cannot be: it counts from now rather than from 1970.
+            appended: appended.map_or_else(|| self.now(), UnixMillis),
             record: raw::copy_record(message),
         })
     }
@@ -547,21 +563,22 @@ impl<'a> Session<'a> {
     }
 
     /// Leaves the group: what is acknowledged is committed, and the others take over at once.
+    ///
+    /// With the brokers away this can take long, and closing can hang for ever (rust-rdkafka 509): it has a thread of
+    /// its own, and the process its own end.
     fn leave(self) {
         let drained = self.engine.is_drained();
         let Self { consumer, committer, plan, .. } = self;
-        consumer.unsubscribe();
-        let by = Instant::now() + CLOSE_MAX;
-        let gone = |consumer: &Consumer| {
-            consumer.context().events().iter().any(|event| matches!(event, Event::Revoked))
-        };
-        while Instant::now() < by && !gone(&consumer) {
-            let _ = consumer.poll(POLL_SHORT * 20);
-        }
-        tracing::info!(thread = plan.thread, drained, "lanes let go");
-        // Closing can hang for ever (rust-rdkafka 509): it has its own thread, and the process its own end.
         let (done, closed) = crossbeam_channel::bounded(1);
         let closing = std::thread::Builder::new().name("wc-close".into()).spawn(move || {
+            consumer.unsubscribe();
+            let by = Instant::now() + CLOSE_MAX;
+            let gone = |consumer: &Consumer| {
+                consumer.context().events().iter().any(|event| matches!(event, Event::Revoked))
+            };
+            while Instant::now() < by && !gone(&consumer) {
+                let _ = consumer.poll(POLL_SHORT * 20);
+            }
             drop(consumer);
             drop(committer);
             let _ = done.send(());
@@ -572,6 +589,7 @@ impl<'a> Session<'a> {
                 "closing takes too long, left to the end of the process"
             );
         }
+        tracing::info!(thread = plan.thread, drained, "lanes let go");
     }
 }
 

@@ -1,5 +1,6 @@
 //! All lane threads of a process, and what they share.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -102,7 +103,14 @@ impl Processor {
                         }
                         std::thread::sleep(Duration::from_millis(20));
                     }
-                    let _ = end.send(driver::run(&plan, &shared, &figures, &status));
+                    let run = || driver::run(&plan, &shared, &figures, &status);
+                    let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+                        let what = panic.downcast_ref::<String>().cloned();
+                        let what =
+                            what.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+                        Err(driver::Error::Panicked { thread, what: what.unwrap_or_default() })
+                    });
+                    let _ = end.send(result);
                 })
                 .map_err(|_| KafkaError::Canceled)?;
         }

@@ -221,8 +221,8 @@ impl Context {
         Ok((starts, Arc::new(group)))
     }
 
-    /// Refuses to run beside a live member of the same name: both would fence each other for ever. Once an assignment
-    /// is here, a dead namesake has left the group already.
+    /// Refuses to run beside a live member of the same name that was there first: the two would fence each other for
+    /// ever. Once an assignment is here, a dead namesake has left the group already.
     fn alone(&self, consumer: &BaseConsumer<Self>) -> Result<(), Error> {
         if self.who.embedded {
             return Ok(());

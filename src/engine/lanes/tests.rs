@@ -1,0 +1,339 @@
+//! One engine, told facts by hand: what it orders, and when. The simulation in `tests/sim` does it by the million.
+
+use super::*;
+use crate::engine::allow::Allow;
+use crate::engine::header;
+use crate::engine::ladder::Ladder;
+use crate::engine::murmur2;
+use crate::engine::setup::{Intake, Limits, Topics};
+use crate::engine::state::StateKey;
+
+const LANES: u16 = 4;
+const FOUND: Target = Target::Found { partitions: 3, record_bytes_max: 1_048_588 };
+
+/// An engine with all lanes, and what it ordered.
+struct World {
+    engine: Engine,
+    now: UnixMillis,
+    out: Vec<Output>,
+    next: HashMap<Source, i64>,
+}
+
+impl World {
+    fn new(holds: &[u64], limits: Limits) -> Self {
+        let holds: Vec<Millis> = holds.iter().map(|s| Millis(s * 1_000)).collect();
+        let ladder = Ladder::new(&holds, &[], Millis(2_000)).expect("a ladder");
+        let allow = Allow::new("wc", Some(&["orders\\..*".to_owned()])).expect("patterns");
+        let topics = Topics::new("wc", vec![Intake::new("", None, None, allow)], ladder);
+        let setup = Setup { lanes: LANES, topics, key: StateKey::new([7; 32]), limits };
+        let mut world = Self {
+            engine: Engine::new(Arc::new(setup)),
+            now: UnixMillis(1_800_000_000_000),
+            out: Vec::new(),
+            next: HashMap::new(),
+        };
+        world.assign(&[]);
+        world
+    }
+
+    fn assign(&mut self, commits: &[Commit]) {
+        let topics = self.engine.setup.topics.names().len() as u16;
+        let every = (0..topics).flat_map(|t| (0..LANES).map(move |l| source(t, l)));
+        let starts = every.map(|source| {
+            let of = commits.iter().rev().find(|commit| commit.source == source);
+            let (next, metadata) =
+                of.map_or((Offset(0), String::new()), |c| (c.next, c.metadata.clone()));
+            Start { source, next, metadata }
+        });
+        let starts = starts.collect();
+        self.tell(Input::Assigned(starts));
+    }
+
+    fn tell(&mut self, input: Input) -> Vec<Output> {
+        self.engine.step(self.now, input, &mut self.out);
+        std::mem::take(&mut self.out)
+    }
+
+    /// Tells a record at the next offset of a partition, appended now.
+    fn record(&mut self, source: Source, record: Record) -> Vec<Output> {
+        let next = self.next.entry(source).or_default();
+        let offset = Offset(*next);
+        *next += 1;
+        let appended = self.now;
+        self.tell(Input::Record { source, offset, appended, record })
+    }
+
+    /// Tells a record of the intake with its key's lane, and answers what is asked about its target.
+    fn submit(&mut self, key: &str, headers: &[(&str, &str)]) -> Vec<Output> {
+        let lane = murmur2::partition(key.as_bytes(), LANES);
+        let mut out = self.record(source(0, lane), record(key, headers));
+        let asked: Vec<Arc<str>> = out
+            .iter()
+            .filter_map(
+                |o| if let Output::Lookup(name) = o { Some(Arc::clone(name)) } else { None },
+            )
+            .collect();
+        for name in asked {
+            out.extend(self.tell(Input::Target(name, FOUND)));
+        }
+        out
+    }
+
+    fn after(&mut self, ms: u64) -> Vec<Output> {
+        self.now = self.now + Millis(ms);
+        self.tell(Input::Tick)
+    }
+}
+
+fn source(topic: u16, lane: u16) -> Source {
+    Source { topic: TopicId(topic), lane: Lane(lane) }
+}
+
+fn record(key: &str, headers: &[(&str, &str)]) -> Record {
+    let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
+    Record::new(Some(key.as_bytes()), Some(b"value"), headers)
+}
+
+fn batch(out: Vec<Output>) -> Batch {
+    let mut batches =
+        out.into_iter().filter_map(|o| if let Output::Batch(b) = o { Some(b) } else { None });
+    let batch = batches.next().expect("a batch");
+    assert!(batches.next().is_none(), "more than one batch");
+    batch
+}
+
+fn no_batch(out: &[Output]) -> bool {
+    !out.iter().any(|o| matches!(o, Output::Batch(_)))
+}
+
+fn headers_of(send: &Send) -> Vec<(String, String)> {
+    let mut headers = Vec::new();
+    send.headers(|name, value| {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        headers.push((text(name), value.map(text).unwrap_or_default()));
+    });
+    headers
+}
+
+#[test]
+fn a_record_within_the_horizon_is_delivered_at_its_due_time_and_not_before() {
+    let mut world = World::new(&[1, 5], Limits::default());
+    world.submit("k", &[("x-delay", "1500"), ("x-delay-target", "orders.expire"), ("mine", "1")]);
+    assert!(no_batch(&world.after(1_499)));
+    assert_eq!(world.engine.wake_at(), Some(world.now + Millis(1)));
+    let batch = batch(world.after(1));
+    assert_eq!(batch.sends.len(), 1);
+    assert_eq!(batch.sends[0].to, To::Target("orders.expire".into()));
+    assert_eq!(headers_of(&batch.sends[0]), [("mine".to_owned(), "1".to_owned())]);
+    assert_eq!(batch.commits.len(), 1);
+    assert_eq!(batch.commits[0].next, Offset(1));
+}
+
+#[test]
+fn a_record_beyond_the_horizon_hops_to_the_largest_tier_that_fits_after_the_linger() {
+    let mut world = World::new(&[1, 5, 60], Limits::default());
+    world.submit("k", &[("x-delay", "5s"), ("x-delay-target", "orders.expire")]);
+    assert!(no_batch(&world.after(499)));
+    let hop = batch(world.after(1));
+    let tier = world.engine.setup.topics.of_tier(1);
+    assert_eq!(hop.sends[0].to, To::Lane(tier));
+    assert!(headers_of(&hop.sends[0]).iter().any(|(name, _)| name == header::STATE));
+
+    // It comes back from the tier, is let go at hold - lead, and waits the rest in the wheel.
+    let lane = hop.commits[0].source.lane;
+    let mut headers = Vec::new();
+    hop.sends[0].headers(|n, v| headers.push((n.to_vec(), v.map(<[u8]>::to_vec))));
+    let back = Record::new(
+        hop.sends[0].record.key(),
+        hop.sends[0].record.value(),
+        headers.iter().map(|(n, v)| (&n[..], v.as_deref())),
+    );
+    world.tell(Input::Committed(hop.id));
+    world.record(Source { topic: tier, lane }, back);
+    assert!(no_batch(&world.after(4_499)), "due 5 s after the submit, 4.5 s after the hop");
+    let delivery = batch(world.after(1));
+    assert_eq!(delivery.sends[0].to, To::Target("orders.expire".into()));
+    assert!(!headers_of(&delivery.sends[0]).iter().any(|(name, _)| name.starts_with("x-delay")));
+}
+
+#[test]
+fn due_times_in_one_partition_do_not_block_each_other() {
+    let mut world = World::new(&[1, 60], Limits::default());
+    let target = ("x-delay-target", "orders.expire");
+    world.submit("k", &[("x-delay", "1900"), target]);
+    world.submit("k", &[("x-delay", "100"), target]);
+    let first = batch(world.after(100));
+    assert_eq!(first.sends.len(), 1);
+    // The first is still pending: the watermark stays, and the mark of the second says that it is done.
+    assert_eq!(first.commits[0].next, Offset(0));
+    assert!(!first.commits[0].metadata.is_empty());
+
+    // A crash here: the next owner skips the second and delivers the first.
+    world.tell(Input::Revoked);
+    world.assign(&first.commits);
+    world.next.clear();
+    world.now = world.now - Millis(100);
+    world.submit("k", &[("x-delay", "1900"), target]);
+    world.submit("k", &[("x-delay", "100"), target]);
+    world.now = world.now + Millis(2_000);
+    let rest = batch(world.tell(Input::Tick));
+    assert_eq!(rest.sends.len(), 1, "what was delivered before the crash is not delivered again");
+    assert_eq!(rest.commits[0].next, Offset(2));
+}
+
+#[test]
+fn equal_due_times_leave_in_the_order_of_submission() {
+    let mut world = World::new(&[1, 60], Limits::default());
+    let due = (world.now + Millis(1_000)).0.to_string();
+    for n in 0..5 {
+        let n = n.to_string();
+        world.submit(
+            "k",
+            &[("x-delay-until", &due), ("x-delay-target", "orders.expire"), ("n", &n)],
+        );
+        world.now = world.now + Millis(1);
+    }
+    let batch = batch(world.after(1_000));
+    let order: Vec<String> = batch.sends.iter().map(|send| headers_of(send)[0].1.clone()).collect();
+    assert_eq!(order, ["0", "1", "2", "3", "4"]);
+}
+
+#[test]
+fn a_record_in_another_partition_than_its_lane_is_moved_there_first() {
+    let mut world = World::new(&[1, 60], Limits::default());
+    let lane = murmur2::partition(b"k", LANES);
+    let wrong = (lane + 1) % LANES;
+    world.record(
+        source(0, wrong),
+        record("k", &[("x-delay", "0"), ("x-delay-target", "orders.expire")]),
+    );
+    let batch = batch(world.after(0));
+    assert_eq!(batch.sends[0].to, To::Lane(TopicId(0)));
+    assert_eq!(batch.sends[0].partition, Some(i32::from(lane)));
+    assert_eq!(batch.commits[0].source, source(0, wrong));
+}
+
+#[test]
+fn what_cannot_be_delivered_is_a_dead_letter_with_its_code_and_place() {
+    let target = ("x-delay-target", "orders.expire");
+    #[rustfmt::skip]
+    let cases: &[(&str, &[(&str, &str)], &str)] = &[
+        ("no time and no default",        &[target],                                              "missing_delay"),
+        ("no target and no default",      &[("x-delay", "1")],                                    "missing_target"),
+        ("no number",                     &[("x-delay", "soon"), target],                         "bad_delay"),
+        ("not on the allow-list",         &[("x-delay", "1"), ("x-delay-target", "payments")],    "target_denied"),
+        ("waterclock's own",              &[("x-delay", "1"), ("x-delay-target", "wc.intake")],   "target_forbidden"),
+        ("longer than the longest",       &[("x-delay", "401d"), target],                         "delay_too_long"),
+        ("a cancel, not supported yet",   &[("x-delay-action", "cancel"), ("x-delay-id", "a")],   "unsupported_action"),
+        ("a state that nobody sealed",    &[("x-delay", "1"), target, ("x-delay-state", "x")],    "bad_state"),
+        ("a partition that is not there", &[("x-delay", "0"), target, ("x-delay-partition", "3")], "bad_partition"),
+        ("expired before it was due",     &[("x-delay", "2"), target, ("x-delay-expires", "1")],  "expired"),
+    ];
+    for (why, headers, code) in cases {
+        let mut world = World::new(&[1, 60], Limits::default());
+        let lane = murmur2::partition(b"k", LANES);
+        world.submit("k", headers);
+        let batch = batch(world.after(10));
+        let Edit::Dead(letter) = &batch.sends[0].edit else {
+            panic!("{why}: {:?}", batch.sends[0])
+        };
+        assert_eq!(letter.code.as_str(), *code, "{why}");
+        assert_eq!(
+            (&*letter.topic, letter.partition, letter.offset),
+            ("wc.intake", i32::from(lane), Offset(0))
+        );
+        assert_eq!(batch.commits[0].next, Offset(1), "{why}: it stops nothing");
+    }
+}
+
+#[test]
+fn a_missing_target_is_found_out_before_anything_is_produced() {
+    let mut world = World::new(&[1, 60], Limits::default());
+    let lane = murmur2::partition(b"k", LANES);
+    let out = world.record(
+        source(0, lane),
+        record("k", &[("x-delay", "0"), ("x-delay-target", "orders.typo")]),
+    );
+    assert!(matches!(&out[..], [Output::Lookup(name)] if &**name == "orders.typo"), "{out:?}");
+    assert!(no_batch(&world.after(50)), "the answer is waited for");
+    world.tell(Input::Target("orders.typo".into(), Target::Missing));
+    let batch = batch(world.after(0));
+    let Edit::Dead(letter) = &batch.sends[0].edit else { panic!("{:?}", batch.sends[0]) };
+    assert_eq!(letter.code, Code::TargetMissing);
+}
+
+#[test]
+fn a_tier_is_paused_while_its_head_has_long_to_wait_and_resumed_before() {
+    let mut world = World::new(&[1, 60], Limits::default());
+    let tier = world.engine.setup.topics.of_tier(1).0;
+    let lane = murmur2::partition(b"k", LANES);
+    let at = source(tier, lane);
+    let out = world.record(at, record("k", &[("x-delay-target", "orders.expire")]));
+    assert!(matches!(&out[..], [Output::Pause(paused)] if *paused == at), "{out:?}");
+    // Let go at 60 s - 2 s; resumed 1.5 s before that.
+    world.after(0);
+    assert_eq!(world.engine.wake_at(), Some(world.now + Millis(56_500)));
+    assert!(world.after(56_499).is_empty());
+    let out = world.after(1);
+    assert!(matches!(&out[..], [Output::Resume(resumed)] if *resumed == at), "{out:?}");
+    let out = world.after(1_500);
+    assert!(matches!(&out[..], [Output::Lookup(_)]), "let go, and its target asked for: {out:?}");
+    world.tell(Input::Target("orders.expire".into(), FOUND));
+    assert!(no_batch(&world.after(1_999)), "due at append + hold");
+    assert_eq!(batch(world.after(1)).sends[0].to, To::Target("orders.expire".into()));
+}
+
+#[test]
+fn one_batch_at_a_time_and_the_next_right_after_it() {
+    let mut world = World::new(&[1, 60], Limits { batch_gap: Millis(5), ..Limits::default() });
+    let target = ("x-delay-target", "orders.expire");
+    world.submit("k", &[("x-delay", "0"), target]);
+    let first = batch(world.after(0));
+    world.submit("k", &[("x-delay", "0"), target]);
+    assert!(no_batch(&world.after(1_000)), "one transaction at a time");
+    assert!(no_batch(&world.tell(Input::Committed(first.id))), "the gap lets markers be written");
+    assert_eq!(batch(world.after(5)).sends.len(), 1);
+}
+
+#[test]
+fn over_the_budget_reading_stops_and_goes_on_once_there_is_room() {
+    let limits = Limits { memory_bytes: 2_000, ..Limits::default() };
+    let mut world = World::new(&[1, 60], limits);
+    let target = ("x-delay-target", "orders.expire");
+    let mut paused = 0;
+    for _ in 0..30 {
+        let out = world.submit("k", &[("x-delay", "500"), target]);
+        paused += out.iter().filter(|o| matches!(o, Output::Pause(_))).count();
+    }
+    assert!(paused > 0, "{:?}", world.engine.figures());
+    let due = batch(world.after(500));
+    assert_eq!(due.sends.len(), 30);
+    let out = world.tell(Input::Committed(due.id));
+    assert!(out.iter().any(|o| matches!(o, Output::Resume(_))), "{out:?}");
+    assert_eq!(world.engine.figures().memory_bytes, 0);
+}
+
+#[test]
+fn a_lane_runs_only_where_all_its_topics_are() {
+    let mut world = World::new(&[1, 60], Limits::default());
+    let some = vec![
+        Start { source: source(0, 0), next: Offset(0), metadata: String::new() },
+        Start { source: source(1, 0), next: Offset(0), metadata: String::new() },
+    ];
+    let out = world.tell(Input::Assigned(some));
+    assert_eq!(out.len(), 2, "both rest: {out:?}");
+    assert_eq!(world.engine.figures().lanes, 0);
+}
+
+#[test]
+fn draining_finishes_hops_and_leaves_what_is_not_due() {
+    let mut world = World::new(&[1, 60], Limits::default());
+    let target = ("x-delay-target", "orders.expire");
+    world.submit("a", &[("x-delay", "60s"), target]);
+    world.submit("a", &[("x-delay", "1900"), target]);
+    let hop = batch(world.tell(Input::Drain));
+    assert_eq!(hop.sends.len(), 1, "the hop does not wait for its linger");
+    assert!(!world.engine.is_drained());
+    world.tell(Input::Committed(hop.id));
+    assert!(world.engine.is_drained(), "what is in the wheel is pending in the commit");
+}
