@@ -10,8 +10,10 @@ mod dead;
 mod exit;
 mod failure;
 mod output;
+mod plan;
 mod run;
 mod send;
+mod topics;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -64,6 +66,10 @@ pub struct Global {
 enum Command {
     /// Runs the service until SIGTERM or SIGINT
     Run(run::Run),
+    /// Creates and checks the topics, and says which ladder is in force
+    Topics(topics::Topics),
+    /// Shows what a ladder costs, or proposes one
+    Plan(plan::Plan),
     /// Submits one record, to be delivered later
     Send(send::Send),
     /// Shows what could not be delivered, and why
@@ -124,6 +130,8 @@ pub fn main() -> ExitCode {
     let json = global.json;
     let outcome = match command {
         Command::Run(run) => run.run(&global),
+        Command::Topics(topics) => topics.run(&global),
+        Command::Plan(plan) => plan.run(&global),
         Command::Send(send) => send.run(&global),
         Command::Dead(dead) => dead.run(&global),
         Command::Completions { shell } => completions(shell),
