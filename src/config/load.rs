@@ -246,8 +246,8 @@ impl Layers {
     }
 }
 
-/// Variables with our prefix that are not ours to read: the path of the file (the command line's matter), and
-/// what Kubernetes puts into every pod beside a service named `waterclock`.
+/// Variables with our prefix that are not ours to read: the path of the file (the command line's matter), what
+/// Kubernetes puts into every pod beside a service named `waterclock`, and what `scripts/kafka` takes and gives.
 fn is_foreign(key: &str) -> bool {
     key == "CONFIG"
         || key == "PORT"
@@ -255,6 +255,8 @@ fn is_foreign(key: &str) -> bool {
         || key == "SERVICE_HOST"
         || key == "SERVICE_PORT"
         || key.starts_with("SERVICE_PORT_")
+        || key.starts_with("KAFKA_")
+        || key == "MAVEN_REPOSITORY"
 }
 
 /// `LOG__LEVEL` to `log.level`.

@@ -119,13 +119,15 @@ fn the_environment_says_everything_that_a_file_can() {
 }
 
 #[test]
-fn what_kubernetes_puts_beside_a_service_of_our_name_is_not_read() {
+fn what_kubernetes_and_the_scripts_put_into_the_environment_is_not_read() {
     let variables = [
         ("WATERCLOCK_SERVICE_HOST", "10.0.0.1"),
         ("WATERCLOCK_SERVICE_PORT", "8080"),
         ("WATERCLOCK_SERVICE_PORT_HTTP", "8080"),
         ("WATERCLOCK_PORT", "tcp://10.0.0.1:8080"),
         ("WATERCLOCK_PORT_8080_TCP_ADDR", "10.0.0.1"),
+        ("WATERCLOCK_KAFKA_DIR", "target/kafka"),
+        ("WATERCLOCK_MAVEN_REPOSITORY", "file:///maven"),
         ("WATERCLOCK_CONFIG", "/etc/waterclock.toml"),
         ("PATH", "/bin"),
     ];
