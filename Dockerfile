@@ -1,0 +1,21 @@
+# The same binary as `cargo build --release --locked`, in a small image that runs it as nobody in particular.
+FROM rust:1.95.0-bookworm AS build
+# The image's own toolchain, which is the one of rust-toolchain.toml.
+ENV RUSTUP_TOOLCHAIN=1.95.0
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc g++ make \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY . .
+RUN cargo build --release --locked
+
+FROM debian:bookworm-slim
+RUN install --directory --owner=65532 --group=65532 --mode=0750 /var/lib/waterclock
+COPY --from=build /src/target/release/waterclock /usr/local/bin/waterclock
+USER 65532:65532
+ENV WATERCLOCK_DATA_DIR=/var/lib/waterclock \
+    WATERCLOCK_HTTP=0.0.0.0:8080
+VOLUME /var/lib/waterclock
+EXPOSE 8080
+ENTRYPOINT ["waterclock"]
+CMD ["run"]
