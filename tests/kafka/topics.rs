@@ -250,6 +250,33 @@ fn a_tier_that_was_taken_away_is_read_until_nothing_is_pending_in_it() {
 }
 
 #[test]
+fn a_transaction_that_was_left_open_keeps_its_tier_on_the_list() {
+    let corner = Corner::new("open");
+    let all = corner.with(Some(2), Some(&[S, M]));
+    apply(&corner.connection, &all).unwrap();
+    let mut config = corner.client();
+    config.set("transactional.id", &corner.request.namespace);
+    let producer: BaseProducer = config.create().unwrap();
+    producer.init_transactions(Duration::from_secs(20)).unwrap();
+    producer.begin_transaction().unwrap();
+    let minute = corner.names.tier(M);
+    let record = BaseRecord::to(&minute).partition(0).key("k").payload("v");
+    producer.send(record).map_err(|(error, _)| error).unwrap();
+    producer.flush(Duration::from_secs(20)).unwrap();
+
+    let applied = apply(&corner.connection, &corner.with(None, Some(&[S]))).unwrap();
+    assert_eq!(applied.in_force.draining, [M], "it may yet be committed");
+    // Started anew under the same name, which aborts what the old one left.
+    drop(producer);
+    let producer: BaseProducer = config.create().unwrap();
+    producer.init_transactions(Duration::from_secs(20)).unwrap();
+    eventually("the aborted record is not waited for", || {
+        let applied = apply(&corner.connection, &corner.with(None, None)).unwrap();
+        applied.in_force.draining.is_empty()
+    });
+}
+
+#[test]
 fn what_is_in_force_outlives_strangers_and_garbage_in_meta() {
     let corner = Corner::new("meta");
     let topic = corner.names.meta();

@@ -232,7 +232,8 @@ fn drain(
     Ok((empty, Vec::new()))
 }
 
-/// Whether the group has finished every record of a topic: none can be read from where it stands.
+/// Whether the group has finished every record of a topic: none can be read from where it stands, and none can
+/// still appear.
 fn nothing_pending(
     connection: &Connection,
     topic: &str,
@@ -240,37 +241,46 @@ fn nothing_pending(
     group: &str,
 ) -> Result<bool, Error> {
     let failed = || failed(format!("find out what is pending in {topic}"));
-    let mut config = connection.client("waterclock-topics");
-    config
-        .set("group.id", group)
-        .set("enable.auto.commit", "false")
-        .set("isolation.level", "read_committed")
-        .set("auto.offset.reset", "earliest")
-        .set("allow.auto.create.topics", "false")
-        .set("fetch.wait.max.ms", "50")
-        .set("enable.partition.eof", "true");
-    let consumer: BaseConsumer = config.create().map_err(failed())?;
+    let reader = |isolation: &str| -> Result<BaseConsumer, Error> {
+        let mut config = connection.client("waterclock-topics");
+        config
+            .set("group.id", group)
+            .set("enable.auto.commit", "false")
+            .set("isolation.level", isolation)
+            .set("auto.offset.reset", "earliest")
+            .set("allow.auto.create.topics", "false")
+            .set("fetch.wait.max.ms", "50")
+            .set("enable.partition.eof", "true");
+        config.create().map_err(failed())
+    };
+    let (reader, appended) = (reader("read_committed")?, reader("read_uncommitted")?);
     let mut partitions = TopicPartitionList::new();
     for lane in 0..i32::from(lanes) {
         partitions.add_partition(topic, lane);
     }
-    let committed = consumer.committed_offsets(partitions, ANSWER_MAX).map_err(failed())?;
+    let committed = reader.committed_offsets(partitions, ANSWER_MAX).map_err(failed())?;
     let mut open = TopicPartitionList::new();
     for lane in committed.elements() {
-        let ends = consumer.fetch_watermarks(topic, lane.partition(), ANSWER_MAX);
-        let (low, high) = ends.map_err(failed())?;
+        let ends = |of: &BaseConsumer| {
+            of.fetch_watermarks(topic, lane.partition(), ANSWER_MAX).map_err(failed())
+        };
+        let ((low, stable), (_, end)) = (ends(&reader)?, ends(&appended)?);
+        // A transaction that a crash left open: it may yet be committed.
+        if stable < end {
+            return Ok(false);
+        }
         let from = match lane.offset() {
             Offset::Offset(committed) => committed.max(low),
             _ => low,
         };
-        if from < high {
+        if from < end {
             let from = Offset::Offset(from);
             open.add_partition_offset(topic, lane.partition(), from).map_err(failed())?;
         }
     }
     // What is left may be the marks of transactions alone, which only a reader can tell from records.
-    consumer.assign(&open).map_err(failed())?;
-    only_marks(&consumer, open.count()).map_err(failed())
+    reader.assign(&open).map_err(failed())?;
+    only_marks(&reader, open.count()).map_err(failed())
 }
 
 fn only_marks(consumer: &BaseConsumer, partitions: usize) -> Result<bool, KafkaError> {
