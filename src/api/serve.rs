@@ -19,12 +19,22 @@ use tower_service::Service as _;
 
 use super::health::{Status, router};
 
-/// Longest wait for the head of a request, and for the next one on an open connection.
-const HEAD_MAX: Duration = Duration::from_secs(10);
-/// Longest life of a connection: no page here is long.
-const CONNECTION_MAX: Duration = Duration::from_secs(300);
-/// Connections at once; further ones wait to be accepted.
-const CONNECTIONS_MAX: usize = 256;
+/// Bounds of time and number; a test has others, so as not to take so long.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Longest wait for the head of a request, and for the next one on an open connection.
+    head: Duration,
+    /// Longest life of a connection: no page here is long.
+    connection: Duration,
+    /// Connections at once; further ones wait to be accepted.
+    connections: u32,
+}
+
+const LIMITS: Limits = Limits {
+    head: Duration::from_secs(10),
+    connection: Duration::from_secs(300),
+    connections: 256,
+};
 /// Bytes of a request's body; none of these pages reads one.
 const BODY_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a request's head.
@@ -36,8 +46,17 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// Answers on `listener` until `stop` resolves; then lets open requests end, for a second at most.
 pub async fn serve(listener: TcpListener, status: Arc<dyn Status>, stop: impl Future<Output = ()>) {
+    serve_within(LIMITS, listener, status, stop).await;
+}
+
+async fn serve_within(
+    limits: Limits,
+    listener: TcpListener,
+    status: Arc<dyn Status>,
+    stop: impl Future<Output = ()>,
+) {
     let app = router(status).layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Arc::new(Semaphore::new(limits.connections as usize));
     let (stopping, stopped) = watch::channel(());
     let mut stop = pin!(stop);
     loop {
@@ -59,7 +78,7 @@ pub async fn serve(listener: TcpListener, status: Arc<dyn Status>, stop: impl Fu
                 if let Some((place, stream)) = accepted {
                     let (app, stopped) = (app.clone(), stopped.clone());
                     tokio::spawn(async move {
-                        connection(stream, app, stopped).await;
+                        connection(limits, stream, app, stopped).await;
                         drop(place);
                     });
                 }
@@ -67,11 +86,15 @@ pub async fn serve(listener: TcpListener, status: Arc<dyn Status>, stop: impl Fu
         }
     }
     drop((listener, stopping));
-    let all = u32::try_from(CONNECTIONS_MAX).unwrap_or(u32::MAX);
-    let _ = tokio::time::timeout(CLOSE_MAX, places.acquire_many(all)).await;
+    let _ = tokio::time::timeout(CLOSE_MAX, places.acquire_many(limits.connections)).await;
 }
 
-async fn connection(stream: TcpStream, app: Router, mut stopped: watch::Receiver<()>) {
+async fn connection(
+    limits: Limits,
+    stream: TcpStream,
+    app: Router,
+    mut stopped: watch::Receiver<()>,
+) {
     let answer = service_fn(move |request: Request<Incoming>| {
         let mut app = app.clone();
         async move {
@@ -80,11 +103,11 @@ async fn connection(stream: TcpStream, app: Router, mut stopped: watch::Receiver
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
+        .header_read_timeout(limits.head)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), answer);
     let mut connection = pin!(connection);
-    let end = tokio::time::timeout(CONNECTION_MAX, async {
+    let end = tokio::time::timeout(limits.connection, async {
         tokio::select! {
             end = connection.as_mut() => end,
             // The other end is dropped when everything stops.
@@ -100,3 +123,6 @@ async fn connection(stream: TcpStream, app: Router, mut stopped: watch::Receiver
         Err(_) => tracing::debug!("a connection was open for too long"),
     }
 }
+
+#[cfg(test)]
+mod tests;

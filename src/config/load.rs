@@ -246,17 +246,15 @@ impl Layers {
     }
 }
 
-/// Variables with our prefix that are not ours to read: the path of the file (the command line's matter), what
-/// Kubernetes puts into every pod beside a service named `waterclock`, and what `scripts/kafka` takes and gives.
+/// Variables with our prefix that are not keys: the path of the file (the command line's matter), those of
+/// `scripts/`, and what Kubernetes puts into every pod beside a service named `waterclock`.
 fn is_foreign(key: &str) -> bool {
-    key == "CONFIG"
-        || key == "PORT"
-        || key.starts_with("PORT_")
-        || key == "SERVICE_HOST"
-        || key == "SERVICE_PORT"
-        || key.starts_with("SERVICE_PORT_")
-        || key.starts_with("KAFKA_")
-        || key == "MAVEN_REPOSITORY"
+    const NAMES: [&str; 5] = ["CONFIG", "MAVEN_REPOSITORY", "PORT", "SERVICE_HOST", "SERVICE_PORT"];
+    const FAMILIES: [&str; 3] = ["KAFKA_", "PORT_", "SERVICE_PORT_"];
+    // Two underscores are a level: what follows is a key below `kafka`.
+    let is_below =
+        |family: &&str| key.strip_prefix(*family).is_some_and(|rest| !rest.starts_with('_'));
+    NAMES.contains(&key) || FAMILIES.iter().any(|family| is_below(family))
 }
 
 /// `LOG__LEVEL` to `log.level`.

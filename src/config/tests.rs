@@ -126,12 +126,17 @@ fn what_kubernetes_and_the_scripts_put_into_the_environment_is_not_read() {
         ("WATERCLOCK_SERVICE_PORT_HTTP", "8080"),
         ("WATERCLOCK_PORT", "tcp://10.0.0.1:8080"),
         ("WATERCLOCK_PORT_8080_TCP_ADDR", "10.0.0.1"),
-        ("WATERCLOCK_KAFKA_DIR", "target/kafka"),
-        ("WATERCLOCK_MAVEN_REPOSITORY", "file:///maven"),
         ("WATERCLOCK_CONFIG", "/etc/waterclock.toml"),
+        ("WATERCLOCK_KAFKA_DIR", "/tmp/kafka"),
+        ("WATERCLOCK_MAVEN_REPOSITORY", "https://repository"),
         ("PATH", "/bin"),
     ];
     assert_eq!(load("", &variables, Overrides::default()).1, Ok(Config::default()));
+    let level = [("WATERCLOCK_KAFKA__X", "1")];
+    assert!(
+        load("", &level, Overrides::default()).1.is_err(),
+        "two underscores are a level of ours"
+    );
 }
 
 #[test]
