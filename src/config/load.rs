@@ -254,7 +254,7 @@ fn is_foreign(key: &str) -> bool {
     // Two underscores are a level: what follows is a key below `kafka`.
     let is_below =
         |family: &&str| key.strip_prefix(*family).is_some_and(|rest| !rest.starts_with('_'));
-    NAMES.contains(&key) || FAMILIES.iter().any(|family| is_below(family))
+    NAMES.contains(&key) || FAMILIES.iter().any(is_below)
 }
 
 /// `LOG__LEVEL` to `log.level`.
