@@ -113,7 +113,7 @@ impl<T> Wheel<T> {
     pub fn insert(&mut self, due: UnixMillis, order: Order, entry: T) {
         let due = due.0;
         // Before the first `now`, the entry itself says best where it is: at most a horizon away.
-        let start = *self.start.get_or_insert(due.saturating_sub(self.horizon_ms));
+        let start = *self.start.get_or_insert_with(|| due.saturating_sub(self.horizon_ms));
         self.len += 1;
         if due < start || due == start && self.draining {
             self.inserted += 1;
@@ -190,12 +190,8 @@ impl<T> Wheel<T> {
         for due in self.due_slots() {
             let at = self.index(due);
             let slot = &mut self.slots[at];
-            let from = taken.len();
             let out = slot.extract_if(.., |(_, entry)| pred(entry));
             taken.extend(out.map(|(order, entry)| (UnixMillis(due), order, entry)));
-            if self.draining && Some(due) == self.start {
-                taken[from..].reverse();
-            }
             self.tidy(due);
         }
         self.far.retain(|due, entries| {
@@ -203,9 +199,6 @@ impl<T> Wheel<T> {
             taken.extend(out.map(|(order, entry)| (UnixMillis(*due), order, entry)));
             !entries.is_empty()
         });
-        // The sort is stable: an entry that came late follows its equals.
-        let mut out = out;
-        out.sort_by(|a, b| b.cmp(a));
         taken.extend(out.into_iter().map(|late| (UnixMillis(late.due), late.order, late.entry)));
         taken.sort_by_key(|(due, order, _)| (*due, *order));
         self.len -= taken.len();
@@ -219,7 +212,7 @@ impl<T> Wheel<T> {
             self.slots[at].clear();
             self.tidy(due);
         }
-        self.late.clear();
+        self.late = BinaryHeap::new();
         self.far.clear();
         (self.start, self.draining, self.len) = (None, false, 0);
     }
@@ -311,6 +304,9 @@ impl<T> Wheel<T> {
         if let Some(late) = self.late.pop() {
             each(UnixMillis(late.due), late.order, late.entry);
         }
+        if self.late.is_empty() && self.late.capacity() > SPARE_ENTRIES_MAX {
+            self.late = BinaryHeap::new();
+        }
     }
 
     /// Takes up to `limit` entries from the slot of `due`, which is `start`, and from `late` what belongs between.
@@ -344,26 +340,4 @@ impl<T> Wheel<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::Offset;
-    use super::*;
-
-    #[test]
-    fn entries_leave_when_due_by_due_and_order() {
-        let mut wheel = Wheel::new(Millis(100));
-        let order = |n| Order { appended: UnixMillis(0), offset: Offset(n) };
-        for (due, n) in [(1_050, 2), (1_050, 1), (1_001, 3), (900_000, 4), (7, 5)] {
-            wheel.insert(UnixMillis(due), order(n), n);
-        }
-        let mut pop = |now| {
-            let mut popped = Vec::new();
-            wheel.pop_due(UnixMillis(now), 10, |_, _, n| popped.push(n));
-            (popped, wheel.next_due().map(|due| due.0))
-        };
-        assert_eq!(pop(1_000), (vec![5], Some(1_001)));
-        assert_eq!(pop(1_049), (vec![3], Some(1_050)));
-        assert_eq!(pop(1_050), (vec![1, 2], Some(900_000)));
-        assert_eq!(pop(899_999), (vec![], Some(900_000)));
-        assert_eq!(pop(900_000), (vec![4], None));
-    }
-}
+mod tests;

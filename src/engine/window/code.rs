@@ -161,7 +161,7 @@ pub(super) fn bits(block: &Block, low: i64) -> usize {
 }
 
 /// The mode for the part `[from, to)` of a block that takes the fewest bits, and how many.
-fn shortest(block: &Block, from: i64, to: i64) -> (u32, usize) {
+pub(super) fn shortest(block: &Block, from: i64, to: i64) -> (u32, usize) {
     let span = (to - from) as usize;
     let codes = block.count() + 1;
     let (mut mode, mut least) = (0, span);
@@ -256,7 +256,9 @@ pub(super) fn decode(next: i64, metadata: &str) -> Result<(i64, Vec<Block>), Win
 }
 
 fn blocks(next: i64, input: &mut Reader<'_>) -> Option<(i64, Vec<Block>)> {
-    let upto = next.checked_add_unsigned(input.varint()?)?;
+    // Further up there is no room to count; no log gets there.
+    let upto =
+        next.checked_add_unsigned(input.varint()?).filter(|at| *at < i64::MAX - 8 * BLOCK)?;
     let count = input.varint()?;
     let mut found = Vec::new();
     let mut index = (next >> BLOCK_SHIFT) - 1;
