@@ -13,6 +13,7 @@ use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -96,10 +97,13 @@ async fn lanes(
 ) -> Result<(), Error> {
     let mut stop = pin!(stop);
     let (threads, drain) = (config.threads, Duration::from_millis(config.drain.0) + LEAVE_MAX);
-    let mut starting = spawn_blocking(move || lanes::start(&config));
+    let stopping = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&stopping);
+    let mut starting = spawn_blocking(move || lanes::start(&config, &told));
     let started = tokio::select! {
         started = &mut starting => started,
         () = &mut stop => {
+            stopping.store(true, Ordering::Relaxed);
             // What it asks Kafka cannot be interrupted; nothing has been read yet.
             return match tokio::time::timeout(drain, starting).await {
                 Ok(Ok(Ok((processor, instance)))) => {

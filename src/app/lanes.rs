@@ -1,6 +1,7 @@
 //! From a configuration to running lane threads: name, topics in force, engine's setup.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::config::{Config, Delivery, MAIN_INTAKE};
@@ -12,6 +13,9 @@ use crate::kafka::topics::{self, Request};
 use crate::kafka::{self, BrokerClock, Connection, Processor, Settings};
 
 use super::instance::{self, Instance};
+
+/// Kafka is asked again after this long when it does not answer at the start.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why the lane threads could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -56,16 +60,29 @@ pub fn request(config: &Config) -> Request {
     }
 }
 
-/// Claims a name, checks the topics and starts the lane threads. Blocks while Kafka is asked.
+/// Claims a name, checks the topics and starts the lane threads. Blocks while Kafka is asked, and, while Kafka does
+/// not answer, asks again until `stopping` is set.
 ///
 /// # Errors
 /// See [`Error`]; nothing runs then.
-pub fn start(config: &Config) -> Result<(Processor, Instance), Error> {
+pub fn start(config: &Config, stopping: &AtomicBool) -> Result<(Processor, Instance), Error> {
     let fresh = uuid::Uuid::new_v4().simple().to_string();
     let instance =
         Instance::claim(config.data_dir.as_deref(), config.instance.as_deref(), &fresh[..12])?;
     let connection = connection(config);
-    let in_force = topics::check(&connection, &request(config))?;
+    let in_force = loop {
+        match topics::check(&connection, &request(config)) {
+            Err(error) if error.is_away() && !stopping.load(Ordering::Relaxed) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    brokers = config.brokers,
+                    "Kafka does not answer, asking again"
+                );
+                std::thread::sleep(ASK_AGAIN);
+            }
+            answer => break answer?,
+        }
+    };
     for note in &in_force.notes {
         tracing::warn!(topic = note.topic, what = %note.what, remedy = %note.remedy, "topic could be better");
     }

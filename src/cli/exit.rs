@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::app::{self, instance, lanes};
-use crate::kafka::{TakeOverError, driver, meta, topics};
+use crate::kafka::{TakeOverError, driver};
 
 /// How a command ended. The numbers from 64 on are those of BSD's `sysexits.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,25 +48,11 @@ fn of_start(error: &lanes::Error) -> Exit {
     match error {
         lanes::Error::Instance(instance::Error::BadName { .. }) => Exit::Configuration,
         lanes::Error::Instance(_) => Exit::InUse,
-        lanes::Error::Topics(error) if is_away(error) => Exit::Unavailable,
+        lanes::Error::Topics(error) if error.is_away() => Exit::Unavailable,
         // The topics are configuration, too: it is a person who has to mend them.
         lanes::Error::Topics(_) | lanes::Error::Allow { .. } => Exit::Configuration,
         lanes::Error::Client(_) => Exit::Internal,
     }
-}
-
-/// Whether it is only that Kafka did not answer.
-pub(super) fn is_away(error: &topics::Error) -> bool {
-    matches!(
-        error,
-        topics::Error::Kafka { .. }
-            | topics::Error::NoLeader { .. }
-            | topics::Error::Meta(
-                meta::Error::Kafka { .. }
-                    | meta::Error::Slow { .. }
-                    | meta::Error::Unacknowledged { .. }
-            )
-    )
 }
 
 #[cfg(test)]

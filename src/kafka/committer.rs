@@ -619,8 +619,9 @@ impl Work {
             .set("acks", "all")
             .set("partitioner", "murmur2_random")
             .set("queue.buffering.max.messages", "200000")
-            .set("queue.buffering.max.kbytes", "262144")
-            .set("message.max.bytes", "16777216")
+            // Bounded by the batch; one record may be larger than any batch, once it is not compressed any more.
+            .set("queue.buffering.max.kbytes", "2097151")
+            .set("message.max.bytes", "1000000000")
             .set("batch.size", self.batch_bytes.max(1).to_string())
             .set("batch.num.messages", "10000")
             .set("topic.metadata.propagation.max.ms", "2000")
@@ -644,7 +645,7 @@ impl Work {
             producer
                 .init_transactions(self.setting.transaction_timeout + Duration::from_secs(15))?;
         }
-        Ok(Outlet::new(producer))
+        Ok(Outlet::new(producer).compressing(&self.topics.dead))
     }
 }
 

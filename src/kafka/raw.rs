@@ -103,6 +103,8 @@ impl Drop for Topic {
 pub struct Outlet<C: ProducerContext<DeliveryOpaque = usize> + 'static> {
     /// Dropped before the producer: fields drop in order.
     topics: HashMap<Arc<str>, Topic>,
+    /// The topic whose records are compressed: what came in compressed may be too large as it is.
+    compressed: Option<Arc<str>>,
     producer: ThreadedProducer<C>,
 }
 
@@ -118,7 +120,14 @@ const HANDLES_MAX: usize = 4_096;
 impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Outlet<C> {
     /// Wraps a producer.
     pub fn new(producer: ThreadedProducer<C>) -> Self {
-        Self { topics: HashMap::new(), producer }
+        Self { topics: HashMap::new(), compressed: None, producer }
+    }
+
+    /// Compresses the records of one topic.
+    #[must_use]
+    pub fn compressing(mut self, topic: &Arc<str>) -> Self {
+        self.compressed = Some(Arc::clone(topic));
+        self
     }
 
     /// The producer itself, for transactions and flushes.
@@ -218,13 +227,19 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Outlet<C> {
             self.topics.clear();
         }
         let name = CString::new(&**topic)?;
-        // SAFETY: the client is alive; the name is copied; a null configuration means the client's defaults.
+        // SAFETY: the client is alive; the name is copied; the configuration is taken over by the handle, and a null one
+        // means the client's defaults. Names and values are C strings; an answer that says no leaves the default.
         let raw = unsafe {
-            rdsys::rd_kafka_topic_new(
-                self.producer.client().native_ptr(),
-                name.as_ptr(),
-                ptr::null_mut(),
-            )
+            let native = self.producer.client().native_ptr();
+            let config = if self.compressed.as_ref() == Some(topic) {
+                let config = rdsys::rd_kafka_default_topic_conf_dup(native);
+                let (key, zstd) = (c"compression.codec".as_ptr(), c"zstd".as_ptr());
+                rdsys::rd_kafka_topic_conf_set(config, key, zstd, ptr::null_mut(), 0);
+                config
+            } else {
+                ptr::null_mut()
+            };
+            rdsys::rd_kafka_topic_new(native, name.as_ptr(), config)
         };
         if raw.is_null() {
             return Err(KafkaError::MessageProduction(RDKafkaErrorCode::InvalidTopic));

@@ -287,6 +287,23 @@ pub enum Error {
     BadLadder(#[from] LadderError),
 }
 
+impl Error {
+    /// Whether it is only that Kafka did not answer: trying again may help.
+    #[must_use]
+    pub fn is_away(&self) -> bool {
+        matches!(
+            self,
+            Self::Kafka { .. }
+                | Self::NoLeader { .. }
+                | Self::Meta(
+                    meta::Error::Kafka { .. }
+                        | meta::Error::Slow { .. }
+                        | meta::Error::Unacknowledged { .. }
+                )
+        )
+    }
+}
+
 /// Findings as one text, one a line.
 struct Listed<'a>(&'a [Finding]);
 
