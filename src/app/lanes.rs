@@ -29,7 +29,7 @@ pub enum Error {
     Topics(#[from] topics::Error),
     /// A client could not be made.
     #[error("could not make a Kafka client")]
-    Client(#[source] rdkafka::error::KafkaError),
+    Client(#[source] kafka::KafkaError),
     /// A pattern of an allow-list is not a regular expression.
     #[error("allow-list of intake {intake}")]
     Allow {

@@ -21,6 +21,7 @@ pub use connect::Connection;
 pub use dead::{DeadError, DeadLetters, DeadRecord};
 pub use probe::{PROBE_KEY, Probe};
 pub use processor::{Processor, Settings};
+pub use rdkafka::error::KafkaError;
 pub use rebalance::Error as TakeOverError;
 pub use submit::{Receipt, SubmitError, Submitter};
 pub use targets::Lookup;

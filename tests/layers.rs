@@ -1,0 +1,123 @@
+//! Who may know whom. The engine may not reach for the world, and a library is named in one room only.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What no line of the engine may name, outside of comments and tests.
+const WORLD: [&str; 18] = [
+    "rdkafka",
+    "tokio",
+    "sled",
+    "axum",
+    "tonic",
+    "reqwest",
+    "metrics::",
+    "std::fs",
+    "std::net",
+    "std::thread",
+    "std::env",
+    "std::process",
+    "Instant",
+    "SystemTime",
+    "rand::",
+    "Mutex",
+    "async ",
+    ".await",
+];
+/// What only these may name: a word, and the rooms.
+const OWNERS: [(&str, &[&str]); 6] = [
+    ("rdkafka", &["src/kafka"]),
+    ("axum", &["src/api"]),
+    ("ratatui", &["src/cli"]),
+    ("clap", &["src/cli"]),
+    ("metrics::", &["src/telemetry"]),
+    ("SystemTime::now", &["src/kafka/clock.rs"]),
+];
+/// Rooms that may not import these rooms.
+const STRANGERS: [(&str, &[&str]); 5] = [
+    (
+        "src/engine",
+        &[
+            "crate::kafka",
+            "crate::api",
+            "crate::app",
+            "crate::cli",
+            "crate::config",
+            "crate::telemetry",
+        ],
+    ),
+    ("src/kafka", &["crate::api", "crate::app", "crate::cli", "crate::config"]),
+    ("src/api", &["crate::kafka", "crate::app", "crate::cli", "crate::config", "crate::engine"]),
+    ("src/telemetry", &["crate::kafka", "crate::app", "crate::cli"]),
+    ("src/app", &["crate::cli"]),
+];
+
+/// Every source file below a place, with its path from the root of the project.
+fn sources(below: &str) -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    let mut rooms: Vec<PathBuf> = vec![root.join(below)];
+    while let Some(room) = rooms.pop() {
+        for entry in fs::read_dir(&room).expect("a room of the tree") {
+            let path = entry.expect("readable").path();
+            if path.is_dir() {
+                rooms.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(root).expect("below the root").display().to_string();
+                found.push((name, fs::read_to_string(&path).expect("utf-8")));
+            }
+        }
+    }
+    assert!(!found.is_empty(), "the rule checked nothing below {below}");
+    found
+}
+
+/// The lines of code of a file with their numbers: no comments, nothing from its test module on.
+fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = text.lines().enumerate().take_while(|(_, line)| line.trim() != "#[cfg(test)]");
+    lines.map(|(at, line)| (at + 1, line.split("//").next().unwrap_or_default()))
+}
+
+fn breaches(below: &str, words: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, text) in sources(below) {
+        if name.ends_with("tests.rs") || name.contains("/tests/") {
+            continue;
+        }
+        for (number, line) in code(&text) {
+            for word in words.iter().filter(|word| line.contains(*word)) {
+                found.push(format!("{name}:{number}: {word}"));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_engine_does_not_reach_for_the_world() {
+    assert_eq!(breaches("src/engine", &WORLD), Vec::<String>::new());
+}
+
+#[test]
+fn a_library_is_named_in_its_own_room_only() {
+    for (word, rooms) in OWNERS {
+        let strays = breaches("src", &[word]);
+        let strays: Vec<_> =
+            strays.iter().filter(|at| !rooms.iter().any(|room| at.starts_with(room))).collect();
+        assert!(strays.is_empty(), "{word} belongs to {rooms:?}: {strays:#?}");
+    }
+}
+
+#[test]
+fn rooms_do_not_import_their_neighbours() {
+    for (room, others) in STRANGERS {
+        assert_eq!(breaches(room, others), Vec::<String>::new(), "{room}");
+    }
+}
+
+#[test]
+fn the_rule_sees_code_and_not_comments_or_tests() {
+    let text = "use rdkafka::X; // tokio\n// sled\n#[cfg(test)]\nuse axum;\n";
+    let lines: Vec<_> = code(text).collect();
+    assert_eq!(lines, [(1, "use rdkafka::X; "), (2, "")]);
+}
