@@ -51,7 +51,7 @@ pub(super) struct Send {
     /// Adds headers at the delivery that say when it was due and when it left
     #[arg(long)]
     trace: bool,
-    /// Another intake than the main one: <ns>.intake.NAME
+    /// Another intake than the main one: `<ns>.intake.NAME`
     #[arg(long, value_name = "NAME")]
     intake: Option<String>,
     /// A header of your own; may be given again, order is kept
