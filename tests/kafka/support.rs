@@ -1,0 +1,133 @@
+//! What the tests on a real Kafka share: a namespace of their own, producers, readers, and the real binary.
+//!
+//! # Invariants
+//! 1. Names are unique, so that tests run side by side on one broker.
+//! 2. Nothing waits by sleeping for some length: everything asks until it is so, with a deadline.
+//! 3. A broker that is absent fails the test and says what to type.
+//! 4. Every process that a test starts ends with the test, and tells its log if the test failed.
+
+mod fixture;
+mod process;
+mod producer;
+mod proxy;
+mod reader;
+
+use std::time::{Duration, Instant};
+
+pub use fixture::Fixture;
+pub use process::{Launch, Process};
+pub use producer::{Ack, Out, Producer, out};
+pub use proxy::{Proxy, free_address};
+pub use reader::{Log, Rec, whole};
+
+/// How long anything may take that has no bound of its own: a rebalance on a machine that also builds.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How records get to their targets: each test that makes sense in both runs in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    ExactlyOnce,
+    AtLeastOnce,
+}
+
+impl Mode {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ExactlyOnce => "exactly_once",
+            Self::AtLeastOnce => "at_least_once",
+        }
+    }
+}
+
+/// Makes two tests of each function that takes a [`Mode`].
+macro_rules! in_both_modes {
+    ($($name:ident),+ $(,)?) => { $(
+        mod $name {
+            use crate::support::Mode;
+            #[test]
+            fn exactly_once() { super::$name(Mode::ExactlyOnce) }
+            #[test]
+            fn at_least_once() { super::$name(Mode::AtLeastOnce) }
+        }
+    )+ };
+}
+pub(crate) use in_both_modes;
+
+/// Asks until there is an answer; fails with what was last seen when the time is over.
+#[track_caller]
+pub fn eventually_within<T>(
+    most: Duration,
+    what: &str,
+    mut ask: impl FnMut() -> Result<T, String>,
+) -> T {
+    let until = Instant::now() + most;
+    loop {
+        match ask() {
+            Ok(answer) => return answer,
+            Err(seen) => assert!(Instant::now() < until, "not within {most:?}: {what}; {seen}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The same, with [`PATIENCE`].
+#[track_caller]
+pub fn eventually<T>(what: &str, ask: impl FnMut() -> Result<T, String>) -> T {
+    eventually_within(PATIENCE, what, ask)
+}
+
+/// A variable of the environment that `scripts/kafka start` prints.
+#[track_caller]
+#[allow(clippy::disallowed_methods, reason = "a test must be told where the broker is")]
+pub fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| {
+        panic!("{name} is not set: type `scripts/kafka start` and `eval \"$(scripts/kafka env)\"`")
+    })
+}
+
+/// Each of the ids is there once and nothing else is; tells what is missing, doubled or foreign.
+#[track_caller]
+pub fn assert_each_once(want: impl IntoIterator<Item = String>, seen: &[Rec]) {
+    let mut counts = std::collections::BTreeMap::new();
+    for id in want {
+        counts.insert(id, 0);
+    }
+    let mut foreign = Vec::new();
+    for rec in seen {
+        match counts.get_mut(&rec.text()) {
+            Some(count) => *count += 1,
+            None => foreign.push(rec.text()),
+        }
+    }
+    let of = |what: fn(i32) -> bool| -> Vec<&String> {
+        counts.iter().filter(|(_, count)| what(**count)).map(|(id, _)| id).collect()
+    };
+    let (missing, doubled) = (of(|count| count == 0), of(|count| count > 1));
+    assert!(
+        missing.is_empty() && doubled.is_empty() && foreign.is_empty(),
+        "of {} ids {} are missing: {:?}, {} are there more than once: {:?}; foreign: {foreign:?}",
+        counts.len(),
+        missing.len(),
+        &missing[..missing.len().min(20)],
+        doubled.len(),
+        &doubled[..doubled.len().min(20)],
+    );
+}
+
+/// Each of the ids is there at least once and nothing else is.
+#[track_caller]
+pub fn assert_none_lost(want: impl IntoIterator<Item = String>, seen: &[Rec]) {
+    let mut once = seen.to_vec();
+    once.sort_by_key(Rec::text);
+    once.dedup_by_key(|rec| rec.text());
+    assert_each_once(want, &once);
+}
+
+/// What a mode promises of a run with crashes.
+#[track_caller]
+pub fn assert_promise(mode: Mode, want: impl IntoIterator<Item = String>, seen: &[Rec]) {
+    match mode {
+        Mode::ExactlyOnce => assert_each_once(want, seen),
+        Mode::AtLeastOnce => assert_none_lost(want, seen),
+    }
+}

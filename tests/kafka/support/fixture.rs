@@ -1,0 +1,214 @@
+//! One test's corner of a shared broker.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use waterclock::engine::Millis;
+use waterclock::kafka::Connection;
+use waterclock::kafka::topics::{Names, Request, apply, delete, inspect};
+
+use super::{Launch, Mode, Process, Producer, eventually, variable};
+
+/// A namespace with its topics in place; gone with the test.
+pub struct Fixture {
+    pub connection: Connection,
+    pub names: Names,
+    pub request: Request,
+    dir: tempfile::TempDir,
+    targets: Mutex<Vec<String>>,
+}
+
+impl Fixture {
+    /// Three lanes and three short tiers.
+    pub fn new(test: &str) -> Self {
+        Self::with(test, |_| {})
+    }
+
+    /// The same, but for what is changed.
+    pub fn with(test: &str, change: impl FnOnce(&mut Request)) -> Self {
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        let namespace = format!("{test}-{}", &id[..8]);
+        let mut request = Request {
+            namespace: namespace.clone(),
+            further_intakes: Vec::new(),
+            lanes: Some(3),
+            holds: Some([1_000, 2_000, 5_000].map(Millis).to_vec()),
+            lead_max: Millis(2_000),
+            horizon: Millis(2_000),
+        };
+        change(&mut request);
+        let connection =
+            Connection { brokers: variable("KAFKA_BOOTSTRAP"), ..Connection::default() };
+        let fixture = Self {
+            names: Names::new(&namespace),
+            connection,
+            request,
+            dir: tempfile::tempdir().expect("a directory"),
+            targets: Mutex::default(),
+        };
+        eventually("topics apply", || {
+            apply(&fixture.connection, &fixture.request).map_err(|error| format!("{error:?}"))
+        });
+        fixture
+    }
+
+    pub fn namespace(&self) -> &str {
+        &self.request.namespace
+    }
+
+    pub fn lanes(&self) -> u16 {
+        self.request.lanes.unwrap_or(6)
+    }
+
+    /// A file or directory of this test.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn client(&self) -> ClientConfig {
+        self.connection.client("test")
+    }
+
+    /// A name that a target of this test may have; nothing is made.
+    pub fn name(&self, name: &str) -> String {
+        format!("{}-{name}", self.namespace())
+    }
+
+    /// Makes a topic to deliver to.
+    pub fn target(&self, name: &str, partitions: i32) -> String {
+        self.target_with(name, partitions, &[])
+    }
+
+    /// The same with further settings.
+    pub fn target_with(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) -> String {
+        let topic = self.name(name);
+        let mut new = NewTopic::new(&topic, partitions, TopicReplication::Fixed(1))
+            .set("message.timestamp.type", "LogAppendTime")
+            .set("max.message.bytes", "2097152");
+        for (key, value) in settings {
+            new = new.set(key, value);
+        }
+        let admin: AdminClient<DefaultClientContext> = self.client().create().expect("a client");
+        let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(20)));
+        let made = block(admin.create_topics([&new], &options)).expect("create topics");
+        for result in made {
+            result.expect("a target");
+        }
+        self.targets.lock().expect("no panic before").push(topic.clone());
+        // The controller answers before the brokers know: a record that is due by then would find no target.
+        eventually("the broker knows the target", || {
+            let seen = admin
+                .inner()
+                .fetch_metadata(Some(&topic), Duration::from_secs(10))
+                .map_err(|error| error.to_string())?;
+            let found = seen.topics().iter().find(|found| found.name() == topic);
+            let leaders = found.map_or(0, |found| {
+                found.partitions().iter().filter(|partition| partition.leader() >= 0).count()
+            });
+            if leaders == partitions as usize { Ok(()) } else { Err(format!("{leaders} leaders")) }
+        });
+        topic
+    }
+
+    /// A producer that hashes as Java's clients do.
+    pub fn producer(&self) -> Producer {
+        Producer::new(self, &[("partitioner", "murmur2_random")])
+    }
+
+    /// How a process of this namespace is started.
+    pub fn launch(&self, mode: Mode) -> Launch<'_> {
+        Launch::new(self, mode)
+    }
+
+    /// A process that owns all lanes.
+    #[track_caller]
+    pub fn start(&self, mode: Mode) -> Process {
+        self.launch(mode).start()
+    }
+
+    /// All topics that records wait in.
+    pub fn lane_topics(&self) -> Vec<String> {
+        let mut topics = vec![self.names.intake()];
+        topics.extend(self.request.further_intakes.iter().map(|n| self.names.further_intake(n)));
+        topics.extend(self.request.holds.iter().flatten().map(|hold| self.names.tier(*hold)));
+        topics
+    }
+
+    /// Waits until every position of the group is committed behind the last record of its partition.
+    #[track_caller]
+    pub fn wait_until_nothing_is_pending(&self) {
+        let mut config = self.client();
+        config.set("group.id", self.namespace()).set("enable.auto.commit", "false");
+        config.set("enable.partition.eof", "true").set("isolation.level", "read_committed");
+        let consumer: BaseConsumer = config.create().expect("a consumer");
+        let mut wanted = TopicPartitionList::new();
+        for topic in self.lane_topics() {
+            wanted.add_partition_range(&topic, 0, i32::from(self.lanes()) - 1);
+        }
+        let most = Duration::from_secs(20);
+        eventually("nothing is pending", || {
+            let committed =
+                consumer.committed_offsets(wanted.clone(), most).map_err(|e| e.to_string())?;
+            for element in committed.elements() {
+                let (topic, partition) = (element.topic(), element.partition());
+                let (low, high) =
+                    consumer.fetch_watermarks(topic, partition, most).map_err(|e| e.to_string())?;
+                let next = match element.offset() {
+                    Offset::Offset(next) => next,
+                    _ => low,
+                };
+                if next < high && self.holds_records(&consumer, topic, partition, next) {
+                    return Err(format!(
+                        "{topic}/{partition}: committed {next} {:?} of {high}",
+                        element.metadata()
+                    ));
+                }
+            }
+            Ok(())
+        });
+    }
+
+    /// Whether there is a record from `next` on, and not only marks of transactions.
+    fn holds_records(
+        &self,
+        consumer: &BaseConsumer,
+        topic: &str,
+        partition: i32,
+        next: i64,
+    ) -> bool {
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(topic, partition, Offset::Offset(next)).expect("an offset");
+        consumer.assign(&list).expect("assigned");
+        let holds = loop {
+            match consumer.poll(Duration::from_secs(10)) {
+                Some(Ok(_)) | None => break true,
+                Some(Err(rdkafka::error::KafkaError::PartitionEOF(_))) => break false,
+                Some(Err(_)) => {}
+            }
+        };
+        consumer.unassign().expect("unassigned");
+        holds
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let topics = inspect(&self.connection, &self.names).map(|found| found.topics);
+        let mut names: Vec<String> = topics.unwrap_or_default().into_keys().collect();
+        if let Ok(targets) = self.targets.lock() {
+            names.extend(targets.iter().cloned());
+        }
+        if !names.is_empty() {
+            let _ = delete(&self.connection, &names);
+        }
+    }
+}
+
+fn block<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+}

@@ -1,0 +1,159 @@
+//! Producers as users have them, which tell where every record came to stand.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rdkafka::ClientContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{Header, Message as _, OwnedHeaders};
+use rdkafka::producer::{
+    BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
+};
+
+use super::{Fixture, PATIENCE};
+
+/// A record to be written.
+#[derive(Clone, Debug, Default)]
+pub struct Out {
+    pub key: Option<Vec<u8>>,
+    pub value: Option<Vec<u8>>,
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+    pub partition: Option<i32>,
+}
+
+/// A record with a text as its value, which the tests take as its id.
+pub fn out(value: impl AsRef<[u8]>) -> Out {
+    Out { value: Some(value.as_ref().to_vec()), ..Out::default() }
+}
+
+impl Out {
+    pub fn key(self, key: impl AsRef<[u8]>) -> Self {
+        Self { key: Some(key.as_ref().to_vec()), ..self }
+    }
+
+    pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        self.headers.push((name.to_owned(), Some(value.as_ref().to_vec())));
+        self
+    }
+
+    pub fn null_header(mut self, name: &str) -> Self {
+        self.headers.push((name.to_owned(), None));
+        self
+    }
+
+    /// `x-delay-target`.
+    pub fn to(self, target: &str) -> Self {
+        self.header("x-delay-target", target)
+    }
+
+    /// `x-delay`.
+    pub fn delay(self, delay: impl ToString) -> Self {
+        self.header("x-delay", delay.to_string())
+    }
+
+    pub fn partition(self, partition: i32) -> Self {
+        Self { partition: Some(partition), ..self }
+    }
+}
+
+/// Where a record came to stand, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack {
+    pub partition: i32,
+    pub offset: i64,
+    /// The broker's append time, epoch milliseconds.
+    pub at: u64,
+}
+
+type Acks = Arc<Mutex<Vec<Option<Result<Ack, String>>>>>;
+
+struct Context {
+    acks: Acks,
+}
+
+impl ClientContext for Context {
+    fn error(&self, _: KafkaError, _: &str) {}
+}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = Box<usize>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, number: Box<usize>) {
+        let ack = match result {
+            Ok(message) => Ok(Ack {
+                partition: message.partition(),
+                offset: message.offset(),
+                at: message.timestamp().to_millis().unwrap_or_default() as u64,
+            }),
+            Err((error, _)) => Err(error.to_string()),
+        };
+        self.acks.lock().expect("no panic before")[*number] = Some(ack);
+    }
+}
+
+/// A producer with `acks=all`.
+pub struct Producer {
+    producer: ThreadedProducer<Context>,
+    acks: Acks,
+}
+
+impl Producer {
+    pub fn new(fixture: &Fixture, settings: &[(&str, &str)]) -> Self {
+        let acks = Acks::default();
+        let mut config = fixture.client();
+        config.set("acks", "all").set("enable.idempotence", "true").set("linger.ms", "1");
+        config.set("message.max.bytes", "4000000");
+        for (key, value) in settings {
+            config.set(*key, *value);
+        }
+        let context = Context { acks: Arc::clone(&acks) };
+        Self { producer: config.create_with_context(context).expect("a producer"), acks }
+    }
+
+    /// Enqueues a record.
+    pub fn send(&self, topic: &str, out: &Out) {
+        let number = {
+            let mut acks = self.acks.lock().expect("no panic before");
+            acks.push(None);
+            acks.len() - 1
+        };
+        let mut headers = OwnedHeaders::new();
+        for (name, value) in &out.headers {
+            headers = headers.insert(Header { key: name, value: value.as_ref() });
+        }
+        let mut record: BaseRecord<'_, [u8], [u8], Box<usize>> =
+            BaseRecord::with_opaque_to(topic, Box::new(number)).headers(headers);
+        record.key = out.key.as_deref();
+        record.payload = out.value.as_deref();
+        record.partition = out.partition;
+        loop {
+            match self.producer.send(record) {
+                Ok(()) => return,
+                Err((error, back))
+                    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull) =>
+                {
+                    record = back;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err((error, _)) => panic!("could not send to {topic}: {error}"),
+            }
+        }
+    }
+
+    /// Waits for the acknowledgements of all that was sent, in the order of sending.
+    #[track_caller]
+    pub fn acks(&self) -> Vec<Ack> {
+        self.producer.flush(PATIENCE).expect("flushed");
+        let acks = self.acks.lock().expect("no panic before");
+        acks.iter()
+            .map(|ack| ack.clone().expect("acknowledged").expect("accepted by the broker"))
+            .collect()
+    }
+
+    /// Sends one record and waits for its acknowledgement.
+    #[track_caller]
+    pub fn send_one(&self, topic: &str, out: &Out) -> Ack {
+        self.send(topic, out);
+        *self.acks().last().expect("one was sent")
+    }
+}
