@@ -427,7 +427,9 @@ impl Engine {
             timestamp,
         };
         let edit = Edit::Dead(Box::new(letter));
-        let send = Send { to: To::Dead, partition: None, record, edit, due: timestamp };
+        // Its own lane: few partitions per transaction, and in the order of the lane.
+        let partition = Some(i32::from(source.lane.0));
+        let send = Send { to: To::Dead, partition, record, edit, due: timestamp };
         self.ready.push_back((source, offset, send));
     }
 

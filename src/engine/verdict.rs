@@ -112,7 +112,9 @@ fn known(
         Some(state) => {
             setup.topics.intakes.iter().position(|intake| intake.tag == state.intake).unwrap_or(0)
         }
-        None => tier.map_or(usize::from(source.topic.0), |_| 0),
+        // Written to a tier directly: the main intake's policy, too.
+        None if tier.is_some() => 0,
+        None => usize::from(source.topic.0),
     };
     let policy = &setup.topics.intakes[intake];
     let target = match directive.target {
@@ -283,5 +285,6 @@ pub(super) struct Known {
     /// A lookup is on its way.
     pub(super) asked: bool,
     /// Records that wait for the answer.
+    #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
     pub(super) parked: Vec<Box<Entry>>,
 }

@@ -550,7 +550,10 @@ impl Work {
     /// What went wrong, with the first record that failed if one is known.
     fn why(&self, error: String) -> String {
         let failed = self.ledger.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
-        failed.map_or(error.clone(), |failed| format!("{error}; {failed}"))
+        match failed {
+            Some(failed) => format!("{error}; {failed}"),
+            None => error,
+        }
     }
 
     /// Hands the batch to the producer; its delivery reports finish it.
@@ -675,8 +678,13 @@ fn produce(outlet: &mut Outlet<Context>, topics: &Names, batch: &Batch) -> Resul
     for send in &batch.sends {
         loop {
             let topic = topics.of(&send.to);
-            let headers = |add: &mut dyn FnMut(&[u8], Option<&[u8]>)| send.headers(add);
-            match outlet.produce(topic, send.partition, &send.record, headers, opaque) {
+            match outlet.produce(
+                topic,
+                send.partition,
+                &send.record,
+                |add| send.headers(add),
+                opaque,
+            ) {
                 Ok(()) => break,
                 Err(error)
                     if error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull)

@@ -21,11 +21,11 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::committer::{Committer, Delivery, Names, Report, Setting};
 use super::rebalance::{Context, Error as TakeOver, Event, Who};
-use super::targets::Lookup;
+use super::targets::{Answer, Lookup};
 use super::trim::Trim;
 use super::{BrokerClock, Connection, raw};
 use crate::engine::{
-    BatchId, Commit, Engine, Input, Lane, Offset, Output, Setup, Source, Target, UnixMillis,
+    BatchId, Commit, Engine, Input, Lane, Offset, Output, Setup, Source, UnixMillis,
 };
 use crate::telemetry::{LaneFigures, LaneLevels};
 
@@ -215,7 +215,7 @@ struct Session<'a> {
     lost: u64,
     /// The group's metadata of the assignment in force.
     group: Option<Arc<ConsumerGroupMetadata>>,
-    answers: (Sender<(Arc<str>, Target)>, Receiver<(Arc<str>, Target)>),
+    answers: (Sender<Answer>, Receiver<Answer>),
     /// Lookups on their way.
     asked: usize,
     /// Batches on their way, with the low watermarks that they commit.

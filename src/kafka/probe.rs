@@ -131,7 +131,7 @@ fn leaders_of(client: &Client<Context>, meta: &str) -> Option<Vec<(i32, i32)>> {
     let topic = metadata.topics().iter().find(|topic| topic.name() == meta)?;
     let mut leaders = std::collections::BTreeMap::new();
     for partition in topic.partitions().iter().filter(|partition| partition.leader() >= 0) {
-        leaders.entry(partition.leader()).or_insert(partition.id());
+        leaders.entry(partition.leader()).or_insert_with(|| partition.id());
     }
     Some(leaders.into_iter().collect())
 }

@@ -21,8 +21,10 @@ const ASK: Duration = Duration::from_secs(5);
 /// Kafka's own default of `max.message.bytes`, for brokers that do not tell (the embedded one).
 const RECORD_BYTES_MAX: u64 = 1_048_588;
 
+/// An answer: which topic, and what is known of it.
+pub(super) type Answer = (Arc<str>, Target);
 /// A question: which topic, and who wants to know.
-type Question = (Arc<str>, Sender<(Arc<str>, Target)>);
+type Question = (Arc<str>, Sender<Answer>);
 
 /// Handle on the asking thread; it ends when the last handle is dropped.
 #[derive(Clone, Debug)]
@@ -65,7 +67,7 @@ impl Lookup {
     }
 
     /// Asks about a topic; the answer comes by `reply`, however long it takes.
-    pub fn ask(&self, topic: Arc<str>, reply: Sender<(Arc<str>, Target)>) {
+    pub(super) fn ask(&self, topic: Arc<str>, reply: Sender<Answer>) {
         let _ = self.questions.send((topic, reply));
     }
 }

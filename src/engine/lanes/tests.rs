@@ -216,8 +216,9 @@ fn a_record_in_another_partition_than_its_lane_is_moved_there_first() {
 #[test]
 fn what_cannot_be_delivered_is_a_dead_letter_with_its_code_and_place() {
     let target = ("x-delay-target", "orders.expire");
+    type Headers<'a> = &'a [(&'a str, &'a str)];
     #[rustfmt::skip]
-    let cases: &[(&str, &[(&str, &str)], &str)] = &[
+    let cases: &[(&str, Headers<'_>, &str)] = &[
         ("no time and no default",        &[target],                                              "missing_delay"),
         ("no target and no default",      &[("x-delay", "1")],                                    "missing_target"),
         ("no number",                     &[("x-delay", "soon"), target],                         "bad_delay"),
