@@ -1,0 +1,135 @@
+//! One partition: a log of records and markers, its last stable offset, and where it starts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use waterclock::engine::{Offset, Record, UnixMillis};
+
+use super::{Refusal, TxId};
+
+/// One position of a log.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// LogAppendTime.
+    pub appended: UnixMillis,
+    /// The transaction that it belongs to.
+    pub tx: Option<TxId>,
+    /// `None` for a transaction's marker.
+    pub record: Option<Record>,
+}
+
+/// A log.
+#[derive(Debug)]
+pub struct Partition {
+    /// The node whose clock stamps.
+    pub leader: usize,
+    /// The log start offset.
+    start: i64,
+    entries: Vec<Entry>,
+    /// The first offset of every transaction that has no marker here yet.
+    open: BTreeMap<TxId, i64>,
+    aborted: BTreeSet<TxId>,
+}
+
+impl Partition {
+    pub fn new(leader: usize) -> Self {
+        Self {
+            leader,
+            start: 0,
+            entries: Vec::new(),
+            open: BTreeMap::new(),
+            aborted: BTreeSet::new(),
+        }
+    }
+
+    pub fn append(&mut self, entry: Entry) -> Offset {
+        let offset = self.entries.len() as i64;
+        if let Some(tx) = entry.tx {
+            self.open.entry(tx).or_insert(offset);
+        }
+        self.entries.push(entry);
+        Offset(offset)
+    }
+
+    /// Ends a transaction here.
+    pub fn mark(&mut self, tx: TxId, committed: bool, appended: UnixMillis) {
+        self.open.remove(&tx);
+        if !committed {
+            self.aborted.insert(tx);
+        }
+        self.entries.push(Entry { appended, tx: Some(tx), record: None });
+    }
+
+    pub fn start(&self) -> Offset {
+        Offset(self.start)
+    }
+
+    pub fn end(&self) -> Offset {
+        Offset(self.entries.len() as i64)
+    }
+
+    /// No transaction is open before this.
+    pub fn last_stable(&self) -> Offset {
+        Offset(self.open.values().copied().min().unwrap_or(self.entries.len() as i64))
+    }
+
+    pub fn delete_before(&mut self, until: Offset) {
+        self.start = self.start.max(until.0.min(self.end().0));
+    }
+
+    /// The next record that a `read_committed` consumer may see.
+    pub fn next_readable(&self, from: Offset) -> Result<Option<(Offset, &Entry)>, Refusal> {
+        if from.0 < self.start || from > self.end() {
+            return Err(Refusal::OutOfRange);
+        }
+        Ok(self.readable_from(from).next())
+    }
+
+    fn readable_from(&self, from: Offset) -> impl Iterator<Item = (Offset, &Entry)> {
+        let until = self.last_stable().0;
+        (from.0..until)
+            .map(|offset| (Offset(offset), &self.entries[offset as usize]))
+            .filter(|(_, entry)| entry.record.is_some() && !self.is_aborted(entry))
+    }
+
+    fn is_aborted(&self, entry: &Entry) -> bool {
+        entry.tx.is_some_and(|tx| self.aborted.contains(&tx))
+    }
+
+    /// Everything that was ever committed here, deleted or not: for the checkers.
+    pub fn ledger(&self) -> impl Iterator<Item = (Offset, &Entry)> {
+        self.readable_from(Offset(0))
+    }
+
+    /// One of them.
+    pub fn read(&self, offset: Offset) -> Option<&Entry> {
+        self.readable_from(offset)
+            .next()
+            .filter(|(found, _)| *found == offset)
+            .map(|(_, entry)| entry)
+    }
+
+    /// The next record, whatever became of its transaction.
+    pub fn next_any(&self, from: Offset) -> Option<(Offset, &Entry)> {
+        let rest = self.entries.iter().enumerate().skip(from.0.max(0) as usize);
+        rest.map(|(at, entry)| (Offset(at as i64), entry)).find(|(_, entry)| entry.record.is_some())
+    }
+}
+
+/// The size of a record as a batch of its own (format 2), which `max.message.bytes` bounds.
+pub fn batch_bytes(record: &Record) -> u64 {
+    const BATCH_HEADER: u64 = 61;
+    let part = |part: Option<&[u8]>| match part {
+        Some(bytes) => varint(bytes.len() as i64) + bytes.len() as u64,
+        None => varint(-1),
+    };
+    let count = record.headers().count() as i64;
+    let headers: u64 = record.headers().map(|(name, value)| part(Some(name)) + part(value)).sum();
+    let body = 3 + part(record.key()) + part(record.value()) + varint(count) + headers;
+    BATCH_HEADER + varint(body as i64) + body
+}
+
+/// Bytes of a number as Kafka writes it: zigzag, seven bits to the byte.
+fn varint(number: i64) -> u64 {
+    let zigzag = ((number << 1) ^ (number >> 63)) as u64;
+    u64::from(64 - zigzag.max(1).leading_zeros()).div_ceil(7)
+}

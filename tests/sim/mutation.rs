@@ -1,0 +1,40 @@
+//! Faults of waterclock itself, put in on purpose: what a checker must not let pass.
+
+/// One wrong doing of the shell (or, seen from outside, of the engine behind it).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// The `now` is ahead of the slowest broker by this many milliseconds.
+    Hasty(u64),
+    /// A record of a batch is not produced.
+    DropsSend,
+    /// A record of a batch is produced twice.
+    SendsTwice,
+    /// Two neighbours of a batch change places.
+    Swaps,
+    /// A control header stays.
+    KeepsControl,
+    /// A null value becomes an empty one.
+    NullBecomesEmpty,
+    /// The order of the headers is turned round.
+    TurnsHeaders,
+    /// The record goes to the partition beside its own.
+    WrongPartition,
+    /// Offsets are committed, their records are not produced.
+    OffsetsAlone,
+    /// Records are produced and acknowledged, their offsets are never committed.
+    RecordsAlone,
+    /// After a commit of unknown outcome the same producer goes on, as if it had succeeded.
+    GoesOnAfterUnknown,
+    /// Committed offsets are fetched without waiting for open transactions.
+    TakesUnstable,
+    /// Members of an old generation may still commit.
+    OldGenerations,
+    /// `Pause` is not obeyed.
+    NeverPauses,
+    /// `Resume` is not obeyed.
+    NeverResumes,
+    /// The engine is not told that a batch is done.
+    ForgetsAnswer,
+    /// Records of aborted transactions are delivered: what users took back.
+    ReadsUncommitted,
+}

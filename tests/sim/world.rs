@@ -1,0 +1,497 @@
+//! The executor: one queue of events, one at a time, in an order that the seed alone decides.
+//!
+//! Time jumps from event to event, so seven days of waiting cost nothing.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use waterclock::engine::Offset;
+
+use crate::broker::{Broker, EPOCH_MS, Place, Refusal, Time, Writer};
+use crate::chance::Chance;
+use crate::member::{Member, Up};
+use crate::mutation::Mutation;
+use crate::network::{Event, Process, Reply, Request, Wake};
+use crate::plan::{Fault, Plan, RECOVERY, SECOND, SESSION, TRANSACTION};
+use crate::workload::{self, End, TARGETS, Workload};
+
+/// More events than this mean that something spins.
+const EVENTS_MAX: u64 = 3_000_000;
+
+/// A breach, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Breach {
+    pub promise: &'static str,
+    pub what: String,
+}
+
+/// The world of one seed.
+pub struct World {
+    pub plan: Plan,
+    pub at: Time,
+    pub broker: Broker,
+    pub workload: Workload,
+    /// Where each submission was acknowledged.
+    pub accepted: BTreeMap<usize, (Place, Offset)>,
+    pub members: Vec<Member>,
+    pub chance: Chance,
+    pub mutation: Option<Mutation>,
+    /// Submissions that a crash may double (`at_least_once`).
+    pub exposed: BTreeSet<u32>,
+    /// What was seen to be wrong while it ran.
+    pub breaches: Vec<Breach>,
+    /// How often the named thing happened: faults that never bite prove nothing.
+    pub seen: BTreeMap<&'static str, u64>,
+    /// Bytes of the longest metadata of a commit.
+    pub longest_metadata: usize,
+    /// Lane topics by the engine's index.
+    pub lane_topics: Vec<usize>,
+    queue: BTreeMap<(Time, u64), Event>,
+    sequence: u64,
+    writers: BTreeMap<usize, Writer>,
+    marker_queued: bool,
+    /// Something became readable, or someone may read again.
+    pub stirred: bool,
+    pub deadline: Time,
+    pub history: Option<VecDeque<String>>,
+    /// Events that are kept for the report of a failure.
+    history_max: usize,
+}
+
+impl World {
+    pub fn new(mut plan: Plan, mutation: Option<Mutation>, history_max: usize) -> Self {
+        let mut broker = Broker::new(plan.skews.clone());
+        broker.hands_out_unstable = mutation == Some(Mutation::TakesUnstable);
+        broker.forgives_generations = mutation == Some(Mutation::OldGenerations);
+        broker.reads_uncommitted = mutation == Some(Mutation::ReadsUncommitted);
+        let lanes = usize::from(plan.setup.lanes);
+        let names = plan.setup.topics.names();
+        let lane_topics = names.iter().map(|name| broker.create(name, lanes, 4 << 20)).collect();
+        broker.create(&plan.setup.topics.dead(), 1, 8 << 20);
+        for (name, partitions, limit) in TARGETS.iter().filter(|(name, ..)| *name != "later") {
+            broker.create(name, *partitions, *limit);
+        }
+        let (mut for_load, chance) =
+            std::mem::replace(&mut plan.luck, (Chance::new(0), Chance::new(0)));
+        let workload = workload::draw(&plan, &mut for_load);
+        let members = (0..plan.slots).map(Member::new).collect();
+        let ends = workload.submissions.iter().map(|s| {
+            let appended = EPOCH_MS + s.at;
+            s.when.due(appended).max(appended + plan.hold_of(s.topic))
+        });
+        let last_due = ends.max().unwrap_or_default().saturating_sub(EPOCH_MS);
+        let deadline = last_due.max(plan.heal_at).max(plan.submits.1) + RECOVERY;
+        let mut world = Self {
+            plan,
+            at: 0,
+            broker,
+            workload,
+            accepted: BTreeMap::new(),
+            members,
+            chance,
+            mutation,
+            exposed: BTreeSet::new(),
+            breaches: Vec::new(),
+            seen: BTreeMap::new(),
+            longest_metadata: 0,
+            lane_topics,
+            queue: BTreeMap::new(),
+            sequence: 0,
+            writers: BTreeMap::new(),
+            marker_queued: false,
+            stirred: false,
+            deadline,
+            history: (history_max > 0).then(VecDeque::new),
+            history_max,
+        };
+        world.lay_out();
+        world
+    }
+
+    /// Puts everything into the queue that is known from the start.
+    fn lay_out(&mut self) {
+        for index in 0..self.workload.submissions.len() {
+            self.push(self.workload.submissions[index].at, Event::Submit(index));
+        }
+        for index in 0..self.workload.transactions.len() {
+            match self.workload.transactions[index] {
+                End::Commit(at) | End::Abort(at) => self.push(at, Event::EndTransaction(index)),
+                End::Hang => {}
+            }
+        }
+        for slot in 0..self.plan.slots {
+            let at = self.chance.between(0, self.plan.start_max);
+            self.push(at, Event::Start(slot));
+        }
+        for index in 0..self.plan.faults.len() {
+            self.push(self.plan.faults[index].0, Event::Fault(index));
+        }
+        let (from, to) = self.plan.submits;
+        let at = self.chance.between(from, to + 10 * SECOND);
+        self.push(at, Event::MakeTarget);
+    }
+
+    pub fn push(&mut self, at: Time, event: Event) {
+        self.sequence += 1;
+        self.queue.insert((at.max(self.at), self.sequence), event);
+    }
+
+    pub fn after(&mut self, wait: Time, event: Event) {
+        self.push(self.at + wait, event);
+    }
+
+    pub fn wake(&mut self, process: Process, wait: Time, wake: Wake) {
+        self.after(wait, Event::Process(process, wake));
+    }
+
+    pub fn latency(&mut self) -> Time {
+        self.chance.latency(self.plan.network.latency_max)
+    }
+
+    pub fn note(&mut self, what: impl FnOnce() -> String) {
+        if let Some(history) = &mut self.history {
+            if history.len() == self.history_max {
+                history.pop_front();
+            }
+            history.push_back(format!("{:>12} {}", self.at, what()));
+        }
+    }
+
+    pub fn count(&mut self, what: &'static str) {
+        *self.seen.entry(what).or_default() += 1;
+    }
+
+    pub fn breach(&mut self, promise: &'static str, what: String) {
+        self.note(|| format!("BREACH {promise}: {what}"));
+        self.breaches.push(Breach { promise, what });
+    }
+
+    pub fn healed(&self) -> bool {
+        self.at >= self.plan.heal_at
+    }
+
+    /// Runs to the deadline, or to the first breach that is seen on the way.
+    pub fn run(&mut self) {
+        let mut events = 0;
+        while let Some(((at, _), event)) = self.queue.pop_first() {
+            if at > self.deadline || !self.breaches.is_empty() {
+                break;
+            }
+            self.at = at;
+            self.happen(event);
+            if std::mem::take(&mut self.stirred) {
+                self.rouse();
+            }
+            events += 1;
+            if events == EVENTS_MAX {
+                self.breach("liveness", format!("{events} events and no end: something spins"));
+            }
+        }
+        *self.seen.entry("events").or_default() += events;
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Submit(index) => self.submit(index),
+            Event::EndTransaction(index) => self.end_transaction(index),
+            Event::Start(slot) => self.start(slot),
+            Event::Process(process, wake) => match self.members[process.slot].up {
+                _ if self.members[process.slot].life != process.life => {}
+                Up::Dead => {}
+                // What comes for a frozen process waits for it.
+                Up::Frozen { until, .. } if self.at >= until => {
+                    self.members[process.slot].up = Up::Alive;
+                    self.awaken(process, wake);
+                    self.stirred = true;
+                }
+                Up::Frozen { until, .. } => self.push(until, Event::Process(process, wake)),
+                Up::Alive => self.awaken(process, wake),
+            },
+            Event::Arrives(process, round, request) => self.arrives(process, round, request),
+            Event::Marker => self.marker(),
+            Event::Expire(id) => {
+                self.broker.expire(self.at, &id, TRANSACTION);
+                self.want_marker();
+            }
+            Event::Silent(process, member) => self.silent(process, &member),
+            Event::Fault(index) => self.fault(self.plan.faults[index].1),
+            Event::MakeTarget => self.make_target(),
+        }
+    }
+
+    // Users.
+
+    fn submit(&mut self, index: usize) {
+        let submission = &self.workload.submissions[index];
+        let topic = self.lane_topics[submission.topic];
+        let place = Place { topic, partition: submission.partition };
+        let record = submission.record.clone();
+        let writer = match submission.transaction {
+            None => None,
+            Some(transaction) => match self.users_writer(transaction) {
+                Some(writer) => Some(writer),
+                None => return,
+            },
+        };
+        match self.broker.produce(self.at, writer.as_ref(), place, record) {
+            Ok(offset) => {
+                self.note(|| format!("submit n={index} to {place:?} at {offset:?}"));
+                self.accepted.insert(index, (place, offset));
+                self.stirred = true;
+            }
+            // Its transaction has ended already: the user was told, nothing was submitted.
+            Err(Refusal::Fenced) => {}
+            Err(refusal) => {
+                self.breach("model", format!("submission {index} refused: {refusal:?}"))
+            }
+        }
+    }
+
+    fn users_writer(&mut self, transaction: usize) -> Option<Writer> {
+        if let Some(writer) = self.writers.get(&transaction) {
+            return Some(writer.clone());
+        }
+        let id: Arc<str> = format!("user-{transaction}").into();
+        let writer = self.broker.init(&id).ok()?;
+        self.writers.insert(transaction, writer.clone());
+        self.after(TRANSACTION + SECOND, Event::Expire(id));
+        Some(writer)
+    }
+
+    fn end_transaction(&mut self, index: usize) {
+        let commit = matches!(self.workload.transactions[index], End::Commit(_));
+        if let Some(writer) = self.writers.get(&index).cloned() {
+            let ended = self.broker.end(&writer, commit);
+            self.note(|| format!("user's transaction {index} ends, commit {commit}: {ended:?}"));
+            self.want_marker();
+        }
+    }
+
+    fn make_target(&mut self) {
+        let Some((name, partitions, limit)) = TARGETS.iter().find(|(name, ..)| *name == "later")
+        else {
+            return;
+        };
+        self.broker.create(name, *partitions, *limit);
+        for slot in 0..self.members.len() {
+            let process = self.members[slot].process();
+            let wait = self.chance.between(0, 5 * SECOND);
+            if self.chance.percent(50) {
+                self.wake(process, wait, Wake::TargetChanged(Arc::from(*name)));
+            }
+        }
+    }
+
+    // The cluster.
+
+    /// Transactions end in their own time, partition by partition.
+    pub fn want_marker(&mut self) {
+        if !self.marker_queued && !self.broker.missing_markers().is_empty() {
+            self.marker_queued = true;
+            let wait = self.chance.latency(self.plan.network.marker_max);
+            self.after(wait, Event::Marker);
+        }
+    }
+
+    fn marker(&mut self) {
+        self.marker_queued = false;
+        let missing = self.broker.missing_markers();
+        if !missing.is_empty() {
+            let marker = *self.chance.pick(&missing);
+            self.broker.write_marker(self.at, marker);
+            self.stirred = true;
+        }
+        self.want_marker();
+    }
+
+    fn silent(&mut self, process: Process, member: &str) {
+        let of = &self.members[process.slot];
+        let alive = of.life == process.life && of.up == Up::Alive;
+        let fresh = matches!(of.up, Up::Frozen { since, .. } if self.at < since + SESSION);
+        if (alive || fresh) && of.life == process.life {
+            return;
+        }
+        self.note(|| format!("{member} is silent"));
+        self.broker.group.remove(member);
+        self.count("members lost");
+        self.regroup();
+    }
+
+    /// Lets the group's round go on after any change to it.
+    pub fn regroup(&mut self) {
+        let lanes = self.plan.setup.lanes;
+        if self.broker.group.complete(lanes) {
+            self.count("generations");
+            for slot in 0..self.members.len() {
+                let wait = self.latency();
+                self.wake(self.members[slot].process(), wait, Wake::Assigned);
+            }
+            return;
+        }
+        for name in self.broker.group.awaited() {
+            let of =
+                self.members.iter().find(|member| member.name == name && member.up != Up::Dead);
+            if let Some(process) = of.map(Member::process) {
+                let heartbeat = self.chance.between(0, 3 * SECOND);
+                self.wake(process, heartbeat, Wake::Rebalance);
+            }
+        }
+    }
+
+    /// Sends a request on its way.
+    pub fn request(&mut self, process: Process, round: u64, request: Request) {
+        let wait = self.latency();
+        self.after(wait, Event::Arrives(process, round, request));
+    }
+
+    fn arrives(&mut self, process: Process, round: u64, request: Request) {
+        let again = request.clone();
+        let reply = match request {
+            Request::Init(id) => Reply::Init(self.broker.init(&id)),
+            Request::Join(name) => {
+                // One that has another name by now would have joined a second time.
+                let of = &self.members[process.slot];
+                if of.up == Up::Dead || of.name != name {
+                    return;
+                }
+                if self.broker.group.has_joined(&name) {
+                    let wait = self.latency();
+                    return self.wake(process, wait, Wake::Assigned);
+                }
+                self.broker.group.join(&name);
+                return self.regroup();
+            }
+            Request::Leave(name) => {
+                self.broker.group.remove(&name);
+                return self.regroup();
+            }
+            Request::FetchCommitted(places) => {
+                let committed = self.broker.committed(&places);
+                Reply::Committed(places, committed)
+            }
+            Request::Produce(writer, records) => {
+                Reply::Produced(self.produce(writer.as_ref(), records))
+            }
+            Request::SendOffsets(writer, who, positions) => {
+                let sent = self.broker.send_offsets(
+                    self.at,
+                    &writer,
+                    &who.member,
+                    who.generation,
+                    &positions,
+                );
+                Reply::OffsetsSent(sent)
+            }
+            Request::End(writer, commit) => {
+                let ended = self.broker.end(&writer, commit);
+                self.note(|| format!("end of {writer:?}, commit {commit}: {ended:?}"));
+                Reply::Ended(ended)
+            }
+            Request::CommitOffsets(who, positions) => {
+                let done = self.broker.commit(&who.member, who.generation, &positions);
+                Reply::OffsetsCommitted(done)
+            }
+            Request::DeleteRecords(until) => {
+                until
+                    .into_iter()
+                    .for_each(|(place, until)| self.broker.delete_records(place, until));
+                return;
+            }
+            Request::Describe(name) => {
+                let found = self.broker.topic(&name).map(|topic| {
+                    let topic = &self.broker.topics[topic];
+                    (topic.partitions.len() as i32, topic.record_bytes_max)
+                });
+                Reply::Described(name, found)
+            }
+        };
+        self.want_marker();
+        let wait = self.latency();
+        let waits = matches!(
+            reply,
+            Reply::Init(Err(Refusal::Concurrent))
+                | Reply::Produced(Err(Refusal::Concurrent))
+                | Reply::OffsetsSent(Err(Refusal::Concurrent))
+                | Reply::Ended(Err(Refusal::Concurrent))
+                | Reply::Committed(_, Err(Refusal::Unstable))
+        );
+        if waits {
+            let backoff = self.chance.between(1, 50);
+            self.wake(process, wait + backoff, Wake::Again(round, again));
+        } else {
+            self.wake(process, wait, Wake::Reply(round, reply));
+        }
+    }
+
+    /// All or, from the first refusal on, none of the rest.
+    fn produce(
+        &mut self,
+        writer: Option<&Writer>,
+        records: Vec<crate::network::Outgoing>,
+    ) -> Result<(), Refusal> {
+        if let Some(writer) = writer {
+            self.after(TRANSACTION + SECOND, Event::Expire(Arc::clone(&writer.id)));
+        }
+        for sent in records {
+            let topic = self.broker.topic(&sent.topic).ok_or(Refusal::UnknownTopic)?;
+            let place = Place { topic, partition: sent.partition };
+            self.broker.produce(self.at, writer, place, sent.record)?;
+        }
+        self.stirred = true;
+        Ok(())
+    }
+
+    // What goes wrong.
+
+    fn fault(&mut self, fault: Fault) {
+        self.note(|| format!("{fault:?}"));
+        match fault {
+            Fault::Kill { slot, back_after } => {
+                if self.members[slot].up != Up::Dead {
+                    self.count("kills");
+                    self.kill(slot);
+                    self.after(back_after, Event::Start(slot));
+                }
+            }
+            Fault::Stop { slot, back_after } => {
+                if self.members[slot].up != Up::Dead {
+                    self.count("stops");
+                    self.members[slot].back_after = back_after;
+                    self.wake(self.members[slot].process(), 0, Wake::Drain);
+                }
+            }
+            Fault::Freeze { slot, lasts } => self.freeze(slot, lasts),
+            Fault::ClockStep { node, by } => self.broker.step_clock(node, by),
+            Fault::Leader { topic, partition, node } => {
+                let place = Place { topic: self.lane_topics[topic], partition: partition as i32 };
+                self.broker.move_leader(place, node);
+            }
+        }
+    }
+
+    pub fn kill(&mut self, slot: usize) {
+        self.note(|| format!("slot {slot} dies"));
+        self.members[slot].expose(&mut self.exposed);
+        let (process, name) = (self.members[slot].process(), self.members[slot].name.clone());
+        self.members[slot].up = Up::Dead;
+        self.members[slot].engine = None;
+        self.after(SESSION, Event::Silent(process, name));
+    }
+
+    pub fn freeze(&mut self, slot: usize, lasts: Time) {
+        if self.members[slot].up != Up::Alive {
+            return;
+        }
+        self.note(|| format!("slot {slot} stands still for {lasts} ms"));
+        self.count(if lasts >= SESSION { "zombies" } else { "freezes" });
+        let (process, name) = (self.members[slot].process(), self.members[slot].name.clone());
+        self.members[slot].up = Up::Frozen { since: self.at, until: self.at + lasts };
+        if lasts >= SESSION {
+            self.after(SESSION, Event::Silent(process, name));
+            // The first heartbeat after it wakes says that nobody knows it any more.
+            let heartbeat = self.chance.between(0, 3 * SECOND);
+            self.wake(process, lasts + heartbeat, Wake::Rebalance);
+        }
+        self.wake(process, lasts, Wake::Poll);
+    }
+}
