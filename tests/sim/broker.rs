@@ -219,9 +219,10 @@ impl Broker {
         Ok(())
     }
 
-    /// The committed position of a partition as it is now, stable or not.
-    pub fn position(&self, place: Place) -> Option<&Position> {
-        self.offsets.get(&place)
+    /// Whether a position after this offset is committed, be it that its marker is still on its way.
+    pub fn is_done(&self, place: Place, offset: Offset) -> bool {
+        let stable = self.offsets.get(&place).is_some_and(|position| position.next > offset.0);
+        stable || self.decided(place).any(|position| position.next > offset.0)
     }
 
     /// The committed positions of these partitions, once none of them waits for a transaction.

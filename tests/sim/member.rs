@@ -621,7 +621,7 @@ impl World {
             }
             // What was done before a takeover is committed as done before it is read again, and may then be
             // deleted; `auto.offset.reset=error` tells, and the lanes are taken over anew.
-            Err(Refusal::OutOfRange) if self.is_done(source, next) => {
+            Err(Refusal::OutOfRange) if self.broker.is_done(self.place(source), next) => {
                 self.discard(slot, "deleted before the reader");
                 return false;
             }
@@ -648,10 +648,6 @@ impl World {
         member.tally.take_in(source, offset, &record);
         self.step(slot, Input::Record { source, offset, appended, record });
         true
-    }
-
-    fn is_done(&self, source: Source, offset: Offset) -> bool {
-        self.broker.position(self.place(source)).is_some_and(|position| position.next > offset.0)
     }
 
     fn owns(&self, slot: usize) -> bool {

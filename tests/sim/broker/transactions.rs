@@ -207,6 +207,18 @@ impl Broker {
         }
     }
 
+    /// Positions of this partition whose transactions are decided to commit.
+    pub(super) fn decided(&self, place: Place) -> impl Iterator<Item = &Position> {
+        let current = self.producers.values().filter_map(|producer| producer.current);
+        let ending = current
+            .map(|tx| &self.transactions[tx.0])
+            .filter(|tx| tx.status == Status::Ending(true));
+        ending
+            .flat_map(|tx| &tx.offsets)
+            .filter(move |(of, _)| *of == place)
+            .map(|(_, position)| position)
+    }
+
     /// Whether any of these positions is in a transaction that has not ended.
     pub(super) fn waits_for_transaction(&self, places: &[Place]) -> bool {
         self.producers.values().filter_map(|producer| producer.current).any(|tx| {
