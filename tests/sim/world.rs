@@ -67,7 +67,7 @@ impl World {
         let lanes = usize::from(plan.setup.lanes);
         let names = plan.setup.topics.names();
         let lane_topics = names.iter().map(|name| broker.create(name, lanes, 4 << 20)).collect();
-        broker.create(&plan.setup.topics.dead(), 1, 8 << 20);
+        broker.create(&plan.setup.topics.dead(), lanes, 8 << 20);
         for (name, partitions, limit) in TARGETS.iter().filter(|(name, ..)| *name != "later") {
             broker.create(name, *partitions, *limit);
         }
