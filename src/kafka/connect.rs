@@ -2,7 +2,27 @@
 
 use std::collections::BTreeMap;
 
-use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{ClientConfig, ClientContext};
+
+/// A consumer that reads a topic to its end and leaves: that it has reached it is no error.
+pub(super) type Reader = BaseConsumer<Quiet>;
+
+/// The context of a [`Reader`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Quiet;
+
+impl ClientContext for Quiet {
+    fn error(&self, error: KafkaError, reason: &str) {
+        match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::PartitionEOF) => {}
+            _ => tracing::debug!(%error, reason, "reader"),
+        }
+    }
+}
+
+impl ConsumerContext for Quiet {}
 
 /// Where the brokers are, and what every client needs to speak to them.
 #[derive(Clone, Debug, Default)]

@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::{Offset as Position, TopicPartitionList};
 
 use super::Connection;
+use super::connect::{Quiet, Reader};
 use super::raw::copy_record;
 use crate::engine::{Offset, Record, UnixMillis};
 
@@ -71,7 +72,7 @@ pub enum DeadError {
 
 /// The dead letters of one namespace, ready to be read.
 pub struct DeadLetters {
-    consumer: BaseConsumer,
+    consumer: Reader,
     topic: String,
     /// First offset and end of every partition, as they were when this was opened.
     ends: BTreeMap<i32, (i64, i64)>,
@@ -85,7 +86,7 @@ impl DeadLetters {
     pub fn open(connection: &Connection, namespace: &str) -> Result<Self, DeadError> {
         let topic = format!("{namespace}.dead");
         let read = |source| DeadError::Read { topic: topic.clone(), source };
-        let consumer: BaseConsumer = connection
+        let consumer: Reader = connection
             .client("waterclock-dead")
             // librdkafka wants a name for assignments by hand, too; nothing is ever committed to it.
             .set("group.id", format!("{namespace}-dead"))
@@ -94,7 +95,7 @@ impl DeadLetters {
             .set("isolation.level", "read_committed")
             .set("enable.partition.eof", "true")
             .set("auto.offset.reset", "earliest")
-            .create()
+            .create_with_context(Quiet)
             .map_err(read)?;
         let unreachable =
             |source| DeadError::Unreachable { brokers: connection.brokers.clone(), source };

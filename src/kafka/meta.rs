@@ -19,7 +19,7 @@ use rand::TryRngCore as _;
 use rand::rngs::OsRng;
 use rdkafka::Offset;
 use rdkafka::client::ClientContext;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Message as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
@@ -27,6 +27,7 @@ use rdkafka::topic_partition_list::TopicPartitionList;
 use serde::{Deserialize, Serialize};
 
 use super::Connection;
+use super::connect::{Quiet, Reader};
 use crate::engine::Millis;
 use crate::engine::header::duration;
 
@@ -337,7 +338,7 @@ pub fn read(connection: &Connection, topic: &str, group: &str) -> Result<Meta, E
         .set("allow.auto.create.topics", "false")
         .set("fetch.wait.max.ms", "50")
         .set("enable.partition.eof", "true");
-    let consumer: BaseConsumer = config.create().map_err(failed("make a reader of"))?;
+    let consumer: Reader = config.create_with_context(Quiet).map_err(failed("make a reader of"))?;
     // Asked for all topics, since to ask for one by its name can create it.
     let metadata = consumer.fetch_metadata(None, ANSWER_MAX).map_err(failed("find"))?;
     let found = metadata.topics().iter().find(|found| found.name() == topic);
@@ -351,7 +352,7 @@ pub fn read(connection: &Connection, topic: &str, group: &str) -> Result<Meta, E
     reading.finish(topic)
 }
 
-fn to_end(consumer: &BaseConsumer, topic: &str) -> Result<Reading, Error> {
+fn to_end(consumer: &Reader, topic: &str) -> Result<Reading, Error> {
     let mut reading = Reading::new();
     let until = Instant::now() + READ_MAX;
     while Instant::now() < until {

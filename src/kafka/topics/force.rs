@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use rdkafka::Offset;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::consumer::Consumer as _;
 use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::TopicPartitionList;
 
@@ -13,6 +13,7 @@ use super::{Error, Finding, LANES_DEFAULT, Names, diff, holds_text, wanted};
 use crate::engine::Millis;
 use crate::engine::ladder::{Ladder, Preset};
 use crate::kafka::Connection;
+use crate::kafka::connect::{Quiet, Reader};
 use crate::kafka::meta::{self, LadderInForce, Meta, Secret, Value};
 
 /// Longest look into a tier that is being drained.
@@ -241,7 +242,7 @@ fn nothing_pending(
     group: &str,
 ) -> Result<bool, Error> {
     let failed = || failed(format!("find out what is pending in {topic}"));
-    let reader = |isolation: &str| -> Result<BaseConsumer, Error> {
+    let reader = |isolation: &str| -> Result<Reader, Error> {
         let mut config = connection.client("waterclock-topics");
         config
             .set("group.id", group)
@@ -251,7 +252,7 @@ fn nothing_pending(
             .set("allow.auto.create.topics", "false")
             .set("fetch.wait.max.ms", "50")
             .set("enable.partition.eof", "true");
-        config.create().map_err(failed())
+        config.create_with_context(Quiet).map_err(failed())
     };
     let (reader, appended) = (reader("read_committed")?, reader("read_uncommitted")?);
     let mut partitions = TopicPartitionList::new();
@@ -261,7 +262,7 @@ fn nothing_pending(
     let committed = reader.committed_offsets(partitions, ANSWER_MAX).map_err(failed())?;
     let mut open = TopicPartitionList::new();
     for lane in committed.elements() {
-        let ends = |of: &BaseConsumer| {
+        let ends = |of: &Reader| {
             of.fetch_watermarks(topic, lane.partition(), ANSWER_MAX).map_err(failed())
         };
         let ((low, stable), (_, end)) = (ends(&reader)?, ends(&appended)?);
@@ -283,7 +284,7 @@ fn nothing_pending(
     only_marks(&reader, open.count()).map_err(failed())
 }
 
-fn only_marks(consumer: &BaseConsumer, partitions: usize) -> Result<bool, KafkaError> {
+fn only_marks(consumer: &Reader, partitions: usize) -> Result<bool, KafkaError> {
     let mut ended = BTreeSet::new();
     let until = Instant::now() + LOOK_MAX;
     while ended.len() < partitions {
