@@ -36,6 +36,9 @@ impl From<&app::Error> for Exit {
         match error {
             app::Error::Listen { .. } => Self::Configuration,
             app::Error::Start(error) => of_start(error),
+            app::Error::Lanes(driver::Error::TakeOver(TakeOverError::PositionGone { .. })) => {
+                Self::Configuration
+            }
             app::Error::Lanes(driver::Error::TakeOver(TakeOverError::NameInUse { .. })) => {
                 Self::InUse
             }

@@ -133,7 +133,7 @@ impl Error {
         match self {
             Self::Client { .. }
             | Self::Panicked { .. }
-            | Self::TakeOver(TakeOver::NameInUse { .. }) => true,
+            | Self::TakeOver(TakeOver::NameInUse { .. } | TakeOver::PositionGone { .. }) => true,
             Self::TakeOver(TakeOver::Producer { fatal, .. }) => *fatal,
             Self::TakeOver(TakeOver::TakeOver { .. }) | Self::Consumer { .. } => false,
         }

@@ -69,6 +69,23 @@ pub enum Error {
         /// Trying again is of no use.
         fatal: bool,
     },
+    /// A lane was worked on and its position is not known any more: what was done cannot be told from what was not.
+    #[error(
+        "group {group} has no committed offset for {topic}/{partition}, though records before {first} are done: offsets \
+         expire when a group is away for longer than the broker's offsets.retention.minutes. To deliver again what may \
+         have been delivered: kafka-consumer-groups.sh --group {group} --topic {topic} --reset-offsets --to-earliest \
+         --execute"
+    )]
+    PositionGone {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: i32,
+        /// Where its log starts.
+        first: i64,
+        /// The group.
+        group: String,
+    },
     /// Another live process uses the same name: one of the two must go, and it is this one.
     #[error(
         "instance {instance} is in use by another live member of group {group} ({host}); give this one another \
@@ -176,6 +193,7 @@ impl Context {
         let ends = self.ends.swap(false, Ordering::Relaxed);
         let mut starts = Vec::with_capacity(count);
         let mut list = TopicPartitionList::with_capacity(count);
+        let mut fresh = TopicPartitionList::new();
         for element in committed.elements() {
             element.error().map_err(failed("committed offsets"))?;
             let (next, metadata, at) = match element.offset() {
@@ -201,8 +219,19 @@ impl Context {
                     (start, metadata.to_owned(), At::Offset(start))
                 }
                 At::Offset(next) => (next, element.metadata().to_owned(), At::Offset(next)),
-                // Never committed: a lane that was never started.
-                _ => (0, String::new(), At::Beginning),
+                _ if self.who.embedded => (0, String::new(), At::Beginning),
+                _ => {
+                    let first =
+                        self.never_started(consumer, element.topic(), element.partition())?;
+                    fresh
+                        .add_partition_offset(
+                            element.topic(),
+                            element.partition(),
+                            At::Offset(first),
+                        )
+                        .map_err(failed("start offsets"))?;
+                    (first, String::new(), At::Offset(first))
+                }
             };
             list.add_partition_offset(element.topic(), element.partition(), at)
                 .map_err(failed("start offsets"))?;
@@ -218,7 +247,33 @@ impl Context {
         consumer.assign(&list).map_err(failed("assign"))?;
         // A pause survives a revoke and an assign in librdkafka (1849, 5113): begin with none.
         consumer.resume(&list).map_err(failed("resume"))?;
+        // A lane that was started is known by that from now on.
+        if fresh.count() > 0 {
+            consumer.commit(&fresh, CommitMode::Sync).map_err(failed("first positions"))?;
+        }
         Ok((starts, Arc::new(group)))
+    }
+
+    /// Where a partition without a committed position starts: at its log's start, if nothing of it was ever done.
+    fn never_started(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        topic: &str,
+        partition: i32,
+    ) -> Result<i64, Error> {
+        let (first, end) = consumer
+            .fetch_watermarks(topic, partition, ATTEMPT)
+            .map_err(|source| Error::TakeOver { partitions: 1, what: "ends of the log", source })?;
+        if first > 0 && first < end {
+            let topic = topic.to_owned();
+            return Err(Error::PositionGone {
+                topic,
+                partition,
+                first,
+                group: self.who.group.clone(),
+            });
+        }
+        Ok(first)
     }
 
     /// Refuses to run beside a live member of the same name that was there first: the two would fence each other for
