@@ -88,9 +88,13 @@ fn invalid(Invalid { key, origin, value, want }: &Invalid) -> serde_json::Value 
 
 /// The error and its sources, outermost first.
 fn chain(error: &(dyn Error + 'static)) -> Vec<String> {
-    let (mut told, mut next) = (Vec::new(), Some(error));
+    let (mut told, mut next) = (Vec::<String>::new(), Some(error));
     while let Some(error) = next {
-        told.push(error.to_string());
+        let text = error.to_string();
+        // rdkafka's errors say their source's text in their own.
+        if !told.last().is_some_and(|above| above.ends_with(&text)) {
+            told.push(text);
+        }
         next = error.source();
     }
     told
@@ -103,6 +107,20 @@ mod tests {
     #[derive(Debug, thiserror::Error)]
     #[error("could not pour")]
     struct Outer(#[source] std::fmt::Error);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("meta data: {0}")]
+    struct Repeating(#[source] std::fmt::Error);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("could not look")]
+    struct Above(#[source] Repeating);
+
+    #[test]
+    fn what_an_error_says_of_its_source_is_not_said_again() {
+        let told = chain(&Above(Repeating(std::fmt::Error)));
+        assert_eq!(told, ["could not look", &format!("meta data: {}", std::fmt::Error)]);
+    }
 
     #[test]
     fn the_report_walks_the_chain_of_causes() {
