@@ -72,6 +72,7 @@ pub fn check(world: &mut World) {
     exactly_once(world, &view, &mut found);
     bytes(&view, &mut found);
     fates(&view, &mut found);
+    dead_letters(world, &view, &mut found);
     if world.plan.healthy() {
         in_order(&view, &mut found);
         on_time(world, &view, &mut found);
@@ -309,9 +310,39 @@ fn fates(view: &View<'_>, found: &mut Found) {
     }
 }
 
+/// A header's value as text.
+fn told(arrival: &Arrival<'_>, name: &str) -> Option<String> {
+    let (_, value) = arrival.record.headers().find(|(known, _)| *known == name.as_bytes())?;
+    Some(String::from_utf8_lossy(value?).into_owned())
+}
+
 fn code_of(arrival: &Arrival<'_>) -> Option<String> {
-    let (_, code) = arrival.record.headers().find(|(name, _)| *name == b"x-delay-error-code")?;
-    Some(String::from_utf8_lossy(code?).into_owned())
+    told(arrival, "x-delay-error-code")
+}
+
+/// Promise 8: a dead letter says where its record stood, and there it stands.
+fn dead_letters(world: &World, view: &View<'_>, found: &mut Found) {
+    for accepted in &view.accepted {
+        for arrival in view.of(accepted).iter().filter(|arrival| arrival.target.is_none()) {
+            if origin(world, arrival)
+                != Some((accepted.number as u32, told(arrival, "x-delay-error-timestamp")))
+            {
+                found.push((
+                    "dead letters",
+                    format!("n={} does not say where it stood", accepted.number),
+                ));
+            }
+        }
+    }
+}
+
+/// Which submission stands where a dead letter says, and since when.
+fn origin(world: &World, arrival: &Arrival<'_>) -> Option<(u32, Option<String>)> {
+    let topic = world.broker.topic(&told(arrival, "x-delay-error-topic")?)?;
+    let partition = told(arrival, "x-delay-error-partition")?.parse().ok()?;
+    let offset = Offset(told(arrival, "x-delay-error-offset")?.parse().ok()?);
+    let entry = world.broker.partition(Place { topic, partition })?.read(offset)?;
+    Some((number_of(entry.record.as_ref()?)?, Some(entry.appended.0.to_string())))
 }
 
 fn in_partition(accepted: &Accepted<'_>, arrival: &Arrival<'_>, asked: Option<i32>) -> bool {

@@ -230,6 +230,16 @@ fn a_record_in_another_partition_is_seen() {
 }
 
 #[test]
+fn a_delivery_that_is_late_for_no_reason_is_seen() {
+    bites(Mutation::Oversleeps, &["on time"]);
+}
+
+#[test]
+fn a_dead_letter_that_does_not_say_where_it_stood_is_seen() {
+    bites(Mutation::Misleads, &["dead letters"]);
+}
+
+#[test]
 fn memory_over_the_budget_is_seen() {
     bites(Mutation::NeverPauses, &["memory"]);
 }

@@ -470,7 +470,8 @@ impl World {
         }
         self.check_memory(slot);
         if let Some(wake_at) = wake_at {
-            let wait = (wake_at - now).0.max(1);
+            let oversleeps = self.mutation == Some(Mutation::Oversleeps);
+            let wait = (wake_at - now).0.max(1) + if oversleeps { 2 * SECOND } else { 0 };
             let at = self.at + wait;
             if self.members[slot].tick_at.is_none_or(|queued| at < queued) {
                 self.member(slot).tick_at = Some(at);
@@ -945,6 +946,13 @@ impl World {
             }),
             Mutation::NullBecomesEmpty if target => rewrite(&mut outgoing[index], |value, _| {
                 value.get_or_insert_default();
+            }),
+            Mutation::Misleads => rewrite(&mut outgoing[index], |_, headers| {
+                for (name, value) in headers {
+                    if name == b"x-delay-error-offset" {
+                        *value = Some(b"999999".to_vec());
+                    }
+                }
             }),
             Mutation::TurnsHeaders if target => {
                 rewrite(&mut outgoing[index], |_, headers| headers.reverse());

@@ -33,6 +33,10 @@ pub enum Mutation {
     NeverPauses,
     /// `Resume` is not obeyed.
     NeverResumes,
+    /// It wakes up two seconds after it was asked to.
+    Oversleeps,
+    /// A dead letter says another offset than it stood at.
+    Misleads,
     /// The engine is not told that a batch is done.
     ForgetsAnswer,
     /// Records of aborted transactions are delivered: what users took back.
