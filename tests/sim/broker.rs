@@ -118,6 +118,12 @@ impl Broker {
         id
     }
 
+    /// Adds partitions to a topic, as an administrator may.
+    pub fn widen(&mut self, topic: usize, partitions: usize) {
+        let nodes = self.skews.len();
+        self.topics[topic].partitions.resize_with(partitions, || Partition::new(topic % nodes));
+    }
+
     pub fn topic(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
     }

@@ -9,7 +9,7 @@ use waterclock::engine::{Offset, Record};
 use crate::broker::{Entry, Place};
 use crate::member::number_of;
 use crate::plan::LATENESS_HEALTHY;
-use crate::workload::{Fate, Submission, TARGETS, java_partition};
+use crate::workload::{Fate, Submission, TARGETS, WIDENED, java_partition};
 use crate::world::World;
 
 /// `settle`: what was readable this long before it was due is delivered in order.
@@ -349,7 +349,11 @@ fn in_partition(accepted: &Accepted<'_>, arrival: &Arrival<'_>, asked: Option<i3
     let count = TARGETS.iter().find(|(name, ..)| Some(*name) == arrival.target).map_or(1, |t| t.1);
     match (asked, accepted.submission.record.key()) {
         (Some(asked), _) => arrival.partition == asked,
-        (None, Some(key)) => arrival.partition == java_partition(key, count as u32),
+        (None, Some(key)) => {
+            let widened = (arrival.target == Some(WIDENED.0)).then_some(WIDENED.1);
+            let of = |count: usize| java_partition(key, count as u32) == arrival.partition;
+            of(count) || widened.is_some_and(of)
+        }
         (None, None) => true,
     }
 }

@@ -93,4 +93,5 @@ pub enum Event {
     Silent(Process, String),
     Fault(usize),
     MakeTarget,
+    WidenTarget,
 }

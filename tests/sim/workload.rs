@@ -22,6 +22,9 @@ pub const TARGETS: [(&str, usize, u64); 4] = [
     ("later", 2, RECORD_BYTES_MAX),
 ];
 
+/// A target that gets more partitions while a faulty run is on, and how many it has then.
+pub const WIDENED: (&str, usize) = ("t1", 4);
+
 /// When a record is due, as it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
@@ -272,7 +275,7 @@ impl Draft {
             self.when = When::After(delay);
             self.headers.push(header("x-delay", delay));
         }
-        self.target(chance);
+        self.target(plan, chance);
     }
 
     fn ordinary(&mut self, plan: &Plan, chance: &mut Chance, at: Time, instants: &[u64]) {
@@ -301,7 +304,7 @@ impl Draft {
                 self.headers.push(header("x-delay-until", due));
             }
         }
-        self.target(chance);
+        self.target(plan, chance);
         if chance.percent(10) {
             self.expiry(plan, chance);
         }
@@ -321,14 +324,20 @@ impl Draft {
         self.headers.push(header("x-delay", text));
     }
 
-    fn target(&mut self, chance: &mut Chance) {
+    fn target(&mut self, plan: &Plan, chance: &mut Chance) {
         let (name, partitions, _) = *chance.pick(&TARGETS);
         self.headers.push(header("x-delay-target", name));
-        let partition = chance.percent(15).then(|| chance.below(partitions) as i32);
+        let widens = name == WIDENED.0 && !plan.healthy();
+        let most = if widens { WIDENED.1 } else { partitions };
+        let partition = chance.percent(15).then(|| chance.below(most) as i32);
         if let Some(partition) = partition {
             self.headers.push(header("x-delay-partition", partition));
         }
         self.fates = vec![Fate::Deliver { target: name, partition }];
+        if partition.is_some_and(|partition| partition as usize >= partitions) {
+            // Before it is widened there is no such partition.
+            self.fates.push(Fate::Dead("bad_partition"));
+        }
         if name == "later" {
             // Before it is made it is not there.
             self.fates.push(Fate::Dead("target_missing"));
@@ -340,7 +349,7 @@ impl Draft {
         let When::After(delay) = self.when else { return };
         let after = match chance.between(0, 2) {
             0 if delay > 1 => {
-                self.fates.retain(|fate| *fate == Fate::Dead("target_missing"));
+                self.fates.retain(|fate| matches!(fate, Fate::Dead(_)));
                 self.fates.push(Fate::Dead("expired"));
                 chance.between(1, delay - 1)
             }

@@ -13,7 +13,7 @@ use crate::member::{Member, Up};
 use crate::mutation::Mutation;
 use crate::network::{Event, Process, Reply, Request, Wake};
 use crate::plan::{Fault, Plan, RECOVERY, SECOND, SESSION, TRANSACTION};
-use crate::workload::{self, End, TARGETS, Workload};
+use crate::workload::{self, End, TARGETS, WIDENED, Workload};
 
 /// More events than this mean that something spins.
 const EVENTS_MAX: u64 = 3_000_000;
@@ -129,6 +129,10 @@ impl World {
         let (from, to) = self.plan.submits;
         let at = self.chance.between(from, to + 10 * SECOND);
         self.push(at, Event::MakeTarget);
+        if !self.plan.healthy() {
+            let at = self.chance.between(from, to + 10 * SECOND);
+            self.push(at, Event::WidenTarget);
+        }
     }
 
     pub fn push(&mut self, at: Time, event: Event) {
@@ -216,6 +220,13 @@ impl World {
             Event::Silent(process, member) => self.silent(process, &member),
             Event::Fault(index) => self.fault(self.plan.faults[index].1),
             Event::MakeTarget => self.make_target(),
+            Event::WidenTarget => {
+                let (name, partitions) = WIDENED;
+                if let Some(topic) = self.broker.topic(name) {
+                    self.broker.widen(topic, partitions);
+                    self.tell_of(name);
+                }
+            }
         }
     }
 
@@ -273,11 +284,16 @@ impl World {
             return;
         };
         self.broker.create(name, *partitions, *limit);
+        self.tell_of(name);
+    }
+
+    /// Some notice by themselves that a target changed, others when they ask again.
+    fn tell_of(&mut self, name: &str) {
         for slot in 0..self.members.len() {
             let process = self.members[slot].process();
             let wait = self.chance.between(0, 5 * SECOND);
             if self.chance.percent(50) {
-                self.wake(process, wait, Wake::TargetChanged(Arc::from(*name)));
+                self.wake(process, wait, Wake::TargetChanged(Arc::from(name)));
             }
         }
     }
