@@ -6,6 +6,7 @@
 //! A subcommand is a clap `Args` struct with `run(self, &Global) -> Outcome`. It loads the configuration first, so
 //! that what is wrong there stops it before anything connects.
 
+mod bench;
 mod dead;
 mod exit;
 mod failure;
@@ -74,6 +75,8 @@ enum Command {
     Send(send::Send),
     /// Shows what could not be delivered, and why
     Dead(dead::Dead),
+    /// Measures how fast and how late, beside the raw limits of the same brokers
+    Bench(bench::Run),
     /// Prints completions for a shell
     Completions {
         /// Which shell
@@ -86,6 +89,12 @@ impl Global {
     #[must_use]
     pub fn json(&self) -> bool {
         self.json
+    }
+
+    /// The file of the configuration, if one was named.
+    #[must_use]
+    pub fn config_file(&self) -> Option<PathBuf> {
+        self.config.clone()
     }
 
     /// Loads all layers, `flags` above them; `--brokers` and `--namespace` are added here.
@@ -134,6 +143,7 @@ pub fn main() -> ExitCode {
         Command::Plan(plan) => plan.run(&global),
         Command::Send(send) => send.run(&global),
         Command::Dead(dead) => dead.run(&global),
+        Command::Bench(bench) => bench.run(&global),
         Command::Completions { shell } => completions(shell),
     };
     match outcome {

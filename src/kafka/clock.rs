@@ -107,6 +107,15 @@ impl BrokerClock {
         bounds.values().map(|bound| UnixMillis(bound.at(at) / 1_000)).min()
     }
 
+    /// The same in microseconds since the Unix epoch, for measurements.
+    pub fn now_us(&self, at: Instant) -> Option<u64> {
+        if let Some((wall, since)) = self.local {
+            return Some(wall.0 * 1_000 + at.saturating_duration_since(since).as_micros() as u64);
+        }
+        let bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        bounds.values().map(|bound| bound.at(at)).min()
+    }
+
     /// How far each broker's bound is ahead of the least one: skew plus what the last probes took.
     pub fn offsets(&self, at: Instant) -> Vec<(i32, Duration)> {
         let bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

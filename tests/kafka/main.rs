@@ -6,4 +6,5 @@
 mod delivery;
 #[allow(dead_code, unused_imports, reason = "the tests of crashes use the rest")]
 mod support;
+mod bench;
 mod topics;

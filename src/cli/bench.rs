@@ -1,0 +1,365 @@
+//! `waterclock bench`: how fast, how late, beside the raw limits of the same broker in the same run.
+//!
+//! # Invariants
+//! 1. Everything it makes begins with a namespace of its own, and is gone at its end, also after Ctrl-C.
+//! 2. A run whose records did not all arrive, once each and never early, has failed: exit code 1.
+//! 3. No figure without the copy rate beside it: only ratios travel from one machine to another.
+
+mod cases;
+mod machine;
+mod report;
+mod service;
+mod tally;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::exit::is_away;
+use super::{Exit, Failure, Global, Outcome, output};
+use crate::app::lanes;
+use crate::config::{Config, Delivery, Overrides};
+use crate::engine::{Millis, header};
+use crate::kafka::bench::{self as kafka, Payload, Watch};
+use crate::kafka::topics;
+use crate::kafka::{BrokerClock, Connection, Probe};
+
+use cases::{Bench, Held};
+use machine::Machine;
+use report::{Asked, Report};
+
+/// Longest wait for the brokers' time.
+const TIME_MAX: Duration = Duration::from_secs(20);
+/// The floor needs fewer seconds than the run that it is held against.
+const FLOOR_SECONDS_MAX: u64 = 10;
+
+/// Arguments of `bench`.
+#[derive(Args)]
+pub(super) struct Run {
+    /// Records of a copy and of a spike
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..=5_000_000))]
+    records: u64,
+    /// Records a second of the steady case
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    rate: u64,
+    /// Seconds of the steady case
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    seconds: u64,
+    /// Delay of the steady case
+    #[arg(long, default_value = "10s", value_parser = delay)]
+    delay: Millis,
+    /// Lanes, which are the partitions of every topic
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    lanes: u16,
+    /// Which way of delivery
+    #[arg(long, value_enum, default_value_t = Ways::Both)]
+    delivery: Ways,
+    /// What to measure; the raw copy is always measured beside it
+    #[arg(long, value_enum, default_value_t = Case::All)]
+    case: Case,
+    /// Writes the JSON to a file, too; with --json it goes to standard output instead of the table
+    #[arg(long, value_name = "FILE")]
+    json_file: Option<PathBuf>,
+    /// Prints the table as Markdown
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
+    /// Version of the brokers, to be noted in the result: no client can ask for it
+    #[arg(long, value_name = "VERSION")]
+    kafka: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Ways {
+    Both,
+    ExactlyOnce,
+    AtLeastOnce,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Case {
+    /// Only the raw copy
+    Copy,
+    /// All records due at one instant, held in tiers and held in memory
+    Spike,
+    /// A steady rate with one delay, and the floor of lateness
+    Steady,
+    All,
+}
+
+fn delay(text: &str) -> Result<Millis, String> {
+    match header::duration(text) {
+        Ok(delay) if delay <= Millis::HOUR => Ok(delay),
+        _ => Err("want a time of at most 1h, as in 10s".to_owned()),
+    }
+}
+
+impl Ways {
+    fn all(self) -> &'static [Delivery] {
+        match self {
+            Self::Both => &[Delivery::ExactlyOnce, Delivery::AtLeastOnce],
+            Self::ExactlyOnce => &[Delivery::ExactlyOnce],
+            Self::AtLeastOnce => &[Delivery::AtLeastOnce],
+        }
+    }
+}
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error(transparent)]
+    Kafka(#[from] kafka::Error),
+    #[error(transparent)]
+    Topics(#[from] topics::Error),
+    #[error("the brokers' time is not known after {} s", TIME_MAX.as_secs())]
+    NoTime,
+    #[error("could not start waterclock")]
+    Start(#[source] std::io::Error),
+    #[error("waterclock ended by itself: {0}")]
+    Ended(String),
+    #[error("waterclock delivered {seen} of the {of} first records: {log}")]
+    NotReady { seen: u64, of: u64, log: String },
+    #[error("nothing arrived in {topic}")]
+    Nothing { topic: String },
+    #[error("a reader ended without a word")]
+    Died,
+    #[error("could not write the result to {}", path.display())]
+    Unwritten {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{} checks failed:\n  {}", .0.len(), .0.join("\n  "))]
+    Checks(Vec<String>),
+}
+
+impl From<Failed> for Failure {
+    fn from(failed: Failed) -> Self {
+        let exit = match &failed {
+            Failed::Topics(error) if is_away(error) => Exit::Unavailable,
+            Failed::Checks(_) | Failed::Kafka(kafka::Error::Interrupted) => Exit::Negative,
+            Failed::NoTime => Exit::Unavailable,
+            _ => Exit::Internal,
+        };
+        Self::new(exit, failed)
+    }
+}
+
+/// What a person sees meanwhile, and whether they want it to end.
+struct Progress {
+    /// Hides itself where standard error is no terminal.
+    bar: ProgressBar,
+    stop: Arc<AtomicBool>,
+}
+
+impl Progress {
+    fn new(stop: Arc<AtomicBool>) -> Self {
+        let bar = ProgressBar::new(0);
+        if let Ok(style) = ProgressStyle::with_template(
+            "{elapsed_precise} {msg:24} {wide_bar} {pos}/{len} {per_sec}",
+        ) {
+            bar.set_style(style);
+        }
+        Self { bar, stop }
+    }
+
+    fn phase(&self, what: &'static str, records: u64) {
+        self.bar.set_message(what);
+        self.bar.set_length(records);
+        self.bar.set_position(0);
+    }
+}
+
+impl Watch for Progress {
+    fn done(&self, count: u64) {
+        self.bar.set_position(count);
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// The first signal asks for the end, the second does not ask.
+fn listen(stop: Arc<AtomicBool>) {
+    let listening = async move {
+        let (Ok(mut interrupt), Ok(mut terminate)) =
+            (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+        else {
+            return;
+        };
+        loop {
+            tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+            if stop.swap(true, Ordering::Relaxed) {
+                std::process::exit(130);
+            }
+        }
+    };
+    std::thread::spawn(move || {
+        if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            runtime.block_on(listening);
+        }
+    });
+}
+
+/// Everything that a bench makes outside of itself; gone when dropped.
+struct Corner {
+    connection: Connection,
+    namespace: String,
+    dir: PathBuf,
+}
+
+impl Drop for Corner {
+    fn drop(&mut self) {
+        let groups = [self.namespace.clone(), format!("{}-source-copy", self.namespace)];
+        if let Err(error) = kafka::delete(&self.connection, &self.namespace, &groups) {
+            // There is a result already, or a better reason to fail.
+            tracing::warn!(%error, namespace = self.namespace, "topics are left");
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl Run {
+    pub(super) fn run(self, global: &Global) -> Outcome {
+        let mut config = global.load(Overrides::default())?;
+        config.namespace = format!("waterclock-bench-{:08x}", rand::random::<u32>());
+        config.lanes = Some(self.lanes);
+        let connection = global.connection(&config);
+        let stop = Arc::new(AtomicBool::new(false));
+        listen(Arc::clone(&stop));
+        let progress = Progress::new(stop);
+        let report = self.measure(&config, global, connection, &progress);
+        progress.bar.finish_and_clear();
+        self.show(&report?, global.json())
+    }
+
+    fn measure(
+        &self,
+        config: &Config,
+        global: &Global,
+        connection: Connection,
+        progress: &Progress,
+    ) -> Result<Report, Failed> {
+        let mut machine = Machine::look(self.kafka.clone());
+        let dir = cases::directory(&config.namespace).map_err(Failed::Start)?;
+        let _corner = Corner {
+            connection: connection.clone(),
+            namespace: config.namespace.clone(),
+            dir: dir.clone(),
+        };
+        progress.phase("making topics", 0);
+        topics::apply(&connection, &lanes::request(config))?;
+        let clock = Arc::new(BrokerClock::new());
+        let meta = format!("{}.meta", config.namespace);
+        let _probe = Probe::start(&connection, meta, Arc::clone(&clock))
+            .map_err(|source| kafka::Error::Kafka { what: "ask for the brokers' time", source })?;
+        let bench = Bench {
+            connection,
+            namespace: config.namespace.clone(),
+            config_file: global.config_file(),
+            lanes: self.lanes,
+            clock,
+            payload: Payload::default(),
+            progress,
+            dir,
+        };
+        let began = wait_for_time(&bench.clock, progress)?;
+        let mut report = Report {
+            began: output::time(began),
+            namespace: config.namespace.clone(),
+            asked: Asked {
+                records: self.records,
+                rate: self.rate,
+                seconds: self.seconds,
+                delay_ms: self.delay.0,
+                lanes: self.lanes,
+            },
+            machine: machine.clone(),
+            copies: Vec::new(),
+            floor: None,
+            spikes: Vec::new(),
+            steady: Vec::new(),
+        };
+        self.cases(&bench, &mut report)?;
+        machine.load_after = machine::load();
+        report.machine = machine;
+        Ok(report)
+    }
+
+    fn cases(&self, bench: &Bench<'_>, report: &mut Report) -> Result<(), Failed> {
+        let deliveries = self.delivery.all();
+        let (copies, written) = bench.copies(self.records, deliveries)?;
+        report.copies = copies;
+        let steady = matches!(self.case, Case::Steady | Case::All);
+        let spike = matches!(self.case, Case::Spike | Case::All);
+        if steady {
+            report.floor = Some(bench.floor(self.rate, self.seconds.min(FLOOR_SECONDS_MAX))?);
+        }
+        for (at, delivery) in deliveries.iter().enumerate() {
+            let rates = (report.copies[at].median_per_second, written);
+            if steady || spike {
+                let service = bench.service(*delivery, Held::Tiers)?;
+                if steady {
+                    let pace = (self.rate, self.seconds);
+                    report.steady.push(bench.steady(*delivery, &service, pace, self.delay)?);
+                }
+                if spike {
+                    let held = Held::Tiers;
+                    report.spikes.push(bench.spike(
+                        *delivery,
+                        held,
+                        &service,
+                        self.records,
+                        rates,
+                    )?);
+                }
+            }
+            if spike {
+                let held = Held::Memory;
+                let service = bench.service(*delivery, held)?;
+                report.spikes.push(bench.spike(*delivery, held, &service, self.records, rates)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn show(&self, report: &Report, json: bool) -> Outcome {
+        let text = report.json().to_string();
+        if let Some(path) = &self.json_file {
+            std::fs::write(path, format!("{text}\n"))
+                .map_err(|source| Failed::Unwritten { path: path.clone(), source })?;
+        }
+        match (json, self.markdown) {
+            (true, _) => output::line(&text)?,
+            (false, true) => output::line(report.markdown().trim_end())?,
+            (false, false) => output::line(report.table().trim_end())?,
+        };
+        match report.failures() {
+            failures if failures.is_empty() => Ok(Exit::Ok),
+            failures => Err(Failed::Checks(failures).into()),
+        }
+    }
+}
+
+fn wait_for_time(
+    clock: &BrokerClock,
+    progress: &Progress,
+) -> Result<crate::engine::UnixMillis, Failed> {
+    let by = Instant::now() + TIME_MAX;
+    while Instant::now() < by {
+        if let Some(now) = clock.now(Instant::now()) {
+            return Ok(now);
+        }
+        if progress.stopped() {
+            return Err(kafka::Error::Interrupted.into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Err(Failed::NoTime)
+}

@@ -1,0 +1,336 @@
+//! The cases of a bench, one function each; they share a clock, a way of making records, and a reader.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::machine::Cpu;
+use super::report::{Copies, Floor, Process, Spike, Steady, median, name, ratio};
+use super::service::{Service, Start};
+use super::tally::{Check, Tally};
+use super::{Failed, Progress};
+use crate::config::Delivery;
+use crate::engine::{Millis, UnixMillis};
+use crate::kafka::bench::{self, Payload, Watch, Writer};
+use crate::kafka::{BrokerClock, Connection};
+
+/// Copies of each kind; the median counts.
+const COPY_ROUNDS: usize = 3;
+/// The horizon of a process that is to hold a spike in memory, and what a spike may then lie ahead.
+const MEMORY_HORIZON: (&str, u64) = ("1m", 55_000);
+/// How far ahead a spike is due, besides what its submission takes.
+const AHEAD_MS: u64 = 12_000;
+/// Longest wait for what should have come.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// Records that show that every lane is running.
+const WARM: u64 = 200;
+
+/// What all cases work with.
+pub(super) struct Bench<'a> {
+    pub(super) connection: Connection,
+    pub(super) namespace: String,
+    pub(super) config_file: Option<PathBuf>,
+    pub(super) lanes: u16,
+    pub(super) clock: Arc<BrokerClock>,
+    pub(super) payload: Payload,
+    pub(super) progress: &'a Progress,
+    pub(super) dir: PathBuf,
+}
+
+/// Ends a reader whose writer has failed.
+struct Reading<'a> {
+    progress: &'a Progress,
+    over: &'a AtomicBool,
+}
+
+impl Watch for Reading<'_> {
+    fn done(&self, _: u64) {}
+
+    fn stopped(&self) -> bool {
+        self.over.load(Ordering::Relaxed) || self.progress.stopped()
+    }
+}
+
+/// Where a spike waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Held {
+    Tiers,
+    Memory,
+}
+
+impl Bench<'_> {
+    fn topic(&self, name: &str) -> String {
+        format!("{}-{name}", self.namespace)
+    }
+
+    fn now(&self) -> UnixMillis {
+        self.clock.now(Instant::now()).unwrap_or_default()
+    }
+
+    fn sleep_until(&self, at: UnixMillis) -> Result<(), Failed> {
+        loop {
+            let left = at - self.now();
+            if left == Millis(0) {
+                return Ok(());
+            }
+            if self.progress.stopped() {
+                return Err(bench::Error::Interrupted.into());
+            }
+            thread::sleep(Duration::from_millis(left.0.min(50)));
+        }
+    }
+
+    /// Reads `topic` while `write` runs, until `expected` records came.
+    fn measure<T>(
+        &self,
+        topic: &str,
+        expected: u64,
+        longest: Duration,
+        write: impl FnOnce() -> Result<T, Failed>,
+    ) -> Result<(Tally, T), Failed> {
+        let by = Instant::now() + longest;
+        let over = AtomicBool::new(false);
+        let watch = Reading { progress: self.progress, over: &over };
+        thread::scope(|scope| {
+            let reading = scope.spawn(|| {
+                let mut tally = Tally::new(expected);
+                bench::read(&self.connection, topic, self.lanes, by, &watch, |arrival| {
+                    let at_us = self.clock.now_us(arrival.at).unwrap_or_default();
+                    let all = tally.meet(arrival.n, arrival.due, arrival.appended, at_us);
+                    self.progress.done(tally.check.seen);
+                    if all { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                })?;
+                Ok::<_, bench::Error>(tally)
+            });
+            let written = write();
+            if written.is_err() {
+                over.store(true, Ordering::Relaxed);
+            }
+            let read = reading.join().map_err(|_| Failed::Died)?;
+            let written = written?;
+            Ok((read?, written))
+        })
+    }
+
+    /// Writes at a rate, each record due `delay` after its turn; straight to the writer's topic without a target.
+    fn drip(
+        &self,
+        writer: &mut Writer,
+        (rate, count): (u64, u64),
+        delay: Millis,
+        target: Option<&str>,
+    ) -> Result<(), Failed> {
+        let start = self.now() + Millis(500);
+        for n in 0..count {
+            let turn = start + Millis(n * 1_000 / rate);
+            self.sleep_until(turn)?;
+            writer.write(&self.payload.record(n, turn + delay, target), self.progress)?;
+        }
+        writer.settle(self.progress)?;
+        Ok(())
+    }
+
+    /// The raw limits of the broker: one of each kind in turn, so that what else the machine does meets both.
+    pub(super) fn copies(
+        &self,
+        records: u64,
+        deliveries: &[Delivery],
+    ) -> Result<(Vec<Copies>, f64), Failed> {
+        let source = self.topic("source");
+        bench::create(&self.connection, std::slice::from_ref(&source), self.lanes)?;
+        self.progress.phase("writing what is copied", records);
+        let mut writer = Writer::new(&self.connection, &source, self.lanes, 5)?;
+        let began = Instant::now();
+        for n in 0..records {
+            writer.write(&self.payload.record(n, UnixMillis(0), None), self.progress)?;
+            self.progress.done(n);
+        }
+        writer.settle(self.progress)?;
+        let written_per_second = records as f64 / began.elapsed().as_secs_f64();
+
+        let of = |delivery| (delivery, Vec::new(), Vec::new());
+        let mut all: Vec<(Delivery, Vec<f64>, Vec<Check>)> =
+            deliveries.iter().copied().map(of).collect();
+        for round in 0..COPY_ROUNDS {
+            for (delivery, rates, checks) in &mut all {
+                let to = self.topic(&format!("copy-{}-{round}", name(*delivery)));
+                bench::create(&self.connection, std::slice::from_ref(&to), self.lanes)?;
+                self.progress.phase("copying", records);
+                let id = (*delivery == Delivery::ExactlyOnce).then_some(to.as_str());
+                let topics = (source.as_str(), to.as_str());
+                let copied =
+                    bench::copy(&self.connection, topics, self.lanes, records, id, self.progress)?;
+                rates.push(copied.records as f64 / copied.took.as_secs_f64());
+                self.progress.phase("checking the copy", records);
+                let (tally, ()) = self.measure(&to, records, WAIT_MAX, || Ok(()))?;
+                checks.push(tally.check);
+            }
+        }
+        let copies = all.into_iter().map(|(delivery, rates, checks)| Copies {
+            delivery: name(delivery),
+            median_per_second: median(&rates),
+            rounds_per_second: rates,
+            checks,
+        });
+        Ok((copies.collect(), written_per_second))
+    }
+
+    /// The lateness of a record that is produced when it is due, without anything between.
+    pub(super) fn floor(&self, rate: u64, seconds: u64) -> Result<Floor, Failed> {
+        let topic = self.topic("floor");
+        bench::create(&self.connection, std::slice::from_ref(&topic), self.lanes)?;
+        let count = rate * seconds;
+        self.progress.phase("floor of lateness", count);
+        let longest = Duration::from_secs(seconds) + WAIT_MAX;
+        let (tally, ()) = self.measure(&topic, count, longest, || {
+            let mut writer = Writer::new(&self.connection, &topic, self.lanes, 0)?;
+            writer.warm_up(self.progress)?;
+            self.drip(&mut writer, (rate, count), Millis(0), None)
+        })?;
+        let arrival_ms = tally.arrival.spread().ok_or(Failed::Nothing { topic })?;
+        Ok(Floor { arrival_ms, check: tally.check })
+    }
+
+    /// Starts waterclock and waits until it has delivered something from every lane.
+    pub(super) fn service(&self, delivery: Delivery, held: Held) -> Result<Service, Failed> {
+        let mut service = Service::start(&Start {
+            brokers: &self.connection.brokers,
+            namespace: &self.namespace,
+            config: self.config_file.as_deref(),
+            delivery: name(delivery),
+            lanes: self.lanes,
+            horizon: (held == Held::Memory).then_some(MEMORY_HORIZON.0),
+            dir: &self.dir,
+        })
+        .map_err(Failed::Start)?;
+        let target = self.topic(&format!("warm-{}-{}", name(delivery), held.name()));
+        bench::create(&self.connection, std::slice::from_ref(&target), self.lanes)?;
+        self.progress.phase("waiting for waterclock", WARM);
+        let (tally, ()) = self.measure(&target, WARM, WAIT_MAX, || {
+            let mut writer = self.submitter()?;
+            for n in 0..WARM {
+                let record = self.payload.record(n, self.now(), Some(&target));
+                writer.write(&record, self.progress)?;
+            }
+            writer.settle(self.progress)?;
+            // One that ends by itself has a reason to tell, which is better than silence.
+            thread::sleep(Duration::from_millis(500));
+            service.ended().map_or(Ok(()), |log| Err(Failed::Ended(log)))
+        })?;
+        if tally.check.seen < WARM {
+            let log = service.ended().unwrap_or_else(|| "it is running".to_owned());
+            return Err(Failed::NotReady { seen: tally.check.seen, of: WARM, log });
+        }
+        Ok(service)
+    }
+
+    fn submitter(&self) -> Result<Writer, Failed> {
+        let intake = format!("{}.intake", self.namespace);
+        Ok(Writer::new(&self.connection, &intake, self.lanes, 5)?)
+    }
+
+    /// A steady rate, one delay, and how late each is.
+    pub(super) fn steady(
+        &self,
+        delivery: Delivery,
+        service: &Service,
+        (rate, seconds): (u64, u64),
+        delay: Millis,
+    ) -> Result<Steady, Failed> {
+        let topic = self.topic(&format!("steady-{}", name(delivery)));
+        bench::create(&self.connection, std::slice::from_ref(&topic), self.lanes)?;
+        let count = rate * seconds;
+        self.progress.phase("steady rate", count);
+        let before = service.cpu();
+        let longest = Duration::from_secs(seconds) + Duration::from_millis(delay.0) + WAIT_MAX;
+        let (tally, ()) = self.measure(&topic, count, longest, || {
+            let mut writer = self.submitter()?;
+            self.drip(&mut writer, (rate, count), delay, Some(&topic))
+        })?;
+        let cpu = service.cpu().since(&before);
+        let spreads = tally.arrival.spread().zip(tally.append.spread());
+        let (arrival_ms, append_ms) = spreads.ok_or(Failed::Nothing { topic })?;
+        let process = self.process(service, &cpu, &Cpu::default(), count);
+        Ok(Steady { delivery: name(delivery), arrival_ms, append_ms, process, check: tally.check })
+    }
+
+    /// All due at one instant, submitted before; measured until the last one is with the reader.
+    pub(super) fn spike(
+        &self,
+        delivery: Delivery,
+        held: Held,
+        service: &Service,
+        records: u64,
+        (copy, written): (f64, f64),
+    ) -> Result<Spike, Failed> {
+        let topic = self.topic(&format!("spike-{}-{}", name(delivery), held.name()));
+        bench::create(&self.connection, std::slice::from_ref(&topic), self.lanes)?;
+        // The same kind of write took so long before; twice that, since waterclock now reads beside it.
+        let submitting_ms = 2.0 * 1_000.0 * records as f64 / written;
+        let mut ahead = AHEAD_MS + submitting_ms as u64;
+        if held == Held::Memory {
+            ahead = ahead.min(MEMORY_HORIZON.1);
+        }
+        let due = self.now() + Millis(ahead);
+        let start = service.cpu();
+        let longest = Duration::from_millis(ahead) + WAIT_MAX;
+        let written = || {
+            self.progress.phase("submitting a spike", records);
+            let mut writer = self.submitter()?;
+            let began = Instant::now();
+            for n in 0..records {
+                writer.write(&self.payload.record(n, due, Some(&topic)), self.progress)?;
+                self.progress.done(n);
+            }
+            writer.settle(self.progress)?;
+            let (took, ended) = (began.elapsed(), self.now());
+            self.progress.phase("spike", records);
+            self.sleep_until(due - Millis(200))?;
+            Ok((took, due.0 as i64 - ended.0 as i64, service.cpu()))
+        };
+        let (tally, (took, before_due_ms, at_due)) =
+            self.measure(&topic, records, longest, written)?;
+        let end = service.cpu();
+        let drain_us = tally.last_us.saturating_sub(due.0 * 1_000).max(1);
+        let drained_per_second = tally.check.seen as f64 * 1e6 / drain_us as f64;
+        Ok(Spike {
+            delivery: name(delivery),
+            held: held.name(),
+            submitted_per_second: records as f64 / took.as_secs_f64(),
+            submitted_before_due_ms: before_due_ms,
+            drain_ms: drain_us as f64 / 1_000.0,
+            drained_per_second,
+            of_copy: ratio(drained_per_second, copy),
+            process: self.process(service, &end.since(&start), &end.since(&at_due), records),
+            check: tally.check,
+        })
+    }
+
+    fn process(&self, service: &Service, all: &Cpu, drain: &Cpu, records: u64) -> Process {
+        Process {
+            cpu_us: all.total().as_secs_f64() * 1e6 / records.max(1) as f64,
+            drain_cpu_us: drain.per_record_us(records),
+            memory_peak_bytes: service.memory_peak(),
+        }
+    }
+}
+
+impl Held {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Tiers => "tiers",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+/// Where a bench keeps what its processes need.
+pub(super) fn directory(namespace: &str) -> std::io::Result<PathBuf> {
+    let dir: &Path = &std::env::temp_dir();
+    let dir = dir.join(namespace);
+    std::fs::create_dir_all(&dir)?;
+    Ok(dir)
+}

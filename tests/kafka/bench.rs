@@ -1,0 +1,55 @@
+//! `waterclock bench`, small: it measures every case, checks itself, and leaves nothing behind.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::process::Command;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use serde_json::Value;
+
+#[allow(clippy::disallowed_methods, reason = "a test must be told where the broker is")]
+fn brokers() -> String {
+    std::env::var("KAFKA_BOOTSTRAP")
+        .expect("set KAFKA_BOOTSTRAP, as `scripts/kafka start` prints it")
+}
+
+fn topics_of(brokers: &str, prefix: &str) -> Vec<String> {
+    let consumer: BaseConsumer =
+        ClientConfig::new().set("bootstrap.servers", brokers).create().unwrap();
+    let metadata = consumer.fetch_metadata(None, Duration::from_secs(20)).unwrap();
+    let names = metadata.topics().iter().map(|topic| topic.name().to_owned());
+    names.filter(|name| name.starts_with(prefix)).collect()
+}
+
+#[test]
+fn a_small_bench_checks_itself_and_leaves_nothing_behind() {
+    let brokers = brokers();
+    let kept = tempfile::tempdir().unwrap();
+    let file = kept.path().join("bench.json");
+    let output = Command::new(env!("CARGO_BIN_EXE_waterclock"))
+        .args(["bench", "--json", "--brokers", &brokers, "--lanes", "2"])
+        .args(["--records", "2000", "--rate", "200", "--seconds", "2", "--delay", "3s"])
+        .args(["--delivery", "exactly_once", "--json-file"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {told}", output.status);
+
+    let bench: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let written: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(bench, written);
+    assert_eq!(bench["ok"], true, "{bench}");
+    assert!(bench["ratios"][0]["spike_tiers_of_copy"].as_f64().unwrap() > 0.0, "{bench}");
+    let report = &bench["report"];
+    let held: Vec<_> = report["spikes"].as_array().unwrap().iter().map(|s| &s["held"]).collect();
+    assert_eq!(held, ["tiers", "memory"]);
+    for spike in report["spikes"].as_array().unwrap() {
+        assert_eq!(spike["check"]["seen"], 2_000, "{bench}");
+    }
+    assert_eq!(report["steady"][0]["check"]["seen"], 400, "{bench}");
+    assert_eq!(report["copies"][0]["rounds_per_second"].as_array().unwrap().len(), 3);
+    let namespace = report["namespace"].as_str().unwrap();
+    assert_eq!(topics_of(&brokers, namespace), Vec::<String>::new());
+}
