@@ -20,7 +20,6 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::exit::is_away;
 use super::{Exit, Failure, Global, Outcome, output};
 use crate::app::lanes;
 use crate::config::{Config, Delivery, Overrides};
@@ -141,7 +140,7 @@ enum Failed {
 impl From<Failed> for Failure {
     fn from(failed: Failed) -> Self {
         let exit = match &failed {
-            Failed::Topics(error) if is_away(error) => Exit::Unavailable,
+            Failed::Topics(error) if error.is_away() => Exit::Unavailable,
             Failed::Checks(_) | Failed::Kafka(kafka::Error::Interrupted) => Exit::Negative,
             Failed::NoTime => Exit::Unavailable,
             _ => Exit::Internal,

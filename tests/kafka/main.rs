@@ -3,8 +3,8 @@
 #![allow(clippy::print_stdout, reason = "what a test saw is printed when it fails")]
 #![allow(clippy::unwrap_used, reason = "in a test that is how a wish is stated")]
 
+mod bench;
 mod delivery;
 #[allow(dead_code, unused_imports, reason = "the tests of crashes use the rest")]
 mod support;
-mod bench;
 mod topics;
