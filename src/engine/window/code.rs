@@ -194,6 +194,15 @@ fn distances(block: &Block, from: i64, to: i64) -> impl Iterator<Item = i64> {
     })
 }
 
+/// The words that `[from, to)` of a block covers: which one, its bits before `from`, and how many bits count.
+fn parts(block: &Block, from: i64, to: i64) -> impl Iterator<Item = (usize, u32, u32)> + use<> {
+    let (first, last) = ((from - block.start()) as u32, (to - block.start()) as u32);
+    (0..WORDS as u32).filter_map(move |word| {
+        let (start, end) = ((word * 64).max(first), (word * 64 + 64).min(last));
+        (start < end).then(|| (word as usize, start % 64, end - start))
+    })
+}
+
 /// Says in ASCII which offsets are pending; empty when none is. `blocks` hold nothing outside `[low, upto)`.
 pub(super) fn encode<'a>(
     low: i64,
@@ -216,8 +225,9 @@ pub(super) fn encode<'a>(
         let (mode, _) = shortest(block, from, to);
         out.bits(u64::from(mode), MODE_BITS);
         if mode == 0 {
-            for at in from..to {
-                out.bits(u64::from(block.has(at)), 1);
+            for (word, skip, count) in parts(block, from, to) {
+                // The lowest offset is the first bit.
+                out.wide((block.words[word] >> skip).reverse_bits() >> (64 - count), count);
             }
         } else {
             for distance in distances(block, from, to) {
@@ -271,10 +281,9 @@ fn blocks(next: i64, input: &mut Reader<'_>) -> Option<(i64, Vec<Block>)> {
         let (from, to) = (block.start().max(next), block.end().min(upto));
         match input.bits(MODE_BITS)? as u32 {
             0 => {
-                for at in from..to {
-                    if input.bits(1)? == 1 {
-                        block.set(at);
-                    }
+                for (word, skip, count) in parts(&block, from, to) {
+                    let bits = input.bits(count)?;
+                    block.words[word] = (bits << (64 - count)).reverse_bits() << skip;
                 }
             }
             k @ 1..=RICE_MAX => {
@@ -375,11 +384,14 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// At most 64 bits.
     fn bits(&mut self, count: u32) -> Option<u64> {
-        let mut value = 0;
-        for _ in 0..count {
-            let byte = self.bytes.get(self.at / 8)?;
-            value = value << 1 | u64::from(byte >> (7 - self.at % 8) & 1);
-            self.at += 1;
+        let (mut value, mut left) = (0, count);
+        while left > 0 {
+            let held = 8 - (self.at % 8) as u32;
+            let take = held.min(left);
+            let byte = u64::from(*self.bytes.get(self.at / 8)?);
+            value = value << take | byte >> (held - take) & ((1 << take) - 1);
+            self.at += take as usize;
+            left -= take;
         }
         Some(value)
     }
