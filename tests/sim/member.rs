@@ -401,7 +401,8 @@ impl World {
     /// Lanes are taken over from what is committed.
     fn take_over(&mut self, slot: usize, places: &[Place], committed: Vec<Option<Position>>) {
         let mut starts = Vec::new();
-        let mut exact = true;
+        // With doubles about, which of them was given back cannot be told.
+        let mut exact = self.plan.exactly_once();
         for (place, position) in places.iter().zip(committed) {
             let Some(source) = self.source(*place) else { continue };
             let log_start = self.broker.partition(*place).map(|p| p.start()).unwrap_or_default();
