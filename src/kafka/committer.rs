@@ -515,11 +515,11 @@ impl Work {
         let told = Told::of(&batch, self.topics.tiers_from);
         let before = self.ledger.disconnects.load(Ordering::SeqCst);
         let timeout = self.setting.transaction_timeout;
-        fail::fail_point!("before_begin");
+        fail::fail_point!("before_begin", |_| std::process::abort());
         outlet.producer().begin_transaction().map_err(|e| Dirty::new("begin", &e))?;
-        fail::fail_point!("before_produce");
+        fail::fail_point!("before_produce", |_| std::process::abort());
         produce(outlet, &self.topics, &batch)?;
-        fail::fail_point!("after_produce");
+        fail::fail_point!("after_produce", |_| std::process::abort());
         for chunk in chunks(&batch.commits) {
             let offsets = offsets_of(chunk, &self.topics.lanes)?;
             outlet
@@ -527,15 +527,18 @@ impl Work {
                 .send_offsets_to_transaction(&offsets, &group, timeout)
                 .map_err(|e| Dirty::new("send_offsets", &e))?;
         }
-        fail::fail_point!("after_send_offsets");
+        fail::fail_point!("after_send_offsets", |_| std::process::abort());
         let commit = Instant::now();
         outlet.commit(timeout).map_err(|e| Dirty {
             step: "commit",
             reason: Renewed::Unknown,
             detail: self.why(e),
         })?;
-        fail::fail_point!("after_commit");
+        fail::fail_point!("after_commit", |_| std::process::abort());
         let took = commit.elapsed();
+        if keeps_dirty_producers() {
+            return Ok(Some(told));
+        }
         if took > SOCKET_TIMEOUT / 2 {
             let detail = format!("the commit took {took:?}");
             return Err(Dirty { step: "commit", reason: Renewed::Slow, detail });
@@ -650,6 +653,12 @@ impl Work {
         }
         Ok(Outlet::new(producer).compressing(&self.topics.dead))
     }
+}
+
+/// For the test that shows what happens without invariant 2.
+fn keeps_dirty_producers() -> bool {
+    fail::fail_point!("keep_dirty_producer", |_| true);
+    false
 }
 
 /// Why a producer is not used again.

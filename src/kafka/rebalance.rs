@@ -290,8 +290,9 @@ impl Context {
             }
         };
         let other = list.groups().iter().flat_map(|group| group.members()).find(|member| {
-            member.client_id() != self.who.client_id
-                && member.client_id().starts_with(&self.who.slot)
+            // The same slot, and a start before ours: the later one goes, and the earlier one stays.
+            member.client_id().starts_with(&self.who.slot)
+                && *member.client_id() < *self.who.client_id
         });
         match other {
             None => Ok(()),

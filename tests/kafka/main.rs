@@ -4,7 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "in a test that is how a wish is stated")]
 
 mod bench;
+mod bytes;
+#[cfg(feature = "failpoints")]
+mod crash;
+mod dead;
 mod delivery;
-#[allow(dead_code, unused_imports, reason = "the tests of crashes use the rest")]
+mod dirty_commit;
+mod lanes;
+mod members;
 mod support;
 mod topics;

@@ -7,6 +7,7 @@
 //! 4. Every process that a test starts ends with the test, and tells its log if the test failed.
 
 mod fixture;
+mod load;
 mod process;
 mod producer;
 mod proxy;
@@ -15,9 +16,10 @@ mod reader;
 use std::time::{Duration, Instant};
 
 pub use fixture::Fixture;
+pub use load::Load;
 pub use process::{Launch, Process};
 pub use producer::{Ack, Out, Producer, out};
-pub use proxy::{Proxy, free_address};
+pub use proxy::{END_TXN, Proxy, TXN_OFFSET_COMMIT, free_address};
 pub use reader::{Log, Rec, whole};
 
 /// How long anything may take that has no bound of its own: a rebalance on a machine that also builds.

@@ -18,7 +18,6 @@ pub struct Out {
     pub key: Option<Vec<u8>>,
     pub value: Option<Vec<u8>>,
     pub headers: Vec<(String, Option<Vec<u8>>)>,
-    pub partition: Option<i32>,
 }
 
 /// A record with a text as its value, which the tests take as its id.
@@ -49,10 +48,6 @@ impl Out {
     /// `x-delay`.
     pub fn delay(self, delay: impl ToString) -> Self {
         self.header("x-delay", delay.to_string())
-    }
-
-    pub fn partition(self, partition: i32) -> Self {
-        Self { partition: Some(partition), ..self }
     }
 }
 
@@ -125,7 +120,6 @@ impl Producer {
             BaseRecord::with_opaque_to(topic, Box::new(number)).headers(headers);
         record.key = out.key.as_deref();
         record.payload = out.value.as_deref();
-        record.partition = out.partition;
         loop {
             match self.producer.send(record) {
                 Ok(()) => return,

@@ -1,33 +1,49 @@
-//! A TCP proxy that can hold what clients send on the connections of the moment, and let it go later.
+//! A TCP proxy that knows where Kafka's requests begin: it can hold one on its way, and let it go at a chosen moment.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// One connection's way from the client to the broker.
-#[derive(Default)]
-struct Way {
-    /// What the client sends is kept, until it is let go; then the connection ends.
-    held: AtomicBool,
-    /// Bytes that are kept.
-    kept: AtomicU64,
+/// `EndTxn`: the request that commits a transaction.
+pub const END_TXN: i16 = 26;
+/// `TxnOffsetCommit`: the request that carries a transaction's offsets; records were produced before it.
+pub const TXN_OFFSET_COMMIT: i16 = 28;
+
+/// How long a broker is given to carry out a request that was let go, which nothing answers any more.
+const CARRIED_OUT: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Default)]
+struct Plan {
+    /// The next request of this kind is held, with all that follows on its connection.
+    hold: Option<i16>,
+    /// What is held is let go before the next request of this kind on another connection.
+    release_before: Option<i16>,
+    /// Requests that are held now.
+    held: usize,
+    /// How often something that was held was let go.
+    released: usize,
+    /// What was let go is with the broker.
+    carried_out: bool,
+    stopped: bool,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Gate {
-    /// How often what is held was let go.
-    released: Mutex<u64>,
+    plan: Mutex<Plan>,
     changed: Condvar,
 }
 
-/// A proxy between clients and one broker; stops accepting when dropped.
+impl Gate {
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().expect("no panic before")
+    }
+}
+
+/// A proxy between clients and one broker; ends when dropped.
 pub struct Proxy {
     listen: String,
-    ways: Arc<Mutex<Vec<Arc<Way>>>>,
     gate: Arc<Gate>,
-    stopped: Arc<AtomicBool>,
 }
 
 /// An address of loopback where nothing listens.
@@ -41,103 +57,137 @@ impl Proxy {
     #[track_caller]
     pub fn start(listen: &str, upstream: &str) -> Self {
         let listener = TcpListener::bind(listen).expect("the proxy's address is free");
-        let (ways, gate) = (Arc::<Mutex<Vec<Arc<Way>>>>::default(), Arc::<Gate>::default());
-        let stopped = Arc::new(AtomicBool::new(false));
-        let (all, opening, stop) = (Arc::clone(&ways), Arc::clone(&gate), Arc::clone(&stopped));
-        let upstream = upstream.to_owned();
+        let gate = Arc::<Gate>::default();
+        let (of_all, upstream) = (Arc::clone(&gate), upstream.to_owned());
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                if stop.load(Ordering::SeqCst) {
+                if of_all.plan().stopped {
                     break;
                 }
                 let Ok(broker) = TcpStream::connect(&upstream) else { continue };
-                let way = Arc::new(Way::default());
-                all.lock().expect("no panic before").push(Arc::clone(&way));
-                let (back_from, back_to) = (broker.try_clone(), client.try_clone());
-                if let (Ok(from), Ok(to)) = (back_from, back_to) {
+                if let (Ok(from), Ok(to)) = (broker.try_clone(), client.try_clone()) {
                     std::thread::spawn(move || pass_back(from, to));
                 }
-                let gate = Arc::clone(&opening);
-                std::thread::spawn(move || pass_on(client, &broker, &way, &gate));
+                let gate = Arc::clone(&of_all);
+                std::thread::spawn(move || pass_on(client, &broker, &gate));
             }
         });
-        Self { listen: listen.to_owned(), ways, gate, stopped }
+        Self { listen: listen.to_owned(), gate }
     }
 
-    /// From now on keeps what clients send on the connections that there are; new ones pass.
-    pub fn hold(&self) {
-        for way in self.ways.lock().expect("no panic before").iter() {
-            way.held.store(true, Ordering::SeqCst);
-        }
+    /// Holds the next request of kind `hold`, and lets it go before the first of kind `before` that comes after it on
+    /// another connection.
+    pub fn hold(&self, hold: i16, before: i16) {
+        let mut plan = self.gate.plan();
+        (plan.hold, plan.release_before) = (Some(hold), Some(before));
     }
 
-    /// Bytes that are kept.
-    pub fn kept(&self) -> u64 {
-        let ways = self.ways.lock().expect("no panic before");
-        ways.iter().map(|way| way.kept.load(Ordering::SeqCst)).sum()
-    }
-
-    /// Sends what was kept to the broker, which then sees those connections end.
-    pub fn release(&self) {
-        *self.gate.released.lock().expect("no panic before") += 1;
-        self.gate.changed.notify_all();
+    /// How many requests are held, and how many were let go.
+    pub fn held_and_released(&self) -> (usize, usize) {
+        let plan = self.gate.plan();
+        (plan.held, plan.released)
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.stopped.store(true, Ordering::SeqCst);
-        self.release();
+        self.gate.plan().stopped = true;
+        self.gate.changed.notify_all();
         let _ = TcpStream::connect(&self.listen);
     }
 }
 
-fn pass_on(mut client: TcpStream, mut broker: &TcpStream, way: &Way, gate: &Gate) {
+/// Takes the requests of one connection one by one.
+fn pass_on(mut client: TcpStream, mut broker: &TcpStream, gate: &Gate) {
     let mut bytes = vec![0; 65_536];
-    let mut kept = Vec::new();
-    let times_released = || *gate.released.lock().expect("no panic before");
-    let released = times_released();
-    let _ = client.set_read_timeout(Some(Duration::from_millis(50)));
-    while times_released() == released {
-        let held = way.held.load(Ordering::SeqCst);
-        match client.read(&mut bytes) {
-            Ok(count) if count > 0 && held => {
-                kept.extend_from_slice(&bytes[..count]);
-                way.kept.store(kept.len() as u64, Ordering::SeqCst);
+    let mut unread = Vec::new();
+    let _ = client.set_read_timeout(Some(Duration::from_millis(100)));
+    loop {
+        while let Some(request) = next_request(&mut unread) {
+            let kind = i16::from_be_bytes([request[4], request[5]]);
+            if take_hold(gate, kind) {
+                return keep(&request, client, broker, gate);
             }
-            Ok(count) if count > 0 => {
-                if broker.write_all(&bytes[..count]).is_err() {
+            let_go(gate, kind);
+            if broker.write_all(&request).is_err() {
+                return;
+            }
+        }
+        match client.read(&mut bytes) {
+            Ok(count) if count > 0 => unread.extend_from_slice(&bytes[..count]),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                if gate.plan().stopped {
                     break;
                 }
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            // A client that gives up does not end the connection to the broker while something is held.
-            _ if held => {
-                let mut now = gate.released.lock().expect("no panic before");
-                while *now == released {
-                    now = gate.changed.wait(now).expect("no panic before");
-                }
-                drop(now);
             }
             _ => break,
         }
     }
-    let _ = broker.write_all(&kept);
-    let _ = broker.shutdown(Shutdown::Write);
+    let _ = broker.shutdown(Shutdown::Both);
+}
+
+/// Length, kind, and the rest of the first request, once all of it is there.
+fn next_request(unread: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let length = u32::from_be_bytes(unread.get(..4)?.try_into().ok()?) as usize + 4;
+    if unread.len() < length {
+        return None;
+    }
+    let rest = unread.split_off(length);
+    Some(std::mem::replace(unread, rest))
+}
+
+fn take_hold(gate: &Gate, kind: i16) -> bool {
+    let mut plan = gate.plan();
+    let take = plan.hold == Some(kind);
+    if take {
+        plan.hold = None;
+        plan.held += 1;
+    }
+    take
+}
+
+/// Keeps a request until it is let go; its client hears nothing and gives up some time.
+fn keep(request: &[u8], client: TcpStream, mut broker: &TcpStream, gate: &Gate) {
+    let mut plan = gate.plan();
+    while plan.released == 0 && !plan.stopped {
+        plan = gate.changed.wait(plan).expect("no panic before");
+    }
+    drop(plan);
+    let _ = broker.write_all(request);
+    // A broker may drop what came on a connection that has ended.
+    std::thread::sleep(CARRIED_OUT);
+    gate.plan().carried_out = true;
+    gate.changed.notify_all();
+    let _ = broker.shutdown(Shutdown::Both);
+    let _ = client.shutdown(Shutdown::Both);
+}
+
+fn let_go(gate: &Gate, kind: i16) {
+    let mut plan = gate.plan();
+    if plan.held == 0 || plan.release_before != Some(kind) {
+        return;
+    }
+    plan.release_before = None;
+    drop(plan);
+    // What the client has sent on its other connections by now is to be carried out before.
+    std::thread::sleep(CARRIED_OUT);
+    let mut plan = gate.plan();
+    plan.released = plan.held;
+    gate.changed.notify_all();
+    while !plan.carried_out && !plan.stopped {
+        plan = gate.changed.wait(plan).expect("no panic before");
+    }
 }
 
 fn pass_back(mut broker: TcpStream, mut client: TcpStream) {
     let mut bytes = vec![0; 65_536];
-    loop {
-        match broker.read(&mut bytes) {
-            Ok(0) | Err(_) => break,
-            Ok(count) => {
-                if client.write_all(&bytes[..count]).is_err() {
-                    // The client is gone; the broker goes on with what it was sent.
-                    let _ = std::io::copy(&mut broker, &mut std::io::sink());
-                    break;
-                }
-            }
+    while let Ok(count) = broker.read(&mut bytes)
+        && count > 0
+    {
+        if client.write_all(&bytes[..count]).is_err() {
+            // The client is gone; what the broker still says is for nobody.
+            let _ = std::io::copy(&mut broker, &mut std::io::sink());
+            break;
         }
     }
     let _ = client.shutdown(Shutdown::Both);

@@ -1,0 +1,160 @@
+//! What cannot be delivered goes to the dead letters, whole, and holds nothing up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use waterclock::engine::header::Code;
+
+use crate::support::{
+    Ack, Fixture, Log, Mode, Out, Rec, assert_each_once, in_both_modes, out, whole,
+};
+
+in_both_modes!(every_refusal_is_a_dead_letter_and_stops_nothing);
+
+/// What the error headers are called, in their order.
+const ERRORS: [&str; 6] = ["code", "detail", "topic", "partition", "offset", "timestamp"];
+
+/// Bytes that compress badly, so that a record is as large as it seems.
+fn noise(count: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let step = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..count).map(step).collect()
+}
+
+/// One record for each way to be refused, with the code that it must get.
+fn refusable(fixture: &Fixture, good: &str, small: &str) -> Vec<(Code, Out)> {
+    let soon = |id: &str| out(id).key(id).delay(50);
+    let fine = |id: &str| soon(id).to(good);
+    let untimed = |id: &str| out(id).key(id).to(good);
+    let mut crowded = fine("1001 headers");
+    while crowded.headers.len() <= 1_000 {
+        crowded = crowded.header("h", "v");
+    }
+    let mut large = noise(5_000);
+    large[..5].copy_from_slice(b"large");
+    #[rustfmt::skip]
+    let cases = vec![
+        (Code::MissingDelay,          untimed("no time")),
+        (Code::BadDelay,              untimed("words").header("x-delay", "soon")),
+        (Code::BadDelay,              untimed("a space").header("x-delay", " 5")),
+        (Code::BadDelay,              untimed("not UTF-8 is no time").header("x-delay", "5x")),
+        (Code::NegativeDelay,         untimed("negative").header("x-delay", "-1")),
+        (Code::DelayOverflow,         untimed("overflow").header("x-delay", "99999999999999999999")),
+        (Code::DelayTooLong,          untimed("too long").header("x-delay", "401d")),
+        (Code::BadUntil,              untimed("no zone").header("x-delay-until", "2030-01-31T08:00:00")),
+        (Code::AmbiguousTimestamp,    untimed("seconds").header("x-delay-until", "1900000000")),
+        (Code::ConflictingDirectives, fine("both").header("x-delay-until", "2030-01-31T08:00:00Z")),
+        (Code::MissingTarget,         soon("no target")),
+        (Code::BadTarget,             soon("a slash").to("a/b")),
+        (Code::TargetForbidden,       soon("Kafka's own").to("__consumer_offsets")),
+        (Code::TargetForbidden,       soon("our own").to(&fixture.names.intake())),
+        (Code::TargetDenied,          soon("not on the list").to(&fixture.name("denied"))),
+        (Code::TargetMissing,         soon("nowhere").to(&fixture.name("nowhere"))),
+        (Code::BadPartition,          fine("no number").header("x-delay-partition", "one")),
+        (Code::BadPartition,          fine("not there").header("x-delay-partition", "99")),
+        (Code::MissingId,             fine("a cancel of nothing").header("x-delay-action", "cancel")),
+        (Code::BadId,                 fine("an empty id").header("x-delay-id", "")),
+        (Code::BadAction,             fine("unheard of").header("x-delay-action", "pause")),
+        (Code::UnsupportedAction,     fine("replace").header("x-delay-id", "i").header("x-delay-action", "replace")),
+        (Code::UnsupportedAction,     Out { value: None, ..out("").key("cancel") }
+                                          .header("x-delay-id", "i").header("x-delay-action", "cancel")),
+        (Code::BadExpires,            fine("expires badly").header("x-delay-expires", "never")),
+        (Code::Expired,               untimed("too late").header("x-delay", "1s").header("x-delay-expires", "500ms")),
+        (Code::BadLabel,              fine("a long label").header("x-delay-label", [b'l'; 65])),
+        (Code::BadTrace,              fine("trace").header("x-delay-trace", "yes")),
+        (Code::BadHeader,             fine("a null label").null_header("x-delay-label")),
+        (Code::BadHeader,             fine("an id not in UTF-8").header("x-delay-label", [0xff])),
+        (Code::DuplicateHeader,       fine("twice").header("x-delay", "50")),
+        (Code::UnknownHeader,         fine("unknown").header("x-delay-colour", "red")),
+        (Code::TooManyHeaders,        crowded),
+        (Code::TooLarge,              out(large).key("large").delay(50).to(small)),
+        (Code::BadState,              fine("forged").header("x-delay-state", [1; 68])),
+    ];
+    cases
+}
+
+fn every_refusal_is_a_dead_letter_and_stops_nothing(mode: Mode) {
+    let short = if mode == Mode::ExactlyOnce { "eos" } else { "alo" };
+    let fixture = Fixture::new(&format!("dead-{short}"));
+    let good = fixture.target("good", 3);
+    let small = fixture.target_with("small", 1, &[("max.message.bytes", "2000")]);
+    let mut process = fixture.launch(mode).arg("--allow").arg(".*-(good|small|nowhere)").start();
+    let producer = fixture.producer();
+    let intake = fixture.names.intake();
+    let cases = refusable(&fixture, &good, &small);
+    // A neighbour after each, of the same key, and small ones around the large one.
+    let mut numbers = Vec::new();
+    for (n, (_, record)) in cases.iter().enumerate() {
+        let mut neighbour = out(format!("{n}")).delay(1_500).to(&good);
+        neighbour.key = record.key.clone();
+        let tiny = out(format!("tiny {n}")).key("large").delay(50).to(&small);
+        for record in [record, &neighbour, &tiny] {
+            producer.send(&intake, record);
+        }
+        numbers.push(n.to_string());
+    }
+    let acks = producer.acks();
+    let neighbours = Log::open(&fixture, &good).count(cases.len()).to_vec();
+    let tinies = cases.len();
+    Log::open(&fixture, &small).count(tinies);
+    Log::open(&fixture, &fixture.names.dead()).count(cases.len());
+    fixture.wait_until_nothing_is_pending();
+    process.stop_well();
+
+    let dead = whole(&fixture, &fixture.names.dead());
+    assert_eq!(dead.len(), cases.len(), "{dead:#?}");
+    let by_place: BTreeMap<(String, String), &Rec> = dead
+        .iter()
+        .map(|rec| {
+            let of = |name: &str| rec.header(&format!("x-delay-error-{name}")).unwrap_or_default();
+            ((of("partition"), of("offset")), rec)
+        })
+        .collect();
+    for (n, (code, record)) in cases.iter().enumerate() {
+        let ack = acks[3 * n];
+        let place = (ack.partition.to_string(), ack.offset.to_string());
+        let letter = by_place.get(&place).unwrap_or_else(|| panic!("{code}: {place:?}: {dead:#?}"));
+        assert_letter(*code, record, ack, &intake, letter);
+    }
+    let met: BTreeSet<Code> = cases.iter().map(|(code, _)| *code).collect();
+    let unmet: Vec<&Code> = Code::ALL.iter().filter(|code| !met.contains(code)).collect();
+    // Nobody outside can make a record hop that often.
+    assert_eq!(unmet, [&Code::TooManyHops], "every code of the contract is provoked");
+
+    assert_each_once(numbers.iter().cloned(), &whole(&fixture, &good));
+    let tiny = (0..tinies).map(|n| format!("tiny {n}"));
+    assert_each_once(tiny, &whole(&fixture, &small));
+    for rec in &neighbours {
+        let n: usize = rec.text().parse().unwrap();
+        let due = acks[3 * n + 1].at + 1_500;
+        // Loose, since other tests run beside this one: what is shown is that nothing waits for a dead letter.
+        assert!((due..due + 15_000).contains(&rec.at), "due {due}: {rec:?}");
+    }
+}
+
+fn assert_letter(code: Code, sent: &Out, ack: Ack, intake: &str, letter: &Rec) {
+    let split = letter.headers.len() - ERRORS.len();
+    let (kept, errors) = letter.headers.split_at(split);
+    let names: Vec<String> =
+        errors.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect();
+    assert_eq!(names, ERRORS.map(|name| format!("x-delay-error-{name}")), "{code}");
+    let error = |name: &str| letter.header(&format!("x-delay-error-{name}")).unwrap();
+    assert_eq!(error("code"), code.as_str(), "{letter:?}");
+    let detail = error("detail");
+    assert!(!detail.is_empty() && detail.len() <= 256, "{code}: {detail}");
+    assert!(detail.bytes().all(|b| (b' '..=b'~').contains(&b)), "{code}: {detail}");
+    assert_eq!(error("topic"), intake, "{code}");
+    assert_eq!(error("timestamp"), ack.at.to_string(), "{code}");
+    assert_eq!(letter.key, sent.key, "{code}");
+    assert_eq!(letter.value, sent.value, "{code}");
+    let forged = |name: &str| name == "x-delay-state";
+    let wanted: Vec<(Vec<u8>, Option<Vec<u8>>)> = sent
+        .headers
+        .iter()
+        .filter(|(name, _)| !forged(name))
+        .map(|(name, value)| (name.as_bytes().to_vec(), value.clone()))
+        .collect();
+    assert_eq!(kept, wanted, "{code}: headers as they were");
+}

@@ -1,0 +1,188 @@
+//! Members that come, go and die under load, and those that are refused.
+
+use std::time::Duration;
+
+use crate::support::{
+    Fixture, Load, Log, Mode, PATIENCE, Process, Proxy, assert_each_once, assert_promise,
+    eventually, free_address, in_both_modes, out, whole,
+};
+
+in_both_modes!(
+    members_join_leave_and_die_under_load,
+    a_process_that_is_told_to_stop_under_load_ends_within_10_s,
+    a_process_that_is_killed_finds_its_place_again,
+);
+
+/// What a stop may take: the drain and leaving the group.
+const STOP_MAX: Duration = Duration::from_secs(10);
+
+fn fixture(test: &str, mode: Mode, lanes: u16) -> Fixture {
+    let short = if mode == Mode::ExactlyOnce { "eos" } else { "alo" };
+    Fixture::with(&format!("{test}-{short}"), |request| request.lanes = Some(lanes))
+}
+
+/// Waits until the members own all lanes between them, as evenly as it goes.
+#[track_caller]
+fn wait_until_shared(lanes: usize, members: &[&Process]) {
+    eventually("the lanes are shared", || {
+        let mut own: Vec<usize> = members.iter().map(|member| member.lanes()).collect();
+        own.sort_unstable();
+        let even = own[own.len() - 1] - own[0] <= 1;
+        let all = own.iter().sum::<usize>() == lanes;
+        if even && all { Ok(()) } else { Err(format!("{own:?} of {lanes}")) }
+    });
+}
+
+fn members_join_leave_and_die_under_load(mode: Mode) {
+    let fixture = fixture("members", mode, 4);
+    let target = fixture.target("out", 3);
+    let mut log = Log::open(&fixture, &target);
+    std::thread::scope(|scope| {
+        let mut a = fixture.launch(mode).data("a").start();
+        wait_until_shared(4, &[&a]);
+        let load = Load::start(scope, &fixture, &target, 200);
+        let mut b = fixture.launch(mode).data("b").start();
+        wait_until_shared(4, &[&a, &b]);
+        a.stop_well();
+        wait_until_shared(4, &[&b]);
+        let mut c = fixture.launch(mode).data("c").start();
+        wait_until_shared(4, &[&b, &c]);
+        b.kill();
+        wait_until_shared(4, &[&c]);
+        let sent = load.end();
+        println!("{sent} were sent");
+        log.ids(sent);
+        fixture.wait_until_nothing_is_pending();
+        c.stop_well();
+        assert_promise(mode, Load::ids(sent), &whole(&fixture, &target));
+    });
+}
+
+fn a_process_that_is_told_to_stop_under_load_ends_within_10_s(mode: Mode) {
+    let fixture = fixture("stop", mode, 3);
+    let target = fixture.target("out", 3);
+    let mut log = Log::open(&fixture, &target);
+    std::thread::scope(|scope| {
+        let mut first = fixture.start(mode);
+        let load = Load::start(scope, &fixture, &target, 300);
+        log.count(200);
+        let (code, took) = first.stop();
+        assert_eq!(code, Some(0), "after {took:?}");
+        assert!(took < STOP_MAX, "took {took:?}");
+        let mut second = fixture.start(mode);
+        let sent = load.end();
+        log.ids(sent);
+        fixture.wait_until_nothing_is_pending();
+        second.stop_well();
+        // A clean stop repeats nothing in either mode.
+        assert_each_once(Load::ids(sent), &whole(&fixture, &target));
+    });
+}
+
+fn a_process_that_is_killed_finds_its_place_again(mode: Mode) {
+    let fixture = fixture("kill", mode, 3);
+    let target = fixture.target("out", 3);
+    let mut log = Log::open(&fixture, &target);
+    std::thread::scope(|scope| {
+        let mut process = fixture.start(mode);
+        let load = Load::start(scope, &fixture, &target, 200);
+        for kill in 1..=2 {
+            log.count(150 * kill);
+            process.kill();
+            process = fixture.start(mode);
+        }
+        let sent = load.end();
+        log.ids(sent);
+        fixture.wait_until_nothing_is_pending();
+        process.stop_well();
+        let seen = whole(&fixture, &target);
+        println!("{mode:?}: {sent} were sent, {} arrived", seen.len());
+        assert_promise(mode, Load::ids(sent), &seen);
+    });
+}
+
+#[test]
+fn three_members_have_two_of_six_lanes_each() {
+    let fixture = fixture("three", Mode::ExactlyOnce, 6);
+    let target = fixture.target("out", 3);
+    let start = |name| fixture.launch(Mode::ExactlyOnce).data(name).start();
+    let mut members = [start("a"), start("b"), start("c")];
+    let [a, b, c] = &members;
+    wait_until_shared(6, &[a, b, c]);
+    deliver(&fixture, &target, "together", 120);
+    members.iter_mut().for_each(Process::stop_well);
+    assert_each_once((0..120).map(|n| format!("together {n}")), &whole(&fixture, &target));
+}
+
+/// Sends records and waits until they are there.
+#[track_caller]
+fn deliver(fixture: &Fixture, target: &str, id: &str, count: usize) {
+    let (producer, mut log) = (fixture.producer(), Log::open(fixture, target));
+    for n in 0..count {
+        let record = out(format!("{id} {n}")).key(format!("k{n}")).delay(n % 1_500).to(target);
+        producer.send(&fixture.names.intake(), &record);
+    }
+    producer.acks();
+    log.until(id, |seen| seen.iter().filter(|r| r.text().starts_with(id)).count() >= count);
+}
+
+#[test]
+fn the_threads_of_one_process_are_members_of_the_group() {
+    let fixture = fixture("threads", Mode::ExactlyOnce, 6);
+    let target = fixture.target("out", 3);
+    let mut process = fixture.launch(Mode::ExactlyOnce).arg("--threads").arg("2").start();
+    wait_until_shared(6, &[&process]);
+    let (_, body) = process.get("/health/ready").unwrap();
+    assert_eq!(body.matches("owns 3 lanes").count(), 2, "{body}");
+    deliver(&fixture, &target, "by two", 200);
+    process.stop_well();
+    assert_each_once((0..200).map(|n| format!("by two {n}")), &whole(&fixture, &target));
+}
+
+#[test]
+fn the_second_owner_of_a_data_directory_is_refused() {
+    let fixture = fixture("owner", Mode::ExactlyOnce, 3);
+    let mut first = fixture.start(Mode::ExactlyOnce);
+    let mut second = fixture.launch(Mode::ExactlyOnce).spawn();
+    assert_eq!(second.wait(PATIENCE), Some(73));
+    let last = second.log().lines().last().unwrap_or_default().to_owned();
+    assert!(last.contains("is in use by another process"), "{last}");
+    assert!(last.contains(&*fixture.path("a").to_string_lossy()), "{last}");
+    first.stop_well();
+}
+
+#[test]
+fn the_second_owner_of_a_name_is_refused_and_the_first_goes_on() {
+    let fixture = fixture("name", Mode::ExactlyOnce, 3);
+    let target = fixture.target("out", 1);
+    let named = |data| fixture.launch(Mode::ExactlyOnce).data(data).env("WATERCLOCK_INSTANCE", "x");
+    let mut first = named("a").start();
+    let mut second = named("b").spawn();
+    assert_eq!(second.wait(PATIENCE), Some(73));
+    let last = second.log().lines().last().unwrap_or_default().to_owned();
+    assert!(last.contains("instance x is in use by another live member"), "{last}");
+    assert!(last.contains("--instance or --data-dir"), "{last}");
+    wait_until_shared(3, &[&first]);
+    deliver(&fixture, &target, "after", 60);
+    first.stop_well();
+    assert_each_once((0..60).map(|n| format!("after {n}")), &whole(&fixture, &target));
+}
+
+#[test]
+fn a_process_waits_for_a_kafka_that_does_not_answer_and_says_so() {
+    let fixture = fixture("away", Mode::ExactlyOnce, 3);
+    let target = fixture.target("out", 1);
+    let address = free_address();
+    let mut process = fixture.launch(Mode::ExactlyOnce).brokers(&address).spawn();
+    process.wait_until_logged(Duration::from_secs(30), "Kafka does not answer");
+    assert!(process.log().contains(&address), "it says where it asked");
+    let (ready, body) = process.get("/health/ready").unwrap();
+    assert_eq!(ready, 503, "{body}");
+    assert_eq!(process.get("/health/live").unwrap().0, 200);
+    // What is found there names the broker's own address, so the proxy is needed for the first step only.
+    let brokers = &fixture.connection.brokers;
+    let _proxy = Proxy::start(&address, brokers.split(',').next().unwrap_or(brokers));
+    process.wait_until_ready();
+    deliver(&fixture, &target, "at last", 10);
+    process.stop_well();
+}
