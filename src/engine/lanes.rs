@@ -79,6 +79,8 @@ pub struct Engine {
     last_commit: UnixMillis,
     /// A window changed without a batch.
     dirty: bool,
+    /// Bytes in the holds' buffers, which may take a quarter of the budget together.
+    held_bytes: usize,
     /// Reading is stopped: over the budget, until it is well below it.
     stopped: bool,
     spill_at: UnixMillis,
@@ -112,6 +114,7 @@ impl Engine {
             last_batch: UnixMillis(0),
             last_commit: UnixMillis(0),
             dirty: false,
+            held_bytes: 0,
             stopped: false,
             spill_at: UnixMillis(0),
             draining: false,
@@ -256,6 +259,7 @@ impl Engine {
         hold.read(held);
         if hold.bytes > before {
             self.figures.memory_bytes += size;
+            self.held_bytes += size;
         }
         self.pump(now, source, out);
         self.turn(now, source, out);
@@ -267,6 +271,7 @@ impl Engine {
             && let Some((held, began)) = hold.release(now)
         {
             let size = held.record.size();
+            self.held_bytes -= size;
             let Began { standing, lost } = began;
             self.figures.lost += u64::from(lost);
             match standing {
@@ -468,7 +473,12 @@ impl Engine {
         let limits = &self.setup.limits;
         let reach = (limits.read_ahead, limits.resume_lead);
         let lanes = usize::from(self.setup.lanes).max(1);
-        let share = (limits.memory_bytes / 4 / (self.holds.len() * lanes)).max(64 << 10);
+        // One partition may hold a lot as long as all together do not; then each is kept to its share.
+        let share = if self.held_bytes <= limits.memory_bytes / 4 {
+            limits.memory_bytes / 8
+        } else {
+            (limits.memory_bytes / 4 / (self.holds.len() * lanes)).max(64 << 10)
+        };
         self.stopped = self.draining
             || if self.stopped {
                 self.figures.memory_bytes > limits.memory_bytes / 4 * 3
@@ -520,6 +530,7 @@ impl Engine {
                     self.hold(source).and_then(|hold| hold.drop_buffer(soon))
                 {
                     self.figures.memory_bytes -= freed;
+                    self.held_bytes -= freed;
                     out.push(Output::Rewind(source, offset));
                 }
             }
