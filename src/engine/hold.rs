@@ -47,22 +47,11 @@ pub(super) struct Hold {
     paused: bool,
     /// When the first record of a dropped buffer is to be let go; it is read again before that.
     dropped: Option<UnixMillis>,
-    /// Not tried to free the window before this.
-    pub(super) spill_at: UnixMillis,
 }
 
 impl Hold {
     pub(super) fn new(wait: Millis, next: Offset, window: Window) -> Self {
-        Self {
-            wait,
-            buffer: VecDeque::new(),
-            bytes: 0,
-            window,
-            next,
-            paused: false,
-            dropped: None,
-            spill_at: UnixMillis(0),
-        }
+        Self { wait, buffer: VecDeque::new(), bytes: 0, window, next, paused: false, dropped: None }
     }
 
     /// Takes the next record that was read.

@@ -30,8 +30,8 @@ use super::wheel::Wheel;
 use super::window::{Began, Standing, Window};
 use super::{BatchId, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis};
 
-/// Spilling is tried again after this long: what could not hop is due before then.
-const SPILL_AGAIN: Millis = Millis(100);
+/// Spilling is tried again after this long; it looks through the whole wheel.
+const SPILL_AGAIN: Millis = Millis(250);
 /// Pending records of one partition that one spill takes, at most.
 const SPILL_MAX: usize = 1_000;
 /// Progress without a record to produce (what was done before a restart, gaps) is committed this often.
@@ -83,7 +83,9 @@ pub struct Engine {
     held_bytes: usize,
     /// Reading is stopped: over the budget, until it is well below it.
     stopped: bool,
+    /// Not tried to make room, or to free windows, before these.
     spill_at: UnixMillis,
+    unblock_at: UnixMillis,
     draining: bool,
     figures: Figures,
     /// Nothing changes before this unless something is told.
@@ -117,6 +119,7 @@ impl Engine {
             held_bytes: 0,
             stopped: false,
             spill_at: UnixMillis(0),
+            unblock_at: UnixMillis(0),
             draining: false,
             figures: Figures::default(),
             wake: None,
@@ -282,7 +285,6 @@ impl Engine {
                 }
             }
         }
-        self.unblock(now, source, out);
         if let Some(hold) = self.hold(source)
             && let Some(head) = hold.head()
             && head > now
@@ -295,11 +297,17 @@ impl Engine {
         let setup = Arc::clone(&self.setup);
         let Held { offset, appended, record } = held;
         match verdict::accept(&setup, &self.targets, (source, offset), appended, record) {
-            Verdict::Wait(entry) => match self.look(now, &entry.target, out) {
-                Some(Target::Missing) => self.refuse_missing(*entry),
-                Some(Target::Found { .. }) => self.route(now, entry),
-                None => self.park(entry),
-            },
+            Verdict::Wait(entry) => {
+                let answer = self.look(now, &entry.target, out);
+                if let Some(known) = self.targets.get_mut(&entry.target) {
+                    known.allow(entry.intake);
+                }
+                match answer {
+                    Some(Target::Missing) => self.refuse_missing(*entry),
+                    Some(Target::Found { .. }) => self.route(now, entry),
+                    None => self.park(entry),
+                }
+            }
             Verdict::Move(entry, lane) => match verdict::seal(&setup, &entry, Kind::Move) {
                 Ok(sealed) => {
                     let Entry { record, due, intake, .. } = *entry;
@@ -366,6 +374,7 @@ impl Engine {
             target: None,
             told: UnixMillis(0),
             asked: false,
+            allowed: 0,
             parked: Vec::new(),
         });
         let age = now - known.told;
@@ -440,17 +449,30 @@ impl Engine {
 
     // Bounds.
 
-    /// Frees a window that holds its partition up: its lowest pending records hop once more.
-    fn unblock(&mut self, now: UnixMillis, source: Source, _out: &mut Vec<Output>) {
-        let Some(hold) = self.hold(source) else { return };
-        if !hold.blocked(now) || hold.spill_at > now {
+    /// Frees windows that hold their partitions up: their lowest pending records hop once more.
+    fn unblock(&mut self, now: UnixMillis) {
+        if self.unblock_at > now {
             return;
         }
-        hold.spill_at = now + SPILL_AGAIN;
-        let lowest: Vec<Offset> = hold.window.lowest(SPILL_MAX).collect();
-        self.wake(now + SPILL_AGAIN);
+        let lanes = usize::from(self.setup.lanes);
+        let mut cuts: Vec<Option<Offset>> = Vec::new();
+        for (topic, holds) in self.holds.iter().enumerate() {
+            for (lane, hold) in holds.iter().enumerate() {
+                if let Some(hold) = hold.as_ref().filter(|hold| hold.blocked(now)) {
+                    cuts.resize(self.holds.len() * lanes, None);
+                    cuts[topic * lanes + lane] = hold.window.lowest(SPILL_MAX).last();
+                }
+            }
+        }
+        if cuts.is_empty() {
+            return;
+        }
+        self.unblock_at = now + SPILL_AGAIN;
+        self.wake(self.unblock_at);
         self.spill(now, |entry| {
-            entry.source == source && lowest.binary_search(&entry.offset).is_ok()
+            let Source { topic, lane } = entry.source;
+            let cut = cuts[usize::from(topic.0) * lanes + usize::from(lane.0)];
+            cut.is_some_and(|cut| entry.offset <= cut)
         });
     }
 
@@ -513,6 +535,7 @@ impl Engine {
                 }
             }
         }
+        self.unblock(now);
         if self.stopped && !self.draining && self.spill_at <= now {
             self.make_room(now, out);
         }
@@ -626,7 +649,7 @@ impl Engine {
             None => return self.park(entry),
             Some(Target::Missing) => return self.refuse_missing(*entry),
             Some(Target::Found { partitions, record_bytes_max }) => {
-                verdict::allowed(&setup, usize::from(entry.intake), &entry.target)
+                verdict::allowed(&setup, &self.targets, usize::from(entry.intake), &entry.target)
                     .and_then(|()| verdict::deliver(&entry, now, partitions, record_bytes_max))
             }
         };

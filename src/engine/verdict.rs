@@ -129,7 +129,7 @@ fn known(
             )
         })?,
     };
-    allowed(setup, intake, &target)?;
+    allowed(setup, targets, intake, &target)?;
     let (due, expires) = match &state {
         Some(state) => (state.due, state.expires),
         None => times(setup, &directive, tier, intake, appended)?,
@@ -182,7 +182,15 @@ fn times(
 }
 
 /// Whether the policy of an intake lets a record go to a target.
-pub(super) fn allowed(setup: &Setup, intake: usize, target: &str) -> Result<(), Refusal> {
+pub(super) fn allowed(
+    setup: &Setup,
+    targets: &HashMap<Arc<str>, Known>,
+    intake: usize,
+    target: &str,
+) -> Result<(), Refusal> {
+    if targets.get(target).is_some_and(|known| known.is_allowed(intake)) {
+        return Ok(());
+    }
     setup.topics.intakes[intake].allow.permits(target).map_err(|code| {
         let why = match code {
             Code::TargetForbidden => "is a topic of waterclock's or of Kafka's own",
@@ -284,7 +292,23 @@ pub(super) struct Known {
     pub(super) told: UnixMillis,
     /// A lookup is on its way.
     pub(super) asked: bool,
+    /// Intakes whose policy lets a record go there, as bits: asked once for each, not for every record.
+    pub(super) allowed: u64,
     /// Records that wait for the answer.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
     pub(super) parked: Vec<Box<Entry>>,
+}
+
+impl Known {
+    /// Remembers that the policy of this intake allows the target. The policies do not change while an engine lives.
+    pub(super) fn allow(&mut self, intake: u16) {
+        self.allowed |= 1_u64.checked_shl(u32::from(intake)).unwrap_or(0);
+    }
+
+    fn is_allowed(&self, intake: usize) -> bool {
+        u32::try_from(intake)
+            .ok()
+            .and_then(|bit| self.allowed.checked_shr(bit))
+            .is_some_and(|bits| bits & 1 == 1)
+    }
 }

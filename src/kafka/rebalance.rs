@@ -24,6 +24,7 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 
 use super::committer::{Committer, offsets_of};
+use crate::engine::window::Window;
 use crate::engine::{Lane, Offset, Source, Start, TopicId};
 use crate::telemetry;
 
@@ -239,6 +240,10 @@ impl Context {
             let lane = u16::try_from(element.partition()).ok();
             if let (Some(topic), Some(lane)) = (topic, lane) {
                 let source = Source { topic: TopicId(topic as u16), lane: Lane(lane) };
+                if let Err(error) = Window::load(Offset(next), &metadata) {
+                    let (topic, partition) = (element.topic(), element.partition());
+                    tracing::error!(%error, topic, partition, offset = next, "what is pending cannot be read, the lane rests");
+                }
                 starts.push(Start { source, next: Offset(next), metadata });
             }
         }
