@@ -1,0 +1,326 @@
+//! Carrying out batches: produce, send offsets, commit, tell; and what goes wrong between two of these steps.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use waterclock::engine::orders::{Batch, Input, Send, To};
+use waterclock::engine::{BatchId, Offset};
+
+use super::{Flight, Phase, Positions, Up, number_of};
+use crate::broker::{Position, Refusal, Writer};
+use crate::mutation::Mutation;
+use crate::network::{Event, Outgoing, Reply, Request, Wake};
+use crate::plan::SECOND;
+use crate::workload::java_partition;
+use crate::world::World;
+
+/// Records that one produce request carries, at most.
+const PRODUCE_MAX: u64 = 40;
+
+impl World {
+    // Batches.
+
+    pub(super) fn take_batch(&mut self, slot: usize, batch: Batch) {
+        let Batch { id, sends, commits } = batch;
+        let numbers: Vec<u32> = sends.iter().filter_map(|send| number_of(&send.record)).collect();
+        numbers.iter().for_each(|number| self.member(slot).tally.give_back(*number));
+        let positions: Positions = commits
+            .into_iter()
+            .map(|c| (self.place(c.source), Position { next: c.next.0, metadata: c.metadata }))
+            .collect();
+        let longest = positions.iter().map(|(_, position)| position.metadata.len());
+        self.longest_metadata = self.longest_metadata.max(longest.max().unwrap_or_default());
+        for send in &sends {
+            self.count(match send.to {
+                To::Lane(topic) if self.plan.setup.topics.tier_of(topic).is_none() => "moves",
+                To::Lane(_) => "hops",
+                To::Target(_) => "deliveries",
+                To::Dead => "dead letters",
+            });
+        }
+        let mut outgoing: VecDeque<Outgoing> =
+            sends.iter().map(|send| self.outgoing(send)).collect();
+        self.mutate(&mut outgoing);
+        self.count(if outgoing.is_empty() { "batches of offsets only" } else { "batches" });
+        if self.plan.exactly_once() && !self.members[slot].flights.is_empty() {
+            self.breach("contract", "two batches at once in exactly_once".to_owned());
+        }
+        let flight = Flight { id, outgoing, positions, numbers, offsets_sent: false };
+        self.member(slot).flights.push_back(flight);
+    }
+
+    pub(super) fn outgoing(&mut self, send: &Send) -> Outgoing {
+        let mut headers: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::new();
+        send.headers(|name, value| headers.push((name.to_vec(), value.map(<[u8]>::to_vec))));
+        let record = crate::workload::record(send.record.key(), send.record.value(), &headers);
+        let topic = match &send.to {
+            To::Lane(topic) => Arc::clone(self.plan.setup.topics.name(*topic)),
+            To::Target(name) => Arc::clone(name),
+            To::Dead => self.plan.setup.topics.dead(),
+        };
+        let count = self.broker.topic(&topic).map_or(1, |t| self.broker.topics[t].partitions.len());
+        let partition = match (send.partition, send.record.key()) {
+            (Some(partition), _) => partition,
+            (None, Some(key)) => java_partition(key, count as u32),
+            (None, None) => self.chance.below(count) as i32,
+        };
+        Outgoing { topic, partition, record }
+    }
+
+    pub(super) fn commits_fail(&mut self, percent: u32) -> bool {
+        !self.healed() && percent > 0 && self.chance.percent(percent)
+    }
+
+    /// Takes the next step of the first batch, unless one is being taken.
+    pub(super) fn drive(&mut self, slot: usize) {
+        let member = &self.members[slot];
+        let able = matches!(member.phase, Phase::Running | Phase::Finishing);
+        if member.busy || !able || member.flights.is_empty() {
+            return;
+        }
+        self.member(slot).busy = true;
+        self.fault_between_steps(slot);
+        if self.members[slot].up == Up::Dead {
+            return;
+        }
+        let most = self.chance.between(1, PRODUCE_MAX) as usize;
+        let Some(flight) = self.member(slot).flights.front_mut() else { return };
+        if !flight.outgoing.is_empty() {
+            let count = most.min(flight.outgoing.len());
+            let records = flight.outgoing.drain(..count).collect();
+            return self.produce_some(slot, records);
+        }
+        if !self.plan.exactly_once() {
+            return self.acknowledged(slot);
+        }
+        let Some(writer) = self.members[slot].writer.clone() else { return };
+        let Some(flight) = self.member(slot).flights.front_mut() else { return };
+        if !flight.offsets_sent && !flight.positions.is_empty() {
+            flight.offsets_sent = true;
+            let positions = flight.positions.clone();
+            if self.mutation == Some(Mutation::RecordsAlone) {
+                return self.reply(slot, Reply::OffsetsSent(Ok(())));
+            }
+            let identity = self.members[slot].identity();
+            return self.ask(slot, Request::SendOffsets(writer, identity, positions));
+        }
+        self.commit(slot, writer);
+    }
+
+    /// Kills or freezes the process here: what was sent before is on its way, what comes next is not sent, or late.
+    pub(super) fn fault_between_steps(&mut self, slot: usize) {
+        let spent = self.seen.get("faults between steps").copied().unwrap_or_default();
+        if spent >= self.plan.step_faults_max || !self.commits_fail(self.plan.network.step_faults) {
+            return;
+        }
+        self.count("faults between steps");
+        if self.chance.percent(50) {
+            self.kill(slot);
+            let back_after = self.chance.spread(50, 40 * SECOND);
+            self.after(back_after, Event::Start(slot));
+        } else {
+            let lasts = self.chance.spread(SECOND, 40 * SECOND);
+            self.freeze(slot, lasts);
+        }
+    }
+
+    pub(super) fn produce_some(&mut self, slot: usize, records: Vec<Outgoing>) {
+        if self.mutation == Some(Mutation::OffsetsAlone) && self.chance.percent(10) {
+            return self.reply(slot, Reply::Produced(Ok(())));
+        }
+        let fails = self.commits_fail(self.plan.network.produce_fails);
+        let writer = self.members[slot].writer.clone();
+        let request = Request::Produce(writer, records);
+        if !fails {
+            return self.ask(slot, request);
+        }
+        let process = self.members[slot].process();
+        if self.chance.percent(50) {
+            // It arrives, and nobody learns of it.
+            self.request(process, 0, request);
+        }
+        let wait = self.chance.between(100, 6 * SECOND);
+        let round = self.members[slot].round;
+        self.wake(process, wait, Wake::Reply(round, Reply::TimedOut));
+    }
+
+    pub(super) fn commit(&mut self, slot: usize, writer: Writer) {
+        let process = self.members[slot].process();
+        let round = self.members[slot].round;
+        if self.commits_fail(self.plan.network.commit_aborts) {
+            self.request(process, 0, Request::End(writer, false));
+            let wait = self.chance.between(1, 50);
+            self.wake(process, wait, Wake::Reply(round, Reply::Ended(Err(Refusal::InvalidState))));
+            return;
+        }
+        if !self.commits_fail(self.plan.network.commit_unknown) {
+            return self.ask(slot, Request::End(writer, true));
+        }
+        match self.chance.between(0, 2) {
+            0 => self.request(process, 0, Request::End(writer, true)),
+            1 => {
+                let late = self.chance.spread(100, 20 * SECOND);
+                self.after(late, Event::Arrives(process, 0, Request::End(writer, true)));
+            }
+            _ => {}
+        }
+        let wait = self.chance.between(SECOND, 6 * SECOND);
+        self.wake(process, wait, Wake::Reply(round, Reply::TimedOut));
+    }
+
+    pub(super) fn reply(&mut self, slot: usize, reply: Reply) {
+        match reply {
+            Reply::Init(Ok(writer)) => {
+                self.member(slot).writer = Some(writer);
+                match self.members[slot].phase {
+                    Phase::Starting => self.join(slot),
+                    _ => self.fetch_committed(slot),
+                }
+            }
+            Reply::Committed(places, Ok(committed)) => self.take_over(slot, &places, committed),
+            Reply::Produced(Ok(())) | Reply::OffsetsSent(Ok(())) => {
+                self.member(slot).busy = false;
+                self.drive(slot);
+            }
+            Reply::Ended(Ok(())) => self.finished(slot),
+            Reply::OffsetsCommitted(Ok(())) => self.offsets_committed(slot),
+            Reply::TimedOut if self.mutation == Some(Mutation::GoesOnAfterUnknown) => {
+                let ended = self.members[slot].flights.front().is_some_and(|f| f.offsets_sent);
+                if ended { self.finished(slot) } else { self.discard(slot, "timed out") }
+            }
+            Reply::TimedOut => self.discard(slot, "timed out"),
+            Reply::Produced(Err(refusal))
+            | Reply::OffsetsSent(Err(refusal))
+            | Reply::Ended(Err(refusal))
+            | Reply::OffsetsCommitted(Err(refusal)) => match refusal {
+                Refusal::IllegalGeneration => self.discard(slot, "old generation"),
+                Refusal::Fenced => self.discard(slot, "fenced"),
+                Refusal::InvalidState => self.discard(slot, "commit aborted"),
+                refusal => {
+                    self.breach("liveness", format!("a batch that can never pass: {refusal:?}"))
+                }
+            },
+            Reply::Init(Err(refusal)) | Reply::Committed(_, Err(refusal)) => {
+                self.breach("model", format!("{refusal:?} has no answer"));
+            }
+            Reply::Described(..) => {}
+        }
+    }
+
+    /// A transaction is committed.
+    pub(super) fn finished(&mut self, slot: usize) {
+        self.member(slot).busy = false;
+        let Some(flight) = self.member(slot).flights.pop_front() else { return };
+        self.delete_records(slot, flight.positions);
+        self.tell(slot, flight.id);
+    }
+
+    /// `at_least_once`: all records of the first batch are there.
+    pub(super) fn acknowledged(&mut self, slot: usize) {
+        self.member(slot).busy = false;
+        let Some(flight) = self.member(slot).flights.pop_front() else { return };
+        let member = self.member(slot);
+        member.acknowledged.extend(&flight.numbers);
+        member.positions.extend(flight.positions);
+        self.commit_offsets(slot);
+        self.tell(slot, flight.id);
+    }
+
+    pub(super) fn tell(&mut self, slot: usize, id: BatchId) {
+        match self.members[slot].phase {
+            Phase::Finishing if self.members[slot].idle() => {
+                self.revoke(slot);
+                self.join(slot);
+            }
+            Phase::Finishing => self.drive(slot),
+            _ if self.mutation == Some(Mutation::ForgetsAnswer) => {}
+            _ => self.step(slot, Input::Committed(id)),
+        }
+    }
+
+    pub(super) fn commit_offsets(&mut self, slot: usize) {
+        if self.mutation == Some(Mutation::RecordsAlone) {
+            self.member(slot).positions.clear();
+            self.member(slot).acknowledged.clear();
+            return;
+        }
+        let member = self.member(slot);
+        if member.committing.is_some() || member.positions.is_empty() {
+            return;
+        }
+        let numbers = std::mem::take(&mut member.acknowledged);
+        let positions: Positions = std::mem::take(&mut member.positions).into_iter().collect();
+        member.committing = Some((numbers, positions.clone()));
+        let identity = member.identity();
+        self.ask(slot, Request::CommitOffsets(identity, positions));
+    }
+
+    pub(super) fn offsets_committed(&mut self, slot: usize) {
+        if let Some((_, positions)) = self.member(slot).committing.take() {
+            self.delete_records(slot, positions);
+        }
+        self.commit_offsets(slot);
+        if self.members[slot].phase == Phase::Finishing && self.members[slot].idle() {
+            self.revoke(slot);
+            self.join(slot);
+        }
+    }
+
+    /// After a clean commit, what is done may be deleted.
+    pub(super) fn delete_records(&mut self, slot: usize, positions: Positions) {
+        if positions.is_empty() || !self.chance.percent(30) {
+            return;
+        }
+        let until = positions.into_iter().map(|(place, p)| (place, Offset(p.next))).collect();
+        let process = self.members[slot].process();
+        let wait = self.chance.spread(1, 5 * SECOND);
+        self.after(wait, Event::Arrives(process, 0, Request::DeleteRecords(until)));
+    }
+
+    /// Does to a batch what a mutation asks for, now and then.
+    pub(super) fn mutate(&mut self, outgoing: &mut VecDeque<Outgoing>) {
+        let Some(mutation) = self.mutation else { return };
+        if outgoing.is_empty() || !self.chance.percent(20) {
+            return;
+        }
+        let index = self.chance.below(outgoing.len());
+        let target = !outgoing[index].topic.starts_with("waterclock.");
+        match mutation {
+            Mutation::DropsSend => drop(outgoing.remove(index)),
+            Mutation::SendsTwice => {
+                let again = outgoing[index].clone();
+                outgoing.push_back(again);
+            }
+            Mutation::Swaps if index + 1 < outgoing.len() => outgoing.swap(index, index + 1),
+            Mutation::WrongPartition if target => outgoing[index].partition ^= 1,
+            Mutation::KeepsControl if target => rewrite(&mut outgoing[index], |_, headers| {
+                headers.push((b"x-delay-target".to_vec(), Some(b"t0".to_vec())));
+            }),
+            Mutation::NullBecomesEmpty if target => rewrite(&mut outgoing[index], |value, _| {
+                value.get_or_insert_default();
+            }),
+            Mutation::Misleads => rewrite(&mut outgoing[index], |_, headers| {
+                for (name, value) in headers {
+                    if name == b"x-delay-error-offset" {
+                        *value = Some(b"999999".to_vec());
+                    }
+                }
+            }),
+            Mutation::TurnsHeaders if target => {
+                rewrite(&mut outgoing[index], |_, headers| headers.reverse());
+            }
+            _ => {}
+        }
+    }
+}
+
+type Headers = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+fn rewrite(outgoing: &mut Outgoing, edit: impl FnOnce(&mut Option<Vec<u8>>, &mut Headers)) {
+    let record = &outgoing.record;
+    let mut value = record.value().map(<[u8]>::to_vec);
+    let mut headers: Headers =
+        record.headers().map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec))).collect();
+    edit(&mut value, &mut headers);
+    outgoing.record = crate::workload::record(record.key(), value.as_deref(), &headers);
+}

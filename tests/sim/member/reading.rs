@@ -1,0 +1,263 @@
+//! Feeding the engine: the time it is told, the records it is given, the orders that come out.
+
+use waterclock::engine::orders::{Input, Output, Send};
+use waterclock::engine::{Engine, Lane, Offset, Source, TopicId, UnixMillis};
+
+use super::{Phase, Reading, Up, number_of};
+use crate::broker::{Place, Refusal};
+use crate::mutation::Mutation;
+use crate::network::{Request, Wake};
+use crate::plan::SECOND;
+use crate::world::World;
+
+impl World {
+    // The engine.
+
+    /// A lower bound of every broker's clock, which never goes back within a process.
+    pub(super) fn now(&mut self, slot: usize) -> UnixMillis {
+        let slowest = self.broker.slowest_clock(self.at);
+        if let Some(Mutation::Hasty(by)) = self.mutation {
+            return UnixMillis(slowest.0 + by);
+        }
+        let lag =
+            if self.chance.percent(40) { 0 } else { self.chance.between(0, self.plan.lag_max) };
+        let now = UnixMillis(slowest.0.saturating_sub(lag)).max(self.members[slot].last_now);
+        self.member(slot).last_now = now;
+        now
+    }
+
+    pub(super) fn step(&mut self, slot: usize, input: Input) {
+        let now = self.now(slot);
+        self.note(|| format!("slot {slot} now {} {}", now.0, brief(&input)));
+        let mut out = Vec::new();
+        let Some(engine) = self.member(slot).engine.as_mut() else { return };
+        engine.step(now, input, &mut out);
+        let wake_at = engine.wake_at();
+        for output in out {
+            self.note(|| format!("slot {slot}   -> {}", brief_order(&output)));
+            self.carry_out(slot, output);
+        }
+        self.check_memory(slot);
+        if let Some(wake_at) = wake_at {
+            let oversleeps = self.mutation == Some(Mutation::Oversleeps);
+            let wait = (wake_at - now).0.max(1) + if oversleeps { 2 * SECOND } else { 0 };
+            let at = self.at + wait;
+            if self.members[slot].tick_at.is_none_or(|queued| at < queued) {
+                self.member(slot).tick_at = Some(at);
+                let process = self.members[slot].process();
+                self.wake(process, wait, Wake::Tick);
+            }
+        } else {
+            self.member(slot).tick_at = None;
+        }
+        self.drive(slot);
+    }
+
+    pub(super) fn check_memory(&mut self, slot: usize) {
+        let member = &self.members[slot];
+        let Some(figures) = member.engine.as_ref().map(Engine::figures) else { return };
+        let budget = self.plan.setup.limits.memory_bytes;
+        let (held, tally) = (figures.memory_bytes, &member.tally);
+        if held > budget + tally.largest * (1 + tally.over.len()) {
+            let what =
+                format!("slot {slot} holds {held}; budget {budget}, largest {}", tally.largest);
+            self.breach("memory", what);
+        } else if tally.exact && tally.bytes > held {
+            let what = format!("slot {slot} says {held} and was given {}", tally.bytes);
+            self.breach("memory", what);
+        }
+        let spilled = figures.spilled - self.members[slot].spilled;
+        if spilled > 0 {
+            self.member(slot).spilled = figures.spilled;
+            *self.seen.entry("spilled").or_default() += spilled;
+        }
+        if figures.lost + figures.unreadable > 0 {
+            self.breach("never lost", format!("slot {slot}: {figures:?}"));
+        }
+    }
+
+    pub(super) fn carry_out(&mut self, slot: usize, output: Output) {
+        match output {
+            Output::Pause(source) => {
+                if self.mutation != Some(Mutation::NeverPauses)
+                    && let Some(reading) = self.member(slot).reading.get_mut(&source)
+                {
+                    reading.paused = true;
+                }
+            }
+            Output::Resume(source) => self.resume(slot, source),
+            Output::Rewind(source, offset) => self.rewind(slot, source, offset),
+            Output::Lookup(name) => {
+                let process = self.members[slot].process();
+                self.request(process, 0, Request::Describe(name));
+            }
+            Output::Batch(batch) => self.take_batch(slot, batch),
+        }
+    }
+
+    pub(super) fn resume(&mut self, slot: usize, source: Source) {
+        if self.mutation == Some(Mutation::NeverResumes) {
+            return;
+        }
+        let wait = self.chance.between(0, self.plan.network.resume_max);
+        let at = self.at + wait;
+        if let Some(reading) = self.member(slot).reading.get_mut(&source) {
+            *reading = Reading { paused: false, from: at, ..*reading };
+            let process = self.members[slot].process();
+            self.wake(process, wait, Wake::Poll);
+        }
+    }
+
+    pub(super) fn rewind(&mut self, slot: usize, source: Source, offset: Offset) {
+        self.count("rewinds");
+        let Some(reading) = self.member(slot).reading.get_mut(&source) else { return };
+        if !reading.paused || offset > reading.next {
+            let what = format!("rewind of {source:?} to {offset:?} while it is at {reading:?}");
+            return self.breach("contract", what);
+        }
+        reading.next = offset;
+        self.member(slot).tally.drop_from(source, offset);
+    }
+
+    // Reading.
+
+    /// Polls those who could read something.
+    pub fn rouse(&mut self) {
+        for slot in 0..self.members.len() {
+            let member = &self.members[slot];
+            if member.up == Up::Alive
+                && member.phase == Phase::Running
+                && !member.poll_queued
+                && self.first_readable(slot).is_some()
+            {
+                let wait = self.latency();
+                let process = self.members[slot].process();
+                self.member(slot).poll_queued = true;
+                self.wake(process, wait, Wake::Poll);
+            }
+        }
+    }
+
+    pub(super) fn first_readable(&self, slot: usize) -> Option<Source> {
+        self.members[slot].reading.keys().copied().find(|source| self.is_readable(slot, *source))
+    }
+
+    pub(super) fn is_readable(&self, slot: usize, source: Source) -> bool {
+        self.members[slot].reading.get(&source).is_some_and(|reading| {
+            !reading.paused
+                && reading.from <= self.at
+                && !matches!(self.broker.fetch(self.place(source), reading.next), Ok(None))
+        })
+    }
+
+    pub(super) fn poll(&mut self, slot: usize) {
+        if self.members[slot].phase != Phase::Running {
+            return;
+        }
+        let round = self.members[slot].round;
+        let sources: Vec<Source> = self.members[slot].reading.keys().copied().collect();
+        let mut ready: Vec<Source> =
+            sources.into_iter().filter(|source| self.is_readable(slot, *source)).collect();
+        for _ in 0..self.chance.between(1, self.plan.poll_max) {
+            let able = self.members[slot].round == round && self.members[slot].up == Up::Alive;
+            if ready.is_empty() || !able {
+                break;
+            }
+            let index = self.chance.below(ready.len());
+            if !self.read(slot, ready[index]) {
+                ready.swap_remove(index);
+            }
+        }
+        if self.members[slot].round == round && self.members[slot].phase == Phase::Running {
+            self.step(slot, Input::Tick);
+        }
+        self.stirred = true;
+    }
+
+    /// Hands over the next record of a partition, if there is one and it may be read.
+    pub(super) fn read(&mut self, slot: usize, source: Source) -> bool {
+        if !self.is_readable(slot, source) {
+            return false;
+        }
+        let next = self.members[slot].reading[&source].next;
+        let fetched = self.broker.fetch(self.place(source), next);
+        let (offset, appended, record) = match fetched {
+            Ok(Some((offset, entry))) => (offset, entry.appended, entry.record.clone()),
+            Ok(None) => return false,
+            // Deleted by the owner after this one: what a zombie meets when it wakes.
+            Err(Refusal::OutOfRange) if !self.owns(slot) => {
+                self.discard(slot, "old position");
+                return false;
+            }
+            // What was done before a takeover is committed as done before it is read again, and may then be
+            // deleted; `auto.offset.reset=error` tells, and the lanes are taken over anew.
+            Err(Refusal::OutOfRange) if self.broker.is_done(self.place(source), next) => {
+                self.discard(slot, "deleted before the reader");
+                return false;
+            }
+            Err(refusal) => {
+                self.breach(
+                    "never lost",
+                    format!("{source:?} cannot be read at {next:?}: {refusal:?}"),
+                );
+                return false;
+            }
+        };
+        let Some(record) = record else { return false };
+        if let Some(reading) = self.member(slot).reading.get_mut(&source) {
+            reading.next = offset.next();
+        }
+        let budget = self.plan.setup.limits.memory_bytes;
+        let member = self.member(slot);
+        let held = member.engine.as_ref().map_or(0, |engine| engine.figures().memory_bytes);
+        if held > budget {
+            member.tally.over.insert(source);
+        } else {
+            member.tally.over.clear();
+        }
+        member.tally.take_in(source, offset, &record);
+        self.step(slot, Input::Record { source, offset, appended, record });
+        true
+    }
+
+    pub(super) fn owns(&self, slot: usize) -> bool {
+        let member = &self.members[slot];
+        self.broker.group.is_current(&member.name, member.generation)
+    }
+
+    pub fn place(&self, source: Source) -> Place {
+        let topic = self.lane_topics[usize::from(source.topic.0)];
+        Place { topic, partition: i32::from(source.lane.0) }
+    }
+
+    pub(super) fn source(&self, place: Place) -> Option<Source> {
+        let topic = self.lane_topics.iter().position(|topic| *topic == place.topic)?;
+        Some(Source { topic: TopicId(topic as u16), lane: Lane(place.partition as u16) })
+    }
+}
+
+fn brief(input: &Input) -> String {
+    match input {
+        Input::Record { source, offset, appended, record } => {
+            format!(
+                "record n={:?} {source:?} {offset:?} appended {}",
+                number_of(record),
+                appended.0
+            )
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+fn brief_order(output: &Output) -> String {
+    match output {
+        Output::Batch(batch) => {
+            let one = |send: &Send| {
+                format!("n={:?} {:?} due {}", number_of(&send.record), send.to, send.due.0)
+            };
+            let sends: Vec<String> = batch.sends.iter().map(one).collect();
+            format!("batch {:?} {sends:?} {:?}", batch.id, batch.commits)
+        }
+        other => format!("{other:?}"),
+    }
+}
