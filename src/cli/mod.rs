@@ -8,6 +8,7 @@
 
 mod bench;
 mod dead;
+mod demo;
 mod exit;
 mod failure;
 mod output;
@@ -71,6 +72,8 @@ enum Command {
     Topics(topics::Topics),
     /// Shows what a ladder costs, or proposes one
     Plan(plan::Plan),
+    /// Shows delays for half a minute: by itself on a stand-in broker, with --kafka or --brokers on a real Kafka
+    Demo(demo::Demo),
     /// Submits one record, to be delivered later
     Send(send::Send),
     /// Shows what could not be delivered, and why
@@ -141,6 +144,7 @@ pub fn main() -> ExitCode {
         Command::Run(run) => run.run(&global),
         Command::Topics(topics) => topics.run(&global),
         Command::Plan(plan) => plan.run(&global),
+        Command::Demo(demo) => demo.run(&global),
         Command::Send(send) => send.run(&global),
         Command::Dead(dead) => dead.run(&global),
         Command::Bench(bench) => bench.run(&global),

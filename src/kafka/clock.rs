@@ -51,11 +51,8 @@ impl BrokerClock {
 
     /// The clock of this machine, read once and advanced by monotonic time: for a broker inside the process.
     #[must_use]
-    #[allow(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
     pub fn local() -> Self {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let wall = UnixMillis(since.map_or(0, |since| since.as_millis() as u64));
-        Self { bounds: Mutex::default(), local: Some((wall, Instant::now())) }
+        Self { bounds: Mutex::default(), local: Some((wall_clock(), Instant::now())) }
     }
 
     /// A name for one start of a process: later ones sort after earlier ones.
@@ -122,6 +119,15 @@ impl BrokerClock {
         let least = bounds.values().map(|bound| bound.at(at)).min().unwrap_or_default();
         bounds.iter().map(|(id, b)| (*id, Duration::from_micros(b.at(at) - least))).collect()
     }
+}
+
+/// This machine's time: what its own records are stamped with. Never what a due time is kept by, except where the
+/// broker is inside this process.
+#[must_use]
+#[allow(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+pub fn wall_clock() -> UnixMillis {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    UnixMillis(since.map_or(0, |since| since.as_millis() as u64))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use super::meta;
 use crate::engine::Millis;
 use crate::engine::ladder::{Ladder, LadderError};
 
-pub use admin::{create, delete, inspect, live_members};
+pub use admin::{create, delete, delete_group, inspect, live_members};
 pub use diff::{Finding, Found, FoundTopic, Severity, diff};
 pub use force::{Applied, InForce, Request, apply, check, compare};
 

@@ -174,6 +174,27 @@ pub fn delete(connection: &Connection, topics: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
+/// Deletes the group of a namespace and its committed offsets, once its members have left. For demonstrations and
+/// tests.
+///
+/// # Errors
+/// Kafka refused it, as it does while there are members.
+pub fn delete_group(connection: &Connection, namespace: &str) -> Result<(), Error> {
+    let admin = admin(connection)?;
+    let what = format!("delete the group {namespace}");
+    let answers =
+        block(admin.delete_groups(&[namespace], &options())).map_err(failed(what.clone()))?;
+    for answer in answers {
+        match answer {
+            Ok(_) | Err((_, RDKafkaErrorCode::GroupIdNotFound)) => {}
+            Err((_, code)) => {
+                return Err(Error::Kafka { what, source: KafkaError::AdminOp(code) });
+            }
+        }
+    }
+    Ok(())
+}
+
 /// How many members the group of a namespace has now.
 ///
 /// # Errors

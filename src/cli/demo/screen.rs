@@ -1,0 +1,54 @@
+//! The terminal while the demo draws on it; restored when this is dropped, and by a panic of any thread.
+
+use std::io;
+use std::time::Duration;
+
+use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::DefaultTerminal;
+
+use super::view::{self, Picture};
+
+/// The terminal, taken over.
+pub(super) struct Screen {
+    terminal: DefaultTerminal,
+}
+
+impl Screen {
+    /// Takes the terminal over.
+    ///
+    /// # Errors
+    /// There is none that can be.
+    pub(super) fn open() -> io::Result<Self> {
+        let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
+        Ok(Self { terminal })
+    }
+
+    /// Draws one moment.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub(super) fn draw(&mut self, picture: &Picture<'_>) -> io::Result<()> {
+        self.terminal.draw(|frame| view::draw(frame, picture)).map(drop)
+    }
+
+    /// Waits for keys, at most this long; true when one of them ends the demo.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub(super) fn ends(&self, most: Duration) -> io::Result<bool> {
+        if !event::poll(most)? {
+            return Ok(false);
+        }
+        let Event::Key(key) = event::read()? else { return Ok(false) };
+        let control_c =
+            key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+        let quit = matches!(key.code, KeyCode::Char('q') | KeyCode::Esc);
+        Ok(key.kind == KeyEventKind::Press && (control_c || quit))
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
