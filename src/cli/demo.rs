@@ -198,10 +198,9 @@ fn play(
     failed?;
 
     let written = writing.end();
-    let soon_max = Instant::now() + SOON_MAX;
+    let (soon, soon_max) = (kafka::wall_clock() + SOON, Instant::now() + SOON_MAX);
     show.until(Phase::Draining, stop, || {
-        let soon = lock(&ledger).due_by(kafka::wall_clock() + SOON);
-        soon == 0 || stop.insisted() || Instant::now() >= soon_max
+        lock(&ledger).due_by(soon) == 0 || stop.insisted() || Instant::now() >= soon_max
     })?;
     processor.stop();
     let leave_max = Instant::now() + LEAVE_MAX;
