@@ -265,7 +265,12 @@ impl Engine {
             self.held_bytes += size;
         }
         self.pump(now, source, out);
+        let reading = !self.stopped;
         self.turn(now, source, out);
+        if reading && self.stopped {
+            // At once everywhere: every partition could hand over one more large record.
+            self.turn_all(now, out);
+        }
     }
 
     /// Lets go of what may go, in one partition.
@@ -513,6 +518,15 @@ impl Engine {
             Some(Turn::Pause) => out.push(Output::Pause(source)),
             Some(Turn::Resume) => out.push(Output::Resume(source)),
             None => {}
+        }
+    }
+
+    fn turn_all(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+        for topic in 0..self.holds.len() {
+            for lane in 0..self.holds[topic].len() {
+                let source = Source { topic: TopicId(topic as u16), lane: Lane(lane as u16) };
+                self.turn(now, source, out);
+            }
         }
     }
 

@@ -147,6 +147,18 @@ pub struct Trace {
     pub attempt: u32,
 }
 
+impl Trace {
+    /// Calls `each` for every header that it adds.
+    pub(super) fn headers(&self, mut each: impl FnMut(&'static str, &[u8])) {
+        each(header::DUE, self.due.0.to_string().as_bytes());
+        each(header::FIRED, self.fired.0.to_string().as_bytes());
+        if let Some(id) = &self.id {
+            each(header::ID, id);
+        }
+        each(header::ATTEMPT, self.attempt.to_string().as_bytes());
+    }
+}
+
 /// Why a record is not delivered, and where it stood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
@@ -183,12 +195,7 @@ impl Send {
                     }
                 }
                 if let Some(trace) = trace {
-                    each(header::DUE.as_bytes(), Some(trace.due.0.to_string().as_bytes()));
-                    each(header::FIRED.as_bytes(), Some(trace.fired.0.to_string().as_bytes()));
-                    if let Some(id) = &trace.id {
-                        each(header::ID.as_bytes(), Some(id));
-                    }
-                    each(header::ATTEMPT.as_bytes(), Some(trace.attempt.to_string().as_bytes()));
+                    trace.headers(|name, value| each(name.as_bytes(), Some(value)));
                 }
             }
             Edit::Dead(letter) => {

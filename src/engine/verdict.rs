@@ -223,16 +223,22 @@ pub(super) fn seal(
 const BATCH_HEADER: u64 = 61;
 
 /// Bytes of an uncompressed batch with this one record as it is delivered: what `max.message.bytes` is held against.
-fn delivered_bytes(record: &Record) -> u64 {
+fn delivered_bytes(record: &Record, trace: Option<&Trace>) -> u64 {
     let part = |bytes: Option<&[u8]>| match bytes {
         None => 1,
         Some(bytes) => varint(bytes.len() as u64) + bytes.len() as u64,
     };
     let kept = || record.headers().filter(|(name, _)| !header::is_control(name));
-    let headers: u64 = kept().map(|(name, value)| part(Some(name)) + part(value)).sum();
+    let mut headers: u64 = kept().map(|(name, value)| part(Some(name)) + part(value)).sum();
+    let mut count = kept().count() as u64;
+    if let Some(trace) = trace {
+        trace.headers(|name, value| {
+            headers += part(Some(name.as_bytes())) + part(Some(value));
+            count += 1;
+        });
+    }
     // Attributes, and the first record's deltas of time and offset.
-    let body =
-        3 + part(record.key()) + part(record.value()) + varint(kept().count() as u64) + headers;
+    let body = 3 + part(record.key()) + part(record.value()) + varint(count) + headers;
     BATCH_HEADER + varint(body) + body
 }
 
@@ -265,14 +271,6 @@ pub(super) fn deliver(
             format!("partition {asked} of target {}, which has {partitions}", entry.target);
         return Err(refusal(Code::BadPartition, detail));
     }
-    // Our own size is above the exact one in all but absurd cases: only near the limit is it worth counting.
-    if entry.record.size() as u64 + 2 * BATCH_HEADER > record_bytes_max
-        && let size = delivered_bytes(&entry.record)
-        && size > record_bytes_max
-    {
-        let detail = format!("{size} bytes; target {} takes {record_bytes_max}", entry.target);
-        return Err(refusal(Code::TooLarge, detail));
-    }
     let trace = directive.trace.then(|| {
         Box::new(Trace {
             due: entry.due,
@@ -281,6 +279,17 @@ pub(super) fn deliver(
             attempt: directive.attempt.saturating_add(1),
         })
     });
+    // A trace adds four short headers and the id.
+    let added =
+        trace.as_ref().map_or(0, |trace| 160 + trace.id.as_ref().map_or(0, |id| id.len() as u64));
+    // Our own size is above the exact one in all but absurd cases: only near the limit is it worth counting.
+    if entry.record.size() as u64 + 2 * BATCH_HEADER + added > record_bytes_max
+        && let size = delivered_bytes(&entry.record, trace.as_deref())
+        && size > record_bytes_max
+    {
+        let detail = format!("{size} bytes; target {} takes {record_bytes_max}", entry.target);
+        return Err(refusal(Code::TooLarge, detail));
+    }
     Ok((directive.partition, trace))
 }
 

@@ -41,6 +41,8 @@ const COMMIT_EVERY: Duration = Duration::from_millis(500);
 const TRIM_EVERY: Duration = Duration::from_secs(30);
 /// Gauges are told this often.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
+/// How long a heartbeat may take to say that the lanes are another's.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long leaving the group and closing is waited for: together with the drain (8 s), a stop takes less than 10 s.
 const CLOSE_MAX: Duration = Duration::from_millis(1_500);
 
@@ -535,11 +537,13 @@ impl<'a> Session<'a> {
     fn read_failed(&mut self, error: KafkaError) -> Result<(), Error> {
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange) => {
-                // Records were deleted under us, or the log was cut: never passed over in silence (faults 0.4).
-                tracing::error!(%error, "a position is outside of its log: records are lost");
+                // Records were deleted under us, or the log was cut: never passed over in silence (faults 0.4). Or only
+                // what was done already was deleted before this reader passed it: the committed position tells, when
+                // the lanes are taken over anew. Not at once: who lost its lanes meanwhile hears of it before.
+                tracing::warn!(%error, "a position is outside of its log, taking the lanes over anew");
                 self.consumer.context().look_at_ends();
                 self.give_up();
-                self.retake = Some(Instant::now());
+                self.retake = Some(Instant::now() + LOOK_AGAIN);
             }
             Some(RDKafkaErrorCode::Fatal) => {
                 return Err(Error::Consumer { group: self.plan.namespace.clone(), source: error });

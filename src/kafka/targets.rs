@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -18,6 +18,10 @@ use crate::engine::Target;
 
 /// How long one question may take.
 const ASK: Duration = Duration::from_secs(5);
+/// A question without an answer is asked again after this long.
+const ASK_AGAIN: Duration = Duration::from_millis(300);
+/// A topic is missing when no broker has known it for this long.
+const MISSING_AFTER: Duration = Duration::from_millis(1_500);
 /// Kafka's own default of `max.message.bytes`, for brokers that do not tell (the embedded one).
 const RECORD_BYTES_MAX: u64 = 1_048_588;
 
@@ -79,20 +83,25 @@ fn answer(
     runtime: &tokio::runtime::Runtime,
     least: &AtomicUsize,
 ) {
-    let mut again: Vec<Question> = Vec::new();
+    let mut again: Vec<Again> = Vec::new();
     loop {
-        // Questions without an answer are asked again, but new ones first.
+        // What has no answer yet is asked again, in its time; new questions come first.
         let next = if again.is_empty() {
-            inbox.recv().ok()
+            match inbox.recv() {
+                Ok(question) => Again { question, since: Instant::now() },
+                Err(_) => return,
+            }
         } else {
-            match inbox.recv_timeout(Duration::from_millis(500)) {
-                Ok(question) => Some(question),
-                Err(crossbeam_channel::RecvTimeoutError::Timeout) => again.pop(),
-                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => None,
+            match inbox.recv_timeout(ASK_AGAIN) {
+                Ok(question) => Again { question, since: Instant::now() },
+                Err(RecvTimeoutError::Timeout) => again.remove(0),
+                Err(RecvTimeoutError::Disconnected) => return,
             }
         };
-        let Some((topic, reply)) = next else { return };
-        match look(consumer, admin, runtime, &topic) {
+        let (topic, reply) = &next.question;
+        match look(consumer, admin, runtime, topic) {
+            // A broker may not have heard yet of a topic that was made a moment ago.
+            Ok(Target::Missing) if next.since.elapsed() < MISSING_AFTER => again.push(next),
             Ok(target) => {
                 if let Target::Found { record_bytes_max, .. } = target {
                     // Before the answer: the first batch with a record for it has to know.
@@ -101,14 +110,22 @@ fn answer(
                         Ordering::SeqCst,
                     );
                 }
-                let _ = reply.send((topic, target));
+                let _ = reply.send((Arc::clone(topic), target));
             }
             Err(error) => {
-                tracing::warn!(%error, topic = &*topic, "could not find out about a target, asking again");
-                again.push((topic, reply));
+                let topic = &**topic;
+                tracing::warn!(%error, topic, "could not find out about a target, asking again");
+                again.push(next);
             }
         }
     }
+}
+
+/// A question without an answer yet.
+struct Again {
+    question: Question,
+    /// When it was asked first.
+    since: Instant,
 }
 
 fn look(

@@ -308,8 +308,7 @@ impl Draft {
         if chance.percent(10) {
             self.expiry(plan, chance);
         }
-        let small = self.fates.iter().any(|f| matches!(f, Fate::Deliver { target: "t2", .. }));
-        if chance.percent(10) && !small {
+        if chance.percent(10) {
             self.trace = true;
             self.headers.push(header("x-delay-trace", 1));
         }

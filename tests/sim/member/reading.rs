@@ -58,7 +58,7 @@ impl World {
         let Some(figures) = member.engine.as_ref().map(Engine::figures) else { return };
         let budget = self.plan.setup.limits.memory_bytes;
         let (held, tally) = (figures.memory_bytes, &member.tally);
-        if held > budget + tally.largest * (1 + tally.over.len()) {
+        if held > budget + tally.largest {
             let what =
                 format!("slot {slot} holds {held}; budget {budget}, largest {}", tally.largest);
             self.breach("memory", what);
