@@ -26,10 +26,10 @@ const WORLD: [&str; 18] = [
 ];
 /// What only these may name: a word, and the rooms.
 const OWNERS: [(&str, &[&str]); 6] = [
-    ("rdkafka", &["src/kafka"]),
-    ("axum", &["src/api"]),
-    ("ratatui", &["src/cli"]),
-    ("clap", &["src/cli"]),
+    ("rdkafka::", &["src/kafka"]),
+    ("axum::", &["src/api"]),
+    ("ratatui::", &["src/cli"]),
+    ("clap::", &["src/cli"]),
     ("metrics::", &["src/telemetry"]),
     ("SystemTime::now", &["src/kafka/clock.rs"]),
 ];
