@@ -2,10 +2,14 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use crate::api::{Report, Status};
 use crate::kafka::Processor;
 use crate::telemetry::Figures;
+
+/// A lane thread that is silent for longer hangs: longer than two attempts to take lanes over.
+const SILENCE_MAX: Duration = Duration::from_secs(180);
 
 /// Health of this process; filled in when the lane threads have started.
 pub(super) struct Health {
@@ -26,8 +30,20 @@ impl Health {
 
 impl Status for Health {
     fn live(&self) -> Report {
-        // A lane thread that cannot go on ends the process; one that can begins anew by itself.
-        Report { ok: true, reasons: vec!["the process answers".to_owned()] }
+        // A lane thread that cannot go on ends the process; one that can begins anew by itself. What is left is one
+        // that hangs.
+        let statuses = self.processor.get().map_or(&[][..], |processor| processor.statuses());
+        let silent = statuses.iter().map(|status| status.silence()).enumerate();
+        let hung: Vec<String> = silent
+            .filter(|(_, silence)| *silence > SILENCE_MAX)
+            .map(|(n, silence)| {
+                format!("thread {n} has given no sign of life for {} s", silence.as_secs())
+            })
+            .collect();
+        if hung.is_empty() {
+            return Report { ok: true, reasons: vec!["every thread turns".to_owned()] };
+        }
+        Report { ok: false, reasons: hung }
     }
 
     fn ready(&self) -> Report {

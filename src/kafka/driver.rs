@@ -9,7 +9,7 @@
 //! 3. After a failed batch nothing is read, produced or committed until the lanes are taken over anew.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -72,7 +72,7 @@ pub struct Plan {
 }
 
 /// What the rest of the process sees of a lane thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Status {
     /// Lanes that it runs.
     pub lanes: AtomicUsize,
@@ -80,9 +80,36 @@ pub struct Status {
     pub joined: AtomicBool,
     /// Why it is not working now, for people.
     trouble: Mutex<Option<String>>,
+    began: Instant,
+    /// Milliseconds from `began` to the last sign of life.
+    beat_ms: AtomicU64,
+}
+
+impl Default for Status {
+    fn default() -> Self {
+        Self {
+            lanes: AtomicUsize::new(0),
+            joined: AtomicBool::new(false),
+            trouble: Mutex::default(),
+            began: Instant::now(),
+            beat_ms: AtomicU64::new(0),
+        }
+    }
 }
 
 impl Status {
+    /// How long the thread has given no sign of life. Its loop turns many times a second; taking lanes over from a
+    /// member that died can hold it for more than a minute.
+    #[must_use]
+    pub fn silence(&self) -> Duration {
+        let beat = Duration::from_millis(self.beat_ms.load(Ordering::Relaxed));
+        self.began.elapsed().saturating_sub(beat)
+    }
+
+    pub(super) fn beat(&self) {
+        self.beat_ms.store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
     /// Why it is not working now.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
@@ -189,14 +216,15 @@ pub fn run(
         } else {
             pause * 2
         };
-        wait(shared, pause.min(Duration::from_secs(5)));
+        wait(shared, status, pause.min(Duration::from_secs(5)));
     }
     Ok(())
 }
 
-fn wait(shared: &Shared, most: Duration) {
+fn wait(shared: &Shared, status: &Status, most: Duration) {
     let until = Instant::now() + most;
     while Instant::now() < until && !shared.stop.load(Ordering::Relaxed) {
+        status.beat();
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -310,6 +338,7 @@ impl<'a> Session<'a> {
                 break;
             }
             self.turn()?;
+            self.status.beat();
             let at = Instant::now();
             if self.plan.delivery == Delivery::AtLeastOnce && at - committed >= COMMIT_EVERY {
                 committed = at;

@@ -101,6 +101,7 @@ impl Processor {
                             let _ = end.send(Ok(()));
                             return;
                         }
+                        status.beat();
                         std::thread::sleep(Duration::from_millis(20));
                     }
                     let run = || driver::run(&plan, &shared, &figures, &status);
