@@ -1,0 +1,199 @@
+//! Closes batches: what goes to Kafka together, and what is committed by it.
+
+use std::sync::Arc;
+
+use super::super::setup::Limits;
+use super::super::state::Kind;
+use super::super::verdict::{self, Entry};
+use super::{
+    Batch, BatchId, Commit, Edit, Engine, Lane, Millis, Offset, Output, Send, Source, Target, To,
+    TopicId, UnixMillis,
+};
+
+/// Progress without a record to produce (what was done before a restart, gaps) is committed this often.
+const IDLE_COMMIT: Millis = Millis(1_000);
+
+impl Engine {
+    pub(super) fn committed(&mut self, now: UnixMillis, id: BatchId) {
+        // Batches come back in order; one of an assignment that is gone is not among them.
+        if self.flying.front().is_some_and(|(first, _)| *first == id)
+            && let Some((_, bytes)) = self.flying.pop_front()
+        {
+            self.figures.memory_bytes -= bytes;
+            self.last_batch = now;
+        }
+    }
+
+    /// Closes batches, as long as one may be closed and there is something for it.
+    pub(super) fn close(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+        while self.flying.len() < self.setup.limits.batches_max {
+            let open_at = self.last_batch + self.setup.limits.batch_gap;
+            let gap =
+                self.flying.is_empty() && self.last_batch <= now && now < open_at && !self.draining;
+            if gap {
+                self.wake(open_at);
+                return;
+            }
+            let Some(batch) = self.fill(now, out) else { break };
+            out.push(Output::Batch(batch));
+        }
+        // With no room for another batch the answer to one is what wakes us.
+        if self.flying.len() < self.setup.limits.batches_max {
+            if let Some(due) = self.wheel.next_due() {
+                self.wake(due);
+            }
+            if let Some(ripe) = self.outbox.ripe_at(self.linger()) {
+                self.wake(ripe);
+            }
+            if self.dirty {
+                self.wake(self.last_commit + IDLE_COMMIT);
+            }
+        }
+    }
+
+    /// One batch: moves and dead letters, then what is due in order, then ripe hops of few partitions.
+    fn fill(&mut self, now: UnixMillis, out: &mut Vec<Output>) -> Option<Batch> {
+        let mut load = Load::new(&self.setup.limits);
+        while load.room()
+            && let Some((source, offset, send)) = self.ready.pop_front()
+        {
+            load.push(source, offset, send);
+        }
+        while load.room()
+            && let Some(entry) = self.late.pop_front()
+        {
+            self.fire(now, entry, &mut load, out);
+        }
+        let mut due = Vec::new();
+        while load.room() {
+            // In small bites: a batch is over its bytes by one bite at most.
+            let bite = load.records_left.min(32);
+            self.wheel.pop_due(now, bite, |_, _, entry| due.push(entry));
+            if due.is_empty() {
+                break;
+            }
+            for entry in due.drain(..) {
+                self.fire(now, entry, &mut load, out);
+            }
+        }
+        self.take_hops(now, &mut load);
+        // What firing has refused goes along.
+        while let Some((source, offset, send)) = self.ready.pop_front() {
+            load.push(source, offset, send);
+        }
+        let idle = self.dirty && self.last_commit + IDLE_COMMIT <= now;
+        if load.sends.is_empty() && !idle {
+            return None;
+        }
+        self.seal_batch(now, load)
+    }
+
+    fn fire(&mut self, now: UnixMillis, entry: Box<Entry>, load: &mut Load, out: &mut Vec<Output>) {
+        let setup = Arc::clone(&self.setup);
+        let checked = match self.look(now, &entry.target, out) {
+            None => return self.park(entry),
+            Some(Target::Missing) => return self.refuse_missing(*entry),
+            Some(Target::Found { partitions, record_bytes_max }) => {
+                verdict::allowed(&setup, &self.targets, usize::from(entry.intake), &entry.target)
+                    .and_then(|()| verdict::deliver(&entry, now, partitions, record_bytes_max))
+            }
+        };
+        match checked {
+            Ok((partition, trace)) => {
+                let Entry { source, offset, record, target, due, .. } = *entry;
+                let edit = Edit::Deliver(trace);
+                load.push(
+                    source,
+                    offset,
+                    Send { to: To::Target(target), partition, record, edit, due },
+                );
+            }
+            Err(refusal) => self.refuse(*entry, refusal),
+        }
+    }
+
+    fn take_hops(&mut self, now: UnixMillis, load: &mut Load) {
+        let setup = Arc::clone(&self.setup);
+        let (linger, partitions) = (self.linger(), self.setup.limits.hop_partitions_max);
+        let mut refused = Vec::new();
+        if !load.room() {
+            return;
+        }
+        self.outbox.take(now, linger, partitions, |tier, lane, entry| {
+            match verdict::seal(&setup, &entry, Kind::Hop) {
+                Ok(sealed) => {
+                    let Entry { source, offset, record, due, .. } = *entry;
+                    let to = To::Lane(setup.topics.of_tier(tier));
+                    let partition = Some(i32::from(lane.0));
+                    let send = Send { to, partition, record, edit: Edit::State(sealed), due };
+                    load.push(source, offset, send);
+                }
+                Err(refusal) => refused.push((entry, refusal)),
+            }
+            load.room()
+        });
+        for (entry, refusal) in refused {
+            self.refuse(*entry, refusal);
+        }
+    }
+
+    /// Finishes the offsets of a batch and adds where reading stands because of it.
+    fn seal_batch(&mut self, now: UnixMillis, load: Load) -> Option<Batch> {
+        for (source, offset) in &load.done {
+            if let Some(hold) = self.hold(*source) {
+                hold.window.finish(*offset);
+            }
+        }
+        let mut commits = Vec::new();
+        for (topic, lanes) in self.holds.iter_mut().enumerate() {
+            for (lane, hold) in lanes.iter_mut().enumerate() {
+                if let Some((next, metadata)) = hold.as_mut().and_then(|hold| hold.window.commit())
+                {
+                    let source = Source { topic: TopicId(topic as u16), lane: Lane(lane as u16) };
+                    commits.push(Commit { source, next, metadata });
+                }
+            }
+        }
+        self.dirty = false;
+        self.last_commit = now;
+        if load.sends.is_empty() && commits.is_empty() {
+            return None;
+        }
+        let id = self.next_batch;
+        self.next_batch = BatchId(id.0 + 1);
+        self.flying.push_back((id, load.bytes));
+        Some(Batch { id, sends: load.sends, commits })
+    }
+}
+
+/// A batch being filled.
+struct Load {
+    sends: Vec<Send>,
+    done: Vec<(Source, Offset)>,
+    bytes: usize,
+    records_left: usize,
+    bytes_max: usize,
+}
+
+impl Load {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            sends: Vec::new(),
+            done: Vec::new(),
+            bytes: 0,
+            records_left: limits.batch_records_max,
+            bytes_max: limits.batch_bytes_max,
+        }
+    }
+
+    fn room(&self) -> bool {
+        self.records_left > 0 && self.bytes < self.bytes_max
+    }
+
+    fn push(&mut self, source: Source, offset: Offset, send: Send) {
+        self.bytes += send.record.size();
+        self.records_left = self.records_left.saturating_sub(1);
+        self.done.push((source, offset));
+        self.sends.push(send);
+    }
+}

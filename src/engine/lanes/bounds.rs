@@ -1,0 +1,141 @@
+//! Looks through all partitions, and keeps memory and windows bounded: pauses, resumes, drops what can be read again,
+//! lets records hop once more.
+
+use std::sync::Arc;
+
+use super::super::verdict::Entry;
+use super::{Engine, Lane, Millis, Offset, Output, Source, TopicId, Turn, UnixMillis};
+
+/// Spilling is tried again after this long; it looks through the whole wheel.
+const SPILL_AGAIN: Millis = Millis(250);
+/// Pending records of one partition that one spill takes, at most.
+const SPILL_MAX: usize = 1_000;
+
+impl Engine {
+    /// Frees windows that hold their partitions up: their lowest pending records hop once more.
+    fn unblock(&mut self, now: UnixMillis) {
+        if self.unblock_at > now {
+            return;
+        }
+        let lanes = usize::from(self.setup.lanes);
+        let mut cuts: Vec<Option<Offset>> = Vec::new();
+        for (topic, holds) in self.holds.iter().enumerate() {
+            for (lane, hold) in holds.iter().enumerate() {
+                if let Some(hold) = hold.as_ref().filter(|hold| hold.blocked(now)) {
+                    cuts.resize(self.holds.len() * lanes, None);
+                    cuts[topic * lanes + lane] = hold.window.lowest(SPILL_MAX).last();
+                }
+            }
+        }
+        if cuts.is_empty() {
+            return;
+        }
+        self.unblock_at = now + SPILL_AGAIN;
+        self.wake(self.unblock_at);
+        self.spill(now, |entry| {
+            let Source { topic, lane } = entry.source;
+            let cut = cuts[usize::from(topic.0) * lanes + usize::from(lane.0)];
+            cut.is_some_and(|cut| entry.offset <= cut)
+        });
+    }
+
+    /// Takes records out of the wheel that can still make it through a tier.
+    fn spill(&mut self, now: UnixMillis, mut which: impl FnMut(&Entry) -> bool) {
+        let setup = Arc::clone(&self.setup);
+        let ladder = &setup.topics.ladder;
+        let taken =
+            self.wheel.take_where(|entry| which(entry) && ladder.pick(entry.due - now).is_some());
+        for (due, _, entry) in taken {
+            if let Some(tier) = ladder.pick(due - now) {
+                self.figures.spilled += 1;
+                self.hop(now, tier, entry);
+            }
+        }
+    }
+
+    /// Pauses or resumes one partition, as follows from what is held.
+    pub(super) fn turn(&mut self, now: UnixMillis, source: Source, out: &mut Vec<Output>) {
+        let limits = &self.setup.limits;
+        let reach = (limits.read_ahead, limits.resume_lead);
+        let lanes = usize::from(self.setup.lanes).max(1);
+        // One partition may hold a lot as long as all together do not; then each is kept to its share.
+        let share = if self.held_bytes <= limits.memory_bytes / 4 {
+            limits.memory_bytes / 8
+        } else {
+            (limits.memory_bytes / 4 / (self.holds.len() * lanes)).max(64 << 10)
+        };
+        self.stopped = self.draining
+            || if self.stopped {
+                self.figures.memory_bytes > limits.memory_bytes / 4 * 3
+            } else {
+                self.figures.memory_bytes > limits.memory_bytes
+            };
+        let stop = self.stopped;
+        let Some(hold) = self.hold(source) else { return };
+        match hold.turn(now, reach, share, stop) {
+            Some(Turn::Pause) => out.push(Output::Pause(source)),
+            Some(Turn::Resume) => out.push(Output::Resume(source)),
+            None => {}
+        }
+    }
+
+    pub(super) fn turn_all(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+        for topic in 0..self.holds.len() {
+            for lane in 0..self.holds[topic].len() {
+                let source = Source { topic: TopicId(topic as u16), lane: Lane(lane as u16) };
+                self.turn(now, source, out);
+            }
+        }
+    }
+
+    /// Looks at everything: lets go, pauses, resumes, makes room; and finds when to look again.
+    pub(super) fn sweep(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+        self.wake = None;
+        let lead = self.setup.limits.resume_lead;
+        for topic in 0..self.holds.len() {
+            for lane in 0..self.holds[topic].len() {
+                let source = Source { topic: TopicId(topic as u16), lane: Lane(lane as u16) };
+                if self.holds[topic][lane].is_none() {
+                    continue;
+                }
+                self.pump(now, source, out);
+                self.turn(now, source, out);
+                if let Some(at) = self.hold(source).and_then(|hold| hold.wake_at(lead))
+                    && at > now
+                {
+                    self.wake(at);
+                }
+            }
+        }
+        self.unblock(now);
+        if self.stopped && !self.draining && self.spill_at <= now {
+            self.make_room(now, out);
+        }
+    }
+
+    /// Over the budget: drop what was read of far tiers, and let what can still make it through a tier hop.
+    fn make_room(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+        self.spill_at = now + SPILL_AGAIN;
+        self.wake(now + SPILL_AGAIN);
+        let soon = now + self.setup.limits.resume_lead;
+        for topic in 0..self.holds.len() {
+            for lane in 0..self.holds[topic].len() {
+                let source = Source { topic: TopicId(topic as u16), lane: Lane(lane as u16) };
+                if let Some((offset, freed)) =
+                    self.hold(source).and_then(|hold| hold.drop_buffer(soon))
+                {
+                    self.figures.memory_bytes -= freed;
+                    self.held_bytes -= freed;
+                    out.push(Output::Rewind(source, offset));
+                }
+            }
+        }
+        let over = self.figures.memory_bytes.saturating_sub(self.setup.limits.memory_bytes / 4 * 3);
+        let mut freed = 0;
+        self.spill(now, |entry| {
+            let take = freed < over;
+            freed += if take { entry.record.size() } else { 0 };
+            take
+        });
+    }
+}

@@ -1,0 +1,153 @@
+//! What the delivery reports say, and what is told to the metrics when a batch is done.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use crossbeam_channel::Sender;
+use rdkafka::ClientContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::Message as _;
+use rdkafka::producer::{DeliveryResult, ProducerContext};
+
+use super::{Order, Report, Shared};
+use crate::engine::header::Code;
+use crate::engine::{Batch, BatchId, Commit, Edit, Millis, To};
+use crate::kafka::BrokerClock;
+use crate::telemetry::LaneFigures;
+
+/// What the delivery reports say: how much of each batch is still on its way.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) batches: Mutex<VecDeque<Open>>,
+    /// Connections lost; compared before and after a commit.
+    pub(super) disconnects: AtomicU64,
+    pub(super) failed: Mutex<Option<String>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) id: BatchId,
+    pub(super) left: usize,
+    pub(super) commits: Vec<Commit>,
+    pub(super) told: Told,
+}
+
+/// What is told to the metrics when a batch is done.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    due: Vec<u64>,
+    forwarded: Vec<(usize, u64)>,
+    moved: u64,
+    dead: Vec<Code>,
+}
+
+pub(super) struct Context {
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) done: Option<Done>,
+}
+
+/// What a delivery report needs in `at_least_once`, where it is what finishes a batch.
+pub(super) struct Done {
+    pub(super) orders: Sender<Order>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) reports: Sender<Report>,
+    pub(super) clock: Arc<BrokerClock>,
+    pub(super) figures: Arc<LaneFigures>,
+}
+
+impl ClientContext for Context {
+    fn error(&self, error: KafkaError, reason: &str) {
+        let code = error.rdkafka_error_code();
+        if matches!(
+            code,
+            Some(
+                RDKafkaErrorCode::BrokerTransportFailure
+                    | RDKafkaErrorCode::AllBrokersDown
+                    | RDKafkaErrorCode::OperationTimedOut
+                    | RDKafkaErrorCode::Resolve
+            )
+        ) {
+            self.ledger.disconnects.fetch_add(1, Ordering::SeqCst);
+            tracing::info!(%error, reason, "producer lost a broker");
+        } else {
+            tracing::warn!(%error, reason, "producer");
+        }
+    }
+}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, id: usize) {
+        if let Err((error, message)) = result {
+            let what = format!("{} partition {}: {error}", message.topic(), message.partition());
+            let mut failed = self.ledger.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            if failed.is_none()
+                && let Some(done) = &self.done
+            {
+                let _ = done.orders.send(Order::Failed(what.clone()));
+            }
+            failed.get_or_insert(what);
+            return;
+        }
+        let Some(done) = &self.done else { return };
+        let mut batches = self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = batches.iter_mut().find(|open| open.id.0 as usize == id) {
+            open.left = open.left.saturating_sub(1);
+        }
+        done.finish(&mut batches);
+    }
+}
+
+impl Done {
+    /// Reports the batches at the front that are complete. One whose record failed never is: it stays, and nothing
+    /// after it is reported.
+    pub(super) fn finish(&self, batches: &mut VecDeque<Open>) {
+        while batches.front().is_some_and(|open| open.left == 0)
+            && let Some(open) = batches.pop_front()
+        {
+            open.told.tell(&self.clock, &self.figures);
+            self.shared.update(|progress| {
+                progress.open = progress.open.saturating_sub(1);
+                progress.commits.extend(open.commits.into_iter().map(|c| (c.source, c)));
+            });
+            let _ = self.reports.send(Report::Done(open.id));
+        }
+    }
+}
+
+impl Told {
+    pub(super) fn of(batch: &Batch, tiers_from: usize) -> Self {
+        let mut told = Self::default();
+        for send in &batch.sends {
+            match (&send.to, &send.edit) {
+                (To::Target(_), _) => told.due.push(send.due.0),
+                (To::Lane(topic), _) if usize::from(topic.0) < tiers_from => told.moved += 1,
+                (To::Lane(topic), _) => {
+                    let tier = usize::from(topic.0) - tiers_from;
+                    match told.forwarded.iter_mut().find(|(known, _)| *known == tier) {
+                        Some((_, count)) => *count += 1,
+                        None => told.forwarded.push((tier, 1)),
+                    }
+                }
+                (To::Dead, Edit::Dead(letter)) => told.dead.push(letter.code),
+                (To::Dead, _) => {}
+            }
+        }
+        told
+    }
+
+    pub(super) fn tell(&self, clock: &BrokerClock, figures: &LaneFigures) {
+        let now = clock.now(Instant::now()).map_or(0, |now| now.0);
+        figures.delivered(self.due.iter().map(|due| Millis(now.saturating_sub(*due))));
+        for (tier, count) in &self.forwarded {
+            figures.forwarded(*tier, *count);
+        }
+        figures.moved(self.moved);
+        for code in &self.dead {
+            figures.dead_letter(*code);
+        }
+    }
+}

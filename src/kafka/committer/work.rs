@@ -1,0 +1,362 @@
+//! The committing thread: one batch after the other, and a new producer whenever the last one is in doubt.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{Producer as _, ThreadedProducer};
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+
+use super::ledger::{Context, Done, Ledger, Open, Told};
+use super::{Delivery, Job, Names, Order, Report, SOCKET_TIMEOUT, Setting, Shared};
+use crate::engine::{Batch, Commit};
+use crate::kafka::BrokerClock;
+use crate::kafka::raw::Outlet;
+use crate::telemetry::{LaneFigures, Renewed};
+
+/// Partitions in one call that sends offsets, at most: the broker's record of them has a limit, too.
+const OFFSETS_PER_CALL: usize = 100;
+/// Bytes of metadata in one such call, at most.
+const OFFSETS_BYTES_PER_CALL: usize = 512 << 10;
+/// `batch.size` where every target takes as much: below Kafka's own default of `max.message.bytes`.
+const BATCH_BYTES_MAX: usize = 900_000;
+
+type Producer = ThreadedProducer<Context>;
+
+/// The committing thread's own state.
+pub(super) struct Work {
+    pub(super) setting: Setting,
+    pub(super) topics: Arc<Names>,
+    pub(super) clock: Arc<BrokerClock>,
+    pub(super) figures: Arc<LaneFigures>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) orders: Sender<Order>,
+    pub(super) reports: Sender<Report>,
+    pub(super) outlet: Option<Outlet<Context>>,
+    /// `batch.size` of the producer that there is.
+    pub(super) batch_bytes: usize,
+    pub(super) ledger: Arc<Ledger>,
+}
+
+impl Work {
+    pub(super) fn run(&mut self, inbox: &Receiver<Order>) {
+        for order in inbox {
+            match order {
+                Order::Stop => break,
+                Order::Failed(detail) if self.outlet.is_some() => {
+                    self.fail(&Dirty { step: "produce", reason: Renewed::Aborted, detail });
+                }
+                Order::Failed(_) => {}
+                Order::Ready => self.make_ready(),
+                Order::Batch(job) => self.batch(*job),
+            }
+        }
+        // Whatever waits for this thread waits no longer.
+        self.outlet = None;
+        self.shared.update(|progress| progress.open = 0);
+    }
+
+    fn batch(&mut self, job: Job) {
+        let id = job.batch.id;
+        // After a failure the engine starts over; what it had handed over before is void.
+        if self.outlet.is_none() {
+            self.shared.update(|progress| progress.open = progress.open.saturating_sub(1));
+            return;
+        }
+        if self.setting.batch_bytes.load(Ordering::Relaxed).min(BATCH_BYTES_MAX) < self.batch_bytes
+            && let Err(dirty) = self.shrink()
+        {
+            return self.fail(&dirty);
+        }
+        let started = Instant::now();
+        let result = match self.setting.delivery {
+            Delivery::ExactlyOnce => self.transaction(job),
+            Delivery::AtLeastOnce => self.produce_only(job),
+        };
+        match result {
+            Ok(Some(told)) => {
+                self.figures.committed(started.elapsed());
+                told.tell(&self.clock, &self.figures);
+                self.shared.update(|progress| progress.open = progress.open.saturating_sub(1));
+                let _ = self.reports.send(Report::Done(id));
+            }
+            Ok(None) => {}
+            Err(dirty) => self.fail(&dirty),
+        }
+    }
+
+    /// A target takes smaller batches than the producer makes: a new one, with smaller ones.
+    fn shrink(&mut self) -> Result<(), Dirty> {
+        tracing::info!(
+            from = self.batch_bytes,
+            "a target takes smaller batches, renewing the producer"
+        );
+        if let Some(outlet) = &self.outlet {
+            outlet.producer().flush(SOCKET_TIMEOUT).map_err(|e| Dirty::new("flush", &e))?;
+        }
+        let ledger = std::mem::take(&mut self.ledger);
+        self.outlet = None;
+        if ledger.failed.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+            let detail = "a record failed".to_owned();
+            return Err(Dirty { step: "flush", reason: Renewed::Aborted, detail });
+        }
+        self.outlet = Some(self.make().map_err(|e| Dirty::new("init", &e))?);
+        Ok(())
+    }
+
+    fn fail(&mut self, dirty: &Dirty) {
+        tracing::warn!(step = dirty.step, error = %dirty.detail, "batch failed, renewing the producer");
+        self.figures.renewed(dirty.reason);
+        self.outlet = None;
+        self.ledger = Arc::default();
+        self.shared.update(|progress| {
+            progress.open = 0;
+            progress.ready = false;
+            progress.commits.clear();
+        });
+        let _ = self.reports.send(Report::Failed(format!("{}: {}", dirty.step, dirty.detail)));
+    }
+
+    /// One transaction; `Ok(Some)` is told when it committed cleanly.
+    fn transaction(&mut self, job: Job) -> Result<Option<Told>, Dirty> {
+        let Some(outlet) = &mut self.outlet else { return Ok(None) };
+        let Job { batch, group } = job;
+        let told = Told::of(&batch, self.topics.tiers_from);
+        let before = self.ledger.disconnects.load(Ordering::SeqCst);
+        let timeout = self.setting.transaction_timeout;
+        fail::fail_point!("before_begin", |_| std::process::abort());
+        outlet.producer().begin_transaction().map_err(|e| Dirty::new("begin", &e))?;
+        fail::fail_point!("before_produce", |_| std::process::abort());
+        produce(outlet, &self.topics, &batch)?;
+        fail::fail_point!("after_produce", |_| std::process::abort());
+        for chunk in chunks(&batch.commits) {
+            let offsets = offsets_of(chunk, &self.topics.lanes)?;
+            outlet
+                .producer()
+                .send_offsets_to_transaction(&offsets, &group, timeout)
+                .map_err(|e| Dirty::new("send_offsets", &e))?;
+        }
+        fail::fail_point!("after_send_offsets", |_| std::process::abort());
+        let commit = Instant::now();
+        outlet.commit(timeout).map_err(|e| Dirty {
+            step: "commit",
+            reason: Renewed::Unknown,
+            detail: self.why(e),
+        })?;
+        fail::fail_point!("after_commit", |_| std::process::abort());
+        let took = commit.elapsed();
+        if keeps_dirty_producers() {
+            return Ok(Some(told));
+        }
+        if took > SOCKET_TIMEOUT / 2 {
+            let detail = format!("the commit took {took:?}");
+            return Err(Dirty { step: "commit", reason: Renewed::Slow, detail });
+        }
+        if self.ledger.disconnects.load(Ordering::SeqCst) != before {
+            let detail = "a broker disconnected during the transaction".to_owned();
+            return Err(Dirty { step: "commit", reason: Renewed::Disconnected, detail });
+        }
+        Ok(Some(told))
+    }
+
+    /// What went wrong, with the first record that failed if one is known.
+    fn why(&self, error: String) -> String {
+        let failed = self.ledger.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match failed {
+            Some(failed) => format!("{error}; {failed}"),
+            None => error,
+        }
+    }
+
+    /// Hands the batch to the producer; its delivery reports finish it.
+    fn produce_only(&mut self, job: Job) -> Result<Option<Told>, Dirty> {
+        let Some(outlet) = &mut self.outlet else { return Ok(None) };
+        let batch = job.batch;
+        let told = Told::of(&batch, self.topics.tiers_from);
+        let open =
+            Open { id: batch.id, left: batch.sends.len(), commits: batch.commits.clone(), told };
+        self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner).push_back(open);
+        produce(outlet, &self.topics, &batch)?;
+        if batch.sends.is_empty() {
+            // Nothing will be acknowledged: look whether it is at the front now.
+            let mut batches = self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner);
+            self.done().finish(&mut batches);
+        }
+        Ok(None)
+    }
+
+    fn done(&self) -> Done {
+        Done {
+            orders: self.orders.clone(),
+            shared: Arc::clone(&self.shared),
+            reports: self.reports.clone(),
+            clock: Arc::clone(&self.clock),
+            figures: Arc::clone(&self.figures),
+        }
+    }
+
+    fn make_ready(&mut self) {
+        if self.outlet.is_some() {
+            return self.shared.update(|progress| progress.ready = true);
+        }
+        match self.make() {
+            Ok(outlet) => {
+                self.outlet = Some(outlet);
+                self.shared.update(|progress| progress.ready = true);
+            }
+            Err(error) => {
+                let fatal = matches!(
+                    error.rdkafka_error_code(),
+                    Some(
+                        RDKafkaErrorCode::TransactionalIdAuthorizationFailed
+                            | RDKafkaErrorCode::ClusterAuthorizationFailed
+                            | RDKafkaErrorCode::InvalidTransactionTimeout
+                            | RDKafkaErrorCode::UnsupportedFeature
+                    )
+                );
+                tracing::warn!(%error, fatal, "no producer yet");
+                if fatal {
+                    self.shared.update(|progress| progress.fatal = Some(error.to_string()));
+                }
+            }
+        }
+    }
+
+    /// A new producer; with a transactional id it fences the one before and decides what that left open.
+    fn make(&mut self) -> Result<Outlet<Context>, KafkaError> {
+        self.ledger = Arc::default();
+        self.batch_bytes = self.setting.batch_bytes.load(Ordering::Relaxed).min(BATCH_BYTES_MAX);
+        let exactly_once = self.setting.delivery == Delivery::ExactlyOnce;
+        let mut config = self.setting.connection.client(&self.setting.transactional_id);
+        let timeout_ms = self.setting.transaction_timeout.as_millis().to_string();
+        config
+            .set("enable.idempotence", "true")
+            .set("acks", "all")
+            .set("partitioner", "murmur2_random")
+            .set("queue.buffering.max.messages", "200000")
+            // Bounded by the batch; one record may be larger than any batch, once it is not compressed any more.
+            .set("queue.buffering.max.kbytes", "2097151")
+            .set("message.max.bytes", "1000000000")
+            .set("batch.size", self.batch_bytes.max(1).to_string())
+            .set("batch.num.messages", "10000")
+            .set("topic.metadata.propagation.max.ms", "2000")
+            .set("retry.backoff.ms", "2")
+            .set("retry.backoff.max.ms", "50")
+            .set("message.timeout.ms", &timeout_ms);
+        if exactly_once {
+            config
+                .set("transactional.id", &self.setting.transactional_id)
+                .set("transaction.timeout.ms", &timeout_ms)
+                // The commit flushes; a linger only fills the batches of one transaction.
+                .set("linger.ms", "1")
+                .set("delivery.report.only.error", "true");
+        } else {
+            config.set("linger.ms", "0");
+        }
+        let done = (!exactly_once).then(|| self.done());
+        let context = Context { ledger: Arc::clone(&self.ledger), done };
+        let producer: Producer = config.create_with_context(context)?;
+        if exactly_once {
+            producer
+                .init_transactions(self.setting.transaction_timeout + Duration::from_secs(15))?;
+        }
+        Ok(Outlet::new(producer).compressing(&self.topics.dead))
+    }
+}
+
+/// For the test that shows what happens without invariant 2.
+fn keeps_dirty_producers() -> bool {
+    fail::fail_point!("keep_dirty_producer", |_| true);
+    false
+}
+
+/// Why a producer is not used again.
+#[derive(Debug)]
+struct Dirty {
+    step: &'static str,
+    reason: Renewed,
+    detail: String,
+}
+
+impl Dirty {
+    fn new(step: &'static str, error: &KafkaError) -> Self {
+        let fenced = matches!(
+            error.rdkafka_error_code(),
+            Some(RDKafkaErrorCode::Fenced | RDKafkaErrorCode::ProducerFenced)
+        );
+        let reason = if fenced { Renewed::Fenced } else { Renewed::Aborted };
+        Self { step, reason, detail: error.to_string() }
+    }
+}
+
+/// Enqueues every record of a batch; waits while the client's queue is full.
+fn produce(outlet: &mut Outlet<Context>, topics: &Names, batch: &Batch) -> Result<(), Dirty> {
+    let opaque = batch.id.0 as usize;
+    let deadline = Instant::now() + Duration::from_secs(15);
+    for send in &batch.sends {
+        loop {
+            let topic = topics.of(&send.to);
+            match outlet.produce(
+                topic,
+                send.partition,
+                &send.record,
+                |add| send.headers(add),
+                opaque,
+            ) {
+                Ok(()) => break,
+                Err(error)
+                    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull)
+                        && Instant::now() < deadline =>
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => {
+                    let detail = format!("{topic}: {error}");
+                    return Err(Dirty { step: "produce", reason: Renewed::Aborted, detail });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Positions in the pieces that one call may carry.
+fn chunks(commits: &[Commit]) -> impl Iterator<Item = &[Commit]> {
+    let mut rest = commits;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = rest.iter().take(OFFSETS_PER_CALL).take_while(|commit| {
+            bytes += commit.metadata.len();
+            bytes <= OFFSETS_BYTES_PER_CALL
+        });
+        let count = fits.count();
+        let (chunk, left) = rest.split_at(count);
+        rest = left;
+        (!chunk.is_empty()).then_some(chunk)
+    })
+}
+
+/// Positions as librdkafka takes them. Metadata is set once per element: setting it again would leak.
+pub(in crate::kafka) fn offsets_of(
+    commits: &[Commit],
+    lanes: &[Arc<str>],
+) -> Result<TopicPartitionList, KafkaError> {
+    let mut list = TopicPartitionList::with_capacity(commits.len());
+    for Commit { source, next, metadata } in commits {
+        let topic = &lanes[usize::from(source.topic.0)];
+        let mut element = list.add_partition(topic, i32::from(source.lane.0));
+        element.set_offset(At::Offset(next.0))?;
+        if !metadata.is_empty() {
+            element.set_metadata(metadata);
+        }
+    }
+    Ok(list)
+}
+
+impl From<KafkaError> for Dirty {
+    fn from(error: KafkaError) -> Self {
+        Self::new("offsets", &error)
+    }
+}

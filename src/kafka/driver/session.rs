@@ -1,0 +1,463 @@
+//! One membership of the group, from joining to leaving.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerGroupMetadata};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{BorrowedMessage, Message as _};
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+
+use super::{Error, Plan, Shared, Status};
+use crate::engine::{
+    BatchId, Commit, Engine, Input, Lane, Offset, Output, Source, Start, UnixMillis,
+};
+use crate::kafka::committer::{Committer, Delivery, Names, Report, Setting};
+use crate::kafka::raw;
+use crate::kafka::rebalance::{Context, Event, Who};
+use crate::kafka::targets::Answer;
+use crate::telemetry::{LaneFigures, LaneLevels};
+
+/// The longest wait in one poll: a rebalance, a stop and the figures are noticed within it.
+const POLL_MAX: Duration = Duration::from_millis(100);
+/// The wait while an answer from another thread is awaited, which does not wake a poll.
+const POLL_SHORT: Duration = Duration::from_millis(1);
+/// Records read in one turn, at most: about two milliseconds' work.
+const TURN_MAX: usize = 2_000;
+/// Positions are committed this often in `at_least_once`.
+const COMMIT_EVERY: Duration = Duration::from_millis(500);
+/// What is done is deleted from own topics this often.
+const TRIM_EVERY: Duration = Duration::from_secs(30);
+/// Gauges are told this often.
+const FIGURES_EVERY: Duration = Duration::from_secs(1);
+/// How long a heartbeat may take to say that the lanes are another's.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How long leaving the group and closing is waited for: together with the drain (8 s), a stop takes less than 10 s.
+const CLOSE_MAX: Duration = Duration::from_millis(1_500);
+
+type Consumer = BaseConsumer<Context>;
+
+/// A group membership, from joining to leaving.
+pub(super) struct Session<'a> {
+    plan: &'a Plan,
+    shared: &'a Shared,
+    figures: &'a Arc<LaneFigures>,
+    status: &'a Status,
+    committer: Arc<Committer>,
+    consumer: Consumer,
+    engine: Engine,
+    levels: LaneLevels,
+    /// Lost records that the metrics have been told of.
+    lost: u64,
+    /// The group's metadata of the assignment in force.
+    group: Option<Arc<ConsumerGroupMetadata>>,
+    answers: (Sender<Answer>, Receiver<Answer>),
+    /// Lookups on their way.
+    asked: usize,
+    /// Batches on their way, with the low watermarks that they commit.
+    flying: VecDeque<(BatchId, Vec<(Source, Offset)>)>,
+    /// Low watermarks committed since the last trim.
+    lows: BTreeMap<Source, Offset>,
+    /// A batch failed: take the lanes over anew, not before this.
+    retake: Option<Instant>,
+    out: Vec<Output>,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(
+        plan: &'a Plan,
+        shared: &'a Shared,
+        figures: &'a Arc<LaneFigures>,
+        status: &'a Status,
+    ) -> Result<Self, Error> {
+        let slot = format!("waterclock/{}/{}/", plan.instance, plan.thread);
+        let client_id = format!("{slot}{}", plan.boot);
+        let setting = Setting {
+            connection: plan.connection.clone(),
+            transactional_id: format!("{}/{}/{}", plan.namespace, plan.instance, plan.thread),
+            transaction_timeout: plan.transaction_timeout,
+            delivery: plan.delivery,
+            batch_bytes: Arc::clone(shared.lookup.record_bytes_least()),
+        };
+        let names = Arc::new(Names::new(&plan.setup.topics));
+        let committer =
+            Committer::start(setting, names, Arc::clone(&shared.clock), Arc::clone(figures))
+                .map_err(|e| Error::Client { what: "producer thread", source: Box::new(e) })?;
+        let committer = Arc::new(committer);
+        let who = Who {
+            group: plan.namespace.clone(),
+            instance: plan.instance.clone(),
+            client_id: client_id.clone(),
+            slot,
+            lanes: plan.setup.topics.names().to_vec(),
+            embedded: plan.embedded,
+        };
+        let failed = |e: KafkaError| Error::Client { what: "consumer", source: Box::new(e) };
+        let context = Context::new(who, Arc::clone(&committer));
+        let consumer: Consumer =
+            settings(plan, &client_id).create_with_context(context).map_err(failed)?;
+        let names: Vec<&str> = plan.setup.topics.names().iter().map(|name| &**name).collect();
+        consumer.subscribe(&names).map_err(failed)?;
+        Ok(Self {
+            plan,
+            shared,
+            figures,
+            status,
+            committer,
+            consumer,
+            engine: Engine::new(Arc::clone(&plan.setup)),
+            levels: LaneLevels::new(),
+            lost: 0,
+            group: None,
+            answers: crossbeam_channel::unbounded(),
+            asked: 0,
+            flying: VecDeque::new(),
+            lows: BTreeMap::new(),
+            retake: None,
+            out: Vec::new(),
+        })
+    }
+
+    fn now(&self) -> UnixMillis {
+        // The process waits for the first probe before it starts its lanes, so there is one.
+        self.shared.clock.now(Instant::now()).unwrap_or_default()
+    }
+
+    pub(super) fn run(mut self) -> Result<(), Error> {
+        let result = self.serve();
+        self.leave();
+        result
+    }
+
+    fn serve(&mut self) -> Result<(), Error> {
+        let mut stop_by = None;
+        let (mut committed, mut trimmed, mut told) =
+            (Instant::now(), Instant::now(), Instant::now());
+        loop {
+            if stop_by.is_none() && self.shared.stop.load(Ordering::Relaxed) {
+                stop_by = Some(Instant::now() + self.shared.drain);
+                self.step(Input::Drain);
+            }
+            if let Some(by) = stop_by
+                && (self.engine.is_drained() || Instant::now() > by)
+            {
+                break;
+            }
+            self.turn()?;
+            self.status.beat();
+            let at = Instant::now();
+            if self.plan.delivery == Delivery::AtLeastOnce && at - committed >= COMMIT_EVERY {
+                committed = at;
+                self.consumer.context().commit(&self.consumer, CommitMode::Async);
+            }
+            if at - trimmed >= TRIM_EVERY {
+                trimmed = at;
+                self.trim();
+            }
+            if at - told >= FIGURES_EVERY {
+                told = at;
+                let figures = self.engine.figures();
+                self.levels.pending.set(figures.waiting as u64);
+                self.levels.memory_bytes.set(figures.memory_bytes as u64);
+                self.levels.lanes.set(figures.lanes as u64);
+                self.figures.lost(figures.lost - self.lost);
+                self.lost = figures.lost;
+                self.status.lanes.store(figures.lanes, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// One turn: read, tell, order.
+    fn turn(&mut self) -> Result<(), Error> {
+        let mut timeout = self.patience();
+        for _ in 0..TURN_MAX {
+            let polled =
+                self.consumer.poll(timeout).map(|polled| polled.map(|message| self.own(&message)));
+            timeout = Duration::ZERO;
+            self.events()?;
+            match polled {
+                None => break,
+                Some(Ok(Some(record))) => self.step(record),
+                Some(Ok(None)) => {}
+                Some(Err(error)) => self.read_failed(error)?,
+            }
+        }
+        while let Ok(report) = self.committer.reports().try_recv() {
+            self.report(report);
+        }
+        while let Ok((name, target)) = self.answers.1.try_recv() {
+            self.asked = self.asked.saturating_sub(1);
+            self.step(Input::Target(name, target));
+        }
+        if self.retake.is_some_and(|at| at <= Instant::now()) {
+            self.take_over_anew()?;
+        }
+        self.step(Input::Tick);
+        Ok(())
+    }
+
+    /// How long the next poll may wait.
+    fn patience(&self) -> Duration {
+        if !self.flying.is_empty() || self.asked > 0 || self.retake.is_some() {
+            return POLL_SHORT;
+        }
+        let until =
+            self.engine.wake_at().map_or(POLL_MAX, |at| Duration::from_millis((at - self.now()).0));
+        until.min(POLL_MAX)
+    }
+
+    /// Copies a message of librdkafka's into a record of ours.
+    fn own(&self, message: &BorrowedMessage<'_>) -> Option<Input> {
+        let topic = self.plan.setup.topics.find(message.topic())?;
+        let lane = u16::try_from(message.partition()).ok()?;
+        let appended = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
+        Some(Input::Record {
+            source: Source { topic, lane: Lane(lane) },
+            offset: Offset(message.offset()),
+            // Without a time a record of ours cannot be: it counts from now rather than from 1970.
+            appended: appended.map_or_else(|| self.now(), UnixMillis),
+            record: raw::copy_record(message),
+        })
+    }
+
+    /// Tells the engine one fact and carries out what it orders.
+    fn step(&mut self, input: Input) {
+        let now = self.now();
+        let mut out = std::mem::take(&mut self.out);
+        self.engine.step(now, input, &mut out);
+        let (mut pause, mut resume) = (Vec::new(), Vec::new());
+        for order in out.drain(..) {
+            match order {
+                Output::Pause(source) => pause.push(source),
+                Output::Resume(source) => resume.push(source),
+                Output::Rewind(source, offset) => self.rewind(source, offset),
+                Output::Lookup(topic) => {
+                    self.asked += 1;
+                    self.shared.lookup.ask(topic, self.answers.0.clone());
+                }
+                Output::Batch(batch) => {
+                    let lows = batch.commits.iter().map(|c: &Commit| (c.source, c.next)).collect();
+                    self.flying.push_back((batch.id, lows));
+                    if let Some(group) = &self.group {
+                        self.committer.submit(batch, Arc::clone(group));
+                    }
+                }
+            }
+        }
+        self.out = out;
+        if !pause.is_empty()
+            && let Err(error) = self.consumer.pause(&self.list(&pause))
+        {
+            tracing::warn!(%error, partitions = pause.len(), "could not pause");
+        }
+        if !resume.is_empty()
+            && let Err(error) = self.consumer.resume(&self.list(&resume))
+        {
+            tracing::warn!(%error, partitions = resume.len(), "could not resume");
+        }
+    }
+
+    fn list(&self, sources: &[Source]) -> TopicPartitionList {
+        let mut list = TopicPartitionList::with_capacity(sources.len());
+        for source in sources {
+            list.add_partition(self.plan.setup.topics.name(source.topic), i32::from(source.lane.0));
+        }
+        list
+    }
+
+    fn rewind(&self, source: Source, offset: Offset) {
+        let topic = self.plan.setup.topics.name(source.topic);
+        let partition = i32::from(source.lane.0);
+        // No waiting: the partition is paused, and what was fetched before is dropped by librdkafka.
+        let sought = self.consumer.seek(topic, partition, At::Offset(offset.0), Duration::ZERO);
+        if let Err(error) = sought {
+            tracing::warn!(%error, topic = &**topic, partition, offset = offset.0, "could not read again from here");
+        }
+    }
+
+    fn report(&mut self, report: Report) {
+        match report {
+            Report::Done(id) => {
+                if self.flying.front().is_some_and(|(first, _)| *first == id)
+                    && let Some((_, lows)) = self.flying.pop_front()
+                {
+                    self.lows.extend(lows);
+                }
+                self.step(Input::Committed(id));
+            }
+            Report::Failed(why) => {
+                self.status.tell(Some(why));
+                self.give_up();
+                self.retake = Some(Instant::now());
+            }
+        }
+    }
+
+    /// Drops everything that is held of the lanes.
+    fn give_up(&mut self) {
+        self.flying.clear();
+        self.lows.clear();
+        self.group = None;
+        self.step(Input::Revoked);
+    }
+
+    fn events(&mut self) -> Result<(), Error> {
+        for event in self.consumer.context().events() {
+            match event {
+                Event::Assigned(starts, group) => self.begin(starts, group),
+                Event::Revoked => {
+                    self.retake = None;
+                    self.give_up();
+                    self.status.lanes.store(0, Ordering::Relaxed);
+                    self.status.joined.store(true, Ordering::Relaxed);
+                }
+                Event::Failed(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, starts: Vec<Start>, group: Arc<ConsumerGroupMetadata>) {
+        self.give_up();
+        self.retake = None;
+        self.group = Some(group);
+        // A batch of the assignment before may still be reported.
+        while self.committer.reports().try_recv().is_ok() {}
+        let partitions = starts.len();
+        self.step(Input::Assigned(starts));
+        let figures = self.engine.figures();
+        tracing::info!(
+            thread = self.plan.thread,
+            lanes = figures.lanes,
+            partitions,
+            unreadable = figures.unreadable,
+            "lanes taken over"
+        );
+        self.status.lanes.store(figures.lanes, Ordering::Relaxed);
+        self.status.joined.store(true, Ordering::Relaxed);
+        self.status.tell(None);
+    }
+
+    /// After a failed batch: what counts is what is committed.
+    fn take_over_anew(&mut self) -> Result<(), Error> {
+        let assignment = match self.consumer.assignment() {
+            Ok(assignment) if assignment.count() > 0 => assignment,
+            // A rebalance is under way, which takes over itself.
+            Ok(_) | Err(_) => {
+                self.retake = None;
+                return Ok(());
+            }
+        };
+        match self.consumer.context().take_over(&self.consumer, &assignment) {
+            Ok((starts, group)) => {
+                self.begin(starts, group);
+                Ok(())
+            }
+            Err(error) => {
+                let error = Error::from(error);
+                if error.is_final() {
+                    return Err(error);
+                }
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "could not take over anew yet"
+                );
+                self.retake = Some(Instant::now() + Duration::from_millis(500));
+                Ok(())
+            }
+        }
+    }
+
+    fn read_failed(&mut self, error: KafkaError) -> Result<(), Error> {
+        match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange) => {
+                // Records were deleted under us, or the log was cut: never passed over in silence (faults 0.4). Or only
+                // what was done already was deleted before this reader passed it: the committed position tells, when
+                // the lanes are taken over anew. Not at once: who lost its lanes meanwhile hears of it before.
+                tracing::warn!(%error, "a position is outside of its log, taking the lanes over anew");
+                self.consumer.context().look_at_ends();
+                self.give_up();
+                self.retake = Some(Instant::now() + LOOK_AGAIN);
+            }
+            Some(RDKafkaErrorCode::Fatal) => {
+                return Err(Error::Consumer { group: self.plan.namespace.clone(), source: error });
+            }
+            Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown) => {
+                tracing::debug!(%error, "consumer lost a broker");
+            }
+            _ => tracing::warn!(%error, "could not read"),
+        }
+        Ok(())
+    }
+
+    fn trim(&mut self) {
+        let Some(trim) = &self.shared.trim else { return };
+        let names = &self.plan.setup.topics;
+        let lows = std::mem::take(&mut self.lows).into_iter().map(|(source, low)| {
+            let topic: &str = names.name(source.topic);
+            (topic.to_owned(), i32::from(source.lane.0), low.0)
+        });
+        trim.ask(lows.collect());
+    }
+
+    /// Leaves the group: what is acknowledged is committed, and the others take over at once.
+    ///
+    /// With the brokers away this can take long, and closing can hang for ever (rust-rdkafka 509): it has a thread of
+    /// its own, and the process its own end.
+    fn leave(self) {
+        let drained = self.engine.is_drained();
+        let Self { consumer, committer, plan, .. } = self;
+        let (done, closed) = crossbeam_channel::bounded(1);
+        let closing = std::thread::Builder::new().name("wc-close".into()).spawn(move || {
+            consumer.unsubscribe();
+            let by = Instant::now() + CLOSE_MAX;
+            let gone = |consumer: &Consumer| {
+                consumer.context().events().iter().any(|event| matches!(event, Event::Revoked))
+            };
+            while Instant::now() < by && !gone(&consumer) {
+                let _ = consumer.poll(POLL_SHORT * 20);
+            }
+            drop(consumer);
+            drop(committer);
+            let _ = done.send(());
+        });
+        if closing.is_ok() && closed.recv_timeout(CLOSE_MAX).is_err() {
+            tracing::warn!(
+                thread = plan.thread,
+                "closing takes too long, left to the end of the process"
+            );
+        }
+        tracing::info!(thread = plan.thread, drained, "lanes let go");
+    }
+}
+
+/// The consumer's settings: what our promises rest on.
+fn settings(plan: &Plan, client_id: &str) -> rdkafka::ClientConfig {
+    let mut config = plan.connection.client(client_id);
+    let session_ms = plan.session_timeout.as_millis();
+    config
+        .set("group.id", &plan.namespace)
+        // 848's protocol has a fatal error after a slow poll in this librdkafka (faults 6, 10).
+        .set("group.protocol", "classic")
+        // Equal partition numbers of all topics to one member: the others do not (core notes 2).
+        .set("partition.assignment.strategy", "range")
+        .set("session.timeout.ms", session_ms.to_string())
+        .set("heartbeat.interval.ms", (session_ms / 10).clamp(200, 1_000).to_string())
+        .set("max.poll.interval.ms", "180000")
+        .set("isolation.level", "read_committed")
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("auto.offset.reset", "error")
+        .set("allow.auto.create.topics", "false")
+        .set("fetch.queue.backoff.ms", "5")
+        .set("fetch.wait.max.ms", if plan.embedded { "10" } else { "500" })
+        .set("fetch.message.max.bytes", "1048576")
+        .set("fetch.max.bytes", "16777216")
+        .set("receive.message.max.bytes", "100000000")
+        .set("queued.max.messages.kbytes", "16384");
+    config
+}
