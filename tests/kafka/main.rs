@@ -12,5 +12,6 @@ mod delivery;
 mod dirty_commit;
 mod lanes;
 mod members;
+mod positions;
 mod support;
 mod topics;
