@@ -127,7 +127,7 @@ fn what_kubernetes_and_the_scripts_put_into_the_environment_is_not_read() {
         ("WATERCLOCK_PORT", "tcp://10.0.0.1:8080"),
         ("WATERCLOCK_PORT_8080_TCP_ADDR", "10.0.0.1"),
         ("WATERCLOCK_CONFIG", "/etc/waterclock.toml"),
-        ("WATERCLOCK_KAFKA_DIR", "/tmp/kafka"),
+        ("WATERCLOCK_KAFKA_DIR", "anywhere"),
         ("WATERCLOCK_MAVEN_REPOSITORY", "https://repository"),
         ("PATH", "/bin"),
     ];
