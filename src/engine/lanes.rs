@@ -145,7 +145,7 @@ impl Engine {
                 self.sweep(now, out);
                 self.close(now, out);
             }
-            Input::Target(name, target) => self.target(now, &name, target, out),
+            Input::Target(name, target) => self.target(now, &name, target),
             Input::Assigned(starts) => self.assigned(starts, out),
             Input::Revoked => self.reset(),
             Input::Drain => {
@@ -181,12 +181,6 @@ impl Engine {
             paused: holds().filter(|hold| hold.is_paused()).count(),
             ..self.figures
         }
-    }
-
-    /// Whether this lane runs here.
-    #[must_use]
-    pub fn runs(&self, lane: Lane) -> bool {
-        self.holds.iter().all(|lanes| lanes.get(usize::from(lane.0)).is_some_and(Option::is_some))
     }
 
     fn hold(&mut self, source: Source) -> Option<&mut Hold> {
@@ -399,7 +393,7 @@ impl Engine {
         }
     }
 
-    fn target(&mut self, now: UnixMillis, name: &Arc<str>, target: Target, _out: &mut Vec<Output>) {
+    fn target(&mut self, now: UnixMillis, name: &Arc<str>, target: Target) {
         let Some(known) = self.targets.get_mut(name) else { return };
         known.target = Some(target);
         known.told = now;

@@ -31,9 +31,6 @@ use crate::telemetry::LaneFigures;
 use work::Work;
 pub(super) use work::offsets_of;
 
-/// `socket.timeout.ms` of every client (see `Connection`); a commit slower than half of it is dirty.
-pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_secs(8);
-
 /// How records get to Kafka.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {

@@ -1,6 +1,7 @@
 //! How every client of ours reaches the brokers.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -24,6 +25,10 @@ impl ClientContext for Quiet {
 
 impl ConsumerContext for Quiet {}
 
+/// `socket.timeout.ms` of every client: a leader that is paused rather than dead is noticed after this long (faults F8).
+/// A commit slower than half of it is dirty.
+pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_secs(8);
+
 /// Where the brokers are, and what every client needs to speak to them.
 #[derive(Clone, Debug, Default)]
 pub struct Connection {
@@ -42,9 +47,7 @@ impl Connection {
             config.set(name, value);
         }
         config.set("bootstrap.servers", &self.brokers).set("client.id", client_id);
-        // A leader that is paused rather than dead is noticed after this long (faults F8); half of it is what
-        // makes a commit dirty.
-        config.set("socket.timeout.ms", "8000");
+        config.set("socket.timeout.ms", SOCKET_TIMEOUT.as_millis().to_string());
         config.set("reconnect.backoff.ms", "50").set("reconnect.backoff.max.ms", "1000");
         config
     }

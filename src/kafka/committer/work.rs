@@ -10,9 +10,10 @@ use rdkafka::producer::{Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::ledger::{Context, Done, Ledger, Open, Told};
-use super::{Delivery, Job, Names, Order, Report, SOCKET_TIMEOUT, Setting, Shared};
+use super::{Delivery, Job, Names, Order, Report, Setting, Shared};
 use crate::engine::{Batch, Commit};
 use crate::kafka::BrokerClock;
+use crate::kafka::connect::SOCKET_TIMEOUT;
 use crate::kafka::raw::Outlet;
 use crate::telemetry::{LaneFigures, Renewed};
 
