@@ -3,7 +3,7 @@ FROM rust:1.95.0-bookworm AS build
 # The image's own toolchain, which is the one of rust-toolchain.toml.
 ENV RUSTUP_TOOLCHAIN=1.95.0
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends gcc g++ make \
+    && apt-get install --yes --no-install-recommends gcc g++ make perl \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .
