@@ -23,6 +23,7 @@ mod record;
 mod setup;
 pub mod state;
 mod time;
+pub mod timers;
 mod verdict;
 pub mod wheel;
 pub mod window;

@@ -16,6 +16,7 @@ mod rebalance;
 mod submit;
 mod tail;
 mod targets;
+pub mod timers;
 pub mod topics;
 mod trim;
 
@@ -32,4 +33,5 @@ pub use rebalance::Error as TakeOverError;
 pub use submit::{Receipt, SubmitError, Submitter};
 pub use tail::{Seen, Tail};
 pub use targets::Lookup;
+pub use timers::{Changelog, Timers};
 pub use trim::Trim;

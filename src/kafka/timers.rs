@@ -1,0 +1,216 @@
+//! What is remembered of cancelled timers, read from `<ns>.timers` when lanes are taken over.
+//!
+//! # Invariants
+//! 1. What [`Timers::load`] gives covers everything that was committed before it was called: it reads past the ends
+//!    that the partitions had then, markers included (commit may return up to 49 ms before they are written).
+//! 2. A record that this version cannot read is passed over and counted; it never stops a lane.
+//! 3. It takes a bounded time, and says how far it is.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::Consumer as _;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::Message as _;
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+
+use super::Connection;
+use super::connect::{Quiet, Reader};
+use crate::engine::Lane;
+use crate::engine::timers::{Cancelled, Change, TimerKey};
+
+/// How long reading may take in all: with all else of taking over it stays below `max.poll.interval.ms`.
+const LOAD_MAX: Duration = Duration::from_secs(80);
+/// One question to the brokers.
+const ASK_MAX: Duration = Duration::from_secs(10);
+/// Records between two looks at how far reading is.
+const LOOK_EVERY: u64 = 500;
+/// How often it is said how far reading is.
+const SAY_EVERY: Duration = Duration::from_secs(2);
+
+/// Where a lane thread gets what is remembered of its lanes.
+///
+/// Called from the rebalance callback of any lane thread, several at once for different lanes.
+pub trait Timers: fmt::Debug + Send + Sync {
+    /// All that holds of these lanes' timers now. The caller has fetched stable committed offsets before.
+    ///
+    /// # Errors
+    /// It is not known what was cancelled: nothing may be delivered. Try again.
+    fn load(&self, lanes: &[Lane]) -> Result<Vec<(Lane, Vec<Cancelled>)>, Error>;
+
+    /// These lanes are another's from now on, or are to be loaded again.
+    fn released(&self, lanes: &[Lane]);
+}
+
+/// Why it is not known what was cancelled.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Kafka did not answer, or said no.
+    #[error("could not read {topic}")]
+    Kafka {
+        /// The changelog.
+        topic: String,
+        /// What Kafka said.
+        #[source]
+        source: KafkaError,
+    },
+    /// The brokers are slow, or a transaction is open.
+    #[error(
+        "could not read {topic} to its end within {LOAD_MAX:?}: {left} of {partitions} partitions left"
+    )]
+    Slow {
+        /// The changelog.
+        topic: String,
+        /// How many partitions are not read.
+        left: usize,
+        /// Of how many.
+        partitions: usize,
+    },
+}
+
+/// Reads the whole changelog of a lane, from its start, whenever the lane is taken over.
+#[derive(Clone, Debug)]
+pub struct Changelog {
+    connection: Connection,
+    topic: String,
+}
+
+impl Changelog {
+    /// The changelog of this name.
+    #[must_use]
+    pub fn new(connection: &Connection, topic: &str) -> Self {
+        Self { connection: connection.clone(), topic: topic.to_owned() }
+    }
+
+    fn failed(&self, source: KafkaError) -> Error {
+        Error::Kafka { topic: self.topic.clone(), source }
+    }
+
+    fn read(&self, lanes: &[Lane]) -> Result<HashMap<Lane, HashMap<TimerKey, Cancelled>>, KafkaOr> {
+        let began = Instant::now();
+        let mut held: HashMap<Lane, HashMap<TimerKey, Cancelled>> =
+            lanes.iter().map(|lane| (*lane, HashMap::new())).collect();
+        let mut open = self.ends(lanes)?;
+        let reader = reader(&self.connection, "read_committed")?;
+        let mut list = TopicPartitionList::with_capacity(open.len());
+        for (lane, _) in &open {
+            list.add_partition_offset(&self.topic, i32::from(lane.0), At::Beginning)?;
+        }
+        reader.assign(&list)?;
+        let (mut records, mut unknown, mut said) = (0_u64, 0_u64, began);
+        while !open.is_empty() {
+            let polled = match reader.poll(Duration::from_millis(20)) {
+                Some(Ok(message)) => {
+                    records += 1;
+                    let lane = u16::try_from(message.partition()).map(Lane).ok();
+                    let of_lane = lane.and_then(|lane| held.get_mut(&lane));
+                    match (of_lane, Change::decode(message.key(), message.payload())) {
+                        (Some(of_lane), Ok(Change::Cancelled(cancelled))) => {
+                            of_lane.insert(cancelled.timer, cancelled);
+                        }
+                        (Some(of_lane), Ok(Change::Forgotten(timer))) => {
+                            of_lane.remove(&timer);
+                        }
+                        (None, _) | (_, Err(_)) => unknown += 1,
+                    }
+                    true
+                }
+                Some(Err(error)) => match error.rdkafka_error_code() {
+                    Some(
+                        RDKafkaErrorCode::Fatal
+                        | RDKafkaErrorCode::TopicAuthorizationFailed
+                        | RDKafkaErrorCode::UnknownTopicOrPartition,
+                    ) => return Err(error.into()),
+                    _ => {
+                        tracing::debug!(%error, "reading what was cancelled");
+                        false
+                    }
+                },
+                None => false,
+            };
+            if polled && !records.is_multiple_of(LOOK_EVERY) {
+                continue;
+            }
+            // The position also passes markers, which leave no message.
+            let positions = reader.position()?;
+            open.retain(|(lane, end)| {
+                let at = positions.find_partition(&self.topic, i32::from(lane.0));
+                !matches!(at.map(|at| at.offset()), Some(At::Offset(next)) if next >= *end)
+            });
+            if began.elapsed() > LOAD_MAX {
+                return Err(KafkaOr::Slow(open.len()));
+            }
+            if said.elapsed() > SAY_EVERY {
+                said = Instant::now();
+                tracing::info!(
+                    topic = self.topic,
+                    records,
+                    partitions_left = open.len(),
+                    "reading what was cancelled"
+                );
+            }
+        }
+        if unknown > 0 {
+            tracing::error!(
+                topic = self.topic,
+                records = unknown,
+                "records of a newer version, or of somebody else's, were passed over"
+            );
+        }
+        tracing::debug!(topic = self.topic, records, took = ?began.elapsed(), "read what was cancelled");
+        Ok(held)
+    }
+
+    /// The ends of the lanes' partitions; without those in which nothing stands.
+    fn ends(&self, lanes: &[Lane]) -> Result<Vec<(Lane, i64)>, KafkaError> {
+        let asker = reader(&self.connection, "read_uncommitted")?;
+        let mut ends = Vec::with_capacity(lanes.len());
+        for lane in lanes {
+            let (first, end) = asker.fetch_watermarks(&self.topic, i32::from(lane.0), ASK_MAX)?;
+            if first < end {
+                ends.push((*lane, end));
+            }
+        }
+        Ok(ends)
+    }
+}
+
+impl Timers for Changelog {
+    fn load(&self, lanes: &[Lane]) -> Result<Vec<(Lane, Vec<Cancelled>)>, Error> {
+        let held = self.read(lanes).map_err(|error| match error {
+            KafkaOr::Kafka(source) => self.failed(source),
+            KafkaOr::Slow(left) => {
+                Error::Slow { topic: self.topic.clone(), left, partitions: lanes.len() }
+            }
+        })?;
+        Ok(held.into_iter().map(|(lane, of)| (lane, of.into_values().collect())).collect())
+    }
+
+    fn released(&self, _: &[Lane]) {}
+}
+
+enum KafkaOr {
+    Kafka(KafkaError),
+    Slow(usize),
+}
+
+impl From<KafkaError> for KafkaOr {
+    fn from(error: KafkaError) -> Self {
+        Self::Kafka(error)
+    }
+}
+
+fn reader(connection: &Connection, isolation: &str) -> Result<Reader, KafkaError> {
+    let mut config = connection.client("waterclock-timers");
+    config
+        // librdkafka wants a name to assign; nothing is ever joined or committed under it.
+        .set("group.id", "waterclock-timers")
+        .set("enable.auto.commit", "false")
+        .set("isolation.level", isolation)
+        .set("auto.offset.reset", "earliest")
+        .set("allow.auto.create.topics", "false")
+        .set("fetch.wait.max.ms", "10")
+        .set("fetch.queue.backoff.ms", "5");
+    config.create_with_context(Quiet)
+}
