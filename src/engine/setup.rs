@@ -89,6 +89,12 @@ impl Topics {
         format!("{}.dead", self.namespace).into()
     }
 
+    /// `<ns>.timers`.
+    #[must_use]
+    pub fn timers(&self) -> Arc<str> {
+        format!("{}.timers", self.namespace).into()
+    }
+
     /// The topic of a tier.
     #[must_use]
     pub fn of_tier(&self, tier: usize) -> TopicId {

@@ -75,6 +75,12 @@ impl Names {
         self.of(Kind::Dead)
     }
 
+    /// What is remembered of cancelled timers.
+    #[must_use]
+    pub fn timers(&self) -> String {
+        self.of(Kind::Timers)
+    }
+
     /// What is in force.
     #[must_use]
     pub fn meta(&self) -> String {
@@ -110,6 +116,8 @@ pub enum Kind {
     Dead,
     /// What is in force, and the clocks.
     Meta,
+    /// What is remembered of cancelled timers.
+    Timers,
 }
 
 /// One of the files in `topics/`.
@@ -130,14 +138,15 @@ enum Partitions {
 }
 
 fn template(kind: Kind) -> &'static Template {
-    static FILES: LazyLock<[Template; 4]> = LazyLock::new(|| {
+    static FILES: LazyLock<[Template; 5]> = LazyLock::new(|| {
         [
             include_str!("../../topics/intake.toml"),
             include_str!("../../topics/delay.toml"),
             include_str!("../../topics/dead.toml"),
             include_str!("../../topics/meta.toml"),
+            include_str!("../../topics/timers.toml"),
         ]
-        // Part of the program, not input; a test reads all four.
+        // Part of the program, not input; a test reads all five.
         .map(|text| {
             toml::from_str(text).unwrap_or_else(|error| panic!("a file in topics/: {error}"))
         })
@@ -162,7 +171,7 @@ pub struct TopicSpec {
     pub advice: BTreeMap<String, String>,
 }
 
-/// Every topic that this namespace needs: intakes, tiers (those being drained, too), dead letters, meta.
+/// Every topic that this namespace needs: intakes, tiers (those being drained, too), dead letters, meta, timers.
 #[must_use]
 pub fn wanted(
     names: &Names,
@@ -193,6 +202,7 @@ pub fn wanted(
         .collect();
     specs.push(spec(names.dead(), Kind::Dead));
     specs.push(spec(names.meta(), Kind::Meta));
+    specs.push(spec(names.timers(), Kind::Timers));
     specs
 }
 

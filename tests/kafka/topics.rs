@@ -130,7 +130,7 @@ fn apply_makes_what_check_accepts_and_a_second_one_changes_nothing() {
     assert!(missing.iter().all(|finding| finding.severity == Severity::Missing));
 
     let first = apply(&corner.connection, &corner.request).unwrap();
-    assert_eq!(first.created.len(), 6, "two intakes, two tiers, dead, meta: {first:?}");
+    assert_eq!(first.created.len(), 7, "two intakes, two tiers, dead, meta, timers: {first:?}");
     assert!(first.changed);
     assert_eq!(first.findings, []);
     assert_eq!(first.in_force, LadderInForce { lanes: 2, holds: vec![S, M], draining: vec![] });

@@ -186,11 +186,11 @@ fn config(namespace: &str, target: &str, exactly_once: bool) -> Config {
     }
 }
 
-/// Lane topics in the engine's order, then dead letters and the target; without `meta`, which only Kafka has.
+/// Lane topics in the engine's order, then dead letters, timers and the target; without `meta`, which only Kafka has.
 fn own_topics(namespace: &str, target: &str, ladder: &Ladder) -> Vec<String> {
     let names = Names::new(namespace);
     let mut all = names.of_lanes(&[], ladder);
-    all.extend([names.dead(), target.to_owned()]);
+    all.extend([names.dead(), names.timers(), target.to_owned()]);
     all
 }
 

@@ -128,7 +128,7 @@ pub fn diff(names: &Names, wanted: &[TopicSpec], found: &Found) -> Vec<Finding> 
 /// The largest `max.message.bytes` found in topics from which records come into one of this kind.
 fn bytes_before(kind: Kind, wanted: &[TopicSpec], found: &Found) -> Option<u64> {
     let comes_from: &[Kind] = match kind {
-        Kind::Intake | Kind::Meta => &[],
+        Kind::Intake | Kind::Meta | Kind::Timers => &[],
         Kind::Delay => &[Kind::Intake],
         Kind::Dead => &[Kind::Intake, Kind::Delay],
     };
@@ -176,7 +176,7 @@ impl Findings<'_> {
     fn partitions(&mut self, spec: &TopicSpec, topic: &FoundTopic) {
         let (is, want) = (topic.partitions, spec.partitions);
         let severity = match spec.kind {
-            Kind::Intake | Kind::Delay if is != want => Severity::Wrong,
+            Kind::Intake | Kind::Delay | Kind::Timers if is != want => Severity::Wrong,
             Kind::Dead if is < want => Severity::Wrong,
             _ => return,
         };

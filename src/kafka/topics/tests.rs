@@ -36,15 +36,17 @@ fn fit(brokers: usize) -> Found {
 }
 
 #[test]
-fn a_namespace_needs_intakes_tiers_dead_letters_and_meta() {
+fn a_namespace_needs_intakes_tiers_dead_letters_meta_and_timers() {
     let rows: Vec<(String, i32, i32)> =
         specs(3).into_iter().map(|spec| (spec.name, spec.partitions, spec.replication)).collect();
-    let want = ["intake", "intake.eu", "delay.1s", "delay.1m", "delay.1h", "dead", "meta"];
+    let want =
+        ["intake", "intake.eu", "delay.1s", "delay.1m", "delay.1h", "dead", "meta", "timers"];
     let want: Vec<_> = want.iter().map(|name| (format!("ns.{name}"), 6, 3)).collect();
     assert_eq!(rows, want);
     assert_eq!(specs(1)[0].replication, 1);
     assert_eq!(specs(5)[0].replication, 3);
-    assert_eq!(specs(5).last().map(|meta| meta.partitions), Some(10));
+    let meta = specs(5).into_iter().find(|spec| spec.kind == Kind::Meta);
+    assert_eq!(meta.map(|meta| meta.partitions), Some(10));
     assert_eq!(names().tier(Millis(90_000)), "ns.delay.1m30s");
 }
 
@@ -75,7 +77,7 @@ fn each_setting_that_cannot_hold_is_refused_and_says_what_to_do() {
         found.topics.get_mut(name).unwrap()
     }
     #[rustfmt::skip]
-    let cases: [(&str, usize, Break, &str, &str, Severity, &str); 22] = [
+    let cases: [(&str, usize, Break, &str, &str, Severity, &str); 26] = [
         // why                            brokers, what is broken, topic, what, severity, in the remedy
         ("a tier is not there",           1, |f| { f.topics.remove("ns.delay.1m"); }, "ns.delay.1m", "topic", Missing, "waterclock topics apply"),
         ("pending records go by age",     1, |f| set(f, "ns.delay.1h", "retention.ms", "604800000"), "ns.delay.1h", "retention.ms", Wrong, "kafka-configs.sh --bootstrap-server b:9092 --alter --add-config retention.ms=-1 --entity-type topics --entity-name ns.delay.1h"),
@@ -84,6 +86,10 @@ fn each_setting_that_cannot_hold_is_refused_and_says_what_to_do() {
         ("compaction loses records",      1, |f| set(f, "ns.delay.1s", "cleanup.policy", "compact"), "ns.delay.1s", "cleanup.policy", Wrong, "cleanup.policy=delete"),
         ("both is compaction, too",       1, |f| set(f, "ns.delay.1s", "cleanup.policy", "compact,delete"), "ns.delay.1s", "cleanup.policy", Wrong, "cleanup.policy=delete"),
         ("meta would be deleted",         1, |f| set(f, "ns.meta", "cleanup.policy", "delete"), "ns.meta", "cleanup.policy", Wrong, "cleanup.policy=compact"),
+        ("cancels would go by age",       1, |f| set(f, "ns.timers", "cleanup.policy", "delete"), "ns.timers", "cleanup.policy", Wrong, "cleanup.policy=compact"),
+        ("by age, for all compaction",    1, |f| set(f, "ns.timers", "cleanup.policy", "compact,delete"), "ns.timers", "cleanup.policy", Wrong, "cleanup.policy=compact"),
+        ("a lane remembers no cancels",   1, |f| topic(f, "ns.timers").partitions = 5, "ns.timers", "partitions", Wrong, "--partitions 6"),
+        ("a namespace from before it",    1, |f| { f.topics.remove("ns.timers"); }, "ns.timers", "topic", Missing, "waterclock topics apply"),
         ("clocks cannot be read",         1, |f| set(f, "ns.meta", "message.timestamp.type", "CreateTime"), "ns.meta", "message.timestamp.type", Wrong, "LogAppendTime"),
         ("acknowledged and lost",         1, |f| set(f, "ns.dead", "unclean.leader.election.enable", "true"), "ns.dead", "unclean.leader.election.enable", Wrong, "=false"),
         ("2 MiB do not fit",              1, |f| set(f, "ns.intake", "max.message.bytes", "1048588"), "ns.intake", "max.message.bytes", Wrong, "max.message.bytes=2162688"),
