@@ -5,5 +5,6 @@ pub mod app;
 pub mod cli;
 pub mod config;
 pub mod engine;
+pub mod index;
 pub mod kafka;
 pub mod telemetry;

@@ -15,7 +15,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 pub use log::{LogError, init as init_log};
 pub use names::{
-    LaneFigures, LaneLevels, Level, Renewed, clock_offset, clock_stepped_back, position_lost,
+    LaneFigures, LaneLevels, Level, Renewed, clock_offset, clock_stepped_back, index_given_up,
+    index_rebuilt, index_size, position_lost,
 };
 
 /// Upper bounds of the buckets of lateness, in seconds: half a millisecond to an hour.

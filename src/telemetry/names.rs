@@ -10,6 +10,7 @@ use metrics::{describe_counter, describe_gauge, describe_histogram};
 
 use crate::engine::Millis;
 use crate::engine::header::Code;
+use crate::index::Reason;
 
 /// Histogram, seconds: the target's append time minus the due time.
 pub(super) const LATENESS: &str = "waterclock_lateness_seconds";
@@ -37,6 +38,14 @@ const CLOCK_OFFSET: &str = "waterclock_clock_offset_seconds";
 const CLOCK_STEPS: &str = "waterclock_clock_steps_total";
 /// Counter.
 const LOST: &str = "waterclock_records_lost_total";
+/// Counter. Label `reason`: one of [`Reason`](crate::index::Reason).
+const INDEX_REBUILDS: &str = "waterclock_index_rebuilds_total";
+/// Gauge: 1 if this process goes on without an index.
+const INDEX_GIVEN_UP: &str = "waterclock_index_given_up";
+/// Gauge.
+const INDEX_ENTRIES: &str = "waterclock_index_entries";
+/// Gauge, bytes.
+const INDEX_DISK: &str = "waterclock_index_disk_bytes";
 
 /// Tells the recorder what each metric is, and makes those without labels appear as zero.
 pub(super) fn describe() {
@@ -73,9 +82,24 @@ pub(super) fn describe() {
         Unit::Count,
         "Records that Kafka no longer had when they were to be read; anything but zero is an alarm"
     );
+    describe_counter!(
+        INDEX_REBUILDS,
+        Unit::Count,
+        "Times that an index, or a lane of it, was thrown away and read from the changelog again"
+    );
+    describe_gauge!(
+        INDEX_GIVEN_UP,
+        "1 if this process goes on without an index, since its disk is full or does not work"
+    );
+    describe_gauge!(INDEX_ENTRIES, Unit::Count, "Entries in the index of the lanes owned");
+    describe_gauge!(INDEX_DISK, Unit::Bytes, "What the index takes on disk");
     for name in [DELIVERED, MOVED, LOST] {
         counter!(name).increment(0);
     }
+    for reason in Reason::ALL {
+        counter!(INDEX_REBUILDS, "reason" => reason.as_str()).increment(0);
+    }
+    gauge!(INDEX_GIVEN_UP).set(0.0);
 }
 
 /// Why a producer was renewed.
@@ -189,6 +213,22 @@ pub fn clock_stepped_back(broker: i32) {
 /// A committed position was outside of its log by `count` offsets.
 pub fn position_lost(count: u64) {
     counter!(LOST).increment(count);
+}
+
+/// An index, or a lane of it, was thrown away and is read from the changelog again.
+pub fn index_rebuilt(reason: Reason) {
+    counter!(INDEX_REBUILDS, "reason" => reason.as_str()).increment(1);
+}
+
+/// This process goes on without an index.
+pub fn index_given_up() {
+    gauge!(INDEX_GIVEN_UP).set(1.0);
+}
+
+/// How large the index is now.
+pub fn index_size(entries: u64, disk_bytes: u64) {
+    gauge!(INDEX_ENTRIES).set(entries as f64);
+    gauge!(INDEX_DISK).set(disk_bytes as f64);
 }
 
 impl LaneFigures {

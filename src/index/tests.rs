@@ -1,0 +1,498 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Where a child of a test writes.
+const CHILD_DIRECTORY: &str = "WATERCLOCK_TEST_INDEX";
+
+fn me() -> Identity {
+    Identity { cluster_id: "lkc-1".to_owned(), namespace: "waterclock".to_owned(), version: 1 }
+}
+
+fn room() -> TempDir {
+    tempfile::tempdir().expect("a directory")
+}
+
+fn open(room: &TempDir) -> Index {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        match Index::open(&room.path().join("index"), &me()) {
+            // A child that another test is just starting holds a copy of the lock until it runs.
+            Err(Error::InUse(_)) if Instant::now() < until => std::thread::yield_now(),
+            opened => return opened.expect("opens"),
+        }
+    }
+}
+
+fn loaded(index: &Index, lane: Lane) -> Result<(Option<Position>, Model), Error> {
+    let mut model = Model::new();
+    let position = index.load(lane, |key, value| {
+        model.insert(key.to_vec(), value.to_vec());
+    })?;
+    Ok((position, model))
+}
+
+/// What stands at offset `n` of a changelog that these tests know by heart: some keys come again, some go.
+fn change(n: u64) -> Change {
+    let key = format!("customer-{}/order-{}", n % 7, n % 301).into_bytes();
+    (key, (!n.is_multiple_of(5)).then(|| n.to_be_bytes().to_vec()))
+}
+
+fn model_at(next: u64) -> Model {
+    let mut model = Model::new();
+    for (key, value) in (0..next).map(change) {
+        match value {
+            Some(value) => model.insert(key, value),
+            None => model.remove(&key),
+        };
+    }
+    model
+}
+
+fn fill(index: &Index, lane: Lane, from: u64, to: u64) {
+    for begin in (from..to).step_by(BATCH_MAX) {
+        let end = to.min(begin + BATCH_MAX as u64);
+        let changes: Vec<Change> = (begin..end).map(change).collect();
+        index.apply(lane, &changes, Offset(end as i64), UnixMillis(end)).expect("applied");
+    }
+}
+
+/// The stores in a room's index, by name.
+fn stores(room: &TempDir) -> Vec<String> {
+    let entries = fs::read_dir(room.path().join("index")).expect("there");
+    let names = entries.map(|entry| entry.expect("readable").file_name());
+    let mut names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+    names.retain(|name| name != "lock");
+    names.sort();
+    names
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Apply(u16, Vec<(u8, Option<u16>)>),
+    Clear(u16),
+    Reopen,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let changes = prop::collection::vec((any::<u8>(), any::<Option<u16>>()), 0..40);
+    let step = prop_oneof![
+        8 => (0..3_u16, changes).prop_map(|(lane, changes)| Step::Apply(lane, changes)),
+        1 => (0..3_u16).prop_map(Step::Clear),
+        1 => Just(Step::Reopen),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Whatever is applied, cleared and opened again: what is loaded is what a map would hold, with the last position.
+    #[test]
+    fn an_index_holds_what_was_applied(steps in steps()) {
+        let room = room();
+        let mut index = open(&room);
+        let mut models: BTreeMap<u16, (i64, Model)> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Apply(lane, changes) => {
+                    let (next, model) = models.entry(lane).or_default();
+                    *next += changes.len() as i64 + 1;
+                    let changes: Vec<Change> = changes
+                        .into_iter()
+                        .map(|(key, value)| (vec![key; usize::from(key % 4)], value.map(|v| v.to_be_bytes().to_vec())))
+                        .collect();
+                    index.apply(Lane(lane), &changes, Offset(*next), UnixMillis(7)).expect("applied");
+                    for (key, value) in changes {
+                        match value {
+                            Some(value) => model.insert(key, value),
+                            None => model.remove(&key),
+                        };
+                    }
+                }
+                Step::Clear(lane) => {
+                    index.clear(Lane(lane)).expect("cleared");
+                    models.remove(&lane);
+                }
+                Step::Reopen => {
+                    index.close();
+                    index = open(&room);
+                }
+            }
+            for lane in 0..3 {
+                let (position, found) = loaded(&index, Lane(lane)).expect("whole");
+                let (next, model) = models.get(&lane).cloned().unwrap_or_default();
+                prop_assert_eq!(position.map_or(0, |p| p.next.0), next);
+                prop_assert_eq!(position.map_or(0, |p| p.entries), model.len() as u64);
+                prop_assert_eq!(found, model);
+            }
+        }
+        prop_assert_eq!(stores(&room), ["1"]);
+    }
+
+    #[test]
+    fn a_position_is_read_as_it_was_written_or_not_at_all(
+        next in any::<i64>(), at in any::<u64>(), entries in any::<u64>(), digest in any::<u64>(), bit in 0..320_usize,
+    ) {
+        let position = Position { next: Offset(next), at: UnixMillis(at), entries, digest };
+        let mut bytes = position.bytes();
+        prop_assert_eq!(Position::read(&bytes), Some(position));
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        prop_assert_eq!(Position::read(&bytes), None);
+        prop_assert_eq!(Position::read(&bytes[1..]), None);
+    }
+}
+
+#[test]
+fn a_directory_is_for_its_owner_only() {
+    let room = room();
+    let directory = room.path().join("index");
+    fs::create_dir(&directory).expect("made");
+    drop(open(&room));
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = fs::metadata(&directory).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+}
+
+#[test]
+fn an_index_has_one_owner() {
+    let room = room();
+    let first = open(&room);
+    let second = Index::open(&room.path().join("index"), &me());
+    assert!(matches!(second, Err(Error::InUse(_))), "{second:?}");
+    first.close();
+    open(&room).close();
+    assert_eq!(stores(&room), ["1"], "nothing was thrown away over it");
+}
+
+#[test]
+fn another_identity_is_never_read() {
+    let others = [
+        ("another cluster", Identity { cluster_id: "lkc-2".to_owned(), ..me() }),
+        ("another namespace", Identity { namespace: "waterclock2".to_owned(), ..me() }),
+        ("another form of entries", Identity { version: 2, ..me() }),
+    ];
+    for (why, other) in others {
+        let room = room();
+        let index = open(&room);
+        fill(&index, Lane(0), 0, 100);
+        index.close();
+        let index = Index::open(&room.path().join("index"), &other).expect("begun anew");
+        assert_eq!(index.position(Lane(0)).expect("readable"), None, "{why}");
+        assert_eq!(stores(&room), ["1", "2"], "{why}");
+    }
+}
+
+#[test]
+fn what_is_not_an_index_is_for_a_person_to_mend() {
+    let room = room();
+    fs::write(room.path().join("index"), "a file").expect("written");
+    let refused = Index::open(&room.path().join("index"), &me());
+    assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+}
+
+#[test]
+fn what_the_system_says_decides_who_is_to_act() {
+    use std::io::ErrorKind::{
+        FileTooLarge, Other, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull,
+        UnexpectedEof,
+    };
+    #[rustfmt::skip]
+    let cases = [
+        // why                              kind                want
+        ("a person gives the right",        PermissionDenied,   "refused"),
+        ("a person mounts it again",        ReadOnlyFilesystem, "refused"),
+        ("the changelog is enough",         StorageFull,        "disk"),
+        ("as full as full",                 QuotaExceeded,      "disk"),
+        ("as full as full",                 FileTooLarge,       "disk"),
+        ("a file was cut",                  UnexpectedEof,      "broken"),
+        ("sled's word for its own mistakes", Other,             "broken"),
+    ];
+    for (why, kind, want) in cases {
+        let trouble = Trouble::Sled(sled::Error::Io(kind.into()));
+        let found = match trouble.into_error("read", Path::new("index")) {
+            Error::Refused { .. } => "refused",
+            Error::Disk { .. } => "disk",
+            Error::Broken { .. } => "broken",
+            Error::InUse(_) => "in use",
+        };
+        assert_eq!(found, want, "{why}: {kind:?}");
+    }
+}
+
+#[test]
+fn only_the_newest_stores_that_were_set_aside_are_kept() {
+    let room = room();
+    let mut index = open(&room);
+    for _ in 0..4 {
+        let why = index.corrupt(Lane(0), "a test");
+        index = index.renew(&why).expect("renewed");
+    }
+    assert_eq!(stores(&room), ["3", "4", "5"]);
+    fill(&index, Lane(0), 0, 10);
+    index.close();
+    let (position, model) = loaded(&open(&room), Lane(0)).expect("whole");
+    assert_eq!((position.map(|p| p.next), model), (Some(Offset(10)), model_at(10)));
+}
+
+/// Entries behind the index's back: what sled gives is not what was written, though sled finds nothing wrong.
+#[test]
+fn entries_that_do_not_match_their_position_are_not_believed() {
+    #[rustfmt::skip]
+    let cases = [
+        // why                  key                   value
+        ("one is gone",         "customer-1/order-1", None),
+        ("one is another",      "customer-1/order-1", Some(b"else".as_slice())),
+        ("there is one more",   "never-written",      Some(b"else")),
+    ];
+    for (why, key, value) in cases {
+        let room = room();
+        let index = open(&room);
+        fill(&index, Lane(0), 0, 100);
+        let position = index.position(Lane(0)).expect("readable").expect("there");
+        let entry = (key.as_bytes(), value);
+        let forged = index.store.write(Lane(0), [entry].into_iter(), &position.bytes());
+        forged.expect("written");
+        let found = loaded(&index, Lane(0));
+        let is_corrupt = matches!(found, Err(Error::Broken { reason: Reason::Corrupt, .. }));
+        assert!(is_corrupt, "{why}: {found:?}");
+    }
+}
+
+/// Every file of a closed index.
+fn files(below: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(below).expect("there") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if path.metadata().expect("there").len() > 0 {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// An index with three lanes, closed, as bytes on disk.
+fn written() -> TempDir {
+    let room = room();
+    let index = open(&room);
+    for lane in 0..3 {
+        fill(&index, Lane(lane), 0, 2_500);
+    }
+    index.close();
+    room
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("made");
+    for entry in fs::read_dir(from).expect("there") {
+        let path = entry.expect("readable").path();
+        let to = to.join(path.file_name().expect("a name"));
+        if path.is_dir() {
+            copy(&path, &to);
+        } else {
+            fs::copy(&path, &to).expect("copied");
+        }
+    }
+}
+
+/// Opens what is left and reads every lane as a take-over would: each is exactly what it was at its position, or gone.
+/// Returns how many lanes were left.
+fn is_right_or_gone(room: &TempDir, why: &str) -> usize {
+    let mut index = open(room);
+    let mut left = 0;
+    for lane in 0..3 {
+        match loaded(&index, Lane(lane)) {
+            Ok((None, model)) => assert!(model.is_empty(), "{why}: entries without a position"),
+            Ok((Some(position), model)) => {
+                assert_eq!(model, model_at(position.next.0 as u64), "{why}: lane {lane}");
+                left += 1;
+            }
+            Err(error @ Error::Broken { .. }) => index = index.renew(&error).expect(why),
+            Err(error) => panic!("{why}: {error}"),
+        }
+        // And it takes what comes next.
+        let next = index.position(Lane(lane)).ok().flatten().map_or(0, |p| p.next.0 as u64);
+        if next == 0 {
+            index.clear(Lane(lane)).expect(why);
+        }
+        fill(&index, Lane(lane), next, next + 600);
+        let (_, model) = loaded(&index, Lane(lane)).expect(why);
+        assert_eq!(model, model_at(next + 600), "{why}: lane {lane} afterwards");
+    }
+    left
+}
+
+#[test]
+fn a_damaged_index_gives_right_answers_or_none() {
+    let whole = written();
+    let names: Vec<PathBuf> = files(&whole.path().join("index"))
+        .iter()
+        .map(|path| path.strip_prefix(whole.path()).expect("below").to_owned())
+        .collect();
+    assert!(names.len() >= 2, "{names:?}");
+    let damaged = |why: &str, damage: &dyn Fn(&Path)| {
+        let room = room();
+        copy(whole.path(), room.path());
+        damage(room.path());
+        is_right_or_gone(&room, why)
+    };
+    assert_eq!(damaged("whole", &|_| {}), 3, "a copy of a whole one is whole");
+    assert_eq!(damaged("deleted", &|at| fs::remove_dir_all(at.join("index")).expect("gone")), 0);
+    for name in &names {
+        let bytes = fs::read(whole.path().join(name)).expect("readable");
+        let shown = name.display();
+        damaged(&format!("{shown} missing"), &|at| fs::remove_file(at.join(name)).expect("gone"));
+        for part in 0..4 {
+            let length = bytes.len() * part / 4;
+            damaged(&format!("{shown} cut at {length}"), &|at| {
+                fs::write(at.join(name), &bytes[..length]).expect("written");
+            });
+        }
+        for part in 0..12 {
+            let at_byte = bytes.len() * (2 * part + 1) / 24;
+            damaged(&format!("{shown} with other bytes at {at_byte}"), &|at| {
+                let mut bytes = bytes.clone();
+                for byte in bytes.iter_mut().skip(at_byte).take(64) {
+                    *byte ^= 0x55;
+                }
+                fs::write(at.join(name), bytes).expect("written");
+            });
+        }
+    }
+}
+
+#[test]
+fn a_copy_of_an_index_at_work_gives_right_answers_or_none() {
+    let room = room();
+    let index = open(&room);
+    for lane in 0..3 {
+        fill(&index, Lane(lane), 0, 20_000);
+    }
+    let half = tempfile::tempdir().expect("a directory");
+    copy(&room.path().join("index"), &half.path().join("index"));
+    for lane in 0..3 {
+        fill(&index, Lane(lane), 20_000, 40_000);
+    }
+    // One file from before, the others from after.
+    for name in files(&room.path().join("index")) {
+        let name = name.strip_prefix(room.path()).expect("below").to_owned();
+        if !name.ends_with("db") {
+            fs::create_dir_all(half.path().join(&name).parent().expect("a room")).expect("made");
+            fs::copy(room.path().join(&name), half.path().join(&name)).expect("copied");
+        }
+    }
+    is_right_or_gone(&half, "half copied");
+}
+
+/// Runs one of the children below in a process of its own.
+fn child(test: &str, directory: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this test"));
+    command.args(["--exact", &format!("index::tests::{test}"), "--ignored", "--nocapture"]);
+    command.env(CHILD_DIRECTORY, directory).stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+}
+
+fn childs_index() -> Index {
+    let directory = std::env::var_os(CHILD_DIRECTORY).expect("run by another test");
+    Index::open(Path::new(&directory), &me()).expect("opens")
+}
+
+#[test]
+#[ignore = "a child of the test below"]
+fn child_writes_until_it_is_killed() {
+    let index = childs_index();
+    let mut out = std::io::stdout().lock();
+    for n in 0.. {
+        fill(&index, Lane(0), n * 50, (n + 1) * 50);
+        writeln!(out, "wrote {}", (n + 1) * 50).expect("somebody reads");
+    }
+}
+
+#[test]
+fn a_kill_leaves_what_was_right_at_some_time() {
+    let room = room();
+    let mut kept = 0;
+    for after in [100, 5_000, 20_000] {
+        // The child begins at the front every time: what was written before is overwritten by the same.
+        let _ = fs::remove_dir_all(room.path().join("index"));
+        let mut writer = child("child_writes_until_it_is_killed", &room.path().join("index"))
+            .spawn()
+            .expect("a child");
+        let lines = BufReader::new(writer.stdout.take().expect("piped")).lines();
+        let wrote = lines
+            .map_while(Result::ok)
+            .filter_map(|line| line.split("wrote ").nth(1)?.parse::<u64>().ok())
+            .find(|wrote| *wrote >= after);
+        writer.kill().expect("killed");
+        writer.wait().expect("gone");
+        assert!(wrote.is_some(), "the child wrote nothing");
+        let index = open(&room);
+        assert_eq!(stores(&room), ["1"], "a kill breaks nothing");
+        let (position, model) = loaded(&index, Lane(0)).expect("whole");
+        let next = position.map_or(0, |position| position.next.0 as u64);
+        assert_eq!(model, model_at(next));
+        kept = next;
+        index.close();
+    }
+    assert!(kept > 0, "of 20,000 changes something was on disk");
+}
+
+#[test]
+#[ignore = "a child of the test below"]
+fn child_fills_its_disk() {
+    let index = childs_index();
+    for n in 0_u64..1_000_000 {
+        let changes: Vec<Change> = (0..100)
+            .map(|m: u64| ((n * 100 + m).to_be_bytes().to_vec(), Some(vec![b'x'; 200])))
+            .collect();
+        match index.apply(Lane(0), &changes, Offset(n as i64), UnixMillis(n)) {
+            Ok(_) => {}
+            Err(Error::Disk { source, .. }) => {
+                // Closing must not hang over it either.
+                index.close();
+                let told = format!("full after {n} and closed: {:?}", source.kind());
+                return writeln!(std::io::stdout(), "{told}").expect("somebody reads");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    panic!("never full");
+}
+
+/// A limit on the size of files stands for a full disk: the write fails in the system, as it would there.
+#[cfg(unix)]
+#[test]
+fn a_disk_that_fills_is_told_and_breaks_nothing_else() {
+    let room = room();
+    let told = child("child_fills_its_disk", &room.path().join("index"));
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 4096; exec \"$@\"", "sh"]);
+    limited.arg(told.get_program()).args(told.get_args());
+    limited.env(CHILD_DIRECTORY, room.path().join("index"));
+    let output = limited.output().expect("sh runs");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.contains("and closed: FileTooLarge"), "{told}");
+    assert!(output.status.success(), "{told}");
+    // With room again, what is there is whole or begun anew.
+    let index = open(&room);
+    match index.load(Lane(0), |_, _| {}) {
+        Ok(_) | Err(Error::Broken { .. }) => {}
+        Err(other) => panic!("{other}"),
+    }
+}
