@@ -84,6 +84,10 @@ impl<T> Outbox<T> {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }

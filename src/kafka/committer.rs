@@ -1,6 +1,7 @@
 //! Produces batches and commits them, on a thread of its own, so that the lane thread never waits.
 //!
-//! In `exactly_once` a batch is one transaction: begin, produce, send offsets, commit. In `at_least_once` it is
+//! In `exactly_once` a batch is one transaction: begin, produce, send offsets, commit; two producers take turns, one
+//! transaction at a time (docs/adr/0007). In `at_least_once` it is
 //! produced at once, and done when every record of it is acknowledged; its offsets are committed a little later by
 //! the lane thread.
 //!
@@ -15,7 +16,7 @@
 mod ledger;
 mod work;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -45,7 +46,7 @@ pub enum Delivery {
 pub(super) struct Setting {
     /// How to reach the brokers.
     pub connection: Connection,
-    /// Namespace, instance and thread: unique among live processes.
+    /// Namespace, instance and thread: unique among live processes. A producer adds its turn to it.
     pub transactional_id: String,
     /// `transaction.timeout.ms`.
     pub transaction_timeout: Duration,
@@ -163,7 +164,7 @@ impl Committer {
             shared: Arc::clone(&shared),
             orders: orders.clone(),
             reports: outbox,
-            outlet: None,
+            outlets: VecDeque::new(),
             batch_bytes: 0,
             ledger: Arc::default(),
         };

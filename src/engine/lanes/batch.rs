@@ -13,6 +13,11 @@ use super::{
 /// Progress without a record to produce (what was done before a restart, gaps) is committed this often.
 const IDLE_COMMIT: Millis = Millis(1_000);
 
+/// With something due within this long, hops leave in smaller batches: what is due waits for the batch before it.
+const DUE_SOON: Millis = Millis(20);
+/// How many then, at least; a quarter of those that there are, if that is more.
+const HOPS_BESIDE_DUE: usize = 256;
+
 impl Engine {
     pub(super) fn committed(&mut self, now: UnixMillis, id: BatchId) {
         // Batches come back in order; one of an assignment that is gone is not among them.
@@ -119,6 +124,8 @@ impl Engine {
         if !load.room() {
             return;
         }
+        let soon = self.wheel.next_due().is_some_and(|due| due <= now + DUE_SOON);
+        let mut left = if soon { HOPS_BESIDE_DUE.max(self.outbox.len() / 4) } else { usize::MAX };
         self.outbox.take(now, linger, partitions, |tier, lane, entry| {
             match verdict::seal(&setup, &entry, Kind::Hop) {
                 Ok(sealed) => {
@@ -130,7 +137,8 @@ impl Engine {
                 }
                 Err(refusal) => refused.push((entry, refusal)),
             }
-            load.room()
+            left -= 1;
+            left > 0 && load.room()
         });
         for (entry, refusal) in refused {
             self.refuse(*entry, refusal);

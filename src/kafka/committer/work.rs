@@ -1,5 +1,6 @@
 //! The committing thread: one batch after the other, and a new producer whenever the last one is in doubt.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,6 +25,10 @@ const OFFSETS_BYTES_PER_CALL: usize = 512 << 10;
 /// `batch.size` where every target takes as much: below Kafka's own default of `max.message.bytes`.
 const BATCH_BYTES_MAX: usize = 900_000;
 
+/// Producers that take turns in `exactly_once`. After a commit the coordinator still writes its markers, and a producer
+/// that begins again meanwhile is told to wait: librdkafka does so for 20 ms. The other one need not.
+const TURNS: usize = 2;
+
 type Producer = ThreadedProducer<Context>;
 
 /// The committing thread's own state.
@@ -35,8 +40,9 @@ pub(super) struct Work {
     pub(super) shared: Arc<Shared>,
     pub(super) orders: Sender<Order>,
     pub(super) reports: Sender<Report>,
-    pub(super) outlet: Option<Outlet<Context>>,
-    /// `batch.size` of the producer that there is.
+    /// Clean producers, the next to be used in front; empty after a failure, until they are made anew.
+    pub(super) outlets: VecDeque<Outlet<Context>>,
+    /// `batch.size` of the producers that there are.
     pub(super) batch_bytes: usize,
     pub(super) ledger: Arc<Ledger>,
 }
@@ -46,7 +52,7 @@ impl Work {
         for order in inbox {
             match order {
                 Order::Stop => break,
-                Order::Failed(detail) if self.outlet.is_some() => {
+                Order::Failed(detail) if !self.outlets.is_empty() => {
                     self.fail(&Dirty { step: "produce", reason: Renewed::Aborted, detail });
                 }
                 Order::Failed(_) => {}
@@ -55,14 +61,14 @@ impl Work {
             }
         }
         // Whatever waits for this thread waits no longer.
-        self.outlet = None;
+        self.outlets.clear();
         self.shared.update(|progress| progress.open = 0);
     }
 
     fn batch(&mut self, job: Job) {
         let id = job.batch.id;
         // After a failure the engine starts over; what it had handed over before is void.
-        if self.outlet.is_none() {
+        if self.outlets.is_empty() {
             self.shared.update(|progress| progress.open = progress.open.saturating_sub(1));
             return;
         }
@@ -79,6 +85,7 @@ impl Work {
         match result {
             Ok(Some(told)) => {
                 self.figures.committed(started.elapsed());
+                self.outlets.rotate_left(1);
                 told.tell(&self.clock, &self.figures);
                 self.shared.update(|progress| progress.open = progress.open.saturating_sub(1));
                 let _ = self.reports.send(Report::Done(id));
@@ -94,23 +101,22 @@ impl Work {
             from = self.batch_bytes,
             "a target takes smaller batches, renewing the producer"
         );
-        if let Some(outlet) = &self.outlet {
+        for outlet in &self.outlets {
             outlet.producer().flush(SOCKET_TIMEOUT).map_err(|e| Dirty::new("flush", &e))?;
         }
         let ledger = std::mem::take(&mut self.ledger);
-        self.outlet = None;
+        self.outlets.clear();
         if ledger.failed.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
             let detail = "a record failed".to_owned();
             return Err(Dirty { step: "flush", reason: Renewed::Aborted, detail });
         }
-        self.outlet = Some(self.make().map_err(|e| Dirty::new("init", &e))?);
-        Ok(())
+        self.make().map_err(|e| Dirty::new("init", &e))
     }
 
     fn fail(&mut self, dirty: &Dirty) {
         tracing::warn!(step = dirty.step, error = %dirty.detail, "batch failed, renewing the producer");
         self.figures.renewed(dirty.reason);
-        self.outlet = None;
+        self.outlets.clear();
         self.ledger = Arc::default();
         self.shared.update(|progress| {
             progress.open = 0;
@@ -122,7 +128,7 @@ impl Work {
 
     /// One transaction; `Ok(Some)` is told when it committed cleanly.
     fn transaction(&mut self, job: Job) -> Result<Option<Told>, Dirty> {
-        let Some(outlet) = &mut self.outlet else { return Ok(None) };
+        let Some(outlet) = self.outlets.front_mut() else { return Ok(None) };
         let Job { batch, group } = job;
         let told = Told::of(&batch, self.topics.tiers_from);
         let before = self.ledger.disconnects.load(Ordering::SeqCst);
@@ -173,7 +179,7 @@ impl Work {
 
     /// Hands the batch to the producer; its delivery reports finish it.
     fn produce_only(&mut self, job: Job) -> Result<Option<Told>, Dirty> {
-        let Some(outlet) = &mut self.outlet else { return Ok(None) };
+        let Some(outlet) = self.outlets.front_mut() else { return Ok(None) };
         let batch = job.batch;
         let told = Told::of(&batch, self.topics.tiers_from);
         let open =
@@ -199,15 +205,13 @@ impl Work {
     }
 
     fn make_ready(&mut self) {
-        if self.outlet.is_some() {
+        if !self.outlets.is_empty() {
             return self.shared.update(|progress| progress.ready = true);
         }
         match self.make() {
-            Ok(outlet) => {
-                self.outlet = Some(outlet);
-                self.shared.update(|progress| progress.ready = true);
-            }
+            Ok(()) => self.shared.update(|progress| progress.ready = true),
             Err(error) => {
+                self.outlets.clear();
                 let fatal = matches!(
                     error.rdkafka_error_code(),
                     Some(
@@ -225,12 +229,21 @@ impl Work {
         }
     }
 
-    /// A new producer; with a transactional id it fences the one before and decides what that left open.
-    fn make(&mut self) -> Result<Outlet<Context>, KafkaError> {
+    /// New producers; with a transactional id each fences the one before and decides what that left open.
+    fn make(&mut self) -> Result<(), KafkaError> {
         self.ledger = Arc::default();
         self.batch_bytes = self.setting.batch_bytes.load(Ordering::Relaxed).min(BATCH_BYTES_MAX);
+        let turns = if self.setting.delivery == Delivery::ExactlyOnce { TURNS } else { 1 };
+        for turn in 0..turns {
+            let outlet = self.make_one(&format!("{}/{turn}", self.setting.transactional_id))?;
+            self.outlets.push_back(outlet);
+        }
+        Ok(())
+    }
+
+    fn make_one(&self, transactional_id: &str) -> Result<Outlet<Context>, KafkaError> {
         let exactly_once = self.setting.delivery == Delivery::ExactlyOnce;
-        let mut config = self.setting.connection.client(&self.setting.transactional_id);
+        let mut config = self.setting.connection.client(transactional_id);
         let timeout_ms = self.setting.transaction_timeout.as_millis().to_string();
         config
             .set("enable.idempotence", "true")
@@ -245,16 +258,14 @@ impl Work {
             .set("topic.metadata.propagation.max.ms", "2000")
             .set("retry.backoff.ms", "2")
             .set("retry.backoff.max.ms", "50")
-            .set("message.timeout.ms", &timeout_ms);
+            .set("message.timeout.ms", &timeout_ms)
+            // In a transaction, records wait for its partitions to be added: that fills the batches.
+            .set("linger.ms", "0");
         if exactly_once {
             config
-                .set("transactional.id", &self.setting.transactional_id)
+                .set("transactional.id", transactional_id)
                 .set("transaction.timeout.ms", &timeout_ms)
-                // The commit flushes; a linger only fills the batches of one transaction.
-                .set("linger.ms", "1")
                 .set("delivery.report.only.error", "true");
-        } else {
-            config.set("linger.ms", "0");
         }
         let done = (!exactly_once).then(|| self.done());
         let context = Context { ledger: Arc::clone(&self.ledger), done };

@@ -23,7 +23,8 @@ use crate::telemetry::{LaneFigures, LaneLevels};
 
 /// The longest wait in one poll: a rebalance, a stop and the figures are noticed within it.
 const POLL_MAX: Duration = Duration::from_millis(100);
-/// The wait while an answer from another thread is awaited, which does not wake a poll.
+/// The wait while an answer from another thread is awaited, which does not wake a poll. Up to this long it is the
+/// answers that are waited for, since they come sooner than a poll returns, and end to the microsecond.
 const POLL_SHORT: Duration = Duration::from_millis(1);
 /// Records read in one turn, at most: about two milliseconds' work.
 const TURN_MAX: usize = 2_000;
@@ -174,6 +175,10 @@ impl<'a> Session<'a> {
     /// One turn: read, tell, order.
     fn turn(&mut self) -> Result<(), Error> {
         let mut timeout = self.patience();
+        if timeout <= POLL_SHORT {
+            self.await_answers(timeout);
+            timeout = Duration::ZERO;
+        }
         for _ in 0..TURN_MAX {
             let polled =
                 self.consumer.poll(timeout).map(|polled| polled.map(|message| self.own(&message)));
@@ -189,9 +194,8 @@ impl<'a> Session<'a> {
         while let Ok(report) = self.committer.reports().try_recv() {
             self.report(report);
         }
-        while let Ok((name, target)) = self.answers.1.try_recv() {
-            self.asked = self.asked.saturating_sub(1);
-            self.step(Input::Target(name, target));
+        while let Ok(answer) = self.answers.1.try_recv() {
+            self.answer(answer);
         }
         if self.retake.is_some_and(|at| at <= Instant::now()) {
             self.take_over_anew()?;
@@ -200,14 +204,28 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// How long the next poll may wait.
+    /// How long the next wait may take.
     fn patience(&self) -> Duration {
-        if !self.flying.is_empty() || self.asked > 0 || self.retake.is_some() {
-            return POLL_SHORT;
+        let until = self.engine.wake_at().map_or(POLL_MAX, |at| {
+            let now_us = self.shared.clock.now_us(Instant::now()).unwrap_or_default();
+            Duration::from_micros((at.0 * 1_000).saturating_sub(now_us))
+        });
+        let awaited = !self.flying.is_empty() || self.asked > 0 || self.retake.is_some();
+        until.min(if awaited { POLL_SHORT } else { POLL_MAX })
+    }
+
+    /// Waits for another thread's answer, and takes it.
+    fn await_answers(&mut self, most: Duration) {
+        crossbeam_channel::select! {
+            recv(self.committer.reports()) -> report => if let Ok(report) = report { self.report(report) },
+            recv(self.answers.1) -> answer => if let Ok(answer) = answer { self.answer(answer) },
+            default(most) => {}
         }
-        let until =
-            self.engine.wake_at().map_or(POLL_MAX, |at| Duration::from_millis((at - self.now()).0));
-        until.min(POLL_MAX)
+    }
+
+    fn answer(&mut self, (name, target): Answer) {
+        self.asked = self.asked.saturating_sub(1);
+        self.step(Input::Target(name, target));
     }
 
     /// Copies a message of librdkafka's into a record of ours.

@@ -17,8 +17,10 @@ const CARRIED_OUT: Duration = Duration::from_millis(500);
 struct Plan {
     /// The next request of this kind is held, with all that follows on its connection.
     hold: Option<i16>,
-    /// What is held is let go before the next request of this kind on another connection.
+    /// What is held is let go before the next request of this kind of the same client, on another connection.
     release_before: Option<i16>,
+    /// Whose request is held: producers take turns, and only its own next transaction can be ended by it.
+    client: Vec<u8>,
     /// Requests that are held now.
     held: usize,
     /// How often something that was held was let go.
@@ -75,8 +77,8 @@ impl Proxy {
         Self { listen: listen.to_owned(), gate }
     }
 
-    /// Holds the next request of kind `hold`, and lets it go before the first of kind `before` that comes after it on
-    /// another connection.
+    /// Holds the next request of kind `hold`, and lets it go before the first of kind `before` of the same `client.id`
+    /// that comes after it on another connection.
     pub fn hold(&self, hold: i16, before: i16) {
         let mut plan = self.gate.plan();
         (plan.hold, plan.release_before) = (Some(hold), Some(before));
@@ -105,10 +107,11 @@ fn pass_on(mut client: TcpStream, mut broker: &TcpStream, gate: &Gate) {
     loop {
         while let Some(request) = next_request(&mut unread) {
             let kind = i16::from_be_bytes([request[4], request[5]]);
-            if take_hold(gate, kind) {
+            let client_id = client_of(&request);
+            if take_hold(gate, kind, client_id) {
                 return keep(&request, client, broker, gate);
             }
-            let_go(gate, kind);
+            let_go(gate, kind, client_id);
             if broker.write_all(&request).is_err() {
                 return;
             }
@@ -136,12 +139,19 @@ fn next_request(unread: &mut Vec<u8>) -> Option<Vec<u8>> {
     Some(std::mem::replace(unread, rest))
 }
 
-fn take_hold(gate: &Gate, kind: i16) -> bool {
+/// The `client.id` in a request's header: after length, kind, version and correlation.
+fn client_of(request: &[u8]) -> &[u8] {
+    let length = request.get(12..14).map_or(-1, |at| i16::from_be_bytes([at[0], at[1]]));
+    usize::try_from(length).ok().and_then(|length| request.get(14..14 + length)).unwrap_or_default()
+}
+
+fn take_hold(gate: &Gate, kind: i16, client: &[u8]) -> bool {
     let mut plan = gate.plan();
     let take = plan.hold == Some(kind);
     if take {
         plan.hold = None;
         plan.held += 1;
+        plan.client = client.to_vec();
     }
     take
 }
@@ -162,9 +172,9 @@ fn keep(request: &[u8], client: TcpStream, mut broker: &TcpStream, gate: &Gate) 
     let _ = client.shutdown(Shutdown::Both);
 }
 
-fn let_go(gate: &Gate, kind: i16) {
+fn let_go(gate: &Gate, kind: i16, client: &[u8]) {
     let mut plan = gate.plan();
-    if plan.held == 0 || plan.release_before != Some(kind) {
+    if plan.held == 0 || plan.release_before != Some(kind) || plan.client != client {
         return;
     }
     plan.release_before = None;
