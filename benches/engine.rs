@@ -1,12 +1,19 @@
-//! What the engine's two data structures cost per record. `cargo bench --bench engine`.
+//! What the engine costs per record, and its two data structures. `cargo bench --bench engine`.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use waterclock::engine::state::Order;
+use waterclock::engine::allow::Allow;
+use waterclock::engine::ladder::Ladder;
+use waterclock::engine::murmur2;
+use waterclock::engine::state::{Order, StateKey};
 use waterclock::engine::wheel::Wheel;
 use waterclock::engine::window::Window;
-use waterclock::engine::{Millis, Offset, UnixMillis};
+use waterclock::engine::{
+    Engine, Input, Intake, Lane, Limits, Millis, Offset, Output, Record, Setup, Source, Start,
+    Target, TopicId, Topics, UnixMillis,
+};
 
 /// Multiplier of a linear congruence, so that each run does the same.
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -129,5 +136,112 @@ fn wheel(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, window, wheel);
+const LANES: u16 = 6;
+const BEGAN: UnixMillis = UnixMillis(1_800_000_000_000);
+
+/// An engine with all lanes, at their logs' starts, that has been told of the target.
+fn engine() -> Engine {
+    let fine = |error: &dyn std::fmt::Display| -> ! { panic!("{error}") };
+    let holds = [1_000, 10_000, 60_000].map(Millis);
+    let ladder = Ladder::new(&holds, &[], Millis(2_000)).unwrap_or_else(|e| fine(&e));
+    let allow = Allow::new("wc", None).unwrap_or_else(|e| fine(&e));
+    let topics = Topics::new("wc", vec![Intake::new("", None, None, allow)], ladder);
+    let count = topics.names().len() as u16;
+    let limits = Limits { memory_bytes: 4 << 30, ..Limits::default() };
+    let setup = Setup { lanes: LANES, topics, key: StateKey::new([7; 32]), limits };
+    let mut engine = Engine::new(Arc::new(setup));
+    let start = |topic, lane| Start {
+        source: Source { topic: TopicId(topic), lane: Lane(lane) },
+        next: Offset(0),
+        metadata: String::new(),
+    };
+    let starts = (0..count).flat_map(|t| (0..LANES).map(move |l| start(t, l))).collect();
+    let mut out = Vec::new();
+    engine.step(BEGAN, Input::Assigned(starts), &mut out);
+    engine
+}
+
+/// Records of 200 bytes with three headers of their own, as the benchmark of the whole has them, by lane.
+fn records(count: u64, delay: &str) -> Vec<(u16, Record)> {
+    (0..count)
+        .map(|n| {
+            let (key, number) = (format!("{n:08x}"), n.to_be_bytes());
+            let headers: [(&[u8], Option<&[u8]>); 5] = [
+                (b"x-delay", Some(delay.as_bytes())),
+                (b"x-delay-target", Some(b"orders.expire")),
+                (b"sequence", Some(&number)),
+                (b"due", Some(&number)),
+                (b"origin", Some(b"bench")),
+            ];
+            let record = Record::new(Some(key.as_bytes()), Some(&[b'x'; 200]), headers.into_iter());
+            (murmur2::partition(key.as_bytes(), LANES), record)
+        })
+        .collect()
+}
+
+/// Carries out what the engine orders as the shell does, at once: targets are there, batches commit.
+fn carry_out(engine: &mut Engine, now: UnixMillis, out: &mut Vec<Output>, sent: &mut u64) {
+    while let Some(order) = out.pop() {
+        match order {
+            Output::Lookup(name) => {
+                let found = Target::Found { partitions: 6, record_bytes_max: 1_048_588 };
+                engine.step(now, Input::Target(name, found), out);
+            }
+            Output::Batch(batch) => {
+                *sent += batch.sends.len() as u64;
+                engine.step(now, Input::Committed(black_box(batch).id), out);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Submits all within 200 ms, then lets time pass by milliseconds for as long as `until_ms`.
+fn run(engine: &mut Engine, records: Vec<(u16, Record)>, until_ms: u64) -> u64 {
+    let (mut out, mut sent, mut next) = (Vec::new(), 0, [0_i64; LANES as usize]);
+    let per_ms = records.len() / 200;
+    for (n, (lane, record)) in records.into_iter().enumerate() {
+        let now = BEGAN + Millis((n / per_ms) as u64);
+        let source = Source { topic: TopicId(0), lane: Lane(lane) };
+        let offset = Offset(next[usize::from(lane)]);
+        next[usize::from(lane)] += 1;
+        engine.step(now, Input::Record { source, offset, appended: now, record }, &mut out);
+        if n % per_ms == 0 {
+            engine.step(now, Input::Tick, &mut out);
+            carry_out(engine, now, &mut out, &mut sent);
+        }
+    }
+    for ms in 200..until_ms {
+        let now = BEGAN + Millis(ms);
+        engine.step(now, Input::Tick, &mut out);
+        carry_out(engine, now, &mut out, &mut sent);
+    }
+    sent
+}
+
+/// From a record that was read to its batch, committed: two steps of a record's way, or what a hop takes.
+fn steps(c: &mut Criterion) {
+    let count = 100_000_u64;
+    let mut group = c.benchmark_group("engine");
+    group.throughput(Throughput::Elements(count));
+    group.sample_size(20);
+    for (name, delay, until_ms) in [
+        ("a record read, held in the wheel, delivered and committed", "1s", 1_300),
+        ("a record read, hopped to a tier and committed", "30s", 2_000),
+    ] {
+        group.bench_function(name, |b| {
+            b.iter_batched(
+                || (engine(), records(count, delay)),
+                |(mut engine, records)| {
+                    assert_eq!(run(&mut engine, records, until_ms), count);
+                    engine
+                },
+                BatchSize::LargeInput,
+            );
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, steps, window, wheel);
 criterion_main!(benches);

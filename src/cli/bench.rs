@@ -10,6 +10,7 @@ mod machine;
 mod report;
 mod service;
 mod tally;
+mod timeline;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,8 +41,8 @@ const FLOOR_SECONDS_MAX: u64 = 10;
 /// Arguments of `bench`.
 #[derive(Args)]
 pub(super) struct Run {
-    /// Records of a copy and of a spike
-    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..=5_000_000))]
+    /// Records of a copy and of a spike, or pending ones
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..=50_000_000))]
     records: u64,
     /// Records a second of the steady case
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
@@ -64,6 +65,12 @@ pub(super) struct Run {
     /// Writes the JSON to a file, too; with --json it goes to standard output instead of the table
     #[arg(long, value_name = "FILE")]
     json_file: Option<PathBuf>,
+    /// Draws throughput and lateness over time, a picture for each case, into a directory
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+    /// Profiles the process of waterclock with perf, from its start to its end, into a directory
+    #[arg(long, value_name = "DIR")]
+    profile: Option<PathBuf>,
     /// Prints the table as Markdown
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
@@ -88,6 +95,9 @@ enum Case {
     Spike,
     /// A steady rate with one delay, and the floor of lateness
     Steady,
+    /// Memory with a tenth of the records pending, and with all; no part of all
+    Pending,
+    /// Copy, spike and steady
     All,
 }
 
@@ -127,6 +137,10 @@ enum Failed {
     Nothing { topic: String },
     #[error("a reader ended without a word")]
     Died,
+    #[error(
+        "waterclock still used {:.0} % of a core when it should have nothing to do", core * 100.0
+    )]
+    NotSettled { core: f64 },
     #[error("could not write the result to {}", path.display())]
     Unwritten {
         path: PathBuf,
@@ -245,6 +259,10 @@ impl Run {
         connection: Connection,
         progress: &Progress,
     ) -> Result<Report, Failed> {
+        if let Some(profiles) = &self.profile {
+            std::fs::create_dir_all(profiles)
+                .map_err(|source| Failed::Unwritten { path: profiles.clone(), source })?;
+        }
         let mut machine = Machine::look(self.kafka.clone());
         let dir = cases::directory(&config.namespace).map_err(Failed::Start)?;
         let _corner = Corner {
@@ -267,6 +285,7 @@ impl Run {
             payload: Payload::default(),
             progress,
             dir,
+            profiles: self.profile.clone(),
         };
         let began = wait_for_time(&bench.clock, progress)?;
         let mut report = Report {
@@ -284,6 +303,7 @@ impl Run {
             floor: None,
             spikes: Vec::new(),
             steady: Vec::new(),
+            pending: Vec::new(),
         };
         self.cases(&bench, &mut report)?;
         machine.load_after = machine::load();
@@ -293,6 +313,9 @@ impl Run {
 
     fn cases(&self, bench: &Bench<'_>, report: &mut Report) -> Result<(), Failed> {
         let deliveries = self.delivery.all();
+        if self.case == Case::Pending {
+            return self.pending(bench, report);
+        }
         let (copies, written) = bench.copies(self.records, deliveries)?;
         report.copies = copies;
         let steady = matches!(self.case, Case::Steady | Case::All);
@@ -328,12 +351,50 @@ impl Run {
         Ok(())
     }
 
+    /// No copies, whose source would only fill the disk: nothing here is a rate.
+    fn pending(&self, bench: &Bench<'_>, report: &mut Report) -> Result<(), Failed> {
+        for delivery in self.delivery.all() {
+            let service = bench.service(*delivery, Held::Tiers)?;
+            let mut before = 0;
+            for pending in [self.records / 10, self.records] {
+                report.pending.push(bench.pending(*delivery, &service, (before, pending))?);
+                before = pending;
+            }
+        }
+        Ok(())
+    }
+
+    /// Draws what ran over time.
+    fn draw(&self, report: &Report) -> Result<(), Failed> {
+        let Some(dir) = &self.svg else { return Ok(()) };
+        let failed = |path: &PathBuf| {
+            let path = path.clone();
+            move |source| Failed::Unwritten { path, source }
+        };
+        std::fs::create_dir_all(dir).map_err(failed(dir))?;
+        let steady = report.steady.iter().map(|steady| {
+            let what = format!("{}/s with a delay of {}", self.rate, self.delay);
+            (format!("steady-{}", steady.delivery), what, steady.delivery, &steady.course)
+        });
+        let spikes = report.spikes.iter().map(|spike| {
+            let what = format!("{} due at one instant, held in {}", self.records, spike.held);
+            let file = format!("spike-{}-{}", spike.held, spike.delivery);
+            (file, what, spike.delivery, &spike.course)
+        });
+        for (file, what, delivery, course) in steady.chain(spikes) {
+            let path = dir.join(file).with_extension("svg");
+            timeline::draw(&path, &format!("{what}, {delivery}"), course).map_err(failed(&path))?;
+        }
+        Ok(())
+    }
+
     fn show(&self, report: &Report, json: bool) -> Outcome {
         let text = report.json().to_string();
         if let Some(path) = &self.json_file {
             std::fs::write(path, format!("{text}\n"))
                 .map_err(|source| Failed::Unwritten { path: path.clone(), source })?;
         }
+        self.draw(report)?;
         match (json, self.markdown) {
             (true, _) => output::line(&text)?,
             (false, true) => output::line(report.markdown().trim_end())?,

@@ -27,6 +27,8 @@ fn a_small_bench_checks_itself_and_leaves_nothing_behind() {
         .args(["--records", "2000", "--rate", "200", "--seconds", "2", "--delay", "3s"])
         .args(["--delivery", "exactly_once", "--json-file"])
         .arg(&file)
+        .arg("--svg")
+        .arg(kept.path().join("pictures"))
         .output()
         .unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
@@ -44,6 +46,13 @@ fn a_small_bench_checks_itself_and_leaves_nothing_behind() {
         assert_eq!(spike["check"]["seen"], 2_000, "{bench}");
     }
     assert_eq!(report["steady"][0]["check"]["seen"], 400, "{bench}");
+    let course = report["steady"][0]["course"].as_array().unwrap();
+    assert!(course.len() > 10 && course.iter().any(|point| point["p99_ms"].is_number()), "{bench}");
+    for picture in ["steady-exactly_once", "spike-tiers-exactly_once", "spike-memory-exactly_once"]
+    {
+        let path = kept.path().join("pictures").join(picture).with_extension("svg");
+        assert!(std::fs::read_to_string(&path).unwrap().contains("<polyline"), "{picture}");
+    }
     assert_eq!(report["copies"][0]["rounds_per_second"].as_array().unwrap().len(), 3);
     let namespace = report["namespace"].as_str().unwrap();
     // The controller has answered; each broker hears of it a little later.

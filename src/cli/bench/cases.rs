@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::machine::Cpu;
-use super::report::{Copies, Floor, Process, Spike, Steady, median, name, ratio};
+use super::report::{Copies, Floor, Pending, Process, Spike, Steady, median, name, ratio};
 use super::service::{Service, Start};
 use super::tally::{Check, Tally};
 use super::{Failed, Progress};
@@ -25,6 +25,12 @@ const MEMORY_HORIZON: (&str, u64) = ("1m", 55_000);
 const AHEAD_MS: u64 = 12_000;
 /// Longest wait for what should have come.
 const WAIT_MAX: Duration = Duration::from_secs(60);
+/// A process has settled when it used less than this part of a core, looked at so often for so long.
+const SETTLED_CORE: f64 = 0.06;
+const SETTLED_LOOKS: u32 = 3;
+const SETTLE_LOOK: Duration = Duration::from_secs(5);
+/// Longest wait for that.
+const SETTLE_MAX: Duration = Duration::from_secs(1_800);
 /// Records that show that every lane is running.
 const WARM: u64 = 200;
 
@@ -38,6 +44,8 @@ pub(super) struct Bench<'a> {
     pub(super) payload: Payload,
     pub(super) progress: &'a Progress,
     pub(super) dir: PathBuf,
+    /// Where profiles go, if they are wanted.
+    pub(super) profiles: Option<PathBuf>,
 }
 
 /// Ends a reader whose writer has failed.
@@ -196,6 +204,10 @@ impl Bench<'_> {
 
     /// Starts waterclock and waits until it has delivered something from every lane.
     pub(super) fn service(&self, delivery: Delivery, held: Held) -> Result<Service, Failed> {
+        let profile = self
+            .profiles
+            .as_ref()
+            .map(|dir| dir.join(format!("{}-{}", name(delivery), held.name())));
         let mut service = Service::start(&Start {
             brokers: &self.connection.brokers,
             namespace: &self.namespace,
@@ -204,6 +216,7 @@ impl Bench<'_> {
             lanes: self.lanes,
             horizon: (held == Held::Memory).then_some(MEMORY_HORIZON.0),
             dir: &self.dir,
+            profile: profile.as_deref(),
         })
         .map_err(Failed::Start)?;
         let target = self.topic(&format!("warm-{}-{}", name(delivery), held.name()));
@@ -254,7 +267,67 @@ impl Bench<'_> {
         let spreads = tally.arrival.spread().zip(tally.append.spread());
         let (arrival_ms, append_ms) = spreads.ok_or(Failed::Nothing { topic })?;
         let process = self.process(service, &cpu, &Cpu::default(), count);
-        Ok(Steady { delivery: name(delivery), arrival_ms, append_ms, process, check: tally.check })
+        let course = tally.samples.course();
+        let delivery = name(delivery);
+        Ok(Steady { delivery, arrival_ms, append_ms, process, check: tally.check, course })
+    }
+
+    /// Submits records that are due in hours until `pending` are there, and looks at the process once it has nothing
+    /// more to do.
+    pub(super) fn pending(
+        &self,
+        delivery: Delivery,
+        service: &Service,
+        (before, pending): (u64, u64),
+    ) -> Result<Pending, Failed> {
+        let topic = self.topic(&format!("pending-{}", name(delivery)));
+        if before == 0 {
+            bench::create(&self.connection, std::slice::from_ref(&topic), self.lanes)?;
+        }
+        self.progress.phase("submitting what stays pending", pending);
+        let began = Instant::now();
+        let mut writer = self.submitter()?;
+        for n in before..pending {
+            // Spread over a day, and none of it while this runs.
+            let due = self.now() + Millis(2 * 3_600_000 + n * 7_919 % (22 * 3_600_000));
+            writer.write(&self.payload.record(n, due, Some(&topic)), self.progress)?;
+            self.progress.done(n);
+        }
+        writer.settle(self.progress)?;
+        self.progress.phase("waiting until nothing is left to do", 0);
+        let idle_core = self.settle(service)?;
+        Ok(Pending {
+            delivery: name(delivery),
+            records: pending,
+            settled_bytes: service.memory(),
+            peak_bytes: service.memory_peak(),
+            took_seconds: began.elapsed().as_secs_f64(),
+            idle_core,
+        })
+    }
+
+    /// Waits until the process has used next to nothing for a while; says how much that was, of a core.
+    fn settle(&self, service: &Service) -> Result<f64, Failed> {
+        let by = Instant::now() + SETTLE_MAX;
+        let mut quiet = 0;
+        loop {
+            let (before, began) = (service.cpu(), Instant::now());
+            while began.elapsed() < SETTLE_LOOK {
+                if self.progress.stopped() {
+                    return Err(bench::Error::Interrupted.into());
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+            let used = service.cpu().since(&before).total();
+            let core = used.as_secs_f64() / began.elapsed().as_secs_f64();
+            quiet = if core < SETTLED_CORE { quiet + 1 } else { 0 };
+            if quiet == SETTLED_LOOKS {
+                return Ok(core);
+            }
+            if Instant::now() > by {
+                return Err(Failed::NotSettled { core });
+            }
+        }
     }
 
     /// All due at one instant, submitted before; measured until the last one is with the reader.
@@ -306,6 +379,7 @@ impl Bench<'_> {
             of_copy: ratio(drained_per_second, copy),
             process: self.process(service, &end.since(&start), &end.since(&at_due), records),
             check: tally.check,
+            course: tally.samples.course(),
         })
     }
 

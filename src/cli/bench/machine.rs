@@ -89,8 +89,17 @@ impl Cpu {
 
 /// Most memory that a process had at once, in bytes.
 pub(super) fn memory_peak(process: u32) -> Option<u64> {
+    status(process, "VmHWM:")
+}
+
+/// Memory that a process has now, in bytes.
+pub(super) fn memory(process: u32) -> Option<u64> {
+    status(process, "VmRSS:")
+}
+
+fn status(process: u32, what: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(what))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 

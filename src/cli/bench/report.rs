@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::machine::Machine;
 use super::tally::{Check, Spread};
+use super::timeline::Point;
 use crate::config::Delivery;
 
 /// What stands where nothing was measured.
@@ -42,6 +43,7 @@ pub(super) struct Spike {
     pub(super) of_copy: f64,
     pub(super) process: Process,
     pub(super) check: Check,
+    pub(super) course: Vec<Point>,
 }
 
 /// A steady rate with one delay.
@@ -52,6 +54,22 @@ pub(super) struct Steady {
     pub(super) append_ms: Spread,
     pub(super) process: Process,
     pub(super) check: Check,
+    pub(super) course: Vec<Point>,
+}
+
+/// What a process takes with that many records pending.
+#[derive(Debug, Serialize)]
+pub(super) struct Pending {
+    pub(super) delivery: &'static str,
+    pub(super) records: u64,
+    /// Resident memory once it had nothing to do any more.
+    pub(super) settled_bytes: Option<u64>,
+    /// Most that it ever was.
+    pub(super) peak_bytes: Option<u64>,
+    /// From the first submission until it had nothing to do.
+    pub(super) took_seconds: f64,
+    /// Processor time used while nothing was due, part of a core.
+    pub(super) idle_core: f64,
 }
 
 /// What the process of waterclock used.
@@ -97,6 +115,7 @@ pub(super) struct Report {
     pub(super) floor: Option<Floor>,
     pub(super) spikes: Vec<Spike>,
     pub(super) steady: Vec<Steady>,
+    pub(super) pending: Vec<Pending>,
 }
 
 /// The name of a way of delivery, as it is configured.
@@ -120,6 +139,10 @@ pub(super) fn ratio(part: f64, whole: f64) -> f64 {
 
 fn rounded(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 fn thousands(rate: f64) -> String {
@@ -208,8 +231,7 @@ impl Report {
     fn render(&self, preset: &str) -> String {
         let mut table = Table::new();
         table.load_preset(preset);
-        let names = self.copies.iter().map(|copies| copies.delivery);
-        table.set_header(std::iter::once("").chain(names));
+        table.set_header(std::iter::once("").chain(self.ways()));
         for (what, cells) in self.rows() {
             // What no case of this run has measured is no row.
             if cells.iter().any(Option::is_some) {
@@ -221,6 +243,15 @@ impl Report {
             column.set_cell_alignment(CellAlignment::Right);
         }
         format!("{}\n\n{table}\n", self.facts())
+    }
+
+    /// The ways of delivery that were measured: the columns.
+    fn ways(&self) -> Vec<&'static str> {
+        let copies = self.copies.iter().map(|copies| copies.delivery);
+        let mut ways: Vec<_> =
+            copies.chain(self.pending.iter().map(|pending| pending.delivery)).collect();
+        ways.dedup();
+        ways
     }
 
     /// One line: when, where, what.
@@ -246,7 +277,7 @@ impl Report {
 
     fn rows(&self) -> Vec<(String, Vec<Option<String>>)> {
         let each = |what: &str, cell: &dyn Fn(&'static str) -> Option<String>| {
-            (what.to_owned(), self.copies.iter().map(|copies| cell(copies.delivery)).collect())
+            (what.to_owned(), self.ways().into_iter().map(cell).collect())
         };
         let ratio = |what: &str, of: fn(&Ratios) -> Option<f64>, digits: usize| {
             each(what, &|d| of(&self.ratios_of(d)).map(|value| format!("{value:.digits$}")))
@@ -267,6 +298,26 @@ impl Report {
                 Some(thousands(self.spike(d, held)?.drained_per_second))
             }));
         }
+        let mut counts: Vec<u64> = self.pending.iter().map(|pending| pending.records).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        for count in counts {
+            let of = |d: &str| self.pending.iter().find(|p| p.delivery == d && p.records == count);
+            rows.push(each(
+                &format!("memory with {count} pending, settled / at most, MiB"),
+                &|d| {
+                    let pending = of(d)?;
+                    Some(format!(
+                        "{:.1} / {:.1}",
+                        mib(pending.settled_bytes?),
+                        mib(pending.peak_bytes?)
+                    ))
+                },
+            ));
+            rows.push(each(&format!("idle with {count} pending, part of a core"), &|d| {
+                Some(format!("{:.1} %", of(d)?.idle_core * 100.0))
+            }));
+        }
         rows.extend([
             each("lateness at the reader, p50 / p90 / p99 / max ms", &|d| {
                 Some(spread(steady(d)?.arrival_ms))
@@ -283,7 +334,7 @@ impl Report {
             }),
             each("memory at most, MiB", &|d| {
                 let bytes = self.spike(d, "tiers")?.process.memory_peak_bytes?;
-                Some(format!("{:.0}", bytes as f64 / f64::from(1 << 20)))
+                Some(format!("{:.0}", mib(bytes)))
             }),
         ]);
         rows
@@ -330,6 +381,7 @@ mod tests {
                 of_copy: ratio(200_000.0, 400_000.0),
                 process: process(),
                 check: whole(),
+                course: Vec::new(),
             }],
             steady: vec![Steady {
                 delivery,
@@ -337,7 +389,9 @@ mod tests {
                 append_ms: spread_of(3.0, 20.0),
                 process: process(),
                 check: whole(),
+                course: Vec::new(),
             }],
+            pending: Vec::new(),
         }
     }
 

@@ -24,12 +24,15 @@ pub(super) struct Start<'a> {
     pub(super) horizon: Option<&'a str>,
     /// Keeps its name, and its log.
     pub(super) dir: &'a Path,
+    /// Where a profile of it goes, without the ending.
+    pub(super) profile: Option<&'a Path>,
 }
 
 /// The process; ended when dropped.
 pub(super) struct Service {
     child: Child,
     log: PathBuf,
+    profile: Option<Profile>,
 }
 
 impl Service {
@@ -53,7 +56,8 @@ impl Service {
             .stdout(Stdio::null())
             .stderr(File::create(&log)?)
             .spawn()?;
-        Ok(Self { child, log })
+        let profile = start.profile.map(|path| Profile::start(child.id(), path)).transpose()?;
+        Ok(Self { child, log, profile })
     }
 
     /// The end of its log, if it has ended by itself.
@@ -69,6 +73,11 @@ impl Service {
         Cpu::of(self.child.id())
     }
 
+    /// Resident memory now.
+    pub(super) fn memory(&self) -> Option<u64> {
+        machine::memory(self.child.id())
+    }
+
     pub(super) fn memory_peak(&self) -> Option<u64> {
         machine::memory_peak(self.child.id())
     }
@@ -77,19 +86,70 @@ impl Service {
 impl Drop for Service {
     /// As an operator does it, so that it leaves the group and its topics can go.
     fn drop(&mut self) {
-        let by = Instant::now() + STOP_MAX;
-        // The standard library sends no signal but SIGKILL, and every shell can.
-        let told = Command::new("sh")
-            .args(["-c", "kill -TERM \"$0\"", &self.child.id().to_string()])
-            .stderr(Stdio::null())
-            .status();
-        while told.is_ok() && Instant::now() < by {
-            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
+        if let Some(profile) = self.profile.take() {
+            profile.end();
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end(&mut self.child, "TERM");
+    }
+}
+
+/// Sends a signal, waits, and kills what does not listen. The standard library sends no signal but SIGKILL, and every
+/// shell can.
+fn end(child: &mut Child, signal: &str) {
+    let by = Instant::now() + STOP_MAX;
+    let kill = format!("kill -{signal} \"$0\"");
+    let told = Command::new("sh")
+        .args(["-c", &kill, &child.id().to_string()])
+        .stderr(Stdio::null())
+        .status();
+    while told.is_ok() && Instant::now() < by {
+        if matches!(child.try_wait(), Ok(Some(_)) | Err(_)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// `perf record` beside the process, from its start to its end.
+struct Profile {
+    perf: Child,
+    path: PathBuf,
+}
+
+impl Profile {
+    /// Samples a second: not a divisor of anything that happens regularly here.
+    const RATE: &'static str = "499";
+
+    fn start(process: u32, path: &Path) -> std::io::Result<Self> {
+        let path = path.with_extension("perf");
+        let perf = Command::new("perf")
+            .args(["record", "--quiet", "--call-graph", "fp", "--freq", Self::RATE])
+            .args(["--pid", &process.to_string(), "--output"])
+            .arg(&path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self { perf, path })
+    }
+
+    /// Ends it and writes beside the samples what they say: by thread, and by function.
+    fn end(mut self) {
+        end(&mut self.perf, "INT");
+        let written = || -> std::io::Result<()> {
+            let report = Command::new("perf")
+                .args(["report", "--stdio", "--no-children", "--call-graph", "none"])
+                .args(["--sort", "comm,symbol", "--percent-limit", "0.5", "--input"])
+                .arg(&self.path)
+                .stdin(Stdio::null())
+                .stderr(Stdio::null())
+                .output()?;
+            fs::write(self.path.with_extension("txt"), report.stdout)
+        };
+        if let Err(error) = written() {
+            tracing::warn!(%error, path = %self.path.display(), "no report of the profile");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::timeline::Samples;
 use crate::engine::UnixMillis;
 
 /// Highest lateness that is told apart, in microseconds: an hour.
@@ -72,6 +73,7 @@ pub(super) struct Tally {
     pub(super) arrival: Lateness,
     /// Until the broker appended it.
     pub(super) append: Lateness,
+    pub(super) samples: Samples,
     /// When the last one that had not been met came, in microseconds of the broker's clock.
     pub(super) last_us: u64,
 }
@@ -83,6 +85,7 @@ impl Tally {
             check: Check { expected, ..Check::default() },
             arrival: Lateness::new(),
             append: Lateness::new(),
+            samples: Samples::default(),
             last_us: 0,
         }
     }
@@ -103,7 +106,9 @@ impl Tally {
                 *met = true;
                 self.check.seen += 1;
                 self.check.early += u64::from(appended < due);
-                self.arrival.record(at_us.saturating_sub(due.0 * 1_000));
+                let late_us = at_us.saturating_sub(due.0 * 1_000);
+                self.arrival.record(late_us);
+                self.samples.add(at_us, late_us);
                 self.append.record((appended - due).0 * 1_000);
                 self.last_us = at_us;
             }
