@@ -10,6 +10,7 @@
 //! 3. These types stop at the door: rooms are handed engine types or their own parameters, never a [`Config`].
 
 mod check;
+mod kafka;
 mod load;
 mod text;
 
@@ -23,6 +24,7 @@ use crate::engine::Millis;
 use crate::engine::allow::{Allow, BadPattern};
 use crate::engine::ladder::Preset;
 
+pub use kafka::KafkaConfig;
 pub use load::{ConfigErrors, Invalid, Origin, Overrides};
 pub use text::ByteSize;
 
@@ -137,6 +139,12 @@ pub struct Config {
     ///
     /// Default: empty. Range: at most 32; names of letters, digits, `_`, `-`; at most 100 bytes.
     pub intakes: BTreeMap<String, IntakeConfig>,
+
+    /// Settings of librdkafka that every client gets, by librdkafka's names: `security.protocol`, `ssl.ca.location`,
+    /// `sasl.password` and the like. A name and `.file` names a file that holds the value.
+    ///
+    /// Default: empty. Range: what librdkafka takes, but for the settings that waterclock decides (below).
+    pub kafka: KafkaConfig,
 
     /// A member that Kafka has not heard of for this long loses its lanes to the others. Shorter recovers sooner
     /// from a crash, longer forgives longer pauses. The broker's `group.min.session.timeout.ms` is 6s by default.
@@ -270,6 +278,7 @@ impl Default for Config {
             ladder: None,
             lanes: None,
             intakes: BTreeMap::new(),
+            kafka: KafkaConfig::default(),
             session_timeout: Millis(10_000),
             transaction_timeout: Millis(15_000),
             commit_interval: Millis(5),

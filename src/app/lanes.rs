@@ -44,7 +44,7 @@ pub enum Error {
 /// How to reach the brokers of a configuration.
 #[must_use]
 pub fn connection(config: &Config) -> Connection {
-    Connection { brokers: config.brokers.clone(), ..Connection::default() }
+    Connection::new(&config.brokers, config.kafka.given().clone())
 }
 
 /// What `topics` needs to know of a configuration.

@@ -96,7 +96,7 @@ fn refused(refusal: Refusal) -> Failure {
 
 fn of_kafka(error: SubmitError) -> Failure {
     let exit = match &error {
-        SubmitError::Unreachable { .. } | SubmitError::Unacknowledged { .. } => Exit::Unavailable,
+        SubmitError::Unreachable(_) | SubmitError::Unacknowledged { .. } => Exit::Unavailable,
         SubmitError::NoTopic { .. } | SubmitError::Refused { .. } => Exit::Negative,
     };
     Failure::new(exit, error)

@@ -12,7 +12,7 @@ use figment::error::Kind;
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 
-use super::{Config, check, text};
+use super::{Config, check, kafka, text};
 
 /// Prefix of every variable of ours.
 const PREFIX: &str = "WATERCLOCK_";
@@ -119,14 +119,17 @@ impl Config {
     ) -> Result<Self, ConfigErrors> {
         let mut layers = Layers { file: file.map(Path::to_owned), found: Vec::new() };
         let from_file = file.map(|path| layers.read_file(path)).unwrap_or_default();
+        let in_file = from_file.clone();
         let from_environment = layers.read_environment(environment);
         let figment = Figment::new()
             .merge(Layer { name: FILE, data: from_file })
             .merge(Layer { name: ENVIRONMENT, data: from_environment })
             .merge(Layer { name: FLAG, data: of_flags(flags) });
 
-        let config = layers.extract(&figment);
-        for fault in check::check(&config) {
+        let mut config = layers.extract(&figment);
+        let open = file.map(|path| kafka::open_secrets(path, &in_file)).unwrap_or_default();
+        let settings = config.kafka.settle();
+        for fault in check::check(&config).into_iter().chain(open).chain(settings) {
             let key: Vec<String> = fault.key.split('.').map(str::to_owned).collect();
             layers.note(&figment, &key, fault.value, fault.want);
         }
@@ -207,7 +210,17 @@ impl Layers {
 
     fn read_file(&mut self, path: &Path) -> Dict {
         match parse_file(path) {
-            Ok(data) => data,
+            Ok(mut data) => {
+                for name in kafka::unify(&mut data) {
+                    self.found.push(Invalid {
+                        key: format!("{}.{name}", kafka::TABLE),
+                        origin: Origin::File(path.to_owned()),
+                        value: "another value for it".to_owned(),
+                        want: "one value, written in one way".to_owned(),
+                    });
+                }
+                data
+            }
             Err((value, want)) => {
                 let origin = Origin::File(path.to_owned());
                 self.found.push(Invalid { key: "the file".to_owned(), origin, value, want });
@@ -233,7 +246,11 @@ impl Layers {
         ours.sort();
         for (key, value) in ours {
             match value.into_string() {
-                Ok(value) => insert(&mut data, &key_of(&key), value),
+                Ok(value) => {
+                    if let Some(twice) = insert(&mut data, &key, value) {
+                        self.found.push(twice);
+                    }
+                }
                 Err(value) => self.found.push(Invalid {
                     key: format!("{PREFIX}{key}"),
                     origin: Origin::Environment,
@@ -259,24 +276,42 @@ fn is_foreign(key: &str) -> bool {
 
 /// `LOG__LEVEL` to `log.level`.
 fn key_of(variable: &str) -> String {
+    if let Some(name) = kafka::name_of(variable) {
+        return format!("{}.{name}", kafka::TABLE);
+    }
     variable.replace("__", ".").replace('_', "-").to_ascii_lowercase()
 }
 
 /// `log.level` to `WATERCLOCK_LOG__LEVEL`.
 fn variable(key: &str) -> String {
+    if let Some(name) = key.strip_prefix("kafka.") {
+        return format!("{PREFIX}KAFKA__{}", name.replace('.', "_").to_ascii_uppercase());
+    }
     format!("{PREFIX}{}", key.replace('.', "__").replace('-', "_").to_ascii_uppercase())
 }
 
-/// Puts a text at a dotted key; a list key gets a list.
-fn insert(data: &mut Dict, key: &str, value: String) {
+/// Puts the text of a variable at its key; a list key gets a list.
+fn insert(data: &mut Dict, name: &str, value: String) -> Option<Invalid> {
+    let key = &key_of(name);
+    if key.starts_with("kafka.") {
+        // A setting and its file: neither is later than the other.
+        let put = kafka::put(data, key, Value::from(value));
+        return (!put).then(|| Invalid {
+            key: format!("{PREFIX}{name}"),
+            origin: Origin::Environment,
+            value: "another variable for the same setting".to_owned(),
+            want: "a value, or a file that holds it".to_owned(),
+        });
+    }
     let is_list = match key.rsplit('.').next() {
         Some("allow") => true,
         Some("ladder") => value.contains(',') || value.starts_with(|c: char| c.is_ascii_digit()),
         _ => false,
     };
     let value = if is_list { Value::from(text::split_list(&value)) } else { Value::from(value) };
-    let Ok(tree) = figment::util::nest(key, value).into_dict().ok_or(()) else { return };
+    let tree = figment::util::nest(key, value).into_dict()?;
     merge(data, tree);
+    None
 }
 
 fn merge(into: &mut Dict, from: Dict) {

@@ -1,20 +1,37 @@
 //! How every client of ours reaches the brokers.
+//!
+//! # Invariants
+//! 1. Every client is configured by [`Connection::client`], so that what a person sets of librdkafka holds for all.
+//! 2. Every client can be given tokens: its context has the items of [`tokens!`], and one that nobody polls (an admin
+//!    client, a consumer that only asks for metadata) is handed one by [`Connection::token`] before it is used.
+//! 3. Who gets no answer says why as far as librdkafka knows: a wrong password is no silence.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, ConsumerContext};
+use rdkafka::admin::AdminClient;
+use rdkafka::client::Client;
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::metadata::Metadata;
 use rdkafka::{ClientConfig, ClientContext};
+
+use super::oauth::{Tokens, tokens};
+use super::raw;
+use super::settings::{self, Given};
 
 /// A consumer that reads a topic to its end and leaves: that it has reached it is no error.
 pub(super) type Reader = BaseConsumer<Quiet>;
+/// A client for questions and orders that are not about records.
+pub(super) type Admin = AdminClient<Quiet>;
 
-/// The context of a [`Reader`].
+/// The context of a [`Reader`] and of an [`Admin`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Quiet;
 
 impl ClientContext for Quiet {
+    tokens!();
+
     fn error(&self, error: KafkaError, reason: &str) {
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::PartitionEOF) => {}
@@ -29,26 +46,171 @@ impl ConsumerContext for Quiet {}
 /// A commit slower than half of it is dirty.
 pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_secs(8);
 
+/// How long brokers that only refuse are asked: one that restarts may be back by then.
+const REFUSED_MAX: Duration = Duration::from_secs(3);
+
 /// Where the brokers are, and what every client needs to speak to them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Connection {
     /// `host:port`, comma-separated.
     pub brokers: String,
-    /// Settings of librdkafka that every client gets (security, timeouts); ours win over these.
-    pub settings: BTreeMap<String, String>,
+    given: Given,
+    tokens: Option<Arc<Tokens>>,
+}
+
+/// Settings are not shown: there may be passwords among them.
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&String> = self.given.keys().collect();
+        f.debug_struct("Connection")
+            .field("brokers", &self.brokers)
+            .field("settings", &names)
+            .finish()
+    }
+}
+
+/// Nobody answered.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer from Kafka at {brokers}{}", heard.as_ref().map(|heard| format!(": {heard}")).unwrap_or_default())]
+pub struct NoAnswer {
+    /// The addresses that were tried.
+    pub brokers: String,
+    /// The most telling of what librdkafka said meanwhile, in its words.
+    pub heard: Option<String>,
+    /// What it said at the end.
+    #[source]
+    pub source: KafkaError,
 }
 
 impl Connection {
+    /// The brokers at these addresses, and settings of librdkafka that every client gets; if they ask for tokens, these
+    /// are fetched from now on.
+    #[must_use]
+    pub fn new(brokers: &str, given: Given) -> Self {
+        let tokens = Tokens::start(&given);
+        Self { brokers: brokers.to_owned(), given, tokens }
+    }
+
     /// A configuration for one client, named `client_id` in the brokers' logs and in the group.
     #[must_use]
     pub fn client(&self, client_id: &str) -> ClientConfig {
-        let mut config = ClientConfig::new();
-        for (name, value) in &self.settings {
-            config.set(name, value);
+        let mut config = settings::config(&self.given);
+        if let Some(tokens) = &self.tokens {
+            config.set("sasl.oauthbearer.config", tokens.id());
         }
         config.set("bootstrap.servers", &self.brokers).set("client.id", client_id);
         config.set("socket.timeout.ms", SOCKET_TIMEOUT.as_millis().to_string());
         config.set("reconnect.backoff.ms", "50").set("reconnect.backoff.max.ms", "1000");
         config
     }
+
+    /// A client for questions and orders. Hand it a [`token`](Self::token) before each use, if it lives for long.
+    ///
+    /// # Errors
+    /// librdkafka refused its settings.
+    pub(super) fn admin(&self, client_id: &str) -> Result<Admin, KafkaError> {
+        let admin: Admin = self.client(client_id).create_with_context(Quiet)?;
+        self.token(admin.inner());
+        Ok(admin)
+    }
+
+    /// Hands a client that nobody polls the token in hand, if tokens are asked for. Without one it will not connect;
+    /// why there is none has been logged.
+    pub(super) fn token<C: ClientContext>(&self, client: &Client<C>) {
+        let Some(tokens) = &self.tokens else { return };
+        match tokens.token() {
+            Ok(token) => raw::set_token(client, &token),
+            Err(trouble) => tracing::debug!(trouble, "no token to hand out"),
+        }
+    }
+
+    /// Asks for all topics and brokers: to ask for a topic by its name can create it.
+    ///
+    /// Returns early when librdkafka has said why there will be no answer.
+    ///
+    /// # Errors
+    /// Nobody answered within `most`.
+    pub fn metadata(&self, most: Duration) -> Result<Metadata, NoAnswer> {
+        let heard = Heard::default();
+        let failed = |source| NoAnswer {
+            brokers: self.brokers.clone(),
+            heard: heard.told().map(|(_, reason)| reason),
+            source,
+        };
+        let consumer: BaseConsumer<Heard> =
+            self.client("waterclock-ask").create_with_context(heard.clone()).map_err(failed)?;
+        if let Some(tokens) = &self.tokens {
+            match tokens.token() {
+                Ok(token) => raw::set_token(consumer.client(), &token),
+                Err(trouble) => heard.hear(Weight::Refused, &trouble),
+            }
+        }
+        let began = Instant::now();
+        let mut slice = Duration::from_secs(1);
+        loop {
+            let left = most.saturating_sub(began.elapsed());
+            let answer = consumer.fetch_metadata(None, slice.min(left));
+            // What went wrong meanwhile waits to be polled.
+            while consumer.poll(Duration::ZERO).is_some() {}
+            let error = match answer {
+                Ok(metadata) => return Ok(metadata),
+                Err(error) => error,
+            };
+            let enough = match heard.told() {
+                Some((Weight::Refused, _)) => true,
+                Some((Weight::Lost, _)) => began.elapsed() >= REFUSED_MAX,
+                None => false,
+            };
+            if enough || began.elapsed() >= most {
+                return Err(failed(error));
+            }
+            slice *= 2;
+        }
+    }
 }
+
+/// How much an error says about why nobody answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Weight {
+    /// A connection was not made, or broke.
+    Lost,
+    /// Somebody has to mend something: a password, a certificate, an address.
+    Refused,
+}
+
+/// Keeps the most telling error.
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Option<(Weight, String)>>>);
+
+impl Heard {
+    fn hear(&self, weight: Weight, reason: &str) {
+        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if heard.as_ref().is_none_or(|(known, _)| *known < weight) {
+            *heard = Some((weight, reason.to_owned()));
+        }
+    }
+
+    fn told(&self) -> Option<(Weight, String)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl ClientContext for Heard {
+    tokens!();
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(%error, reason, "asking for metadata");
+        match error.rdkafka_error_code() {
+            Some(
+                RDKafkaErrorCode::Authentication
+                | RDKafkaErrorCode::SaslAuthenticationFailed
+                | RDKafkaErrorCode::SSL
+                | RDKafkaErrorCode::Resolve,
+            ) => self.hear(Weight::Refused, reason),
+            Some(RDKafkaErrorCode::AllBrokersDown) => {}
+            _ => self.hear(Weight::Lost, reason),
+        }
+    }
+}
+
+impl ConsumerContext for Heard {}

@@ -10,9 +10,9 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::{Offset as Position, TopicPartitionList};
 
-use super::Connection;
 use super::connect::{Quiet, Reader};
 use super::raw::copy_record;
+use super::{Connection, NoAnswer};
 use crate::engine::{Offset, Record, UnixMillis};
 
 /// Longest wait for a first answer of the brokers.
@@ -39,14 +39,8 @@ pub struct DeadRecord {
 #[derive(Debug, thiserror::Error)]
 pub enum DeadError {
     /// Nobody answered; try again.
-    #[error("could not reach Kafka at {brokers}")]
-    Unreachable {
-        /// The addresses that were tried.
-        brokers: String,
-        /// What librdkafka said.
-        #[source]
-        source: KafkaError,
-    },
+    #[error("could not reach Kafka")]
+    Unreachable(#[from] NoAnswer),
     /// Another namespace is meant, or `waterclock topics apply` is still to be run.
     #[error("there is no topic {topic}")]
     NoTopic {
@@ -97,16 +91,15 @@ impl DeadLetters {
             .set("auto.offset.reset", "earliest")
             .create_with_context(Quiet)
             .map_err(read)?;
-        let unreachable =
-            |source| DeadError::Unreachable { brokers: connection.brokers.clone(), source };
-        let metadata = consumer.fetch_metadata(Some(&topic), ANSWER_MAX).map_err(unreachable)?;
+        let metadata = connection.metadata(ANSWER_MAX)?;
+        connection.token(consumer.client());
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         let found = found.filter(|t| t.error().is_none() && !t.partitions().is_empty());
         let Some(found) = found else { return Err(DeadError::NoTopic { topic }) };
         let mut ends = BTreeMap::new();
         for partition in found.partitions() {
             let ends_of = consumer.fetch_watermarks(&topic, partition.id(), ANSWER_MAX);
-            ends.insert(partition.id(), ends_of.map_err(unreachable)?);
+            ends.insert(partition.id(), ends_of.map_err(read)?);
         }
         Ok(Self { consumer, topic, ends })
     }

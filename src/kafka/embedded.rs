@@ -17,6 +17,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 
 use super::Connection;
+use super::settings::Given;
 
 /// The broker; it ends when dropped.
 pub struct Embedded {
@@ -42,6 +43,6 @@ impl Embedded {
     /// How to reach it.
     #[must_use]
     pub fn connection(&self) -> Connection {
-        Connection { brokers: self.cluster.bootstrap_servers(), ..Connection::default() }
+        Connection::new(&self.cluster.bootstrap_servers(), Given::new())
     }
 }

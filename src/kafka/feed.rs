@@ -9,6 +9,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
 
 use super::Connection;
+use super::oauth::tokens;
 use super::raw::Outlet;
 use crate::engine::Record;
 
@@ -26,7 +27,9 @@ pub struct Ack {
 
 struct Acks<F>(F);
 
-impl<F: Fn(Ack) + Send + Sync> ClientContext for Acks<F> {}
+impl<F: Fn(Ack) + Send + Sync> ClientContext for Acks<F> {
+    tokens!();
+}
 
 impl<F: Fn(Ack) + Send + Sync> ProducerContext for Acks<F> {
     type DeliveryOpaque = usize;

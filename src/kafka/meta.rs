@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Connection;
 use super::connect::{Quiet, Reader};
+use super::oauth::tokens;
 use crate::engine::Millis;
 use crate::engine::header::duration;
 
@@ -339,6 +340,7 @@ pub fn read(connection: &Connection, topic: &str, group: &str) -> Result<Meta, E
         .set("fetch.wait.max.ms", "50")
         .set("enable.partition.eof", "true");
     let consumer: Reader = config.create_with_context(Quiet).map_err(failed("make a reader of"))?;
+    connection.token(consumer.client());
     // Asked for all topics, since to ask for one by its name can create it.
     let metadata = consumer.fetch_metadata(None, ANSWER_MAX).map_err(failed("find"))?;
     let found = metadata.topics().iter().find(|found| found.name() == topic);
@@ -391,7 +393,9 @@ fn kafka(what: &'static str, topic: &str, source: KafkaError) -> Error {
 #[derive(Clone, Default)]
 struct Outcome(Arc<Mutex<Option<Result<(), KafkaError>>>>);
 
-impl ClientContext for Outcome {}
+impl ClientContext for Outcome {
+    tokens!();
+}
 
 impl ProducerContext for Outcome {
     type DeliveryOpaque = ();

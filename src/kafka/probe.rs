@@ -13,6 +13,7 @@ use rdkafka::producer::{
     BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
 };
 
+use super::oauth::tokens;
 use super::{BrokerClock, Connection};
 use crate::engine::UnixMillis;
 use crate::telemetry;
@@ -36,6 +37,8 @@ struct Context {
 }
 
 impl ClientContext for Context {
+    tokens!();
+
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(%error, reason, "clock probe");
     }

@@ -24,6 +24,7 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 
 use super::committer::{Committer, offsets_of};
+use super::oauth::tokens;
 use crate::engine::window::Window;
 use crate::engine::{Lane, Offset, Source, Start, TopicId};
 use crate::telemetry;
@@ -311,6 +312,8 @@ impl Context {
 }
 
 impl ClientContext for Context {
+    tokens!();
+
     fn error(&self, error: KafkaError, reason: &str) {
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown) => {

@@ -8,10 +8,11 @@ use rdkafka::ClientContext;
 use rdkafka::config::FromClientConfigAndContext as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
-use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{DeliveryResult, ProducerContext, ThreadedProducer};
 
-use super::Connection;
+use super::oauth::tokens;
 use super::raw::Outlet;
+use super::{Connection, NoAnswer};
 use crate::engine::{Offset, Record, UnixMillis, murmur2};
 
 /// Longest wait for a first answer of the brokers.
@@ -38,14 +39,8 @@ pub struct Receipt {
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
     /// Nobody answered, nothing was sent; try again.
-    #[error("could not reach Kafka at {brokers}")]
-    Unreachable {
-        /// The addresses that were tried.
-        brokers: String,
-        /// What librdkafka said.
-        #[source]
-        source: KafkaError,
-    },
+    #[error("could not reach Kafka")]
+    Unreachable(#[from] NoAnswer),
     /// Another namespace or intake is meant, or `waterclock topics apply` is still to be run.
     #[error("there is no topic {topic}")]
     NoTopic {
@@ -73,7 +68,7 @@ pub enum SubmitError {
 pub struct Submitter {
     outlet: Outlet<Reports>,
     reports: crossbeam_channel::Receiver<Report>,
-    brokers: String,
+    connection: Connection,
 }
 
 type Report = Result<Receipt, KafkaError>;
@@ -81,7 +76,9 @@ type Report = Result<Receipt, KafkaError>;
 /// Hands delivery reports on.
 struct Reports(Sender<Report>);
 
-impl ClientContext for Reports {}
+impl ClientContext for Reports {
+    tokens!();
+}
 
 impl ProducerContext for Reports {
     type DeliveryOpaque = usize;
@@ -121,7 +118,7 @@ impl Submitter {
             .set("linger.ms", "0");
         let producer = ThreadedProducer::from_config_and_context(&config, Reports(sender))
             .map_err(|source| SubmitError::Refused { topic: "Kafka".to_owned(), source })?;
-        Ok(Self { outlet: Outlet::new(producer), reports, brokers: connection.brokers.clone() })
+        Ok(Self { outlet: Outlet::new(producer), reports, connection: connection.clone() })
     }
 
     /// How many partitions each of these topics has; `None` for one that is not there. Creates none.
@@ -129,11 +126,7 @@ impl Submitter {
     /// # Errors
     /// Nobody answered.
     pub fn partitions(&self, topics: &[&str]) -> Result<Vec<Option<i32>>, SubmitError> {
-        // All topics: a producer that asks for one by name makes it, where brokers make topics by themselves.
-        let client = self.outlet.producer().client();
-        let metadata = client
-            .fetch_metadata(None, ANSWER_MAX)
-            .map_err(|source| SubmitError::Unreachable { brokers: self.brokers.clone(), source })?;
+        let metadata = self.connection.metadata(ANSWER_MAX)?;
         let count = |name: &&str| {
             let found = metadata.topics().iter().find(|found| found.name() == *name)?;
             let count = i32::try_from(found.partitions().len()).ok()?;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
+use super::connect::{Quiet, Reader};
 use super::{Connection, raw};
 use crate::engine::{Record, UnixMillis};
 
@@ -23,7 +24,7 @@ pub struct Seen {
 
 /// A `read_committed` consumer of whole topics.
 pub struct Tail {
-    consumer: BaseConsumer,
+    consumer: Reader,
     topics: Vec<String>,
 }
 
@@ -49,7 +50,7 @@ impl Tail {
             .set("allow.auto.create.topics", "false")
             .set("fetch.queue.backoff.ms", "5")
             .set("fetch.wait.max.ms", wait.as_millis().to_string());
-        let consumer: BaseConsumer = config.create()?;
+        let consumer: Reader = config.create_with_context(Quiet)?;
         let mut list = TopicPartitionList::new();
         for topic in &topics {
             for partition in 0..partitions {

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
-use rdkafka::client::DefaultClientContext;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::admin::{AdminOptions, ResourceSpecifier};
+use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::Connection;
+use super::connect::{Admin, Quiet, Reader};
 use crate::engine::Target;
 
 /// How long one question may take.
@@ -46,9 +46,11 @@ impl Lookup {
         let (questions, inbox) = crossbeam_channel::unbounded();
         let mut config = connection.client("waterclock-targets");
         config.set("allow.auto.create.topics", "false");
-        let consumer: BaseConsumer = config.create()?;
-        let admin: AdminClient<DefaultClientContext> =
-            connection.client("waterclock-targets").create()?;
+        let clients = Clients {
+            connection: connection.clone(),
+            consumer: config.create_with_context(Quiet)?,
+            admin: if embedded { None } else { Some(connection.admin("waterclock-targets")?) },
+        };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
@@ -57,9 +59,7 @@ impl Lookup {
         let least = Arc::clone(&record_bytes_least);
         std::thread::Builder::new()
             .name("wc-targets".into())
-            .spawn(move || {
-                answer(&inbox, &consumer, (!embedded).then_some(&admin), &runtime, &least)
-            })
+            .spawn(move || answer(&inbox, &clients, &runtime, &least))
             .map_err(|_| KafkaError::Canceled)?;
         Ok(Self { questions, record_bytes_least })
     }
@@ -76,10 +76,17 @@ impl Lookup {
     }
 }
 
+/// Who is asked.
+struct Clients {
+    connection: Connection,
+    consumer: Reader,
+    /// None for the embedded broker, which has no settings to tell.
+    admin: Option<Admin>,
+}
+
 fn answer(
     inbox: &Receiver<Question>,
-    consumer: &BaseConsumer,
-    admin: Option<&AdminClient<DefaultClientContext>>,
+    clients: &Clients,
     runtime: &tokio::runtime::Runtime,
     least: &AtomicUsize,
 ) {
@@ -99,7 +106,7 @@ fn answer(
             }
         };
         let (topic, reply) = &next.question;
-        match look(consumer, admin, runtime, topic) {
+        match look(clients, runtime, topic) {
             // A broker may not have heard yet of a topic that was made a moment ago.
             Ok(Target::Missing) if next.since.elapsed() < MISSING_AFTER => again.push(next),
             Ok(target) => {
@@ -129,11 +136,12 @@ struct Again {
 }
 
 fn look(
-    consumer: &BaseConsumer,
-    admin: Option<&AdminClient<DefaultClientContext>>,
+    clients: &Clients,
     runtime: &tokio::runtime::Runtime,
     topic: &str,
 ) -> Result<Target, KafkaError> {
+    let Clients { connection, consumer, admin } = clients;
+    connection.token(consumer.client());
     let metadata = consumer.fetch_metadata(Some(topic), ASK)?;
     let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
         return Ok(Target::Missing);
@@ -153,16 +161,16 @@ fn look(
     }
     let record_bytes_max = match admin {
         None => RECORD_BYTES_MAX,
-        Some(admin) => runtime.block_on(record_bytes_max(admin, topic))?,
+        Some(admin) => {
+            connection.token(admin.inner());
+            runtime.block_on(record_bytes_max(admin, topic))?
+        }
     };
     Ok(Target::Found { partitions, record_bytes_max })
 }
 
 /// `max.message.bytes` of a topic; without the right to ask, Kafka's default.
-async fn record_bytes_max(
-    admin: &AdminClient<DefaultClientContext>,
-    topic: &str,
-) -> Result<u64, KafkaError> {
+async fn record_bytes_max(admin: &Admin, topic: &str) -> Result<u64, KafkaError> {
     let options = AdminOptions::new().request_timeout(Some(ASK));
     let resources = [ResourceSpecifier::Topic(topic)];
     let answers = admin.describe_configs(&resources, &options).await?;

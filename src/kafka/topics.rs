@@ -21,7 +21,7 @@ use std::sync::LazyLock;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use serde::Deserialize;
 
-use super::meta;
+use super::{NoAnswer, meta};
 use crate::engine::Millis;
 use crate::engine::ladder::{Ladder, LadderError};
 
@@ -213,6 +213,9 @@ const MIN_INSYNC: &str = "min.insync.replicas";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// Nothing was changed. It says why, if anybody knows.
+    #[error("could not list the topics")]
+    Away(#[from] NoAnswer),
     /// Nothing was changed. Look at brokers, network and permissions.
     #[error("could not {what}")]
     Kafka {
@@ -303,7 +306,8 @@ impl Error {
     pub fn is_away(&self) -> bool {
         matches!(
             self,
-            Self::Kafka { .. }
+            Self::Away(_)
+                | Self::Kafka { .. }
                 | Self::NoLeader { .. }
                 | Self::Meta(
                     meta::Error::Kafka { .. }

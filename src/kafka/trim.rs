@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
-use rdkafka::admin::{AdminClient, AdminOptions};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::admin::AdminOptions;
 use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::Connection;
+use super::connect::Admin;
 
 /// Topic, partition, and the offset before which everything is done.
 type Lows = Vec<(String, i32, i64)>;
@@ -29,15 +29,15 @@ impl Trim {
     /// The client could not be made: the configuration is wrong.
     pub fn start(connection: &Connection) -> Result<Self, KafkaError> {
         let (asks, inbox) = crossbeam_channel::bounded(64);
-        let admin: AdminClient<DefaultClientContext> =
-            connection.client("waterclock-trim").create()?;
+        let admin = connection.admin("waterclock-trim")?;
+        let connection = connection.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
             .map_err(|_| KafkaError::Canceled)?;
         std::thread::Builder::new()
             .name("wc-trim".into())
-            .spawn(move || run(&inbox, &admin, &runtime))
+            .spawn(move || run(&inbox, &connection, &admin, &runtime))
             .map_err(|_| KafkaError::Canceled)?;
         Ok(Self { asks })
     }
@@ -52,7 +52,8 @@ impl Trim {
 
 fn run(
     inbox: &Receiver<Lows>,
-    admin: &AdminClient<DefaultClientContext>,
+    connection: &Connection,
+    admin: &Admin,
     runtime: &tokio::runtime::Runtime,
 ) {
     let options = AdminOptions::new().request_timeout(Some(Duration::from_secs(10)));
@@ -61,6 +62,7 @@ fn run(
         for (topic, partition, low) in &lows {
             let _ = list.add_partition_offset(topic, *partition, At::Offset(*low));
         }
+        connection.token(admin.inner());
         match runtime.block_on(admin.delete_records(&list, &options)) {
             Ok(deleted) => {
                 for element in deleted.elements() {

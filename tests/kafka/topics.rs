@@ -1,6 +1,7 @@
 //! Topics and what is in force, on a real Kafka: made, read back, refused, drained.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rdkafka::admin::{
@@ -35,7 +36,7 @@ impl Corner {
             .expect("set KAFKA_BOOTSTRAP, as `scripts/kafka start` prints it");
         let namespace = format!("{test}-{}", uuid::Uuid::new_v4().simple());
         Self {
-            connection: Connection { brokers, ..Connection::default() },
+            connection: Connection::new(&brokers, BTreeMap::new()),
             names: Names::new(&namespace),
             request: Request {
                 namespace,

@@ -100,8 +100,7 @@ impl Stage {
                 (embedded.connection(), "embedded stand-in broker".to_owned())
             }
             (_, _, Some(scripted)) => {
-                let connection =
-                    Connection { brokers: scripted.brokers.clone(), ..Connection::default() };
+                let connection = Connection::new(&scripted.brokers, BTreeMap::new());
                 let broker = format!("Kafka by scripts/kafka at {}", scripted.brokers);
                 (connection, broker)
             }

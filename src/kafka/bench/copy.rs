@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::consumer::Consumer as _;
 use rdkafka::message::Message as _;
 use rdkafka::producer::Producer as _;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use super::reader::{consumer, is_passing};
 use super::{Error, Watch, Writer};
+use crate::kafka::connect::Reader;
 use crate::kafka::{Connection, raw};
 
 /// The time between two commits. Shorter ones cost, longer ones gain little (core notes 2).
@@ -121,7 +122,7 @@ impl Run {
         producer.begin_transaction().map_err(Error::kafka("begin a transaction"))
     }
 
-    fn commit(&mut self, consumer: &BaseConsumer, from: &str) -> Result<(), Error> {
+    fn commit(&mut self, consumer: &Reader, from: &str) -> Result<(), Error> {
         let mut offsets = TopicPartitionList::with_capacity(self.next.len());
         for (partition, next) in self.next.iter_mut().enumerate() {
             if let Some(next) = next.take() {

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::admin::AdminOptions;
 
 use crate::kafka::Connection;
 use crate::kafka::topics::{self, Kind, Names, TopicSpec};
@@ -49,8 +48,7 @@ pub fn delete(
         let what = what.to_owned();
         move |source| topics::Error::Kafka { what, source }
     };
-    let admin: AdminClient<DefaultClientContext> =
-        connection.client("waterclock-bench").create().map_err(failed("make an admin client"))?;
+    let admin = connection.admin("waterclock-bench").map_err(failed("make an admin client"))?;
     let metadata =
         admin.inner().fetch_metadata(None, ANSWER_MAX).map_err(failed("list the topics"))?;
     let ours: Vec<String> = metadata

@@ -3,13 +3,14 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::consumer::Consumer as _;
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use super::writer::DUE;
 use super::{Error, SEQUENCE, Watch};
 use crate::engine::UnixMillis;
+use crate::kafka::connect::{Quiet, Reader};
 use crate::kafka::{Connection, raw};
 
 /// One poll's wait.
@@ -36,8 +37,8 @@ pub(super) fn consumer(
     group: &str,
     topic: &str,
     partitions: u16,
-) -> Result<BaseConsumer, Error> {
-    let consumer: BaseConsumer = connection
+) -> Result<Reader, Error> {
+    let consumer: Reader = connection
         .client("waterclock-bench")
         .set("group.id", group)
         .set("enable.auto.commit", "false")
@@ -46,8 +47,9 @@ pub(super) fn consumer(
         .set("auto.offset.reset", "earliest")
         .set("fetch.queue.backoff.ms", "5")
         .set("fetch.wait.max.ms", "100")
-        .create()
+        .create_with_context(Quiet)
         .map_err(Error::kafka("make a consumer"))?;
+    connection.token(consumer.client());
     // Connected before anything is measured.
     consumer
         .fetch_metadata(Some(topic), Duration::from_secs(20))

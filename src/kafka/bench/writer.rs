@@ -13,6 +13,7 @@ use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext, Threaded
 use super::{Error, Watch};
 use crate::engine::{Record, UnixMillis, header, murmur2};
 use crate::kafka::Connection;
+use crate::kafka::oauth::tokens;
 use crate::kafka::raw::Outlet;
 
 /// The header with the number of a record, 8 bytes.
@@ -97,7 +98,9 @@ impl Refusals {
 
 struct Reports(Arc<Refusals>);
 
-impl ClientContext for Reports {}
+impl ClientContext for Reports {
+    tokens!();
+}
 
 impl ProducerContext for Reports {
     type DeliveryOpaque = usize;

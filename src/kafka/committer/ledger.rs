@@ -15,6 +15,7 @@ use super::{Order, Report, Shared};
 use crate::engine::header::Code;
 use crate::engine::{Batch, BatchId, Commit, Edit, Millis, To};
 use crate::kafka::BrokerClock;
+use crate::kafka::oauth::tokens;
 use crate::telemetry::LaneFigures;
 
 /// What the delivery reports say: how much of each batch is still on its way.
@@ -58,6 +59,8 @@ pub(super) struct Done {
 }
 
 impl ClientContext for Context {
+    tokens!();
+
     fn error(&self, error: KafkaError, reason: &str) {
         let code = error.rdkafka_error_code();
         if matches!(

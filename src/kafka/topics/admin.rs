@@ -9,15 +9,14 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use rdkafka::admin::{
-    AdminClient, AdminOptions, NewTopic, OwnedResourceSpecifier, ResourceSpecifier,
-    TopicReplication,
+    AdminOptions, NewTopic, OwnedResourceSpecifier, ResourceSpecifier, TopicReplication,
 };
-use rdkafka::client::DefaultClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::MetadataTopic;
 
 use super::{Error, Found, FoundTopic, Names, TopicSpec};
 use crate::kafka::Connection;
+use crate::kafka::connect::Admin;
 
 /// Longest wait for one answer.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(20);
@@ -26,15 +25,13 @@ const LEADERS_MAX: Duration = Duration::from_secs(60);
 /// Between two looks at the metadata.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-type Admin = AdminClient<DefaultClientContext>;
-
 pub(super) fn failed(what: impl Into<String>) -> impl FnOnce(KafkaError) -> Error {
     let what = what.into();
     move |source| Error::Kafka { what, source }
 }
 
 fn admin(connection: &Connection) -> Result<Admin, Error> {
-    connection.client("waterclock-topics").create().map_err(failed("make an admin client"))
+    connection.admin("waterclock-topics").map_err(failed("make an admin client"))
 }
 
 fn options() -> AdminOptions {
@@ -46,10 +43,8 @@ fn options() -> AdminOptions {
 /// # Errors
 /// The brokers did not answer, or do not let us look; nothing was changed.
 pub fn inspect(connection: &Connection, names: &Names) -> Result<Found, Error> {
+    let metadata = connection.metadata(ANSWER_MAX)?;
     let admin = admin(connection)?;
-    let what = || format!("list the topics of {}", connection.brokers);
-    // All topics: to ask for one by its name can create it.
-    let metadata = admin.inner().fetch_metadata(None, ANSWER_MAX).map_err(failed(what()))?;
     let prefix = format!("{}.", names.namespace);
     let mut topics: BTreeMap<String, FoundTopic> = metadata
         .topics()

@@ -252,7 +252,9 @@ fn nothing_pending(
             .set("allow.auto.create.topics", "false")
             .set("fetch.wait.max.ms", "50")
             .set("enable.partition.eof", "true");
-        config.create_with_context(Quiet).map_err(failed())
+        let reader: Reader = config.create_with_context(Quiet).map_err(failed())?;
+        connection.token(reader.client());
+        Ok(reader)
     };
     let (reader, appended) = (reader("read_committed")?, reader("read_uncommitted")?);
     let mut partitions = TopicPartitionList::new();

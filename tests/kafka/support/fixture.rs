@@ -1,5 +1,6 @@
 //! One test's corner of a shared broker.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -42,8 +43,7 @@ impl Fixture {
             horizon: Millis(2_000),
         };
         change(&mut request);
-        let connection =
-            Connection { brokers: variable("KAFKA_BOOTSTRAP"), ..Connection::default() };
+        let connection = Connection::new(&variable("KAFKA_BOOTSTRAP"), BTreeMap::new());
         let fixture = Self {
             names: Names::new(&namespace),
             connection,

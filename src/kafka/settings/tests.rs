@@ -1,0 +1,163 @@
+use std::fmt::Write as _;
+
+use super::*;
+
+fn given(settings: &[(&str, &str)]) -> Given {
+    let own =
+        |(name, value): &(&str, &str)| ((*name).to_owned(), Secret::from((*value).to_owned()));
+    settings.iter().map(own).collect()
+}
+
+#[test]
+fn what_is_wrong_is_found_before_anything_connects() {
+    #[rustfmt::skip]
+    let cases = [
+        // why                        settings                                      name, got, want
+        ("no such name",              &[("sasl.pasword", "x")][..],                  ["sasl.pasword", "an unknown setting", "CONFIGURATION.md"]),
+        ("not one of its words",      &[("security.protocol", "tls")],               ["security.protocol", "\"tls\"", "Invalid value"]),
+        ("below its range",           &[("metadata.max.age.ms", "0")],               ["metadata.max.age.ms", "\"0\"", "outside allowed range"]),
+        ("no number",                 &[("broker.address.ttl", "long")],             ["broker.address.ttl", "\"long\"", "Invalid value"]),
+        ("a callback",                &[("log_cb", "x")],                            ["log_cb", "\"x\"", "must be set through"]),
+        ("ours",                      &[("acks", "1")],                              ["acks", "waterclock decides", "use the key delivery"]),
+        ("ours, by its other name",   &[("metadata.broker.list", "a:1")],            ["metadata.broker.list", "waterclock decides", "use the key brokers"]),
+        ("ours, without a key",       &[("isolation.level", "read_uncommitted")],    ["isolation.level", "waterclock decides", "aborted transaction"]),
+        ("no such file",              &[("security.protocol", "ssl"), ("ssl.ca.location", "/nowhere.pem")], ["", "these settings", "/nowhere.pem"]),
+        ("no user",                   &[("security.protocol", "sasl_plaintext"), ("sasl.mechanism", "PLAIN")], ["", "these settings", "sasl.username"]),
+        ("not built in",              &[("security.protocol", "sasl_plaintext"), ("sasl.mechanism", "GSSAPI")], ["", "these settings", "GSSAPI"]),
+        ("a token for nobody",        &[("sasl.oauthbearer.scope", "a")],            ["sasl.oauthbearer.scope", "a setting for tokens", "OAUTHBEARER"]),
+    ];
+    for (why, settings, [name, got, want]) in cases {
+        let faults = check(&given(settings));
+        assert_eq!(faults.len(), 1, "{why}: {faults:?}");
+        let fault = &faults[0];
+        assert_eq!(fault.name, name, "{why}");
+        assert!(fault.got.contains(got), "{why}: got {}", fault.got);
+        assert!(fault.want.contains(want), "{why}: want {}", fault.want);
+    }
+}
+
+#[test]
+fn what_librdkafka_takes_is_taken() {
+    let cases = [
+        &[][..],
+        &[("security.protocol", "SSL"), ("ssl.endpoint.identification.algorithm", "none")],
+        &[
+            ("security.protocol", "SASL_SSL"),
+            ("sasl.mechanism", "SCRAM-SHA-512"),
+            ("sasl.username", "a"),
+            ("sasl.password", "b"),
+        ],
+        &[
+            ("security.protocol", "SASL_PLAINTEXT"),
+            ("sasl.mechanisms", "OAUTHBEARER"),
+            ("enable.sasl.oauthbearer.unsecure.jwt", "true"),
+            ("sasl.oauthbearer.config", "principal=a"),
+        ],
+        &[("compression.type", "zstd"), ("client.rack", "one"), ("debug", "security")],
+    ];
+    for settings in cases {
+        assert_eq!(check(&given(settings)), [], "{settings:?}");
+    }
+}
+
+#[test]
+fn every_wrong_setting_is_told_and_no_secret_is() {
+    let settings = given(&[
+        ("acks", "1"),
+        ("nothing", "xyzzy"),
+        ("sasl.password.location", "xyzzy"),
+        ("sasl.oauthbearer.client.secret", "xyzzy"),
+        ("enable.ssl.certificate.verification", "perhaps"),
+    ]);
+    let faults = check(&settings);
+    let names: Vec<_> = faults.iter().map(|fault| fault.name.as_str()).collect();
+    let wrong =
+        ["acks", "enable.ssl.certificate.verification", "nothing", "sasl.password.location"];
+    assert_eq!(names, wrong);
+    assert!(!format!("{faults:?}{settings:?}").contains("xyzzy"), "{faults:?}");
+}
+
+/// librdkafka's other names for what is set in this room, which a person might use instead.
+#[test]
+fn whatever_this_room_sets_no_person_may() {
+    let mut files =
+        vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src/kafka"))];
+    let mut count = 0;
+    while let Some(path) = files.pop() {
+        if path.is_dir() {
+            files.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        if path.ends_with("settings.rs") || path.ends_with("tests.rs") {
+            continue;
+        }
+        let source = std::fs::read_to_string(&path).unwrap();
+        for set in source.split(".set(\"").skip(1) {
+            let name = set.split('"').next().unwrap();
+            let ours = why_protected(name).is_some() || Source::takes(name);
+            assert!(ours, "{name} is set in {} and is not protected", path.display());
+            count += 1;
+        }
+    }
+    assert!(count > 50, "{count} settings were found");
+}
+
+/// A client that is made around [`Connection`](crate::kafka::Connection), or whose context gives no tokens, works
+/// until somebody turns SASL on.
+#[test]
+fn every_client_can_be_given_tokens() {
+    let mut files =
+        vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src/kafka"))];
+    while let Some(path) = files.pop() {
+        if path.is_dir() {
+            files.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        let source = std::fs::read_to_string(&path).unwrap();
+        let code = source.split("#[cfg(test)]").next().unwrap();
+        let (contexts, given) =
+            (code.matches("ClientContext for ").count(), code.matches("    tokens!();").count());
+        assert_eq!(contexts, given, "contexts and tokens!() in {}", path.display());
+        if path.ends_with("settings.rs") || path.ends_with("tests.rs") {
+            continue;
+        }
+        for without in
+            ["ClientConfig::new()", ".create()", "DefaultClientContext", "DefaultConsumerContext"]
+        {
+            assert!(!code.contains(without), "{without} in {}", path.display());
+        }
+    }
+}
+
+#[test]
+fn a_protected_name_is_one_of_librdkafka_and_stands_in_one_row() {
+    let mut seen = std::collections::BTreeSet::new();
+    for name in PROTECTED.iter().flat_map(|row| row.names) {
+        assert!(seen.insert(name), "{name} twice");
+        let error = ClientConfig::new().set(*name, "1").create_native_config().map(drop);
+        let text = error.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(!text.contains("No such configuration"), "{name}: {text}");
+    }
+}
+
+/// The document's table is made here; `UPDATE_DOCS=1 cargo test --lib documented` writes it.
+#[test]
+fn the_documented_table_of_protected_settings_is_made_from_the_code() {
+    let mut table = String::from("| settings | instead | because |\n|---|---|---|\n");
+    for Protected { names, instead, reason } in &PROTECTED {
+        let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+        let instead = instead.map(|key| format!("`{key}`")).unwrap_or_default();
+        let row = format!("| {} | {instead} | {reason} |", names.join(", "));
+        writeln!(table, "{}", row.replace("  ", " ")).unwrap();
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
+    let text = std::fs::read_to_string(path).expect("docs/configuration.md");
+    let (begin, end) = ("<!-- protected: begin -->\n", "<!-- protected: end -->");
+    let from = text.find(begin).expect("a begin mark") + begin.len();
+    let to = text.find(end).expect("an end mark");
+    if std::env::vars_os().any(|(name, _)| name == "UPDATE_DOCS") {
+        std::fs::write(path, format!("{}{table}{}", &text[..from], &text[to..])).unwrap();
+        return;
+    }
+    assert_eq!(&text[from..to], table, "run UPDATE_DOCS=1 cargo test --lib documented");
+}
