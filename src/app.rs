@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::api;
@@ -62,6 +62,20 @@ pub enum Error {
 /// # Errors
 /// See [`Error`]; what was started has been stopped again.
 pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
+    let (_, never) = mpsc::channel(1);
+    run_reloading(config, never, stop).await
+}
+
+/// The same for a caller whose configuration may change meanwhile: of each one that `reloads` gives, the allow-lists
+/// hold from then on. What else is different is told in the log, and needs a restart.
+///
+/// # Errors
+/// See [`Error`]; what was started has been stopped again.
+pub async fn run_reloading(
+    config: Config,
+    reloads: mpsc::Receiver<Config>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Error> {
     let figures = telemetry::install()
         .inspect_err(|error| tracing::warn!(%error, "this process shows no metrics of ours"))
         .ok();
@@ -81,7 +95,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     let serving = tokio::spawn(api::serve(listener, status, closed(&stopping)));
     let tidying = tokio::spawn(tidy(figures, closed(&stopping)));
 
-    let ended = lanes(config, &health, stop).await;
+    let ended = lanes(config, reloads, &health, stop).await;
 
     // Health stays visible while the lanes drain.
     drop(stopping);
@@ -92,6 +106,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
 /// Starts the lane threads, and waits until they have ended: told to by `stop`, or by themselves.
 async fn lanes(
     config: Config,
+    mut reloads: mpsc::Receiver<Config>,
     health: &Health,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
@@ -99,6 +114,7 @@ async fn lanes(
     let (threads, drain) = (config.threads, Duration::from_millis(config.drain.0) + LEAVE_MAX);
     let stopping = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stopping);
+    let mut now = config.clone();
     let mut starting = spawn_blocking(move || lanes::start(&config, &told));
     let started = tokio::select! {
         started = &mut starting => started,
@@ -119,13 +135,33 @@ async fn lanes(
     let processor = Arc::new(processor);
     health.started(Arc::clone(&processor));
     let mut running = watch_threads(Arc::clone(&processor), instance, threads);
-    tokio::select! {
-        ended = &mut running => return ended.unwrap_or(Err(Error::Died)),
-        () = &mut stop => {}
+    loop {
+        tokio::select! {
+            ended = &mut running => return ended.unwrap_or(Err(Error::Died)),
+            () = &mut stop => break,
+            Some(new) = reloads.recv() => now = reload(&now, &new, &processor),
+        }
     }
     tracing::info!("stopping");
     processor.stop();
     drained(drain, running).await
+}
+
+/// Puts in force what of a new configuration can be without a restart; gives back what is in force then.
+fn reload(now: &Config, new: &Config, processor: &Processor) -> Config {
+    let (reloaded, restart) = now.reloaded(new);
+    match reloaded.allow_of_all() {
+        Ok(allow) => processor.allow(allow),
+        Err(error) => {
+            tracing::error!(%error, "the new allow-lists cannot be used; the old ones hold");
+            return now.clone();
+        }
+    }
+    tracing::info!("configuration read again; its allow-lists are in force");
+    if !restart.is_empty() {
+        tracing::warn!(keys = restart.join(", "), "changed, and in force only after a restart");
+    }
+    reloaded
 }
 
 /// Waits for every lane thread's end; the first that cannot go on stops the others.

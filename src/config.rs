@@ -322,6 +322,54 @@ impl Config {
         }
     }
 
+    /// Where records of each intake may go, in the order of the engine's intakes: the main one first.
+    ///
+    /// # Errors
+    /// As [`allow`](Self::allow).
+    pub fn allow_of_all(&self) -> Result<Vec<Allow>, BadPattern> {
+        std::iter::once(MAIN_INTAKE)
+            .chain(self.further_intakes())
+            .map(|name| self.allow(name))
+            .collect()
+    }
+
+    /// This configuration with the allow-lists of another one, for a process that goes on; and the keys in which the
+    /// other differs besides, which hold only after a restart.
+    #[must_use]
+    pub fn reloaded(&self, other: &Self) -> (Self, Vec<&'static str>) {
+        let mut new = Self { allow: other.allow.clone(), ..self.clone() };
+        for (name, intake) in &mut new.intakes {
+            intake.allow = other.intakes.get(name).and_then(|other| other.allow.clone());
+        }
+        // What is still different is not an allow-list, or one of an intake that this process does not read.
+        #[rustfmt::skip]
+        let differs = [
+            ("brokers",             new.brokers             != other.brokers),
+            ("namespace",           new.namespace           != other.namespace),
+            ("data-dir",            new.data_dir            != other.data_dir),
+            ("instance",            new.instance            != other.instance),
+            ("http",                new.http                != other.http),
+            ("threads",             new.threads             != other.threads),
+            ("delivery",            new.delivery            != other.delivery),
+            ("max-delay",           new.max_delay           != other.max_delay),
+            ("horizon",             new.horizon             != other.horizon),
+            ("lead",                new.lead                != other.lead),
+            ("hop-linger",          new.hop_linger          != other.hop_linger),
+            ("memory",              new.memory              != other.memory),
+            ("ladder",              new.ladder              != other.ladder),
+            ("lanes",               new.lanes               != other.lanes),
+            ("intakes",             new.intakes             != other.intakes),
+            ("kafka",               new.kafka               != other.kafka),
+            ("session-timeout",     new.session_timeout     != other.session_timeout),
+            ("transaction-timeout", new.transaction_timeout != other.transaction_timeout),
+            ("commit-interval",     new.commit_interval     != other.commit_interval),
+            ("log",                 new.log                 != other.log),
+            ("drain",               new.drain               != other.drain),
+        ];
+        let restart = differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key);
+        (new, restart.collect())
+    }
+
     /// What is set for an intake, by its name in the configuration; nothing where nothing is.
     #[must_use]
     pub fn intake(&self, name: &str) -> IntakeConfig {

@@ -26,7 +26,7 @@ pub use exit::Exit;
 pub use failure::{Failure, Outcome};
 
 use crate::app::lanes;
-use crate::config::{Config, LogConfig, LogLevel, Overrides};
+use crate::config::{Config, ConfigErrors, LogConfig, LogLevel, Overrides};
 use crate::kafka::Connection;
 use crate::telemetry;
 
@@ -105,9 +105,13 @@ impl Global {
     /// # Errors
     /// Everything that is wrong; [`main`] prints it.
     pub fn load(&self, flags: Overrides) -> Result<Config, Failure> {
+        self.read(flags).map_err(Failure::configuration)
+    }
+
+    fn read(&self, flags: Overrides) -> Result<Config, ConfigErrors> {
         let (brokers, namespace) = (self.brokers.clone(), self.namespace.clone());
         let flags = Overrides { brokers, namespace, ..flags };
-        Config::load(self.config.as_deref(), flags).map_err(Failure::configuration)
+        Config::load(self.config.as_deref(), flags)
     }
 
     /// How a short command reaches Kafka; with `-v` it logs what the client does. To be called once.

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
 
 use super::{Exit, Failure, Global, Outcome};
 use crate::app;
-use crate::config::{Config, LogLevel, Overrides};
+use crate::config::{Config, ConfigErrors, LogLevel, Overrides};
 use crate::telemetry;
 
 /// Threads for HTTP and for what else may wait; records are the lane threads' matter.
@@ -44,12 +45,13 @@ impl Run {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let Self { data_dir, http, allow, threads, delivery } = self;
         let flags = Overrides { data_dir, http, allow, threads, delivery, ..Overrides::default() };
-        let mut config = global.load(flags)?;
-        config.log.level = config.log.level.max(match global.verbose {
+        let mut config = global.load(flags.clone())?;
+        let verbose = match global.verbose {
             0 => LogLevel::Error,
             1 => LogLevel::Debug,
             _ => LogLevel::Trace,
-        });
+        };
+        config.log.level = config.log.level.max(verbose);
         // Refused only when somebody in this process logs already.
         let _ = telemetry::init_log(&config.log);
         let unstarted = |error| Failure::new(Exit::Internal, Unstarted(error));
@@ -58,13 +60,18 @@ impl Run {
             .enable_all()
             .build()
             .map_err(unstarted)?;
-        let ended = runtime.block_on(serve(config));
+        let again = || {
+            let mut config = global.read(flags.clone())?;
+            config.log.level = config.log.level.max(verbose);
+            Ok(config)
+        };
+        let ended = runtime.block_on(serve(config, again));
         runtime.shutdown_timeout(RUNTIME_STOP_MAX);
         ended
     }
 }
 
-async fn serve(config: Config) -> Outcome {
+async fn serve(config: Config, again: impl Fn() -> Result<Config, ConfigErrors>) -> Outcome {
     let listen = |kind| signal(kind).map_err(|e| Failure::new(Exit::Internal, Unstarted(e)));
     let (mut terminate, mut interrupt) =
         (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
@@ -77,7 +84,29 @@ async fn serve(config: Config) -> Outcome {
             std::process::exit(128 + first);
         });
     };
-    match app::run(config, stop).await {
+    let mut hangup = listen(SignalKind::hangup())?;
+    let (reload, reloads) = mpsc::channel(1);
+    // Read at a signal and not whenever the file changes: it may be half written then.
+    let reloading = async {
+        while hangup.recv().await.is_some() {
+            match again() {
+                Ok(config) => {
+                    let _ = reload.send(config).await;
+                }
+                Err(ConfigErrors(all)) => {
+                    for invalid in all {
+                        tracing::error!(%invalid, "configuration not read again; nothing changes");
+                    }
+                }
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    let ended = tokio::select! {
+        ended = app::run_reloading(config, reloads, stop) => ended,
+        () = reloading => Ok(()),
+    };
+    match ended {
         Ok(()) => Ok(Exit::Ok),
         Err(error) => Err(Failure::new(Exit::from(&error), error)),
     }

@@ -265,6 +265,114 @@ fn a_file_that_cannot_be_read_is_one_error_among_the_others() {
     }
 }
 
+/// Writes a file that not everybody may read, or that they may.
+fn secret(directory: &tempfile::TempDir, name: &str, text: &str, mode: u32) -> String {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = directory.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    path.display().to_string()
+}
+
+/// librdkafka's settings as text.
+fn of_kafka(config: &Config) -> Vec<(&str, &str)> {
+    let given = config.kafka.given().iter();
+    given.map(|(name, value)| (name.as_str(), value.expose())).collect()
+}
+
+#[test]
+fn a_setting_of_kafka_is_the_same_however_it_is_written() {
+    let want =
+        [("client.rack", "a"), ("metadata.max.age.ms", "60000"), ("security.protocol", "SSL")];
+    let cases = [
+        "[kafka]\n\"client.rack\" = \"a\"\n\"metadata.max.age.ms\" = 60000\n\"security.protocol\" = \"SSL\"",
+        "[kafka]\nclient.rack = \"a\"\nmetadata.max.age.ms = 60000\nsecurity.protocol = \"SSL\"",
+        "[kafka.client]\nrack = \"a\"\n[kafka.metadata]\nmax = { age.ms = \"60000\" }\n[kafka]\n\"security\" = { protocol = \"SSL\" }",
+    ];
+    for text in cases {
+        assert_eq!(of_kafka(&file(text).expect(text)), want, "{text}");
+    }
+    let variables = [
+        ("WATERCLOCK_KAFKA__CLIENT_RACK", "a"),
+        ("WATERCLOCK_KAFKA__METADATA_MAX_AGE_MS", "60000"),
+        ("WATERCLOCK_KAFKA__SECURITY_PROTOCOL", "SSL"),
+    ];
+    let below = "[kafka]\nsecurity.protocol = \"SASL_SSL\"";
+    let config = load(below, &variables, Overrides::default()).1.unwrap();
+    assert_eq!(of_kafka(&config), want, "the environment wins over the file");
+}
+
+#[test]
+fn a_secret_comes_from_a_file_or_from_the_environment_and_is_not_printed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = secret(&directory, "password", "xyzzy\n", 0o400);
+    let name = "WATERCLOCK_KAFKA__SASL_PASSWORD";
+    let from_file = load("", &[(&format!("{name}_FILE"), &path)], Overrides::default()).1.unwrap();
+    assert_eq!(of_kafka(&from_file), [("sasl.password", "xyzzy")]);
+    let text = format!("[kafka]\nsasl.password.file = {path:?}");
+    assert_eq!(file(&text).unwrap().kafka, from_file.kafka);
+    let given = load(&text, &[(name, "plugh")], Overrides::default()).1.unwrap();
+    assert_eq!(of_kafka(&given), [("sasl.password", "plugh")], "a later layer wins");
+    assert!(!format!("{from_file:?}").contains("xyzzy"));
+}
+
+#[test]
+fn a_setting_of_kafka_that_is_wrong_is_named_as_it_was_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = secret(&directory, "open", "xyzzy", 0o644);
+    let empty = secret(&directory, "empty", "\n", 0o400);
+    let file_of = |path: &str| format!("[kafka]\nsasl.password.file = {path:?}");
+    let nested = |name: &str| format!("WATERCLOCK_KAFKA__{name}");
+    #[rustfmt::skip]
+    let cases = [
+        // why                          file                                          variable, value                        key, got, want
+        ("unknown",                     "[kafka]\nsecurity.protocl = \"SSL\"".into(),  None,                                ["kafka.security.protocl", "unknown", "CONFIGURATION"]),
+        ("no such value",               "[kafka.security]\nprotocol = \"TLS\"".into(), None,                                ["kafka.security.protocol", "\"TLS\"", "Invalid value"]),
+        ("a list",                      "[kafka]\nclient.rack = [1]".into(),            None,                                ["kafka.client.rack", "sequence", "text, a number"]),
+        ("ours",                        "[kafka]\n\"group.id\" = \"x\"".into(),        None,                                ["kafka.group.id", "decides", "use the key namespace"]),
+        ("ours, in the environment",    String::new(),                                  Some((nested("ENABLE_IDEMPOTENCE"), "false".to_owned())), ["WATERCLOCK_KAFKA__ENABLE_IDEMPOTENCE", "decides", "lost, doubled"]),
+        ("written twice",               "[kafka]\n\"client.rack\" = \"a\"\nclient.rack = \"b\"".into(), None,          ["kafka.client.rack", "another", "one way"]),
+        ("no such file",                file_of("/nowhere/at"),                         None,                                ["kafka.sasl.password.file", "cannot be read", "not everybody"]),
+        ("empty",                       file_of(&empty),                                None,                                ["kafka.sasl.password.file", "is empty", "not everybody"]),
+        ("readable by all",             file_of(&open),                                 None,                                ["kafka.sasl.password.file", "mode 644", "not everybody"]),
+        ("no such file either",         String::new(),                                  Some((nested("SASL_PASSWORD_FILE"), open.clone())), ["WATERCLOCK_KAFKA__SASL_PASSWORD_FILE", "mode 644", "not everybody"]),
+        ("readable by all, too",        "[kafka]\nsasl.password = \"xyzzy\"".into(),   None,                                ["kafka.sasl.password", "mode 644", "sasl.password.file"]),
+        ("none of it together",         "[kafka]\nsecurity.protocol = \"SASL_SSL\"".into(), None,                          ["kafka", "these settings", "GSSAPI"]),
+    ];
+    for (why, text, variable, [key, got, want]) in cases {
+        let path = secret(&directory, "waterclock.toml", &text, 0o644);
+        let variables = variable.into_iter().map(|(k, v)| (OsString::from(k), OsString::from(v)));
+        let errors = Config::load_from(Some(path.as_ref()), variables, Overrides::default());
+        let errors = errors.expect_err(why).0;
+        assert_eq!(errors.len(), 1, "{why}: {errors:?}");
+        let Invalid { key: k, value, want: w, .. } = &errors[0];
+        assert_eq!(k, key, "{why}");
+        assert!(value.contains(got) && w.contains(want), "{why}: got {value}, want {w}");
+        assert!(!format!("{errors:?}").contains("xyzzy"), "{why}: {errors:?}");
+    }
+    let both =
+        [("WATERCLOCK_KAFKA__SASL_PASSWORD", "a"), ("WATERCLOCK_KAFKA__SASL_PASSWORD_FILE", "b")];
+    let errors = load("", &both, Overrides::default()).1.unwrap_err().0;
+    assert_eq!((errors.len(), errors[0].key.as_str()), (1, both[1].0), "{errors:?}");
+}
+
+#[test]
+fn a_configuration_that_is_read_again_brings_its_allow_lists_and_nothing_else() {
+    let text = "allow = [\"a.*\"]\nthreads = 2\n[intakes.default]\nallow = [\"ab\"]\n[intakes.x]\ndelay = \"1s\"\n";
+    let now = file(text).unwrap();
+    let other = file("allow = [\"b.*\"]\nthreads = 3\n[intakes.x]\nallow = [\"bc\"]\ndelay = \"2s\"\n[log]\nlevel = \"warn\"").unwrap();
+    let (new, restart) = now.reloaded(&other);
+    assert_eq!(restart, ["threads", "intakes", "log"]);
+    assert_eq!((new.threads, new.intake("x").delay), (2, Some(Millis(1_000))));
+    let permits =
+        |config: &Config, intake, target| config.allow(intake).unwrap().permits(target).is_ok();
+    let seen = [(MAIN_INTAKE, "ab"), (MAIN_INTAKE, "bb"), ("x", "bc"), ("x", "bb")]
+        .map(|(intake, target)| permits(&new, intake, target));
+    assert_eq!(seen, [false, true, true, false]);
+    assert_eq!(new.allow_of_all().unwrap().len(), 2);
+    assert_eq!(new.reloaded(&new), (new.clone(), vec![]));
+}
+
 #[test]
 fn lead_and_linger_that_are_not_set_follow_the_horizon() {
     let config = file("horizon = \"1s\"").unwrap();

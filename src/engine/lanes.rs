@@ -146,6 +146,12 @@ impl Engine {
                 self.close(now, out);
             }
             Input::Target(name, target) => self.target(now, &name, target),
+            Input::Policies(setup) => {
+                self.setup = setup;
+                for known in self.targets.values_mut() {
+                    known.allowed = 0;
+                }
+            }
             Input::Assigned(starts) => self.assigned(starts, out),
             Input::Revoked => self.reset(),
             Input::Drain => {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::header::Code;
+use super::setup::Setup;
 use super::state::Sealed;
 use super::{BatchId, Offset, Record, Source, TopicId, UnixMillis, header};
 
@@ -29,6 +30,8 @@ pub enum Input {
     Target(Arc<str>, Target),
     /// A batch is done: every record of it acknowledged, and in `exactly_once` its transaction committed.
     Committed(BatchId),
+    /// The same setup with other allow-lists, which hold from now on: for what comes in, and for what fires.
+    Policies(Arc<Setup>),
     /// Nothing new, but time has passed.
     Tick,
     /// The process is to stop: read no more, finish what is due and what is collected.

@@ -8,7 +8,7 @@ use super::state::{StateKey, intake_tag};
 use super::{Millis, TopicId};
 
 /// One intake topic and what holds for records that came in by it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Intake {
     /// Its name below `<ns>.intake.`; empty for the main intake.
     pub name: Arc<str>,
@@ -37,7 +37,7 @@ impl Intake {
 }
 
 /// Every topic that belongs to lanes, by [`TopicId`]: intakes first, then tiers, shortest hold first.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Topics {
     /// The namespace, which is the prefix of every name.
     pub namespace: Arc<str>,
@@ -167,7 +167,7 @@ impl Default for Limits {
 }
 
 /// All that an [`Engine`](super::Engine) is given at its start.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Setup {
     /// Partitions of every lane topic.
     pub lanes: u16,
@@ -177,4 +177,16 @@ pub struct Setup {
     pub key: StateKey,
     /// Bounds and waits.
     pub limits: Limits,
+}
+
+impl Setup {
+    /// The same, but for where records of each intake may go: one for each of [`Topics::intakes`], in their order.
+    #[must_use]
+    pub fn with_allow(&self, allow: impl IntoIterator<Item = Allow>) -> Self {
+        let mut setup = self.clone();
+        for (intake, allow) in setup.topics.intakes.iter_mut().zip(allow) {
+            intake.allow = allow;
+        }
+        setup
+    }
 }

@@ -309,7 +309,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Remembers that the policy of this intake allows the target. The policies do not change while an engine lives.
+    /// Remembers that the policy of this intake allows the target. Void once the policies change.
     pub(super) fn allow(&mut self, intake: u16) {
         self.allowed |= 1_u64.checked_shl(u32::from(intake)).unwrap_or(0);
     }

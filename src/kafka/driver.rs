@@ -22,6 +22,7 @@ use super::targets::Lookup;
 use super::trim::Trim;
 use super::{BrokerClock, Connection};
 use crate::engine::Setup;
+use crate::engine::allow::Allow;
 use crate::telemetry::LaneFigures;
 
 use session::Session;
@@ -149,9 +150,47 @@ impl Error {
     }
 }
 
+/// The setup with the allow-lists that are in force, for every lane thread to look at.
+#[derive(Debug)]
+pub struct Policies {
+    setup: Mutex<Arc<Setup>>,
+    /// How often it was changed.
+    changes: AtomicU64,
+}
+
+impl Policies {
+    pub(super) fn new(setup: Arc<Setup>) -> Self {
+        Self { setup: Mutex::new(setup), changes: AtomicU64::new(0) }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Arc<Setup>> {
+        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts other allow-lists in force; each thread sees them at its next turn.
+    pub(super) fn allow(&self, allow: impl IntoIterator<Item = Allow>) {
+        let mut setup = self.lock();
+        *setup = Arc::new(setup.with_allow(allow));
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// What is in force, and which change made it so.
+    fn now(&self) -> (u64, Arc<Setup>) {
+        let setup = self.lock();
+        (self.changes.load(Ordering::Acquire), Arc::clone(&setup))
+    }
+
+    /// The same if there was a change since; no lock otherwise.
+    fn since(&self, change: u64) -> Option<(u64, Arc<Setup>)> {
+        (self.changes.load(Ordering::Acquire) != change).then(|| self.now())
+    }
+}
+
 /// What lane threads share.
 #[derive(Clone, Debug)]
 pub struct Shared {
+    /// Where records may go.
+    pub policies: Arc<Policies>,
     /// The brokers' time.
     pub clock: Arc<BrokerClock>,
     /// Finds out about targets.

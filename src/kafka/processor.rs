@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use rdkafka::error::KafkaError;
 
-use super::driver::{self, Plan, Shared, Status};
+use super::driver::{self, Plan, Policies, Shared, Status};
 use super::{BrokerClock, Connection, Delivery, Lookup, Probe, Trim};
 use crate::engine::Setup;
+use crate::engine::allow::Allow;
 use crate::telemetry::LaneFigures;
 
 /// What a processor is made from.
@@ -47,6 +48,7 @@ pub struct Processor {
     statuses: Vec<Arc<Status>>,
     ended: Receiver<Result<(), driver::Error>>,
     clock: Arc<BrokerClock>,
+    policies: Arc<Policies>,
     _probe: Option<Probe>,
 }
 
@@ -65,7 +67,9 @@ impl Processor {
             Some(Probe::start(connection, meta, Arc::clone(&clock))?)
         };
         let stop = Arc::new(AtomicBool::new(false));
+        let policies = Arc::new(Policies::new(Arc::clone(&settings.setup)));
         let shared = Shared {
+            policies: Arc::clone(&policies),
             clock: Arc::clone(&clock),
             lookup: Lookup::start(connection, *embedded)?,
             trim: if *embedded { None } else { Some(Trim::start(connection)?) },
@@ -115,7 +119,7 @@ impl Processor {
                 })
                 .map_err(|_| KafkaError::Canceled)?;
         }
-        Ok(Self { stop, statuses, ended, clock, _probe: probe })
+        Ok(Self { stop, statuses, ended, clock, policies, _probe: probe })
     }
 
     /// What each thread is doing.
@@ -128,6 +132,11 @@ impl Processor {
     #[must_use]
     pub fn has_time(&self) -> bool {
         self.clock.now(Instant::now()).is_some()
+    }
+
+    /// Puts other allow-lists in force, one for each intake, in their order: for what comes in, and for what fires.
+    pub fn allow(&self, allow: impl IntoIterator<Item = Allow>) {
+        self.policies.allow(allow);
     }
 
     /// One message for each thread that has ended, with why it did.

@@ -13,5 +13,7 @@ mod dirty_commit;
 mod lanes;
 mod members;
 mod positions;
+mod reload;
+mod secure;
 mod support;
 mod topics;

@@ -12,6 +12,7 @@ mod process;
 mod producer;
 mod proxy;
 mod reader;
+pub mod secure;
 
 use std::time::{Duration, Instant};
 

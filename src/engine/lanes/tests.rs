@@ -338,3 +338,37 @@ fn draining_finishes_hops_and_leaves_what_is_not_due() {
     world.tell(Input::Committed(hop.id));
     assert!(world.engine.is_drained(), "what is in the wheel is pending in the commit");
 }
+
+/// What the dead letters of a batch say.
+fn codes(batch: &Batch) -> Vec<Code> {
+    let dead = batch.sends.iter().filter_map(|send| match &send.edit {
+        Edit::Dead(letter) => Some(letter.code),
+        _ => None,
+    });
+    dead.collect()
+}
+
+#[test]
+fn other_policies_hold_for_what_comes_in_and_for_what_was_accepted_before() {
+    let mut world = World::new(&[1], Limits::default());
+    world.submit("a", &[("x-delay", "1000"), ("x-delay-target", "orders.a")]);
+    world.submit("b", &[("x-delay", "1000"), ("x-delay-target", "orders.b")]);
+    let allow = Allow::new("wc", Some(&["orders\\.b|bills".to_owned()])).expect("patterns");
+    let setup = Arc::new(world.engine.setup.with_allow([allow]));
+    assert!(no_batch(&world.tell(Input::Policies(setup))));
+    let fired = batch(world.after(1_000));
+    assert_eq!(codes(&fired), [Code::TargetDenied], "orders.a is no longer on the list");
+    assert_eq!(fired.sends.len(), 2, "orders.b is");
+    world.tell(Input::Committed(fired.id));
+
+    world.submit("c", &[("x-delay", "0"), ("x-delay-target", "bills")]);
+    world.submit("d", &[("x-delay", "0"), ("x-delay-target", "orders.a")]);
+    let next = batch(world.after(100));
+    assert_eq!((codes(&next), next.sends.len()), (vec![Code::TargetDenied], 2));
+    world.tell(Input::Committed(next.id));
+
+    // Lanes that are taken over anew go on under the same policies.
+    world.assign(&[]);
+    world.submit("e", &[("x-delay", "0"), ("x-delay-target", "orders.a")]);
+    assert_eq!(codes(&batch(world.after(100))), [Code::TargetDenied]);
+}

@@ -65,6 +65,8 @@ pub(super) struct Session<'a> {
     /// A batch failed: take the lanes over anew, not before this.
     retake: Option<Instant>,
     out: Vec<Output>,
+    /// Which change of the policies the engine has been told.
+    policies: u64,
 }
 
 impl<'a> Session<'a> {
@@ -102,6 +104,7 @@ impl<'a> Session<'a> {
             settings(plan, &client_id).create_with_context(context).map_err(failed)?;
         let names: Vec<&str> = plan.setup.topics.names().iter().map(|name| &**name).collect();
         consumer.subscribe(&names).map_err(failed)?;
+        let (policies, setup) = shared.policies.now();
         Ok(Self {
             plan,
             shared,
@@ -109,7 +112,8 @@ impl<'a> Session<'a> {
             status,
             committer,
             consumer,
-            engine: Engine::new(Arc::clone(&plan.setup)),
+            engine: Engine::new(setup),
+            policies,
             levels: LaneLevels::new(),
             lost: 0,
             group: None,
@@ -196,6 +200,10 @@ impl<'a> Session<'a> {
         }
         while let Ok(answer) = self.answers.1.try_recv() {
             self.answer(answer);
+        }
+        if let Some((change, setup)) = self.shared.policies.since(self.policies) {
+            self.policies = change;
+            self.step(Input::Policies(setup));
         }
         if self.retake.is_some_and(|at| at <= Instant::now()) {
             self.take_over_anew()?;

@@ -32,6 +32,11 @@ impl Fixture {
 
     /// The same, but for what is changed.
     pub fn with(test: &str, change: impl FnOnce(&mut Request)) -> Self {
+        Self::on(Connection::new(&variable("KAFKA_BOOTSTRAP"), BTreeMap::new()), test, change)
+    }
+
+    /// The same on another Kafka.
+    pub fn on(connection: Connection, test: &str, change: impl FnOnce(&mut Request)) -> Self {
         let id = uuid::Uuid::new_v4().simple().to_string();
         let namespace = format!("{test}-{}", &id[..8]);
         let mut request = Request {
@@ -43,7 +48,6 @@ impl Fixture {
             horizon: Millis(2_000),
         };
         change(&mut request);
-        let connection = Connection::new(&variable("KAFKA_BOOTSTRAP"), BTreeMap::new());
         let fixture = Self {
             names: Names::new(&namespace),
             connection,

@@ -179,6 +179,11 @@ impl Process {
         assert!(sent.success(), "kill {signal} {pid}");
     }
 
+    /// SIGHUP: its configuration is to be read again.
+    pub fn hang_up(&self) {
+        self.signal("-HUP");
+    }
+
     pub fn terminate(&self) {
         self.signal("-TERM");
     }

@@ -1,0 +1,193 @@
+//! TLS and SASL: everything that waterclock does goes through a listener that is not open to everybody, no log line
+//! holds a secret, and who is refused is told why.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use waterclock::kafka::Connection;
+
+use crate::support::secure::{CLIENT_SECRET, PASSWORD, Secured, token, token_endpoint};
+use crate::support::{Fixture, Log, Mode, free_address};
+
+/// Settings as variables of the environment.
+type Settings = Vec<(&'static str, String)>;
+
+fn over_tls(secured: &Secured, more: &[(&'static str, &str)]) -> Settings {
+    let ca = ("SSL_CA_LOCATION", secured.file("ca.pem"));
+    let more = more.iter().map(|(name, value)| (*name, (*value).to_owned()));
+    std::iter::once(ca).chain(more).collect()
+}
+
+fn sasl(secured: &Secured, mechanism: &str, more: &[(&'static str, &str)]) -> Settings {
+    let by = [("SECURITY_PROTOCOL", "SASL_SSL"), ("SASL_MECHANISM", mechanism)];
+    over_tls(secured, &[&by[..], more].concat())
+}
+
+fn user(secured: &Secured, mechanism: &str, password: &str) -> Settings {
+    sasl(secured, mechanism, &[("SASL_USERNAME", "anna"), ("SASL_PASSWORD", password)])
+}
+
+fn by_endpoint(secured: &Secured, secret: &str) -> Settings {
+    let url = token_endpoint();
+    let client = [
+        ("SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL", url.as_str()),
+        ("SASL_OAUTHBEARER_CLIENT_ID", "waterclock"),
+        ("SASL_OAUTHBEARER_CLIENT_SECRET", secret),
+    ];
+    sasl(secured, "OAUTHBEARER", &client)
+}
+
+fn by_file(secured: &Secured, path: &str) -> Settings {
+    let url = format!("file://{path}");
+    sasl(secured, "OAUTHBEARER", &[("SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL", &url)])
+}
+
+fn set<'a>(settings: &'a Settings) -> impl Iterator<Item = (String, &'a str)> {
+    settings.iter().map(|(name, value)| (format!("WATERCLOCK_KAFKA__{name}"), value.as_str()))
+}
+
+/// A short command, with what it took.
+fn waterclock(brokers: &str, settings: &Settings, arguments: &[&str]) -> (Output, Duration) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_waterclock"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("WATERCLOCK_") {
+            command.env_remove(name);
+        }
+    }
+    command.envs(set(settings)).args(arguments).args(["--brokers", brokers]);
+    let began = Instant::now();
+    (command.output().expect("it runs"), began.elapsed())
+}
+
+#[track_caller]
+fn succeeds(brokers: &str, settings: &Settings, arguments: &[&str]) -> String {
+    let (output, _) = waterclock(brokers, settings, arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {said}");
+    said
+}
+
+/// A namespace on the open listener of the secured broker.
+fn fixture(secured: &Secured, test: &str) -> Fixture {
+    let open = Connection::new(&secured.open, BTreeMap::new());
+    Fixture::on(open, test, |request| request.lanes = Some(1))
+}
+
+fn no_secret_in(case: &str, log: &str) {
+    for secret in [PASSWORD, CLIENT_SECRET, "PRIVATE KEY"] {
+        assert!(!log.contains(secret), "{case}: a secret is in the log");
+    }
+}
+
+#[test]
+fn a_record_goes_through_every_kind_of_secured_listener() {
+    let secured = Secured::shared();
+    let kept = |name: &str, text: &str| {
+        let path = secured.file(name);
+        std::fs::write(&path, text).expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).expect("chmod");
+        path
+    };
+    let (password, bearer) =
+        (kept("password", &format!("{PASSWORD}\n")), kept("bearer", &token(600)));
+    let key = std::fs::read_to_string(secured.file("anna.key")).expect("a key");
+    let key = kept("anna.secret", &key);
+    let certificate = secured.file("anna.pem");
+    let mutual = [
+        ("SECURITY_PROTOCOL", "SSL"),
+        ("SSL_CERTIFICATE_LOCATION", &certificate),
+        ("SSL_KEY_PEM_FILE", &key),
+    ];
+    let from_file = [("SASL_USERNAME", "anna"), ("SASL_PASSWORD_FILE", password.as_str())];
+    #[rustfmt::skip]
+    let cases = [
+        ("tls",      &secured.tls,    over_tls(&secured, &[("SECURITY_PROTOCOL", "SSL")])),
+        ("mutual",   &secured.mutual, over_tls(&secured, &mutual)),
+        ("plain",    &secured.sasl,   user(&secured, "PLAIN", PASSWORD)),
+        ("scram256", &secured.sasl,   sasl(&secured, "SCRAM-SHA-256", &from_file)),
+        ("scram512", &secured.sasl,   user(&secured, "SCRAM-SHA-512", PASSWORD)),
+        ("endpoint", &secured.sasl,   by_endpoint(&secured, CLIENT_SECRET)),
+        ("file",     &secured.sasl,   by_file(&secured, &bearer)),
+    ];
+    for (case, brokers, settings) in cases {
+        let fixture = fixture(&secured, case);
+        let target = fixture.target("out", 1);
+        let made = format!("{}-made", fixture.namespace());
+        let apply = ["topics", "apply", "--namespace", &made, "--lanes", "1", "--ladder", "1s,5s"];
+        no_secret_in(case, &succeeds(brokers, &settings, &[&apply[..], &["-vvv"]].concat()));
+        let mut launch = fixture.launch(Mode::ExactlyOnce).brokers(brokers).arg("-vv");
+        for (name, value) in set(&settings) {
+            launch = launch.env(&name, value);
+        }
+        let mut process = launch.env("WATERCLOCK_KAFKA__DEBUG", "all").start();
+        let send =
+            ["send", "--namespace", fixture.namespace(), "--target", &target, "--in", "1s", case];
+        no_secret_in(case, &succeeds(brokers, &settings, &send));
+        let seen = Log::open(&fixture, &target).count(1).to_vec();
+        assert_eq!(seen[0].text(), case);
+        fixture.wait_until_nothing_is_pending();
+        process.stop_well();
+        no_secret_in(case, &process.log());
+    }
+}
+
+#[test]
+fn who_is_refused_is_told_why_within_seconds_and_tries_again() {
+    let secured = Secured::shared();
+    let expired = secured.file("expired");
+    std::fs::write(&expired, token(-60)).expect("written");
+    let stranger: Settings = vec![
+        ("SECURITY_PROTOCOL", "SSL".into()),
+        ("SSL_CA_LOCATION", secured.file("stranger.pem")),
+    ];
+    #[rustfmt::skip]
+    let cases = [
+        // why                  listener         settings                                             words
+        ("a wrong password",    &secured.sasl,   user(&secured, "PLAIN", "wrong"),                    "uthentication failed"),
+        ("a wrong password",    &secured.sasl,   user(&secured, "SCRAM-SHA-512", "wrong"),            "uthentication failed"),
+        ("a wrong authority",   &secured.tls,    stranger,                                            "certificate verify failed"),
+        ("no certificate",      &secured.mutual, over_tls(&secured, &[("SECURITY_PROTOCOL", "SSL")]), "certificate"),
+        ("a wrong secret",      &secured.sasl,   by_endpoint(&secured, "wrong"),                      "answered 401 (invalid_client)"),
+        ("an expired token",    &secured.sasl,   by_file(&secured, &expired),                         "expired"),
+        ("no TLS",              &secured.tls,    vec![],                                              "no answer from Kafka"),
+    ];
+    let fixture = fixture(&secured, "refused");
+    for (why, brokers, settings, words) in &cases {
+        let check = ["topics", "check", "--namespace", fixture.namespace()];
+        let (output, took) = waterclock(brokers, settings, &check);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(69), "{why}: {said}");
+        assert!(said.contains(words), "{why}: {said}");
+        assert!(took < Duration::from_secs(15), "{why}: {took:?}");
+    }
+
+    // The service is alive and not ready, says why, and works once somebody has mended it.
+    let mut launch = fixture.launch(Mode::ExactlyOnce).brokers(&secured.sasl);
+    for (name, value) in set(&by_file(&secured, &expired)) {
+        launch = launch.env(&name, value);
+    }
+    let mut process = launch.spawn();
+    process.wait_until_logged(Duration::from_secs(15), "Kafka does not answer");
+    process.wait_until_logged(Duration::from_secs(1), "expired");
+    assert_eq!(process.get("/health/ready").expect("an answer").0, 503);
+    assert_eq!(process.get("/health/live").expect("an answer").0, 200);
+    std::fs::write(&expired, token(600)).expect("written");
+    process.wait_until_ready();
+    process.stop_well();
+}
+
+#[test]
+fn nobody_there_is_told_within_seconds() {
+    let nowhere = free_address();
+    let send = ["send", "--target", "t", "--in", "5s", "v"];
+    for command in [&["topics", "check"][..], &["topics", "apply"], &send, &["dead", "list"]] {
+        let (output, took) = waterclock(&nowhere, &Settings::new(), command);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(69), "{command:?}: {said}");
+        assert!(said.contains(&format!("no answer from Kafka at {nowhere}")), "{said}");
+        assert!(said.contains("Connection refused"), "{command:?}: {said}");
+        assert!(took < Duration::from_secs(15), "{command:?}: {took:?}");
+    }
+}

@@ -1,0 +1,197 @@
+//! A Kafka of its own with listeners that are not open to everybody, beside the open one of `scripts/kafka`.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+
+use super::{free_address, variable};
+
+/// The password of every user; no log line may hold it.
+pub const PASSWORD: &str = "plugh-swordfish";
+/// What the token endpoint knows us by; no log line may hold it either.
+pub const CLIENT_SECRET: &str = "xyzzy-swordfish";
+
+/// A broker, gone when the last test drops it.
+pub struct Secured {
+    dir: PathBuf,
+    /// Certificates and keys.
+    pub files: tempfile::TempDir,
+    /// The open listener.
+    pub open: String,
+    pub tls: String,
+    /// TLS that wants a certificate of the client's, too.
+    pub mutual: String,
+    /// TLS with SASL by every mechanism.
+    pub sasl: String,
+}
+
+static ONE: Mutex<Weak<Secured>> = Mutex::new(Weak::new());
+
+impl Secured {
+    /// The broker that the tests share.
+    #[track_caller]
+    pub fn shared() -> Arc<Self> {
+        let mut one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        one.upgrade().unwrap_or_else(|| {
+            let started = Arc::new(Self::start());
+            *one = Arc::downgrade(&started);
+            started
+        })
+    }
+
+    #[track_caller]
+    fn start() -> Self {
+        let files = tempfile::tempdir().expect("a directory");
+        make_certificates(files.path());
+        // Beside the cluster of the run, whose end is the end of this one, too.
+        let beside = PathBuf::from(variable("WATERCLOCK_KAFKA_DIR"));
+        let name = format!("secured-{}", uuid::Uuid::new_v4().simple());
+        let dir = beside.parent().expect("a parent").join(name);
+        let [tls, mutual, sasl] = [free_address(), free_address(), free_address()];
+        let add = files.path().join("server.properties");
+        std::fs::write(&add, properties(files.path(), &tls, &mutual, &sasl)).expect("written");
+        let started = script(&dir).args(["start", "--add"]).arg(&add).output().expect("it runs");
+        assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
+        let printed = String::from_utf8_lossy(&started.stdout).into_owned();
+        let open = printed.lines().find_map(|line| line.strip_prefix("KAFKA_BOOTSTRAP="));
+        let open = open.expect("an address").to_owned();
+        let secured = Self { dir, files, open, tls, mutual, sasl };
+        let credentials =
+            format!("SCRAM-SHA-256=[password={PASSWORD}],SCRAM-SHA-512=[password={PASSWORD}]");
+        let user = ["--alter", "--entity-type", "users", "--entity-name", "anna"];
+        secured.tool(
+            "kafka.admin.ConfigCommand",
+            &[&user[..], &["--add-config", &credentials]].concat(),
+        );
+        secured
+    }
+
+    /// Runs one of Kafka's own tools.
+    #[track_caller]
+    pub fn tool(&self, class: &str, arguments: &[&str]) -> String {
+        let mut tool = script(&self.dir);
+        tool.args(["tool", class, "--bootstrap-server", &self.open]).args(arguments);
+        let ended = tool.output().expect("it runs");
+        let said = String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned();
+        assert!(ended.status.success(), "{class} {arguments:?}: {said}");
+        said
+    }
+
+    /// A file of this broker's, as text.
+    pub fn file(&self, name: &str) -> String {
+        self.files.path().join(name).display().to_string()
+    }
+}
+
+impl Drop for Secured {
+    fn drop(&mut self) {
+        let _ = script(&self.dir).arg("kill").output();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn script(dir: &Path) -> Command {
+    let mut command = Command::new(variable("WATERCLOCK_KAFKA_SCRIPT"));
+    command.env_remove("KAFKA_BOOTSTRAP").arg("--dir").arg(dir);
+    command
+}
+
+/// A certificate authority, the broker's certificate, a client's, and an authority that nobody trusts.
+fn make_certificates(to: &Path) {
+    let write = |name: &str, text: String| std::fs::write(to.join(name), text).expect("written");
+    let authority = |name: &str| {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        CertifiedIssuer::self_signed(params, key).expect("a certificate")
+    };
+    let ours = authority("ours");
+    write("ca.pem", ours.pem());
+    write("stranger.pem", authority("stranger").pem());
+    for name in ["broker", "anna"] {
+        let hosts = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+        let mut params = CertificateParams::new(hosts).expect("names");
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &ours).expect("signed");
+        write(&format!("{name}.pem"), certificate.pem());
+        write(&format!("{name}.key"), key.serialize_pem());
+        write(&format!("{name}.both"), key.serialize_pem() + &certificate.pem());
+    }
+}
+
+fn properties(files: &Path, tls: &str, mutual: &str, sasl: &str) -> String {
+    let files = files.display();
+    let scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;";
+    let plain = "org.apache.kafka.common.security.plain.PlainLoginModule required";
+    let token = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;";
+    format!(
+        "listeners+=TLS://{tls},MUTUAL://{mutual},SASL://{sasl}\n\
+         advertised.listeners+=TLS://{tls},MUTUAL://{mutual},SASL://{sasl}\n\
+         listener.security.protocol.map+=TLS:SSL,MUTUAL:SSL,SASL:SASL_SSL\n\
+         ssl.keystore.type=PEM\n\
+         ssl.keystore.location={files}/broker.both\n\
+         ssl.truststore.type=PEM\n\
+         ssl.truststore.location={files}/ca.pem\n\
+         listener.name.mutual.ssl.client.auth=required\n\
+         listener.name.sasl.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER\n\
+         listener.name.sasl.plain.sasl.jaas.config={plain} user_anna=\"{PASSWORD}\" user_minimal=\"{PASSWORD}\";\n\
+         listener.name.sasl.scram-sha-256.sasl.jaas.config={scram}\n\
+         listener.name.sasl.scram-sha-512.sasl.jaas.config={scram}\n\
+         listener.name.sasl.oauthbearer.sasl.jaas.config={token}\n\
+         authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n\
+         super.users=User:ANONYMOUS;User:anna;User:CN=anna\n"
+    )
+}
+
+/// A token that the broker believes without a signature, for so many seconds from now; fewer than none: expired.
+#[allow(clippy::disallowed_methods, reason = "a token says when it ends")]
+pub fn token(seconds: i64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() as i64;
+    let claims = format!(r#"{{"sub":"anna","iat":{},"exp":{}}}"#, now - 3_600, now + seconds);
+    let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
+    format!("{}.{}.", part(r#"{"alg":"none"}"#), part(&claims))
+}
+
+/// A token endpoint that answers until the process ends: with tokens to whoever knows the secret.
+pub fn token_endpoint() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}/token", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut reader = BufReader::new(stream);
+            let (mut length, mut known) = (0, false);
+            let basic = base64::engine::general_purpose::STANDARD;
+            let wanted = basic.encode(format!("waterclock:{CLIENT_SECRET}"));
+            let mut line = String::new();
+            while reader.read_line(&mut line).is_ok_and(|count| count > 2) {
+                if let Some(count) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                    length = count.trim().parse().unwrap_or(0);
+                }
+                known |= line.contains(&wanted);
+                line.clear();
+            }
+            let mut body = vec![0; length];
+            let _ = reader.read_exact(&mut body);
+            let (status, body) = if known {
+                ("200 OK", format!(r#"{{"access_token":"{}","expires_in":60}}"#, token(60)))
+            } else {
+                ("401 Unauthorized", r#"{"error":"invalid_client"}"#.to_owned())
+            };
+            let length = body.len();
+            let answer = format!(
+                "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+            );
+            let _ = reader.get_mut().write_all(answer.as_bytes());
+        }
+    });
+    url
+}
