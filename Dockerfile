@@ -10,6 +10,10 @@ COPY . .
 RUN cargo build --release --locked
 
 FROM debian:bookworm-slim
+# The authorities that TLS is checked against where no ssl.ca.location is set.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends ca-certificates \
+    && rm -rf /var/lib/apt/lists/*
 RUN install --directory --owner=65532 --group=65532 --mode=0750 /var/lib/waterclock
 COPY --from=build /src/target/release/waterclock /usr/local/bin/waterclock
 USER 65532:65532

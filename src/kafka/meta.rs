@@ -26,9 +26,9 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext
 use rdkafka::topic_partition_list::TopicPartitionList;
 use serde::{Deserialize, Serialize};
 
-use super::Connection;
 use super::connect::{Quiet, Reader};
 use super::oauth::tokens;
+use super::{Connection, NoAnswer};
 use crate::engine::Millis;
 use crate::engine::header::duration;
 
@@ -163,6 +163,9 @@ pub enum Error {
         /// Its name.
         topic: String,
     },
+    /// Nobody answered; nothing was changed. It says why, if anybody knows.
+    #[error("could not look for the topic")]
+    Away(#[from] NoAnswer),
     /// Kafka did not let us; nothing was changed.
     #[error("could not {what} {topic}/{PARTITION}")]
     Kafka {
@@ -340,9 +343,8 @@ pub fn read(connection: &Connection, topic: &str, group: &str) -> Result<Meta, E
         .set("fetch.wait.max.ms", "50")
         .set("enable.partition.eof", "true");
     let consumer: Reader = config.create_with_context(Quiet).map_err(failed("make a reader of"))?;
+    let metadata = connection.metadata(ANSWER_MAX)?;
     connection.token(consumer.client());
-    // Asked for all topics, since to ask for one by its name can create it.
-    let metadata = consumer.fetch_metadata(None, ANSWER_MAX).map_err(failed("find"))?;
     let found = metadata.topics().iter().find(|found| found.name() == topic);
     if found.is_none_or(|found| found.partitions().is_empty()) {
         return Err(Error::Missing { topic: topic.to_owned() });

@@ -310,7 +310,8 @@ impl Error {
                 | Self::Kafka { .. }
                 | Self::NoLeader { .. }
                 | Self::Meta(
-                    meta::Error::Kafka { .. }
+                    meta::Error::Away(_)
+                        | meta::Error::Kafka { .. }
                         | meta::Error::Slow { .. }
                         | meta::Error::Unacknowledged { .. }
                 )

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use waterclock::kafka::Connection;
 
 use crate::support::secure::{CLIENT_SECRET, PASSWORD, Secured, token, token_endpoint};
-use crate::support::{Fixture, Log, Mode, free_address};
+use crate::support::{Fixture, Log, Mode, eventually, free_address, whole};
 
 /// Settings as variables of the environment.
 type Settings = Vec<(&'static str, String)>;
@@ -190,4 +190,60 @@ fn nobody_there_is_told_within_seconds() {
         assert!(said.contains("Connection refused"), "{command:?}: {said}");
         assert!(took < Duration::from_secs(15), "{command:?}: {took:?}");
     }
+}
+
+/// The rows of the documents' table: resource, name, pattern, operations.
+fn documented_permissions() -> Vec<[String; 4]> {
+    let document = include_str!("../../docs/security.md");
+    let table = document.split("<!-- permissions: begin -->").nth(1).expect("a begin mark");
+    let table = table.split("<!-- permissions: end -->").next().expect("an end mark");
+    let rows = table.lines().filter(|line| line.starts_with("| ")).skip(1);
+    let cells = rows.map(|row| {
+        let mut cells = row.split('|').skip(1).map(|cell| cell.trim().trim_matches('`').to_owned());
+        std::array::from_fn(|_| cells.next().unwrap_or_default())
+    });
+    cells.collect()
+}
+
+#[test]
+fn the_documented_permissions_are_enough() {
+    let secured = Secured::shared();
+    let fixture = fixture(&secured, "minimal");
+    let namespace = fixture.namespace();
+    let target = fixture.target("out", 1);
+    let rows = documented_permissions();
+    assert_eq!(rows.len(), 5, "{rows:?}");
+    for [resource, name, pattern, operations] in &rows {
+        let name = name.replace("waterclock", namespace).replace("orders.", &target);
+        let resource = format!("--{resource}");
+        let mut acl = vec!["--add", "--allow-principal", "User:minimal"];
+        acl.extend(["--resource-pattern-type", pattern, &resource, &name]);
+        acl.extend(operations.split(", ").flat_map(|operation| ["--operation", operation]));
+        secured.tool("org.apache.kafka.tools.AclCommand", &acl);
+    }
+    let by = [("SASL_USERNAME", "minimal"), ("SASL_PASSWORD", PASSWORD)];
+    let settings = sasl(&secured, "PLAIN", &by);
+    let brokers = &secured.sasl;
+    let below = format!("{namespace}.below");
+    let apply = ["topics", "apply", "--namespace", &below, "--lanes", "1", "--ladder", "1s"];
+    succeeds(brokers, &settings, &apply);
+    let mut launch = fixture.launch(Mode::ExactlyOnce).brokers(brokers);
+    for (name, value) in set(&settings) {
+        launch = launch.env(&name, value);
+    }
+    let mut process = launch.start();
+    let send = ["send", "--namespace", namespace, "--target", &target, "--in", "4s", "granted"];
+    succeeds(brokers, &settings, &send);
+    assert_eq!(Log::open(&fixture, &target).count(1)[0].text(), "granted");
+    fixture.wait_until_nothing_is_pending();
+    // What is done is deleted, too.
+    let intake = fixture.names.intake();
+    eventually("the intake is trimmed", || match whole(&fixture, &intake).len() {
+        0 => Ok(()),
+        left => Err(format!("{left} records")),
+    });
+    succeeds(brokers, &settings, &["dead", "list", "--namespace", namespace]);
+    process.stop_well();
+    let denied = process.log().lines().filter(|line| line.contains("uthoriz")).count();
+    assert_eq!(denied, 0, "something was denied: {}", process.log());
 }

@@ -63,13 +63,13 @@ impl Secured {
         let open = printed.lines().find_map(|line| line.strip_prefix("KAFKA_BOOTSTRAP="));
         let open = open.expect("an address").to_owned();
         let secured = Self { dir, files, open, tls, mutual, sasl };
-        let credentials =
-            format!("SCRAM-SHA-256=[password={PASSWORD}],SCRAM-SHA-512=[password={PASSWORD}]");
         let user = ["--alter", "--entity-type", "users", "--entity-name", "anna"];
-        secured.tool(
-            "kafka.admin.ConfigCommand",
-            &[&user[..], &["--add-config", &credentials]].concat(),
-        );
+        // One at a time: Kafka takes no two credentials of a user in one request.
+        for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
+            let credential = format!("{mechanism}=[password={PASSWORD}]");
+            let add = [&user[..], &["--add-config", &credential]].concat();
+            secured.tool("kafka.admin.ConfigCommand", &add);
+        }
         secured
     }
 
