@@ -62,12 +62,7 @@ pub(super) fn configured(config: &Config) -> Option<Vec<Millis>> {
 
 fn failed(error: Error) -> Failure {
     let exit = match &error {
-        Error::Kafka { .. } | Error::NoLeader { .. } => Exit::Unavailable,
-        Error::Meta(
-            meta::Error::Kafka { .. }
-            | meta::Error::Slow { .. }
-            | meta::Error::Unacknowledged { .. },
-        ) => Exit::Unavailable,
+        error if error.is_away() => Exit::Unavailable,
         Error::Meta(meta::Error::Random(_)) => Exit::Internal,
         Error::BadLadder(_) => Exit::Usage,
         _ => Exit::Negative,
