@@ -11,7 +11,7 @@ use figment::value::{Dict, Value};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
 use super::check::Fault;
-use crate::kafka::settings::{self, Given};
+use crate::kafka::settings::{self, Given, readable_by_all};
 
 /// The table, and what begins the path of every key in it.
 pub(super) const TABLE: &str = "kafka";
@@ -83,13 +83,6 @@ fn read_secret(path: &Path) -> Result<String, String> {
     let text = text.strip_suffix('\n').unwrap_or(&text);
     let text = text.strip_suffix('\r').unwrap_or(text);
     if text.is_empty() { Err("which is empty".to_owned()) } else { Ok(text.to_owned()) }
-}
-
-/// The mode of a file that everybody may read.
-fn readable_by_all(about: &std::fs::Metadata) -> Option<u32> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let mode = about.permissions().mode() & 0o777;
-    (mode & 0o004 != 0).then_some(mode)
 }
 
 /// Secrets that stand in a file of the configuration which everybody may read.

@@ -49,6 +49,9 @@ pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long brokers that only refuse are asked: one that restarts may be back by then.
 const REFUSED_MAX: Duration = Duration::from_secs(3);
 
+/// How long it is listened to why there was no answer.
+const LISTEN: Duration = Duration::from_millis(100);
+
 /// Where the brokers are, and what every client needs to speak to them.
 #[derive(Clone, Default)]
 pub struct Connection {
@@ -149,13 +152,15 @@ impl Connection {
         let mut slice = Duration::from_secs(1);
         loop {
             let left = most.saturating_sub(began.elapsed());
-            let answer = consumer.fetch_metadata(None, slice.min(left));
-            // What went wrong meanwhile waits to be polled.
-            while consumer.poll(Duration::ZERO).is_some() {}
-            let error = match answer {
+            let error = match consumer.fetch_metadata(None, slice.min(left)) {
                 Ok(metadata) => return Ok(metadata),
                 Err(error) => error,
             };
+            // What went wrong meanwhile waits to be polled, between lines of the log, which end a poll without a word.
+            let until = Instant::now() + LISTEN;
+            while Instant::now() < until {
+                let _ = consumer.poll(until.saturating_duration_since(Instant::now()));
+            }
             let enough = match heard.told() {
                 Some((Weight::Refused, _)) => true,
                 Some((Weight::Lost, _)) => began.elapsed() >= REFUSED_MAX,

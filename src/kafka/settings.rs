@@ -13,6 +13,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::Metadata;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::BaseConsumer;
@@ -171,6 +174,13 @@ fn check_one(name: &str, value: &Secret) -> Option<Fault> {
             format!("none: {reason}{instead}"),
         );
     }
+    // librdkafka does not say which of its files it could not read, and reads a key that everybody can read, too.
+    if name.ends_with(".location")
+        && value.expose() != "probe"
+        && let Some(what) = unusable(name, Path::new(value.expose()))
+    {
+        return fault(format!("{:?}", value.expose()), format!("a file that can be used ({what})"));
+    }
     if Source::takes(name) {
         return None;
     }
@@ -189,6 +199,24 @@ fn check_one(name: &str, value: &Secret) -> Option<Fault> {
         Err(_) if is_secret(name) => fault(shown, "a value that librdkafka takes".to_owned()),
         Err(error) => fault(shown, format!("what librdkafka takes: {}", said(error))),
     }
+}
+
+/// Why the file of a setting cannot be used.
+fn unusable(name: &str, path: &Path) -> Option<String> {
+    let about = match std::fs::File::open(path).and_then(|file| file.metadata()) {
+        Ok(about) => about,
+        Err(error) => return Some(error.to_string()),
+    };
+    let is_key = matches!(name, "ssl.key.location" | "ssl.keystore.location");
+    let open = readable_by_all(&about).filter(|_| is_key)?;
+    Some(format!("everybody may read it, mode {open:o}; chmod o-r"))
+}
+
+/// The mode of a file that everybody may read.
+#[must_use]
+pub fn readable_by_all(about: &Metadata) -> Option<u32> {
+    let mode = about.permissions().mode() & 0o777;
+    (mode & 0o004 != 0).then_some(mode)
 }
 
 /// A client of all of them: reads certificates and keys, and finds what does not go together. Without an address it

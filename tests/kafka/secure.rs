@@ -123,7 +123,7 @@ fn a_record_goes_through_every_kind_of_secured_listener() {
         }
         let mut process = launch.env("WATERCLOCK_KAFKA__DEBUG", "all").start();
         let send =
-            ["send", "--namespace", fixture.namespace(), "--target", &target, "--in", "1s", case];
+            ["send", "--namespace", fixture.namespace(), "--target", &target, "--in", wait, case];
         no_secret_in(case, &succeeds(brokers, &settings, &send));
         let seen = Log::open(&fixture, &target).count(1).to_vec();
         assert_eq!(seen[0].text(), case);

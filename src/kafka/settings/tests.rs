@@ -10,6 +10,10 @@ fn given(settings: &[(&str, &str)]) -> Given {
 
 #[test]
 fn what_is_wrong_is_found_before_anything_connects() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = directory.path().join("key").display().to_string();
+    std::fs::write(&key, "").unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
     #[rustfmt::skip]
     let cases = [
         // why                        settings                                      name, got, want
@@ -21,7 +25,8 @@ fn what_is_wrong_is_found_before_anything_connects() {
         ("ours",                      &[("acks", "1")],                              ["acks", "waterclock decides", "use the key delivery"]),
         ("ours, by its other name",   &[("metadata.broker.list", "a:1")],            ["metadata.broker.list", "waterclock decides", "use the key brokers"]),
         ("ours, without a key",       &[("isolation.level", "read_uncommitted")],    ["isolation.level", "waterclock decides", "aborted transaction"]),
-        ("no such file",              &[("security.protocol", "ssl"), ("ssl.ca.location", "/nowhere.pem")], ["", "these settings", "/nowhere.pem"]),
+        ("no such file",              &[("security.protocol", "ssl"), ("ssl.ca.location", "/nowhere.pem")], ["ssl.ca.location", "/nowhere.pem", "No such file"]),
+        ("a key for everybody",       &[("ssl.key.location", &key)],                 ["ssl.key.location", "key", "everybody may read it, mode 644"]),
         ("no user",                   &[("security.protocol", "sasl_plaintext"), ("sasl.mechanism", "PLAIN")], ["", "these settings", "sasl.username"]),
         ("not built in",              &[("security.protocol", "sasl_plaintext"), ("sasl.mechanism", "GSSAPI")], ["", "these settings", "GSSAPI"]),
         ("a token for nobody",        &[("sasl.oauthbearer.scope", "a")],            ["sasl.oauthbearer.scope", "a setting for tokens", "OAUTHBEARER"]),

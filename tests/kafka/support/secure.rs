@@ -18,6 +18,9 @@ pub const PASSWORD: &str = "plugh-swordfish";
 /// What the token endpoint knows us by; no log line may hold it either.
 pub const CLIENT_SECRET: &str = "xyzzy-swordfish";
 
+/// How long a token of the endpoint lives, so that a test sees it renewed.
+const TOKEN_SECONDS: i64 = 10;
+
 /// A broker, gone when the last test drops it.
 pub struct Secured {
     dir: PathBuf,
@@ -147,6 +150,7 @@ fn properties(files: &Path, tls: &str, mutual: &str, sasl: &str) -> String {
          listener.name.sasl.scram-sha-256.sasl.jaas.config={scram}\n\
          listener.name.sasl.scram-sha-512.sasl.jaas.config={scram}\n\
          listener.name.sasl.oauthbearer.sasl.jaas.config={token}\n\
+         listener.name.sasl.oauthbearer.connections.max.reauth.ms=5000\n\
          authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n\
          super.users=User:ANONYMOUS;User:anna;User:CN=anna\n"
     )
@@ -182,7 +186,13 @@ pub fn token_endpoint() -> String {
             let mut body = vec![0; length];
             let _ = reader.read_exact(&mut body);
             let (status, body) = if known {
-                ("200 OK", format!(r#"{{"access_token":"{}","expires_in":60}}"#, token(60)))
+                (
+                    "200 OK",
+                    format!(
+                        r#"{{"access_token":"{}","expires_in":{TOKEN_SECONDS}}}"#,
+                        token(TOKEN_SECONDS)
+                    ),
+                )
             } else {
                 ("401 Unauthorized", r#"{"error":"invalid_client"}"#.to_owned())
             };
