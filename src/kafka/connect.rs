@@ -82,7 +82,7 @@ pub struct NoAnswer {
     pub heard: Option<String>,
     /// What it said at the end.
     #[source]
-    pub source: KafkaError,
+    pub source: Box<KafkaError>,
 }
 
 impl Connection {
@@ -138,7 +138,7 @@ impl Connection {
         let failed = |source| NoAnswer {
             brokers: self.brokers.clone(),
             heard: heard.told().map(|(_, reason)| reason),
-            source,
+            source: Box::new(source),
         };
         let consumer: BaseConsumer<Heard> =
             self.client("waterclock-ask").create_with_context(heard.clone()).map_err(failed)?;

@@ -192,13 +192,13 @@ impl Source {
     fn fetch(&self, now_ms: i64) -> Result<Token, NoToken> {
         let token = match self {
             Self::Unsecured { principal } => Ok(make_unsecured(principal, now_ms)),
-            Self::File(path) => from_file(path),
-            Self::Endpoint { .. } => self.from_endpoint(now_ms),
+            Self::File(path) => read_file(path),
+            Self::Endpoint { .. } => self.ask_endpoint(now_ms),
         }?;
         if token.expires_ms <= now_ms { Err(NoToken::Expired(token.expires_ms)) } else { Ok(token) }
     }
 
-    fn from_endpoint(&self, now_ms: i64) -> Result<Token, NoToken> {
+    fn ask_endpoint(&self, now_ms: i64) -> Result<Token, NoToken> {
         let Self::Endpoint { url, id, secret, scope, ca } = self else {
             return Err(NoToken::NotYet);
         };
@@ -272,7 +272,7 @@ fn make_unsecured(principal: &str, now_ms: i64) -> Token {
     }
 }
 
-fn from_file(path: &Path) -> Result<Token, NoToken> {
+fn read_file(path: &Path) -> Result<Token, NoToken> {
     let text = std::fs::read_to_string(path).map_err(|e| NoToken::File(path.to_owned(), e))?;
     match text.trim() {
         "" => Err(NoToken::Empty(path.to_owned())),
