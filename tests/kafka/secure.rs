@@ -44,7 +44,7 @@ fn by_file(secured: &Secured, path: &str) -> Settings {
     sasl(secured, "OAUTHBEARER", &[("SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL", &url)])
 }
 
-fn set<'a>(settings: &'a Settings) -> impl Iterator<Item = (String, &'a str)> {
+fn set(settings: &Settings) -> impl Iterator<Item = (String, &str)> {
     settings.iter().map(|(name, value)| (format!("WATERCLOCK_KAFKA__{name}"), value.as_str()))
 }
 
