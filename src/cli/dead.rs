@@ -1,4 +1,7 @@
-//! `waterclock dead`: what could not be delivered, and why.
+//! `waterclock dead`: what could not be delivered, and why; and a second try.
+
+mod filter;
+mod replay;
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -11,9 +14,12 @@ use serde_json::{Value, json};
 
 use super::{Exit, Failure, Global, Outcome, output};
 use crate::config::Overrides;
-use crate::engine::header::{self, Code};
+use crate::engine::header;
 use crate::engine::{Offset, Record};
-use crate::kafka::{DeadError, DeadLetters, DeadRecord};
+use crate::kafka::{DeadError, DeadLetters, DeadRecord, Submitter};
+
+use filter::Filter;
+use replay::Replay;
 
 /// Characters of a key in the table.
 const KEY_SHOWN: usize = 24;
@@ -32,15 +38,16 @@ enum What {
         /// How many
         #[arg(long, default_value = "100")]
         limit: NonZeroUsize,
-        /// Only those with this code, e.g. target_missing
-        #[arg(long)]
-        code: Option<Code>,
+        #[command(flatten)]
+        filter: Filter,
     },
     /// Prints one dead letter whole
     Show {
         /// Where it stands, as the list says: PARTITION@OFFSET
         place: Place,
     },
+    /// Submits dead letters again; they stay among the dead letters, too
+    Replay(Replay),
 }
 
 /// `3@42`.
@@ -84,18 +91,21 @@ impl Dead {
         let connection = global.connection(&config);
         let letters = DeadLetters::open(&connection, &config.namespace).map_err(of_kafka)?;
         match self.what {
-            What::List { limit, code } => list(&letters, limit.get(), code, global.json()),
+            What::List { limit, filter } => list(&letters, limit.get(), &filter, global.json()),
             What::Show { place } => show(&letters, place, global.json()),
+            What::Replay(replay) => {
+                let submitter = Submitter::new(&connection).map_err(super::send::of_kafka)?;
+                replay.run(&letters, &config.namespace, submitter, global.json())
+            }
         }
     }
 }
 
-fn list(letters: &DeadLetters, limit: usize, code: Option<Code>, json: bool) -> Outcome {
+fn list(letters: &DeadLetters, limit: usize, filter: &Filter, json: bool) -> Outcome {
     let mut newest = Newest { limit, rows: VecDeque::new() };
     let read = letters.read(|letter| {
-        let row = Row::of(&letter);
-        if code.is_none_or(|code| row.code.as_deref() == Some(code.as_str())) {
-            newest.add(row);
+        if filter.takes(&letter) {
+            newest.add(Row::of(&letter));
         }
     });
     read.map_err(of_kafka)?;

@@ -94,7 +94,7 @@ fn refused(refusal: Refusal) -> Failure {
     Failure::new(Exit::Usage, SendError::Contract(refusal))
 }
 
-fn of_kafka(error: SubmitError) -> Failure {
+pub(super) fn of_kafka(error: SubmitError) -> Failure {
     let exit = match &error {
         SubmitError::Unreachable(_) | SubmitError::Unacknowledged { .. } => Exit::Unavailable,
         SubmitError::NoTopic { .. } | SubmitError::Refused { .. } => Exit::Negative,

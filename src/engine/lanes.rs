@@ -18,13 +18,16 @@
 
 mod batch;
 mod bounds;
+mod suspects;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::header::{Code, Refusal};
 use super::hold::{Held, Hold, Turn};
-use super::orders::{Batch, Commit, DeadLetter, Edit, Input, Output, Send, Start, Target, To};
+use super::orders::{
+    Batch, Carried, Commit, DeadLetter, Edit, Input, Output, Send, Start, Target, To,
+};
 use super::outbox::Outbox;
 use super::setup::Setup;
 use super::state::Kind;
@@ -32,9 +35,13 @@ use super::verdict::{self, Entry, Known, Verdict, refusal};
 use super::wheel::Wheel;
 use super::window::{Began, Standing, Window};
 use super::{BatchId, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis};
+use suspects::Suspects;
 
 /// Names of targets remembered; beyond it those that no record waits for are forgotten.
 const TARGETS_MAX: usize = 4_096;
+
+/// After a take-over suspects wait this long: the others are read again meanwhile, and leave first.
+const TEST_AFTER: Millis = Millis(250);
 
 /// Counts since the start, and what is held now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +60,20 @@ pub struct Figures {
     pub unreadable: u64,
     /// Records that hopped again to free a window or memory.
     pub spilled: u64,
+    /// Records and targets that Kafka may have refused, and that are being found out about.
+    pub suspects: usize,
+    /// Groups of suspects that failed and were halved.
+    pub halvings: u64,
+}
+
+/// A batch on its way.
+#[derive(Debug)]
+struct Flight {
+    id: BatchId,
+    bytes: usize,
+    carried: Vec<Carried>,
+    /// It is all of one group of suspects.
+    test: bool,
 }
 
 /// All lanes of one thread. Pure: see the module's invariants.
@@ -68,8 +89,12 @@ pub struct Engine {
     /// Due records that had to wait for their target to be known.
     late: VecDeque<Box<Entry>>,
     targets: HashMap<Arc<str>, Known>,
-    /// Batches on their way, with their bytes.
-    flying: VecDeque<(BatchId, usize)>,
+    /// Batches on their way.
+    flying: VecDeque<Flight>,
+    suspects: Suspects<(Source, Offset, Send)>,
+    /// Suspects are tested from then on, and only when the last batch was not such a test.
+    test_at: UnixMillis,
+    tested: bool,
     next_batch: BatchId,
     /// When the last batch came back, and when commits were last looked through.
     last_batch: UnixMillis,
@@ -109,6 +134,9 @@ impl Engine {
             late: VecDeque::new(),
             targets: HashMap::new(),
             flying: VecDeque::new(),
+            suspects: Suspects::default(),
+            test_at: UnixMillis(0),
+            tested: true,
             next_batch: BatchId(0),
             last_batch: UnixMillis(0),
             last_commit: UnixMillis(0),
@@ -145,6 +173,7 @@ impl Engine {
                 self.sweep(now, out);
                 self.close(now, out);
             }
+            Input::Refused(refused) => self.refused(now, &refused),
             Input::Target(name, target) => self.target(now, &name, target),
             Input::Policies(setup) => {
                 self.setup = setup;
@@ -152,7 +181,7 @@ impl Engine {
                     known.allowed = 0;
                 }
             }
-            Input::Assigned(starts) => self.assigned(starts, out),
+            Input::Assigned(starts) => self.assigned(now, starts, out),
             Input::Revoked => self.reset(),
             Input::Drain => {
                 self.draining = true;
@@ -175,6 +204,7 @@ impl Engine {
             && self.ready.is_empty()
             && self.late.is_empty()
             && self.outbox.is_empty()
+            && self.suspects.next().is_none()
     }
 
     /// Counts for the metrics.
@@ -185,6 +215,8 @@ impl Engine {
             waiting: self.wheel.len(),
             lanes: self.holds.first().map_or(0, |lanes| lanes.iter().flatten().count()),
             paused: holds().filter(|hold| hold.is_paused()).count(),
+            suspects: self.suspects.len(),
+            halvings: self.suspects.halvings,
             ..self.figures
         }
     }
@@ -207,11 +239,14 @@ impl Engine {
         let (next_batch, mut figures) = (self.next_batch, self.figures);
         figures.memory_bytes = 0;
         let draining = self.draining;
-        *self = Self { next_batch, figures, draining, ..Self::new(setup) };
+        let mut suspects = std::mem::take(&mut self.suspects);
+        suspects.let_go();
+        *self = Self { next_batch, figures, draining, suspects, ..Self::new(setup) };
     }
 
-    fn assigned(&mut self, starts: Vec<Start>, out: &mut Vec<Output>) {
+    fn assigned(&mut self, now: UnixMillis, starts: Vec<Start>, out: &mut Vec<Output>) {
         self.reset();
+        self.test_at = now + TEST_AFTER;
         let topics = self.holds.len();
         let mut given = vec![0; usize::from(self.setup.lanes)];
         for start in &starts {
@@ -248,6 +283,12 @@ impl Engine {
             self.holds[usize::from(source.topic.0)][usize::from(source.lane.0)] =
                 Some(Hold::new(wait, next, window));
         }
+        let holds = &self.holds;
+        self.suspects.keep(|Source { topic, lane }| {
+            let of =
+                holds.get(usize::from(topic.0)).and_then(|lanes| lanes.get(usize::from(lane.0)));
+            of.is_some_and(Option::is_some)
+        });
     }
 
     // From a partition to the wheel or the outbox.
@@ -298,15 +339,19 @@ impl Engine {
     fn accept(&mut self, now: UnixMillis, source: Source, held: Held, out: &mut Vec<Output>) {
         let setup = Arc::clone(&self.setup);
         let Held { offset, appended, record } = held;
+        if let Some(why) = self.suspects.verdict(source, offset) {
+            let refusal = refusal(Code::TargetRefused, format!("refused by Kafka: {why}"));
+            return self.dead(source, offset, appended, record, refusal);
+        }
         match verdict::accept(&setup, &self.targets, (source, offset), appended, record) {
             Verdict::Wait(entry) => {
                 let answer = self.look(now, &entry.target, out);
                 if let Some(known) = self.targets.get_mut(&entry.target) {
                     known.allow(entry.intake);
                 }
-                match answer {
-                    Some(Target::Missing) => self.refuse_missing(*entry),
-                    Some(Target::Found { .. }) => self.route(now, entry),
+                match answer.map(|target| verdict::present(&entry.target, target)) {
+                    Some(Ok(_)) => self.route(now, entry),
+                    Some(Err(refusal)) => self.refuse(*entry, refusal),
                     None => self.park(entry),
                 }
             }
@@ -383,7 +428,7 @@ impl Engine {
         let (ask, answer) = match known.target {
             None => (true, None),
             // Asked again soon: a topic made a moment ago shall not cost a dead letter for long.
-            Some(Target::Missing) if age.0 > fresh.0 / 15 => (true, None),
+            Some(Target::Missing | Target::Hidden) if age.0 > fresh.0 / 15 => (true, None),
             Some(target) => (age > fresh, Some(target)),
         };
         if ask && !known.asked {
@@ -405,21 +450,16 @@ impl Engine {
         known.told = now;
         known.asked = false;
         for entry in std::mem::take(&mut known.parked) {
-            match target {
-                Target::Missing => self.refuse_missing(*entry),
-                Target::Found { .. } if entry.due <= now => self.late.push_back(entry),
-                Target::Found { .. } => self.route(now, entry),
+            match verdict::present(&entry.target, target) {
+                Err(refusal) => self.refuse(*entry, refusal),
+                Ok(_) if entry.due <= now => self.late.push_back(entry),
+                Ok(_) => self.route(now, entry),
             }
         }
         self.wake(now);
     }
 
     // Refusals become dead letters.
-
-    fn refuse_missing(&mut self, entry: Entry) {
-        let detail = format!("target {} does not exist", entry.target);
-        self.refuse(entry, refusal(Code::TargetMissing, detail));
-    }
 
     fn refuse(&mut self, entry: Entry, refusal: Refusal) {
         let Entry { source, offset, appended, record, .. } = entry;

@@ -30,7 +30,7 @@ pub mod window;
 
 pub use ids::{BatchId, Lane, Offset, Source, TopicId};
 pub use lanes::{Engine, Figures};
-pub use orders::{Batch, Commit, Edit, Input, Output, Send, Start, Target, To};
+pub use orders::{Batch, Blame, Commit, Edit, Input, Output, Refused, Send, Start, Target, To};
 pub use record::{Headers, Record};
 pub use setup::{Intake, Limits, Setup, Topics};
 pub use time::{Millis, UnixMillis};

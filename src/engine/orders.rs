@@ -32,10 +32,46 @@ pub enum Input {
     Committed(BatchId),
     /// The same setup with other allow-lists, which hold from now on: for what comes in, and for what fires.
     Policies(Arc<Setup>),
+    /// A batch failed, and the reason may lie in one of its records or targets; `Revoked` and `Assigned` follow. Never
+    /// told of troubles of brokers, networks, coordinators or fencing: no record is to blame for those.
+    Refused(Refused),
     /// Nothing new, but time has passed.
     Tick,
     /// The process is to stop: read no more, finish what is due and what is collected.
     Drain,
+}
+
+/// What Kafka says of a batch that it refused something of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Which batch.
+    pub batch: BatchId,
+    /// The sends that Kafka named, by their place in the batch: the culprit, or what went in one request with it.
+    /// Empty when it named none.
+    pub named: Vec<usize>,
+    /// What the reason has to do with.
+    pub blame: Blame,
+    /// Kafka's words.
+    pub why: Arc<str>,
+}
+
+/// What a refusal of Kafka's has to do with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// A record: its size, its timestamp, a key that it lacks.
+    Record,
+    /// A target: we may not write there.
+    Target,
+    /// It may be a record or a target, and may pass: it counts only when it happens again and again.
+    Unclear,
+}
+
+/// What a batch carries of one record: where it was read, and where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Carried {
+    pub(super) source: Source,
+    pub(super) offset: Offset,
+    pub(super) to: To,
 }
 
 /// Where one partition begins.
@@ -54,12 +90,16 @@ pub struct Start {
 pub enum Target {
     /// Kafka says that there is no such topic.
     Missing,
+    /// Kafka does not let us see it.
+    Hidden,
     /// It is there.
     Found {
         /// How many partitions it has.
         partitions: i32,
         /// The largest record batch that it takes (`max.message.bytes`).
         record_bytes_max: u64,
+        /// It is compacted, so that it takes no record without a key.
+        keyed: bool,
     },
 }
 

@@ -56,6 +56,22 @@ pub(super) fn refusal(code: Code, detail: impl Into<String>) -> Refusal {
     Refusal::new(code, detail.into())
 }
 
+/// Partitions, largest batch and whether it wants keys, of a target that records can go to.
+pub(super) fn present(name: &str, target: Target) -> Result<(i32, u64, bool), Refusal> {
+    match target {
+        Target::Found { partitions, record_bytes_max, keyed } => {
+            Ok((partitions, record_bytes_max, keyed))
+        }
+        Target::Missing => {
+            Err(refusal(Code::TargetMissing, format!("target {name} does not exist")))
+        }
+        Target::Hidden => {
+            let detail = format!("target {name} is refused by Kafka: we may not describe it");
+            Err(refusal(Code::TargetRefused, detail))
+        }
+    }
+}
+
 /// Decides about a record that its partition has let go.
 pub(super) fn accept(
     setup: &Setup,
@@ -254,9 +270,9 @@ fn varint(number: u64) -> u64 {
 pub(super) fn deliver(
     entry: &Entry,
     now: UnixMillis,
-    partitions: i32,
-    record_bytes_max: u64,
+    target: Target,
 ) -> Result<(Option<i32>, Option<Box<Trace>>), Refusal> {
+    let (partitions, record_bytes_max, keyed) = present(&entry.target, target)?;
     let directive = header::read(entry.record.headers())?;
     if let Some(expires) = entry.expires
         && now > expires
@@ -270,6 +286,11 @@ pub(super) fn deliver(
         let detail =
             format!("partition {asked} of target {}, which has {partitions}", entry.target);
         return Err(refusal(Code::BadPartition, detail));
+    }
+    if keyed && entry.record.key().is_none() {
+        let detail =
+            format!("target {} is compacted and takes no record without a key", entry.target);
+        return Err(refusal(Code::MissingKey, detail));
     }
     let trace = directive.trace.then(|| {
         Box::new(Trace {

@@ -13,6 +13,7 @@
 //!    delayed one could end a later transaction (KAFKA-17754; librdkafka 5423; faults 0.1).
 //! 3. After that the lanes are taken over from what is committed: what this process remembers does not count.
 
+mod blame;
 mod ledger;
 mod work;
 
@@ -26,7 +27,7 @@ use crossbeam_channel::{Receiver, Sender};
 use rdkafka::consumer::ConsumerGroupMetadata;
 
 use super::{BrokerClock, Connection};
-use crate::engine::{Batch, BatchId, Commit, Source, To, Topics};
+use crate::engine::{Batch, BatchId, Commit, Refused, Source, To, Topics};
 use crate::telemetry::LaneFigures;
 
 use work::Work;
@@ -77,8 +78,9 @@ enum Order {
 pub(super) enum Report {
     /// Every record of the batch is acknowledged and, in `exactly_once`, its transaction committed.
     Done(BatchId),
-    /// A batch failed, or may have: take the lanes over anew once [`Committer::ready`] says so.
-    Failed(String),
+    /// A batch failed, or may have: take the lanes over anew once [`Committer::ready`] says so. With what Kafka refused,
+    /// if that is why.
+    Failed { why: String, refused: Option<Refused> },
 }
 
 /// How far the committer is; shared with the rebalance callback, which waits for it.

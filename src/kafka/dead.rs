@@ -104,6 +104,12 @@ impl DeadLetters {
         Ok(Self { consumer, topic, ends })
     }
 
+    /// How many offsets there are to be read: a few more than dead letters, as marks of transactions count, too.
+    #[must_use]
+    pub fn span(&self) -> u64 {
+        self.ends.values().map(|(low, end)| end.saturating_sub(*low).max(0) as u64).sum()
+    }
+
     /// Tells every dead letter, in the order of each partition.
     ///
     /// # Errors

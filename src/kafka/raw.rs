@@ -230,7 +230,7 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Outlet<C> {
     ///
     /// # Errors
     /// The outcome is unknown or the transaction must be aborted: either way, drop this producer and make a new one.
-    pub fn commit(&self, most: Duration) -> Result<(), String> {
+    pub fn commit(&self, most: Duration) -> Result<(), (RDKafkaErrorCode, String)> {
         let timeout_ms = i32::try_from(most.as_millis()).unwrap_or(i32::MAX);
         // SAFETY: the client is alive; the error, if any, is ours to destroy, after its text was copied.
         unsafe {
@@ -242,8 +242,9 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Outlet<C> {
             let text = CStr::from_ptr(rdsys::rd_kafka_error_string(error)).to_string_lossy();
             let name = CStr::from_ptr(rdsys::rd_kafka_error_name(error)).to_string_lossy();
             let told = format!("{name}: {text}");
+            let code = RDKafkaErrorCode::from(rdsys::rd_kafka_error_code(error));
             rdsys::rd_kafka_error_destroy(error);
-            Err(told)
+            Err((code, told))
         }
     }
 

@@ -1,4 +1,4 @@
-//! Finds out about targets, on a thread of its own: does the topic exist, how many partitions, how large a record.
+//! Finds out about targets, on a thread of its own: does the topic exist, how many partitions, how large a record, must it have a key.
 //!
 //! Asked before anything is produced: an unknown topic would stall a whole transaction for 30 s (faults 0.6). A
 //! consumer's client is used for it, since a producer's question may create the topic it asks for.
@@ -108,7 +108,9 @@ fn answer(
         let (topic, reply) = &next.question;
         match look(clients, runtime, topic) {
             // A broker may not have heard yet of a topic that was made a moment ago.
-            Ok(Target::Missing) if next.since.elapsed() < MISSING_AFTER => again.push(next),
+            Ok(Target::Missing | Target::Hidden) if next.since.elapsed() < MISSING_AFTER => {
+                again.push(next)
+            }
             Ok(target) => {
                 if let Target::Found { record_bytes_max, .. } = target {
                     // Before the answer: the first batch with a record for it has to know.
@@ -153,29 +155,38 @@ fn look(
             | RDKafkaErrorCode::UnknownTopic
             | RDKafkaErrorCode::InvalidTopic,
         ) => return Ok(Target::Missing),
+        Some(RDKafkaErrorCode::TopicAuthorizationFailed) => return Ok(Target::Hidden),
         Some(code) => return Err(KafkaError::MetadataFetch(code)),
     }
     let partitions = found.partitions().len() as i32;
     if partitions == 0 {
         return Ok(Target::Missing);
     }
-    let record_bytes_max = match admin {
-        None => RECORD_BYTES_MAX,
+    let (record_bytes_max, keyed) = match admin {
+        None => (RECORD_BYTES_MAX, false),
         Some(admin) => {
             connection.token(admin.inner());
-            runtime.block_on(record_bytes_max(admin, topic))?
+            runtime.block_on(limits(admin, topic))?
         }
     };
-    Ok(Target::Found { partitions, record_bytes_max })
+    Ok(Target::Found { partitions, record_bytes_max, keyed: keyed && !forgets_compaction() })
 }
 
-/// `max.message.bytes` of a topic; without the right to ask, Kafka's default.
-async fn record_bytes_max(admin: &Admin, topic: &str) -> Result<u64, KafkaError> {
+/// For the test of what happens when a broker refuses what we had not foreseen.
+fn forgets_compaction() -> bool {
+    fail::fail_point!("forget_compaction", |_| true);
+    false
+}
+
+/// `max.message.bytes` of a topic, and whether it is compacted; without the right to ask, Kafka's defaults.
+async fn limits(admin: &Admin, topic: &str) -> Result<(u64, bool), KafkaError> {
     let options = AdminOptions::new().request_timeout(Some(ASK));
     let resources = [ResourceSpecifier::Topic(topic)];
     let answers = admin.describe_configs(&resources, &options).await?;
-    let told = answers.into_iter().next().and_then(Result::ok).and_then(|resource| {
-        resource.get("max.message.bytes").and_then(|entry| entry.value.as_ref()?.parse().ok())
-    });
-    Ok(told.unwrap_or(RECORD_BYTES_MAX))
+    let told = answers.into_iter().next().and_then(Result::ok);
+    let value = |name| told.as_ref().and_then(|of| of.get(name)).and_then(|of| of.value.as_deref());
+    let bytes = value("max.message.bytes").and_then(|bytes| bytes.parse().ok());
+    // A broker wants keys as soon as a topic is compacted, be it that records are deleted by age, too.
+    let keyed = value("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
+    Ok((bytes.unwrap_or(RECORD_BYTES_MAX), keyed))
 }

@@ -47,6 +47,11 @@ const INDEX_ENTRIES: &str = "waterclock_index_entries";
 /// Gauge, bytes.
 const INDEX_DISK: &str = "waterclock_index_disk_bytes";
 
+/// Gauge.
+const SUSPECTS: &str = "waterclock_suspects";
+/// Counter.
+const HALVED: &str = "waterclock_suspects_halved_total";
+
 /// Tells the recorder what each metric is, and makes those without labels appear as zero.
 pub(super) fn describe() {
     describe_histogram!(
@@ -93,7 +98,17 @@ pub(super) fn describe() {
     );
     describe_gauge!(INDEX_ENTRIES, Unit::Count, "Entries in the index of the lanes owned");
     describe_gauge!(INDEX_DISK, Unit::Bytes, "What the index takes on disk");
-    for name in [DELIVERED, MOVED, LOST] {
+    describe_gauge!(
+        SUSPECTS,
+        Unit::Count,
+        "Records and targets that Kafka may have refused, and that are tried in batches of their own"
+    );
+    describe_counter!(
+        HALVED,
+        Unit::Count,
+        "Groups of suspects that failed and were halved to find who it is that Kafka refuses"
+    );
+    for name in [DELIVERED, MOVED, LOST, HALVED] {
         counter!(name).increment(0);
     }
     for reason in Reason::ALL {
@@ -107,6 +122,8 @@ pub(super) fn describe() {
 pub enum Renewed {
     /// A newer owner of the name fenced it.
     Fenced,
+    /// Kafka refused a record, or a target.
+    Refused,
     /// Kafka asked for the transaction to be aborted.
     Aborted,
     /// Nobody knows whether the commit happened.
@@ -118,14 +135,15 @@ pub enum Renewed {
 }
 
 impl Renewed {
-    const ALL: [Self; 5] =
-        [Self::Fenced, Self::Aborted, Self::Unknown, Self::Slow, Self::Disconnected];
+    const ALL: [Self; 6] =
+        [Self::Fenced, Self::Refused, Self::Aborted, Self::Unknown, Self::Slow, Self::Disconnected];
 
     /// The value of the label `reason`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Fenced => "fenced",
+            Self::Refused => "refused",
             Self::Aborted => "aborted",
             Self::Unknown => "unknown",
             Self::Slow => "slow",
@@ -175,6 +193,7 @@ pub struct LaneFigures {
     /// By position in [`Renewed::ALL`].
     renewed: Vec<Counter>,
     lost: Counter,
+    halved: Counter,
 }
 
 /// What one lane thread holds now; its parts of the process's gauges.
@@ -185,6 +204,8 @@ pub struct LaneLevels {
     pub memory_bytes: Level,
     /// Lanes owned.
     pub lanes: Level,
+    /// Records and targets that Kafka may have refused.
+    pub suspects: Level,
 }
 
 impl LaneLevels {
@@ -196,6 +217,7 @@ impl LaneLevels {
             pending: Level::new(gauge!(PENDING)),
             memory_bytes: Level::new(gauge!(MEMORY)),
             lanes: Level::new(gauge!(LANES)),
+            suspects: Level::new(gauge!(SUSPECTS)),
         }
     }
 }
@@ -247,6 +269,7 @@ impl LaneFigures {
             commit: histogram!(COMMIT),
             renewed: Renewed::ALL.into_iter().map(reason).collect(),
             lost: counter!(LOST),
+            halved: counter!(HALVED),
         }
     }
 
@@ -291,6 +314,11 @@ impl LaneFigures {
         if let Some(counter) = at.and_then(|at| self.renewed.get(at)) {
             counter.increment(1);
         }
+    }
+
+    /// `count` groups of suspects failed and were halved.
+    pub fn halved(&self, count: u64) {
+        self.halved.increment(count);
     }
 
     /// Kafka no longer had `count` records that were still to be read.

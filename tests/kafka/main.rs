@@ -12,6 +12,7 @@ mod delivery;
 mod dirty_commit;
 mod lanes;
 mod members;
+mod poison;
 mod positions;
 mod reload;
 mod secure;

@@ -6,6 +6,7 @@
 //! 3. A broker that is absent fails the test and says what to type.
 //! 4. Every process that a test starts ends with the test, and tells its log if the test failed.
 
+mod acl;
 mod fixture;
 mod load;
 mod process;
@@ -16,6 +17,7 @@ pub mod secure;
 
 use std::time::{Duration, Instant};
 
+pub use acl::{Right, allow_only};
 pub use fixture::Fixture;
 pub use load::Load;
 pub use process::{Launch, Process};

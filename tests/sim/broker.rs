@@ -57,6 +57,10 @@ pub enum Refusal {
     OutOfRange,
     /// Offsets wait for their transaction: ask again.
     Unstable,
+    /// The broker does not take this record.
+    Poison,
+    /// Nobody may write to this topic.
+    Denied,
 }
 
 /// A committed position.
@@ -72,7 +76,14 @@ pub struct Topic {
     pub partitions: Vec<Partition>,
     /// `max.message.bytes`.
     pub record_bytes_max: u64,
+    /// Records with a header of [`POISON`] are refused.
+    pub picky: bool,
+    /// Everything is refused.
+    pub denied: bool,
 }
+
+/// The header that makes a picky topic refuse a record.
+pub const POISON: &[u8] = b"poison";
 
 /// The cluster.
 pub struct Broker {
@@ -114,7 +125,7 @@ impl Broker {
         let nodes = self.skews.len();
         let partitions = (0..partitions).map(|p| Partition::new((id + p) % nodes)).collect();
         self.by_name.insert(Arc::clone(&name), id);
-        self.topics.push(Topic { name, partitions, record_bytes_max });
+        self.topics.push(Topic { name, partitions, record_bytes_max, picky: false, denied: false });
         id
     }
 
@@ -171,6 +182,12 @@ impl Broker {
         let leader = self.partition(place).ok_or(Refusal::UnknownTopic)?.leader;
         if batch_bytes(&record) > topic.record_bytes_max {
             return Err(Refusal::RecordTooLarge);
+        }
+        if topic.denied {
+            return Err(Refusal::Denied);
+        }
+        if topic.picky && record.headers().any(|(name, _)| name == POISON) {
+            return Err(Refusal::Poison);
         }
         let tx = match writer {
             Some(writer) => Some(self.enlist(at, writer, place)?),

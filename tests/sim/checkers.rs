@@ -8,7 +8,6 @@ use waterclock::engine::{Offset, Record};
 
 use crate::broker::{Entry, Place};
 use crate::member::number_of;
-use crate::plan::LATENESS_HEALTHY;
 use crate::workload::{Fate, Submission, TARGETS, WIDENED, java_partition};
 use crate::world::World;
 
@@ -75,7 +74,9 @@ pub fn check(world: &mut World) {
     dead_letters(world, &view, &mut found);
     if world.plan.healthy() {
         in_order(&view, &mut found);
-        on_time(world, &view, &mut found);
+    }
+    if let Some(late_max) = world.plan.late_max {
+        on_time(world, &view, late_max, &mut found);
     }
     drop(view);
     for (promise, what) in found {
@@ -358,15 +359,15 @@ fn in_partition(accepted: &Accepted<'_>, arrival: &Arrival<'_>, asked: Option<i3
     }
 }
 
-/// Promise 10, while nothing goes wrong.
-fn on_time(world: &World, view: &View<'_>, found: &mut Found) {
+/// Promise 10, while nothing goes wrong, or nothing but a record that is refused.
+fn on_time(world: &World, view: &View<'_>, late_max: u64, found: &mut Found) {
     for (accepted, arrival) in view.deliveries() {
         let submission = accepted.submission;
         // A tier does not let go before its time, and a user's transaction hides what it has.
         let hold = world.plan.hold_of(submission.topic);
         let earliest = accepted.due().max(accepted.appended + hold);
         let late = arrival.appended.saturating_sub(earliest);
-        if submission.transaction.is_none() && late > LATENESS_HEALTHY {
+        if submission.transaction.is_none() && late > late_max {
             found.push(("on time", format!("n={} is {late} ms late", accepted.number)));
         }
     }

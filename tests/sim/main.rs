@@ -141,8 +141,16 @@ fn at_least_once_in_good_weather_doubles_nothing() {
 #[test]
 fn exactly_once_holds_through_crashes_zombies_rebalances_and_lost_answers() {
     let seen = run_seeds(Weather::Faulty, Delivery::ExactlyOnce);
-    let faults =
-        ["kills", "stops", "zombies", "timed out", "commit aborted", "fenced", "old generation"];
+    let faults = [
+        "kills",
+        "stops",
+        "zombies",
+        "timed out",
+        "commit aborted",
+        "fenced",
+        "old generation",
+        "refused",
+    ];
     must_have_met(&seen, &faults);
     must_have_met(&seen, &["revoked in flight", "revoked after finishing", "rewinds"]);
 }
@@ -168,6 +176,18 @@ fn a_window_that_is_full_frees_itself_and_loses_nothing() {
         spilled += world.seen.get("spilled").copied().unwrap_or_default();
     }
     assert!(spilled > 0, "no window was full");
+}
+
+#[test]
+fn what_brokers_refuse_is_found_and_its_neighbours_wait_some_seconds_at_most() {
+    let mut met = 0;
+    for seed in 0..60 {
+        let delivery = if seed % 2 == 0 { Delivery::ExactlyOnce } else { Delivery::AtLeastOnce };
+        let world = run(Plan::poison(seed, delivery), None, 0);
+        assert_eq!(world.breaches, [], "SEED={seed}, met: {:?}", world.seen);
+        met += world.seen.get("refused").copied().unwrap_or_default();
+    }
+    assert!(met > 60, "{met} batches refused");
 }
 
 #[test]
@@ -253,6 +273,12 @@ fn standing_still_is_seen() {
 #[test]
 fn what_a_user_took_back_is_seen() {
     bites(Mutation::ReadsUncommitted, &["no phantom"]);
+}
+
+#[test]
+fn a_record_that_is_blamed_for_a_broker_or_never_found_is_seen() {
+    bites(Mutation::BlamesBrokers, &["as agreed"]);
+    bites(Mutation::KeepsSilent, &["never lost"]);
 }
 
 #[test]

@@ -67,6 +67,9 @@ struct Flight {
     positions: Positions,
     numbers: Vec<u32>,
     offsets_sent: bool,
+    /// Records handed to brokers, and the targets of those in the last request.
+    sent: usize,
+    asked: Vec<Arc<str>>,
 }
 
 /// What the engine was given and has not given back.
@@ -315,7 +318,9 @@ impl World {
     pub(super) fn told(&mut self, slot: usize, name: Arc<str>, found: Option<(i32, u64)>) {
         let target = match found {
             None => Target::Missing,
-            Some((partitions, record_bytes_max)) => Target::Found { partitions, record_bytes_max },
+            Some((partitions, record_bytes_max)) => {
+                Target::Found { partitions, record_bytes_max, keyed: false }
+            }
         };
         self.step(slot, Input::Target(name, target));
     }

@@ -39,6 +39,10 @@ pub enum Mutation {
     Misleads,
     /// The engine is not told that a batch is done.
     ForgetsAnswer,
+    /// After a timeout or an aborted commit a record is blamed.
+    BlamesBrokers,
+    /// The engine is not told that a record was refused.
+    KeepsSilent,
     /// Records of aborted transactions are delivered: what users took back.
     ReadsUncommitted,
 }

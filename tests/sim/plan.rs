@@ -21,6 +21,8 @@ pub const SESSION: Time = 10 * SECOND;
 pub const TRANSACTION: Time = 15 * SECOND;
 /// Nothing may be late by more than this while nothing goes wrong.
 pub const LATENESS_HEALTHY: Time = SECOND;
+/// The same for the neighbours of records that brokers refuse: each failure takes the lanes over anew.
+pub const LATENESS_POISON: Time = 20 * SECOND;
 /// After the last fault and the last due time everything is done within this: a session and a transaction that
 /// time out, one after the other, the coordinator's scan, and what was waiting because of them.
 pub const RECOVERY: Time = 120 * SECOND;
@@ -95,6 +97,10 @@ pub struct Plan {
     pub delay_max: Time,
     /// So many at once, all due within the horizon, that a window gets full.
     pub flood: bool,
+    /// Percent of submissions that brokers refuse when they are delivered.
+    pub poison: u32,
+    /// Nothing may be later than this; `None`: no such promise in this weather.
+    pub late_max: Option<Time>,
     /// Records that one poll hands over, at most.
     pub poll_max: u64,
     /// Large records are among them.
@@ -143,13 +149,31 @@ impl Plan {
             delay_max,
             large,
             flood: false,
+            poison: 0,
+            late_max: healthy.then_some(LATENESS_HEALTHY),
             poll_max: 60,
             luck: (chance.split(), chance.split()),
         };
         if !healthy {
             plan.faults(&mut chance, topics);
+            plan.poison = *chance.pick(&[0, 0, 1, 3]);
         }
         plan
+    }
+
+    /// No fault but that brokers refuse some records: what is bounded is how long the others wait because of it.
+    pub fn poison(seed: u64, delivery: Delivery) -> Self {
+        let mut plan = Self::new(seed, Weather::Healthy, delivery);
+        plan.weather = Weather::Faulty;
+        plan.poison = 2;
+        plan.late_max = Some(LATENESS_POISON);
+        plan
+    }
+
+    /// How long after the last due time everything is done.
+    pub fn recovery(&self) -> Time {
+        // Ten failures for each poison record, of at most three seconds each.
+        RECOVERY + self.submissions as u64 * u64::from(self.poison) / 100 * 30 * SECOND
     }
 
     /// One lane, one member, and more pending records in a partition than a commit's metadata can name.

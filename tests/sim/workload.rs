@@ -4,7 +4,7 @@
 
 use waterclock::engine::{Millis, Record};
 
-use crate::broker::{EPOCH_MS, Time};
+use crate::broker::{EPOCH_MS, POISON, Time};
 use crate::chance::Chance;
 use crate::plan::{DAY, MINUTE, Plan, SECOND};
 
@@ -21,6 +21,9 @@ pub const TARGETS: [(&str, usize, u64); 4] = [
     ("t2", 5, SMALL_TARGET),
     ("later", 2, RECORD_BYTES_MAX),
 ];
+
+/// A target that nobody may write to, though it is there and allowed.
+pub const DENIED: &str = "t9";
 
 /// A target that gets more partitions while a faulty run is on, and how many it has then.
 pub const WIDENED: (&str, usize) = ("t1", 4);
@@ -192,6 +195,7 @@ fn one(plan: &Plan, chance: &mut Chance, number: usize, at: Time, instants: &[u6
     };
     match chance.between(0, 99) {
         _ if plan.flood => draft.brief(chance),
+        _ if plan.poison > 0 && chance.percent(plan.poison) => draft.poison(plan, chance),
         0..=9 => draft.bad(chance),
         10..=14 => draft.defaults(),
         15..=22 => draft.tier(plan, chance),
@@ -254,6 +258,19 @@ impl Draft {
         self.after(chance, delay);
         self.headers.push(header("x-delay-target", "t0"));
         self.fates = vec![Fate::Deliver { target: "t0", partition: None }];
+    }
+
+    /// Follows the contract, and is refused by the broker.
+    fn poison(&mut self, plan: &Plan, chance: &mut Chance) {
+        let delay = *chance.pick(&[0, 1_000, plan.delay_max.min(30 * SECOND)]);
+        self.after(chance, delay);
+        if chance.percent(30) {
+            self.headers.push(header("x-delay-target", DENIED));
+        } else {
+            self.headers.push(header("x-delay-target", chance.pick(&["t0", "t1"])));
+            self.headers.push((POISON.to_vec(), None));
+        }
+        self.fates = vec![Fate::Dead("target_refused")];
     }
 
     /// Nothing but what the intake's defaults say.

@@ -12,8 +12,8 @@ use crate::chance::Chance;
 use crate::member::{Member, Up};
 use crate::mutation::Mutation;
 use crate::network::{Event, Process, Reply, Request, Wake};
-use crate::plan::{Fault, Plan, RECOVERY, SECOND, SESSION, TRANSACTION};
-use crate::workload::{self, End, TARGETS, WIDENED, Workload};
+use crate::plan::{Fault, Plan, SECOND, SESSION, TRANSACTION};
+use crate::workload::{self, DENIED, End, TARGETS, WIDENED, Workload};
 
 /// More events than this mean that something spins.
 const EVENTS_MAX: u64 = 3_000_000;
@@ -69,8 +69,11 @@ impl World {
         let lane_topics = names.iter().map(|name| broker.create(name, lanes, 4 << 20)).collect();
         broker.create(&plan.setup.topics.dead(), lanes, 8 << 20);
         for (name, partitions, limit) in TARGETS.iter().filter(|(name, ..)| *name != "later") {
-            broker.create(name, *partitions, *limit);
+            let topic = broker.create(name, *partitions, *limit);
+            broker.topics[topic].picky = true;
         }
+        let denied = broker.create(DENIED, 2, 1 << 20);
+        broker.topics[denied].denied = true;
         let (mut for_load, chance) =
             std::mem::replace(&mut plan.luck, (Chance::new(0), Chance::new(0)));
         let workload = workload::draw(&plan, &mut for_load);
@@ -80,7 +83,7 @@ impl World {
             s.when.due(appended).max(appended + plan.hold_of(s.topic))
         });
         let last_due = ends.max().unwrap_or_default().saturating_sub(EPOCH_MS);
-        let deadline = last_due.max(plan.heal_at).max(plan.submits.1) + RECOVERY;
+        let deadline = last_due.max(plan.heal_at).max(plan.submits.1) + plan.recovery();
         let mut world = Self {
             plan,
             at: 0,

@@ -66,6 +66,10 @@ codes! {
     TargetDenied = "target_denied",
     /// The target does not exist.
     TargetMissing = "target_missing",
+    /// Kafka refused the record, or any record for this target, when it stood alone; the detail has Kafka's words.
+    TargetRefused = "target_refused",
+    /// The target is compacted, which takes no record without a key.
+    MissingKey = "missing_key",
     /// `x-delay-partition` is not a partition number, or the target does not have that partition.
     BadPartition = "bad_partition",
     /// `x-delay-action` is `replace` or `cancel` and there is no `x-delay-id`.

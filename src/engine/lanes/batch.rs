@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use super::super::header::{Code, Refusal};
+use super::super::orders::{Carried, Refused};
 use super::super::setup::Limits;
 use super::super::state::Kind;
 use super::super::verdict::{self, Entry};
 use super::{
-    Batch, BatchId, Commit, Edit, Engine, Lane, Millis, Offset, Output, Send, Source, Target, To,
-    TopicId, UnixMillis,
+    Batch, BatchId, Commit, Edit, Engine, Flight, Lane, Millis, Offset, Output, Send, Source,
+    Target, To, TopicId, UnixMillis,
 };
 
 /// Progress without a record to produce (what was done before a restart, gaps) is committed this often.
@@ -21,11 +23,19 @@ const HOPS_BESIDE_DUE: usize = 256;
 impl Engine {
     pub(super) fn committed(&mut self, now: UnixMillis, id: BatchId) {
         // Batches come back in order; one of an assignment that is gone is not among them.
-        if self.flying.front().is_some_and(|(first, _)| *first == id)
-            && let Some((_, bytes)) = self.flying.pop_front()
+        if self.flying.front().is_some_and(|first| first.id == id)
+            && let Some(flight) = self.flying.pop_front()
         {
-            self.figures.memory_bytes -= bytes;
+            self.figures.memory_bytes -= flight.bytes;
             self.last_batch = now;
+            self.suspects.acknowledged(&flight.carried);
+        }
+    }
+
+    /// Kafka refused something of a batch: whom to suspect is remembered, the batch itself goes with `Revoked`.
+    pub(super) fn refused(&mut self, now: UnixMillis, refused: &Refused) {
+        if let Some(flight) = self.flying.iter().find(|flight| flight.id == refused.batch) {
+            self.suspects.refused(now, &flight.carried, self.flying.len() == 1, refused);
         }
     }
 
@@ -39,7 +49,13 @@ impl Engine {
                 self.wake(open_at);
                 return;
             }
-            let Some(batch) = self.fill(now, out) else { break };
+            let batch = match self.turn_to_test(now) {
+                Test::Wait => return,
+                Test::Now(group) => self.fill_test(now, group),
+                Test::No => self.fill(now, out),
+            };
+            // Nothing else is to be done: what is held for a test need not wait for its turn.
+            let Some(batch) = batch.or_else(|| self.idle_test(now)) else { break };
             out.push(Output::Batch(batch));
         }
         // With no room for another batch the answer to one is what wakes us.
@@ -53,6 +69,52 @@ impl Engine {
             if self.dirty {
                 self.wake(self.last_commit + IDLE_COMMIT);
             }
+            if self.suspects.next().is_some() {
+                self.wake(self.test_at);
+            }
+        }
+    }
+
+    // Suspects leave in batches of their own, one at a time; in turns with the others, which so are held up by one
+    // failure and never by all of them.
+
+    fn turn_to_test(&self, now: UnixMillis) -> Test {
+        if self.flying.iter().any(|flight| flight.test) {
+            return Test::Wait;
+        }
+        match self.suspects.next() {
+            Some(group) if !self.tested && (self.test_at <= now || self.draining) => {
+                if self.flying.is_empty() { Test::Now(group) } else { Test::Wait }
+            }
+            _ => Test::No,
+        }
+    }
+
+    fn idle_test(&mut self, now: UnixMillis) -> Option<Batch> {
+        self.tested = false;
+        match self.turn_to_test(now) {
+            Test::Now(group) => self.fill_test(now, group),
+            Test::Wait | Test::No => None,
+        }
+    }
+
+    fn fill_test(&mut self, now: UnixMillis, group: u64) -> Option<Batch> {
+        self.tested = true;
+        let mut load = Load::new(&self.setup.limits);
+        while load.room()
+            && let Some((source, offset, send)) = self.suspects.take(group)
+        {
+            load.push(source, offset, send);
+        }
+        load.test = true;
+        self.seal_batch(now, load)
+    }
+
+    /// Puts a send into a batch, or aside if it is under suspicion.
+    fn load(&mut self, load: &mut Load, source: Source, offset: Offset, send: Send) {
+        match self.suspects.group(source, offset, &send.to) {
+            Some(group) => self.suspects.hold(group, (source, offset, send)),
+            None => load.push(source, offset, send),
         }
     }
 
@@ -62,7 +124,7 @@ impl Engine {
         while load.room()
             && let Some((source, offset, send)) = self.ready.pop_front()
         {
-            load.push(source, offset, send);
+            self.load(&mut load, source, offset, send);
         }
         while load.room()
             && let Some(entry) = self.late.pop_front()
@@ -84,12 +146,13 @@ impl Engine {
         self.take_hops(now, &mut load);
         // What firing has refused goes along.
         while let Some((source, offset, send)) = self.ready.pop_front() {
-            load.push(source, offset, send);
+            self.load(&mut load, source, offset, send);
         }
         let idle = self.dirty && self.last_commit + IDLE_COMMIT <= now;
         if load.sends.is_empty() && !idle {
             return None;
         }
+        self.tested = false;
         self.seal_batch(now, load)
     }
 
@@ -97,23 +160,31 @@ impl Engine {
         let setup = Arc::clone(&self.setup);
         let checked = match self.look(now, &entry.target, out) {
             None => return self.park(entry),
-            Some(Target::Missing) => return self.refuse_missing(*entry),
-            Some(Target::Found { partitions, record_bytes_max }) => {
+            Some(target) => {
                 verdict::allowed(&setup, &self.targets, usize::from(entry.intake), &entry.target)
-                    .and_then(|()| verdict::deliver(&entry, now, partitions, record_bytes_max))
+                    .and_then(|()| verdict::deliver(&entry, now, target))
+                    .and_then(|edit| self.permitted(now, &entry).map(|()| edit))
             }
         };
         match checked {
             Ok((partition, trace)) => {
                 let Entry { source, offset, record, target, due, .. } = *entry;
                 let edit = Edit::Deliver(trace);
-                load.push(
-                    source,
-                    offset,
-                    Send { to: To::Target(target), partition, record, edit, due },
-                );
+                let send = Send { to: To::Target(target), partition, record, edit, due };
+                self.load(load, source, offset, send);
             }
             Err(refusal) => self.refuse(*entry, refusal),
+        }
+    }
+
+    /// Whether Kafka has not refused this target a moment ago.
+    fn permitted(&mut self, now: UnixMillis, entry: &Entry) -> Result<(), Refusal> {
+        match self.suspects.denied(now, self.setup.limits.target_fresh, &entry.target) {
+            None => Ok(()),
+            Some(why) => {
+                let detail = format!("target {} is refused by Kafka: {why}", entry.target);
+                Err(verdict::refusal(Code::TargetRefused, detail))
+            }
         }
     }
 
@@ -126,6 +197,7 @@ impl Engine {
         }
         let soon = self.wheel.next_due().is_some_and(|due| due <= now + DUE_SOON);
         let mut left = if soon { HOPS_BESIDE_DUE.max(self.outbox.len() / 4) } else { usize::MAX };
+        let suspects = &mut self.suspects;
         self.outbox.take(now, linger, partitions, |tier, lane, entry| {
             match verdict::seal(&setup, &entry, Kind::Hop) {
                 Ok(sealed) => {
@@ -133,7 +205,10 @@ impl Engine {
                     let to = To::Lane(setup.topics.of_tier(tier));
                     let partition = Some(i32::from(lane.0));
                     let send = Send { to, partition, record, edit: Edit::State(sealed), due };
-                    load.push(source, offset, send);
+                    match suspects.group(source, offset, &send.to) {
+                        Some(group) => suspects.hold(group, (source, offset, send)),
+                        None => load.push(source, offset, send),
+                    }
                 }
                 Err(refusal) => refused.push((entry, refusal)),
             }
@@ -147,7 +222,7 @@ impl Engine {
 
     /// Finishes the offsets of a batch and adds where reading stands because of it.
     fn seal_batch(&mut self, now: UnixMillis, load: Load) -> Option<Batch> {
-        for (source, offset) in &load.done {
+        for Carried { source, offset, .. } in &load.carried {
             if let Some(hold) = self.hold(*source) {
                 hold.window.finish(*offset);
             }
@@ -169,15 +244,27 @@ impl Engine {
         }
         let id = self.next_batch;
         self.next_batch = BatchId(id.0 + 1);
-        self.flying.push_back((id, load.bytes));
-        Some(Batch { id, sends: load.sends, commits })
+        let Load { sends, bytes, carried, test, .. } = load;
+        self.flying.push_back(Flight { id, bytes, carried, test });
+        Some(Batch { id, sends, commits })
     }
+}
+
+/// Whether the next batch is one of suspects.
+enum Test {
+    No,
+    /// Once what is on its way is back.
+    Wait,
+    /// Of this group.
+    Now(u64),
 }
 
 /// A batch being filled.
 struct Load {
     sends: Vec<Send>,
-    done: Vec<(Source, Offset)>,
+    carried: Vec<Carried>,
+    /// It is all of one group of suspects.
+    test: bool,
     bytes: usize,
     records_left: usize,
     bytes_max: usize,
@@ -187,7 +274,8 @@ impl Load {
     fn new(limits: &Limits) -> Self {
         Self {
             sends: Vec::new(),
-            done: Vec::new(),
+            carried: Vec::new(),
+            test: false,
             bytes: 0,
             records_left: limits.batch_records_max,
             bytes_max: limits.batch_bytes_max,
@@ -201,7 +289,7 @@ impl Load {
     fn push(&mut self, source: Source, offset: Offset, send: Send) {
         self.bytes += send.record.size();
         self.records_left = self.records_left.saturating_sub(1);
-        self.done.push((source, offset));
+        self.carried.push(Carried { source, offset, to: send.to.clone() });
         self.sends.push(send);
     }
 }

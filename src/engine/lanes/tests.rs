@@ -5,11 +5,12 @@ use crate::engine::allow::Allow;
 use crate::engine::header;
 use crate::engine::ladder::Ladder;
 use crate::engine::murmur2;
+use crate::engine::orders::{Blame, Refused};
 use crate::engine::setup::{Intake, Limits, Topics};
 use crate::engine::state::StateKey;
 
 const LANES: u16 = 4;
-const FOUND: Target = Target::Found { partitions: 3, record_bytes_max: 1_048_588 };
+const FOUND: Target = Target::Found { partitions: 3, record_bytes_max: 1_048_588, keyed: false };
 
 /// An engine with all lanes, and what it ordered.
 struct World {
@@ -371,4 +372,167 @@ fn other_policies_hold_for_what_comes_in_and_for_what_was_accepted_before() {
     world.assign(&[]);
     world.submit("e", &[("x-delay", "0"), ("x-delay-target", "orders.a")]);
     assert_eq!(codes(&batch(world.after(100))), [Code::TargetDenied]);
+}
+
+/// Plays Kafka to records that are all due at once, and fails every batch of which `refuses` names somebody.
+struct Strict<'a> {
+    world: World,
+    records: Vec<Vec<(&'a str, &'a str)>>,
+    commits: Vec<Commit>,
+    /// Batches in the order in which they were handed out: the `n` of each send, and whether the batch went through.
+    told: Vec<(Vec<String>, bool)>,
+    dead: Vec<(String, Code)>,
+}
+
+impl Strict<'_> {
+    fn run(&mut self, blame: Blame, refuses: impl Fn(&Send) -> bool) {
+        let lane = source(0, murmur2::partition(b"k", LANES));
+        loop {
+            self.world.tell(Input::Revoked);
+            self.world.assign(&self.commits);
+            self.world.next.clear();
+            for headers in &self.records {
+                let target = headers.iter().find(|(name, _)| *name == header::TARGET).unwrap().1;
+                self.world.record(lane, record("k", headers));
+                self.world.tell(Input::Target(target.into(), FOUND));
+            }
+            if self.until_refused(blame, &refuses) {
+                return;
+            }
+        }
+    }
+
+    /// Whether there is nothing more to come.
+    fn until_refused(&mut self, blame: Blame, refuses: &impl Fn(&Send) -> bool) -> bool {
+        let mut out = self.world.after(10);
+        for _ in 0..200 {
+            for batch in std::mem::take(&mut out) {
+                let Output::Batch(batch) = batch else { continue };
+                let n = |send: &Send| {
+                    headers_of(send).into_iter().find(|(name, _)| name == "n").unwrap().1
+                };
+                let fine = !batch.sends.iter().any(refuses);
+                self.told.push((batch.sends.iter().map(n).collect(), fine));
+                assert!(self.told.len() < 100, "no end: {:?}", self.told);
+                if !fine {
+                    let why = "no".into();
+                    let named = Vec::new();
+                    let refused = Refused { batch: batch.id, named, blame, why };
+                    self.world.tell(Input::Refused(refused));
+                    return false;
+                }
+                for send in &batch.sends {
+                    if let Edit::Dead(letter) = &send.edit {
+                        self.dead.push((n(send), letter.code));
+                    }
+                }
+                self.commits.extend(batch.commits);
+                out.extend(self.world.tell(Input::Committed(batch.id)));
+            }
+            out.extend(self.world.after(10));
+        }
+        true
+    }
+}
+
+fn strict<'a>(records: Vec<Vec<(&'a str, &'a str)>>) -> Strict<'a> {
+    let world = World::new(&[1, 60], Limits::default());
+    Strict { world, records, commits: Vec::new(), told: Vec::new(), dead: Vec::new() }
+}
+
+#[test]
+fn a_record_that_kafka_refuses_is_found_by_halving_and_the_others_are_delivered() {
+    let names = ["0", "1", "2", "3", "4", "5", "6", "7"];
+    let to = (header::TARGET, "orders.out");
+    let mut strict = strict(names.map(|n| vec![("x-delay", "0"), to, ("n", n)]).into());
+    let poison = |send: &Send| {
+        matches!(send.to, To::Target(_)) && headers_of(send).contains(&("n".into(), "5".into()))
+    };
+    strict.run(Blame::Record, poison);
+    assert_eq!(strict.dead, [("5".to_owned(), Code::TargetRefused)]);
+    let failed = strict.told.iter().filter(|(_, fine)| !fine).count();
+    assert_eq!(failed, 4, "eight, four, two, one: {:?}", strict.told);
+    let mut through: Vec<String> =
+        strict.told.iter().filter(|(_, fine)| *fine).flat_map(|(n, _)| n.clone()).collect();
+    through.sort();
+    assert_eq!(through, names, "each once, the dead letter among them");
+    assert_eq!(strict.world.engine.figures().suspects, 0);
+    assert_eq!(strict.world.engine.figures().memory_bytes, 0);
+}
+
+#[test]
+fn a_target_that_we_may_not_write_to_is_found_and_its_records_are_dead_at_once() {
+    let names = ["0", "1", "2", "3", "4", "5"];
+    let target = |n: &str| if n < "3" { "orders.denied" } else { "orders.out" };
+    let records = names.map(|n| vec![("x-delay", "0"), (header::TARGET, target(n)), ("n", n)]);
+    let mut strict = strict(records.into());
+    strict.run(Blame::Target, |send| send.to == To::Target("orders.denied".into()));
+    let dead: Vec<&str> = strict.dead.iter().map(|(n, _)| n.as_str()).collect();
+    assert_eq!(dead, ["0", "1", "2"]);
+    let failed = strict.told.iter().filter(|(_, fine)| !fine).count();
+    assert_eq!(failed, 2, "both targets, then the one: {:?}", strict.told);
+
+    // Within half a minute nothing is tried there; after it one batch is.
+    let lane = source(0, murmur2::partition(b"k", LANES));
+    let more = || record("k", &[("x-delay", "0"), (header::TARGET, "orders.denied"), ("n", "9")]);
+    strict.world.record(lane, more());
+    let dead = batch(strict.world.after(10));
+    assert!(matches!(dead.sends[0].edit, Edit::Dead(_)), "{dead:?}");
+    strict.world.tell(Input::Committed(dead.id));
+    strict.world.after(30_001);
+    strict.world.record(lane, more());
+    let tried = batch(strict.world.after(300));
+    assert_eq!(tried.sends[0].to, To::Target("orders.denied".into()));
+}
+
+#[test]
+fn neighbours_leave_before_the_next_test_of_suspects() {
+    let to = (header::TARGET, "orders.out");
+    // Suspects go by themselves; a neighbour that comes meanwhile is never in their batch and never waits for them.
+    let mut world = World::new(&[1, 60], Limits::default());
+    let submit = |world: &mut World, n: &str| {
+        world.submit("k", &[("x-delay", "0"), to, ("n", n)]);
+    };
+    submit(&mut world, "a");
+    submit(&mut world, "b");
+    let both = batch(world.after(0));
+    assert_eq!(both.sends.len(), 2);
+    let (batch_id, blame) = (both.id, Blame::Record);
+    let refused = Refused { batch: batch_id, named: vec![], blame, why: "no".into() };
+    world.tell(Input::Refused(refused));
+    world.tell(Input::Revoked);
+    world.assign(&[]);
+    world.next.clear();
+    for n in ["a", "b", "c"] {
+        submit(&mut world, n);
+    }
+    let n = |batch: &Batch| -> Vec<String> {
+        batch.sends.iter().map(|send| headers_of(send)[0].1.clone()).collect()
+    };
+    let first = batch(world.after(0));
+    assert_eq!(n(&first), ["c"]);
+    world.tell(Input::Committed(first.id));
+    submit(&mut world, "d");
+    let second = batch(world.after(5));
+    assert_eq!(n(&second), ["d"]);
+    world.tell(Input::Committed(second.id));
+    submit(&mut world, "e");
+    let test = batch(world.after(300));
+    assert_eq!(n(&test), ["a"], "its turn, half of the suspects");
+    assert!(no_batch(&world.after(10)), "nothing beside a test");
+    world.tell(Input::Committed(test.id));
+    assert_eq!(n(&batch(world.after(5))), ["e"], "in turns");
+}
+
+#[test]
+fn a_compacted_target_takes_no_record_without_a_key() {
+    let mut world = World::new(&[1, 60], Limits::default());
+    let keyed = Target::Found { partitions: 3, record_bytes_max: 1_048_588, keyed: true };
+    let headers = [("x-delay", "0"), (header::TARGET, "orders.table"), ("n", "1")];
+    let headers = headers.map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
+    world.record(source(0, 1), Record::new(None, Some(b"v"), headers.iter().copied()));
+    world.tell(Input::Target("orders.table".into(), keyed));
+    let dead = batch(world.after(0));
+    let Edit::Dead(letter) = &dead.sends[0].edit else { panic!("{:?}", dead.sends[0]) };
+    assert_eq!(letter.code, Code::MissingKey);
 }

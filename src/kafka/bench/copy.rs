@@ -139,6 +139,6 @@ impl Run {
                 .send_offsets_to_transaction(&offsets, &metadata, ANSWER_MAX)
                 .map_err(Error::kafka("send the offsets"))?;
         }
-        outlet.commit(ANSWER_MAX).map_err(Error::Commit)
+        outlet.commit(ANSWER_MAX).map_err(|(_, text)| Error::Commit(text))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
@@ -11,6 +11,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
+use super::blame::{self, Named};
 use super::{Order, Report, Shared};
 use crate::engine::header::Code;
 use crate::engine::{Batch, BatchId, Commit, Edit, Millis, To};
@@ -24,7 +25,22 @@ pub(super) struct Ledger {
     pub(super) batches: Mutex<VecDeque<Open>>,
     /// Connections lost; compared before and after a commit.
     pub(super) disconnects: AtomicU64,
-    pub(super) failed: Mutex<Option<String>>,
+    pub(super) failed: Mutex<Failed>,
+}
+
+/// Records whose delivery reports say that they failed.
+#[derive(Debug, Default)]
+pub(super) struct Failed {
+    /// The first of them, in words.
+    pub(super) first: Option<String>,
+    /// Those that were refused for what they are, or for where they go.
+    pub(super) refused: Vec<Named>,
+}
+
+impl Ledger {
+    pub(super) fn failed(&self) -> MutexGuard<'_, Failed> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Debug)]
@@ -83,21 +99,30 @@ impl ClientContext for Context {
 impl ProducerContext for Context {
     type DeliveryOpaque = usize;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, id: usize) {
+    fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
+        let (batch, at) = blame::place(opaque);
         if let Err((error, message)) = result {
-            let what = format!("{} partition {}: {error}", message.topic(), message.partition());
-            let mut failed = self.ledger.failed.lock().unwrap_or_else(PoisonError::into_inner);
-            if failed.is_none()
-                && let Some(done) = &self.done
-            {
-                let _ = done.orders.send(Order::Failed(what.clone()));
+            let mut failed = self.ledger.failed();
+            let blame = error.rdkafka_error_code().and_then(blame::blame);
+            if blame.is_none() && failed.first.is_some() {
+                return;
             }
-            failed.get_or_insert(what);
+            let what = format!("{} partition {}: {error}", message.topic(), message.partition());
+            if let Some(blame) = blame {
+                let why = what.as_str().into();
+                failed.refused.push(Named { batch, at, blame, why });
+            }
+            if failed.first.is_none() {
+                if let Some(done) = &self.done {
+                    let _ = done.orders.send(Order::Failed(what.clone()));
+                }
+                failed.first = Some(what);
+            }
             return;
         }
         let Some(done) = &self.done else { return };
         let mut batches = self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = batches.iter_mut().find(|open| open.id.0 as usize == id) {
+        if let Some(open) = batches.iter_mut().find(|open| open.id == batch) {
             open.left = open.left.saturating_sub(1);
         }
         done.finish(&mut batches);

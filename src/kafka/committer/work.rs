@@ -10,9 +10,10 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
+use super::blame::{self, Named};
 use super::ledger::{Context, Done, Ledger, Open, Told};
 use super::{Delivery, Job, Names, Order, Report, Setting, Shared};
-use crate::engine::{Batch, Commit};
+use crate::engine::{Batch, BatchId, Blame, Commit, Refused};
 use crate::kafka::BrokerClock;
 use crate::kafka::connect::SOCKET_TIMEOUT;
 use crate::kafka::raw::Outlet;
@@ -53,7 +54,7 @@ impl Work {
             match order {
                 Order::Stop => break,
                 Order::Failed(detail) if !self.outlets.is_empty() => {
-                    self.fail(&Dirty { step: "produce", reason: Renewed::Aborted, detail });
+                    self.fail(&Dirty::produce(detail), None);
                 }
                 Order::Failed(_) => {}
                 Order::Ready => self.make_ready(),
@@ -75,7 +76,7 @@ impl Work {
         if self.setting.batch_bytes.load(Ordering::Relaxed).min(BATCH_BYTES_MAX) < self.batch_bytes
             && let Err(dirty) = self.shrink()
         {
-            return self.fail(&dirty);
+            return self.fail(&dirty, None);
         }
         let started = Instant::now();
         let result = match self.setting.delivery {
@@ -91,7 +92,7 @@ impl Work {
                 let _ = self.reports.send(Report::Done(id));
             }
             Ok(None) => {}
-            Err(dirty) => self.fail(&dirty),
+            Err(dirty) => self.fail(&dirty, Some(id)),
         }
     }
 
@@ -106,24 +107,40 @@ impl Work {
         }
         let ledger = std::mem::take(&mut self.ledger);
         self.outlets.clear();
-        if ledger.failed.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
-            let detail = "a record failed".to_owned();
-            return Err(Dirty { step: "flush", reason: Renewed::Aborted, detail });
+        if ledger.failed().first.is_some() {
+            let dirty = Dirty::produce("a record failed".to_owned());
+            self.ledger = ledger;
+            return Err(dirty);
         }
         self.make().map_err(|e| Dirty::new("init", &e))
     }
 
-    fn fail(&mut self, dirty: &Dirty) {
-        tracing::warn!(step = dirty.step, error = %dirty.detail, "batch failed, renewing the producer");
-        self.figures.renewed(dirty.reason);
+    /// Drops the producer and says why; `batch`: the only one that can have failed.
+    fn fail(&mut self, dirty: &Dirty, batch: Option<BatchId>) {
+        // Before the ledger is read: a producer that is dropped hands out its last delivery reports.
         self.outlets.clear();
-        self.ledger = Arc::default();
+        let ledger = std::mem::take(&mut self.ledger);
+        let named = std::mem::take(&mut ledger.failed().refused);
+        let refused = blame::gather(named).or_else(|| {
+            let (batch, blame) = (batch?, dirty.blame?);
+            Some(Refused { batch, named: Vec::new(), blame, why: dirty.detail.as_str().into() })
+        });
+        let reason = if refused.is_some() { Renewed::Refused } else { dirty.reason };
+        tracing::warn!(
+            step = dirty.step,
+            reason = reason.as_str(),
+            named = refused.as_ref().map_or(0, |refused| refused.named.len()),
+            error = %dirty.detail,
+            "batch failed, renewing the producer"
+        );
+        self.figures.renewed(reason);
         self.shared.update(|progress| {
             progress.open = 0;
             progress.ready = false;
             progress.commits.clear();
         });
-        let _ = self.reports.send(Report::Failed(format!("{}: {}", dirty.step, dirty.detail)));
+        let why = format!("{}: {}", dirty.step, dirty.detail);
+        let _ = self.reports.send(Report::Failed { why, refused });
     }
 
     /// One transaction; `Ok(Some)` is told when it committed cleanly.
@@ -136,7 +153,7 @@ impl Work {
         fail::fail_point!("before_begin", |_| std::process::abort());
         outlet.producer().begin_transaction().map_err(|e| Dirty::new("begin", &e))?;
         fail::fail_point!("before_produce", |_| std::process::abort());
-        produce(outlet, &self.topics, &batch)?;
+        produce(outlet, &self.topics, &batch, &self.ledger)?;
         fail::fail_point!("after_produce", |_| std::process::abort());
         for chunk in chunks(&batch.commits) {
             let offsets = offsets_of(chunk, &self.topics.lanes)?;
@@ -147,10 +164,11 @@ impl Work {
         }
         fail::fail_point!("after_send_offsets", |_| std::process::abort());
         let commit = Instant::now();
-        outlet.commit(timeout).map_err(|e| Dirty {
+        outlet.commit(timeout).map_err(|(code, text)| Dirty {
             step: "commit",
             reason: Renewed::Unknown,
-            detail: self.why(e),
+            blame: blame::of_transaction(code, &text),
+            detail: self.why(text),
         })?;
         fail::fail_point!("after_commit", |_| std::process::abort());
         let took = commit.elapsed();
@@ -159,19 +177,19 @@ impl Work {
         }
         if took > SOCKET_TIMEOUT / 2 {
             let detail = format!("the commit took {took:?}");
-            return Err(Dirty { step: "commit", reason: Renewed::Slow, detail });
+            return Err(Dirty { step: "commit", reason: Renewed::Slow, blame: None, detail });
         }
         if self.ledger.disconnects.load(Ordering::SeqCst) != before {
             let detail = "a broker disconnected during the transaction".to_owned();
-            return Err(Dirty { step: "commit", reason: Renewed::Disconnected, detail });
+            let reason = Renewed::Disconnected;
+            return Err(Dirty { step: "commit", reason, blame: None, detail });
         }
         Ok(Some(told))
     }
 
     /// What went wrong, with the first record that failed if one is known.
     fn why(&self, error: String) -> String {
-        let failed = self.ledger.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match failed {
+        match self.ledger.failed().first.take() {
             Some(failed) => format!("{error}; {failed}"),
             None => error,
         }
@@ -185,7 +203,7 @@ impl Work {
         let open =
             Open { id: batch.id, left: batch.sends.len(), commits: batch.commits.clone(), told };
         self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner).push_back(open);
-        produce(outlet, &self.topics, &batch)?;
+        produce(outlet, &self.topics, &batch, &self.ledger)?;
         if batch.sends.is_empty() {
             // Nothing will be acknowledged: look whether it is at the front now.
             let mut batches = self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner);
@@ -289,6 +307,8 @@ fn keeps_dirty_producers() -> bool {
 struct Dirty {
     step: &'static str,
     reason: Renewed,
+    /// What it may be due to, if no record was named.
+    blame: Option<Blame>,
     detail: String,
 }
 
@@ -299,15 +319,31 @@ impl Dirty {
             Some(RDKafkaErrorCode::Fenced | RDKafkaErrorCode::ProducerFenced)
         );
         let reason = if fenced { Renewed::Fenced } else { Renewed::Aborted };
-        Self { step, reason, detail: error.to_string() }
+        let detail = error.to_string();
+        let code = error.rdkafka_error_code();
+        Self {
+            step,
+            reason,
+            blame: code.and_then(|code| blame::of_transaction(code, &detail)),
+            detail,
+        }
+    }
+
+    /// A record was refused, or could not be handed over: the ledger knows which.
+    fn produce(detail: String) -> Self {
+        Self { step: "produce", reason: Renewed::Aborted, blame: None, detail }
     }
 }
 
 /// Enqueues every record of a batch; waits while the client's queue is full.
-fn produce(outlet: &mut Outlet<Context>, topics: &Names, batch: &Batch) -> Result<(), Dirty> {
-    let opaque = batch.id.0 as usize;
+fn produce(
+    outlet: &mut Outlet<Context>,
+    topics: &Names,
+    batch: &Batch,
+    ledger: &Ledger,
+) -> Result<(), Dirty> {
     let deadline = Instant::now() + Duration::from_secs(15);
-    for send in &batch.sends {
+    for (at, send) in batch.sends.iter().enumerate() {
         loop {
             let topic = topics.of(&send.to);
             match outlet.produce(
@@ -315,7 +351,7 @@ fn produce(outlet: &mut Outlet<Context>, topics: &Names, batch: &Batch) -> Resul
                 send.partition,
                 &send.record,
                 |add| send.headers(add),
-                opaque,
+                blame::opaque(batch.id, at),
             ) {
                 Ok(()) => break,
                 Err(error)
@@ -326,7 +362,11 @@ fn produce(outlet: &mut Outlet<Context>, topics: &Names, batch: &Batch) -> Resul
                 }
                 Err(error) => {
                     let detail = format!("{topic}: {error}");
-                    return Err(Dirty { step: "produce", reason: Renewed::Aborted, detail });
+                    if let Some(blame) = error.rdkafka_error_code().and_then(blame::blame) {
+                        let why = detail.as_str().into();
+                        ledger.failed().refused.push(Named { batch: batch.id, at, blame, why });
+                    }
+                    return Err(Dirty::produce(detail));
                 }
             }
         }

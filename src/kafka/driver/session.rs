@@ -53,6 +53,8 @@ pub(super) struct Session<'a> {
     levels: LaneLevels,
     /// Lost records that the metrics have been told of.
     lost: u64,
+    /// Halvings that the metrics have been told of.
+    halvings: u64,
     /// The group's metadata of the assignment in force.
     group: Option<Arc<ConsumerGroupMetadata>>,
     answers: (Sender<Answer>, Receiver<Answer>),
@@ -116,6 +118,7 @@ impl<'a> Session<'a> {
             policies,
             levels: LaneLevels::new(),
             lost: 0,
+            halvings: 0,
             group: None,
             answers: crossbeam_channel::unbounded(),
             asked: 0,
@@ -170,6 +173,9 @@ impl<'a> Session<'a> {
                 self.levels.lanes.set(figures.lanes as u64);
                 self.figures.lost(figures.lost - self.lost);
                 self.lost = figures.lost;
+                self.levels.suspects.set(figures.suspects as u64);
+                self.figures.halved(figures.halvings - self.halvings);
+                self.halvings = figures.halvings;
                 self.status.lanes.store(figures.lanes, Ordering::Relaxed);
             }
         }
@@ -315,8 +321,11 @@ impl<'a> Session<'a> {
                 }
                 self.step(Input::Committed(id));
             }
-            Report::Failed(why) => {
+            Report::Failed { why, refused } => {
                 self.status.tell(Some(why));
+                if let Some(refused) = refused {
+                    self.step(Input::Refused(refused));
+                }
                 self.give_up();
                 self.retake = Some(Instant::now());
             }

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use waterclock::engine::orders::{Batch, Input, Send, To};
-use waterclock::engine::{BatchId, Offset};
+use waterclock::engine::{BatchId, Blame, Offset, Refused};
 
 use super::{Flight, Phase, Positions, Up, number_of};
 use crate::broker::{Position, Refusal, Writer};
 use crate::mutation::Mutation;
 use crate::network::{Event, Outgoing, Reply, Request, Wake};
 use crate::plan::SECOND;
-use crate::workload::java_partition;
+use crate::workload::{DENIED, java_partition};
 use crate::world::World;
 
 /// Records that one produce request carries, at most.
@@ -45,7 +45,15 @@ impl World {
         if self.plan.exactly_once() && !self.members[slot].flights.is_empty() {
             self.breach("contract", "two batches at once in exactly_once".to_owned());
         }
-        let flight = Flight { id, outgoing, positions, numbers, offsets_sent: false };
+        let flight = Flight {
+            id,
+            outgoing,
+            positions,
+            numbers,
+            offsets_sent: false,
+            sent: 0,
+            asked: Vec::new(),
+        };
         self.member(slot).flights.push_back(flight);
     }
 
@@ -87,7 +95,9 @@ impl World {
         let Some(flight) = self.member(slot).flights.front_mut() else { return };
         if !flight.outgoing.is_empty() {
             let count = most.min(flight.outgoing.len());
-            let records = flight.outgoing.drain(..count).collect();
+            let records: Vec<Outgoing> = flight.outgoing.drain(..count).collect();
+            flight.asked = records.iter().map(|of| Arc::clone(&of.topic)).collect();
+            flight.sent += count;
             return self.produce_some(slot, records);
         }
         if !self.plan.exactly_once() {
@@ -188,14 +198,22 @@ impl World {
                 let ended = self.members[slot].flights.front().is_some_and(|f| f.offsets_sent);
                 if ended { self.finished(slot) } else { self.discard(slot, "timed out") }
             }
-            Reply::TimedOut => self.discard(slot, "timed out"),
+            Reply::TimedOut => {
+                self.blame_brokers(slot);
+                self.discard(slot, "timed out");
+            }
             Reply::Produced(Err(refusal))
             | Reply::OffsetsSent(Err(refusal))
             | Reply::Ended(Err(refusal))
             | Reply::OffsetsCommitted(Err(refusal)) => match refusal {
                 Refusal::IllegalGeneration => self.discard(slot, "old generation"),
                 Refusal::Fenced => self.discard(slot, "fenced"),
-                Refusal::InvalidState => self.discard(slot, "commit aborted"),
+                Refusal::InvalidState => {
+                    self.blame_brokers(slot);
+                    self.discard(slot, "commit aborted");
+                }
+                Refusal::Poison => self.refused(slot, Blame::Record),
+                Refusal::Denied => self.refused(slot, Blame::Target),
                 refusal => {
                     self.breach("liveness", format!("a batch that can never pass: {refusal:?}"))
                 }
@@ -204,6 +222,42 @@ impl World {
                 self.breach("model", format!("{refusal:?} has no answer"));
             }
             Reply::Described(..) => {}
+        }
+    }
+
+    /// A broker refuses something of the first batch's last request. All of it that went to the same topics may be
+    /// named; in a transaction it may be nobody, and never whose target we may not write to.
+    fn refused(&mut self, slot: usize, blame: Blame) {
+        let silent =
+            self.plan.exactly_once() && (blame == Blame::Target || self.chance.percent(40));
+        let Some(flight) = self.members[slot].flights.front() else { return };
+        let first = flight.sent - flight.asked.len();
+        let suspect = |topic: &str| match blame {
+            Blame::Target => topic == DENIED,
+            _ => !topic.starts_with("waterclock."),
+        };
+        let of = flight.asked.iter().enumerate().filter(|(_, topic)| suspect(topic));
+        let named = if silent { Vec::new() } else { of.map(|(at, _)| first + at).collect() };
+        let refused = Refused { batch: flight.id, named, blame, why: "refused".into() };
+        if self.mutation != Some(Mutation::KeepsSilent) {
+            self.tell_refused(slot, refused);
+        }
+        self.discard(slot, "refused");
+    }
+
+    fn tell_refused(&mut self, slot: usize, refused: Refused) {
+        // Not running: a step's orders are not carried out any more.
+        let busy = std::mem::replace(&mut self.member(slot).busy, true);
+        self.step(slot, Input::Refused(refused));
+        self.member(slot).busy = busy;
+    }
+
+    fn blame_brokers(&mut self, slot: usize) {
+        if self.mutation == Some(Mutation::BlamesBrokers)
+            && let Some(batch) = self.members[slot].flights.front().map(|flight| flight.id)
+        {
+            let (named, blame) = (Vec::new(), Blame::Record);
+            self.tell_refused(slot, Refused { batch, named, blame, why: "away".into() });
         }
     }
 

@@ -1,0 +1,315 @@
+//! `waterclock dead replay`: submits dead letters again.
+//!
+//! # Invariants
+//! 1. A dead letter stays where it is: what is replayed is a copy. Nothing can be lost, and what is replayed twice is
+//!    delivered twice.
+//! 2. Each is acknowledged by all in-sync replicas before it is told as replayed.
+//! 3. Nothing is delivered before it was due at first, unless it is asked for (`--now`).
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use super::filter::Filter;
+use super::{NoSuchLetter, Place, last, of_kafka};
+use crate::cli::{Exit, Failure, Outcome, output};
+use crate::engine::header::{self, When};
+use crate::engine::{Millis, Record, UnixMillis};
+use crate::kafka::{DeadLetters, DeadRecord, Receipt, SubmitError, Submitter};
+
+/// Arguments of `dead replay`.
+#[derive(Args)]
+pub(super) struct Replay {
+    /// Those that stand here, as the list says: PARTITION@OFFSET
+    #[arg(value_name = "PLACE", conflicts_with_all = ["all", "code", "target", "since", "until"])]
+    places: Vec<Place>,
+    /// All of them
+    #[arg(long, conflicts_with_all = ["code", "target", "since", "until"])]
+    all: bool,
+    #[command(flatten)]
+    filter: Filter,
+    /// Due at once, whatever was asked for
+    #[arg(long)]
+    now: bool,
+    /// To this intake; else to the one that it came in by, or to the main one
+    #[arg(long, value_name = "NAME")]
+    intake: Option<String>,
+    /// Only say what would be replayed
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ReplayError {
+    #[error("say which: places, --code, --target, --since, --until, or --all")]
+    Which,
+    #[error("stopped at {partition}@{offset}, with {before} replayed before it")]
+    Stopped {
+        partition: i32,
+        offset: i64,
+        before: u64,
+        #[source]
+        source: SubmitError,
+    },
+}
+
+impl Replay {
+    pub(super) fn run(
+        self,
+        letters: &DeadLetters,
+        namespace: &str,
+        submitter: Submitter,
+        json: bool,
+    ) -> Outcome {
+        if self.places.is_empty() && !self.all && self.filter.is_empty() {
+            return Err(Failure::new(Exit::Usage, ReplayError::Which));
+        }
+        let main = format!("{namespace}.intake");
+        let bar = ProgressBar::new(0);
+        if let Ok(style) =
+            ProgressStyle::with_template("{elapsed_precise} {msg:24} {wide_bar} {pos}/{len}")
+        {
+            bar.set_style(style);
+        }
+        let mut run = Run {
+            replay: &self,
+            main,
+            submitter,
+            json,
+            bar,
+            replayed: 0,
+            failure: None,
+            lanes: None,
+        };
+        if self.places.is_empty() {
+            run.bar.set_length(letters.span());
+            letters.read(|letter| run.one(&letter)).map_err(of_kafka)?;
+        } else {
+            run.bar.set_length(self.places.len() as u64);
+            // Looked up before anything is sent, so that a slip of the pen sends nothing.
+            let mut found = Vec::new();
+            for Place { partition, offset } in &self.places {
+                let letter = letters.at(*partition, *offset).map_err(of_kafka)?;
+                found.push(letter.ok_or_else(|| {
+                    Failure::new(Exit::Negative, NoSuchLetter(*partition, offset.0))
+                })?);
+            }
+            found.iter().for_each(|letter| run.one(letter));
+        }
+        run.bar.finish_and_clear();
+        if let Some(failure) = run.failure {
+            return Err(failure);
+        }
+        let would = if self.dry_run { "would be replayed" } else { "replayed" };
+        if json { Ok(Exit::Ok) } else { output::line(&format!("{} {would}", run.replayed)) }
+    }
+}
+
+/// One run of the command.
+struct Run<'a> {
+    replay: &'a Replay,
+    /// The main intake.
+    main: String,
+    submitter: Submitter,
+    json: bool,
+    bar: ProgressBar,
+    replayed: u64,
+    /// Why it was stopped; nothing is sent any more.
+    failure: Option<Failure>,
+    /// The last intake that was written to, with its partitions.
+    lanes: Option<(String, i32)>,
+}
+
+impl Run<'_> {
+    fn one(&mut self, letter: &DeadRecord) {
+        self.bar.inc(1);
+        if self.failure.is_some() || !self.replay.filter.takes(letter) {
+            return;
+        }
+        let again = again(letter, &self.main, self.replay.now);
+        let intake = match &self.replay.intake {
+            Some(name) if name == crate::config::MAIN_INTAKE => self.main.clone(),
+            Some(name) => format!("{}.{name}", self.main),
+            None => intake_of(letter, &self.main),
+        };
+        let sent =
+            if self.replay.dry_run { Ok(None) } else { self.send(&intake, &again).map(Some) };
+        let told = match sent {
+            Ok(receipt) => {
+                self.replayed += 1;
+                self.bar.set_message(format!("{} replayed", self.replayed));
+                self.tell(letter, &intake, receipt)
+            }
+            Err(source) => {
+                let (partition, offset) = (letter.partition, letter.offset.0);
+                let stopped =
+                    ReplayError::Stopped { partition, offset, before: self.replayed, source };
+                Err(Failure::new(Exit::Unavailable, stopped))
+            }
+        };
+        self.failure = told.err();
+    }
+
+    fn send(&mut self, intake: &str, record: &Record) -> Result<Receipt, SubmitError> {
+        let lanes = match &self.lanes {
+            Some((known, lanes)) if known == intake => *lanes,
+            _ => {
+                let found = self.submitter.partitions(&[intake])?[0];
+                let topic = || intake.to_owned();
+                let lanes = found.ok_or_else(|| SubmitError::NoTopic { topic: topic() })?;
+                self.lanes = Some((topic(), lanes));
+                lanes
+            }
+        };
+        let id = record.headers().find(|(name, _)| *name == header::ID.as_bytes());
+        let lane_key = record.key().or_else(|| id.and_then(|(_, value)| value));
+        self.submitter.submit(intake, lanes, lane_key, record)
+    }
+
+    fn tell(&self, letter: &DeadRecord, intake: &str, receipt: Option<Receipt>) -> Outcome {
+        let DeadRecord { partition, offset, .. } = letter;
+        let place = format!("{partition}@{}", offset.0);
+        let line = match (self.json, receipt) {
+            (true, receipt) => {
+                let to = receipt.map(|to| {
+                    json!({ "partition": to.partition, "offset": to.offset.0, "appended_ms": to.appended.0 })
+                });
+                let from = json!({ "partition": partition, "offset": offset.0 });
+                json!({ "dead": from, "topic": intake, "replayed": to }).to_string()
+            }
+            (false, Some(to)) => format!("{place} -> {intake}/{}@{}", to.partition, to.offset.0),
+            (false, None) => format!("{place} -> {intake}"),
+        };
+        self.bar.suspend(|| output::line(&line))
+    }
+}
+
+/// The intake that a dead letter stood in; the main one if that was a tier.
+fn intake_of(letter: &DeadRecord, main: &str) -> String {
+    let stood = last(&letter.record, header::ERROR_TOPIC).and_then(|t| std::str::from_utf8(t).ok());
+    stood.and_then(|topic| intake_of_topic(topic, main)).unwrap_or(main).to_owned()
+}
+
+/// The topic, if it is an intake.
+fn intake_of_topic<'a>(topic: &'a str, main: &str) -> Option<&'a str> {
+    let rest = topic.strip_prefix(main)?;
+    (rest.is_empty() || rest.starts_with('.')).then_some(topic)
+}
+
+/// What is added to a dead letter, in the order in which it stands at the end.
+const ADDED: [&str; 6] = [
+    header::ERROR_CODE,
+    header::ERROR_DETAIL,
+    header::ERROR_TOPIC,
+    header::ERROR_PARTITION,
+    header::ERROR_OFFSET,
+    header::ERROR_TIMESTAMP,
+];
+
+/// The record as it is submitted again: without what was added, without its expiry, and due when it was due.
+fn again(letter: &DeadRecord, main: &str, now: bool) -> Record {
+    let all: Vec<(&[u8], Option<&[u8]>)> = letter.record.headers().collect();
+    let mut kept = all.len();
+    for name in ADDED.iter().rev() {
+        if kept > 0 && all[kept - 1].0 == name.as_bytes() {
+            kept -= 1;
+        }
+    }
+    let due = if now { None } else { due_of(letter, main).map(|due| due.0.to_string()) };
+    let mut headers: Vec<(&[u8], Option<&[u8]>)> = Vec::with_capacity(kept + 1);
+    for (name, value) in &all[..kept] {
+        let is = |known: &str| *name == known.as_bytes();
+        match &due {
+            _ if is(header::EXPIRES) => {}
+            _ if now && (is(header::DELAY) || is(header::UNTIL)) => {}
+            Some(due) if is(header::DELAY) => {
+                headers.push((header::UNTIL.as_bytes(), Some(due.as_bytes())));
+            }
+            _ => headers.push((name, *value)),
+        }
+    }
+    if now {
+        headers.push((header::DELAY.as_bytes(), Some(b"0")));
+    }
+    Record::new(letter.record.key(), letter.record.value(), headers.iter().copied())
+}
+
+/// When a relative delay was over, counted from where the record stood, if that was an intake. From a tier it cannot
+/// be told, and counts anew.
+fn due_of(letter: &DeadRecord, main: &str) -> Option<UnixMillis> {
+    let text = |name| std::str::from_utf8(last(&letter.record, name)?).ok();
+    intake_of_topic(text(header::ERROR_TOPIC)?, main)?;
+    let appended = UnixMillis(text(header::ERROR_TIMESTAMP)?.parse().ok()?);
+    let delay = header::duration(text(header::DELAY)?).ok()?;
+    When::After(delay).resolve(appended, Millis(u64::MAX / 2)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Offset;
+
+    type Header<'a> = (&'a str, Option<&'a str>);
+
+    fn letter(stood: &str, own: &[Header<'_>]) -> DeadRecord {
+        let added = [
+            (header::ERROR_CODE, Some("expired")),
+            (header::ERROR_DETAIL, Some("a sentence")),
+            (header::ERROR_TOPIC, Some(stood)),
+            (header::ERROR_PARTITION, Some("3")),
+            (header::ERROR_OFFSET, Some("7")),
+            (header::ERROR_TIMESTAMP, Some("1767225600000")),
+        ];
+        let headers: Vec<(&[u8], Option<&[u8]>)> = own
+            .iter()
+            .chain(&added)
+            .map(|(name, value)| (name.as_bytes(), value.map(str::as_bytes)))
+            .collect();
+        let record = Record::new(Some(b"k"), Some(b"v"), headers.iter().copied());
+        DeadRecord { partition: 0, offset: Offset(0), timestamp: UnixMillis(0), record }
+    }
+
+    #[test]
+    fn what_is_replayed_has_its_headers_back_and_is_due_when_it_was() {
+        let (intake, tier) = ("wc.intake", "wc.delay.1m");
+        let target = ("x-delay-target", Some("orders"));
+        #[rustfmt::skip]
+        let table: Vec<(&str, &str, bool, Vec<Header<'_>>, Vec<Header<'_>>)> = vec![
+            ("a relative delay is counted from its first append",
+             intake, false, vec![("a", None), ("x-delay", Some("5s")), target], vec![("a", None), ("x-delay-until", Some("1767225605000")), target]),
+            ("from a tier nobody knows that any more: it counts anew",
+             tier, false, vec![("x-delay", Some("5s")), target], vec![("x-delay", Some("5s")), target]),
+            ("a point in time stays",
+             tier, false, vec![("x-delay-until", Some("1767225600000"))], vec![("x-delay-until", Some("1767225600000"))]),
+            ("what cannot be read stays, and is refused again",
+             intake, false, vec![("x-delay", Some("soon"))], vec![("x-delay", Some("soon"))]),
+            ("it does not expire a second time",
+             intake, false, vec![target, ("x-delay-expires", Some("1m"))], vec![target]),
+            ("at once is at once",
+             tier, true, vec![("x-delay", Some("7d")), target], vec![target, ("x-delay", Some("0"))]),
+            ("error headers of its own stay where they were",
+             intake, false, vec![("x-delay-error-code", Some("mine")), ("z", Some(""))], vec![("x-delay-error-code", Some("mine")), ("z", Some(""))]),
+        ];
+        for (why, stood, now, own, want) in table {
+            let record = again(&letter(stood, &own), intake, now);
+            let got: Vec<(&[u8], Option<&[u8]>)> = record.headers().collect();
+            let want: Vec<(&[u8], Option<&[u8]>)> =
+                want.iter().map(|(n, v)| (n.as_bytes(), v.map(str::as_bytes))).collect();
+            assert_eq!(got, want, "{why}");
+            assert_eq!((record.key(), record.value()), (Some(&b"k"[..]), Some(&b"v"[..])), "{why}");
+        }
+    }
+
+    #[test]
+    fn it_goes_back_to_the_intake_that_it_stood_in_and_from_a_tier_to_the_main_one() {
+        for (stood, want) in [
+            ("wc.intake", "wc.intake"),
+            ("wc.intake.orders", "wc.intake.orders"),
+            ("wc.delay.1m", "wc.intake"),
+            ("another.intake.orders", "wc.intake"),
+            ("wc.intakes", "wc.intake"),
+        ] {
+            assert_eq!(intake_of(&letter(stood, &[]), "wc.intake"), want, "{stood}");
+        }
+    }
+}
