@@ -326,3 +326,59 @@ fn the_limits_are_the_documented_ones() {
     assert_eq!((EPOCH_MIN, EPOCH_MAX), (10u64.pow(12), 10u64.pow(14)));
     assert_eq!(MAX_DELAY, 400 * Millis::DAY.0);
 }
+
+/// Where each kind of bad input is tested: the input, the answer, and a text that stands in that file.
+#[rustfmt::skip]
+const BAD_INPUT: &[(u8, &str, &str, &str, &str)] = &[
+    (1,  "no number, spaces, signs, bases",      "bad_delay",            UNIT,  "row 1: a word"),
+    (2,  "below zero, -0",                       "negative_delay",       UNIT,  "row 2: negative zero"),
+    (3,  "2^63 - 1, 2^63, 400 digits, the sum",  "delay_overflow",       UNIT,  "row 3: 2^63 - 1: the sum overflows"),
+    (4,  "other digits, BOM, NUL, RTL",          "bad_delay",            UNIT,  "row 4: a right-to-left mark"),
+    (5,  "not UTF-8, null, an empty name",       "bad_header, or yours", UNIT,  "row 5:"),
+    (5,  "a name that is not UTF-8, on a broker", "delivered",           BYTES, "fn a_header_name_that_is_not_utf_8_passes"),
+    (6,  "more than max_delay",                  "delay_too_long",       UNIT,  "row 6: one above max_delay"),
+    (7,  "seconds, microseconds",                "ambiguous_timestamp",  UNIT,  "row 7:"),
+    (8,  "in the past",                          "delivered at once",    UNIT,  "row 8: past is at once"),
+    (9,  "both times, or neither",               "conflicting_directives, missing_delay", UNIT, "row 9:"),
+    (10, "the same header twice",                "duplicate_header",     UNIT,  "row 10:"),
+    (11, "1001 headers",                         "too_many_headers",     UNIT,  "row 11:"),
+    (11, "10 000 headers, a header of 1 MiB, on a broker", "too_many_headers, delivered", EDGES, "fn a_mebibyte_may_be_in_the_key_or_in_a_header"),
+    (12, "no name that a topic can have",        "bad_target",           UNIT,  "row 12:"),
+    (13, "waterclock's own topics",              "target_forbidden",     DEAD,  "(Code::TargetForbidden,       soon(\"our own\")"),
+    (14, "a loop",                               "too_many_hops",        LANES, "fn a_record_that_hopped_more_often_than_any_delay_needs"),
+    (15, "Kafka's own topics",                   "target_forbidden",     DEAD,  "(Code::TargetForbidden,       soon(\"Kafka's own\")"),
+    (16, "not on the allow-list",                "target_denied",        DEAD,  "(Code::TargetDenied,"),
+    (17, "a target that does not exist",         "target_missing",       LANES, "fn a_missing_target_is_found_out_before_anything_is_produced"),
+    (17, "the same on a broker",                 "target_missing",       DEAD,  "(Code::TargetMissing,"),
+    (18, "a.b beside a_b",                       "allowed",              UNIT,  "row 18:"),
+    (19, "no partition number",                  "bad_partition",        UNIT,  "row 19:"),
+    (19, "a partition that the target lacks",    "bad_partition",        DEAD,  "fine(\"not there\").header(\"x-delay-partition\", \"99\")"),
+    (20, "a null value",                         "delivered as null",    BYTES, "\"a tombstone with headers\""),
+    (21, "a null key",                           "delivered without one", BYTES, "\"null key\""),
+    (21, "a null key for a compacted target",    "missing_key",          DEAD,  "(Code::MissingKey,"),
+    (21, "a key of 1 MiB",                       "delivered",            EDGES, "fn a_mebibyte_may_be_in_the_key_or_in_a_header"),
+    (22, "a value at the limit, and one above",  "delivered, too_large", EDGES, "fn a_value_at_the_limit_of_its_target_is_delivered"),
+    (22, "10 MiB that came in compressed",       "too_large",            EDGES, "fn ten_mebibytes_that_came_in_compressed"),
+    (22, "a limit lowered under a record",       "too_large",            POISON, "fn a_limit_that_is_lowered_under_a_record_stops_nothing"),
+    (23, "timestamps of 1970 and of 9999",       "they do not count",    EDGES, "fn the_timestamp_of_a_producer_does_not_count"),
+    (24, "empty, long, control characters, ../", "bad_id",               UNIT,  "row 24:"),
+];
+
+const UNIT: &str = include_str!("../src/engine/header/tests.rs");
+const LANES: &str = include_str!("../src/engine/lanes/tests.rs");
+const BYTES: &str = include_str!("kafka/bytes.rs");
+const DEAD: &str = include_str!("kafka/dead.rs");
+const EDGES: &str = include_str!("kafka/limits.rs");
+const POISON: &str = include_str!("kafka/poison.rs");
+
+#[test]
+fn every_kind_of_bad_input_has_its_test_and_its_answer() {
+    let rows: BTreeSet<u8> = BAD_INPUT.iter().map(|row| row.0).collect();
+    assert_eq!(rows, (1..=24).collect());
+    for (row, input, answer, file, text) in BAD_INPUT {
+        assert!(file.contains(text), "{row}, {input}: {text:?} is nowhere");
+        for code in answer.split(", ").filter(|word| word.contains('_')) {
+            assert!(code.parse::<Code>().is_ok(), "{row}, {input}: {code} is no code");
+        }
+    }
+}

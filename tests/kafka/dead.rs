@@ -1,17 +1,101 @@
 //! What cannot be delivered goes to the dead letters, whole, and holds nothing up.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 
 use waterclock::engine::header::Code;
 
 use crate::support::{
-    Ack, Fixture, Log, Mode, Out, Rec, assert_each_once, in_both_modes, out, whole,
+    Ack, Fixture, Log, Mode, Out, Rec, assert_each_once, eventually, in_both_modes, out, whole,
 };
 
 in_both_modes!(every_refusal_is_a_dead_letter_and_stops_nothing);
 
 /// What the error headers are called, in their order.
 const ERRORS: [&str; 6] = ["code", "detail", "topic", "partition", "offset", "timestamp"];
+
+/// The command's outcome: code and standard output.
+fn dead(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_waterclock"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("WATERCLOCK_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(["dead"]).args(arguments);
+    command.args(["--brokers", &fixture.connection.brokers, "--namespace", fixture.namespace()]);
+    let output = command.output().expect("the binary runs");
+    println!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn dead_letters_are_listed_shown_and_replayed_as_an_operator_does_it() {
+    let fixture = Fixture::new("replay");
+    let good = fixture.target("good", 1);
+    let late = fixture.name("late");
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let producer = fixture.producer();
+    for n in 0..5 {
+        let record = out(format!("{n}")).key(format!("k{n}")).header("mine", "\u{1b}[2J\u{ff}");
+        producer.send(&fixture.names.intake(), &record.delay("20s").to(&late));
+    }
+    let bad = out("bad").key("k").header("x-delay", "soon").to(&good);
+    producer.send(&fixture.names.intake(), &bad);
+    let expired = out("expired").key("k").delay(100).header("x-delay-expires", "50").to(&good);
+    producer.send(&fixture.names.intake(), &expired);
+    let acks = producer.acks();
+    Log::open(&fixture, &fixture.names.dead()).count(7);
+
+    let lines = |arguments: &[&str]| -> Vec<serde_json::Value> {
+        let (code, text) = dead(&fixture, &[arguments, &["--json"]].concat());
+        assert_eq!(code, Some(0), "{arguments:?}");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let missing = lines(&["list", "--code", "target_missing", "--since", "1h"]);
+    assert_eq!(missing.len(), 5, "{missing:?}");
+    assert_eq!(lines(&["list", "--target", &good]).len(), 2);
+    assert_eq!(lines(&["list", "--until", "1h"]).len(), 0);
+    let place = format!("{}@{}", missing[0]["partition"], missing[0]["offset"]);
+    let (_, shown) = dead(&fixture, &["show", &place]);
+    assert!(shown.contains("target_missing") && !shown.contains('\u{1b}'), "{shown}");
+
+    assert_eq!(dead(&fixture, &["replay"]).0, Some(2), "it says which, or nothing happens");
+    assert_eq!(dead(&fixture, &["replay", &place, "0@99999"]).0, Some(1));
+    let would = lines(&["replay", "--code", "target_missing", "--dry-run"]);
+    assert!(would.len() == 5 && would.iter().all(|line| line["replayed"].is_null()), "{would:?}");
+
+    // What was known of the target counts for two seconds.
+    let answered = acks.iter().map(|ack| ack.at).max().unwrap_or_default();
+    eventually("it is asked for anew", || {
+        let age = jiff::Timestamp::now().as_millisecond() as u64 - answered;
+        if age > 4_000 { Ok(()) } else { Err(format!("{age} ms")) }
+    });
+    // The target is there by now, and what was due 20 s after its submission is so still.
+    let made = fixture.target("late", 2);
+    assert_eq!(made, late);
+    let replayed = lines(&["replay", "--code", "target_missing", "--code", "expired"]);
+    assert_eq!(replayed.len(), 6);
+    let seen = Log::open(&fixture, &late).count(5).to_vec();
+    for rec in &seen {
+        let n: usize = rec.text().parse().expect("a number");
+        assert!(rec.at >= acks[n].at + 20_000, "early: {rec:?}");
+        assert!(rec.at < acks[n].at + 40_000, "the delay was counted anew: {rec:?}");
+        let mine = (b"mine".to_vec(), Some("\u{1b}[2J\u{ff}".as_bytes().to_vec()));
+        assert_eq!(rec.headers, [mine], "as if it had never been dead");
+    }
+    Log::open(&fixture, &good).count(1);
+    // One by its place, to another intake's rules or none: what is wrong is refused again.
+    let soon = lines(&["list", "--code", "bad_delay"]);
+    let place = format!("{}@{}", soon[0]["partition"], soon[0]["offset"]);
+    assert_eq!(dead(&fixture, &["replay", &place]).0, Some(0));
+    Log::open(&fixture, &fixture.names.dead()).count(8);
+    assert_eq!(dead(&fixture, &["replay", &place, "--now"]).0, Some(0));
+    Log::open(&fixture, &good).count(2);
+    fixture.wait_until_nothing_is_pending();
+    process.stop_well();
+    assert_eq!(whole(&fixture, &fixture.names.dead()).len(), 8, "what is replayed stays there");
+}
 
 /// Bytes that compress badly, so that a record is as large as it seems.
 fn noise(count: usize) -> Vec<u8> {

@@ -11,6 +11,7 @@ mod dead;
 mod delivery;
 mod dirty_commit;
 mod lanes;
+mod limits;
 mod members;
 mod poison;
 mod positions;

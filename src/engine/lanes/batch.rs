@@ -8,8 +8,8 @@ use super::super::setup::Limits;
 use super::super::state::Kind;
 use super::super::verdict::{self, Entry};
 use super::{
-    Batch, BatchId, Commit, Edit, Engine, Flight, Lane, Millis, Offset, Output, Send, Source,
-    Target, To, TopicId, UnixMillis,
+    Batch, BatchId, Commit, Edit, Engine, Flight, Lane, Millis, Offset, Output, Send, Source, To,
+    TopicId, UnixMillis,
 };
 
 /// Progress without a record to produce (what was done before a restart, gaps) is committed this often.

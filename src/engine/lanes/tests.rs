@@ -536,3 +536,34 @@ fn a_compacted_target_takes_no_record_without_a_key() {
     let Edit::Dead(letter) = &dead.sends[0].edit else { panic!("{:?}", dead.sends[0]) };
     assert_eq!(letter.code, Code::MissingKey);
 }
+
+#[test]
+fn a_record_that_hopped_more_often_than_any_delay_needs_is_a_dead_letter() {
+    use crate::engine::state::{Kind, Order, State};
+
+    let mut world = World::new(&[1, 60], Limits::default());
+    let lane = murmur2::partition(b"k", LANES);
+    let tier = world.engine.setup.topics.of_tier(0).0;
+    let own = [("x-delay", "1h"), (header::TARGET, "orders.out")];
+    let bare = record("k", &own);
+    let directive = header::read(bare.headers()).expect("it follows the contract");
+    let state = State {
+        kind: Kind::Hop,
+        due: world.now + Millis(3_600_000),
+        first_appended: world.now,
+        order: Order { appended: world.now, offset: Offset(0) },
+        expires: None,
+        intake: world.engine.setup.topics.intakes[0].tag,
+        hops: world.engine.hops_limit,
+    };
+    let sealed = state.seal(&world.engine.setup.key, &directive.bound(Some(b"k")));
+    let mut headers: Vec<(&[u8], Option<&[u8]>)> = bare.headers().collect();
+    headers.push((header::STATE.as_bytes(), Some(sealed.as_ref())));
+    let looped = Record::new(Some(b"k"), Some(b"value"), headers.iter().copied());
+    world.record(source(tier, lane), looped);
+    world.after(1_000);
+    world.tell(Input::Target("orders.out".into(), FOUND));
+    let dead = batch(world.after(0));
+    let Edit::Dead(letter) = &dead.sends[0].edit else { panic!("{:?}", dead.sends[0]) };
+    assert_eq!(letter.code, Code::TooManyHops);
+}
