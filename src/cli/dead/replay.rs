@@ -273,8 +273,9 @@ mod tests {
     fn what_is_replayed_has_its_headers_back_and_is_due_when_it_was() {
         let (intake, tier) = ("wc.intake", "wc.delay.1m");
         let target = ("x-delay-target", Some("orders"));
+        type Case<'a> = (&'a str, &'a str, bool, Vec<Header<'a>>, Vec<Header<'a>>);
         #[rustfmt::skip]
-        let table: Vec<(&str, &str, bool, Vec<Header<'_>>, Vec<Header<'_>>)> = vec![
+        let table: Vec<Case<'_>> = vec![
             ("a relative delay is counted from its first append",
              intake, false, vec![("a", None), ("x-delay", Some("5s")), target], vec![("a", None), ("x-delay-until", Some("1767225605000")), target]),
             ("from a tier nobody knows that any more: it counts anew",
