@@ -184,7 +184,8 @@ fn carry_out(engine: &mut Engine, now: UnixMillis, out: &mut Vec<Output>, sent: 
     while let Some(order) = out.pop() {
         match order {
             Output::Lookup(name) => {
-                let found = Target::Found { partitions: 6, record_bytes_max: 1_048_588 };
+                let found =
+                    Target::Found { partitions: 6, record_bytes_max: 1_048_588, keyed: false };
                 engine.step(now, Input::Target(name, found), out);
             }
             Output::Batch(batch) => {

@@ -152,6 +152,7 @@ fn properties(files: &Path, tls: &str, mutual: &str, sasl: &str) -> String {
          listener.name.sasl.oauthbearer.sasl.jaas.config={token}\n\
          listener.name.sasl.oauthbearer.connections.max.reauth.ms=5000\n\
          authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n\
+         allow.everyone.if.no.acl.found=false\n\
          super.users=User:ANONYMOUS;User:anna;User:CN=anna\n"
     )
 }
