@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// Directories of one machine that are tried when none was asked for.
 const DIRECTORIES_MAX: usize = 64;
-/// Where they are.
-const DIRECTORIES: &str = "waterclock-data";
+/// Where they are, below the working directory.
+pub const DIRECTORIES: &str = "waterclock-data";
 /// Keeps the name, and is what is locked.
 const FILE: &str = "instance";
 

@@ -9,6 +9,7 @@
 mod bench;
 mod dead;
 mod demo;
+mod doctor;
 mod exit;
 mod failure;
 mod output;
@@ -78,6 +79,8 @@ enum Command {
     Send(send::Send),
     /// Shows what could not be delivered, and why
     Dead(dead::Dead),
+    /// Says what is wrong with the cluster for us, and how to mend it; exit code 1 if anything is a problem
+    Doctor(doctor::Doctor),
     /// Measures how fast and how late, beside the raw limits of the same brokers
     Bench(bench::Run),
     /// Prints completions for a shell
@@ -151,6 +154,7 @@ pub fn main() -> ExitCode {
         Command::Demo(demo) => demo.run(&global),
         Command::Send(send) => send.run(&global),
         Command::Dead(dead) => dead.run(&global),
+        Command::Doctor(doctor) => doctor.run(&global),
         Command::Bench(bench) => bench.run(&global),
         Command::Completions { shell } => completions(shell),
     };

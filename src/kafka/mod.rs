@@ -5,6 +5,7 @@ mod clock;
 mod committer;
 mod connect;
 mod dead;
+pub mod doctor;
 pub mod driver;
 pub mod embedded;
 mod feed;

@@ -1,4 +1,4 @@
-//! The raw calls into librdkafka, in one place.
+//! The raw calls into librdkafka, in one place (and in `ask`, what admin requests rdkafka lacks).
 //!
 //! Three reasons, and nothing else stands here:
 //! 1. rdkafka's safe header access panics on a header name that is not UTF-8, which any producer can write.
@@ -11,6 +11,8 @@
 //! 2. Headers belong to librdkafka once a produce has succeeded, and are destroyed here when it has not.
 //! 3. librdkafka copies key and value before `produce` returns.
 #![allow(unsafe_code)]
+
+pub(super) mod ask;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};

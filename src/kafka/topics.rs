@@ -25,9 +25,10 @@ use super::{NoAnswer, meta};
 use crate::engine::Millis;
 use crate::engine::ladder::{Ladder, LadderError};
 
+pub(super) use admin::block;
 pub use admin::{create, delete, delete_group, inspect, live_members};
 pub use diff::{Finding, Found, FoundTopic, Severity, diff};
-pub use force::{Applied, InForce, Request, apply, check, compare};
+pub use force::{Applied, InForce, Request, Survey, apply, check, compare, survey};
 
 /// Lanes of a namespace for which no number was asked.
 pub const LANES_DEFAULT: u16 = 6;

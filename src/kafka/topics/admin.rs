@@ -204,7 +204,7 @@ pub fn live_members(connection: &Connection, namespace: &str) -> Result<usize, E
 }
 
 /// Waits for a future that some other thread completes, as rdkafka's admin futures are.
-fn block<F: Future>(future: F) -> F::Output {
+pub(in crate::kafka) fn block<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {

@@ -9,7 +9,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::admin::{ANSWER_MAX, create, failed, inspect, live_members};
-use super::{Error, Finding, LANES_DEFAULT, Names, diff, holds_text, wanted};
+use super::{Error, Finding, Found, LANES_DEFAULT, Names, TopicSpec, diff, holds_text, wanted};
 use crate::engine::Millis;
 use crate::engine::ladder::{Ladder, Preset};
 use crate::kafka::Connection;
@@ -110,18 +110,53 @@ pub fn apply(connection: &Connection, request: &Request) -> Result<Applied, Erro
     Ok(Applied { in_force: plan, changed, created, drained, empty, findings })
 }
 
-/// Compares without changing anything: with what is in force, else with what `apply` would put in force.
+/// What is in force, what is wanted for it, and what is there.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// Something was put in force; else all is compared with what `apply` would put there.
+    pub applied: bool,
+    /// Partitions of every lane topic.
+    pub lanes: u16,
+    /// The ladder, with the tiers that are being drained.
+    pub ladder: Ladder,
+    /// The lane topics in the order of the engine's `TopicId`.
+    pub topics: Vec<String>,
+    /// Every topic that there should be.
+    pub wanted: Vec<TopicSpec>,
+    /// What is there.
+    pub found: Found,
+    /// Every difference.
+    pub findings: Vec<Finding>,
+}
+
+/// Looks at everything without changing anything.
 ///
 /// # Errors
 /// The cluster could not be looked at, or what was asked could never be applied.
-pub fn compare(connection: &Connection, request: &Request) -> Result<Vec<Finding>, Error> {
+pub fn survey(connection: &Connection, request: &Request) -> Result<Survey, Error> {
     let names = Names::new(&request.namespace);
     let before = read(connection, &names, request)?;
     let plan = next(request, before.ladder.as_ref(), 0)?;
     let ladder = ladder_of(request, &plan)?;
     let found = inspect(connection, &names)?;
-    let specs = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
-    Ok(diff(&names, &specs, &found))
+    let wanted = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
+    Ok(Survey {
+        applied: before.ladder.is_some() && before.secret.is_some(),
+        lanes: plan.lanes,
+        topics: names.of_lanes(&request.further_intakes, &ladder),
+        findings: diff(&names, &wanted, &found),
+        ladder,
+        wanted,
+        found,
+    })
+}
+
+/// Compares without changing anything: with what is in force, else with what `apply` would put in force.
+///
+/// # Errors
+/// As [`survey`].
+pub fn compare(connection: &Connection, request: &Request) -> Result<Vec<Finding>, Error> {
+    Ok(survey(connection, request)?.findings)
 }
 
 /// Finds out what is in force, and whether the topics can hold it; to be called before anything starts.

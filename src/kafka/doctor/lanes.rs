@@ -1,0 +1,213 @@
+//! Conclusions about open transactions, members and positions. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Area, Facts, List, Place, Severity, Wish, backlog};
+use crate::engine::{Millis, UnixMillis};
+
+/// Kafka's `transaction.max.timeout.ms` where nothing is set: no transaction may be open for longer.
+const TRANSACTION_MAX: Millis = Millis(15 * 60_000);
+/// The coordinator looks for transactions that are over their time this often.
+const COORDINATOR_LOOK: Millis = Millis(10_000);
+
+pub(super) fn transactions(wish: &Wish, facts: &Facts, now: UnixMillis, list: &mut List) {
+    const AREA: Area = Area::Transactions;
+    let most = facts.brokers.values().filter_map(|broker| match &broker.settings {
+        super::Settings::Known(known) => known.get("transaction.max.timeout.ms")?.parse().ok(),
+        _ => None,
+    });
+    let most = most.max().map_or(TRANSACTION_MAX, Millis) + COORDINATOR_LOOK;
+    let mut open = 0;
+    for ((topic, id), partition) in &facts.partitions {
+        let (Some(stable), Some(last)) = (partition.stable, partition.last) else { continue };
+        if stable >= last {
+            continue;
+        }
+        open += 1;
+        let Some(since) = partition.open_since else { continue };
+        let age = now - since;
+        let is_own = !facts.targets.contains(topic);
+        let held = format!(
+            "a transaction is open since {}: its readers wait at {stable}, the end is {last}",
+            Millis(age.0 / 1_000 * 1_000)
+        );
+        let command = format!(
+            "kafka-transactions.sh --bootstrap-server {} abort --topic {topic} --partition {id} --start-offset {stable}",
+            facts.bootstrap
+        );
+        if age > most {
+            let remedy =
+                format!("it hangs: no producer may keep one for {most}. Abort it: {command}");
+            list.add(Severity::Problem, AREA, Place::partition(topic, *id), held, remedy);
+        } else if is_own && age > wish.transaction_timeout + COORDINATOR_LOOK {
+            let remedy = "it is not one of ours, which end sooner: find the producer that writes here; records behind it wait";
+            list.add(Severity::Note, AREA, Place::partition(topic, *id), held, remedy);
+        }
+    }
+    let unknown = facts.partitions.iter().filter(|((topic, _), partition)| {
+        !topic.starts_with("__") && partition.leader.is_some() && partition.stable.is_none()
+    });
+    let unknown = unknown.count();
+    if unknown > 0 {
+        list.add(
+            Severity::Note,
+            AREA,
+            Place::NONE,
+            format!("the ends of {unknown} partitions are not known, so open transactions there are not seen"),
+            "grant Describe on the topics",
+        );
+    }
+    list.fine(AREA, format!("none hangs; {open} partitions have one open at this moment"));
+}
+
+pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
+    const AREA: Area = Area::Group;
+    let name = &wish.request.namespace;
+    let group = match &facts.group {
+        Ok(group) => group,
+        Err(why) => {
+            return list.add(
+                Severity::Note,
+                AREA,
+                Place::NONE,
+                format!("group {name} cannot be looked at: {why}"),
+                "grant Describe on the group",
+            );
+        }
+    };
+    let pending: u64 = backlog(facts).iter().map(|topic| topic.pending).sum();
+    if group.members.is_empty() {
+        let what = format!("group {name} has no members: nothing is delivered; {pending} pending");
+        return list.add(Severity::Note, AREA, Place::NONE, what, "start `waterclock run`");
+    }
+    if !group.is_stable {
+        let what = format!("group {name} is rebalancing, with {} members", group.members.len());
+        let remedy =
+            "look again in a few seconds; if it goes on, members come and go: look at their logs";
+        return list.add(Severity::Note, AREA, Place::NONE, what, remedy);
+    }
+    let Ok(survey) = &facts.survey else { return };
+    let mut owners: BTreeMap<(&str, i32), &str> = BTreeMap::new();
+    for member in &group.members {
+        for (topic, partition) in &member.owns {
+            owners.insert((topic, *partition), &member.client_id);
+        }
+    }
+    let mut owned = 0;
+    for lane in 0..i32::from(survey.lanes) {
+        let missing: Vec<&str> = survey
+            .topics
+            .iter()
+            .map(String::as_str)
+            .filter(|topic| !owners.contains_key(&(*topic, lane)))
+            .collect();
+        let of_lane: BTreeSet<&str> = survey
+            .topics
+            .iter()
+            .filter_map(|topic| owners.get(&(topic.as_str(), lane)).copied())
+            .collect();
+        let at = Place { partition: Some(lane), ..Place::NONE };
+        if let Some(first) = missing.first() {
+            let more = missing.len();
+            list.add(
+                Severity::Problem,
+                AREA,
+                at,
+                format!(
+                    "nobody owns {first} of it ({more} of {} topics): the lane does not run",
+                    survey.topics.len()
+                ),
+                "restart the instances: all members must read the same intakes and the same ladder",
+            );
+        } else if of_lane.len() > 1 {
+            let all = of_lane.into_iter().collect::<Vec<_>>().join(", ");
+            list.add(
+                Severity::Problem,
+                AREA,
+                at,
+                format!("its topics belong to several members ({all}): the lane does not run"),
+                "every member of the group must be waterclock, which assigns by range; take others out of the group",
+            );
+        } else {
+            owned += 1;
+        }
+    }
+    list.fine(
+        AREA,
+        format!(
+            "{} members own {owned} of {} lanes; {pending} pending",
+            group.members.len(),
+            survey.lanes
+        ),
+    );
+}
+
+pub(super) fn positions(wish: &Wish, facts: &Facts, list: &mut List) {
+    const AREA: Area = Area::Positions;
+    let group = &wish.request.namespace;
+    let committed = match &facts.committed {
+        Ok(committed) => committed,
+        Err(why) => {
+            return list.add(
+                Severity::Note,
+                AREA,
+                Place::NONE,
+                format!("the positions of group {group} cannot be read: {why}"),
+                "grant Describe on the group and on the topics",
+            );
+        }
+    };
+    let reset = |topic: &str, partition: i32| {
+        format!(
+            "to deliver again what may have been delivered: stop all instances, then kafka-consumer-groups.sh \
+             --bootstrap-server {} --group {group} --topic {topic}:{partition} --reset-offsets --to-earliest --execute",
+            facts.bootstrap
+        )
+    };
+    let is_running = facts.group.as_ref().is_ok_and(|group| !group.members.is_empty());
+    let mut fresh = 0;
+    for ((topic, id), position) in committed {
+        let Some(partition) = facts.partitions.get(&(topic.clone(), *id)) else { continue };
+        let (Some(first), Some(last)) = (partition.first, partition.last) else { continue };
+        let at = Place::partition(topic, *id);
+        match position {
+            None if first > 0 && first < last => list.add(
+                Severity::Problem,
+                AREA,
+                at,
+                format!("no committed position, though records before {first} are done: it has expired, and no instance takes this lane over"),
+                reset(topic, *id),
+            ),
+            None => fresh += 1,
+            Some(position) if position.next < first || position.next > last => list.add(
+                Severity::Problem,
+                AREA,
+                at,
+                format!("the committed position {} is outside of the log, {first} to {last}: records were deleted, or the topic was made anew", position.next),
+                format!("find out who deleted them; what is left is delivered. {}", reset(topic, *id)),
+            ),
+            Some(position) if position.window.is_none() => list.add(
+                Severity::Problem,
+                AREA,
+                at,
+                format!("what is pending beside the committed position {} cannot be read: its lane rests", position.next),
+                reset(topic, *id),
+            ),
+            Some(_) => {}
+        }
+    }
+    let all = committed.len();
+    if fresh > 0 && is_running {
+        list.add(
+            Severity::Note,
+            AREA,
+            Place::NONE,
+            format!("{fresh} of {all} partitions have no committed position yet"),
+            "it passes when their lanes are taken over for the first time",
+        );
+    }
+    list.fine(
+        AREA,
+        format!("{} of {all} partitions committed, each inside of its log", all - fresh),
+    );
+}
