@@ -119,6 +119,7 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
         vec!["send", "--in", "5s", "--target", "t", "v"],
         vec!["dead", "list"],
         vec!["dead", "show", "0@0"],
+        vec!["doctor"],
     ] {
         let began = Instant::now();
         let output = waterclock(&command).args(away).output().expect("the binary runs");
@@ -165,6 +166,21 @@ fn what_the_contract_refuses_is_refused_before_anything_connects_with_its_code()
         .expect("the binary runs");
     assert_eq!(denied.status.code(), Some(2));
     assert!(text(&denied.stderr).contains("target_denied"), "{}", text(&denied.stderr));
+}
+
+#[test]
+fn the_least_acls_are_told_without_asking_anybody() {
+    let output = nobody_connects(|address| {
+        let mut command = waterclock(&["doctor", "--acls", "--principal", "User:wc"]);
+        command.args(["--brokers", address]).env("WATERCLOCK_ALLOW", r"orders\..*");
+        command.output().expect("the binary runs")
+    });
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let told = text(&output.stdout);
+    for words in ["--topic waterclock.intake ", "--group waterclock ", "prefixed --topic orders. "]
+    {
+        assert!(told.contains(words), "{words} is not in\n{told}");
+    }
 }
 
 #[test]

@@ -281,7 +281,7 @@ pub struct Backlog {
 
 /// The cluster did not answer.
 #[derive(Debug, thiserror::Error)]
-#[error("no answer from {brokers}")]
+#[error("could not reach Kafka at {brokers}")]
 pub struct Unreachable {
     brokers: String,
     #[source]
@@ -295,11 +295,15 @@ pub fn findings(wish: &Wish, facts: &Facts, now: UnixMillis) -> Vec<Finding> {
     cluster::brokers(wish, facts, &mut list);
     cluster::clocks(wish, facts, &mut list);
     cluster::topics(facts, &mut list);
-    cluster::timing(wish, facts, &mut list);
-    rights::rights(wish, facts, &mut list);
-    lanes::transactions(wish, facts, now, &mut list);
-    lanes::group(wish, facts, &mut list);
-    lanes::positions(wish, facts, &mut list);
+    // Without topics there is nothing else to be seen.
+    if facts.survey.as_ref().is_ok_and(|survey| survey.applied) {
+        cluster::timing(wish, facts, &mut list);
+        rights::rights(wish, facts, &mut list);
+        lanes::transactions(wish, facts, now, &mut list);
+        lanes::group(wish, facts, &mut list);
+        lanes::positions(wish, facts, &mut list);
+    }
+    rights::targets(wish, facts, &mut list);
     let mut list = list.0;
     list.sort_by_key(|finding| (finding.area, finding.severity));
     list
@@ -350,3 +354,6 @@ impl List {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

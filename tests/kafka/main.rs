@@ -10,6 +10,7 @@ mod crash;
 mod dead;
 mod delivery;
 mod dirty_commit;
+mod doctor;
 mod lanes;
 mod limits;
 mod members;

@@ -271,6 +271,10 @@ pub(super) fn clocks(wish: &Wish, facts: &Facts, list: &mut List) {
         let why = "not looked at: reading only";
         return list.add(Severity::Note, AREA, Place::NONE, why, "leave --read-only out");
     }
+    // They are probed through a topic of ours.
+    if !facts.survey.as_ref().is_ok_and(|survey| survey.applied) {
+        return;
+    }
     let silent: Vec<String> = facts
         .brokers
         .keys()
@@ -328,6 +332,9 @@ pub(super) fn clocks(wish: &Wish, facts: &Facts, list: &mut List) {
             );
         }
     }
+    if facts.clocks.is_empty() {
+        return;
+    }
     let round_trip = facts.clocks.values().map(|skew| skew.round_trip).max().unwrap_or_default();
     list.fine(
         AREA,
@@ -376,6 +383,9 @@ pub(super) fn timing(wish: &Wish, facts: &Facts, list: &mut List) {
     if wish.read_only {
         let why = "not measured: reading only";
         return list.add(Severity::Note, AREA, Place::NONE, why, "leave --read-only out");
+    }
+    if facts.clocks.is_empty() {
+        return;
     }
     let ms = |took: Duration| Millis(took.as_millis() as u64);
     let commit = match &facts.commit {

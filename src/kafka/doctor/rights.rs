@@ -85,10 +85,9 @@ pub(super) fn rights(wish: &Wish, facts: &Facts, list: &mut List) {
         let count = facts.rights.len() - facts.targets.len().min(facts.rights.len());
         list.fine(AREA, format!("all that is needed on {count} own topics"));
     }
-    targets(wish, facts, list);
 }
 
-fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
+pub(super) fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
     const AREA: Area = Area::Targets;
     let is_open = wish.allow.is_open();
     if is_open {
