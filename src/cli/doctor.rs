@@ -89,8 +89,8 @@ fn wish(config: &Config, read_only: bool) -> Result<Wish, Failure> {
 fn directory(configured: Option<&Path>, read_only: bool) -> Finding {
     let path = configured.map_or_else(|| PathBuf::from(instance::DIRECTORIES), Path::to_owned);
     // What is not there yet is made below the nearest directory that is.
-    let there = path.ancestors().find(|above| above.exists()).unwrap_or(Path::new("."));
-    let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
+    let there = path.ancestors().find(|above| above.exists());
+    let there = there.unwrap_or_else(|| Path::new("."));
     let shown = path.display();
     let (severity, what, remedy) = match is_writable(there, read_only) {
         Ok(()) => (Severity::Ok, format!("data directory {shown} can be used"), String::new()),

@@ -54,6 +54,14 @@ pub struct Wish {
     pub read_only: bool,
 }
 
+impl Wish {
+    /// How bad it is that a topic cannot be used. Where every topic is allowed, a strange one may not be meant.
+    fn worst(&self, facts: &Facts, topic: &str) -> Severity {
+        let is_strange = self.allow.is_open() && facts.targets.iter().any(|name| name == topic);
+        if is_strange { Severity::Note } else { Severity::Problem }
+    }
+}
+
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {

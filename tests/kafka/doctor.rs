@@ -97,7 +97,7 @@ fn what_is_broken_is_named_and_the_exit_code_is_1() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(admin.alter_configs(&[change], &options)).unwrap();
     };
-    let tier = |seconds| fixture.names.tier(Millis(seconds * 1_000));
+    let tier = |seconds: u64| fixture.names.tier(Millis(seconds * 1_000));
     let (forgets, gone, wide, meta) = (tier(1), tier(2), tier(5), fixture.names.meta());
     block(AlterConfig::new(ResourceSpecifier::Topic(&forgets)).set("retention.ms", "1000"));
     block(AlterConfig::new(ResourceSpecifier::Topic(&meta)).set("cleanup.policy", "delete"));

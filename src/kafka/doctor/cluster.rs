@@ -40,7 +40,7 @@ pub(super) fn brokers(wish: &Wish, facts: &Facts, list: &mut List) {
             ),
         }
     }
-    gone(facts, list);
+    gone(wish, facts, list);
     internal(facts, list);
     if count < BROKERS_MIN {
         list.add(
@@ -86,7 +86,7 @@ fn version(broker: &super::Broker) -> Option<&str> {
 }
 
 /// Brokers that should have replicas and are not in the cluster, and replicas that lag.
-fn gone(facts: &Facts, list: &mut List) {
+fn gone(wish: &Wish, facts: &Facts, list: &mut List) {
     let mut missing: BTreeMap<i32, usize> = BTreeMap::new();
     let mut lagging: BTreeMap<&str, usize> = BTreeMap::new();
     for ((topic, id), partition) in &facts.partitions {
@@ -95,7 +95,7 @@ fn gone(facts: &Facts, list: &mut List) {
         }
         if partition.leader.is_none() {
             list.add(
-                Severity::Problem,
+                wish.worst(facts, topic),
                 Area::Brokers,
                 Place::partition(topic, *id),
                 "nobody leads it: nothing can be read from it or written to it",

@@ -17,6 +17,9 @@ pub(super) fn transactions(wish: &Wish, facts: &Facts, now: UnixMillis, list: &m
         _ => None,
     });
     let most = most.max().map_or(TRANSACTION_MAX, Millis) + COORDINATOR_LOOK;
+    // The brokers' time, as far as it was measured: their stamps are compared with it.
+    let ahead_us = facts.clocks.values().map(|skew| skew.least_us).min().unwrap_or_default();
+    let now = UnixMillis(now.0.saturating_add_signed(ahead_us / 1_000));
     let mut open = 0;
     for ((topic, id), partition) in &facts.partitions {
         let (Some(stable), Some(last)) = (partition.stable, partition.last) else { continue };
@@ -38,7 +41,7 @@ pub(super) fn transactions(wish: &Wish, facts: &Facts, now: UnixMillis, list: &m
         if age > most {
             let remedy =
                 format!("it hangs: no producer may keep one for {most}. Abort it: {command}");
-            list.add(Severity::Problem, AREA, Place::partition(topic, *id), held, remedy);
+            list.add(wish.worst(facts, topic), AREA, Place::partition(topic, *id), held, remedy);
         } else if is_own && age > wish.transaction_timeout + COORDINATOR_LOOK {
             let remedy = "it is not one of ours, which end sooner: find the producer that writes here; records behind it wait";
             list.add(Severity::Note, AREA, Place::partition(topic, *id), held, remedy);

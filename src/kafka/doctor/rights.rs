@@ -224,8 +224,9 @@ mod tests {
 
     #[test]
     fn an_allowed_pattern_becomes_an_acl_where_kafka_has_one_for_it() {
+        type Shape = Option<(&'static str, bool)>;
         #[rustfmt::skip]
-        let cases: [(&str, &str, Option<(&str, bool)>); 8] = [
+        let cases: [(&str, &str, Shape); 8] = [
             ("one name",                    "orders",           Some(("orders", false))),
             ("one name with a dot",         r"orders\.eu",      Some(("orders.eu", false))),
             ("a prefix",                    r"orders\..*",      Some(("orders.", true))),
