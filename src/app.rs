@@ -23,7 +23,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use crate::api;
 use crate::config::{Config, MAIN_INTAKE};
 use crate::kafka::{Processor, driver};
-use crate::telemetry::{self, Figures};
+use crate::telemetry::{self, Figures, TelemetryError};
 
 use health::Health;
 use instance::Instance;
@@ -76,9 +76,19 @@ pub async fn run_reloading(
     reloads: mpsc::Receiver<Config>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    let figures = telemetry::install()
-        .inspect_err(|error| tracing::warn!(%error, "this process shows no metrics of ours"))
-        .ok();
+    let figures = match telemetry::install() {
+        Ok(figures) => Some(figures),
+        Err(TelemetryError::Taken) => {
+            tracing::info!(
+                "this process has a recorder of metrics, which gets ours; /metrics shows none"
+            );
+            None
+        }
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "no metrics are kept");
+            None
+        }
+    };
     let address = config.http.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 0).into());
     let refused = |source| Error::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(refused)?;
@@ -107,18 +117,21 @@ pub async fn run_reloading(
 async fn lanes(
     config: Config,
     mut reloads: mpsc::Receiver<Config>,
-    health: &Health,
+    health: &Arc<Health>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let mut stop = pin!(stop);
     let (threads, drain) = (config.threads, Duration::from_millis(config.drain.0) + LEAVE_MAX);
     let stopping = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&stopping);
     let mut now = config.clone();
-    let mut starting = spawn_blocking(move || lanes::start(&config, &told));
+    // Whoever drops the future has given up on it.
+    let _abandoned = Abandoned(Arc::clone(&stopping), Arc::clone(health));
+    let (told, waits) = (Arc::clone(&stopping), Arc::clone(health));
+    let mut starting = spawn_blocking(move || lanes::start(&config, &told, |why| waits.waits(why)));
     let started = tokio::select! {
         started = &mut starting => started,
         () = &mut stop => {
+            health.stops();
             stopping.store(true, Ordering::Relaxed);
             // What it asks Kafka cannot be interrupted; nothing has been read yet.
             return match tokio::time::timeout(drain, starting).await {
@@ -143,6 +156,7 @@ async fn lanes(
         }
     }
     tracing::info!("stopping");
+    health.stops();
     processor.stop();
     drained(drain, running).await
 }
@@ -162,6 +176,16 @@ fn reload(now: &Config, new: &Config, processor: &Processor) -> Config {
         tracing::warn!(keys = restart.join(", "), "changed, and in force only after a restart");
     }
     reloaded
+}
+
+/// Stops what was started when it is dropped.
+struct Abandoned(Arc<AtomicBool>, Arc<Health>);
+
+impl Drop for Abandoned {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.abandon();
+    }
 }
 
 /// Waits for every lane thread's end; the first that cannot go on stops the others.

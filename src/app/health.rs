@@ -1,25 +1,53 @@
 //! What the lane threads say of themselves, as health tells it.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::api::{Report, Status};
 use crate::kafka::Processor;
-use crate::telemetry::Figures;
+use crate::telemetry::{self, Figures};
 
 /// A lane thread that is silent for longer hangs: longer than two attempts to take lanes over.
 const SILENCE_MAX: Duration = Duration::from_secs(180);
+
+/// Probes go out every second; after this long without an answer there is no Kafka to work with.
+const DEAF_MAX: Duration = Duration::from_secs(10);
 
 /// Health of this process; filled in when the lane threads have started.
 pub(super) struct Health {
     figures: Option<Figures>,
     processor: OnceLock<Arc<Processor>>,
+    /// What holds the start up.
+    starting: Mutex<String>,
+    stopping: AtomicBool,
 }
 
 impl Health {
     pub(super) fn new(figures: Option<Figures>) -> Self {
-        Self { figures, processor: OnceLock::new() }
+        Self {
+            figures,
+            processor: OnceLock::new(),
+            starting: Mutex::new("the topics are being checked".to_owned()),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Says why it has not started yet.
+    pub(super) fn waits(&self, why: &str) {
+        why.clone_into(&mut self.starting.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// From now on it takes no new work.
+    pub(super) fn stops(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Nobody waits for the lane threads any more.
+    pub(super) fn abandon(&self) {
+        if let Some(processor) = self.processor.get() {
+            processor.stop();
+        }
     }
 
     pub(super) fn started(&self, processor: Arc<Processor>) {
@@ -47,11 +75,20 @@ impl Status for Health {
     }
 
     fn ready(&self) -> Report {
+        if self.stopping.load(Ordering::Relaxed) {
+            return no(
+                "it is stopping: it takes no new work and finishes what it has begun".to_owned()
+            );
+        }
         let Some(processor) = self.processor.get() else {
-            return no("the topics are being checked".to_owned());
+            return no(self.starting.lock().unwrap_or_else(PoisonError::into_inner).clone());
         };
-        if !processor.has_time() {
-            return no("the brokers' time is not known yet".to_owned());
+        match processor.silence() {
+            None => return no("the brokers' time is not known yet".to_owned()),
+            Some(silence) if silence > DEAF_MAX => {
+                return no(format!("no broker has answered for {} s", silence.as_secs()));
+            }
+            Some(_) => {}
         }
         let views = processor.statuses().iter().map(|status| View {
             trouble: status.trouble(),
@@ -62,7 +99,11 @@ impl Status for Health {
     }
 
     fn metrics(&self) -> String {
-        self.figures.as_ref().map(Figures::render).unwrap_or_default()
+        telemetry::ready(self.ready().ok);
+        self.figures.as_ref().map_or_else(
+            || "# the metrics of this process are kept by a recorder of its own\n".to_owned(),
+            Figures::render,
+        )
     }
 }
 
@@ -127,5 +168,10 @@ mod tests {
         assert!(health.live().ok);
         let ready = health.ready();
         assert_eq!((ready.ok, ready.reasons.len()), (false, 1));
+        health.waits("Kafka does not answer");
+        assert_eq!(health.ready().reasons, ["Kafka does not answer"]);
+        health.stops();
+        assert!(health.ready().reasons[0].starts_with("it is stopping"));
+        assert!(health.live().ok, "a process that drains is not to be killed");
     }
 }

@@ -61,11 +61,15 @@ pub fn request(config: &Config) -> Request {
 }
 
 /// Claims a name, checks the topics and starts the lane threads. Blocks while Kafka is asked, and, while Kafka does
-/// not answer, asks again until `stopping` is set.
+/// not answer, asks again until `stopping` is set, having told why to `waits`.
 ///
 /// # Errors
 /// See [`Error`]; nothing runs then.
-pub fn start(config: &Config, stopping: &AtomicBool) -> Result<(Processor, Instance), Error> {
+pub fn start(
+    config: &Config,
+    stopping: &AtomicBool,
+    waits: impl Fn(&str),
+) -> Result<(Processor, Instance), Error> {
     let fresh = uuid::Uuid::new_v4().simple().to_string();
     let instance =
         Instance::claim(config.data_dir.as_deref(), config.instance.as_deref(), &fresh[..12])?;
@@ -78,6 +82,7 @@ pub fn start(config: &Config, stopping: &AtomicBool) -> Result<(Processor, Insta
                     brokers = config.brokers,
                     "Kafka does not answer, asking again"
                 );
+                waits(&format!("Kafka does not answer at {}", config.brokers));
                 std::thread::sleep(ASK_AGAIN);
             }
             answer => break answer?,

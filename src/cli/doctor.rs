@@ -44,7 +44,7 @@ impl Doctor {
         let connection = global.connection(&config);
         let wish = wish(&config, read_only)?;
         if acls {
-            let user = connection.settings.get("sasl.username").map(|name| format!("User:{name}"));
+            let user = connection.user().map(|name| format!("User:{name}"));
             let principal = principal.or(user).unwrap_or_else(|| "User:waterclock".to_owned());
             let allowed = config.allow.as_deref();
             let lines = doctor::acls(&wish, allowed, &config.brokers, &principal);

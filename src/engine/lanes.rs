@@ -54,6 +54,8 @@ pub struct Figures {
     pub lanes: usize,
     /// Partitions that are paused.
     pub paused: usize,
+    /// The fullest window, in thousandths of what a commit can say; at 1000 its partition is not read.
+    pub window_permille: u32,
     /// Pending records that were gone when their partition was read again: deleted under us.
     pub lost: u64,
     /// Partitions whose committed metadata could not be read: their lanes rest until somebody has looked.
@@ -74,6 +76,17 @@ struct Flight {
     carried: Vec<Carried>,
     /// It is all of one group of suspects.
     test: bool,
+}
+
+/// How far a partition was read, and what of that is pending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The partition.
+    pub source: Source,
+    /// One past the last offset read.
+    pub upto: Offset,
+    /// Offsets below that are pending.
+    pub pending: usize,
 }
 
 /// All lanes of one thread. Pure: see the module's invariants.
@@ -217,8 +230,20 @@ impl Engine {
             paused: holds().filter(|hold| hold.is_paused()).count(),
             suspects: self.suspects.len(),
             halvings: self.suspects.halvings,
+            window_permille: holds().map(|hold| hold.window.fill_permille()).max().unwrap_or(0),
             ..self.figures
         }
+    }
+
+    /// What is pending in each partition that runs here, as far as it was read.
+    pub fn standings(&self) -> impl Iterator<Item = Read> {
+        self.holds.iter().enumerate().flat_map(|(topic, holds)| {
+            holds.iter().enumerate().filter_map(move |(lane, hold)| {
+                let window = &hold.as_ref()?.window;
+                let source = Source { topic: TopicId(topic as u16), lane: Lane(lane as u16) };
+                Some(Read { source, upto: window.upto(), pending: window.pending() })
+            })
+        })
     }
 
     fn hold(&mut self, source: Source) -> Option<&mut Hold> {

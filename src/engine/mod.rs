@@ -29,7 +29,7 @@ pub mod wheel;
 pub mod window;
 
 pub use ids::{BatchId, Lane, Offset, Source, TopicId};
-pub use lanes::{Engine, Figures};
+pub use lanes::{Engine, Figures, Read};
 pub use orders::{Batch, Blame, Commit, Edit, Input, Output, Refused, Send, Start, Target, To};
 pub use record::{Headers, Record};
 pub use setup::{Intake, Limits, Setup, Topics};

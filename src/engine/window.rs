@@ -98,6 +98,12 @@ impl Window {
         Ok(window)
     }
 
+    /// How much of what a commit can say is taken, at the worst, in thousandths. At 1000 reading stops.
+    #[must_use]
+    pub fn fill_permille(&self) -> u32 {
+        ((self.sealed_bits + self.open_bits) * 1_000).div_ceil(PENDING_BITS_MAX).min(1_000) as u32
+    }
+
     /// Whether the record at `offset` may begin: its pending mark is sure to fit into every later commit. What was
     /// read before may always begin again. When false, spill the [`lowest`](Self::lowest), and commit.
     #[must_use]

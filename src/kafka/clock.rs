@@ -38,6 +38,8 @@ impl Bound {
 #[derive(Debug, Default)]
 pub struct BrokerClock {
     bounds: Mutex<BTreeMap<i32, Bound>>,
+    /// When the last acknowledgement came, of whichever broker.
+    heard: Mutex<Option<Instant>>,
     /// Set in the embedded mode, where one process is everything: this machine's own clock.
     local: Option<(UnixMillis, Instant)>,
 }
@@ -52,7 +54,7 @@ impl BrokerClock {
     /// The clock of this machine, read once and advanced by monotonic time: for a broker inside the process.
     #[must_use]
     pub fn local() -> Self {
-        Self { bounds: Mutex::default(), local: Some((wall_clock(), Instant::now())) }
+        Self { local: Some((wall_clock(), Instant::now())), ..Self::default() }
     }
 
     /// A name for one start of a process: later ones sort after earlier ones.
@@ -70,6 +72,7 @@ impl BrokerClock {
         sent: Instant,
         acked: Instant,
     ) -> bool {
+        *self.heard.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(acked);
         let fresh = Bound { appended_us: appended.0 * 1_000, acked };
         let mut bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(bound) = bounds.get_mut(&broker) else {
@@ -85,6 +88,16 @@ impl BrokerClock {
             *bound = fresh;
         }
         stepped_back
+    }
+
+    /// How long no broker has acknowledged anything; `None` before the first did. A broker inside the process is
+    /// never silent.
+    pub fn silence(&self, at: Instant) -> Option<Duration> {
+        if self.local.is_some() {
+            return Some(Duration::ZERO);
+        }
+        let heard = *self.heard.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        heard.map(|heard| at.saturating_duration_since(heard))
     }
 
     /// Forgets brokers that are gone.
@@ -145,6 +158,8 @@ mod tests {
         assert_eq!(clock.now(start + 2 * MS), Some(UnixMillis(10_000)));
         // Ten seconds later it has lost 5 ms to the drift that clocks may have.
         assert_eq!(clock.now(start + 10_002 * MS), Some(UnixMillis(19_995)));
+        assert_eq!(clock.silence(start + 10_002 * MS), Some(10_000 * MS));
+        assert_eq!(BrokerClock::new().silence(start), None);
     }
 
     #[test]

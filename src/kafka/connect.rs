@@ -94,6 +94,12 @@ impl Connection {
         Self { brokers: brokers.to_owned(), given, tokens }
     }
 
+    /// Whom the brokers are told that we are, where a name and a password say it.
+    #[must_use]
+    pub fn user(&self) -> Option<&str> {
+        self.given.get("sasl.username").map(|name| name.expose())
+    }
+
     /// A configuration for one client, named `client_id` in the brokers' logs and in the group.
     #[must_use]
     pub fn client(&self, client_id: &str) -> ClientConfig {

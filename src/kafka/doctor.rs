@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use rdkafka::error::KafkaError;
 
+use super::NoAnswer;
 pub use super::raw::ask::{Group, Member, Right, Rights};
 use super::topics::{Request, Survey};
 use crate::engine::allow::Allow;
@@ -287,13 +288,15 @@ pub struct Backlog {
     pub pending: u64,
 }
 
-/// The cluster did not answer.
+/// Nothing can be asked.
 #[derive(Debug, thiserror::Error)]
-#[error("could not reach Kafka at {brokers}")]
-pub struct Unreachable {
-    brokers: String,
-    #[source]
-    source: KafkaError,
+pub enum Unreachable {
+    /// No broker answers; look at addresses, network and credentials.
+    #[error(transparent)]
+    Silent(NoAnswer),
+    /// librdkafka refused its settings; mend the configuration.
+    #[error("could not make a Kafka client")]
+    Client(#[source] KafkaError),
 }
 
 /// Draws all conclusions, worst first within an area; an area without a finding is told as in order.

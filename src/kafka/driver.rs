@@ -21,8 +21,8 @@ use super::rebalance::Error as TakeOver;
 use super::targets::Lookup;
 use super::trim::Trim;
 use super::{BrokerClock, Connection};
-use crate::engine::Setup;
 use crate::engine::allow::Allow;
+use crate::engine::{Read, Setup};
 use crate::telemetry::LaneFigures;
 
 use session::Session;
@@ -61,6 +61,8 @@ pub struct Status {
     pub joined: AtomicBool,
     /// Why it is not working now, for people.
     trouble: Mutex<Option<String>>,
+    /// How far each of its partitions was read; `None` asks for it.
+    reads: Mutex<Option<Vec<Read>>>,
     began: Instant,
     /// Milliseconds from `began` to the last sign of life.
     beat_ms: AtomicU64,
@@ -72,6 +74,7 @@ impl Default for Status {
             lanes: AtomicUsize::new(0),
             joined: AtomicBool::new(false),
             trouble: Mutex::default(),
+            reads: Mutex::default(),
             began: Instant::now(),
             beat_ms: AtomicU64::new(0),
         }
@@ -95,6 +98,24 @@ impl Status {
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks how far each of its partitions was read; it says so within a second, if it turns.
+    pub(super) fn ask_for_reads(&self) {
+        *self.reads.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// What it answered; nothing where it has not.
+    pub(super) fn reads(&self) -> Vec<Read> {
+        self.reads.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+    }
+
+    fn asks_for_reads(&self) -> bool {
+        self.reads.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    fn tell_reads(&self, reads: Vec<Read>) {
+        *self.reads.lock().unwrap_or_else(PoisonError::into_inner) = Some(reads);
     }
 
     fn tell(&self, trouble: Option<String>) {

@@ -1,5 +1,6 @@
 //! The shell around Kafka: moves records, decides nothing.
 
+mod backlog;
 pub mod bench;
 mod clock;
 mod committer;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use rdkafka::error::KafkaError;
 
+use super::backlog::Backlog;
 use super::driver::{self, Plan, Policies, Shared, Status};
 use super::{BrokerClock, Connection, Delivery, Lookup, Probe, Trim};
 use crate::engine::Setup;
@@ -50,6 +51,7 @@ pub struct Processor {
     clock: Arc<BrokerClock>,
     policies: Arc<Policies>,
     _probe: Option<Probe>,
+    _backlog: Option<Backlog>,
 }
 
 impl Processor {
@@ -119,7 +121,13 @@ impl Processor {
                 })
                 .map_err(|_| KafkaError::Canceled)?;
         }
-        Ok(Self { stop, statuses, ended, clock, policies, _probe: probe })
+        // The embedded broker lists no offsets.
+        let backlog = if *embedded {
+            None
+        } else {
+            Some(Backlog::start(connection, Arc::clone(&settings.setup), statuses.clone())?)
+        };
+        Ok(Self { stop, statuses, ended, clock, policies, _probe: probe, _backlog: backlog })
     }
 
     /// What each thread is doing.
@@ -139,6 +147,12 @@ impl Processor {
         self.policies.allow(allow);
     }
 
+    /// How long no broker has acknowledged a probe of its clock; they are asked every second. `None` before the first.
+    #[must_use]
+    pub fn silence(&self) -> Option<Duration> {
+        self.clock.silence(Instant::now())
+    }
+
     /// One message for each thread that has ended, with why it did.
     #[must_use]
     pub fn ended(&self) -> &Receiver<Result<(), driver::Error>> {
@@ -148,5 +162,12 @@ impl Processor {
     /// Tells every thread to finish what has begun and leave; [`ended`](Self::ended) says when.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Processor {
+    /// Threads that nobody can stop any more must not go on.
+    fn drop(&mut self) {
+        self.stop();
     }
 }

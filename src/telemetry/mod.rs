@@ -15,8 +15,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 pub use log::{LogError, init as init_log};
 pub use names::{
-    LaneFigures, LaneLevels, Level, Renewed, clock_offset, clock_stepped_back, index_given_up,
-    index_rebuilt, index_size, position_lost,
+    ALL, Kind, LaneFigures, LaneLevels, Level, Metric, Renewed, clock_offset, clock_stepped_back,
+    index_given_up, index_rebuilt, index_size, pending, position_lost, ready,
 };
 
 /// Upper bounds of the buckets of lateness, in seconds: half a millisecond to an hour.
@@ -72,8 +72,10 @@ pub fn install() -> Result<Figures, TelemetryError> {
     }
     let recorder = builder()?.build_recorder();
     let handle = recorder.handle();
-    metrics::set_global_recorder(recorder).map_err(|_| TelemetryError::Taken)?;
+    let installed = metrics::set_global_recorder(recorder);
+    // Whoever keeps them should know what they are.
     names::describe();
+    installed.map_err(|_| TelemetryError::Taken)?;
     Ok(Figures(INSTALLED.get_or_init(|| handle).clone()))
 }
 

@@ -12,109 +12,107 @@ use crate::engine::Millis;
 use crate::engine::header::Code;
 use crate::index::Reason;
 
-/// Histogram, seconds: the target's append time minus the due time.
+/// What a figure does over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows.
+    Counter,
+    /// It is what it is now.
+    Gauge,
+    /// How often it was how large.
+    Histogram,
+}
+
+/// A metric, as the documents list it.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Its full name.
+    pub name: &'static str,
+    /// What it does over time.
+    pub kind: Kind,
+    unit: Unit,
+    /// Its label; empty where it has none.
+    pub label: &'static str,
+    /// What it says.
+    pub help: &'static str,
+}
+
 pub(super) const LATENESS: &str = "waterclock_lateness_seconds";
-/// Counter.
 const DELIVERED: &str = "waterclock_delivered_total";
-/// Counter. Label `tier`: a hold of the ladder.
 const FORWARDED: &str = "waterclock_forwarded_total";
-/// Counter. Label `code`: one of the closed list of [`Code`].
-const DEAD_LETTERS: &str = "waterclock_dead_letters_total";
-/// Counter.
 const MOVED: &str = "waterclock_moved_total";
-/// Histogram, seconds.
-pub(super) const COMMIT: &str = "waterclock_commit_seconds";
-/// Counter. Label `reason`: one of [`Renewed`].
-const PRODUCERS_RENEWED: &str = "waterclock_producers_renewed_total";
-/// Gauge.
-const PENDING: &str = "waterclock_pending_in_memory";
-/// Gauge, bytes.
+const SPILLED: &str = "waterclock_spilled_total";
+const DEAD_LETTERS: &str = "waterclock_dead_letters_total";
+const PENDING: &str = "waterclock_pending";
+const IN_MEMORY: &str = "waterclock_pending_in_memory";
 const MEMORY: &str = "waterclock_memory_bytes";
-/// Gauge.
+const MEMORY_LIMIT: &str = "waterclock_memory_limit_bytes";
+const WINDOW_FILL: &str = "waterclock_window_fill_ratio";
+const PAUSED: &str = "waterclock_paused_partitions";
+pub(super) const COMMIT: &str = "waterclock_commit_seconds";
+const PRODUCERS_RENEWED: &str = "waterclock_producers_renewed_total";
 const LANES: &str = "waterclock_lanes_owned";
-/// Gauge, seconds. Label `broker`: its id.
+const READY: &str = "waterclock_ready";
 const CLOCK_OFFSET: &str = "waterclock_clock_offset_seconds";
-/// Counter. Label `broker`: its id.
 const CLOCK_STEPS: &str = "waterclock_clock_steps_total";
-/// Counter.
 const LOST: &str = "waterclock_records_lost_total";
-/// Counter. Label `reason`: one of [`Reason`](crate::index::Reason).
+const UNREADABLE: &str = "waterclock_partitions_unreadable_total";
 const INDEX_REBUILDS: &str = "waterclock_index_rebuilds_total";
-/// Gauge: 1 if this process goes on without an index.
 const INDEX_GIVEN_UP: &str = "waterclock_index_given_up";
-/// Gauge.
 const INDEX_ENTRIES: &str = "waterclock_index_entries";
-/// Gauge, bytes.
 const INDEX_DISK: &str = "waterclock_index_disk_bytes";
 
-/// Gauge.
 const SUSPECTS: &str = "waterclock_suspects";
-/// Counter.
 const HALVED: &str = "waterclock_suspects_halved_total";
+
+/// Every metric. `docs/operations.md` has the same table; a test compares them.
+#[rustfmt::skip]
+pub const ALL: [Metric; 26] = [
+    Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "", help: "How long after its due time a record was committed in its target" },
+    Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
+    Metric { name: FORWARDED, kind: Kind::Counter, unit: Unit::Count, label: "tier", help: "Records appended to a tier" },
+    Metric { name: MOVED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records moved from another partition to their lane" },
+    Metric { name: SPILLED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that hopped once more to free memory, or what a commit can say" },
+    Metric { name: DEAD_LETTERS, kind: Kind::Counter, unit: Unit::Count, label: "code", help: "Records that went to the dead letters" },
+    Metric { name: PENDING, kind: Kind::Gauge, unit: Unit::Count, label: "tier", help: "Offsets of the lanes owned here that are not done, by tier or intake; some are marks of transactions" },
+    Metric { name: IN_MEMORY, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Records in memory that wait for their due time" },
+    Metric { name: MEMORY, kind: Kind::Gauge, unit: Unit::Bytes, label: "", help: "Bytes of records in memory" },
+    Metric { name: MEMORY_LIMIT, kind: Kind::Gauge, unit: Unit::Bytes, label: "", help: "Bytes of records in memory over which nothing is read" },
+    Metric { name: WINDOW_FILL, kind: Kind::Gauge, unit: Unit::Count, label: "thread", help: "How full the fullest window is: at 1 its partition is not read" },
+    Metric { name: PAUSED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Partitions that are not fetched: nothing of them is due soon, or memory is full" },
+    Metric { name: COMMIT, kind: Kind::Histogram, unit: Unit::Seconds, label: "", help: "How long a commit took, records and offsets together" },
+    Metric { name: PRODUCERS_RENEWED, kind: Kind::Counter, unit: Unit::Count, label: "reason", help: "Producers renewed after a commit that failed or was not known to have succeeded" },
+    Metric { name: LANES, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Lanes that this process owns" },
+    Metric { name: READY, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "1 if /health/ready says yes, else 0" },
+    Metric { name: CLOCK_OFFSET, kind: Kind::Gauge, unit: Unit::Seconds, label: "broker", help: "How far the lower bound of a broker's clock is ahead of the slowest broker's" },
+    Metric { name: CLOCK_STEPS, kind: Kind::Counter, unit: Unit::Count, label: "broker", help: "Times that a broker's clock was seen to go back" },
+    Metric { name: LOST, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that Kafka no longer had when they were to be read; anything but zero is an alarm" },
+    Metric { name: UNREADABLE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Partitions whose committed metadata could not be read, so that their lanes rest" },
+    Metric { name: INDEX_REBUILDS, kind: Kind::Counter, unit: Unit::Count, label: "reason", help: "Times that an index, or a lane of it, was thrown away and read from the changelog again" },
+    Metric { name: INDEX_GIVEN_UP, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "1 if this process goes on without an index, since its disk is full or does not work" },
+    Metric { name: INDEX_ENTRIES, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Entries in the index of the lanes owned" },
+    Metric { name: INDEX_DISK, kind: Kind::Gauge, unit: Unit::Bytes, label: "", help: "What the index takes on disk" },
+    Metric { name: SUSPECTS, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Records and targets that Kafka may have refused, and that are tried in batches of their own" },
+    Metric { name: HALVED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Groups of suspects that failed and were halved to find who it is that Kafka refuses" },
+];
 
 /// Tells the recorder what each metric is, and makes those without labels appear as zero.
 pub(super) fn describe() {
-    describe_histogram!(
-        LATENESS,
-        Unit::Seconds,
-        "How long after its due time a record was in its target"
-    );
-    describe_counter!(DELIVERED, Unit::Count, "Records delivered to their targets");
-    describe_counter!(FORWARDED, Unit::Count, "Records appended to a tier");
-    describe_counter!(DEAD_LETTERS, Unit::Count, "Records that went to the dead letters");
-    describe_counter!(MOVED, Unit::Count, "Records moved from another partition to their lane");
-    describe_histogram!(
-        COMMIT,
-        Unit::Seconds,
-        "How long a commit took, records and offsets together"
-    );
-    describe_counter!(
-        PRODUCERS_RENEWED,
-        Unit::Count,
-        "Producers renewed after a commit that failed or was not known to have succeeded"
-    );
-    describe_gauge!(PENDING, Unit::Count, "Records in memory: buffers, wheel and batches");
-    describe_gauge!(MEMORY, Unit::Bytes, "Bytes of records in memory");
-    describe_gauge!(LANES, Unit::Count, "Lanes that this process owns");
-    describe_gauge!(
-        CLOCK_OFFSET,
-        Unit::Seconds,
-        "How far the lower bound of a broker's clock is ahead of the slowest broker's"
-    );
-    describe_counter!(CLOCK_STEPS, Unit::Count, "Times that a broker's clock was seen to go back");
-    describe_counter!(
-        LOST,
-        Unit::Count,
-        "Records that Kafka no longer had when they were to be read; anything but zero is an alarm"
-    );
-    describe_counter!(
-        INDEX_REBUILDS,
-        Unit::Count,
-        "Times that an index, or a lane of it, was thrown away and read from the changelog again"
-    );
-    describe_gauge!(
-        INDEX_GIVEN_UP,
-        "1 if this process goes on without an index, since its disk is full or does not work"
-    );
-    describe_gauge!(INDEX_ENTRIES, Unit::Count, "Entries in the index of the lanes owned");
-    describe_gauge!(INDEX_DISK, Unit::Bytes, "What the index takes on disk");
-    describe_gauge!(
-        SUSPECTS,
-        Unit::Count,
-        "Records and targets that Kafka may have refused, and that are tried in batches of their own"
-    );
-    describe_counter!(
-        HALVED,
-        Unit::Count,
-        "Groups of suspects that failed and were halved to find who it is that Kafka refuses"
-    );
-    for name in [DELIVERED, MOVED, LOST, HALVED] {
-        counter!(name).increment(0);
+    for Metric { name, kind, unit, label, help } in ALL {
+        match kind {
+            Kind::Counter => describe_counter!(name, unit, help),
+            Kind::Gauge => describe_gauge!(name, unit, help),
+            Kind::Histogram => describe_histogram!(name, unit, help),
+        }
+        match kind {
+            Kind::Counter if label.is_empty() => counter!(name).increment(0),
+            Kind::Gauge if label.is_empty() => gauge!(name).increment(0.0),
+            _ => {}
+        }
     }
     for reason in Reason::ALL {
         counter!(INDEX_REBUILDS, "reason" => reason.as_str()).increment(0);
     }
-    gauge!(INDEX_GIVEN_UP).set(0.0);
 }
 
 /// Why a producer was renewed.
@@ -194,6 +192,8 @@ pub struct LaneFigures {
     renewed: Vec<Counter>,
     lost: Counter,
     halved: Counter,
+    spilled: Counter,
+    unreadable: Counter,
 }
 
 /// What one lane thread holds now; its parts of the process's gauges.
@@ -206,25 +206,56 @@ pub struct LaneLevels {
     pub lanes: Level,
     /// Records and targets that Kafka may have refused.
     pub suspects: Level,
+    /// Partitions paused.
+    pub paused: Level,
+    _memory_limit: Level,
+    window: Gauge,
 }
 
 impl LaneLevels {
-    /// Looks the handles up.
+    /// Looks the handles up for this thread, which may hold so many bytes.
     #[must_use]
-    #[allow(clippy::new_without_default, reason = "it registers with the process's recorder")]
-    pub fn new() -> Self {
+    pub fn new(thread: usize, memory_limit_bytes: u64) -> Self {
+        let mut memory_limit = Level::new(gauge!(MEMORY_LIMIT));
+        memory_limit.set(memory_limit_bytes);
         Self {
-            pending: Level::new(gauge!(PENDING)),
+            pending: Level::new(gauge!(IN_MEMORY)),
             memory_bytes: Level::new(gauge!(MEMORY)),
             lanes: Level::new(gauge!(LANES)),
             suspects: Level::new(gauge!(SUSPECTS)),
+            paused: Level::new(gauge!(PAUSED)),
+            _memory_limit: memory_limit,
+            window: gauge!(WINDOW_FILL, "thread" => thread.to_string()),
         }
     }
+
+    /// How full this thread's fullest window is, in thousandths.
+    pub fn window(&self, permille: u32) {
+        self.window.set(f64::from(permille) / 1_000.0);
+    }
+}
+
+impl Drop for LaneLevels {
+    fn drop(&mut self) {
+        self.window.set(0.0);
+    }
+}
+
+/// How many offsets of a tier (its hold) or an intake (`intake`, `intake.eu`) are not done, in the lanes owned here.
+pub fn pending(tier: &str, count: u64) {
+    gauge!(PENDING, "tier" => tier.to_owned()).set(count as f64);
+}
+
+/// Whether this process is ready.
+pub fn ready(is_ready: bool) {
+    gauge!(READY).set(f64::from(u8::from(is_ready)));
 }
 
 /// How far a broker's clock is ahead of the slowest one, at most.
 pub fn clock_offset(broker: i32, ahead: Duration) {
-    gauge!(CLOCK_OFFSET, "broker" => broker.to_string()).set(ahead.as_secs_f64());
+    let broker = broker.to_string();
+    counter!(CLOCK_STEPS, "broker" => broker.clone()).increment(0);
+    gauge!(CLOCK_OFFSET, "broker" => broker).set(ahead.as_secs_f64());
 }
 
 /// A broker's clock went back.
@@ -270,6 +301,8 @@ impl LaneFigures {
             renewed: Renewed::ALL.into_iter().map(reason).collect(),
             lost: counter!(LOST),
             halved: counter!(HALVED),
+            spilled: counter!(SPILLED),
+            unreadable: counter!(UNREADABLE),
         }
     }
 
@@ -321,6 +354,16 @@ impl LaneFigures {
         self.halved.increment(count);
     }
 
+    /// `count` records hopped once more to make room.
+    pub fn spilled(&self, count: u64) {
+        self.spilled.increment(count);
+    }
+
+    /// What is pending in `count` partitions could not be read from their commits.
+    pub fn unreadable(&self, count: u64) {
+        self.unreadable.increment(count);
+    }
+
     /// Kafka no longer had `count` records that were still to be read.
     pub fn lost(&self, count: u64) {
         self.lost.increment(count);
@@ -350,7 +393,7 @@ mod tests {
             figures.dead_letter(Code::Expired);
             figures.renewed(Renewed::Fenced);
             figures.committed(Duration::from_millis(3));
-            LaneLevels::new().memory_bytes.set(12);
+            LaneLevels::new(0, 40).memory_bytes.set(12);
         });
         for line in [
             "waterclock_delivered_total 3",
@@ -373,7 +416,7 @@ mod tests {
     fn parts_of_a_gauge_add_up_and_go_with_their_thread() {
         let text = rendered(|| {
             let (mut one, mut two, mut gone) =
-                (LaneLevels::new(), LaneLevels::new(), LaneLevels::new());
+                (LaneLevels::new(0, 5), LaneLevels::new(1, 5), LaneLevels::new(2, 5));
             one.lanes.set(3);
             one.lanes.set(2);
             two.lanes.set(4);
@@ -382,5 +425,50 @@ mod tests {
             std::mem::forget((one, two));
         });
         assert!(text.contains("waterclock_lanes_owned 6"), "{text}");
+        assert!(text.contains("waterclock_memory_limit_bytes 10"), "{text}");
+    }
+
+    #[test]
+    fn names_are_those_that_prometheus_expects_and_stand_once() {
+        let mut names: Vec<&str> = ALL.iter().map(|metric| metric.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+        for Metric { name, kind, .. } in ALL {
+            assert!(name.starts_with("waterclock_"), "{name}");
+            assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
+        }
+    }
+
+    #[test]
+    fn documents_name_only_metrics_that_there_are() {
+        let text = include_str!("../../docs/operations.md");
+        for word in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            let named = word.starts_with("waterclock_");
+            let stem = word.strip_suffix("_bucket").unwrap_or(word);
+            assert!(!named || ALL.iter().any(|metric| metric.name == stem), "{word}");
+        }
+    }
+
+    /// The document's table is made here; `UPDATE_DOCS=1 cargo test --lib documented` writes it.
+    #[test]
+    fn the_documented_metrics_are_those_of_the_code() {
+        use std::fmt::Write as _;
+        let mut table = String::from("| metric | kind | label | meaning |\n|---|---|---|---|\n");
+        for Metric { name, kind, label, help, .. } in ALL {
+            let label = if label.is_empty() { String::new() } else { format!("`{label}`") };
+            let kind = format!("{kind:?}").to_lowercase();
+            writeln!(table, "| `{name}` | {kind} | {label} | {help} |").unwrap();
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
+        let text = std::fs::read_to_string(path).expect("docs/operations.md");
+        let (begin, end) = ("<!-- metrics: begin -->\n", "<!-- metrics: end -->");
+        let from = text.find(begin).expect("a begin mark") + begin.len();
+        let to = text.find(end).expect("an end mark");
+        if std::env::vars_os().any(|(name, _)| name == "UPDATE_DOCS") {
+            std::fs::write(path, format!("{}{table}{}", &text[..from], &text[to..])).unwrap();
+            return;
+        }
+        assert_eq!(&text[from..to], table, "run UPDATE_DOCS=1 cargo test --lib documented");
     }
 }

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::admin::{AdminOptions, ResourceSpecifier};
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
@@ -15,10 +14,12 @@ use super::{Broker, Facts, Partition, Position, Settings, Unreachable, Wish, clo
 use crate::engine::window::Window;
 use crate::engine::{Offset, UnixMillis};
 use crate::kafka::Connection;
-use crate::kafka::connect::{Quiet, Reader};
+use crate::kafka::connect::{Admin, Quiet, Reader};
 use crate::kafka::raw::ask::{self as raw, End};
 use crate::kafka::topics::{Names, Survey, block, survey};
 
+/// Longest wait for the first answer: who waits longer has the wrong address.
+const FIRST_MAX: Duration = Duration::from_secs(5);
 /// Longest wait for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// A broker that does not tell its settings within this long is silent.
@@ -30,18 +31,14 @@ const OPEN_LOOK: Duration = Duration::from_secs(5);
 /// Kafka's own topics that ours depend on.
 const INTERNAL: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
 
-type Admin = AdminClient<DefaultClientContext>;
-
 /// Asks everything; what is not answered is in the facts as such. Blocks for some seconds, with brokers that do not
 /// answer for up to two minutes.
 ///
 /// # Errors
 /// No broker answers: nothing is known.
 pub fn ask(connection: &Connection, wish: &Wish) -> Result<Facts, Unreachable> {
-    let away = |source| Unreachable { brokers: connection.brokers.clone(), source };
-    let admin: Admin = connection.client("waterclock-doctor").create().map_err(away)?;
-    // All topics: to ask for one by its name can create it.
-    let metadata = admin.inner().fetch_metadata(None, ANSWER_MAX).map_err(away)?;
+    let metadata = connection.metadata(FIRST_MAX).map_err(Unreachable::Silent)?;
+    let admin = connection.admin("waterclock-doctor").map_err(Unreachable::Client)?;
     let survey = survey(connection, &wish.request).map_err(|error| told(&error));
 
     let names = Names::new(&wish.request.namespace);

@@ -16,6 +16,7 @@ use rdkafka::producer::{
 
 use super::Skew;
 use crate::engine::Millis;
+use crate::kafka::oauth::tokens;
 use crate::kafka::raw::Outlet;
 use crate::kafka::{Connection, PROBE_KEY, wall_clock};
 
@@ -48,6 +49,8 @@ struct Context {
 }
 
 impl ClientContext for Context {
+    tokens!();
+
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(%error, reason, "clock probe");
     }
@@ -114,6 +117,8 @@ pub(super) fn skews(
 struct Unheard;
 
 impl ClientContext for Unheard {
+    tokens!();
+
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(%error, reason, "trial transaction");
     }
@@ -165,7 +170,7 @@ pub(super) fn commit(
         let sent = outlet.producer().send(record).map_err(|(error, _)| error);
         let done = sent
             .map_err(failed("write to the meta topic"))
-            .and_then(|()| outlet.commit(STEP_MAX).map_err(Failed::Commit));
+            .and_then(|()| outlet.commit(STEP_MAX).map_err(|(_, told)| Failed::Commit(told)));
         if let Err(error) = done {
             // What cannot be aborted ends at its time limit.
             let _ = outlet.producer().abort_transaction(STEP_MAX);

@@ -158,7 +158,9 @@ pub fn acls(
     for name in ["dead", "meta", "timers"] {
         lines.push(topic(&format!("{namespace}.{name}"), needed(Kind::Meta)));
     }
-    lines.push(grant(&format!("--group {}", quoted(namespace)), &ON_THE_GROUP));
+    // `dead` reads as a group of its own.
+    let group = format!("--resource-pattern-type prefixed --group {}", quoted(namespace));
+    lines.push(grant(&group, &ON_THE_GROUP));
     if wish.exactly_once {
         let ids = quoted(&format!("{namespace}/"));
         let resource = format!("--resource-pattern-type prefixed --transactional-id {ids}");

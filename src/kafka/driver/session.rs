@@ -13,7 +13,7 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::{Error, Plan, Shared, Status};
 use crate::engine::{
-    BatchId, Commit, Engine, Input, Lane, Offset, Output, Source, Start, UnixMillis,
+    BatchId, Commit, Engine, Figures, Input, Lane, Offset, Output, Source, Start, UnixMillis,
 };
 use crate::kafka::committer::{Committer, Delivery, Names, Report, Setting};
 use crate::kafka::raw;
@@ -51,10 +51,8 @@ pub(super) struct Session<'a> {
     consumer: Consumer,
     engine: Engine,
     levels: LaneLevels,
-    /// Lost records that the metrics have been told of.
-    lost: u64,
-    /// Halvings that the metrics have been told of.
-    halvings: u64,
+    /// What the metrics have been told of.
+    counted: Figures,
     /// The group's metadata of the assignment in force.
     group: Option<Arc<ConsumerGroupMetadata>>,
     answers: (Sender<Answer>, Receiver<Answer>),
@@ -114,11 +112,10 @@ impl<'a> Session<'a> {
             status,
             committer,
             consumer,
+            levels: LaneLevels::new(plan.thread, setup.limits.memory_bytes as u64),
             engine: Engine::new(setup),
             policies,
-            levels: LaneLevels::new(),
-            lost: 0,
-            halvings: 0,
+            counted: Figures::default(),
             group: None,
             answers: crossbeam_channel::unbounded(),
             asked: 0,
@@ -168,18 +165,29 @@ impl<'a> Session<'a> {
             if at - told >= FIGURES_EVERY {
                 told = at;
                 let figures = self.engine.figures();
-                self.levels.pending.set(figures.waiting as u64);
-                self.levels.memory_bytes.set(figures.memory_bytes as u64);
-                self.levels.lanes.set(figures.lanes as u64);
-                self.figures.lost(figures.lost - self.lost);
-                self.lost = figures.lost;
-                self.levels.suspects.set(figures.suspects as u64);
-                self.figures.halved(figures.halvings - self.halvings);
-                self.halvings = figures.halvings;
+                self.tell(figures);
                 self.status.lanes.store(figures.lanes, Ordering::Relaxed);
             }
         }
         Ok(())
+    }
+
+    /// Tells the metrics what is held, and what was counted since the last time.
+    fn tell(&mut self, figures: Figures) {
+        self.levels.pending.set(figures.waiting as u64);
+        self.levels.memory_bytes.set(figures.memory_bytes as u64);
+        self.levels.lanes.set(figures.lanes as u64);
+        self.levels.paused.set(figures.paused as u64);
+        self.levels.window(figures.window_permille);
+        self.figures.lost(figures.lost - self.counted.lost);
+        self.figures.spilled(figures.spilled - self.counted.spilled);
+        self.figures.unreadable(figures.unreadable - self.counted.unreadable);
+        self.levels.suspects.set(figures.suspects as u64);
+        self.figures.halved(figures.halvings - self.counted.halvings);
+        self.counted = figures;
+        if self.status.asks_for_reads() {
+            self.status.tell_reads(self.engine.standings().collect());
+        }
     }
 
     /// One turn: read, tell, order.

@@ -1,0 +1,98 @@
+//! What a running instance tells of itself, scraped over HTTP.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use waterclock::telemetry::{ALL, Kind};
+
+use crate::support::{Fixture, Log, Mode, eventually, eventually_within, out};
+
+/// The names in a scrape, without what histograms add to them.
+fn names(text: &str) -> BTreeSet<&str> {
+    let lines = text.lines().filter(|line| line.starts_with("waterclock_"));
+    lines
+        .map(|line| {
+            let name = line.split(['{', ' ']).next().unwrap_or_default();
+            let of_histogram = ["_bucket", "_sum", "_count"].into_iter().find_map(|end| {
+                let stem = name.strip_suffix(end)?;
+                ALL.iter().any(|m| m.name == stem && m.kind == Kind::Histogram).then_some(stem)
+            });
+            of_histogram.unwrap_or(name)
+        })
+        .collect()
+}
+
+#[test]
+fn every_metric_is_there_with_a_value_that_makes_sense() {
+    let fixture = Fixture::new("metrics");
+    let target = fixture.target("orders", 1);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let producer = fixture.producer();
+    let intake = fixture.names.intake();
+    for n in 0..20 {
+        let id = format!("later {n}");
+        producer.send(&intake, &out(&id).key(&id).to(&target).delay(900_000));
+    }
+    producer.send(&intake, &out("soon").key("soon").to(&target).delay(100));
+    producer.send(&intake, &out("bad").key("bad").to(&target).header("x-delay", "never"));
+    producer.acks();
+    Log::open(&fixture, &target).count(1);
+
+    // What is pending is counted every 15 seconds.
+    eventually("pending is counted from the offsets", || {
+        let pending = process.metric("waterclock_pending");
+        if pending >= 20.0 { Ok(()) } else { Err(pending.to_string()) }
+    });
+    let (code, text) = process.get("/metrics").unwrap();
+    assert_eq!(code, 200);
+    let want: BTreeSet<&str> = ALL.iter().map(|metric| metric.name).collect();
+    assert_eq!(names(&text), want, "{text}");
+    #[rustfmt::skip]
+    let cases = [
+        // what                                              least            most
+        ("waterclock_lateness_seconds_count",                1.0,             1.0),
+        ("waterclock_lateness_seconds_sum",                  0.0,             60.0),
+        ("waterclock_delivered_total",                       1.0,             1.0),
+        ("waterclock_forwarded_total",                       20.0,            1_000.0),
+        ("waterclock_moved_total",                           0.0,             0.0),
+        ("waterclock_spilled_total",                         0.0,             0.0),
+        ("waterclock_dead_letters_total",                    1.0,             1.0),
+        ("waterclock_dead_letters_total{code=\"bad_delay\"}", 1.0,            1.0),
+        ("waterclock_pending",                               20.0,            1_000.0),
+        ("waterclock_pending_in_memory",                     0.0,             20.0),
+        ("waterclock_memory_bytes",                          0.0,             1e6),
+        ("waterclock_memory_limit_bytes",                    (256 << 20) as f64, (256 << 20) as f64),
+        ("waterclock_window_fill_ratio",                     0.0,             0.5),
+        ("waterclock_paused_partitions",                     0.0,             12.0),
+        ("waterclock_commit_seconds_count",                  1.0,             10_000.0),
+        ("waterclock_producers_renewed_total",               0.0,             0.0),
+        ("waterclock_lanes_owned",                           3.0,             3.0),
+        ("waterclock_ready",                                 1.0,             1.0),
+        ("waterclock_clock_offset_seconds",                  0.0,             5.0),
+        ("waterclock_clock_steps_total",                     0.0,             0.0),
+        ("waterclock_records_lost_total",                    0.0,             0.0),
+        ("waterclock_partitions_unreadable_total",           0.0,             0.0),
+    ];
+    for (what, least, most) in cases {
+        let value = process.metric(what);
+        assert!(
+            (least..=most).contains(&value),
+            "{what} is {value}, not {least} to {most}\n{text}"
+        );
+    }
+    process.stop_well();
+}
+
+#[test]
+fn a_process_without_kafka_is_alive_and_says_why_it_is_not_ready() {
+    let fixture = Fixture::new("health");
+    let mut process = fixture.launch(Mode::ExactlyOnce).brokers("127.0.0.1:1").spawn();
+    eventually_within(Duration::from_secs(30), "it says that Kafka does not answer", || {
+        let (code, body) = process.get("/health/ready")?;
+        assert_eq!(code, 503, "{body}");
+        if body.contains("Kafka does not answer at 127.0.0.1:1") { Ok(()) } else { Err(body) }
+    });
+    assert_eq!(process.get("/health/live").unwrap().0, 200);
+    assert_eq!(process.metric("waterclock_ready"), 0.0);
+    process.stop_well();
+}
