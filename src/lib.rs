@@ -1,4 +1,42 @@
 //! Delayed delivery for Apache Kafka: a header in, a record out, on time, exactly once, in order.
+//!
+//! The binary `waterclock` is a thin shell around this library. A service that has a runtime of its own can run the whole
+//! processor inside itself instead of beside itself: [`run`] is what `waterclock run` calls.
+//!
+//! ```no_run
+//! use waterclock::{Config, run};
+//!
+//! # async fn service() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = Config {
+//!     brokers: "kafka-1:9092,kafka-2:9092".to_owned(),
+//!     allow: Some(vec![r"orders\..*".to_owned()]),
+//!     data_dir: Some("/var/lib/orders/waterclock".into()),
+//!     ..Config::default()
+//! }
+//! .checked()?;
+//! let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+//! let running = tokio::spawn(run(config, async {
+//!     // Whatever tells the service to stop; a sender that is dropped does, too.
+//!     let _ = stopped.await;
+//! }));
+//!
+//! // ... the service ...
+//!
+//! let _ = stop.send(());
+//! running.await??;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `examples/embed.rs` is a small service that does this. What to know:
+//!
+//! - The topics must be there (`waterclock topics apply`); [`run`] returns an error if they are not fit.
+//! - Records never touch the host's runtime: lane threads are threads. The runtime serves health and metrics and waits;
+//!   both flavours of tokio's will do, with time and I/O enabled.
+//! - No signal handler and no logger is installed: lines go to the `tracing` subscriber of the host.
+//! - Figures go to the host's `metrics` recorder if it has installed one before; else one is installed.
+//! - [`run`] returns when it has drained. A future that is dropped before tells the lane threads to stop, and does not wait.
+//! - Two in one process need a data directory each.
 
 pub mod api;
 pub mod app;
@@ -8,3 +46,6 @@ pub mod engine;
 pub mod index;
 pub mod kafka;
 pub mod telemetry;
+
+pub use app::{Error, run};
+pub use config::Config;

@@ -82,6 +82,7 @@ fn invalid(Invalid { key, origin, value, want }: &Invalid) -> serde_json::Value 
         Origin::File(path) => path.display().to_string(),
         Origin::Environment => "environment".to_owned(),
         Origin::Flag => "flag".to_owned(),
+        Origin::Code => "code".to_owned(),
     };
     json!({ "key": key, "origin": origin, "value": value, "want": want })
 }

@@ -51,6 +51,8 @@ pub enum Origin {
     Environment,
     /// The command line.
     Flag,
+    /// A program that made the configuration by itself.
+    Code,
 }
 
 /// One thing that is wrong.
@@ -79,7 +81,7 @@ impl fmt::Display for Invalid {
                 write!(f, "{key} in {}: got {value}, want {want}", path.display())
             }
             Origin::Environment => write!(f, "{key} in the environment: got {value}, want {want}"),
-            Origin::Flag => write!(f, "{key}: got {value}, want {want}"),
+            Origin::Flag | Origin::Code => write!(f, "{key}: got {value}, want {want}"),
         }
     }
 }
@@ -100,6 +102,21 @@ impl fmt::Display for ConfigErrors {
 impl std::error::Error for ConfigErrors {}
 
 impl Config {
+    /// Checks a configuration that was made in code, as [`Config::load`] checks what it reads.
+    ///
+    /// # Errors
+    /// Every range and relation that does not hold, at once; [`run`](crate::run) expects that they do.
+    pub fn checked(self) -> Result<Self, ConfigErrors> {
+        let told = |fault: check::Fault| Invalid {
+            key: fault.key,
+            origin: Origin::Code,
+            value: fault.value,
+            want: fault.want,
+        };
+        let found: Vec<Invalid> = check::check(&self).into_iter().map(told).collect();
+        if found.is_empty() { Ok(self) } else { Err(ConfigErrors(found)) }
+    }
+
     /// Reads all layers: defaults, `file`, the environment of this process, `flags`. Connects to nothing.
     ///
     /// # Errors
