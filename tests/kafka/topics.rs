@@ -127,7 +127,7 @@ fn apply_makes_what_check_accepts_and_a_second_one_changes_nothing() {
     let refused = check(&corner.connection, &corner.request);
     assert!(matches!(refused, Err(Error::NotApplied { .. })), "{refused:?}");
     let missing = compare(&corner.connection, &corner.request).unwrap();
-    assert_eq!(missing.len(), 6);
+    assert_eq!(missing.len(), 7);
     assert!(missing.iter().all(|finding| finding.severity == Severity::Missing));
 
     let first = apply(&corner.connection, &corner.request).unwrap();
