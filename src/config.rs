@@ -45,7 +45,8 @@ pub struct Config {
     /// Default: `waterclock`. Range: a letter or digit, then letters, digits, `.`, `_`, `-`; at most 100 bytes.
     pub namespace: String,
 
-    /// Directory that keeps this instance's name between starts, and later its index. Locked while running.
+    /// Directory that keeps this instance's name and its index of what was cancelled between starts. Locked while running.
+    /// It can be deleted while nothing runs: the index is read from Kafka again.
     ///
     /// Default: not set; the first directory below `./waterclock-data` that no other process holds, so that one
     /// more process needs no configuration.

@@ -42,6 +42,7 @@ fn a_wrong_configuration_stops_every_command_before_anything_connects() {
     for command in [
         vec!["run", "--data-dir", "/nowhere/at/all"],
         vec!["send", "--target", "t", "--in", "5s", "v"],
+        vec!["cancel", "--id", "i"],
         vec!["dead", "list"],
     ] {
         let output = nobody_connects(|address| {
@@ -95,7 +96,7 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
     // Nothing listens on port 1 of this machine.
     let away = ["--brokers", "127.0.0.1:1"];
     #[rustfmt::skip]
-    let cases: [(&str, Vec<&str>, i32); 13] = [
+    let cases: [(&str, Vec<&str>, i32); 15] = [
         ("help",                         vec!["--help"],                                            0),
         ("version",                      vec!["--version"],                                         0),
         ("completions",                  vec!["completions", "bash"],                               0),
@@ -105,6 +106,8 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
         ("no time",                      vec!["send", "--target", "t", "v"],                        2),
         ("no target",                    vec!["send", "--in", "5s", "v"],                           2),
         ("not a duration",               vec!["send", "--in", "soon", "--target", "t", "v"],        2),
+        ("no id",                        vec!["cancel", "--key", "k"],                              2),
+        ("not an intake",                vec!["cancel", "--id", "i", "--intake", "a b"],            2),
         ("unknown code",                 vec!["dead", "list", "--code", "nonsense"],                2),
         ("not a place",                  vec!["dead", "show", "3"],                                 2),
         ("no file",                      vec!["dead", "list", "--config", "/nowhere/wc.toml"],      78),
@@ -117,6 +120,7 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
     }
     for command in [
         vec!["send", "--in", "5s", "--target", "t", "v"],
+        vec!["cancel", "--id", "i"],
         vec!["dead", "list"],
         vec!["dead", "show", "0@0"],
         vec!["doctor"],
@@ -180,6 +184,21 @@ fn the_least_acls_are_told_without_asking_anybody() {
     for words in ["--topic waterclock.intake ", "--group waterclock ", "prefixed --topic orders. "]
     {
         assert!(told.contains(words), "{words} is not in\n{told}");
+    }
+}
+
+#[test]
+fn an_id_that_no_timer_can_have_is_refused_before_anything_connects() {
+    let long = "i".repeat(256);
+    for id in ["", "a\tb", "..", "orders/../17", &long] {
+        let output = nobody_connects(|address| {
+            let mut command = waterclock(&["cancel", "--json", "--brokers", address, "--id", id]);
+            command.output().expect("the binary runs")
+        });
+        let told: Value = serde_json::from_slice(&output.stderr).expect("JSON");
+        assert_eq!(told["exit"], 2, "{id:?}: {told}");
+        let because = told["because"][0].as_str().unwrap_or_default();
+        assert!(because.starts_with("bad_id: "), "{id:?}: {because}");
     }
 }
 

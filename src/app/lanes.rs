@@ -9,13 +9,17 @@ use crate::engine::allow::{Allow, BadPattern};
 use crate::engine::ladder::Ladder;
 use crate::engine::state::StateKey;
 use crate::engine::{Intake, Limits, Millis, Setup, Topics};
+use crate::index;
 use crate::kafka::topics::{self, Request};
-use crate::kafka::{self, BrokerClock, Connection, Processor, Settings};
+use crate::kafka::{self, BrokerClock, Connection, Indexing, Processor, Settings};
 
 use super::instance::{self, Instance};
 
 /// Kafka is asked again after this long when it does not answer at the start.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Where the index is, below the data directory.
+const INDEX: &str = "index";
 
 /// Why the lane threads could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +31,9 @@ pub enum Error {
     /// The topics are not there or cannot hold what is promised; every finding says what to do.
     #[error("the topics are not ready")]
     Topics(#[from] topics::Error),
+    /// The index cannot be used, and a person must mend that.
+    #[error("no index")]
+    Index(#[from] index::Error),
     /// A client could not be made.
     #[error("could not make a Kafka client")]
     Client(#[source] kafka::KafkaError),
@@ -91,6 +98,8 @@ pub fn start(
     for note in &in_force.notes {
         tracing::warn!(topic = note.topic, what = %note.what, remedy = %note.remedy, "topic could be better");
     }
+    let directory = instance.directory.join(INDEX);
+    let indexing = Indexing::open(&connection, &config.namespace, &in_force, &directory)?;
     let key = StateKey::new(in_force.secret.bytes());
     let setup = setup(config, in_force.lanes, in_force.ladder, key)?;
     let settings = settings(config, connection, &instance.name, &BrokerClock::boot(), setup);
@@ -103,7 +112,7 @@ pub fn start(
         delivery = ?config.delivery,
         "starting"
     );
-    let processor = Processor::start(&settings).map_err(Error::Client)?;
+    let processor = Processor::start(&settings, indexing).map_err(Error::Client)?;
     Ok((processor, instance))
 }
 

@@ -178,7 +178,7 @@ fn play(
     let tails = Tails::new(stage).map_err(client)?;
     let books = Arc::clone(&ledger);
     let mut feed = Feed::new(&stage.connection, move |ack| acked(&books, &ack)).map_err(client)?;
-    let processor = Processor::start(&stage.settings).map_err(client)?;
+    let processor = Processor::start(&stage.settings, None).map_err(client)?;
     if !joined(&processor, stop)? || !warm(stage, &mut feed, &tails, stop)? {
         processor.stop();
         let _ = processor.ended().recv_timeout(LEAVE_MAX);

@@ -50,7 +50,7 @@ impl From<&app::Error> for Exit {
 fn of_start(error: &lanes::Error) -> Exit {
     match error {
         lanes::Error::Instance(instance::Error::BadName { .. }) => Exit::Configuration,
-        lanes::Error::Instance(_) => Exit::InUse,
+        lanes::Error::Instance(_) | lanes::Error::Index(_) => Exit::InUse,
         lanes::Error::Topics(error) if error.is_away() => Exit::Unavailable,
         // The topics are configuration, too: it is a person who has to mend them.
         lanes::Error::Topics(_) | lanes::Error::Allow { .. } => Exit::Configuration,

@@ -7,6 +7,7 @@
 //! that what is wrong there stops it before anything connects.
 
 mod bench;
+mod cancel;
 mod dead;
 mod demo;
 mod doctor;
@@ -77,6 +78,8 @@ enum Command {
     Demo(demo::Demo),
     /// Submits one record, to be delivered later
     Send(send::Send),
+    /// Keeps a pending record with an id from being delivered
+    Cancel(cancel::Cancel),
     /// Shows what could not be delivered, and why
     Dead(dead::Dead),
     /// Says what is wrong with the cluster for us, and how to mend it; exit code 1 if anything is a problem
@@ -153,6 +156,7 @@ pub fn main() -> ExitCode {
         Command::Plan(plan) => plan.run(&global),
         Command::Demo(demo) => demo.run(&global),
         Command::Send(send) => send.run(&global),
+        Command::Cancel(cancel) => cancel.run(&global),
         Command::Dead(dead) => dead.run(&global),
         Command::Doctor(doctor) => doctor.run(&global),
         Command::Bench(bench) => bench.run(&global),

@@ -90,10 +90,12 @@ enum SendError {
     },
 }
 
-fn refused(refusal: Refusal) -> Failure {
+/// What the contract refuses, before anything was sent.
+pub(super) fn refused(refusal: Refusal) -> Failure {
     Failure::new(Exit::Usage, SendError::Contract(refusal))
 }
 
+/// What Kafka did not take.
 pub(super) fn of_kafka(error: SubmitError) -> Failure {
     let exit = match &error {
         SubmitError::Unreachable(_) | SubmitError::Unacknowledged { .. } => Exit::Unavailable,
@@ -102,16 +104,23 @@ pub(super) fn of_kafka(error: SubmitError) -> Failure {
     Failure::new(exit, error)
 }
 
+/// The topic of an intake; of the main one, where none is named.
+pub(super) fn intake_topic(config: &Config, intake: Option<&str>) -> Result<String, Failure> {
+    let intake = intake.unwrap_or(MAIN_INTAKE);
+    let topic = match intake {
+        MAIN_INTAKE => format!("{}.intake", config.namespace),
+        name => format!("{}.intake.{name}", config.namespace),
+    };
+    header::topic_name(&topic)
+        .map_err(|_| Failure::new(Exit::Usage, SendError::Intake(intake.to_owned())))?;
+    Ok(topic)
+}
+
 impl Send {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
+        let topic = intake_topic(&config, self.intake.as_deref())?;
         let intake = self.intake.as_deref().unwrap_or(MAIN_INTAKE);
-        let topic = match intake {
-            MAIN_INTAKE => format!("{}.intake", config.namespace),
-            name => format!("{}.intake.{name}", config.namespace),
-        };
-        header::topic_name(&topic)
-            .map_err(|_| Failure::new(Exit::Usage, SendError::Intake(intake.to_owned())))?;
         let record = self.record()?;
         let directive = header::read(record.headers()).map_err(refused)?;
         let wish = Wish::check(&directive, &config.intake(intake), &config, intake)?;

@@ -1,6 +1,6 @@
 //! The index: a copy on disk of what stands in the changelog `<ns>.timers`, so that a restart need not read all of it.
 //!
-//! A cache and no more (ADR 0007). sled's flush is no fsync, and what a power cut, a full disk or a flipped bit leaves
+//! A cache and no more (ADR 0008). sled's flush is no fsync, and what a power cut, a full disk or a flipped bit leaves
 //! behind makes it panic as often as it makes it return an error. So every access runs under `catch_unwind`, and
 //! whatever is not beyond doubt is set aside and read from the changelog again.
 //!
@@ -280,6 +280,11 @@ impl Index {
     /// Hands everything to the operating system and closes; what goes wrong with that is made good by the changelog.
     pub fn close(self) {
         self.store.close();
+    }
+
+    /// Leaves an index that cannot be written to; nobody waits until it is closed.
+    pub fn abandon(self) {
+        self.store.abandon();
     }
 
     fn corrupt(&self, lane: Lane, detail: &str) -> Error {

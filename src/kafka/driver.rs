@@ -19,6 +19,7 @@ use rdkafka::error::KafkaError;
 use super::committer::Delivery;
 use super::rebalance::Error as TakeOver;
 use super::targets::Lookup;
+use super::timers::Timers;
 use super::trim::Trim;
 use super::{BrokerClock, Connection};
 use crate::engine::allow::Allow;
@@ -216,6 +217,8 @@ pub struct Shared {
     pub clock: Arc<BrokerClock>,
     /// Finds out about targets.
     pub lookup: Lookup,
+    /// What was cancelled.
+    pub timers: Arc<dyn Timers>,
     /// Deletes what is done.
     pub trim: Option<Trim>,
     /// Set when the process is to stop.

@@ -10,7 +10,8 @@ use rdkafka::error::KafkaError;
 
 use super::backlog::Backlog;
 use super::driver::{self, Plan, Policies, Shared, Status};
-use super::{BrokerClock, Connection, Delivery, Lookup, Probe, Trim};
+use super::follower::Indexed;
+use super::{BrokerClock, Changelog, Connection, Delivery, Indexing, Lookup, Probe, Timers, Trim};
 use crate::engine::Setup;
 use crate::engine::allow::Allow;
 use crate::telemetry::LaneFigures;
@@ -55,11 +56,12 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// Starts the lane threads; they join the group once the brokers' time is known.
+    /// Starts the lane threads; they join the group once the brokers' time is known. Without an index what was cancelled
+    /// is read from the changelog's start whenever lanes are taken over.
     ///
     /// # Errors
     /// A client could not be made: the configuration is wrong. Nothing runs then.
-    pub fn start(settings: &Settings) -> Result<Self, KafkaError> {
+    pub fn start(settings: &Settings, indexing: Option<Indexing>) -> Result<Self, KafkaError> {
         let Settings { connection, embedded, .. } = settings;
         let clock = Arc::new(if *embedded { BrokerClock::local() } else { BrokerClock::new() });
         let meta = format!("{}.meta", settings.namespace);
@@ -70,10 +72,16 @@ impl Processor {
         };
         let stop = Arc::new(AtomicBool::new(false));
         let policies = Arc::new(Policies::new(Arc::clone(&settings.setup)));
+        let changelog = settings.setup.topics.timers();
+        let timers: Arc<dyn Timers> = match indexing {
+            Some(of) => Arc::new(Indexed::start(connection, &changelog, of, Arc::clone(&clock))?),
+            None => Arc::new(Changelog::new(connection, &changelog)),
+        };
         let shared = Shared {
             policies: Arc::clone(&policies),
             clock: Arc::clone(&clock),
             lookup: Lookup::start(connection, *embedded)?,
+            timers,
             trim: if *embedded { None } else { Some(Trim::start(connection)?) },
             stop: Arc::clone(&stop),
             drain: settings.drain,

@@ -17,8 +17,8 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::Connection;
 use super::connect::{Quiet, Reader};
-use crate::engine::Lane;
 use crate::engine::timers::{Cancelled, Change, TimerKey};
+use crate::engine::{Lane, Offset};
 
 /// How long reading may take in all: with all else of taking over it stays below `max.poll.interval.ms`.
 const LOAD_MAX: Duration = Duration::from_secs(80);
@@ -69,6 +69,23 @@ pub enum Error {
     },
 }
 
+/// What is known of a lane before its changelog is read, and from where on reading goes on.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// The first offset that is not known.
+    pub(super) next: Offset,
+    /// What holds up to there.
+    pub(super) timers: HashMap<TimerKey, Cancelled>,
+}
+
+/// What reading gave.
+pub(super) struct Read {
+    /// All that holds, by lane.
+    pub(super) held: Vec<(Lane, Vec<Cancelled>)>,
+    /// Lanes of which more was known than stands in the changelog: it was made anew, and they were read from its start.
+    pub(super) outside: Vec<Lane>,
+}
+
 /// Reads the whole changelog of a lane, from its start, whenever the lane is taken over.
 #[derive(Clone, Debug)]
 pub struct Changelog {
@@ -87,15 +104,32 @@ impl Changelog {
         Error::Kafka { topic: self.topic.clone(), source }
     }
 
-    fn read(&self, lanes: &[Lane]) -> Result<HashMap<Lane, HashMap<TimerKey, Cancelled>>, KafkaOr> {
+    fn read(&self, lanes: &[Lane], mut known: HashMap<Lane, Known>) -> Result<Read, KafkaOr> {
         let began = Instant::now();
-        let mut held: HashMap<Lane, HashMap<TimerKey, Cancelled>> =
-            lanes.iter().map(|lane| (*lane, HashMap::new())).collect();
         let mut open = self.ends(lanes)?;
+        let mut outside = Vec::new();
+        let mut from = HashMap::with_capacity(lanes.len());
+        let mut held: HashMap<Lane, HashMap<TimerKey, Cancelled>> = HashMap::new();
+        for lane in lanes {
+            let mut known = known.remove(lane).unwrap_or_default();
+            let end = open.iter().find(|(of, _)| of == lane).map_or(0, |(_, end)| *end);
+            if known.next > Offset(end) {
+                outside.push(*lane);
+                known = Known::default();
+            }
+            from.insert(*lane, known.next);
+            held.insert(*lane, known.timers);
+        }
+        let indexed: usize = held.values().map(HashMap::len).sum();
+        open.retain(|(lane, end)| from[lane] < Offset(*end));
         let reader = reader(&self.connection, "read_committed")?;
         let mut list = TopicPartitionList::with_capacity(open.len());
         for (lane, _) in &open {
-            list.add_partition_offset(&self.topic, i32::from(lane.0), At::Beginning)?;
+            let at = match from[lane] {
+                Offset(0) => At::Beginning,
+                Offset(next) => At::Offset(next),
+            };
+            list.add_partition_offset(&self.topic, i32::from(lane.0), at)?;
         }
         reader.assign(&list)?;
         let (mut records, mut unknown, mut said) = (0_u64, 0_u64, began);
@@ -158,8 +192,33 @@ impl Changelog {
                 "records of a newer version, or of somebody else's, were passed over"
             );
         }
-        tracing::debug!(topic = self.topic, records, took = ?began.elapsed(), "read what was cancelled");
-        Ok(held)
+        tracing::info!(
+            topic = self.topic,
+            lanes = lanes.len(),
+            indexed,
+            records,
+            took = ?began.elapsed(),
+            "read what was cancelled"
+        );
+        let held = held.into_iter().map(|(lane, of)| (lane, of.into_values().collect())).collect();
+        Ok(Read { held, outside })
+    }
+
+    /// All that holds of these lanes' timers, by what is known of them and what stands in the changelog since.
+    ///
+    /// # Errors
+    /// As those of [`Timers::load`].
+    pub(super) fn read_on(
+        &self,
+        lanes: &[Lane],
+        known: HashMap<Lane, Known>,
+    ) -> Result<Read, Error> {
+        self.read(lanes, known).map_err(|error| match error {
+            KafkaOr::Kafka(source) => self.failed(source),
+            KafkaOr::Slow(left) => {
+                Error::Slow { topic: self.topic.clone(), left, partitions: lanes.len() }
+            }
+        })
     }
 
     /// The ends of the lanes' partitions; without those in which nothing stands.
@@ -178,13 +237,7 @@ impl Changelog {
 
 impl Timers for Changelog {
     fn load(&self, lanes: &[Lane]) -> Result<Vec<(Lane, Vec<Cancelled>)>, Error> {
-        let held = self.read(lanes).map_err(|error| match error {
-            KafkaOr::Kafka(source) => self.failed(source),
-            KafkaOr::Slow(left) => {
-                Error::Slow { topic: self.topic.clone(), left, partitions: lanes.len() }
-            }
-        })?;
-        Ok(held.into_iter().map(|(lane, of)| (lane, of.into_values().collect())).collect())
+        Ok(self.read_on(lanes, HashMap::new())?.held)
     }
 
     fn released(&self, _: &[Lane]) {}
@@ -201,7 +254,7 @@ impl From<KafkaError> for KafkaOr {
     }
 }
 
-fn reader(connection: &Connection, isolation: &str) -> Result<Reader, KafkaError> {
+pub(super) fn reader(connection: &Connection, isolation: &str) -> Result<Reader, KafkaError> {
     let mut config = connection.client("waterclock-timers");
     config
         // librdkafka wants a name to assign; nothing is ever joined or committed under it.

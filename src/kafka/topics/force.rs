@@ -47,6 +47,8 @@ pub struct InForce {
     pub secret: Secret,
     /// The lane topics in the order of the engine's `TopicId`.
     pub topics: Vec<String>,
+    /// How long `<ns>.timers` keeps a tombstone at least, for whoever has not seen it yet.
+    pub tombstones: Millis,
     /// What could be better; to be logged.
     pub notes: Vec<Finding>,
 }
@@ -189,7 +191,10 @@ pub fn check(connection: &Connection, request: &Request) -> Result<InForce, Erro
         return Err(Error::Unfit(unfit));
     }
     let topics = names.of_lanes(&request.further_intakes, &ladder);
-    Ok(InForce { lanes: plan.lanes, ladder, secret, topics, notes })
+    let kept =
+        found.topics.get(&names.timers()).and_then(|t| t.settings.get("delete.retention.ms"));
+    let tombstones = Millis(kept.and_then(|ms| ms.parse().ok()).unwrap_or(Millis::DAY.0));
+    Ok(InForce { lanes: plan.lanes, ladder, secret, topics, tombstones, notes })
 }
 
 fn read(connection: &Connection, names: &Names, request: &Request) -> Result<Meta, Error> {
