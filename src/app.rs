@@ -93,11 +93,7 @@ pub async fn run_reloading(
     let refused = |source| Error::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(refused)?;
     tracing::info!(address = %listener.local_addr().map_err(refused)?, "health and metrics");
-    if config.allow(MAIN_INTAKE).is_ok_and(|allow| allow.is_open()) {
-        tracing::warn!(
-            "allow is not set: whoever may write a delay may have it delivered to any topic"
-        );
-    }
+    warn_if_open(&config);
 
     let (stopping, _) = watch::channel(());
     let health = Arc::new(Health::new(figures.clone()));
@@ -161,6 +157,14 @@ async fn lanes(
     drained(drain, running).await
 }
 
+fn warn_if_open(config: &Config) {
+    if config.allow(MAIN_INTAKE).is_ok_and(|allow| allow.is_open()) {
+        tracing::warn!(
+            "allow is not set: whoever may write a delay may have it delivered to any topic"
+        );
+    }
+}
+
 /// Puts in force what of a new configuration can be without a restart; gives back what is in force then.
 fn reload(now: &Config, new: &Config, processor: &Processor) -> Config {
     let (reloaded, restart) = now.reloaded(new);
@@ -172,6 +176,7 @@ fn reload(now: &Config, new: &Config, processor: &Processor) -> Config {
         }
     }
     tracing::info!("configuration read again; its allow-lists are in force");
+    warn_if_open(&reloaded);
     if !restart.is_empty() {
         tracing::warn!(keys = restart.join(", "), "changed, and in force only after a restart");
     }
