@@ -292,8 +292,8 @@ pub struct Backlog {
 #[derive(Debug, thiserror::Error)]
 pub enum Unreachable {
     /// No broker answers; look at addresses, network and credentials.
-    #[error(transparent)]
-    Silent(NoAnswer),
+    #[error("could not reach Kafka")]
+    Silent(#[source] NoAnswer),
     /// librdkafka refused its settings; mend the configuration.
     #[error("could not make a Kafka client")]
     Client(#[source] KafkaError),

@@ -38,10 +38,12 @@ fn every_metric_is_there_with_a_value_that_makes_sense() {
     producer.acks();
     Log::open(&fixture, &target).count(1);
 
-    // What is pending is counted every 15 seconds.
-    eventually("pending is counted from the offsets", || {
+    // What is pending is counted every 15 seconds, and hops wait for their linger.
+    eventually("pending is counted from the offsets, and the hops are committed", || {
         let pending = process.metric("waterclock_pending");
-        if pending >= 20.0 { Ok(()) } else { Err(pending.to_string()) }
+        let forwarded = process.metric("waterclock_forwarded_total");
+        let is_counted = pending >= 20.0 && forwarded >= 20.0;
+        if is_counted { Ok(()) } else { Err(format!("{pending} pending, {forwarded} hops")) }
     });
     let (code, text) = process.get("/metrics").unwrap();
     assert_eq!(code, 200);

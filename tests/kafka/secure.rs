@@ -258,6 +258,8 @@ fn the_documented_permissions_are_enough() {
         left => Err(format!("{left} records")),
     });
     succeeds(brokers, &settings, &["dead", "list", "--namespace", namespace]);
+    // It knows what is needed, and finds it granted.
+    succeeds(brokers, &settings, &["doctor", "--namespace", namespace]);
     process.stop_well();
     let denied = process.log().lines().filter(|line| line.contains("uthoriz")).count();
     assert_eq!(denied, 0, "something was denied: {}", process.log());
