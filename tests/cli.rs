@@ -129,7 +129,10 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
         let output = waterclock(&command).args(away).output().expect("the binary runs");
         let told = text(&output.stderr);
         assert_eq!(output.status.code(), Some(69), "{command:?}: {told}");
-        assert!(told.starts_with("error: could not reach Kafka: no answer from Kafka at 127.0.0.1:1: "), "{told}");
+        assert!(
+            told.starts_with("error: could not reach Kafka: no answer from Kafka at 127.0.0.1:1: "),
+            "{told}"
+        );
         assert_eq!(told.lines().count(), 1, "{told}");
         assert!(began.elapsed() < Duration::from_secs(8), "{command:?} took {:?}", began.elapsed());
     }
