@@ -174,21 +174,14 @@ fn check_one(name: &str, value: &Secret) -> Option<Fault> {
             format!("none: {reason}{instead}"),
         );
     }
-    // librdkafka does not say which of its files it could not read, and reads a key that everybody can read, too.
-    if name.ends_with(".location")
-        && value.expose() != "probe"
-        && let Some(what) = unusable(name, Path::new(value.expose()))
-    {
-        return fault(format!("{:?}", value.expose()), format!("a file that can be used ({what})"));
-    }
     if Source::takes(name) {
-        return None;
+        return unusable(name, value);
     }
     let shown =
         if is_secret(name) { "(not shown)".to_owned() } else { format!("{:?}", value.expose()) };
     let mut config = ClientConfig::new();
     match config.set(name, value.expose()).create_native_config() {
-        Ok(_) => None,
+        Ok(_) => unusable(name, value),
         Err(KafkaError::ClientConfig(_, why, ..)) if why.starts_with("No such configuration") => {
             fault(
                 "an unknown setting".to_owned(),
@@ -201,15 +194,24 @@ fn check_one(name: &str, value: &Secret) -> Option<Fault> {
     }
 }
 
-/// Why the file of a setting cannot be used.
-fn unusable(name: &str, path: &Path) -> Option<String> {
-    let about = match std::fs::File::open(path).and_then(|file| file.metadata()) {
-        Ok(about) => about,
-        Err(error) => return Some(error.to_string()),
+/// A setting whose file cannot be used. librdkafka does not say which of its files it could not read, and reads a key
+/// that everybody can read, too.
+fn unusable(name: &str, value: &Secret) -> Option<Fault> {
+    let path = Path::new(value.expose());
+    if !name.ends_with(".location") || path == Path::new("probe") {
+        return None;
+    }
+    let what = match std::fs::File::open(path).and_then(|file| file.metadata()) {
+        Err(error) => error.to_string(),
+        Ok(about) => {
+            let is_key = matches!(name, "ssl.key.location" | "ssl.keystore.location");
+            let open = readable_by_all(&about).filter(|_| is_key)?;
+            format!("everybody may read it, mode {open:o}; chmod o-r")
+        }
     };
-    let is_key = matches!(name, "ssl.key.location" | "ssl.keystore.location");
-    let open = readable_by_all(&about).filter(|_| is_key)?;
-    Some(format!("everybody may read it, mode {open:o}; chmod o-r"))
+    let (got, want) =
+        (format!("{:?}", value.expose()), format!("a file that can be used ({what})"));
+    Some(Fault { name: name.to_owned(), got, want })
 }
 
 /// The mode of a file that everybody may read.
