@@ -45,6 +45,13 @@ fn seen(report: &Value, area: &str) -> Vec<String> {
         .collect()
 }
 
+/// A configuration that allows one target: other tests make and delete theirs on the same broker meanwhile.
+fn only(fixture: &Fixture, target: &str) -> String {
+    let path = fixture.path("doctor.toml");
+    std::fs::write(&path, format!("allow = ['{target}']\n")).unwrap();
+    path.display().to_string()
+}
+
 /// The sum of all ends of the meta topic.
 fn written(fixture: &Fixture) -> i64 {
     let mut config = fixture.client();
@@ -68,18 +75,18 @@ fn a_running_service_on_a_healthy_cluster_has_no_problem() {
         producer.send_one(&fixture.names.intake(), &record);
     }
 
+    let allow = only(&fixture, &target);
     // Records hop within the linger; a commit may be on its way at any single look.
     eventually("all is well and 30 are pending", || {
-        let (code, report) = doctor(&fixture, &[]);
+        let (code, report) = doctor(&fixture, &["--config", &allow]);
         let pending = report["pending"].as_array().expect("pending");
         let pending: u64 = pending.iter().filter_map(|topic| topic["pending"].as_u64()).sum();
         let group = seen(&report, "group");
         let is_owned = group.iter().any(|what| what.contains("1 members own 3 of 3 lanes"));
-        if code == Some(0) && report["problems"] == 0 && is_owned && pending >= 30 {
-            for area in ["clocks", "topics", "permissions", "timing", "transactions", "positions"] {
-                let seen = seen(&report, area);
-                assert!(seen.iter().all(|what| what.starts_with("ok ")), "{area}: {seen:?}");
-            }
+        let areas = ["clocks", "topics", "permissions", "timing", "transactions", "positions"];
+        let seen: Vec<String> = areas.iter().flat_map(|area| seen(&report, area)).collect();
+        let is_well = seen.iter().all(|what| what.starts_with("ok "));
+        if code == Some(0) && is_well && is_owned && pending >= 30 {
             Ok(())
         } else {
             Err(format!("{code:?}: {report:#}"))
@@ -140,10 +147,7 @@ fn an_open_transaction_is_seen_and_reading_only_writes_nothing() {
     producer.flush(most).unwrap();
 
     let before = written(&fixture);
-    // Other tests have targets on the same broker, which belong to nobody here.
-    let allow = fixture.path("doctor.toml");
-    std::fs::write(&allow, format!("allow = ['{target}']\n")).unwrap();
-    let allow = allow.display().to_string();
+    let allow = only(&fixture, &target);
     let open = |report: &Value| {
         seen(report, "transactions").iter().any(|what| what.contains("1 partitions have one open"))
     };
