@@ -110,6 +110,8 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
         ("not an intake",                vec!["cancel", "--id", "i", "--intake", "a b"],            2),
         ("unknown code",                 vec!["dead", "list", "--code", "nonsense"],                2),
         ("not a place",                  vec!["dead", "show", "3"],                                 2),
+        ("replay of nothing",            vec!["dead", "replay"],                                    2),
+        ("replay of two kinds",          vec!["dead", "replay", "0@0", "--all"],                    2),
         ("no file",                      vec!["dead", "list", "--config", "/nowhere/wc.toml"],      78),
         ("an address that is not ours",   vec!["run", "--http", "192.0.2.1:80"],                     78),
     ];

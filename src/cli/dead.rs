@@ -87,6 +87,9 @@ fn of_kafka(error: DeadError) -> Failure {
 
 impl Dead {
     pub(super) fn run(self, global: &Global) -> Outcome {
+        if let What::Replay(replay) = &self.what {
+            replay.check()?;
+        }
         let config = global.load(Overrides::default())?;
         let connection = global.connection(&config);
         let letters = DeadLetters::open(&connection, &config.namespace).map_err(of_kafka)?;

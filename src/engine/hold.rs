@@ -65,6 +65,11 @@ impl Hold {
         self.buffer.push_back(held);
     }
 
+    /// Whether what stands here was read before, or is committed as done.
+    pub(super) fn is_before(&self, offset: Offset) -> bool {
+        offset < self.next
+    }
+
     /// Lets the head go, if it may: its record, and whether it is new to the window. Also how many records were lost.
     pub(super) fn release(&mut self, now: UnixMillis) -> Option<(Held, Began)> {
         if self.head()? > now || !self.roomy() {

@@ -309,10 +309,10 @@ impl Engine {
                 Some(Hold::new(wait, next, window));
         }
         let holds = &self.holds;
-        self.suspects.keep(|Source { topic, lane }| {
+        self.suspects.keep(|Source { topic, lane }, offset| {
             let of =
                 holds.get(usize::from(topic.0)).and_then(|lanes| lanes.get(usize::from(lane.0)));
-            of.is_some_and(Option::is_some)
+            of.and_then(Option::as_ref).is_some_and(|hold| !hold.is_before(offset))
         });
     }
 

@@ -54,6 +54,14 @@ enum ReplayError {
 }
 
 impl Replay {
+    /// Whether it says what is meant: asked before anything connects.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        if self.places.is_empty() && !self.all && self.filter.is_empty() {
+            return Err(Failure::new(Exit::Usage, ReplayError::Which));
+        }
+        Ok(())
+    }
+
     pub(super) fn run(
         self,
         letters: &DeadLetters,
@@ -61,9 +69,6 @@ impl Replay {
         submitter: Submitter,
         json: bool,
     ) -> Outcome {
-        if self.places.is_empty() && !self.all && self.filter.is_empty() {
-            return Err(Failure::new(Exit::Usage, ReplayError::Which));
-        }
         let main = format!("{namespace}.intake");
         let bar = ProgressBar::new(0);
         if let Ok(style) =

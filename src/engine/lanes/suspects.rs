@@ -216,14 +216,14 @@ impl<T> Suspects<T> {
         self.groups.extend(group.into_iter().map(|suspect| (suspect, number)));
     }
 
-    /// A batch is acknowledged: nobody in it is to blame for anything, and what it carried away is done with.
+    /// A batch is acknowledged: nobody in it is to blame for anything. What was found guilty stays so until its offset is
+    /// committed: in `at_least_once` that comes later, and its dead letter may have to be written again.
     pub(super) fn acknowledged(&mut self, batch: &[Carried]) {
         self.clear(batch);
-        if self.guilty.is_empty() && self.strikes.is_empty() {
+        if self.strikes.is_empty() {
             return;
         }
         for Carried { source, offset, .. } in batch {
-            self.guilty.remove(&(*source, *offset));
             self.strikes.remove(&(*source, *offset));
         }
     }
@@ -245,14 +245,14 @@ impl<T> Suspects<T> {
         self.held.clear();
     }
 
-    /// Forgets records of lanes that are another's now.
-    pub(super) fn keep(&mut self, owned: impl Fn(Source) -> bool) {
+    /// Forgets records that are committed as done, and those of lanes that are another's now.
+    pub(super) fn keep(&mut self, pending: impl Fn(Source, Offset) -> bool) {
         self.groups.retain(|suspect, _| match suspect {
-            Suspect::Record(source, _) => owned(*source),
+            Suspect::Record(source, offset) => pending(*source, *offset),
             Suspect::Target(_) => true,
         });
-        self.guilty.retain(|(source, _), _| owned(*source));
-        self.strikes.retain(|(source, _), _| owned(*source));
+        self.guilty.retain(|(source, offset), _| pending(*source, *offset));
+        self.strikes.retain(|(source, offset), _| pending(*source, *offset));
     }
 }
 
@@ -455,6 +455,20 @@ mod tests {
     }
 
     #[test]
+    fn who_is_guilty_stays_so_until_the_offset_is_committed() {
+        let mut suspects: Suspects<usize> = Suspects::default();
+        let one = [carried(1, "t")];
+        let (source, offset) = place(1);
+        suspects.refused(NOW, &one, true, &no(Blame::Record, &[0]));
+        // Its dead letter is acknowledged, and the batch after it fails before the offset is committed.
+        suspects.acknowledged(&[Carried { source, offset, to: To::Dead }]);
+        suspects.keep(|_, at| at >= offset);
+        assert!(suspects.verdict(source, offset).is_some());
+        suspects.keep(|_, at| at > offset);
+        assert!(suspects.verdict(source, offset).is_none());
+    }
+
+    #[test]
     fn suspicions_stay_with_the_lanes_and_go_with_them() {
         let mut suspects: Suspects<usize> = Suspects::default();
         let both = [carried(1, "t"), carried(2, "t")];
@@ -462,9 +476,9 @@ mod tests {
         suspects.hold(0, 1);
         suspects.let_go();
         assert_eq!((suspects.next(), suspects.len()), (None, 2));
-        suspects.keep(|source| source.lane == Lane(0));
+        suspects.keep(|source, _| source.lane == Lane(0));
         assert_eq!(suspects.len(), 2);
-        suspects.keep(|source| source.lane != Lane(0));
+        suspects.keep(|source, _| source.lane != Lane(0));
         assert_eq!(suspects.len(), 0);
     }
 }

@@ -38,7 +38,7 @@ fn of_partitions(text: &str) -> bool {
 /// What a transaction's own error says, when no record was named.
 pub(super) fn of_transaction(error: Error, text: &str) -> Option<Blame> {
     match blame(error)? {
-        Blame::Target if !of_partitions(text) => None,
+        Blame::Target | Blame::Unclear if !of_partitions(text) => None,
         blame => Some(blame),
     }
 }
@@ -121,6 +121,7 @@ mod tests {
         let offsets =
             "Failed to commit offsets to transaction on broker a: Topic authorization failed";
         assert_eq!(of_transaction(error, offsets), None);
+        assert_eq!(of_transaction(Error::UnknownTopicOrPartition, offsets), None);
     }
 
     #[test]
