@@ -96,7 +96,7 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
     // Nothing listens on port 1 of this machine.
     let away = ["--brokers", "127.0.0.1:1"];
     #[rustfmt::skip]
-    let cases: [(&str, Vec<&str>, i32); 15] = [
+    let cases: [(&str, Vec<&str>, i32); 17] = [
         ("help",                         vec!["--help"],                                            0),
         ("version",                      vec!["--version"],                                         0),
         ("completions",                  vec!["completions", "bash"],                               0),

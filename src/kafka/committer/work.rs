@@ -137,7 +137,7 @@ impl Work {
         self.shared.update(|progress| {
             progress.open = 0;
             progress.ready = false;
-            progress.commits.clear();
+            // What is acknowledged stays: the lane thread may commit it before it takes the lanes over.
         });
         let why = format!("{}: {}", dirty.step, dirty.detail);
         let _ = self.reports.send(Report::Failed { why, refused });

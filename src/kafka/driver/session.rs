@@ -332,6 +332,9 @@ impl<'a> Session<'a> {
             Report::Failed { why, refused } => {
                 self.status.tell(Some(why));
                 if let Some(refused) = refused {
+                    // Brokers are there, so this is quick; otherwise what was acknowledged before would be delivered again
+                    // with each try to find out who it was (`at_least_once`).
+                    self.consumer.context().commit(&self.consumer, CommitMode::Sync);
                     self.step(Input::Refused(refused));
                 }
                 self.give_up();
