@@ -154,10 +154,11 @@ fn engine() -> Engine {
         source: Source { topic: TopicId(topic), lane: Lane(lane) },
         next: Offset(0),
         metadata: String::new(),
+        end: Offset(0),
     };
     let starts = (0..count).flat_map(|t| (0..LANES).map(move |l| start(t, l))).collect();
     let mut out = Vec::new();
-    engine.step(BEGAN, Input::Assigned(starts), &mut out);
+    engine.step(BEGAN, Input::Assigned { starts, cancelled: Vec::new() }, &mut out);
     engine
 }
 

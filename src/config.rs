@@ -81,13 +81,36 @@ pub struct Config {
     #[serde(deserialize_with = "text::one")]
     pub delivery: Delivery,
 
+    /// What is remembered of records that have an id. `cancellations`: the ids that were cancelled, until nothing from
+    /// before the cancel can be due any more.
+    ///
+    /// Default: `cancellations`. Range: `cancellations`; `full` is not in this version.
+    #[serde(deserialize_with = "text::one")]
+    pub tracking: Tracking,
+
+    /// How long a cancelled id is remembered after a record of it was kept from its target, so that a second submit of
+    /// it by a producer that did not hear of the first is caught, too; and how much longer than `max-delay` one of which
+    /// no record was met.
+    ///
+    /// Default: `24h`. Range: 1m to 30d.
+    #[serde(deserialize_with = "text::one")]
+    pub history: Millis,
+
+    /// Cancelled ids that this process remembers, at most; each takes about 150 bytes of memory. A cancel beyond it is a
+    /// dead letter (`too_many_cancels`), and its record is delivered.
+    ///
+    /// Default: `1000000`. Range: 1000 to 100000000.
+    #[serde(deserialize_with = "text::one")]
+    pub max_tracked: u64,
+
     /// Topics that may be delivered to: regular expressions, each of which must match the whole name. Whoever may
     /// write a delay may not thereby write anywhere. waterclock's own topics and `__*` are always refused.
     ///
     /// Default: not set; every topic, with a warning at the start. Range: 1 to 1000 expressions.
     pub allow: Option<Vec<String>>,
 
-    /// Longest delay that is accepted, from the append of a record to its due time; more is a dead letter.
+    /// Longest delay that is accepted, from the append of a record to its due time; more is a dead letter. A cancel is
+    /// remembered for as long: whoever lowers this lets a cancel end before what was accepted with the longer one.
     ///
     /// Default: `400d`. Range: 1s to 3650d.
     #[serde(deserialize_with = "text::one")]
@@ -225,6 +248,14 @@ pub enum Delivery {
     AtLeastOnce,
 }
 
+/// What is remembered of records that have an id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tracking {
+    /// Ids that were cancelled.
+    #[default]
+    Cancellations,
+}
+
 /// The tiers as configured; [`Config::load`] has checked names, range and order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LadderConfig {
@@ -270,6 +301,9 @@ impl Default for Config {
             http: None,
             threads: 1,
             delivery: Delivery::ExactlyOnce,
+            tracking: Tracking::Cancellations,
+            history: Millis::DAY,
+            max_tracked: 1_000_000,
             allow: None,
             max_delay: Millis(400 * Millis::DAY.0),
             horizon: Millis(2_000),

@@ -147,6 +147,9 @@ pub fn setup(
         memory_bytes: usize::try_from(config.memory.0).unwrap_or(usize::MAX)
             / usize::from(config.threads).max(1),
         max_delay: config.max_delay,
+        history: config.history,
+        cancelled_max: usize::try_from(config.max_tracked).unwrap_or(usize::MAX)
+            / usize::from(config.threads).max(1),
         ..Limits::default()
     };
     let topics = Topics::new(&config.namespace, intakes, ladder);

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Unexpected, Visitor};
 
-use super::{Delivery, LadderConfig, LogFormat, LogLevel};
+use super::{Delivery, LadderConfig, LogFormat, LogLevel, Tracking};
 use crate::engine::{Millis, header};
 
 /// A number of bytes.
@@ -57,6 +57,23 @@ impl Text for u16 {
     }
     fn whole(number: u64) -> Option<Self> {
         Self::try_from(number).ok()
+    }
+}
+
+impl Text for u64 {
+    const WANT: &'static str = "an integer";
+    fn read(text: &str) -> Option<Self> {
+        text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
+    }
+    fn whole(number: u64) -> Option<Self> {
+        Some(number)
+    }
+}
+
+impl Text for Tracking {
+    const WANT: &'static str = "cancellations, which is all that this version tracks";
+    fn read(text: &str) -> Option<Self> {
+        (text == "cancellations").then_some(Self::Cancellations)
     }
 }
 

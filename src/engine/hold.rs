@@ -47,11 +47,40 @@ pub(super) struct Hold {
     paused: bool,
     /// When the first record of a dropped buffer is to be let go; it is read again before that.
     dropped: Option<UnixMillis>,
+    /// Where the log ended when it was taken over; where reading was when that end was passed.
+    end: Offset,
 }
 
 impl Hold {
-    pub(super) fn new(wait: Millis, next: Offset, window: Window) -> Self {
-        Self { wait, buffer: VecDeque::new(), bytes: 0, window, next, paused: false, dropped: None }
+    pub(super) fn new(wait: Millis, (next, end): (Offset, Offset), window: Window) -> Self {
+        Self {
+            wait,
+            buffer: VecDeque::new(),
+            bytes: 0,
+            window,
+            next,
+            paused: false,
+            dropped: None,
+            end,
+        }
+    }
+
+    /// Everything before the end was read. What stands last may be no record (a marker), so that only who reads can tell.
+    pub(super) fn passed(&mut self) {
+        // What was dropped is read again; until then nobody can tell.
+        if self.dropped.is_none() {
+            self.end = self.end.min(self.next);
+        }
+    }
+
+    /// Whether all that stood here at the take-over was let go.
+    pub(super) fn caught_up(&self) -> bool {
+        self.next >= self.end && self.buffer.front().is_none_or(|held| held.offset >= self.end)
+    }
+
+    /// Whether nothing is read late here: all that should have been let go was.
+    pub(super) fn on_time(&self, now: UnixMillis) -> bool {
+        self.caught_up() || self.head().or(self.dropped).is_some_and(|head| head > now)
     }
 
     /// Takes the next record that was read.

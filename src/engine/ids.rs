@@ -1,15 +1,15 @@
 //! Names of places: lanes, topics of a lane, partitions, offsets.
 
 /// Partition number `p` of every lane topic, with one owner at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane(pub u16);
 
 /// A lane topic, as its index in [`Topics`](super::Topics): intakes first, then tiers, shortest hold first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicId(pub u16);
 
 /// One partition of one lane topic: where a record stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source {
     /// Which lane topic.
     pub topic: TopicId,

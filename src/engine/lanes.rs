@@ -13,11 +13,14 @@
 //! 2. An offset is finished in its window when its record is put into a batch, and that batch's commits say so; a
 //!    batch that fails takes everything with it (`Revoked`, then `Assigned` from what is committed).
 //! 3. Batches are closed only on `Tick`, `Committed` and `Drain`, so that what was read together leaves together.
-//! 4. Over the memory budget nothing is read. What is held goes away by itself: the wheel within the horizon, hops
+//! 4. A record with an id fires only when the cancels that were written before its lane was taken over are known, and
+//!    never when one of them covers it.
+//! 5. Over the memory budget nothing is read. What is held goes away by itself: the wheel within the horizon, hops
 //!    within the linger, buffers of far tiers by being dropped and read again later.
 
 mod batch;
 mod bounds;
+mod cancel;
 mod suspects;
 
 use std::collections::{HashMap, VecDeque};
@@ -31,6 +34,7 @@ use super::orders::{
 use super::outbox::Outbox;
 use super::setup::Setup;
 use super::state::Kind;
+use super::timers::{Cancelled, Place, Remembered, TimerKey};
 use super::verdict::{self, Entry, Known, Verdict, refusal};
 use super::wheel::Wheel;
 use super::window::{Began, Standing, Window};
@@ -66,6 +70,20 @@ pub struct Figures {
     pub suspects: usize,
     /// Groups of suspects that failed and were halved.
     pub halvings: u64,
+    /// Cancelled timers that are remembered.
+    pub remembered: usize,
+    /// Due records with an id that wait until their lane's intakes are read.
+    pub gated: usize,
+}
+
+/// A send that is held until its suspicion is tested.
+#[derive(Debug)]
+struct Suspected {
+    source: Source,
+    offset: Offset,
+    send: Send,
+    /// A delivery's timer, and its place: it may be cancelled meanwhile.
+    named: Option<(TimerKey, Place)>,
 }
 
 /// A batch on its way.
@@ -89,6 +107,15 @@ pub struct Read {
     pub pending: usize,
 }
 
+/// Whether the records of a lane that have an id may fire.
+#[derive(Debug, Default)]
+struct Gate {
+    /// All that stood in the lane's intakes when it was taken over was let go.
+    is_open: bool,
+    /// Due records that wait for that.
+    waiting: VecDeque<Box<Entry>>,
+}
+
 /// All lanes of one thread. Pure: see the module's invariants.
 #[derive(Debug)]
 pub struct Engine {
@@ -97,14 +124,17 @@ pub struct Engine {
     holds: Vec<Vec<Option<Hold>>>,
     wheel: Wheel<Box<Entry>>,
     outbox: Outbox<Box<Entry>>,
-    /// Moves and dead letters, which go with the next batch.
-    ready: VecDeque<(Source, Offset, Send)>,
+    /// Moves, dead letters and what is to be remembered, which go with the next batch; and the offsets that they finish.
+    ready: VecDeque<(Option<(Source, Offset)>, Send)>,
     /// Due records that had to wait for their target to be known.
     late: VecDeque<Box<Entry>>,
+    remembered: Remembered,
+    /// By lane.
+    gates: Vec<Gate>,
     targets: HashMap<Arc<str>, Known>,
     /// Batches on their way.
     flying: VecDeque<Flight>,
-    suspects: Suspects<(Source, Offset, Send)>,
+    suspects: Suspects<Suspected>,
     /// Suspects are tested from then on, and only when the last batch was not such a test.
     test_at: UnixMillis,
     tested: bool,
@@ -145,6 +175,8 @@ impl Engine {
             outbox: Outbox::new(setup.topics.ladder.tiers().len()),
             ready: VecDeque::new(),
             late: VecDeque::new(),
+            remembered: Remembered::new(setup.lanes),
+            gates: (0..setup.lanes).map(|_| Gate::default()).collect(),
             targets: HashMap::new(),
             flying: VecDeque::new(),
             suspects: Suspects::default(),
@@ -194,7 +226,8 @@ impl Engine {
                     known.allowed = 0;
                 }
             }
-            Input::Assigned(starts) => self.assigned(now, starts, out),
+            Input::Passed(source) => self.passed(now, source),
+            Input::Assigned { starts, cancelled } => self.assigned(now, starts, cancelled, out),
             Input::Revoked => self.reset(),
             Input::Drain => {
                 self.draining = true;
@@ -231,6 +264,8 @@ impl Engine {
             suspects: self.suspects.len(),
             halvings: self.suspects.halvings,
             window_permille: holds().map(|hold| hold.window.fill_permille()).max().unwrap_or(0),
+            remembered: self.remembered.len(),
+            gated: self.gates.iter().map(|gate| gate.waiting.len()).sum(),
             ..self.figures
         }
     }
@@ -269,7 +304,13 @@ impl Engine {
         *self = Self { next_batch, figures, draining, suspects, ..Self::new(setup) };
     }
 
-    fn assigned(&mut self, now: UnixMillis, starts: Vec<Start>, out: &mut Vec<Output>) {
+    fn assigned(
+        &mut self,
+        now: UnixMillis,
+        starts: Vec<Start>,
+        cancelled: Vec<(Lane, Vec<Cancelled>)>,
+        out: &mut Vec<Output>,
+    ) {
         self.reset();
         self.test_at = now + TEST_AFTER;
         let topics = self.holds.len();
@@ -293,7 +334,7 @@ impl Engine {
             }
             windows.push(window);
         }
-        for (Start { source, next, .. }, window) in starts.into_iter().zip(windows) {
+        for (Start { source, next, end, .. }, window) in starts.into_iter().zip(windows) {
             let whole = given.get(usize::from(source.lane.0)) == Some(&topics);
             let (Some(window), true) = (window, whole) else {
                 // Not all of the lane is here (a ladder is being changed), or its commit is not ours: it rests.
@@ -306,7 +347,7 @@ impl Engine {
                 .tier_of(source.topic)
                 .map_or(Millis(0), |tier| self.setup.topics.ladder.tiers()[tier].wait());
             self.holds[usize::from(source.topic.0)][usize::from(source.lane.0)] =
-                Some(Hold::new(wait, next, window));
+                Some(Hold::new(wait, (next, end), window));
         }
         let holds = &self.holds;
         self.suspects.keep(|Source { topic, lane }, offset| {
@@ -314,6 +355,7 @@ impl Engine {
                 holds.get(usize::from(topic.0)).and_then(|lanes| lanes.get(usize::from(lane.0)));
             of.and_then(Option::as_ref).is_some_and(|hold| !hold.is_before(offset))
         });
+        self.remember(cancelled);
     }
 
     // From a partition to the wheel or the outbox.
@@ -359,6 +401,7 @@ impl Engine {
         {
             self.wake(head);
         }
+        self.try_gate(now, source);
     }
 
     fn accept(&mut self, now: UnixMillis, source: Source, held: Held, out: &mut Vec<Output>) {
@@ -369,6 +412,8 @@ impl Engine {
             return self.dead(source, offset, appended, record, refusal);
         }
         match verdict::accept(&setup, &self.targets, (source, offset), appended, record) {
+            Verdict::Cancel(entry) => self.cancel(now, *entry),
+            Verdict::Wait(entry) if self.is_cancelled(&entry) => self.meet(now, *entry),
             Verdict::Wait(entry) => {
                 let answer = self.look(now, &entry.target, out);
                 if let Some(known) = self.targets.get_mut(&entry.target) {
@@ -390,7 +435,7 @@ impl Engine {
                         edit: Edit::State(sealed),
                         due,
                     };
-                    self.ready.push_back((source, offset, send));
+                    self.ready.push_back((Some((source, offset)), send));
                 }
                 Err(refusal) => self.dead(source, offset, appended, entry.record, refusal),
             },
@@ -511,7 +556,7 @@ impl Engine {
         // Its own lane: few partitions per transaction, and in the order of the lane.
         let partition = Some(i32::from(source.lane.0));
         let send = Send { to: To::Dead, partition, record, edit, due: timestamp };
-        self.ready.push_back((source, offset, send));
+        self.ready.push_back((Some((source, offset)), send));
     }
 }
 

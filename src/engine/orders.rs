@@ -5,14 +5,20 @@ use std::sync::Arc;
 use super::header::Code;
 use super::setup::Setup;
 use super::state::Sealed;
-use super::{BatchId, Offset, Record, Source, TopicId, UnixMillis, header};
+use super::timers::Cancelled;
+use super::{BatchId, Lane, Offset, Record, Source, TopicId, UnixMillis, header};
 
 /// A fact, told to [`Engine::step`](super::Engine::step).
 #[derive(Debug)]
 pub enum Input {
     /// The group gave these partitions, or they are taken over anew after a failed commit. Replaces all that
     /// was held. A lane runs only where every lane topic's partition is among them.
-    Assigned(Vec<Start>),
+    Assigned {
+        /// Where every partition begins.
+        starts: Vec<Start>,
+        /// What holds of the lanes' timers by what is committed.
+        cancelled: Vec<(Lane, Vec<Cancelled>)>,
+    },
     /// The group took everything back, or the last commit failed: all that is held is dropped.
     Revoked,
     /// The next record of a partition, in offset order.
@@ -26,6 +32,8 @@ pub enum Input {
         /// Its bytes.
         record: Record,
     },
+    /// Everything that stood in this partition before its [`Start::end`] has been told, or was no record.
+    Passed(Source),
     /// The answer to [`Output::Lookup`]; also told unasked when it changed.
     Target(Arc<str>, Target),
     /// A batch is done: every record of it acknowledged, and in `exactly_once` its transaction committed.
@@ -83,6 +91,8 @@ pub struct Start {
     pub next: Offset,
     /// The metadata of the commit that said so; empty when there is none.
     pub metadata: String,
+    /// Where its log ended when it was taken over: what users were told is written stands before it.
+    pub end: Offset,
 }
 
 /// What is known of a target topic.
@@ -147,7 +157,7 @@ pub struct Send {
     pub to: To,
     /// Which partition of it; `None` leaves it to Java's default partitioner for the key.
     pub partition: Option<i32>,
-    /// Key, value and headers as they were read.
+    /// Key, value and headers as they were read; empty where nothing was.
     pub record: Record,
     /// What is to be done to the headers.
     pub edit: Edit,
@@ -164,6 +174,8 @@ pub enum To {
     Target(Arc<str>),
     /// `<ns>.dead`.
     Dead,
+    /// `<ns>.timers`.
+    Timers,
 }
 
 /// How the headers of a record change on its way out.
@@ -175,6 +187,28 @@ pub enum Edit {
     Deliver(Option<Box<Trace>>),
     /// A dead letter: the state goes, and why and whence is added at the end.
     Dead(Box<DeadLetter>),
+    /// What is remembered of a timer goes out in the place of the record.
+    Timer(Box<Timer>),
+}
+
+/// A record of `<ns>.timers`, and why it is written.
+#[derive(Debug)]
+pub struct Timer {
+    /// Key and value.
+    pub record: Record,
+    /// Why.
+    pub because: Because,
+}
+
+/// Why something is written to `<ns>.timers`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Because {
+    /// A cancel was read.
+    Recorded,
+    /// A record was kept from its target.
+    Met,
+    /// Its time is over.
+    Forgotten,
 }
 
 /// What `x-delay-trace: 1` adds at delivery.
@@ -220,6 +254,15 @@ pub struct DeadLetter {
 }
 
 impl Send {
+    /// The record whose key and value go out.
+    #[must_use]
+    pub fn body(&self) -> &Record {
+        match &self.edit {
+            Edit::Timer(timer) => &timer.record,
+            _ => &self.record,
+        }
+    }
+
     /// Calls `each` for every header of the outgoing record, in order.
     pub fn headers(&self, mut each: impl FnMut(&[u8], Option<&[u8]>)) {
         match &self.edit {
@@ -231,6 +274,7 @@ impl Send {
                 }
                 each(header::STATE.as_bytes(), Some(sealed.as_ref()));
             }
+            Edit::Timer(_) => {}
             Edit::Deliver(trace) => {
                 for (name, value) in self.record.headers() {
                     if !header::is_control(name) {

@@ -142,6 +142,10 @@ pub struct Limits {
     pub resume_lead: Millis,
     /// How long what is known of a target counts as known; of a missing one, a fifteenth of it.
     pub target_fresh: Millis,
+    /// How long a cancelled timer is remembered after a record of it was met.
+    pub history: Millis,
+    /// Cancelled timers that are remembered, at most.
+    pub cancelled_max: usize,
 }
 
 impl Default for Limits {
@@ -162,6 +166,8 @@ impl Default for Limits {
             read_ahead: Millis(3_000),
             resume_lead: Millis(1_500),
             target_fresh: Millis(30_000),
+            history: Millis::DAY,
+            cancelled_max: 1_000_000,
         }
     }
 }

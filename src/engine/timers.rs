@@ -11,11 +11,15 @@
 //! Layout of a value, big-endian: version u8, state u8 (1: cancelled; others are left for what is to come), flags u8
 //! (1: met), then first append u64, offset i64, until u64.
 
+mod remembered;
+
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 
 use super::{Offset, UnixMillis};
+
+pub(super) use remembered::Remembered;
 
 /// Bytes of an encoded [`Cancelled`] without its timer.
 pub const VALUE_SIZE: usize = 27;

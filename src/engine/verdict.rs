@@ -18,6 +18,7 @@ use super::murmur2;
 use super::orders::{Target, Trace};
 use super::setup::Setup;
 use super::state::{Kind, Order, State};
+use super::timers::{Place, TimerKey};
 use super::{Lane, Offset, Record, Source, UnixMillis};
 
 /// A record on its way, with all that is known of it.
@@ -38,6 +39,15 @@ pub(super) struct Entry {
     pub(super) hops: u16,
     pub(super) first_appended: UnixMillis,
     pub(super) expires: Option<UnixMillis>,
+    /// The timer that it is of; `None`: it has no id.
+    pub(super) timer: Option<TimerKey>,
+}
+
+impl Entry {
+    /// Its place among what was said about its timer.
+    pub(super) fn place(&self) -> Place {
+        Place { first_appended: self.first_appended, offset: self.order.offset }
+    }
 }
 
 /// What [`accept`] says.
@@ -45,6 +55,8 @@ pub(super) struct Entry {
 pub(super) enum Verdict {
     /// It waits here, by its due time.
     Wait(Box<Entry>),
+    /// It ends a timer of this lane.
+    Cancel(Box<Entry>),
     /// It belongs to another lane and is moved there first.
     Move(Box<Entry>, Lane),
     /// It breaks the contract.
@@ -82,24 +94,26 @@ pub(super) fn accept(
 ) -> Verdict {
     match known(setup, targets, (source, offset), appended, &record) {
         Err(refusal) => Verdict::Refuse(record, refusal),
-        Ok((entry, lane)) => {
+        Ok((entry, action, lane)) => {
             let entry = Box::new(Entry { record, ..entry });
-            match lane {
-                Some(lane) => Verdict::Move(entry, lane),
-                None => Verdict::Wait(entry),
+            match (lane, action) {
+                (Some(lane), _) => Verdict::Move(entry, lane),
+                (None, Action::Cancel) => Verdict::Cancel(entry),
+                (None, _) => Verdict::Wait(entry),
             }
         }
     }
 }
 
-/// All that follows from the headers; the entry's record is left empty. Also the lane, if it is another one.
+/// All that follows from the headers; the entry's record is left empty. Also what is to be done, and the lane, if it is
+/// another one.
 fn known(
     setup: &Setup,
     targets: &HashMap<Arc<str>, Known>,
     (source, offset): (Source, Offset),
     appended: UnixMillis,
     record: &Record,
-) -> Result<(Entry, Option<Lane>), Refusal> {
+) -> Result<(Entry, Action, Option<Lane>), Refusal> {
     let directive = header::read(record.headers())?;
     let size = record.size();
     if size > setup.limits.record_bytes_max {
@@ -119,9 +133,18 @@ fn known(
         let detail = format!("{} of another kind than this topic takes", header::STATE);
         return Err(refusal(Code::BadState, detail));
     }
-    if directive.action != Action::Create {
-        let detail = format!("{}: only create is supported by this version", header::ACTION);
-        return Err(refusal(Code::UnsupportedAction, detail));
+    match directive.action {
+        Action::Create => {}
+        Action::Cancel if tier.is_none() => {}
+        Action::Cancel => {
+            let detail =
+                format!("{}: a cancel is taken by an intake, not by a tier", header::ACTION);
+            return Err(refusal(Code::UnsupportedAction, detail));
+        }
+        Action::Replace => {
+            let detail = format!("{}: replace is not supported by this version", header::ACTION);
+            return Err(refusal(Code::UnsupportedAction, detail));
+        }
     }
     let intake = match &state {
         // An intake that is no longer configured: the main one's policy holds.
@@ -133,7 +156,9 @@ fn known(
         None => usize::from(source.topic.0),
     };
     let policy = &setup.topics.intakes[intake];
+    let cancels = directive.action == Action::Cancel;
     let target = match directive.target {
+        _ if cancels => Arc::from(""),
         // One allocation per name, not per record.
         Some(target) => targets
             .get_key_value(target)
@@ -145,9 +170,12 @@ fn known(
             )
         })?,
     };
-    allowed(setup, targets, intake, &target)?;
+    if !cancels {
+        allowed(setup, targets, intake, &target)?;
+    }
     let (due, expires) = match &state {
         Some(state) => (state.due, state.expires),
+        None if cancels => (appended, None),
         None => times(setup, &directive, tier, intake, appended)?,
     };
     let own = Order { appended, offset };
@@ -167,11 +195,12 @@ fn known(
         hops: state.as_ref().map_or(0, |state| state.hops),
         first_appended: state.as_ref().map_or(appended, |state| state.first_appended),
         expires,
+        timer: directive.id.map(|id| TimerKey::new(record.key(), id)),
     };
     // With no record key the id stands for the key; with neither, a record's lane is where it is.
     let identity = record.key().or(directive.id);
     let lane = identity.map_or(source.lane, |key| Lane(murmur2::partition(key, setup.lanes)));
-    Ok((entry, (lane != source.lane).then_some(lane)))
+    Ok((entry, directive.action, (lane != source.lane).then_some(lane)))
 }
 
 /// When a record is due that has no state yet, and when it expires.

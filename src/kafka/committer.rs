@@ -247,6 +247,7 @@ pub(super) struct Names {
     lanes: Vec<Arc<str>>,
     tiers_from: usize,
     dead: Arc<str>,
+    timers: Arc<str>,
 }
 
 impl Names {
@@ -257,6 +258,7 @@ impl Names {
             lanes: topics.names().to_vec(),
             tiers_from: topics.intakes.len(),
             dead: topics.dead(),
+            timers: topics.timers(),
         }
     }
 
@@ -265,6 +267,7 @@ impl Names {
             To::Lane(topic) => &self.lanes[usize::from(topic.0)],
             To::Target(name) => name,
             To::Dead => &self.dead,
+            To::Timers => &self.timers,
         }
     }
 }

@@ -167,7 +167,8 @@ impl Error {
             | Self::Panicked { .. }
             | Self::TakeOver(TakeOver::NameInUse { .. } | TakeOver::PositionGone { .. }) => true,
             Self::TakeOver(TakeOver::Producer { fatal, .. }) => *fatal,
-            Self::TakeOver(TakeOver::TakeOver { .. }) | Self::Consumer { .. } => false,
+            Self::TakeOver(TakeOver::TakeOver { .. } | TakeOver::Timers { .. })
+            | Self::Consumer { .. } => false,
         }
     }
 }

@@ -8,9 +8,12 @@
 //! 1. Every partition is given its offset explicitly: what is committed, else the log's start; `auto.offset.reset`
 //!    is `error`.
 //! 2. A transaction that is on its way is waited for before the lanes are acknowledged as revoked, for a bounded time.
-//! 3. Committed offsets are fetched only after an earlier transaction of ours is decided (`Committer::ready`) and only
+//! 3. What was cancelled is read after the committed offsets are known, and past the ends that `<ns>.timers` has then, so
+//!    that no cancel whose offset is committed is missing.
+//! 4. Committed offsets are fetched only after an earlier transaction of ours is decided (`Committer::ready`) and only
 //!    stable ones (`isolation.level=read_committed` asks for those), so that nothing is read twice.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,8 +26,11 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 
+use super::Connection;
 use super::committer::{Committer, offsets_of};
 use super::oauth::tokens;
+use super::timers::{self, Timers};
+use crate::engine::timers::Cancelled;
 use crate::engine::window::Window;
 use crate::engine::{Lane, Offset, Source, Start, TopicId};
 use crate::telemetry;
@@ -39,12 +45,22 @@ const ATTEMPT: Duration = Duration::from_secs(10);
 
 /// What happened in a callback, for the lane thread.
 pub(super) enum Event {
-    /// Lanes came, and where they start.
-    Assigned(Vec<Start>, Arc<ConsumerGroupMetadata>),
+    /// Lanes came.
+    Assigned(Taken),
     /// All lanes went.
     Revoked,
     /// Taking over failed; the consumer is to be made anew.
     Failed(Error),
+}
+
+/// What is known of lanes that were taken over.
+pub(super) struct Taken {
+    /// Where they start.
+    pub(super) starts: Vec<Start>,
+    /// What holds of their timers.
+    pub(super) cancelled: Vec<(Lane, Vec<Cancelled>)>,
+    /// The group's metadata of this assignment.
+    pub(super) group: Arc<ConsumerGroupMetadata>,
 }
 
 /// Why lanes could not be taken over.
@@ -60,6 +76,15 @@ pub enum Error {
         /// What Kafka said.
         #[source]
         source: KafkaError,
+    },
+    /// It is not known what was cancelled. Trying again helps, unless somebody has to mend the topic.
+    #[error("could not take over {partitions} partitions: not known what was cancelled")]
+    Timers {
+        /// How many.
+        partitions: usize,
+        /// Why not.
+        #[source]
+        source: timers::Error,
     },
     /// There is no producer to take over with.
     #[error("could not take over {partitions} partitions: {why}")]
@@ -122,14 +147,28 @@ pub(super) struct Who {
 pub(super) struct Context {
     pub(super) who: Who,
     pub(super) committer: Arc<Committer>,
+    connection: Connection,
+    timers: Arc<dyn Timers>,
     events: Mutex<Vec<Event>>,
     /// A position was outside of its log: the next take-over compares every one with its log's ends.
     ends: AtomicBool,
 }
 
 impl Context {
-    pub(super) fn new(who: Who, committer: Arc<Committer>) -> Self {
-        Self { who, committer, events: Mutex::default(), ends: AtomicBool::new(false) }
+    pub(super) fn new(
+        who: Who,
+        committer: Arc<Committer>,
+        connection: Connection,
+        timers: Arc<dyn Timers>,
+    ) -> Self {
+        Self {
+            who,
+            committer,
+            connection,
+            timers,
+            events: Mutex::default(),
+            ends: AtomicBool::new(false),
+        }
     }
 
     /// Has the next take-over look for positions outside of their logs.
@@ -173,7 +212,7 @@ impl Context {
         &self,
         consumer: &BaseConsumer<Self>,
         partitions: &TopicPartitionList,
-    ) -> Result<(Vec<Start>, Arc<ConsumerGroupMetadata>), Error> {
+    ) -> Result<Taken, Error> {
         let count = partitions.count();
         let failed = |what| move |source| Error::TakeOver { partitions: count, what, source };
         self.alone(consumer)?;
@@ -192,6 +231,16 @@ impl Context {
                 Err(error) => return Err(failed("committed offsets")(error)),
             }
         };
+        let lanes = self.lanes(partitions);
+        let cancelled = self
+            .timers
+            .load(&lanes)
+            .map_err(|source| Error::Timers { partitions: count, source })?;
+        let log_ends: HashMap<(String, i32), i64> = timers::ends(&self.connection, partitions)
+            .map_err(failed("ends of the logs"))?
+            .into_iter()
+            .map(|(topic, partition, end)| ((topic, partition), end))
+            .collect();
         let ends = self.ends.swap(false, Ordering::Relaxed);
         let mut starts = Vec::with_capacity(count);
         let mut list = TopicPartitionList::with_capacity(count);
@@ -245,7 +294,9 @@ impl Context {
                     let (topic, partition) = (element.topic(), element.partition());
                     tracing::error!(%error, topic, partition, offset = next, "what is pending cannot be read, the lane rests");
                 }
-                starts.push(Start { source, next: Offset(next), metadata });
+                let end = log_ends.get(&(element.topic().to_owned(), element.partition()));
+                let end = Offset(end.copied().unwrap_or(i64::MAX));
+                starts.push(Start { source, next: Offset(next), metadata, end });
             }
         }
         let group =
@@ -253,11 +304,22 @@ impl Context {
         consumer.assign(&list).map_err(failed("assign"))?;
         // A pause survives a revoke and an assign in librdkafka (1849, 5113): begin with none.
         consumer.resume(&list).map_err(failed("resume"))?;
+        fresh_positions(consumer).map_err(failed("positions"))?;
         // A lane that was started is known by that from now on.
         if fresh.count() > 0 {
             consumer.commit(&fresh, CommitMode::Sync).map_err(failed("first positions"))?;
         }
-        Ok((starts, Arc::new(group)))
+        Ok(Taken { starts, cancelled, group: Arc::new(group) })
+    }
+
+    /// The lanes that partitions are of.
+    fn lanes(&self, partitions: &TopicPartitionList) -> Vec<Lane> {
+        let intake = self.who.lanes.first();
+        let of_intake = partitions.elements().into_iter().filter_map(|element| {
+            let lane = u16::try_from(element.partition()).ok()?;
+            (intake.is_some_and(|intake| **intake == *element.topic())).then_some(Lane(lane))
+        });
+        of_intake.collect()
     }
 
     /// Where a partition without a committed position starts: at its log's start, if nothing of it was ever done.
@@ -311,6 +373,22 @@ impl Context {
     }
 }
 
+/// Waits until no partition has the position of an earlier assignment any more: stopping to fetch goes on behind an
+/// assign, and a position that is believed tells the engine what was read. Nobody polls meanwhile, so none is new.
+fn fresh_positions(consumer: &BaseConsumer<Context>) -> Result<(), KafkaError> {
+    let deadline = Instant::now() + ATTEMPT;
+    loop {
+        let positions = consumer.position()?;
+        if positions.elements().iter().all(|element| element.offset() == At::Invalid) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(KafkaError::OffsetFetch(RDKafkaErrorCode::OperationTimedOut));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 impl ClientContext for Context {
     tokens!();
 
@@ -339,7 +417,7 @@ impl ConsumerContext for Context {
                 return self.push(Event::Revoked);
             }
             match self.take_over(consumer, partitions) {
-                Ok((starts, group)) => self.push(Event::Assigned(starts, group)),
+                Ok(taken) => self.push(Event::Assigned(taken)),
                 Err(error) => {
                     let _ = consumer.unassign();
                     self.push(Event::Failed(error));
@@ -352,6 +430,7 @@ impl ConsumerContext for Context {
                 "revoked"
             );
             self.let_go(consumer);
+            self.timers.released(&self.lanes(partitions));
             if let Err(error) = consumer.unassign() {
                 tracing::warn!(%error, "could not let the lanes go");
             }

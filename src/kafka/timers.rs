@@ -221,17 +221,17 @@ impl Changelog {
         })
     }
 
-    /// The ends of the lanes' partitions; without those in which nothing stands.
+    /// The ends of the lanes' partitions; without those to which nothing was ever written.
     fn ends(&self, lanes: &[Lane]) -> Result<Vec<(Lane, i64)>, KafkaError> {
-        let asker = reader(&self.connection, "read_uncommitted")?;
-        let mut ends = Vec::with_capacity(lanes.len());
+        let mut list = TopicPartitionList::with_capacity(lanes.len());
         for lane in lanes {
-            let (first, end) = asker.fetch_watermarks(&self.topic, i32::from(lane.0), ASK_MAX)?;
-            if first < end {
-                ends.push((*lane, end));
-            }
+            list.add_partition(&self.topic, i32::from(lane.0));
         }
-        Ok(ends)
+        let ends = ends(&self.connection, &list)?.into_iter().filter_map(|(_, partition, end)| {
+            let lane = u16::try_from(partition).ok()?;
+            (end > 0).then_some((Lane(lane), end))
+        });
+        Ok(ends.collect())
     }
 }
 
@@ -252,6 +252,36 @@ impl From<KafkaError> for KafkaOr {
     fn from(error: KafkaError) -> Self {
         Self::Kafka(error)
     }
+}
+
+/// Where the logs of these partitions end, be it that what stands last is of a transaction that is open: what users were
+/// told is written stands before that.
+///
+/// # Errors
+/// Not all leaders answered; ask again.
+pub(super) fn ends(
+    connection: &Connection,
+    partitions: &TopicPartitionList,
+) -> Result<Vec<(String, i32, i64)>, KafkaError> {
+    if partitions.count() == 0 {
+        return Ok(Vec::new());
+    }
+    // One question to each leader. A read_committed client would be told where transactions are open.
+    let asker = reader(connection, "read_uncommitted")?;
+    let mut list = TopicPartitionList::with_capacity(partitions.count());
+    for asked in partitions.elements() {
+        list.add_partition_offset(asked.topic(), asked.partition(), At::End)?;
+    }
+    let told = asker.offsets_for_times(list, ASK_MAX)?;
+    let mut ends = Vec::with_capacity(told.count());
+    for element in told.elements() {
+        element.error()?;
+        let At::Offset(end) = element.offset() else {
+            return Err(KafkaError::OffsetFetch(RDKafkaErrorCode::NoOffset));
+        };
+        ends.push((element.topic().to_owned(), element.partition(), end));
+    }
+    Ok(ends)
 }
 
 pub(super) fn reader(connection: &Connection, isolation: &str) -> Result<Reader, KafkaError> {

@@ -41,6 +41,10 @@ pub(super) const LATENESS: &str = "waterclock_lateness_seconds";
 const DELIVERED: &str = "waterclock_delivered_total";
 const FORWARDED: &str = "waterclock_forwarded_total";
 const MOVED: &str = "waterclock_moved_total";
+const CANCELS: &str = "waterclock_cancels_total";
+const CANCELLED: &str = "waterclock_cancelled_total";
+const CANCELS_REMEMBERED: &str = "waterclock_cancels_remembered";
+const GATED: &str = "waterclock_waiting_for_cancels";
 const SPILLED: &str = "waterclock_spilled_total";
 const DEAD_LETTERS: &str = "waterclock_dead_letters_total";
 const PENDING: &str = "waterclock_pending";
@@ -67,11 +71,15 @@ const HALVED: &str = "waterclock_suspects_halved_total";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 26] = [
+pub const ALL: [Metric; 30] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "", help: "How long after its due time a record was committed in its target" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
     Metric { name: FORWARDED, kind: Kind::Counter, unit: Unit::Count, label: "tier", help: "Records appended to a tier" },
     Metric { name: MOVED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records moved from another partition to their lane" },
+    Metric { name: CANCELS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Cancels recorded" },
+    Metric { name: CANCELLED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records kept from their targets because they were cancelled" },
+    Metric { name: CANCELS_REMEMBERED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Cancelled ids that are remembered" },
+    Metric { name: GATED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Due records with an id that wait until the intakes of lanes taken over are read" },
     Metric { name: SPILLED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that hopped once more to free memory, or what a commit can say" },
     Metric { name: DEAD_LETTERS, kind: Kind::Counter, unit: Unit::Count, label: "code", help: "Records that went to the dead letters" },
     Metric { name: PENDING, kind: Kind::Gauge, unit: Unit::Count, label: "tier", help: "Offsets of the lanes owned here that are not done, by tier or intake; some are marks of transactions" },
@@ -187,6 +195,8 @@ pub struct LaneFigures {
     /// By position in [`Code::ALL`].
     dead_letters: Vec<Counter>,
     moved: Counter,
+    cancels: Counter,
+    cancelled: Counter,
     commit: Histogram,
     /// By position in [`Renewed::ALL`].
     renewed: Vec<Counter>,
@@ -208,6 +218,10 @@ pub struct LaneLevels {
     pub suspects: Level,
     /// Partitions paused.
     pub paused: Level,
+    /// Cancelled ids remembered.
+    pub cancels: Level,
+    /// Due records that wait until it is known what was cancelled.
+    pub gated: Level,
     _memory_limit: Level,
     window: Gauge,
 }
@@ -224,6 +238,8 @@ impl LaneLevels {
             lanes: Level::new(gauge!(LANES)),
             suspects: Level::new(gauge!(SUSPECTS)),
             paused: Level::new(gauge!(PAUSED)),
+            cancels: Level::new(gauge!(CANCELS_REMEMBERED)),
+            gated: Level::new(gauge!(GATED)),
             _memory_limit: memory_limit,
             window: gauge!(WINDOW_FILL, "thread" => thread.to_string()),
         }
@@ -297,6 +313,8 @@ impl LaneFigures {
             forwarded: holds.into_iter().map(tier).collect(),
             dead_letters: Code::ALL.iter().map(code).collect(),
             moved: counter!(MOVED),
+            cancels: counter!(CANCELS),
+            cancelled: counter!(CANCELLED),
             commit: histogram!(COMMIT),
             renewed: Renewed::ALL.into_iter().map(reason).collect(),
             lost: counter!(LOST),
@@ -334,6 +352,12 @@ impl LaneFigures {
     /// `count` records of a batch that is committed were moved to their lane.
     pub fn moved(&self, count: u64) {
         self.moved.increment(count);
+    }
+
+    /// Cancels that a batch that is committed recorded, and records that were kept from their targets by it.
+    pub fn cancels(&self, recorded: u64, cancelled: u64) {
+        self.cancels.increment(recorded);
+        self.cancelled.increment(cancelled);
     }
 
     /// A commit, from its first record handed over to Kafka's answer.

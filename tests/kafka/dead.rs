@@ -144,7 +144,7 @@ fn refusable(fixture: &Fixture, good: &str, small: &str, table: &str) -> Vec<(Co
         (Code::BadAction,             fine("unheard of").header("x-delay-action", "pause")),
         (Code::UnsupportedAction,     fine("replace").header("x-delay-id", "i").header("x-delay-action", "replace")),
         (Code::UnsupportedAction,     Out { value: None, ..out("").key("cancel") }
-                                          .header("x-delay-id", "i").header("x-delay-action", "cancel")),
+                                          .header("x-delay-id", "i").header("x-delay-action", "replace")),
         (Code::BadExpires,            fine("expires badly").header("x-delay-expires", "never")),
         (Code::Expired,               untimed("too late").header("x-delay", "1s").header("x-delay-expires", "500ms")),
         (Code::BadLabel,              fine("a long label").header("x-delay-label", [b'l'; 65])),

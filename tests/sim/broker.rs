@@ -94,6 +94,7 @@ pub struct Broker {
     producers: BTreeMap<Arc<str>, Producer>,
     transactions: Vec<Transaction>,
     offsets: BTreeMap<Place, Position>,
+    moment: u64,
     pub group: Group,
     /// A mutation for the tests: give out offsets that still wait for their transaction's end.
     pub hands_out_unstable: bool,
@@ -113,6 +114,7 @@ impl Broker {
             producers: BTreeMap::new(),
             transactions: Vec::new(),
             offsets: BTreeMap::new(),
+            moment: 0,
             group: Group::default(),
             hands_out_unstable: false,
             forgives_generations: false,
@@ -194,8 +196,9 @@ impl Broker {
             None => None,
         };
         let appended = self.clock(leader, at);
+        let moment = self.next_moment();
         let partition = self.partition_mut(place).ok_or(Refusal::UnknownTopic)?;
-        Ok(partition.append(Entry { appended, tx, record: Some(record) }))
+        Ok(partition.append(Entry { appended, tx, record: Some(record), moment }))
     }
 
     /// The next record from `from` on that a `read_committed` consumer may see.
@@ -206,6 +209,20 @@ impl Broker {
         } else {
             partition.next_readable(from)
         }
+    }
+
+    /// Whether a reader at `from` has everything before `end` behind it: what is left is no record of a reader's.
+    pub fn is_read_to(&self, place: Place, from: Offset, end: Offset) -> bool {
+        let Some(partition) = self.partition(place) else { return false };
+        let rest = partition.next_readable(from);
+        from >= end
+            || partition.last_stable() >= end
+                && rest.is_ok_and(|rest| rest.is_none_or(|(offset, _)| offset >= end))
+    }
+
+    fn next_moment(&mut self) -> u64 {
+        self.moment += 1;
+        self.moment
     }
 
     /// Deletes what stands before `until`.

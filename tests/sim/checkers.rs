@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use waterclock::engine::timers::{Change, TimerKey};
 use waterclock::engine::{Offset, Record};
 
 use crate::broker::{Entry, Place};
@@ -15,6 +16,9 @@ use crate::world::World;
 const SETTLE_MS: u64 = 50;
 /// A record that expires while its commit is on its way may arrive that much later, once it was let go in time.
 const EXPIRY_SLACK_MS: u64 = 2_000;
+
+/// How far two brokers' clocks are apart, at most, with what they step.
+const CLOCKS_MS: u64 = 300_000;
 
 /// Every header of the contract, which is gone at delivery.
 #[rustfmt::skip]
@@ -41,6 +45,8 @@ pub struct Arrival<'a> {
     partition: i32,
     offset: Offset,
     appended: u64,
+    /// When it was there for good, in the order of all that happened.
+    moment: u64,
     record: &'a Record,
 }
 
@@ -72,6 +78,7 @@ pub fn check(world: &mut World) {
     bytes(&view, &mut found);
     fates(&view, &mut found);
     dead_letters(world, &view, &mut found);
+    cancelled(world, &view, &mut found);
     if world.plan.healthy() {
         in_order(&view, &mut found);
     }
@@ -121,7 +128,8 @@ fn view<'a>(world: &'a World, found: &mut Found) -> View<'a> {
                 continue;
             };
             let appended = entry.appended.0;
-            let arrival = Arrival { target, partition, offset, appended, record };
+            let moment = world.broker.moment_of(entry);
+            let arrival = Arrival { target, partition, offset, appended, moment, record };
             arrivals.entry(number).or_default().push(arrival);
         }
     }
@@ -159,7 +167,8 @@ fn never_early(view: &View<'_>, found: &mut Found) {
 /// Promise 2: everything arrived somewhere, and nothing is pending.
 fn never_lost(world: &World, view: &View<'_>, found: &mut Found) {
     for accepted in &view.accepted {
-        if view.of(accepted).is_empty() {
+        let nowhere = accepted.submission.cancels || may_be_cancelled(view, accepted);
+        if view.of(accepted).is_empty() && !nowhere {
             let Accepted { number, place, offset, .. } = accepted;
             found.push((
                 "never lost",
@@ -344,6 +353,92 @@ fn origin(world: &World, arrival: &Arrival<'_>) -> Option<(u32, Option<String>)>
     let offset = Offset(told(arrival, "x-delay-error-offset")?.parse().ok()?);
     let entry = world.broker.partition(Place { topic, partition })?.read(offset)?;
     Some((number_of(entry.record.as_ref()?)?, Some(entry.appended.0.to_string())))
+}
+
+/// Whether a cancel counts for this one, be it that its place in one millisecond cannot be told from outside.
+fn may_be_cancelled(view: &View<'_>, accepted: &Accepted<'_>) -> bool {
+    let Some(timer) = accepted.submission.timer else { return false };
+    view.accepted.iter().any(|other| {
+        other.submission.cancels
+            && other.submission.timer == Some(timer)
+            && (other.appended > accepted.appended
+                || (other.appended == accepted.appended
+                    && (other.place != accepted.place || other.offset > accepted.offset)))
+    })
+}
+
+/// What `<ns>.timers` said of a timer, and when that was there for good.
+struct Said {
+    moment: u64,
+    appended: u64,
+    change: Change,
+}
+
+fn said(world: &World) -> BTreeMap<TimerKey, Vec<Said>> {
+    let mut said: BTreeMap<TimerKey, Vec<Said>> = BTreeMap::new();
+    for (_, _, entry, record) in ledger(world, world.timers_topic) {
+        let Ok(change) = Change::decode(record.key(), record.value()) else { continue };
+        let timer = match &change {
+            Change::Cancelled(cancelled) => cancelled.timer,
+            Change::Forgotten(timer) => *timer,
+        };
+        let (moment, appended) = (world.broker.moment_of(entry), entry.appended.0);
+        said.entry(timer).or_default().push(Said { moment, appended, change });
+    }
+    said
+}
+
+/// Promise 6: what was cancelled is never seen in its target after that was recorded; every cancel is recorded; nothing is
+/// forgotten before its time.
+fn cancelled(world: &World, view: &View<'_>, found: &mut Found) {
+    let said = said(world);
+    let nothing = Vec::new();
+    for accepted in &view.accepted {
+        let Some(timer) = accepted.submission.timer else { continue };
+        let of_timer = said.get(&timer).unwrap_or(&nothing);
+        let number = accepted.number;
+        if accepted.submission.cancels {
+            let recorded = of_timer.iter().any(|said| {
+                matches!(said.change, Change::Cancelled(c) if c.before.first_appended.0 >= accepted.appended)
+            });
+            if !recorded {
+                found.push(("cancelled", format!("cancel n={number} is not recorded")));
+            }
+            continue;
+        }
+        if view.of(accepted).is_empty() {
+            let met =
+                of_timer.iter().any(|said| matches!(said.change, Change::Cancelled(c) if c.met));
+            if !met {
+                found.push(("never lost", format!("n={number} is nowhere and was not met")));
+            }
+            continue;
+        }
+        let first = of_timer.iter().find(|said| {
+            matches!(said.change, Change::Cancelled(c) if c.before.first_appended.0 > accepted.appended)
+        });
+        let Some(first) = first else { continue };
+        for arrival in view.of(accepted).iter().filter(|arrival| arrival.target.is_some()) {
+            let excused = !world.plan.exactly_once() && world.exposed.contains(&(number as u32));
+            let forgotten = of_timer.iter().any(|said| {
+                matches!(said.change, Change::Forgotten(_)) && said.moment < arrival.moment
+            });
+            if arrival.moment > first.moment && !forgotten && !excused {
+                let what = format!("n={number} was delivered after its cancel was recorded");
+                found.push(("cancelled", what));
+            }
+        }
+    }
+    for (timer, of_timer) in &said {
+        for pair in of_timer.windows(2) {
+            if let (Change::Cancelled(before), Change::Forgotten(_)) =
+                (&pair[0].change, &pair[1].change)
+                && before.until.0 > pair[1].appended + CLOCKS_MS
+            {
+                found.push(("cancelled", format!("{timer:?} was forgotten before its time")));
+            }
+        }
+    }
 }
 
 fn in_partition(accepted: &Accepted<'_>, arrival: &Arrival<'_>, asked: Option<i32>) -> bool {

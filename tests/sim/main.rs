@@ -153,6 +153,7 @@ fn exactly_once_holds_through_crashes_zombies_rebalances_and_lost_answers() {
     ];
     must_have_met(&seen, &faults);
     must_have_met(&seen, &["revoked in flight", "revoked after finishing", "rewinds"]);
+    must_have_met(&seen, &["cancels", "cancelled", "forgotten"]);
 }
 
 #[test]
@@ -201,7 +202,7 @@ fn the_same_seed_is_the_same_run() {
 
 /// Runs mutated worlds until a checker of one of these promises objects.
 fn bites(mutation: Mutation, promises: &[&str]) {
-    const TRIES: u64 = 60;
+    const TRIES: u64 = 400;
     let mut others = Vec::new();
     for seed in 1_000..1_000 + TRIES {
         let (found, _) = breaches(seed, Some(mutation));
@@ -268,6 +269,19 @@ fn memory_over_the_budget_is_seen() {
 fn standing_still_is_seen() {
     bites(Mutation::ForgetsAnswer, &["never lost"]);
     bites(Mutation::NeverResumes, &["never lost"]);
+}
+
+#[test]
+fn a_record_that_was_cancelled_and_arrives_is_seen() {
+    bites(Mutation::ForgetsCancels, &["cancelled", "cancelled in time"]);
+    bites(Mutation::DropsTimers, &["cancelled"]);
+    bites(Mutation::DeliversCancelled, &["cancelled"]);
+    bites(Mutation::SkipsGate, &["cancelled in time"]);
+}
+
+#[test]
+fn a_record_that_was_made_after_a_cancel_and_does_not_arrive_is_seen() {
+    bites(Mutation::ComparesWithoutOrder, &["never lost"]);
 }
 
 #[test]

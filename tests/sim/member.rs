@@ -18,7 +18,8 @@ use waterclock::engine::orders::{Input, Start, Target};
 use waterclock::engine::{BatchId, Engine, Offset, Record, Source, UnixMillis};
 
 use crate::broker::{Place, Position, Time, Writer};
-use crate::network::{Event, Identity, Outgoing, Process, Reply, Request, Wake};
+use crate::mutation::Mutation;
+use crate::network::{Event, Identity, Outgoing, Process, Reply, Request, Taken, Wake};
 use crate::plan::SECOND;
 use crate::workload::NUMBER;
 use crate::world::World;
@@ -126,6 +127,10 @@ pub struct Member {
     generation: u32,
     lanes: Vec<u16>,
     reading: BTreeMap<Source, Reading>,
+    /// Where the logs ended when they were taken over.
+    pub ends: BTreeMap<Place, Offset>,
+    /// Partitions that are not known to be read to there.
+    behind: BTreeSet<Source>,
     flights: VecDeque<Flight>,
     /// The first flight's request is on its way.
     busy: bool,
@@ -159,6 +164,8 @@ impl Member {
             generation: 0,
             lanes: Vec::new(),
             reading: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            behind: BTreeSet::new(),
             flights: VecDeque::new(),
             busy: false,
             positions: BTreeMap::new(),
@@ -192,6 +199,7 @@ impl Member {
         self.committing = None;
         self.acknowledged.clear();
         self.reading.clear();
+        self.behind.clear();
         self.tally = Tally::default();
     }
 
@@ -404,16 +412,24 @@ impl World {
     }
 
     /// Lanes are taken over from what is committed.
-    pub(super) fn take_over(
-        &mut self,
-        slot: usize,
-        places: &[Place],
-        committed: Vec<Option<Position>>,
-    ) {
+    pub(super) fn take_over(&mut self, slot: usize, taken: Taken) {
+        let Taken { places, committed, ends, mut cancelled } = taken;
+        match self.mutation {
+            Some(Mutation::ForgetsCancels) => cancelled.clear(),
+            Some(Mutation::ComparesWithoutOrder) => {
+                for cancelled in cancelled.iter_mut().flat_map(|(_, of_lane)| of_lane) {
+                    cancelled.before.first_appended = UnixMillis(u64::MAX);
+                }
+            }
+            _ => {}
+        }
         let mut starts = Vec::new();
         // With doubles about, which of them was given back cannot be told.
         let mut exact = self.plan.exactly_once();
-        for (place, position) in places.iter().zip(committed) {
+        let all_ends = places.iter().copied().zip(ends.iter().copied()).collect();
+        self.member(slot).ends = all_ends;
+        self.member(slot).behind.clear();
+        for ((place, position), end) in places.iter().zip(committed).zip(ends) {
             let Some(source) = self.source(*place) else { continue };
             let log_start = self.broker.partition(*place).map(|p| p.start()).unwrap_or_default();
             let (next, metadata) = match position {
@@ -423,12 +439,16 @@ impl World {
             exact &= metadata.is_empty();
             let reading = Reading { next, paused: false, from: self.at };
             self.member(slot).reading.insert(source, reading);
-            starts.push(Start { source, next, metadata });
+            let end = if self.mutation == Some(Mutation::SkipsGate) { next } else { end };
+            if next < end {
+                self.member(slot).behind.insert(source);
+            }
+            starts.push(Start { source, next, metadata, end });
         }
         self.member(slot).tally = Tally { exact, ..Tally::default() };
         self.member(slot).phase = Phase::Running;
         self.count("assignments");
-        self.step(slot, Input::Assigned(starts));
+        self.step(slot, Input::Assigned { starts, cancelled });
         self.step(slot, Input::Tick);
         self.stirred = true;
     }

@@ -45,4 +45,14 @@ pub enum Mutation {
     KeepsSilent,
     /// Records of aborted transactions are delivered: what users took back.
     ReadsUncommitted,
+    /// What was cancelled is not read when lanes are taken over.
+    ForgetsCancels,
+    /// Records with an id do not wait until the intakes are read.
+    SkipsGate,
+    /// A cancel counts for what was submitted after it, too.
+    ComparesWithoutOrder,
+    /// What is to be remembered is not written.
+    DropsTimers,
+    /// A cancelled record is delivered nevertheless.
+    DeliversCancelled,
 }

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use waterclock::engine::{Offset, Record};
+use waterclock::engine::timers::Cancelled;
+use waterclock::engine::{Lane, Offset, Record};
 
 use crate::broker::{Place, Position, Refusal, Writer};
 
@@ -23,6 +24,8 @@ pub enum Request {
     Join(String),
     Leave(String),
     FetchCommitted(Vec<Place>),
+    /// What was cancelled in the lanes, and where the logs end; the committed positions come along.
+    Remember(Vec<Place>, Vec<Option<Position>>),
     Produce(Option<Writer>, Vec<Outgoing>),
     SendOffsets(Writer, Identity, Vec<(Place, Position)>),
     End(Writer, bool),
@@ -38,11 +41,21 @@ pub struct Identity {
     pub generation: u32,
 }
 
+/// All that a take-over needs.
+#[derive(Debug)]
+pub struct Taken {
+    pub places: Vec<Place>,
+    pub committed: Vec<Option<Position>>,
+    pub ends: Vec<Offset>,
+    pub cancelled: Vec<(Lane, Vec<Cancelled>)>,
+}
+
 /// What comes back.
 #[derive(Debug)]
 pub enum Reply {
     Init(Result<Writer, Refusal>),
     Committed(Vec<Place>, Result<Vec<Option<Position>>, Refusal>),
+    Remembered(Result<Taken, Refusal>),
     Produced(Result<(), Refusal>),
     OffsetsSent(Result<(), Refusal>),
     Ended(Result<(), Refusal>),

@@ -283,6 +283,7 @@ fn limits(chance: &mut Chance, healthy: bool, delivery: Delivery, large: bool) -
             chance.between(1, 4) as usize
         },
         batch_gap: Millis(*chance.pick(&[0, 5, 50])),
+        history: Millis(*chance.pick(&[MINUTE, HOUR, DAY])),
         ..Limits::default()
     };
     if !healthy || chance.percent(30) {

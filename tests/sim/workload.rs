@@ -2,6 +2,9 @@
 //!
 //! The expectation is stated by the contract (design 2), from outside: nothing here asks the engine.
 
+use std::collections::BTreeMap;
+
+use waterclock::engine::timers::TimerKey;
 use waterclock::engine::{Millis, Record};
 
 use crate::broker::{EPOCH_MS, POISON, Time};
@@ -70,6 +73,10 @@ pub struct Submission {
     pub transaction: Option<usize>,
     /// Whether it goes to its key's lane by itself.
     pub own_lane: bool,
+    /// The timer that it makes or ends.
+    pub timer: Option<TimerKey>,
+    /// It ends it.
+    pub cancels: bool,
 }
 
 /// How a user's transaction ends.
@@ -85,6 +92,8 @@ pub enum End {
 #[derive(Debug, Default)]
 pub struct Workload {
     pub submissions: Vec<Submission>,
+    /// The submissions that end a timer.
+    pub cancels: BTreeMap<TimerKey, Vec<usize>>,
     pub transactions: Vec<End>,
 }
 
@@ -165,7 +174,80 @@ pub fn draw(plan: &Plan, chance: &mut Chance) -> Workload {
         }
         load.submissions.push(submission);
     }
+    if !plan.flood {
+        load.cancel(plan, chance);
+    }
     load
+}
+
+impl Workload {
+    /// Users change their minds: about half of the timers are cancelled, some in the same millisecond, some long after
+    /// they fired; and some are made anew.
+    fn cancel(&mut self, plan: &Plan, chance: &mut Chance) {
+        for index in 0..self.submissions.len() {
+            let of = &self.submissions[index];
+            let Some(timer) = of.timer.filter(|_| chance.percent(50)) else { continue };
+            let at = of.at + chance.between(0, 1) * chance.spread(1, plan.delay_max);
+            let id = of.record.headers().find(|(name, _)| *name == b"x-delay-id");
+            let Some((_, Some(id))) = id else { continue };
+            // With no key the id stands for it, be it written down or not.
+            let key = of
+                .record
+                .key()
+                .map(<[u8]>::to_vec)
+                .or_else(|| chance.percent(50).then(|| id.to_vec()));
+            let headers = [
+                header("n", self.submissions.len()),
+                header("x-delay-action", "cancel"),
+                (b"x-delay-id".to_vec(), Some(id.to_vec())),
+            ];
+            let lanes = u32::from(plan.setup.lanes);
+            let own = java_partition(key.as_deref().unwrap_or(id), lanes);
+            let partition =
+                if chance.percent(80) { own } else { chance.below(lanes as usize) as i32 };
+            let cancel = Submission {
+                at,
+                topic: 0,
+                partition,
+                record: record(key.as_deref(), None, &headers),
+                when: When::After(0),
+                fates: Vec::new(),
+                expires: None,
+                trace: false,
+                transaction: None,
+                own_lane: own == partition,
+                timer: Some(timer),
+                cancels: true,
+            };
+            self.cancels.entry(timer).or_default().push(self.submissions.len());
+            self.submissions.push(cancel);
+            if chance.percent(40) {
+                self.again(index, at, chance);
+            }
+        }
+    }
+
+    /// The same record once more, soon after its cancel.
+    fn again(&mut self, index: usize, after: Time, chance: &mut Chance) {
+        let number = self.submissions.len();
+        let of = &self.submissions[index];
+        let headers: Vec<Header> = of
+            .record
+            .headers()
+            .map(|(name, value)| match name {
+                NUMBER => header("n", number),
+                _ => (name.to_vec(), value.map(<[u8]>::to_vec)),
+            })
+            .collect();
+        let again = Submission {
+            at: after + chance.spread(1, SECOND) - 1,
+            record: record(of.record.key(), of.record.value(), &headers),
+            fates: of.fates.clone(),
+            transaction: None,
+            ..*of
+        };
+        self.submissions.push(again);
+    }
 }
 
 /// A point in time that several records may share; a few are in the past.
@@ -177,7 +259,7 @@ fn absolute(plan: &Plan, chance: &mut Chance) -> u64 {
 
 fn one(plan: &Plan, chance: &mut Chance, number: usize, at: Time, instants: &[u64]) -> Submission {
     let key = key(chance);
-    let id = chance.percent(10).then(|| format!("id-{}", chance.below(20)));
+    let id = chance.percent(30).then(|| format!("id-{}", chance.below(20)));
     let identity = key.clone().or_else(|| id.clone().map(String::into_bytes));
     let lanes = u32::from(plan.setup.lanes);
     let own = identity.as_deref().map(|key| java_partition(key, lanes));
@@ -192,6 +274,7 @@ fn one(plan: &Plan, chance: &mut Chance, number: usize, at: Time, instants: &[u6
         expires: None,
         trace: false,
         topic: 0,
+        broken: false,
     };
     match chance.between(0, 99) {
         _ if plan.flood => draft.brief(chance),
@@ -204,6 +287,11 @@ fn one(plan: &Plan, chance: &mut Chance, number: usize, at: Time, instants: &[u6
     if let Some(id) = id.filter(|_| !draft.has("x-delay-id") && !draft.has("x-delay-action")) {
         draft.headers.push(header("x-delay-id", id));
     }
+    let named = draft.headers.iter().find(|(name, _)| name == b"x-delay-id");
+    let timer = named
+        .and_then(|(_, id)| id.as_deref())
+        .filter(|_| !draft.broken)
+        .map(|id| TimerKey::new(key.as_deref(), id));
     let value = draft.value(plan, chance, key.as_deref());
     draft.noise(chance);
     Submission {
@@ -217,6 +305,8 @@ fn one(plan: &Plan, chance: &mut Chance, number: usize, at: Time, instants: &[u6
         trace: draft.trace,
         transaction: None,
         own_lane: own.is_none_or(|own| own == partition),
+        timer,
+        cancels: false,
     }
 }
 
@@ -237,6 +327,8 @@ struct Draft {
     expires: Option<When>,
     trace: bool,
     topic: usize,
+    /// It breaks the contract.
+    broken: bool,
 }
 
 impl Draft {
@@ -250,6 +342,8 @@ impl Draft {
             (name.as_bytes().to_vec(), value.map(|value| value.as_bytes().to_vec()))
         }));
         self.fates = vec![Fate::Dead(code)];
+        // What only its target can tell may be cancelled before.
+        self.broken = !headers.iter().any(|(_, value)| matches!(value, Some("99" | "gone")));
     }
 
     /// Due within the horizon, but late enough to make it through a tier.

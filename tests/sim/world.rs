@@ -5,13 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use waterclock::engine::Offset;
+use waterclock::engine::timers::Change;
+use waterclock::engine::{Lane, Offset};
 
-use crate::broker::{Broker, EPOCH_MS, Place, Refusal, Time, Writer};
+use crate::broker::{Broker, EPOCH_MS, Place, Position, Refusal, Time, Writer};
 use crate::chance::Chance;
 use crate::member::{Member, Up};
 use crate::mutation::Mutation;
-use crate::network::{Event, Process, Reply, Request, Wake};
+use crate::network::{Event, Process, Reply, Request, Taken, Wake};
 use crate::plan::{Fault, Plan, SECOND, SESSION, TRANSACTION};
 use crate::workload::{self, DENIED, End, TARGETS, WIDENED, Workload};
 
@@ -46,6 +47,7 @@ pub struct World {
     pub longest_metadata: usize,
     /// Lane topics by the engine's index.
     pub lane_topics: Vec<usize>,
+    pub timers_topic: usize,
     queue: BTreeMap<(Time, u64), Event>,
     sequence: u64,
     writers: BTreeMap<usize, Writer>,
@@ -68,6 +70,7 @@ impl World {
         let names = plan.setup.topics.names();
         let lane_topics = names.iter().map(|name| broker.create(name, lanes, 4 << 20)).collect();
         broker.create(&plan.setup.topics.dead(), lanes, 8 << 20);
+        let timers_topic = broker.create(&plan.setup.topics.timers(), lanes, 1 << 20);
         for (name, partitions, limit) in TARGETS.iter().filter(|(name, ..)| *name != "later") {
             let topic = broker.create(name, *partitions, *limit);
             broker.topics[topic].picky = true;
@@ -98,6 +101,7 @@ impl World {
             seen: BTreeMap::new(),
             longest_metadata: 0,
             lane_topics,
+            timers_topic,
             queue: BTreeMap::new(),
             sequence: 0,
             writers: BTreeMap::new(),
@@ -171,6 +175,25 @@ impl World {
     pub fn breach(&mut self, promise: &'static str, what: String) {
         self.note(|| format!("BREACH {promise}: {what}"));
         self.breaches.push(Breach { promise, what });
+    }
+
+    /// The cancels that a submission is covered by for sure: of the same timer, and appended after it.
+    pub fn cancels_of(&self, number: usize) -> impl Iterator<Item = (usize, Place, Offset)> {
+        let of = self.workload.submissions.get(number).filter(|of| !of.cancels);
+        let cancels = of.and_then(|of| self.workload.cancels.get(&of.timer?));
+        let own = self.appended(number);
+        cancels.into_iter().flatten().filter_map(move |&cancel| {
+            let (own, (at, place, offset)) = (own?, self.appended(cancel)?);
+            let after = at > own.0 || (at == own.0 && place == own.1 && offset > own.2);
+            after.then_some((cancel, place, offset))
+        })
+    }
+
+    /// Where and when a submission was appended, once its transaction is committed.
+    pub fn appended(&self, number: usize) -> Option<(u64, Place, Offset)> {
+        let &(place, offset) = self.accepted.get(&number)?;
+        let entry = self.broker.partition(place)?.read(offset)?;
+        Some((entry.appended.0, place, offset))
     }
 
     pub fn healed(&self) -> bool {
@@ -388,6 +411,9 @@ impl World {
                 let committed = self.broker.committed(&places);
                 Reply::Committed(places, committed)
             }
+            Request::Remember(places, committed) => {
+                Reply::Remembered(self.remember(places, committed))
+            }
             Request::Produce(writer, records) => {
                 Reply::Produced(self.produce(writer.as_ref(), records))
             }
@@ -433,6 +459,7 @@ impl World {
                 | Reply::OffsetsSent(Err(Refusal::Concurrent))
                 | Reply::Ended(Err(Refusal::Concurrent))
                 | Reply::Committed(_, Err(Refusal::Unstable))
+                | Reply::Remembered(Err(Refusal::Unstable))
         );
         if waits {
             let backoff = self.chance.between(1, 50);
@@ -440,6 +467,39 @@ impl World {
         } else {
             self.wake(process, wait, Wake::Reply(round, reply));
         }
+    }
+
+    /// What a process of today reads of the changelog of these lanes, past its end; and where the logs end.
+    fn remember(
+        &self,
+        places: Vec<Place>,
+        committed: Vec<Option<Position>>,
+    ) -> Result<Taken, Refusal> {
+        let lanes: BTreeSet<i32> = places.iter().map(|place| place.partition).collect();
+        let mut cancelled = Vec::new();
+        for lane in lanes {
+            let place = Place { topic: self.timers_topic, partition: lane };
+            let log = self.broker.partition(place).ok_or(Refusal::UnknownTopic)?;
+            if log.last_stable() < log.end() {
+                return Err(Refusal::Unstable);
+            }
+            let mut held = BTreeMap::new();
+            for record in log.ledger().filter_map(|(_, entry)| entry.record.as_ref()) {
+                match Change::decode(record.key(), record.value()) {
+                    Ok(Change::Cancelled(cancelled)) => {
+                        held.insert(cancelled.timer, cancelled);
+                    }
+                    Ok(Change::Forgotten(timer)) => {
+                        held.remove(&timer);
+                    }
+                    Err(_) => return Err(Refusal::InvalidState),
+                }
+            }
+            cancelled.push((Lane(lane as u16), held.into_values().collect()));
+        }
+        let ends = places.iter().map(|place| self.broker.partition(*place).map(|p| p.end()));
+        let ends = ends.map(Option::unwrap_or_default).collect();
+        Ok(Taken { places, committed, ends, cancelled })
     }
 
     /// All or, from the first refusal on, none of the rest.

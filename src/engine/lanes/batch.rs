@@ -6,10 +6,11 @@ use super::super::header::{Code, Refusal};
 use super::super::orders::{Carried, Refused};
 use super::super::setup::Limits;
 use super::super::state::Kind;
+use super::super::timers::{Place, TimerKey};
 use super::super::verdict::{self, Entry};
 use super::{
-    Batch, BatchId, Commit, Edit, Engine, Flight, Lane, Millis, Offset, Output, Send, Source, To,
-    TopicId, UnixMillis,
+    Batch, BatchId, Commit, Edit, Engine, Flight, Lane, Millis, Offset, Output, Send, Source,
+    Suspected, To, TopicId, UnixMillis,
 };
 
 /// Progress without a record to produce (what was done before a restart, gaps) is committed this often.
@@ -72,6 +73,9 @@ impl Engine {
             if self.suspects.next().is_some() {
                 self.wake(self.test_at);
             }
+            if let Some(at) = self.remembered.forget_at() {
+                self.wake(at);
+            }
         }
     }
 
@@ -102,29 +106,52 @@ impl Engine {
         self.tested = true;
         let mut load = Load::new(&self.setup.limits);
         while load.room()
-            && let Some((source, offset, send)) = self.suspects.take(group)
+            && let Some(Suspected { source, offset, send, named }) = self.suspects.take(group)
         {
-            load.push(source, offset, send);
+            // A cancel may have come while it was held.
+            match named.filter(|named| self.is_named_cancelled(source.lane, *named)) {
+                Some((timer, _)) => {
+                    self.meet_record(now, (source, offset), timer, send.record, send.due);
+                    self.wake(now);
+                }
+                None => load.push(Some((source, offset)), send),
+            }
+        }
+        if load.sends.is_empty() {
+            return None;
         }
         load.test = true;
         self.seal_batch(now, load)
     }
 
-    /// Puts a send into a batch, or aside if it is under suspicion.
-    fn load(&mut self, load: &mut Load, source: Source, offset: Offset, send: Send) {
-        match self.suspects.group(source, offset, &send.to) {
-            Some(group) => self.suspects.hold(group, (source, offset, send)),
-            None => load.push(source, offset, send),
+    /// Puts a send into a batch, or aside if it is under suspicion. `named`: what could cancel it meanwhile.
+    fn load(
+        &mut self,
+        load: &mut Load,
+        done: Option<(Source, Offset)>,
+        send: Send,
+        named: Option<(TimerKey, Place)>,
+    ) {
+        let group = done.and_then(|(source, offset)| {
+            let group = self.suspects.group(source, offset, &send.to)?;
+            Some((group, source, offset))
+        });
+        match group {
+            Some((group, source, offset)) => {
+                self.suspects.hold(group, Suspected { source, offset, send, named });
+            }
+            None => load.push(done, send),
         }
     }
 
     /// One batch: moves and dead letters, then what is due in order, then ripe hops of few partitions.
     fn fill(&mut self, now: UnixMillis, out: &mut Vec<Output>) -> Option<Batch> {
         let mut load = Load::new(&self.setup.limits);
+        self.forget(now);
         while load.room()
-            && let Some((source, offset, send)) = self.ready.pop_front()
+            && let Some((done, send)) = self.ready.pop_front()
         {
-            self.load(&mut load, source, offset, send);
+            self.load(&mut load, done, send, None);
         }
         while load.room()
             && let Some(entry) = self.late.pop_front()
@@ -144,9 +171,9 @@ impl Engine {
             }
         }
         self.take_hops(now, &mut load);
-        // What firing has refused goes along.
-        while let Some((source, offset, send)) = self.ready.pop_front() {
-            self.load(&mut load, source, offset, send);
+        // What firing has refused or met goes along.
+        while let Some((done, send)) = self.ready.pop_front() {
+            self.load(&mut load, done, send, None);
         }
         let idle = self.dirty && self.last_commit + IDLE_COMMIT <= now;
         if load.sends.is_empty() && !idle {
@@ -157,6 +184,10 @@ impl Engine {
     }
 
     fn fire(&mut self, now: UnixMillis, entry: Box<Entry>, load: &mut Load, out: &mut Vec<Output>) {
+        if self.is_cancelled(&entry) {
+            return self.meet(now, *entry);
+        }
+        let Some(entry) = self.let_through(entry) else { return };
         let setup = Arc::clone(&self.setup);
         let checked = match self.look(now, &entry.target, out) {
             None => return self.park(entry),
@@ -168,10 +199,11 @@ impl Engine {
         };
         match checked {
             Ok((partition, trace)) => {
+                let named = entry.timer.map(|timer| (timer, entry.place()));
                 let Entry { source, offset, record, target, due, .. } = *entry;
                 let edit = Edit::Deliver(trace);
                 let send = Send { to: To::Target(target), partition, record, edit, due };
-                self.load(load, source, offset, send);
+                self.load(load, Some((source, offset)), send, named);
             }
             Err(refusal) => self.refuse(*entry, refusal),
         }
@@ -206,8 +238,10 @@ impl Engine {
                     let partition = Some(i32::from(lane.0));
                     let send = Send { to, partition, record, edit: Edit::State(sealed), due };
                     match suspects.group(source, offset, &send.to) {
-                        Some(group) => suspects.hold(group, (source, offset, send)),
-                        None => load.push(source, offset, send),
+                        Some(group) => {
+                            suspects.hold(group, Suspected { source, offset, send, named: None });
+                        }
+                        None => load.push(Some((source, offset)), send),
                     }
                 }
                 Err(refusal) => refused.push((entry, refusal)),
@@ -222,7 +256,7 @@ impl Engine {
 
     /// Finishes the offsets of a batch and adds where reading stands because of it.
     fn seal_batch(&mut self, now: UnixMillis, load: Load) -> Option<Batch> {
-        for Carried { source, offset, .. } in &load.carried {
+        for (source, offset) in &load.done {
             if let Some(hold) = self.hold(*source) {
                 hold.window.finish(*offset);
             }
@@ -262,6 +296,8 @@ enum Test {
 /// A batch being filled.
 struct Load {
     sends: Vec<Send>,
+    done: Vec<(Source, Offset)>,
+    /// What becomes of each send, in their order.
     carried: Vec<Carried>,
     /// It is all of one group of suspects.
     test: bool,
@@ -274,6 +310,7 @@ impl Load {
     fn new(limits: &Limits) -> Self {
         Self {
             sends: Vec::new(),
+            done: Vec::new(),
             carried: Vec::new(),
             test: false,
             bytes: 0,
@@ -286,9 +323,13 @@ impl Load {
         self.records_left > 0 && self.bytes < self.bytes_max
     }
 
-    fn push(&mut self, source: Source, offset: Offset, send: Send) {
+    /// Adds a record, and the offset that is done with it.
+    fn push(&mut self, done: Option<(Source, Offset)>, send: Send) {
         self.bytes += send.record.size();
         self.records_left = self.records_left.saturating_sub(1);
+        // A tombstone is about no record: nobody is to blame for it.
+        let (source, offset) = done.unwrap_or_default();
+        self.done.extend(done);
         self.carried.push(Carried { source, offset, to: send.to.clone() });
         self.sends.push(send);
     }

@@ -15,7 +15,7 @@ impl Engine {
     /// Frees windows that hold their partitions up: their lowest pending records hop once more.
     fn unblock(&mut self, now: UnixMillis) {
         if self.unblock_at > now {
-            return;
+            return self.wake(self.unblock_at);
         }
         let lanes = usize::from(self.setup.lanes);
         let mut cuts: Vec<Option<Offset>> = Vec::new();
@@ -44,13 +44,14 @@ impl Engine {
         let setup = Arc::clone(&self.setup);
         let ladder = &setup.topics.ladder;
         let taken =
-            self.wheel.take_where(|entry| which(entry) && ladder.pick(entry.due - now).is_some());
+            self.wheel.take_where(|entry| ladder.pick(entry.due - now).is_some() && which(entry));
         for (due, _, entry) in taken {
             if let Some(tier) = ladder.pick(due - now) {
                 self.figures.spilled += 1;
                 self.hop(now, tier, entry);
             }
         }
+        self.spill_waiting(now, which);
     }
 
     /// Pauses or resumes one partition, as follows from what is held.
@@ -108,8 +109,9 @@ impl Engine {
             }
         }
         self.unblock(now);
-        if self.stopped && !self.draining && self.spill_at <= now {
-            self.make_room(now, out);
+        if self.stopped && !self.draining {
+            // What waits for its gate waits for no time: nothing else may wake us.
+            if self.spill_at <= now { self.make_room(now, out) } else { self.wake(self.spill_at) }
         }
     }
 

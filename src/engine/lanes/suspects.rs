@@ -35,7 +35,7 @@ impl Suspect {
     fn of(blame: Blame, carried: &Carried) -> Option<Self> {
         let Carried { source, offset, to } = carried;
         match (blame, to) {
-            (_, To::Dead) | (Blame::Target | Blame::Unclear, To::Lane(_)) => None,
+            (_, To::Dead | To::Timers) | (Blame::Target | Blame::Unclear, To::Lane(_)) => None,
             (Blame::Target, To::Target(name)) => Some(Self::Target(Arc::clone(name))),
             (Blame::Record | Blame::Unclear, To::Target(_)) | (Blame::Record, To::Lane(_)) => {
                 Some(Self::Record(*source, *offset))
@@ -82,7 +82,7 @@ impl<T> Suspects<T> {
             return None;
         }
         let target = match to {
-            To::Dead => return None,
+            To::Dead | To::Timers => return None,
             To::Target(name) => self.groups.get(&Suspect::Target(Arc::clone(name))).copied(),
             To::Lane(_) => None,
         };

@@ -44,10 +44,10 @@ impl World {
             let of = commits.iter().rev().find(|commit| commit.source == source);
             let (next, metadata) =
                 of.map_or((Offset(0), String::new()), |c| (c.next, c.metadata.clone()));
-            Start { source, next, metadata }
+            Start { source, next, metadata, end: next }
         });
         let starts = starts.collect();
-        self.tell(Input::Assigned(starts));
+        self.tell(Input::Assigned { starts, cancelled: Vec::new() });
     }
 
     fn tell(&mut self, input: Input) -> Vec<Output> {
@@ -226,7 +226,7 @@ fn what_cannot_be_delivered_is_a_dead_letter_with_its_code_and_place() {
         ("not on the allow-list",         &[("x-delay", "1"), ("x-delay-target", "payments")],    "target_denied"),
         ("waterclock's own",              &[("x-delay", "1"), ("x-delay-target", "wc.intake")],   "target_forbidden"),
         ("longer than the longest",       &[("x-delay", "401d"), target],                         "delay_too_long"),
-        ("a cancel, not supported yet",   &[("x-delay-action", "cancel"), ("x-delay-id", "a")],   "unsupported_action"),
+        ("a replace, not supported yet",  &[("x-delay-action", "replace"), ("x-delay-id", "a")],  "unsupported_action"),
         ("a state that nobody sealed",    &[("x-delay", "1"), target, ("x-delay-state", "x")],    "bad_state"),
         ("a partition that is not there", &[("x-delay", "0"), target, ("x-delay-partition", "3")], "bad_partition"),
         ("expired before it was due",     &[("x-delay", "2"), target, ("x-delay-expires", "1")],  "expired"),
@@ -319,10 +319,10 @@ fn over_the_budget_reading_stops_and_goes_on_once_there_is_room() {
 fn a_lane_runs_only_where_all_its_topics_are() {
     let mut world = World::new(&[1, 60], Limits::default());
     let some = vec![
-        Start { source: source(0, 0), next: Offset(0), metadata: String::new() },
-        Start { source: source(1, 0), next: Offset(0), metadata: String::new() },
+        Start { source: source(0, 0), next: Offset(0), metadata: String::new(), end: Offset(0) },
+        Start { source: source(1, 0), next: Offset(0), metadata: String::new(), end: Offset(0) },
     ];
-    let out = world.tell(Input::Assigned(some));
+    let out = world.tell(Input::Assigned { starts: some, cancelled: Vec::new() });
     assert_eq!(out.len(), 2, "both rest: {out:?}");
     assert_eq!(world.engine.figures().lanes, 0);
 }

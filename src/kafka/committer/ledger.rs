@@ -14,6 +14,7 @@ use rdkafka::producer::{DeliveryResult, ProducerContext};
 use super::blame::{self, Named};
 use super::{Order, Report, Shared};
 use crate::engine::header::Code;
+use crate::engine::orders::Because;
 use crate::engine::{Batch, BatchId, Commit, Edit, Millis, To};
 use crate::kafka::BrokerClock;
 use crate::kafka::oauth::tokens;
@@ -58,6 +59,8 @@ pub(super) struct Told {
     forwarded: Vec<(usize, u64)>,
     moved: u64,
     dead: Vec<Code>,
+    recorded: u64,
+    cancelled: u64,
 }
 
 pub(super) struct Context {
@@ -161,7 +164,12 @@ impl Told {
                     }
                 }
                 (To::Dead, Edit::Dead(letter)) => told.dead.push(letter.code),
-                (To::Dead, _) => {}
+                (To::Timers, Edit::Timer(timer)) => match timer.because {
+                    Because::Recorded => told.recorded += 1,
+                    Because::Met => told.cancelled += 1,
+                    Because::Forgotten => {}
+                },
+                (To::Dead | To::Timers, _) => {}
             }
         }
         told
@@ -174,6 +182,7 @@ impl Told {
             figures.forwarded(*tier, *count);
         }
         figures.moved(self.moved);
+        figures.cancels(self.recorded, self.cancelled);
         for code in &self.dead {
             figures.dead_letter(*code);
         }

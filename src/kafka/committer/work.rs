@@ -349,7 +349,7 @@ fn produce(
             match outlet.produce(
                 topic,
                 send.partition,
-                &send.record,
+                send.body(),
                 |add| send.headers(add),
                 blame::opaque(batch.id, at),
             ) {

@@ -1,6 +1,6 @@
 //! One membership of the group, from joining to leaving.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::{Error, Plan, Shared, Status};
 use crate::engine::{
-    BatchId, Commit, Engine, Figures, Input, Lane, Offset, Output, Source, Start, UnixMillis,
+    BatchId, Commit, Engine, Figures, Input, Lane, Offset, Output, Source, UnixMillis,
 };
 use crate::kafka::committer::{Committer, Delivery, Names, Report, Setting};
 use crate::kafka::raw;
-use crate::kafka::rebalance::{Context, Event, Who};
+use crate::kafka::rebalance::{Context, Event, Taken, Who};
 use crate::kafka::targets::Answer;
 use crate::telemetry::{LaneFigures, LaneLevels};
 
@@ -34,6 +34,12 @@ const COMMIT_EVERY: Duration = Duration::from_millis(500);
 const TRIM_EVERY: Duration = Duration::from_secs(30);
 /// Gauges are told this often.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked whether intakes are read to where they ended when their lanes were taken over.
+const LOOK_AT_INTAKES: Duration = Duration::from_millis(5);
+/// The same for tiers, for which nothing waits.
+const LOOK_AT_TIERS: Duration = Duration::from_secs(1);
+/// An intake that is not read to there for longer is told of this often.
+const SAY_BEHIND: Duration = Duration::from_secs(10);
 /// How long a heartbeat may take to say that the lanes are another's.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long leaving the group and closing is waited for: together with the drain (8 s), a stop takes less than 10 s.
@@ -56,6 +62,8 @@ pub(super) struct Session<'a> {
     /// The group's metadata of the assignment in force.
     group: Option<Arc<ConsumerGroupMetadata>>,
     answers: (Sender<Answer>, Receiver<Answer>),
+    /// Partitions that are not known to be read to where they ended when they were taken over.
+    behind: Behind,
     /// Lookups on their way.
     asked: usize,
     /// Batches on their way, with the low watermarks that they commit.
@@ -99,7 +107,12 @@ impl<'a> Session<'a> {
             embedded: plan.embedded,
         };
         let failed = |e: KafkaError| Error::Client { what: "consumer", source: Box::new(e) };
-        let context = Context::new(who, Arc::clone(&committer));
+        let context = Context::new(
+            who,
+            Arc::clone(&committer),
+            plan.connection.clone(),
+            Arc::clone(&shared.timers),
+        );
         let consumer: Consumer =
             settings(plan, &client_id).create_with_context(context).map_err(failed)?;
         let names: Vec<&str> = plan.setup.topics.names().iter().map(|name| &**name).collect();
@@ -118,6 +131,7 @@ impl<'a> Session<'a> {
             counted: Figures::default(),
             group: None,
             answers: crossbeam_channel::unbounded(),
+            behind: Behind::default(),
             asked: 0,
             flying: VecDeque::new(),
             lows: BTreeMap::new(),
@@ -178,6 +192,8 @@ impl<'a> Session<'a> {
         self.levels.memory_bytes.set(figures.memory_bytes as u64);
         self.levels.lanes.set(figures.lanes as u64);
         self.levels.paused.set(figures.paused as u64);
+        self.levels.cancels.set(figures.remembered as u64);
+        self.levels.gated.set(figures.gated as u64);
         self.levels.window(figures.window_permille);
         self.figures.lost(figures.lost - self.counted.lost);
         self.figures.spilled(figures.spilled - self.counted.spilled);
@@ -222,6 +238,7 @@ impl<'a> Session<'a> {
         if self.retake.is_some_and(|at| at <= Instant::now()) {
             self.take_over_anew()?;
         }
+        self.look_behind();
         self.step(Input::Tick);
         Ok(())
     }
@@ -233,7 +250,13 @@ impl<'a> Session<'a> {
             Duration::from_micros((at.0 * 1_000).saturating_sub(now_us))
         });
         let awaited = !self.flying.is_empty() || self.asked > 0 || self.retake.is_some();
-        until.min(if awaited { POLL_SHORT } else { POLL_MAX })
+        let most = match (awaited, self.behind.has_intakes()) {
+            (true, _) => POLL_SHORT,
+            // That a marker was passed does not end a poll.
+            (false, true) => LOOK_AT_INTAKES,
+            (false, false) => POLL_MAX,
+        };
+        until.min(most)
     }
 
     /// Waits for another thread's answer, and takes it.
@@ -348,13 +371,14 @@ impl<'a> Session<'a> {
         self.flying.clear();
         self.lows.clear();
         self.group = None;
+        self.behind = Behind::default();
         self.step(Input::Revoked);
     }
 
     fn events(&mut self) -> Result<(), Error> {
         for event in self.consumer.context().events() {
             match event {
-                Event::Assigned(starts, group) => self.begin(starts, group),
+                Event::Assigned(taken) => self.begin(taken),
                 Event::Revoked => {
                     self.retake = None;
                     self.give_up();
@@ -367,20 +391,26 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn begin(&mut self, starts: Vec<Start>, group: Arc<ConsumerGroupMetadata>) {
+    fn begin(&mut self, taken: Taken) {
+        let Taken { starts, cancelled, group } = taken;
         self.give_up();
         self.retake = None;
         self.group = Some(group);
         // A batch of the assignment before may still be reported.
         while self.committer.reports().try_recv().is_ok() {}
         let partitions = starts.len();
-        self.step(Input::Assigned(starts));
+        self.behind = Behind::new(
+            starts.iter().filter(|s| s.next < s.end).map(|s| (s.source, s.end)),
+            self.plan.setup.topics.intakes.len(),
+        );
+        self.step(Input::Assigned { starts, cancelled });
         let figures = self.engine.figures();
         tracing::info!(
             thread = self.plan.thread,
             lanes = figures.lanes,
             partitions,
             unreadable = figures.unreadable,
+            cancelled = figures.remembered,
             "lanes taken over"
         );
         self.status.lanes.store(figures.lanes, Ordering::Relaxed);
@@ -399,8 +429,8 @@ impl<'a> Session<'a> {
             }
         };
         match self.consumer.context().take_over(&self.consumer, &assignment) {
-            Ok((starts, group)) => {
-                self.begin(starts, group);
+            Ok(taken) => {
+                self.begin(taken);
                 Ok(())
             }
             Err(error) => {
@@ -415,6 +445,40 @@ impl<'a> Session<'a> {
                 self.retake = Some(Instant::now() + Duration::from_millis(500));
                 Ok(())
             }
+        }
+    }
+
+    /// Tells the engine which partitions are read to where they ended when they were taken over. What stands last may be a
+    /// marker, which leaves no record; the consumer's position passes it.
+    fn look_behind(&mut self) {
+        let now = Instant::now();
+        if !self.behind.is_due(now) {
+            return;
+        }
+        let Ok(positions) = self.consumer.position() else { return };
+        let mut passed = Vec::new();
+        for element in positions.elements() {
+            let (Some(topic), Ok(lane), At::Offset(next)) = (
+                self.plan.setup.topics.find(element.topic()),
+                u16::try_from(element.partition()),
+                element.offset(),
+            ) else {
+                continue;
+            };
+            let source = Source { topic, lane: Lane(lane) };
+            if self.behind.reached(source, Offset(next)) {
+                passed.push(source);
+            }
+        }
+        for source in passed {
+            self.step(Input::Passed(source));
+        }
+        if self.behind.is_to_be_told(now) {
+            tracing::warn!(
+                thread = self.plan.thread,
+                waiting = self.engine.figures().gated,
+                "intakes are not read yet to where they ended when their lanes were taken over; due records with an id wait for that. A producer's transaction may be open"
+            );
         }
     }
 
@@ -478,6 +542,65 @@ impl<'a> Session<'a> {
             );
         }
         tracing::info!(thread = plan.thread, drained, "lanes let go");
+    }
+}
+
+/// Partitions that are not known to be read to where they ended when their lanes were taken over.
+#[derive(Debug)]
+struct Behind {
+    ends: HashMap<Source, Offset>,
+    /// How many of them are intakes.
+    intakes: usize,
+    tiers_from: usize,
+    looked: Instant,
+    told: Instant,
+}
+
+impl Default for Behind {
+    fn default() -> Self {
+        Self::new(std::iter::empty(), 0)
+    }
+}
+
+impl Behind {
+    fn new(ends: impl Iterator<Item = (Source, Offset)>, tiers_from: usize) -> Self {
+        let now = Instant::now();
+        let ends: HashMap<Source, Offset> = ends.collect();
+        let intakes = ends.keys().filter(|s| usize::from(s.topic.0) < tiers_from).count();
+        Self { ends, intakes, tiers_from, looked: now, told: now }
+    }
+
+    fn has_intakes(&self) -> bool {
+        self.intakes > 0
+    }
+
+    /// Whether it is time to look at the consumer's positions.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let every = if self.has_intakes() { LOOK_AT_INTAKES } else { LOOK_AT_TIERS };
+        let is_due = !self.ends.is_empty() && now - self.looked >= every;
+        if is_due {
+            self.looked = now;
+        }
+        is_due
+    }
+
+    /// Whether a partition has passed its end with this position; says so once.
+    fn reached(&mut self, source: Source, next: Offset) -> bool {
+        if self.ends.get(&source).is_none_or(|end| next < *end) {
+            return false;
+        }
+        self.ends.remove(&source);
+        self.intakes -= usize::from(usize::from(source.topic.0) < self.tiers_from);
+        true
+    }
+
+    /// Whether somebody should hear that intakes are not read for long.
+    fn is_to_be_told(&mut self, now: Instant) -> bool {
+        let is = self.has_intakes() && now - self.told >= SAY_BEHIND;
+        if is {
+            self.told = now;
+        }
+        is
     }
 }
 

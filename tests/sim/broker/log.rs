@@ -15,6 +15,8 @@ pub struct Entry {
     pub tx: Option<TxId>,
     /// `None` for a transaction's marker.
     pub record: Option<Record>,
+    /// When it was appended, in the order of all that happened in the cluster.
+    pub moment: u64,
 }
 
 /// A log.
@@ -51,12 +53,12 @@ impl Partition {
     }
 
     /// Ends a transaction here.
-    pub fn mark(&mut self, tx: TxId, committed: bool, appended: UnixMillis) {
+    pub fn mark(&mut self, tx: TxId, committed: bool, appended: UnixMillis, moment: u64) {
         self.open.remove(&tx);
         if !committed {
             self.aborted.insert(tx);
         }
-        self.entries.push(Entry { appended, tx: Some(tx), record: None });
+        self.entries.push(Entry { appended, tx: Some(tx), record: None, moment });
     }
 
     pub fn start(&self) -> Offset {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Broker, Place, Position, Refusal, Time};
+use super::{Broker, Entry, Place, Position, Refusal, Time};
 
 /// A transaction, numbered upwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +39,8 @@ pub struct Transaction {
     owner: Arc<str>,
     started: Time,
     status: Status,
+    /// When it was decided, in the order of all that happened in the cluster.
+    decided: u64,
     places: BTreeSet<Place>,
     offsets: Vec<(Place, Position)>,
 }
@@ -82,6 +84,7 @@ impl Broker {
                     owner: Arc::clone(&writer.id),
                     started: at,
                     status: Status::Open,
+                    decided: 0,
                     places: BTreeSet::new(),
                     offsets: Vec::new(),
                 });
@@ -138,6 +141,7 @@ impl Broker {
 
     fn decide(&mut self, tx: TxId, commit: bool) {
         self.transactions[tx.0].status = Status::Ending(commit);
+        self.transactions[tx.0].decided = self.next_moment();
         if self.transactions[tx.0].places.is_empty() && self.transactions[tx.0].offsets.is_empty() {
             self.finish(tx, commit);
         }
@@ -187,8 +191,9 @@ impl Broker {
                 }
                 let leader = self.partition(place).map_or(0, |partition| partition.leader);
                 let appended = self.clock(leader, at);
+                let moment = self.next_moment();
                 if let Some(partition) = self.partition_mut(place) {
-                    partition.mark(tx, committed, appended);
+                    partition.mark(tx, committed, appended, moment);
                 }
             }
         }
@@ -196,6 +201,11 @@ impl Broker {
         if transaction.places.is_empty() && transaction.offsets.is_empty() {
             self.finish(tx, committed);
         }
+    }
+
+    /// When an entry was there for good, in the order of all that happened in the cluster.
+    pub fn moment_of(&self, entry: &Entry) -> u64 {
+        entry.tx.map_or(entry.moment, |tx| self.transactions[tx.0].decided)
     }
 
     fn finish(&mut self, tx: TxId, committed: bool) {

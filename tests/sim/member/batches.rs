@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use waterclock::engine::orders::{Batch, Input, Send, To};
+use waterclock::engine::orders::{Batch, Because, Edit, Input, Send, To};
 use waterclock::engine::{BatchId, Blame, Offset, Refused};
 
 use super::{Flight, Phase, Positions, Up, number_of};
@@ -36,10 +36,25 @@ impl World {
                 To::Lane(_) => "hops",
                 To::Target(_) => "deliveries",
                 To::Dead => "dead letters",
+                To::Timers => match &send.edit {
+                    Edit::Timer(timer) => match timer.because {
+                        Because::Recorded => "cancels",
+                        Because::Met => "cancelled",
+                        Because::Forgotten => "forgotten",
+                    },
+                    _ => "timers",
+                },
             });
         }
+        self.check_known(slot, &sends);
         let mut outgoing: VecDeque<Outgoing> =
             sends.iter().map(|send| self.outgoing(send)).collect();
+        if self.mutation == Some(Mutation::DeliversCancelled) {
+            let met = sends
+                .iter()
+                .filter(|send| matches!(&send.edit, Edit::Timer(t) if t.because == Because::Met));
+            outgoing.extend(met.filter_map(delivered_nevertheless));
+        }
         self.mutate(&mut outgoing);
         self.count(if outgoing.is_empty() { "batches of offsets only" } else { "batches" });
         if self.plan.exactly_once() && !self.members[slot].flights.is_empty() {
@@ -60,11 +75,13 @@ impl World {
     pub(super) fn outgoing(&mut self, send: &Send) -> Outgoing {
         let mut headers: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::new();
         send.headers(|name, value| headers.push((name.to_vec(), value.map(<[u8]>::to_vec))));
-        let record = crate::workload::record(send.record.key(), send.record.value(), &headers);
+        let body = send.body();
+        let record = crate::workload::record(body.key(), body.value(), &headers);
         let topic = match &send.to {
             To::Lane(topic) => Arc::clone(self.plan.setup.topics.name(*topic)),
             To::Target(name) => Arc::clone(name),
             To::Dead => self.plan.setup.topics.dead(),
+            To::Timers => self.plan.setup.topics.timers(),
         };
         let count = self.broker.topic(&topic).map_or(1, |t| self.broker.topics[t].partitions.len());
         let partition = match (send.partition, send.record.key()) {
@@ -73,6 +90,32 @@ impl World {
             (None, None) => self.chance.below(count) as i32,
         };
         Outgoing { topic, partition, record }
+    }
+
+    /// No record leaves that a cancel covers which its owner could have read: it stood in the lane's intake when the lane
+    /// was taken over.
+    fn check_known(&mut self, slot: usize, sends: &[Send]) {
+        let mut found = Vec::new();
+        for send in sends.iter().filter(|send| matches!(send.to, To::Target(_))) {
+            let Some(number) = number_of(&send.record).map(|number| number as usize) else {
+                continue;
+            };
+            let ends = &self.members[slot].ends;
+            let known = self.cancels_of(number).find(|(cancel, place, offset)| {
+                let submission = &self.workload.submissions[*cancel];
+                submission.own_lane
+                    && submission.transaction.is_none()
+                    && ends.get(place).is_some_and(|end| offset < end)
+            });
+            if let Some((cancel, ..)) = known {
+                found.push(format!(
+                    "n={number} leaves, though n={cancel} stood before the take-over"
+                ));
+            }
+        }
+        for what in found {
+            self.breach("cancelled in time", what);
+        }
     }
 
     pub(super) fn commits_fail(&mut self, percent: u32) -> bool {
@@ -187,7 +230,10 @@ impl World {
                     _ => self.fetch_committed(slot),
                 }
             }
-            Reply::Committed(places, Ok(committed)) => self.take_over(slot, &places, committed),
+            Reply::Committed(places, Ok(committed)) => {
+                self.ask(slot, Request::Remember(places, committed));
+            }
+            Reply::Remembered(Ok(taken)) => self.take_over(slot, taken),
             Reply::Produced(Ok(())) | Reply::OffsetsSent(Ok(())) => {
                 self.member(slot).busy = false;
                 self.drive(slot);
@@ -218,7 +264,9 @@ impl World {
                     self.breach("liveness", format!("a batch that can never pass: {refusal:?}"))
                 }
             },
-            Reply::Init(Err(refusal)) | Reply::Committed(_, Err(refusal)) => {
+            Reply::Init(Err(refusal))
+            | Reply::Committed(_, Err(refusal))
+            | Reply::Remembered(Err(refusal)) => {
                 self.breach("model", format!("{refusal:?} has no answer"));
             }
             Reply::Described(..) => {}
@@ -334,6 +382,10 @@ impl World {
     /// Does to a batch what a mutation asks for, now and then.
     pub(super) fn mutate(&mut self, outgoing: &mut VecDeque<Outgoing>) {
         let Some(mutation) = self.mutation else { return };
+        if mutation == Mutation::DropsTimers {
+            let timers = self.plan.setup.topics.timers();
+            outgoing.retain(|sent| sent.topic != timers);
+        }
         if outgoing.is_empty() || !self.chance.percent(20) {
             return;
         }
@@ -366,6 +418,21 @@ impl World {
             _ => {}
         }
     }
+}
+
+/// A cancelled record as it would have arrived.
+fn delivered_nevertheless(send: &Send) -> Option<Outgoing> {
+    let headers: Headers =
+        send.record.headers().map(|(n, v)| (n.to_vec(), v.map(<[u8]>::to_vec))).collect();
+    let (_, target) = headers.iter().find(|(name, _)| name == b"x-delay-target")?;
+    let topic = Arc::from(String::from_utf8_lossy(target.as_deref()?));
+    let kept: Headers = headers
+        .iter()
+        .filter(|(n, _)| !n.starts_with(b"x-delay-") && n != b"x-delay")
+        .cloned()
+        .collect();
+    let record = crate::workload::record(send.record.key(), send.record.value(), &kept);
+    Some(Outgoing { topic, partition: 0, record })
 }
 
 type Headers = Vec<(Vec<u8>, Option<Vec<u8>>)>;

@@ -128,7 +128,7 @@ impl World {
             if member.up == Up::Alive
                 && member.phase == Phase::Running
                 && !member.poll_queued
-                && self.first_readable(slot).is_some()
+                && (self.first_readable(slot).is_some() || self.passed(slot).next().is_some())
             {
                 let wait = self.latency();
                 let process = self.members[slot].process();
@@ -169,9 +169,33 @@ impl World {
             }
         }
         if self.members[slot].round == round && self.members[slot].phase == Phase::Running {
+            self.tell_passed(slot);
+        }
+        if self.members[slot].round == round && self.members[slot].phase == Phase::Running {
             self.step(slot, Input::Tick);
         }
         self.stirred = true;
+    }
+
+    fn passed(&self, slot: usize) -> impl Iterator<Item = Source> {
+        let member = &self.members[slot];
+        member.behind.iter().copied().filter(move |source| {
+            let place = self.place(*source);
+            let (reading, end) = (member.reading.get(source), member.ends.get(&place));
+            matches!((reading, end), (Some(reading), Some(end))
+                if reading.from <= self.at && self.broker.is_read_to(place, reading.next, *end))
+        })
+    }
+
+    /// Tells the engine which partitions are read to where they ended at the take-over.
+    fn tell_passed(&mut self, slot: usize) {
+        let passed: Vec<Source> = self.passed(slot).collect();
+        let round = self.members[slot].round;
+        for source in passed {
+            if self.members[slot].round == round && self.members[slot].behind.remove(&source) {
+                self.step(slot, Input::Passed(source));
+            }
+        }
     }
 
     /// Hands over the next record of a partition, if there is one and it may be read.
