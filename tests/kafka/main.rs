@@ -5,6 +5,7 @@
 
 mod bench;
 mod bytes;
+mod cancel;
 #[cfg(feature = "failpoints")]
 mod crash;
 mod dead;

@@ -21,8 +21,9 @@ pub const SESSION: Time = 10 * SECOND;
 pub const TRANSACTION: Time = 15 * SECOND;
 /// Nothing may be late by more than this while nothing goes wrong.
 pub const LATENESS_HEALTHY: Time = SECOND;
-/// The same for the neighbours of records that brokers refuse: each failure takes the lanes over anew.
-pub const LATENESS_POISON: Time = 20 * SECOND;
+/// The same for the neighbours of records that brokers refuse: each failure takes the lanes over anew; and a user's
+/// transaction that hangs hides what stands behind it, of a record that is moved in two lanes.
+pub const LATENESS_POISON: Time = 50 * SECOND;
 /// After the last fault and the last due time everything is done within this: a session and a transaction that
 /// time out, one after the other, the coordinator's scan, and what was waiting because of them.
 pub const RECOVERY: Time = 120 * SECOND;

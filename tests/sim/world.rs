@@ -189,6 +189,17 @@ impl World {
         })
     }
 
+    /// Whether a submission's timer was ever forgotten.
+    pub fn was_forgotten(&self, number: usize) -> bool {
+        let timer = self.workload.submissions.get(number).and_then(|of| of.timer);
+        let logs = &self.broker.topics[self.timers_topic].partitions;
+        logs.iter().flat_map(|log| log.ledger()).any(|(_, entry)| {
+            entry.record.as_ref().is_some_and(|record| {
+                record.value().is_none() && record.key() == timer.as_ref().map(|t| &t.0[..])
+            })
+        })
+    }
+
     /// Where and when a submission was appended, once its transaction is committed.
     pub fn appended(&self, number: usize) -> Option<(u64, Place, Offset)> {
         let &(place, offset) = self.accepted.get(&number)?;

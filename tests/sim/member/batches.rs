@@ -107,7 +107,8 @@ impl World {
                     && submission.transaction.is_none()
                     && ends.get(place).is_some_and(|end| offset < end)
             });
-            if let Some((cancel, ..)) = known {
+            // Its time was over: it had been met by another record of the same timer.
+            if let Some((cancel, ..)) = known.filter(|_| !self.was_forgotten(number)) {
                 found.push(format!(
                     "n={number} leaves, though n={cancel} stood before the take-over"
                 ));
