@@ -226,10 +226,19 @@ fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
     ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Token of the records that go before the clock starts, which are in no books.
+const UNCOUNTED: usize = usize::MAX;
+/// Set in the token of what cancels the record with the rest of the number.
+const CANCELS: usize = 1 << (usize::BITS - 1);
+
 fn acked(ledger: &Mutex<Ledger>, ack: &Ack) {
-    match &ack.written {
-        Ok(()) => lock(ledger).acked(ack.token),
-        Err(_) => lock(ledger).failed(ack.token),
+    let number = ack.token & !CANCELS;
+    match (ack.token, &ack.written) {
+        (UNCOUNTED, _) => {}
+        (token, Ok(())) if token == number => lock(ledger).acked(number),
+        (token, Err(_)) if token == number => lock(ledger).failed(number),
+        (_, Ok(())) => lock(ledger).cancelled(number, kafka::wall_clock()),
+        (_, Err(_)) => lock(ledger).uncancelled(),
     }
 }
 
@@ -271,7 +280,7 @@ fn warm<F: Fn(Ack) + Send + Sync>(
     let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
     let record = Record::new(None, Some(b"warm"), headers);
     for lane in 0..LANES {
-        feed.send(&intake, Some(i32::from(lane)), &record, usize::MAX)
+        feed.send(&intake, Some(i32::from(lane)), &record, UNCOUNTED)
             .map_err(|error| unavailable(DemoError::Write(error)))?;
     }
     let until = Instant::now() + WARM_MAX;
@@ -562,6 +571,9 @@ fn write<F: Fn(Ack) + Send + Sync>(
             };
             lock(ledger).handed(order.expect, tier);
             feed.send(topic, partition, &order.record, number as usize)?;
+        }
+        while let Some((number, cancel)) = mix.cancel(elapsed) {
+            feed.send(&topics[0], None, &cancel, CANCELS | number as usize)?;
         }
         std::thread::sleep(Duration::from_millis(5));
     }

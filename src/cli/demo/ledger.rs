@@ -6,7 +6,8 @@
 //!
 //! # Invariants
 //! 1. A record is in one place: what was seen in the target or among the dead letters stays there.
-//! 2. `early` counts every delivery stamped before its due time, be it by a millisecond.
+//! 2. What was cancelled long enough before its due time, and was seen in the target all the same, is counted as wrong.
+//! 3. `early` counts every delivery stamped before its due time, be it by a millisecond.
 
 use std::collections::VecDeque;
 
@@ -16,6 +17,9 @@ use crate::engine::header::Code;
 use crate::engine::ladder::Ladder;
 use crate::engine::{Millis, UnixMillis};
 
+/// A cancel that is acknowledged this long before the due time wins. The contract promises 50 ms; the rest is for the
+/// clocks of an onlooker.
+const CANCEL_MIN: Millis = Millis(500);
 /// The time that one value of the curves stands for.
 pub(super) const SLOT: Millis = Millis(250);
 /// Dead letters shown.
@@ -43,6 +47,10 @@ enum Place {
     Standing(Option<usize>, UnixMillis),
     Delivered,
     Dead,
+    /// Its cancel was acknowledged in time: it is to be seen nowhere any more.
+    Cancelled,
+    /// Its cancel was acknowledged too late to be sure of: it may be delivered or not.
+    Forgiven,
     /// Kafka did not take it.
     Failed,
 }
@@ -97,7 +105,11 @@ pub(super) struct Figures {
     pub(super) pending: u64,
     pub(super) duplicates: u64,
     pub(super) early: u64,
-    /// Delivered though bad, a dead letter though good, or one of another code.
+    /// Cancelled before it was due.
+    pub(super) cancelled: u64,
+    /// Seen in the target though cancelled.
+    pub(super) escaped: u64,
+    /// Delivered though bad or cancelled, a dead letter though good, or one of another code.
     pub(super) wrong: u64,
     /// Not taken by Kafka.
     pub(super) unsent: u64,
@@ -167,6 +179,24 @@ impl Ledger {
         self.counts.bad += u64::from(matches!(entry.expect, Expect::Dead(_)));
     }
 
+    /// The cancel of it was written, as is known `now`.
+    pub(super) fn cancelled(&mut self, number: usize, now: UnixMillis) {
+        let Some(entry) = self.entries.get_mut(number).filter(|entry| entry.is_open()) else {
+            return;
+        };
+        if entry.due.is_some_and(|due| now + CANCEL_MIN <= due) {
+            entry.place = Place::Cancelled;
+            self.counts.cancelled += 1;
+        } else {
+            entry.place = Place::Forgiven;
+        }
+    }
+
+    /// The cancel of it was not taken: it is delivered like any other.
+    pub(super) fn uncancelled(&mut self) {
+        self.counts.unsent += 1;
+    }
+
     /// The onlooker saw it in the intake or in a tier.
     pub(super) fn seen(&mut self, number: u32, tier: Option<usize>, appended: UnixMillis) {
         let number = number as usize;
@@ -185,7 +215,9 @@ impl Ledger {
             Place::Handed => true,
             // Topics are read side by side: an older place may be seen later.
             Place::Standing(_, since) => appended >= since,
-            Place::Delivered | Place::Dead | Place::Failed => false,
+            Place::Delivered | Place::Dead | Place::Cancelled | Place::Forgiven | Place::Failed => {
+                false
+            }
         };
         if newer {
             entry.place = Place::Standing(tier, appended);
@@ -205,9 +237,13 @@ impl Ledger {
             self.counts.duplicates += 1;
             return;
         }
+        let escaped = entry.place == Place::Cancelled;
         entry.place = Place::Delivered;
         self.counts.delivered += 1;
-        if matches!(entry.expect, Expect::Dead(_)) {
+        if escaped {
+            self.counts.escaped += 1;
+            self.counts.wrong += 1;
+        } else if matches!(entry.expect, Expect::Dead(_)) {
             self.counts.wrong += 1;
         } else if entry.due.is_some() {
             self.measure(number, arrival);
@@ -388,6 +424,30 @@ mod tests {
         assert_eq!((figures.sent, figures.bad, figures.delivered), (5, 2, 2));
         assert_eq!((figures.early, figures.duplicates, figures.dead_letters), (1, 1, 3));
         assert_eq!(figures.wrong, 2, "another code, and a good one that died");
+        assert!(!figures.is_clean());
+    }
+
+    #[test]
+    fn what_was_cancelled_in_time_is_to_be_seen_nowhere() {
+        let mut ledger = ledger();
+        for number in 0..4 {
+            ledger.handed(Expect::After(Millis(1_000)), None);
+            ledger.acked(number);
+            ledger.seen(number as u32, None, START);
+        }
+        ledger.cancelled(0, START + Millis(500));
+        ledger.cancelled(1, START + Millis(500));
+        ledger.cancelled(2, START + Millis(501));
+        ledger.delivered(3, arrival(1_000));
+        ledger.cancelled(3, START + Millis(1_001));
+        let figures = ledger.figures(START);
+        assert_eq!((figures.cancelled, figures.pending, figures.delivered), (2, 0, 1));
+        assert!(figures.is_clean());
+        ledger.delivered(2, arrival(1_000));
+        assert!(ledger.figures(START).is_clean(), "its cancel came too late to be sure of");
+        ledger.delivered(1, arrival(1_000));
+        let figures = ledger.figures(START);
+        assert_eq!((figures.cancelled, figures.escaped, figures.wrong), (2, 1, 1));
         assert!(!figures.is_clean());
     }
 

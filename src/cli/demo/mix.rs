@@ -1,7 +1,10 @@
-//! What the demo's producer writes: round delays, a share of every other way in, and a few bad records.
+//! What the demo's producer writes: round delays, a share of every other way in, a few bad records, and some that are
+//! cancelled before they are due.
 //!
-//! Whatever is asked for falls due before the demo ends, so that a demo that runs to its end delivers all of it.
+//! Whatever is asked for falls due before the demo ends, so that a demo that runs to its end delivers all of it, and
+//! nothing of what it cancelled.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rand::Rng;
@@ -25,6 +28,9 @@ const KEYS: [&str; 12] = [
 ];
 /// Between two bad records.
 const BAD_EVERY: Millis = Millis(2_000);
+/// A record that is cancelled has a delay of this at least, and is cancelled when half of it is over: long before its
+/// due time even where the broker is slow.
+const CANCEL_DELAY_MIN: Millis = Millis(3_000);
 /// Between two bursts: records that all fall due in the same millisecond.
 const BURST_EVERY: Millis = Millis(6_000);
 /// From the start of the last second before a burst to the second in which it is due.
@@ -58,6 +64,8 @@ enum Kind {
     Until(UnixMillis),
     Foreign(Millis),
     Direct,
+    /// With an id, to be cancelled on its way.
+    Cancelled(Millis),
     Bad(Code),
 }
 
@@ -75,6 +83,8 @@ pub(super) struct Mix {
     next_burst: Millis,
     bursting: Option<(UnixMillis, usize)>,
     bads: usize,
+    /// Records to be cancelled: from when on, the number of the record, its key.
+    cancels: VecDeque<(Millis, u32, &'static str)>,
 }
 
 /// What is wrong with the bad ones, in turn.
@@ -104,6 +114,7 @@ impl Mix {
             next_burst: Millis(2_500),
             bursting: None,
             bads: 0,
+            cancels: VecDeque::new(),
         }
     }
 
@@ -119,7 +130,19 @@ impl Mix {
         let left = self.total.saturating_sub(elapsed).saturating_sub(MARGIN);
         let key = KEYS.choose(random).copied().unwrap_or_default();
         let kind = self.kind(elapsed, left, now, random)?;
+        if let Kind::Cancelled(delay) = kind {
+            self.cancels.push_back((elapsed + delay.half(), number, key));
+        }
         Some(self.order(number, key, kind))
+    }
+
+    /// A record whose time to be cancelled has come: its number, and what cancels it.
+    pub(super) fn cancel(&mut self, elapsed: Millis) -> Option<(u32, Record)> {
+        let at = self.cancels.iter().position(|(from, ..)| *from <= elapsed)?;
+        let (_, number, key) = self.cancels.remove(at)?;
+        let headers = [(header::ACTION, "cancel".to_owned()), (header::ID, id(number))];
+        let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
+        Some((number, Record::new(Some(key.as_bytes()), None, headers)))
     }
 
     /// How many records a burst adds at this moment.
@@ -154,11 +177,13 @@ impl Mix {
         Some(match random.random_range(0..100) {
             0..4 if self.shortest <= left => Kind::Direct,
             4..7 => Kind::Foreign(delay),
+            7..15 if delay >= CANCEL_DELAY_MIN => Kind::Cancelled(delay),
             _ => Kind::After(delay),
         })
     }
 
     fn order(&self, number: u32, key: &str, kind: Kind) -> Order {
+        let id = id(number);
         let number = number.to_string();
         let mut headers: Vec<(&str, String)> = vec![(NUMBER, number)];
         let target = self.target.to_string();
@@ -170,6 +195,11 @@ impl Mix {
                     let own = murmur2::partition(key.as_bytes(), self.lanes);
                     way = Way::Partition((own + 1) % self.lanes);
                 }
+                Expect::After(delay)
+            }
+            Kind::Cancelled(delay) => {
+                headers.extend([(header::DELAY, delay.to_string()), (header::TARGET, target)]);
+                headers.push((header::ID, id));
                 Expect::After(delay)
             }
             Kind::Until(due) => {
@@ -212,6 +242,11 @@ impl Mix {
         let record = Record::new(Some(key.as_bytes()), Some(value.as_bytes()), headers);
         Order { way, record, expect }
     }
+}
+
+/// The id of a record that is to be cancelled.
+fn id(number: u32) -> String {
+    format!("leaf-{number}")
 }
 
 /// The number that a record of the demo carries.
@@ -258,6 +293,37 @@ mod tests {
                 assert!(due + MARGIN <= end, "{seconds} s, written at {at}: {order:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_to_be_cancelled_is_cancelled_once_and_well_before_it_is_due() {
+        let mut random = StdRng::seed_from_u64(7);
+        let total = Millis(30_000);
+        let mut mix = Mix::new(&Arc::from("orders"), 4, Millis(1_000), total, 200);
+        let (mut ids, mut number) = (std::collections::BTreeMap::new(), 0);
+        let mut cancelled = 0;
+        for at in (0..30_000).step_by(5).map(Millis) {
+            while let Some((number, cancel)) = mix.cancel(at) {
+                let read = header::read(cancel.headers()).expect("sound");
+                assert_eq!(read.action, header::Action::Cancel);
+                let id = read.id.expect("an id").to_vec();
+                let (key, due): (Vec<u8>, Millis) = ids.remove(&id).expect("written before");
+                assert_eq!(cancel.key(), Some(&*key), "{number}");
+                assert!(at + Millis(1_495) <= due, "{number}: at {at}, due {due}");
+                cancelled += 1;
+            }
+            if let Some(order) =
+                mix.next(number, at, UnixMillis(1_700_000_000_300) + at, &mut random)
+            {
+                let Expect::After(delay) = order.expect else { continue };
+                let read = header::read(order.record.headers()).expect("sound");
+                let (id, key) =
+                    (read.id.map(<[u8]>::to_vec), order.record.key().map(<[u8]>::to_vec));
+                ids.extend(id.map(|id| (id, (key.expect("a key"), at + delay))));
+            }
+            number += 1;
+        }
+        assert_eq!((ids.len(), cancelled > 50), (0, true), "{cancelled}");
     }
 
     #[test]

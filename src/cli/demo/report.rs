@@ -19,7 +19,7 @@ pub(super) fn line(picture: &Picture<'_>) -> String {
         .collect();
     format!(
         "{:>3} s  sent {}  delivered {} ({}/s)  pending {}: moving {}, {}, wheel {}  late p50 {} p99 {} max {} ms  \
-         dead letters {}",
+         cancelled {}  dead letters {}",
         elapsed.0 / 1_000,
         figures.sent,
         figures.delivered,
@@ -31,6 +31,7 @@ pub(super) fn line(picture: &Picture<'_>) -> String {
         figures.late_p50,
         figures.late_p99,
         figures.late_max,
+        figures.cancelled,
         figures.dead_letters,
     )
 }
@@ -57,6 +58,7 @@ impl Summary<'_> {
             format!("                {}", scene.note),
             format!("  sent          {} ({} of them bad on purpose)", figures.sent, figures.bad),
             format!("  delivered     {}", figures.delivered),
+            format!("  cancelled     {}{}", figures.cancelled, self.of_cancelled()),
             format!("  dead letters  {}", figures.dead_letters),
             format!("  pending       {}{}", figures.pending, self.why_pending()),
             format!("  duplicates    {}", figures.duplicates),
@@ -75,12 +77,19 @@ impl Summary<'_> {
         }
         if figures.wrong > 0 {
             lines.push(format!(
-                "  wrong         {} (a bad one delivered, or a dead letter that should not be)",
+                "  wrong         {} (a bad or cancelled one delivered, or a dead letter that should not be)",
                 figures.wrong
             ));
         }
         lines.push(String::new());
         lines.join("\n")
+    }
+
+    fn of_cancelled(&self) -> String {
+        match self.figures.escaped {
+            0 => " (none of them arrived)".to_owned(),
+            escaped => format!(" ({escaped} of them arrived all the same)"),
+        }
     }
 
     fn why_pending(&self) -> &'static str {
@@ -104,6 +113,8 @@ impl Summary<'_> {
             "sent": figures.sent,
             "bad": figures.bad,
             "delivered": figures.delivered,
+            "cancelled": figures.cancelled,
+            "escaped": figures.escaped,
             "dead_letters": figures.dead_letters,
             "pending": figures.pending,
             "duplicates": figures.duplicates,

@@ -207,6 +207,7 @@ fn figures(figures: &Figures, area: Rect, buffer: &mut Buffer) {
     let mut text = vec![
         line("sent", figures.sent, false),
         line("delivered", figures.delivered, false),
+        line("cancelled", figures.cancelled, figures.escaped > 0),
         line("pending", figures.pending, false),
         line("dead letters", figures.dead_letters, figures.wrong > 0),
         line("duplicates", figures.duplicates, figures.duplicates > 0),
@@ -299,6 +300,7 @@ mod tests {
         Figures {
             sent: 4_321,
             delivered: 3_210,
+            cancelled: 43,
             pending: 1_111,
             dead_letters: 2,
             late_p50: 3,
@@ -342,6 +344,7 @@ mod tests {
             "lateness: due time to arrival",
             "sent 4321",
             "delivered 3210",
+            "cancelled 43",
             "pending 1111",
             "dead letters 2",
             "early 0",
