@@ -16,6 +16,9 @@ pub struct Record {
 
 const NULL: u32 = u32::MAX;
 
+/// What a record that waits takes besides its bytes: its entry in the wheel, the slot, and what the allocator adds to both.
+const KEPT_BESIDE: usize = 200;
+
 fn span(len: u32) -> usize {
     if len == NULL { 0 } else { len as usize }
 }
@@ -71,10 +74,10 @@ impl Record {
         Headers { rest: &self.bytes[span(self.key_len) + span(self.value_len)..] }
     }
 
-    /// Bytes of memory that the record takes, for the budget.
+    /// Bytes of memory that the record takes, for the budget, with what is kept beside it while it waits.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.bytes.len() + size_of::<Self>()
+        self.bytes.len() + size_of::<Self>() + KEPT_BESIDE
     }
 }
 

@@ -18,6 +18,9 @@ use crate::engine::UnixMillis;
 /// What a clock may gain or lose on another: 500 ppm is the most that NTP slews by.
 const DRIFT_PPM: u64 = 500;
 
+/// How long it counts that somebody wanted the time to the millisecond.
+const WANTED_FOR: Duration = Duration::from_secs(3);
+
 /// A lower bound of one broker's clock.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
@@ -40,6 +43,8 @@ pub struct BrokerClock {
     bounds: Mutex<BTreeMap<i32, Bound>>,
     /// When the last acknowledgement came, of whichever broker.
     heard: Mutex<Option<Instant>>,
+    /// When somebody last said that the time matters to the millisecond.
+    wanted: Mutex<Option<Instant>>,
     /// Set in the embedded mode, where one process is everything: this machine's own clock.
     local: Option<(UnixMillis, Instant)>,
 }
@@ -98,6 +103,18 @@ impl BrokerClock {
         }
         let heard = *self.heard.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         heard.map(|heard| at.saturating_duration_since(heard))
+    }
+
+    /// Says that something falls due soon: for some seconds the bounds are renewed more often.
+    pub fn want(&self) {
+        *self.wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+            Some(Instant::now());
+    }
+
+    /// Whether somebody has said so within the last seconds.
+    pub fn is_wanted(&self) -> bool {
+        let wanted = self.wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        wanted.is_some_and(|at| at.elapsed() < WANTED_FOR)
     }
 
     /// Forgets brokers that are gone.

@@ -41,6 +41,9 @@ const VERSION: u32 = 1;
 const KNOW_MAX: Duration = Duration::from_secs(20);
 /// The longest wait in one poll: an order is noticed within it.
 const POLL_MAX: Duration = Duration::from_millis(50);
+/// How long a broker holds a fetch for which there is nothing: an idle follower costs next to nothing, and a record
+/// ends the wait at once.
+const WAIT: Duration = Duration::from_secs(1);
 /// One question to the brokers.
 const ASK_MAX: Duration = Duration::from_secs(5);
 /// How often it is looked whether lanes have reached the end of the changelog, which keeps them from getting old.
@@ -72,7 +75,7 @@ impl Indexing {
         in_force: &InForce,
         directory: &Path,
     ) -> Result<Option<Self>, index::Error> {
-        let asker = reader(connection, "read_committed");
+        let asker = reader(connection, "read_committed", WAIT);
         let cluster_id = asker.ok().and_then(|asker| asker.client().fetch_cluster_id(ASK_MAX));
         let Some(cluster_id) = cluster_id else {
             give_up(&"Kafka does not tell its cluster's id");
@@ -132,7 +135,7 @@ impl Indexed {
         let follower = Follower {
             index: Some(index),
             connection: connection.clone(),
-            consumer: reader(connection, "read_committed")?,
+            consumer: reader(connection, "read_committed", WAIT)?,
             topic: topic.to_owned(),
             tombstones,
             clock,
@@ -325,7 +328,7 @@ impl Follower {
             };
             list.add_partition_offset(&self.topic, i32::from(lane.0), at)?;
         }
-        self.consumer = reader(&self.connection, "read_committed")?;
+        self.consumer = reader(&self.connection, "read_committed", WAIT)?;
         self.consumer.assign(&list)
     }
 

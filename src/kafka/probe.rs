@@ -2,25 +2,24 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
 use rdkafka::client::Client;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Message as _, Timestamp};
-use rdkafka::producer::{
-    BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
-};
+use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext};
 
 use super::oauth::tokens;
 use super::{BrokerClock, Connection};
 use crate::engine::UnixMillis;
 use crate::telemetry;
 
-/// Between two probes. An append time is cut to the millisecond, and what a clock may drift (0.5 ms a second) is lateness:
-/// of several probes in a second the best one counts.
+/// Between two probes while something falls due soon. An append time is cut to the millisecond, and what a clock may drift
+/// (0.5 ms a second) is lateness: of several probes in a second the best one counts.
 const EVERY: Duration = Duration::from_millis(250);
+/// Between two probes when nothing does.
+const IDLE_EVERY: Duration = Duration::from_secs(1);
 /// Leaders are looked up again this often.
 const LEADERS_EVERY: Duration = Duration::from_secs(15);
 /// The key of a probe; readers of `<ns>.meta` pass over it.
@@ -64,7 +63,6 @@ impl ProducerContext for Context {
 #[derive(Debug)]
 pub struct Probe {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
 }
 
 impl Probe {
@@ -84,26 +82,25 @@ impl Probe {
             .set("message.timeout.ms", "5000")
             .set("message.send.max.retries", "0");
         let context = Context { clock: Arc::clone(&clock) };
-        let producer: ThreadedProducer<Context> = config.create_with_context(context)?;
+        let producer: BaseProducer<Context> = config.create_with_context(context)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
+        std::thread::Builder::new()
             .name("wc-clock".into())
             .spawn(move || run(&producer, &meta, &clock, &stopped))
             .map_err(|_| KafkaError::Canceled)?;
-        Ok(Self { stop, thread })
+        Ok(Self { stop })
     }
 }
 
 impl Drop for Probe {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Not waited for: with the brokers away it may be asking for metadata still.
-        self.thread.thread().unpark();
+        // The thread is not waited for: with the brokers away it may be asking for metadata still.
     }
 }
 
-fn run(producer: &ThreadedProducer<Context>, meta: &str, clock: &BrokerClock, stop: &AtomicBool) {
+fn run(producer: &BaseProducer<Context>, meta: &str, clock: &BrokerClock, stop: &AtomicBool) {
     let mut leaders: Vec<(i32, i32)> = Vec::new();
     let mut looked: Option<Instant> = None;
     while !stop.load(Ordering::Relaxed) {
@@ -125,7 +122,9 @@ fn run(producer: &ThreadedProducer<Context>, meta: &str, clock: &BrokerClock, st
         for (broker, ahead) in clock.offsets(Instant::now()) {
             telemetry::clock_offset(broker, ahead);
         }
-        std::thread::park_timeout(EVERY);
+        let known = !leaders.is_empty() && clock.now(Instant::now()).is_some();
+        // Acknowledgements are taken as they come. One poll and not many: rdkafka spins through the last millisecond of each.
+        producer.poll(if known && !clock.is_wanted() { IDLE_EVERY } else { EVERY });
     }
 }
 

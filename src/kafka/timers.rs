@@ -24,6 +24,8 @@ use crate::engine::{Lane, Offset};
 const LOAD_MAX: Duration = Duration::from_secs(80);
 /// One question to the brokers.
 const ASK_MAX: Duration = Duration::from_secs(10);
+/// How long a broker holds a fetch of a reader that waits for the end.
+const WAIT: Duration = Duration::from_millis(10);
 /// Records between two looks at how far reading is.
 const LOOK_EVERY: u64 = 500;
 /// How often it is said how far reading is.
@@ -122,7 +124,7 @@ impl Changelog {
         }
         let indexed: usize = held.values().map(HashMap::len).sum();
         open.retain(|(lane, end)| from[lane] < Offset(*end));
-        let reader = reader(&self.connection, "read_committed")?;
+        let reader = reader(&self.connection, "read_committed", WAIT)?;
         let mut list = TopicPartitionList::with_capacity(open.len());
         for (lane, _) in &open {
             let at = match from[lane] {
@@ -267,7 +269,7 @@ pub(super) fn ends(
         return Ok(Vec::new());
     }
     // One question to each leader. A read_committed client would be told where transactions are open.
-    let asker = reader(connection, "read_uncommitted")?;
+    let asker = reader(connection, "read_uncommitted", WAIT)?;
     let mut list = TopicPartitionList::with_capacity(partitions.count());
     for asked in partitions.elements() {
         list.add_partition_offset(asked.topic(), asked.partition(), At::End)?;
@@ -284,7 +286,12 @@ pub(super) fn ends(
     Ok(ends)
 }
 
-pub(super) fn reader(connection: &Connection, isolation: &str) -> Result<Reader, KafkaError> {
+/// A reader that is given its partitions. `wait`: how long a broker holds a fetch for which there is nothing.
+pub(super) fn reader(
+    connection: &Connection,
+    isolation: &str,
+    wait: Duration,
+) -> Result<Reader, KafkaError> {
     let mut config = connection.client("waterclock-timers");
     config
         // librdkafka wants a name to assign; nothing is ever joined or committed under it.
@@ -293,7 +300,7 @@ pub(super) fn reader(connection: &Connection, isolation: &str) -> Result<Reader,
         .set("isolation.level", isolation)
         .set("auto.offset.reset", "earliest")
         .set("allow.auto.create.topics", "false")
-        .set("fetch.wait.max.ms", "10")
+        .set("fetch.wait.max.ms", wait.as_millis().to_string())
         .set("fetch.queue.backoff.ms", "5");
     config.create_with_context(Quiet)
 }

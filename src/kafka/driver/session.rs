@@ -179,6 +179,9 @@ impl<'a> Session<'a> {
             if at - told >= FIGURES_EVERY {
                 told = at;
                 let figures = self.engine.figures();
+                if figures.waiting > 0 {
+                    self.shared.clock.want();
+                }
                 self.tell(figures);
                 self.status.lanes.store(figures.lanes, Ordering::Relaxed);
             }
