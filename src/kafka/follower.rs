@@ -48,8 +48,8 @@ const WAIT: Duration = Duration::from_secs(1);
 const ASK_MAX: Duration = Duration::from_secs(5);
 /// How often it is looked whether lanes have reached the end of the changelog, which keeps them from getting old.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// The first time.
-const LOOK_FIRST: Duration = Duration::from_secs(1);
+/// The same after lanes came or something was written: a restart soon after finds the index up with the changelog.
+const LOOK_SOON: Duration = Duration::from_secs(1);
 /// How often an index is begun anew in one run. What breaks more often has a cause that beginning anew does not mend.
 const RENEWALS_MAX: u32 = 3;
 /// A position that is further ahead of the brokers' time is of a clock that went wrong.
@@ -304,7 +304,7 @@ impl Follower {
             self.lanes.insert(*lane, following);
         }
         self.assign();
-        self.look = Instant::now() + LOOK_FIRST;
+        self.look = Instant::now() + LOOK_SOON;
         Ok(())
     }
 
@@ -376,6 +376,7 @@ impl Follower {
             let changes = std::mem::take(&mut following.changes);
             let position = index.apply(*lane, &changes, following.next, following.at)?;
             following.entries = position.entries;
+            self.look = self.look.min(Instant::now() + LOOK_SOON);
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ mod delivery;
 mod dirty_commit;
 mod doctor;
 mod embed;
+mod index;
 mod lanes;
 mod limits;
 mod members;
