@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::support::{Fixture, Log, Mode, Process, Rec, eventually, out, whole};
 
@@ -113,11 +112,9 @@ fn a_restart_reads_the_index_and_without_one_or_with_a_broken_one_the_changelog(
     let target = fixture.target("out", 3);
     let mut first = fixture.start(Mode::ExactlyOnce);
     let (intake, producer) = (fixture.names.intake(), fixture.producer());
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    let due = now.as_millis() + 30_000;
     for n in 0..CANCELLED + 20 {
         let record = out(n.to_string()).key(n.to_string()).header("x-delay-id", "i");
-        producer.send(&intake, &record.header("x-delay-until", due.to_string()).to(&target));
+        producer.send(&intake, &record.delay("30s").to(&target));
     }
     for n in 0..CANCELLED {
         let cancel = out("").key(n.to_string()).header("x-delay-id", "i");
