@@ -140,7 +140,7 @@ pub struct Config {
     /// Budget of this process for records in memory: windows, buffers and the queues of the Kafka client. Over it,
     /// reading stops. Binary units (`MiB`, `GiB`) or an integer of bytes.
     ///
-    /// Default: `256MiB`. Range: 32MiB to 1TiB.
+    /// Default: `128MiB`. Range: 32MiB to 1TiB.
     #[serde(deserialize_with = "text::one")]
     pub memory: ByteSize,
 
@@ -309,7 +309,7 @@ impl Default for Config {
             horizon: Millis(2_000),
             lead: None,
             hop_linger: None,
-            memory: ByteSize(256 << 20),
+            memory: ByteSize(128 << 20),
             ladder: None,
             lanes: None,
             intakes: BTreeMap::new(),
