@@ -23,7 +23,7 @@ const OUTAGE: Millis = Millis(7 * Millis::DAY.0);
 /// Arguments of `doctor`.
 #[derive(Args)]
 pub(super) struct Doctor {
-    /// Writes nothing at all: no probe records to <ns>.meta, no small transactions, no file in the data directory
+    /// Writes nothing at all: no probe records to `<ns>.meta`, no small transactions, no file in the data directory
     #[arg(long)]
     read_only: bool,
     /// Data directory to look at [default: that of the configuration]
