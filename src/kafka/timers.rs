@@ -302,5 +302,8 @@ pub(super) fn reader(
         .set("allow.auto.create.topics", "false")
         .set("fetch.wait.max.ms", wait.as_millis().to_string())
         .set("fetch.queue.backoff.ms", "5");
-    config.create_with_context(Quiet)
+    let reader: Reader = config.create_with_context(Quiet)?;
+    // It is asked before it is polled, which is when a token would come by itself.
+    connection.token(reader.client());
+    Ok(reader)
 }

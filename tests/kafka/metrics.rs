@@ -63,7 +63,7 @@ fn every_metric_is_there_with_a_value_that_makes_sense() {
         ("waterclock_pending",                               20.0,            1_000.0),
         ("waterclock_pending_in_memory",                     0.0,             20.0),
         ("waterclock_memory_bytes",                          0.0,             1e6),
-        ("waterclock_memory_limit_bytes",                    (256 << 20) as f64, (256 << 20) as f64),
+        ("waterclock_memory_limit_bytes",                    (128 << 20) as f64, (128 << 20) as f64),
         ("waterclock_window_fill_ratio",                     0.0,             0.5),
         ("waterclock_paused_partitions",                     0.0,             12.0),
         ("waterclock_commit_seconds_count",                  1.0,             10_000.0),
