@@ -163,7 +163,7 @@ impl Default for Limits {
             record_bytes_max: (2 << 20) + (64 << 10),
             large_bytes: 64 << 10,
             large_horizon: Millis(1_000),
-            read_ahead: Millis(3_000),
+            read_ahead: Millis(10_000),
             resume_lead: Millis(1_500),
             target_fresh: Millis(30_000),
             history: Millis::DAY,

@@ -202,7 +202,7 @@ fn the_same_seed_is_the_same_run() {
 
 /// Runs mutated worlds until a checker of one of these promises objects.
 fn bites(mutation: Mutation, promises: &[&str]) {
-    const TRIES: u64 = 400;
+    const TRIES: u64 = 3_000;
     let mut others = Vec::new();
     for seed in 1_000..1_000 + TRIES {
         let (found, _) = breaches(seed, Some(mutation));

@@ -285,6 +285,7 @@ fn limits(chance: &mut Chance, healthy: bool, delivery: Delivery, large: bool) -
         },
         batch_gap: Millis(*chance.pick(&[0, 5, 50])),
         history: Millis(*chance.pick(&[MINUTE, HOUR, DAY])),
+        read_ahead: Millis(*chance.pick(&[1_000, 3_000, 10_000])),
         ..Limits::default()
     };
     if !healthy || chance.percent(30) {
