@@ -42,6 +42,8 @@ pub mod api;
 pub mod app;
 pub mod cli;
 pub mod config;
+#[cfg(test)]
+mod documented;
 pub mod engine;
 pub mod index;
 pub mod kafka;

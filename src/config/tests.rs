@@ -475,14 +475,5 @@ fn the_documented_table_is_made_from_the_code() {
         let row = format!("| `{key}` | {default} | {range} | {meaning} |");
         writeln!(table, "{}", row.replace("  ", " ")).unwrap();
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
-    let text = std::fs::read_to_string(path).expect("docs/configuration.md");
-    let (begin, end) = ("<!-- keys: begin -->\n", "<!-- keys: end -->");
-    let from = text.find(begin).expect("a begin mark") + begin.len();
-    let to = text.find(end).expect("an end mark");
-    if std::env::vars_os().any(|(name, _)| name == "UPDATE_DOCS") {
-        std::fs::write(path, format!("{}{table}{}", &text[..from], &text[to..])).unwrap();
-        return;
-    }
-    assert_eq!(&text[from..to], table, "run UPDATE_DOCS=1 cargo test --lib documented");
+    crate::documented::compare("configuration.md", "keys", &table);
 }

@@ -484,15 +484,6 @@ mod tests {
             let kind = format!("{kind:?}").to_lowercase();
             writeln!(table, "| `{name}` | {kind} | {label} | {help} |").unwrap();
         }
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
-        let text = std::fs::read_to_string(path).expect("docs/operations.md");
-        let (begin, end) = ("<!-- metrics: begin -->\n", "<!-- metrics: end -->");
-        let from = text.find(begin).expect("a begin mark") + begin.len();
-        let to = text.find(end).expect("an end mark");
-        if std::env::vars_os().any(|(name, _)| name == "UPDATE_DOCS") {
-            std::fs::write(path, format!("{}{table}{}", &text[..from], &text[to..])).unwrap();
-            return;
-        }
-        assert_eq!(&text[from..to], table, "run UPDATE_DOCS=1 cargo test --lib documented");
+        crate::documented::compare("operations.md", "metrics", &table);
     }
 }
