@@ -38,16 +38,25 @@
 //! - [`run`] returns when it has drained. A future that is dropped before tells the lane threads to stop, and does not wait.
 //! - Two in one process need a data directory each.
 
+#[cfg(feature = "server")]
 pub mod api;
+#[cfg(feature = "server")]
 pub mod app;
+#[cfg(feature = "server")]
 pub mod cli;
+#[cfg(feature = "server")]
 pub mod config;
 #[cfg(test)]
 mod documented;
 pub mod engine;
+#[cfg(feature = "server")]
 pub mod index;
+#[cfg(feature = "client")]
 pub mod kafka;
+#[cfg(feature = "server")]
 pub mod telemetry;
 
+#[cfg(feature = "server")]
 pub use app::{Error, run};
+#[cfg(feature = "server")]
 pub use config::Config;

@@ -9,6 +9,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "server")]
 use rdkafka::admin::AdminClient;
 use rdkafka::client::Client;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
@@ -23,6 +24,7 @@ use super::settings::{self, Given};
 /// A consumer that reads a topic to its end and leaves: that it has reached it is no error.
 pub(super) type Reader = BaseConsumer<Quiet>;
 /// A client for questions and orders that are not about records.
+#[cfg(feature = "server")]
 pub(super) type Admin = AdminClient<Quiet>;
 
 /// The context of a [`Reader`] and of an [`Admin`].
@@ -117,6 +119,7 @@ impl Connection {
     ///
     /// # Errors
     /// librdkafka refused its settings.
+    #[cfg(feature = "server")]
     pub(super) fn admin(&self, client_id: &str) -> Result<Admin, KafkaError> {
         let admin: Admin = self.client(client_id).create_with_context(Quiet)?;
         self.token(admin.inner());

@@ -1,44 +1,75 @@
 //! The shell around Kafka: moves records, decides nothing.
 
+#[cfg(feature = "server")]
 mod backlog;
+#[cfg(feature = "server")]
 pub mod bench;
 mod clock;
+#[cfg(feature = "server")]
 mod committer;
 mod connect;
+#[cfg(feature = "server")]
 mod dead;
+#[cfg(feature = "server")]
 pub mod doctor;
+#[cfg(feature = "server")]
 pub mod driver;
+#[cfg(feature = "server")]
 pub mod embedded;
+#[cfg(feature = "server")]
 mod feed;
+#[cfg(feature = "server")]
 mod follower;
 pub mod meta;
 mod oauth;
+#[cfg(feature = "server")]
 mod probe;
+#[cfg(feature = "server")]
 mod processor;
 pub mod raw;
+#[cfg(feature = "server")]
 mod rebalance;
 pub mod settings;
+#[cfg(feature = "server")]
 mod submit;
+#[cfg(feature = "server")]
 mod tail;
+#[cfg(feature = "server")]
 mod targets;
+#[cfg(feature = "server")]
 pub mod timers;
+#[cfg(feature = "server")]
 pub mod topics;
+#[cfg(feature = "server")]
 mod trim;
 
 pub use clock::{BrokerClock, wall_clock};
+#[cfg(feature = "server")]
 pub use committer::Delivery;
 pub use connect::{Connection, NoAnswer};
+#[cfg(feature = "server")]
 pub use dead::{DeadError, DeadLetters, DeadRecord};
+#[cfg(feature = "server")]
 pub use embedded::Embedded;
+#[cfg(feature = "server")]
 pub use feed::{Ack, Feed};
+#[cfg(feature = "server")]
 pub use follower::Indexing;
+#[cfg(feature = "server")]
 pub use probe::{PROBE_KEY, Probe};
+#[cfg(feature = "server")]
 pub use processor::{Processor, Settings};
 pub use rdkafka::error::KafkaError;
+#[cfg(feature = "server")]
 pub use rebalance::Error as TakeOverError;
 pub use settings::Secret;
+#[cfg(feature = "server")]
 pub use submit::{Receipt, SubmitError, Submitter};
+#[cfg(feature = "server")]
 pub use tail::{Seen, Tail};
+#[cfg(feature = "server")]
 pub use targets::Lookup;
+#[cfg(feature = "server")]
 pub use timers::{Changelog, Timers};
+#[cfg(feature = "server")]
 pub use trim::Trim;

@@ -12,6 +12,7 @@
 //! 3. librdkafka copies key and value before `produce` returns.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "server")]
 pub(super) mod ask;
 
 use std::collections::HashMap;
