@@ -11,6 +11,7 @@ mod report;
 mod service;
 mod tally;
 mod timeline;
+mod timers;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -97,6 +98,10 @@ enum Case {
     Steady,
     /// Memory with a tenth of the records pending, and with all; no part of all
     Pending,
+    /// Spikes without and with an id
+    Tracked,
+    /// As many pending timers: memory, index, look-ups, cancels, restarts; no part of all
+    Timers,
     /// Copy, spike and steady
     All,
 }
@@ -135,6 +140,14 @@ enum Failed {
     NotReady { seen: u64, of: u64, log: String },
     #[error("nothing arrived in {topic}")]
     Nothing { topic: String },
+    #[error("no answer from waterclock at {url}")]
+    Http {
+        url: String,
+        #[source]
+        source: reqwest::Error,
+    },
+    #[error("waterclock did not find its timers within {seconds} s of its start: {last}")]
+    NotFound { seconds: u64, last: String },
     #[error("a reader ended without a word")]
     Died,
     #[error(
@@ -304,6 +317,7 @@ impl Run {
             spikes: Vec::new(),
             steady: Vec::new(),
             pending: Vec::new(),
+            timers: Vec::new(),
         };
         self.cases(&bench, &mut report)?;
         machine.load_after = machine::load();
@@ -313,39 +327,41 @@ impl Run {
 
     fn cases(&self, bench: &Bench<'_>, report: &mut Report) -> Result<(), Failed> {
         let deliveries = self.delivery.all();
-        if self.case == Case::Pending {
-            return self.pending(bench, report);
+        match self.case {
+            Case::Pending => return self.pending(bench, report),
+            Case::Timers => {
+                for delivery in deliveries {
+                    report.timers.push(bench.timers(*delivery, self.records)?);
+                }
+                return Ok(());
+            }
+            _ => {}
         }
         let (copies, written) = bench.copies(self.records, deliveries)?;
         report.copies = copies;
         let steady = matches!(self.case, Case::Steady | Case::All);
-        let spike = matches!(self.case, Case::Spike | Case::All);
+        let spike = matches!(self.case, Case::Spike | Case::Tracked | Case::All);
+        let kinds: &[bool] = if self.case == Case::Tracked { &[false, true] } else { &[false] };
         if steady {
             report.floor = Some(bench.floor(self.rate, self.seconds.min(FLOOR_SECONDS_MAX))?);
         }
         for (at, delivery) in deliveries.iter().enumerate() {
             let rates = (report.copies[at].median_per_second, written);
-            if steady || spike {
-                let service = bench.service(*delivery, Held::Tiers)?;
+            for held in [Held::Tiers, Held::Memory] {
+                let steady = steady && held == Held::Tiers;
+                if !steady && !spike {
+                    continue;
+                }
+                let service = bench.service(*delivery, held)?;
                 if steady {
                     let pace = (self.rate, self.seconds);
                     report.steady.push(bench.steady(*delivery, &service, pace, self.delay)?);
                 }
-                if spike {
-                    let held = Held::Tiers;
-                    report.spikes.push(bench.spike(
-                        *delivery,
-                        held,
-                        &service,
-                        self.records,
-                        rates,
-                    )?);
+                for tracked in kinds.iter().filter(|_| spike) {
+                    let kind = (held, *tracked);
+                    let spike = bench.spike(*delivery, kind, &service, self.records, rates)?;
+                    report.spikes.push(spike);
                 }
-            }
-            if spike {
-                let held = Held::Memory;
-                let service = bench.service(*delivery, held)?;
-                report.spikes.push(bench.spike(*delivery, held, &service, self.records, rates)?);
             }
         }
         Ok(())
@@ -378,7 +394,8 @@ impl Run {
         });
         let spikes = report.spikes.iter().map(|spike| {
             let what = format!("{} due at one instant, held in {}", self.records, spike.held);
-            let file = format!("spike-{}-{}", spike.held, spike.delivery);
+            let kind = if spike.tracked { "timers" } else { "spike" };
+            let file = format!("{kind}-{}-{}", spike.held, spike.delivery);
             (file, what, spike.delivery, &spike.course)
         });
         for (file, what, delivery, course) in steady.chain(spikes) {

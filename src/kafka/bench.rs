@@ -18,7 +18,7 @@ use rdkafka::error::KafkaError;
 pub use copy::{Copied, copy};
 pub use corner::{create, delete};
 pub use reader::{Arrival, read};
-pub use writer::{Payload, SEQUENCE, Writer};
+pub use writer::{Directions, Payload, SEQUENCE, Writer, id, key};
 
 /// Looks at a measurement while it runs.
 pub trait Watch: Sync {

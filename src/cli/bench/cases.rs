@@ -14,7 +14,7 @@ use super::tally::{Check, Tally};
 use super::{Failed, Progress};
 use crate::config::Delivery;
 use crate::engine::{Millis, UnixMillis};
-use crate::kafka::bench::{self, Payload, Watch, Writer};
+use crate::kafka::bench::{self, Directions, Payload, Watch, Writer};
 use crate::kafka::{BrokerClock, Connection};
 
 /// Copies of each kind; the median counts.
@@ -70,11 +70,11 @@ pub(super) enum Held {
 }
 
 impl Bench<'_> {
-    fn topic(&self, name: &str) -> String {
+    pub(super) fn topic(&self, name: &str) -> String {
         format!("{}-{name}", self.namespace)
     }
 
-    fn now(&self) -> UnixMillis {
+    pub(super) fn now(&self) -> UnixMillis {
         self.clock.now(Instant::now()).unwrap_or_default()
     }
 
@@ -135,7 +135,8 @@ impl Bench<'_> {
         for n in 0..count {
             let turn = start + Millis(n * 1_000 / rate);
             self.sleep_until(turn)?;
-            writer.write(&self.payload.record(n, turn + delay, target), self.progress)?;
+            let directions = target.map(Directions::to);
+            writer.write(&self.payload.record(n, turn + delay, directions), self.progress)?;
         }
         writer.settle(self.progress)?;
         Ok(())
@@ -204,28 +205,55 @@ impl Bench<'_> {
 
     /// Starts waterclock and waits until it has delivered something from every lane.
     pub(super) fn service(&self, delivery: Delivery, held: Held) -> Result<Service, Failed> {
+        self.service_tracking(delivery, held, None)
+    }
+
+    /// The same for one that may track so many timers.
+    pub(super) fn service_tracking(
+        &self,
+        delivery: Delivery,
+        held: Held,
+        tracked_max: Option<u64>,
+    ) -> Result<Service, Failed> {
+        let mut service = self.start(delivery, held, tracked_max)?;
+        self.warm_up(&mut service, &format!("warm-{}-{}", name(delivery), held.name()))?;
+        Ok(service)
+    }
+
+    /// Starts waterclock.
+    pub(super) fn start(
+        &self,
+        delivery: Delivery,
+        held: Held,
+        tracked_max: Option<u64>,
+    ) -> Result<Service, Failed> {
         let profile = self
             .profiles
             .as_ref()
             .map(|dir| dir.join(format!("{}-{}", name(delivery), held.name())));
-        let mut service = Service::start(&Start {
+        Service::start(&Start {
             brokers: &self.connection.brokers,
             namespace: &self.namespace,
             config: self.config_file.as_deref(),
             delivery: name(delivery),
             lanes: self.lanes,
             horizon: (held == Held::Memory).then_some(MEMORY_HORIZON.0),
+            tracked_max,
             dir: &self.dir,
             profile: profile.as_deref(),
         })
-        .map_err(Failed::Start)?;
-        let target = self.topic(&format!("warm-{}-{}", name(delivery), held.name()));
+        .map_err(Failed::Start)
+    }
+
+    /// Waits until it has delivered something from every lane.
+    fn warm_up(&self, service: &mut Service, topic: &str) -> Result<(), Failed> {
+        let target = self.topic(topic);
         bench::create(&self.connection, std::slice::from_ref(&target), self.lanes)?;
         self.progress.phase("waiting for waterclock", WARM);
         let (tally, ()) = self.measure(&target, WARM, WAIT_MAX, || {
             let mut writer = self.submitter()?;
             for n in 0..WARM {
-                let record = self.payload.record(n, self.now(), Some(&target));
+                let record = self.payload.record(n, self.now(), Some(Directions::to(&target)));
                 writer.write(&record, self.progress)?;
             }
             writer.settle(self.progress)?;
@@ -237,10 +265,10 @@ impl Bench<'_> {
             let log = service.ended().unwrap_or_else(|| "it is running".to_owned());
             return Err(Failed::NotReady { seen: tally.check.seen, of: WARM, log });
         }
-        Ok(service)
+        Ok(())
     }
 
-    fn submitter(&self) -> Result<Writer, Failed> {
+    pub(super) fn submitter(&self) -> Result<Writer, Failed> {
         let intake = format!("{}.intake", self.namespace);
         Ok(Writer::new(&self.connection, &intake, self.lanes, 5)?)
     }
@@ -290,7 +318,8 @@ impl Bench<'_> {
         for n in before..pending {
             // Spread over a day, and none of it while this runs.
             let due = self.now() + Millis(2 * 3_600_000 + n * 7_919 % (22 * 3_600_000));
-            writer.write(&self.payload.record(n, due, Some(&topic)), self.progress)?;
+            writer
+                .write(&self.payload.record(n, due, Some(Directions::to(&topic))), self.progress)?;
             self.progress.done(n);
         }
         writer.settle(self.progress)?;
@@ -307,7 +336,7 @@ impl Bench<'_> {
     }
 
     /// Waits until the process has used next to nothing for a while; says how much that was, of a core.
-    fn settle(&self, service: &Service) -> Result<f64, Failed> {
+    pub(super) fn settle(&self, service: &Service) -> Result<f64, Failed> {
         let by = Instant::now() + SETTLE_MAX;
         let mut quiet = 0;
         loop {
@@ -334,12 +363,13 @@ impl Bench<'_> {
     pub(super) fn spike(
         &self,
         delivery: Delivery,
-        held: Held,
+        (held, tracked): (Held, bool),
         service: &Service,
         records: u64,
         (copy, written): (f64, f64),
     ) -> Result<Spike, Failed> {
-        let topic = self.topic(&format!("spike-{}-{}", name(delivery), held.name()));
+        let kind = if tracked { "-tracked" } else { "" };
+        let topic = self.topic(&format!("spike-{}-{}{kind}", name(delivery), held.name()));
         bench::create(&self.connection, std::slice::from_ref(&topic), self.lanes)?;
         // The same kind of write took so long before; twice that, since waterclock now reads beside it.
         let submitting_ms = 2.0 * 1_000.0 * records as f64 / written;
@@ -354,8 +384,9 @@ impl Bench<'_> {
             self.progress.phase("submitting a spike", records);
             let mut writer = self.submitter()?;
             let began = Instant::now();
+            let directions = Directions { target: &topic, tracked };
             for n in 0..records {
-                writer.write(&self.payload.record(n, due, Some(&topic)), self.progress)?;
+                writer.write(&self.payload.record(n, due, Some(directions)), self.progress)?;
                 self.progress.done(n);
             }
             writer.settle(self.progress)?;
@@ -372,6 +403,7 @@ impl Bench<'_> {
         Ok(Spike {
             delivery: name(delivery),
             held: held.name(),
+            tracked,
             submitted_per_second: records as f64 / took.as_secs_f64(),
             submitted_before_due_ms: before_due_ms,
             drain_ms: drain_us as f64 / 1_000.0,

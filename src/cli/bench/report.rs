@@ -34,6 +34,8 @@ pub(super) struct Spike {
     pub(super) delivery: &'static str,
     /// Where they waited: `tiers` or `memory`.
     pub(super) held: &'static str,
+    /// Every record has an id.
+    pub(super) tracked: bool,
     pub(super) submitted_per_second: f64,
     /// How long before the due instant the last one was acknowledged; negative: it came too late.
     pub(super) submitted_before_due_ms: i64,
@@ -72,6 +74,36 @@ pub(super) struct Pending {
     pub(super) idle_core: f64,
 }
 
+/// What many pending timers cost, and how fast they are found, cancelled and read again.
+#[derive(Debug, Serialize)]
+pub(super) struct Timers {
+    pub(super) delivery: &'static str,
+    /// Pending timers.
+    pub(super) timers: u64,
+    /// From the first submission until waterclock had nothing to do.
+    pub(super) took_seconds: f64,
+    /// Resident memory then.
+    pub(super) settled_bytes: Option<u64>,
+    /// Most that it ever was, until then.
+    pub(super) peak_bytes: Option<u64>,
+    /// The index on disk.
+    pub(super) index_bytes: u64,
+    /// A request that is answered without looking at anything (`/health/live`).
+    pub(super) request_ms: Spread,
+    /// A look-up by key and id over HTTP.
+    pub(super) look_up_ms: Spread,
+    /// A cancel over HTTP, to its decided answer.
+    pub(super) cancel_ms: Spread,
+    /// From the start of a process that finds its index until a timer of each lane was looked up.
+    pub(super) warm_seconds: f64,
+    /// The same without an index.
+    pub(super) cold_seconds: f64,
+    /// The same of a namespace in which nothing is pending: joining the group, and all else that has nothing to do with timers.
+    pub(super) empty_seconds: f64,
+    /// Look-ups and cancels that were answered otherwise than they had to be.
+    pub(super) wrong: u64,
+}
+
 /// What the process of waterclock used.
 #[derive(Debug, Serialize)]
 pub(super) struct Process {
@@ -98,6 +130,8 @@ pub(super) struct Ratios {
     delivery: &'static str,
     spike_tiers_of_copy: Option<f64>,
     spike_memory_of_copy: Option<f64>,
+    tracked_of_untracked_tiers: Option<f64>,
+    tracked_of_untracked_memory: Option<f64>,
     p50_above_floor_ms: Option<f64>,
     p99_above_floor_ms: Option<f64>,
 }
@@ -116,6 +150,7 @@ pub(super) struct Report {
     pub(super) spikes: Vec<Spike>,
     pub(super) steady: Vec<Steady>,
     pub(super) pending: Vec<Pending>,
+    pub(super) timers: Vec<Timers>,
 }
 
 /// The name of a way of delivery, as it is configured.
@@ -149,8 +184,20 @@ fn thousands(rate: f64) -> String {
     format!("{:.0} k/s", rate / 1_000.0)
 }
 
+/// The same for what takes less than a millisecond.
+fn fine(Spread { p50, p90, p99, max }: Spread) -> String {
+    format!("{p50:.2} / {p90:.2} / {p99:.2} / {max:.1}")
+}
+
 fn spread(Spread { p50, p90, p99, max }: Spread) -> String {
     format!("{p50:.1} / {p90:.1} / {p99:.1} / {max:.0}")
+}
+
+impl Spike {
+    fn what(&self) -> String {
+        let kind = if self.tracked { "spike of timers" } else { "spike" };
+        format!("{kind} held in {}, {}", self.held, self.delivery)
+    }
 }
 
 impl Report {
@@ -177,12 +224,16 @@ impl Report {
             look(format!("steady, {}", steady.delivery), &steady.check);
         }
         for spike in &self.spikes {
-            look(format!("spike held in {}, {}", spike.held, spike.delivery), &spike.check);
+            look(spike.what(), &spike.check);
+        }
+        for timers in self.timers.iter().filter(|timers| timers.wrong > 0) {
+            failures.push(format!("timers, {}: {} wrong answers", timers.delivery, timers.wrong));
         }
         for spike in self.spikes.iter().filter(|spike| spike.submitted_before_due_ms < 0) {
             failures.push(format!(
-                "spike held in {}, {}: submitted {} ms after it was due, so it shows nothing",
-                spike.held, spike.delivery, -spike.submitted_before_due_ms
+                "{}: submitted {} ms after it was due, so it shows nothing",
+                spike.what(),
+                -spike.submitted_before_due_ms
             ));
         }
         failures
@@ -193,7 +244,12 @@ impl Report {
     }
 
     fn ratios_of(&self, delivery: &'static str) -> Ratios {
-        let spike = |held| Some(rounded(self.spike(delivery, held)?.of_copy));
+        let spike = |held| Some(rounded(self.spike(delivery, held, false)?.of_copy));
+        let tracked = |held| {
+            let untracked = self.spike(delivery, held, false)?.drained_per_second;
+            let tracked = self.spike(delivery, held, true)?.drained_per_second;
+            Some(rounded(ratio(tracked, untracked)))
+        };
         let above = |at: fn(&Spread) -> f64| {
             let steady = self.steady.iter().find(|steady| steady.delivery == delivery)?;
             Some(rounded(at(&steady.arrival_ms) - at(&self.floor.as_ref()?.arrival_ms)))
@@ -202,13 +258,18 @@ impl Report {
             delivery,
             spike_tiers_of_copy: spike("tiers"),
             spike_memory_of_copy: spike("memory"),
+            tracked_of_untracked_tiers: tracked("tiers"),
+            tracked_of_untracked_memory: tracked("memory"),
             p50_above_floor_ms: above(|spread| spread.p50),
             p99_above_floor_ms: above(|spread| spread.p99),
         }
     }
 
-    fn spike(&self, delivery: &str, held: &str) -> Option<&Spike> {
-        self.spikes.iter().find(|spike| spike.delivery == delivery && spike.held == held)
+    fn spike(&self, delivery: &str, held: &str, tracked: bool) -> Option<&Spike> {
+        let is = |spike: &&Spike| {
+            spike.delivery == delivery && spike.held == held && spike.tracked == tracked
+        };
+        self.spikes.iter().find(is)
     }
 
     pub(super) fn json(&self) -> serde_json::Value {
@@ -248,8 +309,9 @@ impl Report {
     /// The ways of delivery that were measured: the columns.
     fn ways(&self) -> Vec<&'static str> {
         let copies = self.copies.iter().map(|copies| copies.delivery);
-        let mut ways: Vec<_> =
-            copies.chain(self.pending.iter().map(|pending| pending.delivery)).collect();
+        let pending = self.pending.iter().map(|pending| pending.delivery);
+        let timers = self.timers.iter().map(|timers| timers.delivery);
+        let mut ways: Vec<_> = copies.chain(pending).chain(timers).collect();
         ways.dedup();
         ways
     }
@@ -286,6 +348,16 @@ impl Report {
         let mut rows = vec![
             ratio("spike through tiers, part of the copy rate", |r| r.spike_tiers_of_copy, 2),
             ratio("spike from memory, part of the copy rate", |r| r.spike_memory_of_copy, 2),
+            ratio(
+                "timers, part of the rate without an id, tiers",
+                |r| r.tracked_of_untracked_tiers,
+                2,
+            ),
+            ratio(
+                "timers, part of the rate without an id, memory",
+                |r| r.tracked_of_untracked_memory,
+                2,
+            ),
             ratio("lateness above the floor, p50 ms", |r| r.p50_above_floor_ms, 1),
             ratio("lateness above the floor, p99 ms", |r| r.p99_above_floor_ms, 1),
             each("raw copy, median", &|d| {
@@ -293,11 +365,14 @@ impl Report {
                 Some(thousands(copies.median_per_second))
             }),
         ];
-        for held in ["tiers", "memory"] {
-            rows.push(each(&format!("spike, held in {held}"), &|d| {
-                Some(thousands(self.spike(d, held)?.drained_per_second))
-            }));
+        for (kind, tracked) in [("spike", false), ("spike of timers", true)] {
+            for held in ["tiers", "memory"] {
+                rows.push(each(&format!("{kind}, held in {held}"), &|d| {
+                    Some(thousands(self.spike(d, held, tracked)?.drained_per_second))
+                }));
+            }
         }
+        rows.extend(self.timer_rows());
         let mut counts: Vec<u64> = self.pending.iter().map(|pending| pending.records).collect();
         counts.sort_unstable();
         counts.dedup();
@@ -329,15 +404,40 @@ impl Report {
                 Some(spread(self.floor.as_ref()?.arrival_ms))
             }),
             each("processor time a record of a spike, us", &|d| {
-                let spike = self.spike(d, "tiers")?;
+                let spike = self.spike(d, "tiers", false)?;
                 Some(format!("{:.1}", spike.process.cpu_us))
             }),
             each("memory at most, MiB", &|d| {
-                let bytes = self.spike(d, "tiers")?.process.memory_peak_bytes?;
+                let bytes = self.spike(d, "tiers", false)?.process.memory_peak_bytes?;
                 Some(format!("{:.0}", mib(bytes)))
             }),
         ]);
         rows
+    }
+}
+
+impl Report {
+    /// What pending timers cost.
+    fn timer_rows(&self) -> Vec<(String, Vec<Option<String>>)> {
+        let of = |d: &str| self.timers.iter().find(|timers| timers.delivery == d);
+        let count = self.timers.first().map_or(0, |timers| timers.timers);
+        let row = |what: &str, cell: &dyn Fn(&Timers) -> Option<String>| {
+            let what = format!("{count} timers: {what}");
+            (what, self.ways().into_iter().map(|d| of(d).and_then(cell)).collect())
+        };
+        vec![
+            row("memory, settled / at most, MiB", &|t| {
+                Some(format!("{:.0} / {:.0}", mib(t.settled_bytes?), mib(t.peak_bytes?)))
+            }),
+            row("index on disk, MiB", &|t| Some(format!("{:.0}", mib(t.index_bytes)))),
+            row("a request, p50 / p90 / p99 / max ms", &|t| Some(fine(t.request_ms))),
+            row("a look-up, p50 / p90 / p99 / max ms", &|t| Some(fine(t.look_up_ms))),
+            row("a decided cancel, p50 / p90 / p99 / max ms", &|t| Some(spread(t.cancel_ms))),
+            row("restart, warm / cold / with nothing pending, s", &|t| {
+                let (warm, cold, empty) = (t.warm_seconds, t.cold_seconds, t.empty_seconds);
+                Some(format!("{warm:.1} / {cold:.1} / {empty:.1}"))
+            }),
+        ]
     }
 }
 
@@ -374,6 +474,7 @@ mod tests {
             spikes: vec![Spike {
                 delivery,
                 held: "tiers",
+                tracked: false,
                 submitted_per_second: 1.0,
                 submitted_before_due_ms: 5_000,
                 drain_ms: 1.0,
@@ -392,6 +493,7 @@ mod tests {
                 course: Vec::new(),
             }],
             pending: Vec::new(),
+            timers: Vec::new(),
         }
     }
 
@@ -401,6 +503,8 @@ mod tests {
             delivery: "exactly_once",
             spike_tiers_of_copy: Some(0.5),
             spike_memory_of_copy: None,
+            tracked_of_untracked_tiers: None,
+            tracked_of_untracked_memory: None,
             p50_above_floor_ms: Some(6.0),
             p99_above_floor_ms: Some(22.5),
         };

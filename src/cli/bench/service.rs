@@ -2,6 +2,7 @@
 //! and its clients share nothing with those that measure it.
 
 use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ pub(super) struct Start<'a> {
     pub(super) lanes: u16,
     /// The horizon, if it is not to be the configured one.
     pub(super) horizon: Option<&'a str>,
+    /// How many timers it may track, if it is not to be the configured number.
+    pub(super) tracked_max: Option<u64>,
     /// Keeps its name, and its log.
     pub(super) dir: &'a Path,
     /// Where a profile of it goes, without the ending.
@@ -32,6 +35,8 @@ pub(super) struct Start<'a> {
 pub(super) struct Service {
     child: Child,
     log: PathBuf,
+    /// Where its health, its metrics and its timers are served.
+    pub(super) http: SocketAddr,
     profile: Option<Profile>,
 }
 
@@ -43,11 +48,15 @@ impl Service {
         if let Some(config) = start.config {
             command.arg("--config").arg(config);
         }
-        command.args(["run", "--http", "127.0.0.1:0", "--delivery", start.delivery]);
+        let http = free_address()?;
+        command.args(["run", "--http", &http.to_string(), "--delivery", start.delivery]);
         command.arg("--data-dir").arg(start.dir.join("data"));
         command.args(["--allow", &format!(r"{}-.*", start.namespace)]);
         // There is no flag for these, and the environment is above the file.
         command.env("WATERCLOCK_LANES", start.lanes.to_string());
+        if let Some(most) = start.tracked_max {
+            command.env("WATERCLOCK_MAX_TRACKED", most.to_string());
+        }
         if let Some(horizon) = start.horizon {
             command.env("WATERCLOCK_HORIZON", horizon);
         }
@@ -57,7 +66,7 @@ impl Service {
             .stderr(File::create(&log)?)
             .spawn()?;
         let profile = start.profile.map(|path| Profile::start(child.id(), path)).transpose()?;
-        Ok(Self { child, log, profile })
+        Ok(Self { child, log, http, profile })
     }
 
     /// The end of its log, if it has ended by itself.
@@ -91,6 +100,11 @@ impl Drop for Service {
         }
         end(&mut self.child, "TERM");
     }
+}
+
+/// An address of this machine that is free now.
+fn free_address() -> std::io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
 /// Sends a signal, waits, and kills what does not listen. The standard library sends no signal but SIGKILL, and every

@@ -36,6 +36,23 @@ pub struct Payload {
     values: Vec<[u8; VALUE_BYTES]>,
 }
 
+/// What a record has besides its own bytes, for waterclock to read.
+#[derive(Clone, Copy, Debug)]
+pub struct Directions<'a> {
+    /// Where it is to be delivered.
+    pub target: &'a str,
+    /// It has an id ([`id`]), which makes it a timer.
+    pub tracked: bool,
+}
+
+impl<'a> Directions<'a> {
+    /// To a target, without an id.
+    #[must_use]
+    pub fn to(target: &'a str) -> Self {
+        Self { target, tracked: false }
+    }
+}
+
 impl Default for Payload {
     /// Values whose first half is random text: the same in every run.
     fn default() -> Self {
@@ -50,25 +67,34 @@ impl Default for Payload {
 }
 
 impl Payload {
-    /// Record number `n`, due then; with a target, it has the headers that waterclock reads.
+    /// Record number `n`, due then; with directions, it has the headers that waterclock reads.
     #[must_use]
-    pub fn record(&self, n: u64, due: UnixMillis, target: Option<&str>) -> Record {
+    pub fn record(&self, n: u64, due: UnixMillis, directions: Option<Directions<'_>>) -> Record {
         let (number, time, until) = (n.to_be_bytes(), due.0.to_be_bytes(), due.0.to_string());
+        let name = directions.is_some_and(|directions| directions.tracked).then(|| id(n));
         let own: [(&[u8], Option<&[u8]>); 3] =
             [(SEQUENCE, Some(&number)), (DUE, Some(&time)), (SOURCE, Some(b"bench"))];
-        let control = target.into_iter().flat_map(|target| {
+        let control = directions.into_iter().flat_map(|directions| {
             [
-                (header::TARGET.as_bytes(), Some(target.as_bytes())),
+                (header::TARGET.as_bytes(), Some(directions.target.as_bytes())),
                 (header::UNTIL.as_bytes(), Some(until.as_bytes())),
             ]
         });
+        let named = name.iter().map(|name| (header::ID.as_bytes(), Some(name.as_bytes())));
         let value = &self.values[n as usize % VALUES];
-        Record::new(Some(&key(n)), Some(value), own.into_iter().chain(control))
+        Record::new(Some(&key(n)), Some(value), own.into_iter().chain(control).chain(named))
     }
 }
 
+/// The id of record number `n`.
+#[must_use]
+pub fn id(n: u64) -> String {
+    format!("timer-{n}")
+}
+
 /// The key of record number `n`: all different, spread over the partitions.
-fn key(n: u64) -> [u8; 8] {
+#[must_use]
+pub fn key(n: u64) -> [u8; 8] {
     n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
@@ -249,9 +275,11 @@ mod tests {
     #[test]
     fn with_a_target_the_header_contract_reads_it() {
         let due = UnixMillis(1_700_000_000_000);
-        let record = Payload::default().record(3, due, Some("t"));
+        let record =
+            Payload::default().record(3, due, Some(Directions { target: "t", tracked: true }));
         let directive = header::read(record.headers()).unwrap();
         assert_eq!(directive.target, Some("t"));
+        assert_eq!(directive.id, Some(&b"timer-3"[..]));
         assert_eq!(directive.when, Some(header::When::At(due)));
     }
 
