@@ -11,7 +11,7 @@
 //! The runtime, the HTTP server, the signal, the logger are the service's own. `WATERCLOCK_...` configures waterclock, as
 //! it would the binary.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{RawQuery, State};
@@ -32,19 +32,18 @@ const TARGET: &str = "reminders";
 
 /// Where reminders wait.
 struct Intake {
-    submitter: Mutex<Submitter>,
+    submitter: Submitter,
     topic: String,
 }
 
 impl Intake {
     /// Blocks until Kafka has the record.
     fn submit(&self, text: &str, within: &str) -> Result<(), Failure> {
-        let mut submitter = self.submitter.lock().unwrap_or_else(PoisonError::into_inner);
-        let partitions = submitter.partitions(&[&self.topic])?[0].ok_or("no such topic")?;
+        let partitions = self.submitter.partitions(&[&self.topic])?[0].ok_or("no such topic")?;
         let headers: [(&[u8], Option<&[u8]>); 2] =
             [(b"x-delay", Some(within.as_bytes())), (b"x-delay-target", Some(TARGET.as_bytes()))];
         let record = Record::new(None, Some(text.as_bytes()), headers.into_iter());
-        submitter.submit(&self.topic, partitions, None, &record)?;
+        self.submitter.submit(&self.topic, partitions, None, &record)?;
         Ok(())
     }
 }
@@ -84,7 +83,7 @@ async fn main() -> Result<(), Failure> {
 
     let intake = Arc::new(Intake {
         // Any Kafka producer will do; this one is at hand.
-        submitter: Mutex::new(Submitter::new(&lanes::connection(&config))?),
+        submitter: Submitter::new(&lanes::connection(&config))?,
         topic: format!("{}.intake", config.namespace),
     });
     let delivering = tokio::spawn(run(config, on_stop(stopped.clone())));

@@ -34,7 +34,7 @@ impl Cancel {
         let record = self.record();
         header::read(record.headers()).map_err(refused)?;
 
-        let mut submitter = Submitter::new(&global.connection(&config)).map_err(of_kafka)?;
+        let submitter = Submitter::new(&global.connection(&config)).map_err(of_kafka)?;
         let counts = submitter.partitions(&[&topic]).map_err(of_kafka)?;
         let Some(lanes) = counts.first().copied().flatten() else {
             return Err(of_kafka(SubmitError::NoTopic { topic }));

@@ -98,7 +98,9 @@ pub(super) fn refused(refusal: Refusal) -> Failure {
 /// What Kafka did not take.
 pub(super) fn of_kafka(error: SubmitError) -> Failure {
     let exit = match &error {
-        SubmitError::Unreachable(_) | SubmitError::Unacknowledged { .. } => Exit::Unavailable,
+        SubmitError::Unreachable(_)
+        | SubmitError::Full { .. }
+        | SubmitError::Unacknowledged { .. } => Exit::Unavailable,
         SubmitError::NoTopic { .. } | SubmitError::Refused { .. } => Exit::Negative,
     };
     Failure::new(exit, error)
@@ -126,7 +128,7 @@ impl Send {
         let wish = Wish::check(&directive, &config.intake(intake), &config, intake)?;
 
         let connection = global.connection(&config);
-        let mut submitter = Submitter::new(&connection).map_err(of_kafka)?;
+        let submitter = Submitter::new(&connection).map_err(of_kafka)?;
         let counts = submitter.partitions(&[&topic, &wish.target]).map_err(of_kafka)?;
         let Some(lanes) = counts[0] else {
             return Err(of_kafka(SubmitError::NoTopic { topic }));

@@ -30,7 +30,6 @@ pub mod raw;
 #[cfg(feature = "server")]
 mod rebalance;
 pub mod settings;
-#[cfg(feature = "server")]
 mod submit;
 #[cfg(feature = "server")]
 mod tail;
@@ -63,7 +62,6 @@ pub use rdkafka::error::KafkaError;
 #[cfg(feature = "server")]
 pub use rebalance::Error as TakeOverError;
 pub use settings::Secret;
-#[cfg(feature = "server")]
 pub use submit::{Receipt, SubmitError, Submitter};
 #[cfg(feature = "server")]
 pub use tail::{Seen, Tail};

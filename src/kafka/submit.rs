@@ -1,14 +1,15 @@
 //! Submits one record: finds its lane, produces, waits for the acknowledgement of all in-sync replicas.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
 use rdkafka::ClientContext;
 use rdkafka::config::FromClientConfigAndContext as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
 use rdkafka::producer::{DeliveryResult, ProducerContext, ThreadedProducer};
+use tokio::sync::oneshot;
 
 use super::oauth::tokens;
 use super::raw::Outlet;
@@ -47,6 +48,12 @@ pub enum SubmitError {
         /// The intake.
         topic: String,
     },
+    /// As many records wait for their acknowledgement as librdkafka holds; nothing was written, try again.
+    #[error("too many records wait for {topic}")]
+    Full {
+        /// The intake.
+        topic: String,
+    },
     /// Kafka refused the record, or librdkafka its settings; nothing was written.
     #[error("could not write to {topic}")]
     Refused {
@@ -64,17 +71,48 @@ pub enum SubmitError {
     },
 }
 
-/// A producer for single records.
+/// A producer for single records. Any number of them may be under way at once.
 pub struct Submitter {
-    outlet: Outlet<Reports>,
-    reports: crossbeam_channel::Receiver<Report>,
+    outlet: Mutex<Outlet<Reports>>,
+    waiting: Waiting,
     connection: Connection,
 }
 
 type Report = Result<Receipt, KafkaError>;
 
+/// Takes a report, on a thread of librdkafka.
+type Take = Box<dyn FnOnce(Report) + Send>;
+
+/// Who waits for which report.
+#[derive(Clone, Default)]
+struct Waiting(Arc<Mutex<Places>>);
+
+#[derive(Default)]
+struct Places {
+    next: usize,
+    taken: HashMap<usize, Take>,
+}
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, Places> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, take: Take) -> usize {
+        let mut places = self.lock();
+        places.next = places.next.wrapping_add(1);
+        let place = places.next;
+        places.taken.insert(place, take);
+        place
+    }
+
+    fn remove(&self, place: usize) -> Option<Take> {
+        self.lock().taken.remove(&place)
+    }
+}
+
 /// Hands delivery reports on.
-struct Reports(Sender<Report>);
+struct Reports(Waiting);
 
 impl ClientContext for Reports {
     tokens!();
@@ -83,7 +121,7 @@ impl ClientContext for Reports {
 impl ProducerContext for Reports {
     type DeliveryOpaque = usize;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, _: usize) {
+    fn delivery(&self, result: &DeliveryResult<'_>, place: usize) {
         let report = match result {
             Err((error, _)) => Err(error.clone()),
             Ok(message) => {
@@ -96,8 +134,9 @@ impl ProducerContext for Reports {
                 })
             }
         };
-        // Nobody waits any more when the command has given up.
-        let _ = self.0.send(report);
+        if let Some(take) = self.0.remove(place) {
+            take(report);
+        }
     }
 }
 
@@ -107,7 +146,7 @@ impl Submitter {
     /// # Errors
     /// librdkafka refused its settings.
     pub fn new(connection: &Connection) -> Result<Self, SubmitError> {
-        let (sender, reports) = crossbeam_channel::bounded(1);
+        let waiting = Waiting::default();
         let mut config = connection.client("waterclock-send");
         config
             .set("acks", "all")
@@ -116,9 +155,10 @@ impl Submitter {
             .set("message.timeout.ms", DELIVERY_MS_MAX)
             .set("message.max.bytes", RECORD_BYTES_MAX)
             .set("linger.ms", "0");
-        let producer = ThreadedProducer::from_config_and_context(&config, Reports(sender))
+        let producer = ThreadedProducer::from_config_and_context(&config, Reports(waiting.clone()))
             .map_err(|source| SubmitError::Refused { topic: "Kafka".to_owned(), source })?;
-        Ok(Self { outlet: Outlet::new(producer), reports, connection: connection.clone() })
+        let outlet = Mutex::new(Outlet::new(producer));
+        Ok(Self { outlet, waiting, connection: connection.clone() })
     }
 
     /// How many partitions each of these topics has; `None` for one that is not there. Creates none.
@@ -140,29 +180,74 @@ impl Submitter {
     /// # Errors
     /// See [`SubmitError`] for whether something was written.
     pub fn submit(
-        &mut self,
+        &self,
         topic: &str,
         partitions: i32,
         lane_key: Option<&[u8]>,
         record: &Record,
     ) -> Result<Receipt, SubmitError> {
+        let (sender, reports) = mpsc::sync_channel(1);
+        let take: Take = Box::new(move |report| {
+            // Nobody waits any more when the command has given up.
+            let _ = sender.send(report);
+        });
+        self.enqueue(topic, partitions, lane_key, record, take)?;
+        judge(topic, reports.recv_timeout(RECEIPT_MAX).ok())
+    }
+
+    /// The same, for who waits without holding a thread. What is under way when the future is dropped may still be written.
+    ///
+    /// # Errors
+    /// See [`SubmitError`] for whether something was written.
+    pub async fn submitted(
+        &self,
+        topic: &str,
+        partitions: i32,
+        lane_key: Option<&[u8]>,
+        record: &Record,
+    ) -> Result<Receipt, SubmitError> {
+        let (sender, report) = oneshot::channel();
+        let take: Take = Box::new(move |report| {
+            let _ = sender.send(report);
+        });
+        self.enqueue(topic, partitions, lane_key, record, take)?;
+        judge(topic, report.await.ok())
+    }
+
+    fn enqueue(
+        &self,
+        topic: &str,
+        partitions: i32,
+        lane_key: Option<&[u8]>,
+        record: &Record,
+        take: Take,
+    ) -> Result<(), SubmitError> {
         let lanes = u16::try_from(partitions).unwrap_or(u16::MAX);
         let partition = lane_key.map(|key| i32::from(murmur2::partition(key, lanes)));
-        let refused = |source| SubmitError::Refused { topic: topic.to_owned(), source };
-        self.outlet
-            .produce(
-                &Arc::from(topic),
-                partition,
-                record,
-                |each| record.headers().for_each(|(name, value)| each(name, value)),
-                0,
-            )
-            .map_err(refused)?;
-        match self.reports.recv_timeout(RECEIPT_MAX) {
-            Ok(Ok(receipt)) => Ok(receipt),
-            Ok(Err(error)) if !is_unknown(&error) => Err(refused(error)),
-            _ => Err(SubmitError::Unacknowledged { topic: topic.to_owned() }),
-        }
+        let place = self.waiting.add(take);
+        let headers = |each: &mut dyn FnMut(&[u8], Option<&[u8]>)| {
+            record.headers().for_each(|(name, value)| each(name, value));
+        };
+        let mut outlet = self.outlet.lock().unwrap_or_else(PoisonError::into_inner);
+        let enqueued = outlet.produce(&Arc::from(topic), partition, record, headers, place);
+        enqueued.map_err(|source| {
+            self.waiting.remove(place);
+            let topic = topic.to_owned();
+            match source.rdkafka_error_code() {
+                Some(RDKafkaErrorCode::QueueFull) => SubmitError::Full { topic },
+                _ => SubmitError::Refused { topic, source },
+            }
+        })
+    }
+}
+
+/// What a report means; none came if there is none.
+fn judge(topic: &str, report: Option<Report>) -> Result<Receipt, SubmitError> {
+    let topic = topic.to_owned();
+    match report {
+        Some(Ok(receipt)) => Ok(receipt),
+        Some(Err(source)) if !is_unknown(&source) => Err(SubmitError::Refused { topic, source }),
+        _ => Err(SubmitError::Unacknowledged { topic }),
     }
 }
 
