@@ -158,7 +158,11 @@ fn engine() -> Engine {
     };
     let starts = (0..count).flat_map(|t| (0..LANES).map(move |l| start(t, l))).collect();
     let mut out = Vec::new();
-    engine.step(BEGAN, Input::Assigned { starts, cancelled: Vec::new() }, &mut out);
+    engine.step(BEGAN, Input::Assigned { starts }, &mut out);
+    for lane in (0..LANES).map(Lane) {
+        let known = Input::Known { lane, live: Vec::new(), voids: Vec::new(), whole: true };
+        engine.step(BEGAN, known, &mut out);
+    }
     engine
 }
 

@@ -8,7 +8,7 @@ use crate::config::{Config, Delivery, MAIN_INTAKE};
 use crate::engine::allow::{Allow, BadPattern};
 use crate::engine::ladder::Ladder;
 use crate::engine::state::StateKey;
-use crate::engine::{Intake, Limits, Millis, Setup, Topics};
+use crate::engine::{Intake, Limits, Millis, Setup, Topics, Tracking};
 use crate::index;
 use crate::kafka::topics::{self, Request};
 use crate::kafka::{self, BrokerClock, Connection, Indexing, Processor, Settings};
@@ -148,7 +148,10 @@ pub fn setup(
             / usize::from(config.threads).max(1),
         max_delay: config.max_delay,
         history: config.history,
-        cancelled_max: usize::try_from(config.max_tracked).unwrap_or(usize::MAX)
+        tracking: Tracking::Cancellations,
+        // Nothing answers the question where an intake ends yet.
+        settle: None,
+        tracked_max: usize::try_from(config.max_tracked).unwrap_or(usize::MAX)
             / usize::from(config.threads).max(1),
         ..Limits::default()
     };

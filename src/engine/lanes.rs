@@ -34,7 +34,7 @@ use super::orders::{
 use super::outbox::Outbox;
 use super::setup::Setup;
 use super::state::Kind;
-use super::timers::{Cancelled, Place, Remembered, TimerKey};
+use super::timers::{Place, Remembered, TimerKey};
 use super::verdict::{self, Entry, Known, Verdict, refusal};
 use super::wheel::Wheel;
 use super::window::{Began, Standing, Window};
@@ -226,8 +226,10 @@ impl Engine {
                     known.allowed = 0;
                 }
             }
-            Input::Passed(source) => self.passed(now, source),
-            Input::Assigned { starts, cancelled } => self.assigned(now, starts, cancelled, out),
+            Input::Passed { source, .. } => self.passed(now, source),
+            Input::Assigned { starts } => self.assigned(now, starts, out),
+            Input::Known { lane, voids, whole, .. } => self.known(lane, voids, whole),
+            Input::Ended { .. } => {}
             Input::Revoked => self.reset(),
             Input::Drain => {
                 self.draining = true;
@@ -304,13 +306,7 @@ impl Engine {
         *self = Self { next_batch, figures, draining, suspects, ..Self::new(setup) };
     }
 
-    fn assigned(
-        &mut self,
-        now: UnixMillis,
-        starts: Vec<Start>,
-        cancelled: Vec<(Lane, Vec<Cancelled>)>,
-        out: &mut Vec<Output>,
-    ) {
+    fn assigned(&mut self, now: UnixMillis, starts: Vec<Start>, out: &mut Vec<Output>) {
         self.reset();
         self.test_at = now + TEST_AFTER;
         let topics = self.holds.len();
@@ -355,7 +351,6 @@ impl Engine {
                 holds.get(usize::from(topic.0)).and_then(|lanes| lanes.get(usize::from(lane.0)));
             of.and_then(Option::as_ref).is_some_and(|hold| !hold.is_before(offset))
         });
-        self.remember(cancelled);
     }
 
     // From a partition to the wheel or the outbox.

@@ -30,7 +30,9 @@ pub mod window;
 
 pub use ids::{BatchId, Lane, Offset, Source, TopicId};
 pub use lanes::{Engine, Figures, Read};
-pub use orders::{Batch, Blame, Commit, Edit, Input, Output, Refused, Send, Start, Target, To};
+pub use orders::{
+    Answer, Batch, Blame, Commit, Edit, Input, Outcome, Output, Refused, Send, Start, Target, To,
+};
 pub use record::{Headers, Record};
-pub use setup::{Intake, Limits, Setup, Topics};
+pub use setup::{Intake, Limits, Setup, Topics, Tracking};
 pub use time::{Millis, UnixMillis};

@@ -5,19 +5,30 @@ use std::sync::Arc;
 use super::header::Code;
 use super::setup::Setup;
 use super::state::Sealed;
-use super::timers::Cancelled;
+use super::timers::{Live, TimerKey, Void};
 use super::{BatchId, Lane, Offset, Record, Source, TopicId, UnixMillis, header};
 
 /// A fact, told to [`Engine::step`](super::Engine::step).
 #[derive(Debug)]
 pub enum Input {
     /// The group gave these partitions, or they are taken over anew after a failed commit. Replaces all that
-    /// was held. A lane runs only where every lane topic's partition is among them.
+    /// was held. A lane runs only where every lane topic's partition is among them; its records with an id wait until
+    /// all is [`Known`](Input::Known) of its timers.
     Assigned {
         /// Where every partition begins.
         starts: Vec<Start>,
-        /// What holds of the lanes' timers by what is committed.
-        cancelled: Vec<(Lane, Vec<Cancelled>)>,
+    },
+    /// What holds of a lane's timers by what is committed: a piece of it. Told after `Assigned`, once for each of them;
+    /// nothing that was told is told again.
+    Known {
+        /// Which lane.
+        lane: Lane,
+        /// Those that are pending.
+        live: Vec<Live>,
+        /// Versions that are void.
+        voids: Vec<Void>,
+        /// Nothing of the lane's timers is left to tell: it may go to work.
+        whole: bool,
     },
     /// The group took everything back, or the last commit failed: all that is held is dropped.
     Revoked,
@@ -32,8 +43,23 @@ pub enum Input {
         /// Its bytes.
         record: Record,
     },
-    /// Everything that stood in this partition before its [`Start::end`] has been told, or was no record.
-    Passed(Source),
+    /// Everything that stood in this partition at a time has been told, or was no record: at that time or later its end
+    /// was asked for, and reading has passed it since. Answers [`Output::Ask`]; and told unasked, once, when reading has
+    /// passed [`Start::end`].
+    Passed {
+        /// Which partition.
+        source: Source,
+        /// When that was: a lower bound of the time that its leader had then.
+        at: UnixMillis,
+    },
+    /// Timers of a lane that are final for longer than `history`, by what was committed when
+    /// [`Output::Forgettable`] was carried out; it is answered by this once, with none if there are none.
+    Ended {
+        /// Which lane.
+        lane: Lane,
+        /// Which timers.
+        timers: Vec<TimerKey>,
+    },
     /// The answer to [`Output::Lookup`]; also told unasked when it changed.
     Target(Arc<str>, Target),
     /// A batch is done: every record of it acknowledged, and in `exactly_once` its transaction committed.
@@ -124,6 +150,12 @@ pub enum Output {
     Rewind(Source, Offset),
     /// Find out about this target and answer with [`Input::Target`].
     Lookup(Arc<str>),
+    /// Ask where these partitions end (be it that what stands last is of an open transaction), and answer with
+    /// [`Input::Passed`] for each of them once reading has passed that. No partition is asked for again before.
+    Ask(Vec<Source>),
+    /// Look for timers of this lane that are final for longer than `history`, in all that is committed by now, and
+    /// answer with [`Input::Ended`]. Not ordered again before.
+    Forgettable(Lane),
     /// Hand this to the producer; answer with [`Input::Committed`], or with `Revoked` and `Assigned` if it failed.
     Batch(Batch),
 }
@@ -137,6 +169,41 @@ pub struct Batch {
     pub sends: Vec<Send>,
     /// Where reading stands once they are there. Only partitions that changed.
     pub commits: Vec<Commit>,
+    /// What the commands in it came to. Nobody may learn of it before the batch is committed.
+    pub answers: Vec<Answer>,
+}
+
+/// What became of a command: a cancel or a replace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The intake that it stood in, in its lane.
+    pub source: Source,
+    /// Where it stood there.
+    pub offset: Offset,
+    /// The timer that it is about.
+    pub name: TimerKey,
+    /// What it came to.
+    pub outcome: Outcome,
+}
+
+/// What a command came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Only written down: with [`Tracking::Cancellations`](super::Tracking) it is not known what is pending.
+    Recorded,
+    /// The pending version was cancelled. It will never be in its target.
+    Cancelled,
+    /// It named a version in whose place there is another one, or a later one was there before it.
+    Superseded,
+    /// Its version is pending in the place of the one before.
+    Replaced,
+    /// Nothing was pending; its version is now.
+    Created,
+    /// Nothing that it is about was pending. The index says what became of the last version, if that is kept; a pending
+    /// one there was submitted later than the command.
+    Absent,
+    /// It is a dead letter.
+    Refused(Code),
 }
 
 /// The position of one partition.
@@ -187,13 +254,13 @@ pub enum Edit {
     Deliver(Option<Box<Trace>>),
     /// A dead letter: the state goes, and why and whence is added at the end.
     Dead(Box<DeadLetter>),
-    /// What is remembered of a timer goes out in the place of the record.
-    Timer(Box<Timer>),
+    /// What is said of a timer goes out in the place of the record.
+    Timer(Box<Said>),
 }
 
 /// A record of `<ns>.timers`, and why it is written.
 #[derive(Debug)]
-pub struct Timer {
+pub struct Said {
     /// Key and value.
     pub record: Record,
     /// Why.

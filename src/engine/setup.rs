@@ -108,6 +108,16 @@ impl Topics {
     }
 }
 
+/// What is remembered of records with an id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tracking {
+    /// Every timer, from its creation until `history` after its end.
+    #[default]
+    Full,
+    /// Only what was cancelled or replaced, until it was met.
+    Cancellations,
+}
+
 /// Bounds and waits. Every one has a default that a user may keep.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -142,10 +152,15 @@ pub struct Limits {
     pub resume_lead: Millis,
     /// How long what is known of a target counts as known; of a missing one, a fifteenth of it.
     pub target_fresh: Millis,
-    /// How long a cancelled timer is remembered after a record of it was met.
+    /// What is remembered of records with an id.
+    pub tracking: Tracking,
+    /// How long before its due time a cancel must be readable in the intake to win for certain: a timer fires only once
+    /// its intake is read up to there. `None`: it does not wait for that.
+    pub settle: Option<Millis>,
+    /// How long it is kept what became of a timer.
     pub history: Millis,
-    /// Cancelled timers that are remembered, at most.
-    pub cancelled_max: usize,
+    /// Timers that are remembered, pending and void ones together, at most.
+    pub tracked_max: usize,
 }
 
 impl Default for Limits {
@@ -166,8 +181,10 @@ impl Default for Limits {
             read_ahead: Millis(10_000),
             resume_lead: Millis(1_500),
             target_fresh: Millis(30_000),
+            tracking: Tracking::Full,
+            settle: Some(Millis(50)),
             history: Millis::DAY,
-            cancelled_max: 1_000_000,
+            tracked_max: 1_000_000,
         }
     }
 }

@@ -1,37 +1,37 @@
-//! Cancelled timers: their names, and what `<ns>.timers` says of them.
+//! Timers: their names, and what `<ns>.timers` says of them.
 //!
-//! A timer is named by its record's key and its id; sixteen bytes of a hash stand for both. The topic is compacted by
-//! them, so that what it says of a timer last is what holds, and a tombstone forgets it.
+//! A timer is named by its record's key and its id; sixteen bytes of hashes stand for both. The topic is compacted. Of one
+//! timer it keeps two records: what the timer is (its last state), and which of its versions are *void*: cancelled or
+//! replaced, and perhaps still on their way down the ladder.
 //!
 //! # Invariants
 //! 1. Null and empty keys name different timers; without a key the id stands for it, as it does for the lane.
-//! 2. A value decodes to what was encoded, or is refused: one of a newer version is never guessed at.
-//! 3. A cancel is about what was submitted before it: [`Cancelled::covers`] is the only place that says so.
+//! 2. Timers of one id are neighbours, whatever their keys: the name begins with a hash of the id alone.
+//! 3. A value decodes to what was encoded, or is refused: one of another version is never guessed at.
+//! 4. A cancel is about what was submitted before it: [`Void::covers`] is the only place that says so.
 //!
-//! Layout of a value, big-endian: version u8, state u8 (1: cancelled; others are left for what is to come), flags u8
-//! (1: met), then first append u64, offset i64, until u64.
+//! What they look like on the wire is in `code`.
 
+mod code;
 mod remembered;
 
 use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use super::header::Code;
 use super::{Offset, UnixMillis};
 
+pub use code::{Change, DecodeError, KEY_MAX, VERSION};
 pub(super) use remembered::Remembered;
 
-/// Bytes of an encoded [`Cancelled`] without its timer.
-pub const VALUE_SIZE: usize = 27;
-/// The only version there is.
-const VERSION: u8 = 1;
-/// The only state there is.
-const CANCELLED: u8 = 1;
-/// The only flag there is.
-const MET: u8 = 1;
+/// Bytes of a [`TimerKey`] that stand for the id alone.
+pub const ID_PREFIX: usize = 6;
 
-/// Stands for a key and an id: the key of a record of `<ns>.timers`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Stands for a key and an id: the key of a record of `<ns>.timers`, or the beginning of it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimerKey(pub [u8; 16]);
 
 impl TimerKey {
@@ -45,9 +45,19 @@ impl TimerKey {
         hash.update((id.len() as u64).to_be_bytes());
         hash.update(id);
         let mut bytes = [0; 16];
-        bytes.copy_from_slice(&hash.finalize()[..16]);
+        bytes[..ID_PREFIX].copy_from_slice(&id_prefix(id));
+        bytes[ID_PREFIX..].copy_from_slice(&hash.finalize()[..16 - ID_PREFIX]);
         Self(bytes)
     }
+}
+
+/// What the names of all timers of an id begin with.
+#[must_use]
+pub fn id_prefix(id: &[u8]) -> [u8; ID_PREFIX] {
+    let hash = Sha256::digest(id);
+    let mut prefix = [0; ID_PREFIX];
+    prefix.copy_from_slice(&hash[..ID_PREFIX]);
+    prefix
 }
 
 impl fmt::Debug for TimerKey {
@@ -60,7 +70,7 @@ impl fmt::Debug for TimerKey {
 }
 
 /// Which of two records about one timer was submitted first: the first append of all counts, then the place in the
-/// lane's intake.
+/// lane's intake. It names a version of the timer; people see it as `1764000000000-42`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// When it was first appended to any topic of waterclock.
@@ -69,112 +79,161 @@ pub struct Place {
     pub offset: Offset,
 }
 
-/// A timer of which every record from before a place is kept from its target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cancelled {
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first_appended.0, self.offset.0)
+    }
+}
+
+/// A text that is no [`Place`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no version of a timer; want one as an answer shows it, like 1764000000000-42")]
+pub struct BadPlace(pub String);
+
+impl FromStr for Place {
+    type Err = BadPlace;
+
+    fn from_str(text: &str) -> Result<Self, BadPlace> {
+        let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        text.split_once('-')
+            .filter(|(first, offset)| digits(first) && digits(offset))
+            .and_then(|(first, offset)| {
+                let first_appended = UnixMillis(first.parse().ok()?);
+                Some(Self { first_appended, offset: Offset(offset.parse().ok()?) })
+            })
+            .ok_or_else(|| BadPlace(text.to_owned()))
+    }
+}
+
+/// What has become of a timer, or of one version of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// It is pending.
+    Delay,
+    /// It is in its target.
+    Delivered,
+    /// It was cancelled, and never will be.
+    Cancelled,
+    /// It could not be delivered in time; it is a dead letter.
+    Expired,
+    /// It is a dead letter.
+    Dead,
+}
+
+impl Phase {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Delay, Self::Delivered, Self::Cancelled, Self::Expired, Self::Dead];
+
+    /// As programs see it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Delay => "delay",
+            Self::Delivered => "delivered",
+            Self::Cancelled => "cancelled",
+            Self::Expired => "expired",
+            Self::Dead => "dead",
+        }
+    }
+
+    /// Whether nothing more can become of it.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        self != Self::Delay
+    }
+}
+
+/// A text that is no [`Phase`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no state of a timer; want delay, delivered, cancelled, expired or dead")]
+pub struct BadPhase(pub String);
+
+impl FromStr for Phase {
+    type Err = BadPhase;
+
+    fn from_str(text: &str) -> Result<Self, BadPhase> {
+        let found = Self::ALL.into_iter().find(|phase| phase.as_str() == text);
+        found.ok_or_else(|| BadPhase(text.to_owned()))
+    }
+}
+
+/// A timer: what an answer about it shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timer {
     /// Which timer.
-    pub timer: TimerKey,
-    /// The place of the cancel.
+    pub name: TimerKey,
+    /// What has become of it.
+    pub phase: Phase,
+    /// Its version: the place of the record that made it.
+    pub version: Place,
+    /// The version in whose place this one was put.
+    pub supersedes: Option<Place>,
+    /// When it is, or was, due.
+    pub due: UnixMillis,
+    /// When it came to be in this phase.
+    pub since: UnixMillis,
+    /// Where it goes.
+    pub target: Arc<str>,
+    /// The value of `x-delay-label`.
+    pub label: Option<Box<str>>,
+    /// The value of `x-delay-id`.
+    pub id: Box<[u8]>,
+    /// The record's key, or the first [`KEY_MAX`] bytes of it.
+    pub key: Option<Box<[u8]>>,
+    /// The key is longer than what is kept of it.
+    pub key_cut: bool,
+    /// Why it is a dead letter.
+    pub code: Option<Code>,
+}
+
+impl Timer {
+    /// What the engine is told of it, if it is pending.
+    #[must_use]
+    pub fn live(&self) -> Option<Live> {
+        let Self { name, version, due, .. } = *self;
+        let label = self.label.as_deref().map(Arc::from);
+        let target = Arc::clone(&self.target);
+        (!self.phase.is_final()).then_some(Live { name, version, due, target, label })
+    }
+}
+
+/// A pending timer, as the engine is told of it when it takes a lane over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Live {
+    /// Which timer.
+    pub name: TimerKey,
+    /// Its version: the place of the record that made it.
+    pub version: Place,
+    /// When it is due.
+    pub due: UnixMillis,
+    /// Where it goes.
+    pub target: Arc<str>,
+    /// The value of `x-delay-label`.
+    pub label: Option<Arc<str>>,
+}
+
+/// A timer of which every version from before a place is kept from its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Void {
+    /// Which timer.
+    pub name: TimerKey,
+    /// The place of the cancel, or of the version that was put in the place of an older one.
     pub before: Place,
     /// Remembered until then, at least.
     pub until: UnixMillis,
     /// A record was kept from its target because of it.
     pub met: bool,
+    /// More than one version may be on its way: that one was met says nothing of the others.
+    pub several: bool,
 }
 
-impl Cancelled {
-    /// Whether a record of this timer at this place is cancelled: it was submitted before the cancel was.
+impl Void {
+    /// Whether a record of this timer at this place is void: it was submitted before.
     #[must_use]
     pub fn covers(&self, place: Place) -> bool {
         place < self.before
     }
-
-    /// The value of its record in `<ns>.timers`; the key is its timer's.
-    #[must_use]
-    pub fn encode(&self) -> [u8; VALUE_SIZE] {
-        let mut bytes = [0; VALUE_SIZE];
-        bytes[0] = VERSION;
-        bytes[1] = CANCELLED;
-        bytes[2] = if self.met { MET } else { 0 };
-        bytes[3..11].copy_from_slice(&self.before.first_appended.0.to_be_bytes());
-        bytes[11..19].copy_from_slice(&self.before.offset.0.to_be_bytes());
-        bytes[19..].copy_from_slice(&self.until.0.to_be_bytes());
-        bytes
-    }
-}
-
-/// What a record of `<ns>.timers` says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// This holds of the timer from now on.
-    Cancelled(Cancelled),
-    /// A tombstone: nothing is to be remembered of it.
-    Forgotten(TimerKey),
-}
-
-impl Change {
-    /// Reads a record of `<ns>.timers`.
-    ///
-    /// # Errors
-    /// It says nothing that this version knows. Pass it over, count it, and go on.
-    pub fn decode(key: Option<&[u8]>, value: Option<&[u8]>) -> Result<Self, DecodeError> {
-        let bytes = key.unwrap_or_default();
-        let timer = bytes.try_into().map_err(|_| DecodeError::Key { bytes: bytes.len() })?;
-        let timer = TimerKey(timer);
-        let Some(value) = value else { return Ok(Self::Forgotten(timer)) };
-        match value.first() {
-            None => return Err(DecodeError::Size { bytes: 0 }),
-            Some(&VERSION) => {}
-            Some(&version) => return Err(DecodeError::Version { version }),
-        }
-        let Ok(value) = <&[u8; VALUE_SIZE]>::try_from(value) else {
-            return Err(DecodeError::Size { bytes: value.len() });
-        };
-        let (state, flags) = (value[1], value[2]);
-        if state != CANCELLED || flags & !MET != 0 {
-            return Err(DecodeError::State { state, flags });
-        }
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&value[at..at + 8]);
-            u64::from_be_bytes(word)
-        };
-        let before =
-            Place { first_appended: UnixMillis(word(3)), offset: Offset(word(11).cast_signed()) };
-        let (until, met) = (UnixMillis(word(19)), flags & MET != 0);
-        Ok(Self::Cancelled(Cancelled { timer, before, until, met }))
-    }
-}
-
-/// Why a record of `<ns>.timers` says nothing to this version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
-    /// Somebody else wrote it.
-    #[error("its key has {bytes} bytes, want 16")]
-    Key {
-        /// How many.
-        bytes: usize,
-    },
-    /// A newer waterclock wrote it.
-    #[error("its value is of version {version}, want {VERSION}")]
-    Version {
-        /// Which.
-        version: u8,
-    },
-    /// Somebody else wrote it, or it is damaged.
-    #[error("its value has {bytes} bytes, want {VALUE_SIZE}")]
-    Size {
-        /// How many.
-        bytes: usize,
-    },
-    /// A newer waterclock wrote it.
-    #[error("its value is of state {state} with flags {flags}, want {CANCELLED} with 0 or {MET}")]
-    State {
-        /// Which state.
-        state: u8,
-        /// Which flags.
-        flags: u8,
-    },
 }
 
 #[cfg(test)]

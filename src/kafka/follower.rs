@@ -30,13 +30,13 @@ use super::connect::Reader;
 use super::timers::{Error, Known, Timers, reader};
 use super::topics::InForce;
 use super::{BrokerClock, Changelog, Connection};
-use crate::engine::timers::{Cancelled, Change};
+use crate::engine::timers::{Change, Void};
 use crate::engine::{Lane, Millis, Offset, UnixMillis};
 use crate::index::{self, BATCH_MAX, Identity, Index, Reason};
 use crate::telemetry;
 
 /// Form of keys and values in the index: those of the changelog.
-const VERSION: u32 = 1;
+const VERSION: u32 = crate::engine::timers::VERSION as u32;
 /// How long a take-over waits for what the index knows; a million entries are read in a part of it.
 const KNOW_MAX: Duration = Duration::from_secs(20);
 /// The longest wait in one poll: an order is noticed within it.
@@ -163,7 +163,7 @@ impl Indexed {
 }
 
 impl Timers for Indexed {
-    fn load(&self, lanes: &[Lane]) -> Result<Vec<(Lane, Vec<Cancelled>)>, Error> {
+    fn load(&self, lanes: &[Lane]) -> Result<Vec<(Lane, Vec<Void>)>, Error> {
         let read = self.changelog.read_on(lanes, self.known(lanes))?;
         let _ = self.orders.send(Order::Follow(lanes.to_vec(), read.outside));
         Ok(read.held)
@@ -262,8 +262,8 @@ impl Follower {
             let mut known = Known::default();
             let position = index.load(*lane, |key, value| {
                 // What this version cannot read was stored as it came, and is passed over as it would be in the topic.
-                if let Ok(Change::Cancelled(cancelled)) = Change::decode(Some(key), Some(value)) {
-                    known.timers.insert(cancelled.timer, cancelled);
+                if let Ok(Change::Void(void)) = Change::decode(Some(key), Some(value)) {
+                    known.timers.insert(void.name, void);
                 }
             })?;
             let Some(position) = position else { continue };

@@ -30,7 +30,7 @@ use super::Connection;
 use super::committer::{Committer, offsets_of};
 use super::oauth::tokens;
 use super::timers::{self, Timers};
-use crate::engine::timers::Cancelled;
+use crate::engine::timers::Void;
 use crate::engine::window::Window;
 use crate::engine::{Lane, Offset, Source, Start, TopicId};
 use crate::telemetry;
@@ -58,7 +58,7 @@ pub(super) struct Taken {
     /// Where they start.
     pub(super) starts: Vec<Start>,
     /// What holds of their timers.
-    pub(super) cancelled: Vec<(Lane, Vec<Cancelled>)>,
+    pub(super) cancelled: Vec<(Lane, Vec<Void>)>,
     /// The group's metadata of this assignment.
     pub(super) group: Arc<ConsumerGroupMetadata>,
 }

@@ -17,7 +17,7 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::Connection;
 use super::connect::{Quiet, Reader};
-use crate::engine::timers::{Cancelled, Change, TimerKey};
+use crate::engine::timers::{Change, TimerKey, Void};
 use crate::engine::{Lane, Offset};
 
 /// How long reading may take in all: with all else of taking over it stays below `max.poll.interval.ms`.
@@ -39,7 +39,7 @@ pub trait Timers: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// It is not known what was cancelled: nothing may be delivered. Try again.
-    fn load(&self, lanes: &[Lane]) -> Result<Vec<(Lane, Vec<Cancelled>)>, Error>;
+    fn load(&self, lanes: &[Lane]) -> Result<Vec<(Lane, Vec<Void>)>, Error>;
 
     /// These lanes are another's from now on, or are to be loaded again.
     fn released(&self, lanes: &[Lane]);
@@ -77,13 +77,13 @@ pub(super) struct Known {
     /// The first offset that is not known.
     pub(super) next: Offset,
     /// What holds up to there.
-    pub(super) timers: HashMap<TimerKey, Cancelled>,
+    pub(super) timers: HashMap<TimerKey, Void>,
 }
 
 /// What reading gave.
 pub(super) struct Read {
     /// All that holds, by lane.
-    pub(super) held: Vec<(Lane, Vec<Cancelled>)>,
+    pub(super) held: Vec<(Lane, Vec<Void>)>,
     /// Lanes of which more was known than stands in the changelog: it was made anew, and they were read from its start.
     pub(super) outside: Vec<Lane>,
 }
@@ -111,7 +111,7 @@ impl Changelog {
         let mut open = self.ends(lanes)?;
         let mut outside = Vec::new();
         let mut from = HashMap::with_capacity(lanes.len());
-        let mut held: HashMap<Lane, HashMap<TimerKey, Cancelled>> = HashMap::new();
+        let mut held: HashMap<Lane, HashMap<TimerKey, Void>> = HashMap::new();
         for lane in lanes {
             let mut known = known.remove(lane).unwrap_or_default();
             let end = open.iter().find(|(of, _)| of == lane).map_or(0, |(_, end)| *end);
@@ -142,12 +142,13 @@ impl Changelog {
                     let lane = u16::try_from(message.partition()).map(Lane).ok();
                     let of_lane = lane.and_then(|lane| held.get_mut(&lane));
                     match (of_lane, Change::decode(message.key(), message.payload())) {
-                        (Some(of_lane), Ok(Change::Cancelled(cancelled))) => {
-                            of_lane.insert(cancelled.timer, cancelled);
+                        (Some(of_lane), Ok(Change::Void(void))) => {
+                            of_lane.insert(void.name, void);
                         }
-                        (Some(of_lane), Ok(Change::Forgotten(timer))) => {
+                        (Some(of_lane), Ok(Change::ForgottenVoid(timer))) => {
                             of_lane.remove(&timer);
                         }
+                        (Some(_), Ok(Change::Timer(_) | Change::ForgottenTimer(_))) => {}
                         (None, _) | (_, Err(_)) => unknown += 1,
                     }
                     true
@@ -238,7 +239,7 @@ impl Changelog {
 }
 
 impl Timers for Changelog {
-    fn load(&self, lanes: &[Lane]) -> Result<Vec<(Lane, Vec<Cancelled>)>, Error> {
+    fn load(&self, lanes: &[Lane]) -> Result<Vec<(Lane, Vec<Void>)>, Error> {
         Ok(self.read_on(lanes, HashMap::new())?.held)
     }
 

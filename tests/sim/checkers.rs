@@ -378,10 +378,7 @@ fn said(world: &World) -> BTreeMap<TimerKey, Vec<Said>> {
     let mut said: BTreeMap<TimerKey, Vec<Said>> = BTreeMap::new();
     for (_, _, entry, record) in ledger(world, world.timers_topic) {
         let Ok(change) = Change::decode(record.key(), record.value()) else { continue };
-        let timer = match &change {
-            Change::Cancelled(cancelled) => cancelled.timer,
-            Change::Forgotten(timer) => *timer,
-        };
+        let timer = change.name();
         let (moment, appended) = (world.broker.moment_of(entry), entry.appended.0);
         said.entry(timer).or_default().push(Said { moment, appended, change });
     }
@@ -399,7 +396,7 @@ fn cancelled(world: &World, view: &View<'_>, found: &mut Found) {
         let number = accepted.number;
         if accepted.submission.cancels {
             let recorded = of_timer.iter().any(|said| {
-                matches!(said.change, Change::Cancelled(c) if c.before.first_appended.0 >= accepted.appended)
+                matches!(said.change, Change::Void(c) if c.before.first_appended.0 >= accepted.appended)
             });
             if !recorded {
                 found.push(("cancelled", format!("cancel n={number} is not recorded")));
@@ -407,21 +404,20 @@ fn cancelled(world: &World, view: &View<'_>, found: &mut Found) {
             continue;
         }
         if view.of(accepted).is_empty() {
-            let met =
-                of_timer.iter().any(|said| matches!(said.change, Change::Cancelled(c) if c.met));
+            let met = of_timer.iter().any(|said| matches!(said.change, Change::Void(c) if c.met));
             if !met {
                 found.push(("never lost", format!("n={number} is nowhere and was not met")));
             }
             continue;
         }
         let first = of_timer.iter().find(|said| {
-            matches!(said.change, Change::Cancelled(c) if c.before.first_appended.0 > accepted.appended)
+            matches!(said.change, Change::Void(c) if c.before.first_appended.0 > accepted.appended)
         });
         let Some(first) = first else { continue };
         for arrival in view.of(accepted).iter().filter(|arrival| arrival.target.is_some()) {
             let excused = !world.plan.exactly_once() && world.exposed.contains(&(number as u32));
             let forgotten = of_timer.iter().any(|said| {
-                matches!(said.change, Change::Forgotten(_)) && said.moment < arrival.moment
+                matches!(said.change, Change::ForgottenVoid(_)) && said.moment < arrival.moment
             });
             if arrival.moment > first.moment && !forgotten && !excused {
                 let what = format!("n={number} was delivered after its cancel was recorded");
@@ -431,7 +427,7 @@ fn cancelled(world: &World, view: &View<'_>, found: &mut Found) {
     }
     for (timer, of_timer) in &said {
         for pair in of_timer.windows(2) {
-            if let (Change::Cancelled(before), Change::Forgotten(_)) =
+            if let (Change::Void(before), Change::ForgottenVoid(_)) =
                 (&pair[0].change, &pair[1].change)
                 && before.until.0 > pair[1].appended + CLOCKS_MS
             {

@@ -448,7 +448,10 @@ impl World {
         self.member(slot).tally = Tally { exact, ..Tally::default() };
         self.member(slot).phase = Phase::Running;
         self.count("assignments");
-        self.step(slot, Input::Assigned { starts, cancelled });
+        self.step(slot, Input::Assigned { starts });
+        for (lane, voids) in cancelled {
+            self.step(slot, Input::Known { lane, live: Vec::new(), voids, whole: true });
+        }
         self.step(slot, Input::Tick);
         self.stirred = true;
     }

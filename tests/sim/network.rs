@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use waterclock::engine::timers::Cancelled;
+use waterclock::engine::timers::Void;
 use waterclock::engine::{Lane, Offset, Record};
 
 use crate::broker::{Place, Position, Refusal, Writer};
@@ -47,7 +47,7 @@ pub struct Taken {
     pub places: Vec<Place>,
     pub committed: Vec<Option<Position>>,
     pub ends: Vec<Offset>,
-    pub cancelled: Vec<(Lane, Vec<Cancelled>)>,
+    pub cancelled: Vec<(Lane, Vec<Void>)>,
 }
 
 /// What comes back.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use waterclock::engine::allow::Allow;
 use waterclock::engine::ladder::Ladder;
 use waterclock::engine::state::StateKey;
-use waterclock::engine::{Intake, Limits, Millis, Setup, Topics};
+use waterclock::engine::{Intake, Limits, Millis, Setup, Topics, Tracking};
 
 use crate::broker::Time;
 use crate::chance::Chance;
@@ -285,6 +285,8 @@ fn limits(chance: &mut Chance, healthy: bool, delivery: Delivery, large: bool) -
         },
         batch_gap: Millis(*chance.pick(&[0, 5, 50])),
         history: Millis(*chance.pick(&[MINUTE, HOUR, DAY])),
+        tracking: Tracking::Cancellations,
+        settle: None,
         read_ahead: Millis(*chance.pick(&[1_000, 3_000, 10_000])),
         ..Limits::default()
     };

@@ -497,12 +497,13 @@ impl World {
             let mut held = BTreeMap::new();
             for record in log.ledger().filter_map(|(_, entry)| entry.record.as_ref()) {
                 match Change::decode(record.key(), record.value()) {
-                    Ok(Change::Cancelled(cancelled)) => {
-                        held.insert(cancelled.timer, cancelled);
+                    Ok(Change::Void(cancelled)) => {
+                        held.insert(cancelled.name, cancelled);
                     }
-                    Ok(Change::Forgotten(timer)) => {
+                    Ok(Change::ForgottenVoid(timer)) => {
                         held.remove(&timer);
                     }
+                    Ok(Change::Timer(_) | Change::ForgottenTimer(_)) => {}
                     Err(_) => return Err(Refusal::InvalidState),
                 }
             }

@@ -280,7 +280,7 @@ impl Engine {
         self.next_batch = BatchId(id.0 + 1);
         let Load { sends, bytes, carried, test, .. } = load;
         self.flying.push_back(Flight { id, bytes, carried, test });
-        Some(Batch { id, sends, commits })
+        Some(Batch { id, sends, commits, answers: Vec::new() })
     }
 }
 

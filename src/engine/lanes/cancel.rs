@@ -8,8 +8,8 @@
 //!    before the cancel may still stand in a tier.
 
 use super::super::header::Code;
-use super::super::orders::{Because, Edit, Send, Timer, To};
-use super::super::timers::{Cancelled, Place, TimerKey};
+use super::super::orders::{Because, Edit, Said, Send, To};
+use super::super::timers::{Place, TimerKey, Void};
 use super::super::verdict::{Entry, refusal};
 use super::{Engine, Lane, Offset, Record, Source, UnixMillis};
 
@@ -17,23 +17,19 @@ use super::{Engine, Lane, Offset, Record, Source, UnixMillis};
 const FORGET_MAX: usize = 100;
 
 impl Engine {
-    /// Takes in what holds of the lanes' timers, and shuts the gates of those whose intakes have something left to read.
-    pub(super) fn remember(&mut self, cancelled: Vec<(Lane, Vec<Cancelled>)>) {
-        for (lane, of_lane) in cancelled {
-            if self
-                .holds
-                .first()
-                .is_none_or(|holds| holds.get(usize::from(lane.0)).is_none_or(Option::is_none))
-            {
-                continue;
-            }
-            for cancelled in of_lane {
-                self.remembered.put(lane, cancelled);
-            }
+    /// Takes in what holds of a lane's timers; once it is all of it, shuts its gate if its intakes have something left to
+    /// read.
+    pub(super) fn known(&mut self, lane: Lane, voids: Vec<Void>, whole: bool) {
+        let at = usize::from(lane.0);
+        let runs = self.holds.first().and_then(|holds| holds.get(at)).is_some_and(Option::is_some);
+        if !runs {
+            return;
         }
-        for lane in 0..self.setup.lanes {
-            let is_open = self.has_read_intakes(Lane(lane));
-            self.gates[usize::from(lane)].is_open = is_open;
+        for void in voids {
+            self.remembered.put(lane, void);
+        }
+        if whole {
+            self.gates[at].is_open = self.has_read_intakes(lane);
         }
     }
 
@@ -95,7 +91,7 @@ impl Engine {
         let Some(timer) = entry.timer else { return };
         let limits = &self.setup.limits;
         let known = self.remembered.find(entry.source.lane, timer);
-        if known.is_none() && self.remembered.len() >= limits.cancelled_max {
+        if known.is_none() && self.remembered.len() >= limits.tracked_max {
             let detail = format!(
                 "{} cancelled ids are remembered already; max-tracked allows no more",
                 self.remembered.len()
@@ -107,7 +103,7 @@ impl Engine {
         let cancelled = match known {
             // An older one that comes late: it was moved here, or is read again.
             Some(known) if entry.place() <= known.before => known,
-            _ => Cancelled { timer, before: entry.place(), until, met: false },
+            _ => Void { name: timer, before: entry.place(), until, met: false, several: false },
         };
         let Entry { source, offset, record, due, .. } = entry;
         self.write((source, offset), cancelled, Because::Recorded, record, due);
@@ -131,21 +127,21 @@ impl Engine {
         let Some(known) = self.remembered.find(done.0.lane, timer) else { return };
         // Another submit of it, by a producer that did not hear of the first, comes soon or never.
         let until = now + self.setup.limits.history;
-        let met = Cancelled { until, met: true, ..known };
+        let met = Void { until, met: true, ..known };
         self.write(done, met, Because::Met, record, due);
     }
 
     fn write(
         &mut self,
         done: (Source, Offset),
-        cancelled: Cancelled,
+        void: Void,
         because: Because,
         record: Record,
         due: UnixMillis,
     ) {
         let lane = done.0.lane;
-        self.remembered.put(lane, cancelled);
-        let changed = timers_record(cancelled.timer, Some(&cancelled.encode()));
+        self.remembered.put(lane, void);
+        let changed = timers_record(void.name, Some(&void.value()));
         let send = to_timers(lane, changed, because, record, due);
         self.ready.push_back((Some(done), send));
     }
@@ -189,7 +185,7 @@ impl Engine {
 }
 
 fn timers_record(timer: TimerKey, value: Option<&[u8]>) -> Record {
-    Record::new(Some(&timer.0), value, std::iter::empty())
+    Record::new(Some(&Void::key(timer)), value, std::iter::empty())
 }
 
 fn to_timers(
@@ -199,6 +195,6 @@ fn to_timers(
     record: Record,
     due: UnixMillis,
 ) -> Send {
-    let edit = Edit::Timer(Box::new(Timer { record: changed, because }));
+    let edit = Edit::Timer(Box::new(Said { record: changed, because }));
     Send { to: To::Timers, partition: Some(i32::from(lane.0)), record, edit, due }
 }

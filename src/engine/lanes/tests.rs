@@ -47,7 +47,10 @@ impl World {
             Start { source, next, metadata, end: next }
         });
         let starts = starts.collect();
-        self.tell(Input::Assigned { starts, cancelled: Vec::new() });
+        self.tell(Input::Assigned { starts });
+        for lane in (0..LANES).map(Lane) {
+            self.tell(Input::Known { lane, live: Vec::new(), voids: Vec::new(), whole: true });
+        }
     }
 
     fn tell(&mut self, input: Input) -> Vec<Output> {
@@ -322,7 +325,7 @@ fn a_lane_runs_only_where_all_its_topics_are() {
         Start { source: source(0, 0), next: Offset(0), metadata: String::new(), end: Offset(0) },
         Start { source: source(1, 0), next: Offset(0), metadata: String::new(), end: Offset(0) },
     ];
-    let out = world.tell(Input::Assigned { starts: some, cancelled: Vec::new() });
+    let out = world.tell(Input::Assigned { starts: some });
     assert_eq!(out.len(), 2, "both rest: {out:?}");
     assert_eq!(world.engine.figures().lanes, 0);
 }

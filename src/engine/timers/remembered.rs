@@ -1,4 +1,4 @@
-//! What a thread remembers of its lanes' cancelled timers.
+//! Which versions of its lanes' timers a thread remembers as void.
 //!
 //! # Invariants
 //! 1. Looking one up touches one place in memory, and forgetting touches only what is to be forgotten: they stand in
@@ -8,19 +8,20 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::super::{Lane, UnixMillis};
-use super::{Cancelled, Place, TimerKey};
+use super::{Place, TimerKey, Void};
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// A [`Cancelled`] without its timer.
+/// A [`Void`] without its timer.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     before: Place,
     until: UnixMillis,
     met: bool,
+    several: bool,
 }
 
-/// Cancelled timers by lane.
+/// Void versions by lane.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Remembered {
     lanes: Vec<HashMap<TimerKey, Kept>>,
@@ -42,20 +43,21 @@ impl Remembered {
     }
 
     /// What holds of a timer.
-    pub(in crate::engine) fn find(&self, lane: Lane, timer: TimerKey) -> Option<Cancelled> {
-        let Kept { before, until, met } = *self.lanes.get(usize::from(lane.0))?.get(&timer)?;
-        Some(Cancelled { timer, before, until, met })
+    pub(in crate::engine) fn find(&self, lane: Lane, timer: TimerKey) -> Option<Void> {
+        let Kept { before, until, met, several } =
+            *self.lanes.get(usize::from(lane.0))?.get(&timer)?;
+        Some(Void { name: timer, before, until, met, several })
     }
 
     /// Sets what holds of a timer.
-    pub(in crate::engine) fn put(&mut self, lane: Lane, cancelled: Cancelled) {
+    pub(in crate::engine) fn put(&mut self, lane: Lane, void: Void) {
         let Some(of_lane) = self.lanes.get_mut(usize::from(lane.0)) else { return };
-        let Cancelled { timer, before, until, met } = cancelled;
-        let old = of_lane.insert(timer, Kept { before, until, met });
+        let Void { name, before, until, met, several } = void;
+        let old = of_lane.insert(name, Kept { before, until, met, several });
         self.len += usize::from(old.is_none());
         let hour = hour_after(until);
         if old.is_none_or(|old| hour_after(old.until) != hour) {
-            self.hours.entry(hour).or_default().push((lane, timer));
+            self.hours.entry(hour).or_default().push((lane, name));
         }
     }
 

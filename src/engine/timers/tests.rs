@@ -1,4 +1,4 @@
-//! Names of timers, and the code of `<ns>.timers`.
+//! Names of timers, their versions, and the code of `<ns>.timers`.
 
 use proptest::prelude::*;
 
@@ -28,75 +28,231 @@ fn a_timer_is_its_key_and_its_id_and_nothing_else() {
 
 #[test]
 fn a_timers_name_never_changes() {
-    // Written to a topic that outlives versions.
+    // Written to a topic that outlives versions. The first 12 digits: printf expire | sha256sum
     let name = format!("{:?}", TimerKey::new(Some(b"order-17"), b"expire"));
-    assert_eq!(name, "4c27f37df8cb251182f115608446cd43");
+    assert_eq!(name, "b2dae5aed5b74c27f37df8cb251182f1");
 }
 
 #[test]
-fn a_cancel_covers_what_was_submitted_before_it_and_not_what_came_after() {
-    let before = place(1_000, 10);
-    let cancel = Cancelled { timer: TimerKey([0; 16]), before, until: UnixMillis(0), met: false };
+fn timers_of_one_id_begin_alike_and_differ_after_that() {
+    let names = [None, Some(&b"k"[..]), Some(b"l"), Some(b"")].map(|key| TimerKey::new(key, b"i"));
+    assert!(names.iter().all(|name| name.0.starts_with(&id_prefix(b"i"))));
+    let mut ends = names.map(|name| name.0[ID_PREFIX..].to_vec()).to_vec();
+    ends.sort();
+    ends.dedup();
+    assert_eq!(ends.len(), 4);
+    assert_ne!(id_prefix(b"i"), id_prefix(b"j"));
+}
+
+#[test]
+fn a_version_is_read_as_it_is_shown_and_nothing_else_is() {
+    assert_eq!(place(1_764_000_000_000, 42).to_string(), "1764000000000-42");
+    assert_eq!("1764000000000-42".parse(), Ok(place(1_764_000_000_000, 42)));
     #[rustfmt::skip]
     let cases = [
-        ("appended before",                              place(999, 11),   true),
-        ("in the same millisecond, before it in the log", place(1_000, 9), true),
-        ("the cancel's own place",                       place(1_000, 10), false),
-        ("in the same millisecond, after it in the log", place(1_000, 11), false),
-        ("appended after",                               place(1_001, 9),  false),
+        ("nothing",             ""),
+        ("half of it",          "1764000000000"),
+        ("no offset",           "1764000000000-"),
+        ("no time",             "-42"),
+        ("a negative offset",   "1764000000000--42"),
+        ("a sign",              "+1-42"),
+        ("a space",             "1764000000000 -42"),
+        ("too large a time",    "99999999999999999999-1"),
+        ("too large an offset", "1-9223372036854775808"),
+    ];
+    for (why, text) in cases {
+        assert_eq!(text.parse::<Place>(), Err(BadPlace(text.to_owned())), "{why}");
+    }
+}
+
+#[test]
+fn phases_are_read_as_they_are_shown() {
+    for phase in Phase::ALL {
+        assert_eq!(phase.as_str().parse(), Ok(phase));
+        assert_eq!(phase.is_final(), phase != Phase::Delay);
+    }
+    assert!("Delay".parse::<Phase>().is_err());
+}
+
+#[test]
+fn a_void_covers_what_was_submitted_before_it_and_not_what_came_after() {
+    let before = place(1_000, 10);
+    let void = Void { before, ..void() };
+    #[rustfmt::skip]
+    let cases = [
+        ("appended before",                               place(999, 11),   true),
+        ("in the same millisecond, before it in the log", place(1_000, 9),  true),
+        ("its own place",                                 place(1_000, 10), false),
+        ("in the same millisecond, after it in the log",  place(1_000, 11), false),
+        ("appended after",                                place(1_001, 9),  false),
     ];
     for (why, place, covered) in cases {
-        assert_eq!(cancel.covers(place), covered, "{why}");
+        assert_eq!(void.covers(place), covered, "{why}");
+    }
+}
+
+fn void() -> Void {
+    let (before, until) = (place(1, 2), UnixMillis(3));
+    Void { name: TimerKey([7; 16]), before, until, met: true, several: false }
+}
+
+fn timer() -> Timer {
+    Timer {
+        name: TimerKey([7; 16]),
+        phase: Phase::Dead,
+        version: place(1, 2),
+        supersedes: Some(place(0, 1)),
+        due: UnixMillis(3),
+        since: UnixMillis(4),
+        target: "orders".into(),
+        label: Some("blue".into()),
+        id: b"i".as_slice().into(),
+        key: Some(b"k".as_slice().into()),
+        key_cut: false,
+        code: Some(Code::TargetMissing),
     }
 }
 
 #[test]
 fn what_is_not_ours_or_is_newer_is_refused_with_a_reason() {
-    let good = Cancelled {
-        timer: TimerKey([7; 16]),
-        before: place(1, 2),
-        until: UnixMillis(3),
-        met: true,
-    };
-    let key = Some(&[7; 16][..]);
-    let with = |at: usize, byte: u8| {
-        let mut value = good.encode();
+    let (of_timer, of_void) = ([7; 16], Void::key(TimerKey([7; 16])));
+    let (timer, void) = (Change::Timer(timer()).encode().1, Change::Void(void()).encode().1);
+    let (timer, void) = (timer.unwrap(), void.unwrap());
+    let with = |value: &[u8], at: usize, byte: u8| {
+        let mut value = value.to_vec();
         value[at] = byte;
-        value.to_vec()
+        Some(value)
     };
+    let (timer_key, void_key) = (Some(&of_timer[..]), Some(&of_void[..]));
+    let size = |bytes: usize| DecodeError::Size { bytes };
     #[rustfmt::skip]
     let cases = [
-        ("no key",             None,               Some(good.encode().to_vec()), DecodeError::Key { bytes: 0 }),
-        ("a long key",         Some(&[7; 17][..]), None,                         DecodeError::Key { bytes: 17 }),
-        ("nothing",            key,                Some(vec![]),                 DecodeError::Size { bytes: 0 }),
-        ("cut",                key,                Some(vec![1; 26]),            DecodeError::Size { bytes: 26 }),
-        ("longer",             key,                Some(vec![1; 28]),            DecodeError::Size { bytes: 28 }),
-        ("a newer version",    key,                Some(with(0, 2)),             DecodeError::Version { version: 2 }),
-        ("a state to come",    key,                Some(with(1, 2)),             DecodeError::State { state: 2, flags: 1 }),
-        ("a flag to come",     key,                Some(with(2, 3)),             DecodeError::State { state: 1, flags: 3 }),
+        ("no key",                   None,               Some(void.clone()),               DecodeError::Key { bytes: 0 }),
+        ("a short key",              Some(&[7; 15][..]), Some(timer.clone()),              DecodeError::Key { bytes: 15 }),
+        ("a key of another kind",    Some(&[7; 17][..]), Some(void.clone()),               DecodeError::Key { bytes: 17 }),
+        ("a long key",               Some(&[7; 18][..]), None,                             DecodeError::Key { bytes: 18 }),
+        ("a void of nothing",        void_key,           Some(vec![]),                     size(0)),
+        ("a void that is cut",       void_key,           Some(void[..25].to_vec()),        size(25)),
+        ("a longer void",            void_key,           Some([&void[..], &[0]].concat()), size(27)),
+        ("a void of the version before", void_key,       with(&void, 0, 1),                DecodeError::Version { version: 1 }),
+        ("a flag of a void to come", void_key,           with(&void, 1, 5),                DecodeError::State { state: 0, flags: 5 }),
+        ("a timer of nothing",       timer_key,          Some(vec![]),                     size(0)),
+        ("a timer that is cut",      timer_key,          Some(timer[..40].to_vec()),       size(40)),
+        ("a newer timer",            timer_key,          with(&timer, 0, 3),               DecodeError::Version { version: 3 }),
+        ("a phase to come",          timer_key,          with(&timer, 1, 6),               DecodeError::State { state: 6, flags: 29 }),
+        ("a flag to come",           timer_key,          with(&timer, 2, 32),              DecodeError::State { state: 5, flags: 32 }),
+        ("cut, but no key",          timer_key,          with(&timer, 2, 2),               DecodeError::State { state: 5, flags: 2 }),
+        ("a target that is no text", timer_key,          with(&timer, 52, 0xff),           DecodeError::Text),
+        ("a code to come",           timer_key,          with(&timer, 66, b'T'),           DecodeError::Text),
     ];
     for (why, key, value, error) in cases {
         assert_eq!(Change::decode(key, value.as_deref()), Err(error), "{why}");
     }
-    assert_eq!(Change::decode(key, None), Ok(Change::Forgotten(good.timer)));
+    let name = TimerKey([7; 16]);
+    assert_eq!(Change::decode(timer_key, None), Ok(Change::ForgottenTimer(name)));
+    assert_eq!(Change::decode(void_key, None), Ok(Change::ForgottenVoid(name)));
+}
+
+#[test]
+fn of_a_long_key_the_beginning_is_kept_and_that_it_is_cut() {
+    for (len, cut) in [(KEY_MAX, false), (KEY_MAX + 1, true), (1 << 20, true)] {
+        let key = vec![b'k'; len];
+        let told = code::Told {
+            phase: Phase::Delay,
+            version: place(1, 2),
+            supersedes: None,
+            due: UnixMillis(3),
+            since: UnixMillis(4),
+            target: "orders",
+            label: None,
+            id: b"i",
+            key: Some(&key),
+            code: None,
+        };
+        let value = code::value(&told);
+        let Ok(Change::Timer(timer)) = Change::decode(Some(&[7; 16]), Some(&value)) else {
+            panic!("{len}")
+        };
+        assert_eq!((timer.key_cut, timer.key.map(|key| key.len())), (cut, Some(KEY_MAX)), "{len}");
+        assert!(value.len() < 2_000, "well below what the topic takes");
+    }
+}
+
+#[test]
+fn only_a_pending_timer_is_told_as_live() {
+    for phase in Phase::ALL {
+        let live = Timer { phase, ..timer() }.live();
+        assert_eq!(live.is_some(), phase == Phase::Delay, "{phase:?}");
+    }
+}
+
+fn any_place() -> impl Strategy<Value = Place> {
+    (any::<u64>(), any::<i64>()).prop_map(|(first, offset)| place(first, offset))
+}
+
+fn any_bytes(len: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Box<[u8]>> {
+    proptest::collection::vec(any::<u8>(), len).prop_map(Into::into)
+}
+
+fn any_timer() -> impl Strategy<Value = Timer> {
+    let versions = (any_place(), proptest::option::of(any_place()), any::<u64>(), any::<u64>());
+    let names = ("[a-z.]{1,249}", any_bytes(1..=255), proptest::option::of(any_bytes(0..=1_024)));
+    let rest = (
+        proptest::option::of("[a-z]{1,64}"),
+        proptest::option::of(proptest::sample::select(Code::ALL)),
+        proptest::sample::select(&Phase::ALL[..]),
+        any::<([u8; 16], bool)>(),
+    );
+    (versions, names, rest).prop_map(|(versions, (target, id, key), (label, code, phase, more))| {
+        let ((version, supersedes, due, since), (name, cut)) = (versions, more);
+        Timer {
+            name: TimerKey(name),
+            phase,
+            version,
+            supersedes,
+            due: UnixMillis(due),
+            since: UnixMillis(since),
+            target: target.into(),
+            label: label.map(Into::into),
+            id,
+            key_cut: cut && key.is_some(),
+            key,
+            code,
+        }
+    })
+}
+
+fn any_change() -> impl Strategy<Value = Change> {
+    let name = || any::<[u8; 16]>().prop_map(TimerKey);
+    let void = (name(), any_place(), any::<(u64, bool, bool)>()).prop_map(
+        |(name, before, (until, met, several))| {
+            Change::Void(Void { name, before, until: UnixMillis(until), met, several })
+        },
+    );
+    prop_oneof![
+        any_timer().prop_map(Change::Timer),
+        void,
+        name().prop_map(Change::ForgottenTimer),
+        name().prop_map(Change::ForgottenVoid),
+    ]
 }
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_decoded(
-        timer: [u8; 16], first: u64, offset: i64, until: u64, met: bool,
-    ) {
-        let timer = TimerKey(timer);
-        let cancelled = Cancelled { timer, before: place(first, offset), until: UnixMillis(until), met };
-        let decoded = Change::decode(Some(&timer.0), Some(&cancelled.encode()));
-        prop_assert_eq!(decoded, Ok(Change::Cancelled(cancelled)));
+    fn what_is_encoded_is_decoded(change in any_change()) {
+        let (key, value) = change.encode();
+        prop_assert_eq!(Change::decode(Some(&key), value.as_deref()), Ok(change));
     }
 
     #[test]
     fn bytes_from_outside_never_panic(
-        key in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..20)),
-        value in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..40)),
+        key in proptest::sample::select(vec![None, Some(vec![7; 16]), Some(vec![7; 17]), Some(vec![1; 17])]),
+        change in any_change(), at: prop::sample::Index, byte: u8, cut: prop::sample::Index,
     ) {
-        let _ = Change::decode(key.as_deref(), value.as_deref());
+        let Some(mut value) = change.encode().1 else { return Ok(()) };
+        let at = at.index(value.len());
+        value[at] = byte;
+        value.truncate(cut.index(value.len() + 1));
+        let _ = Change::decode(key.as_deref(), Some(&value));
     }
 }

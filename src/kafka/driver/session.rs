@@ -305,6 +305,8 @@ impl<'a> Session<'a> {
                     self.asked += 1;
                     self.shared.lookup.ask(topic, self.answers.0.clone());
                 }
+                // Not ordered with the limits that `app` gives.
+                Output::Ask(_) | Output::Forgettable(_) => {}
                 Output::Batch(batch) => {
                     let lows = batch.commits.iter().map(|c: &Commit| (c.source, c.next)).collect();
                     self.flying.push_back((batch.id, lows));
@@ -406,7 +408,10 @@ impl<'a> Session<'a> {
             starts.iter().filter(|s| s.next < s.end).map(|s| (s.source, s.end)),
             self.plan.setup.topics.intakes.len(),
         );
-        self.step(Input::Assigned { starts, cancelled });
+        self.step(Input::Assigned { starts });
+        for (lane, voids) in cancelled {
+            self.step(Input::Known { lane, live: Vec::new(), voids, whole: true });
+        }
         let figures = self.engine.figures();
         tracing::info!(
             thread = self.plan.thread,
@@ -474,7 +479,7 @@ impl<'a> Session<'a> {
             }
         }
         for source in passed {
-            self.step(Input::Passed(source));
+            self.step(Input::Passed { source, at: UnixMillis(0) });
         }
         if self.behind.is_to_be_told(now) {
             tracing::warn!(

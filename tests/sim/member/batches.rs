@@ -21,7 +21,7 @@ impl World {
     // Batches.
 
     pub(super) fn take_batch(&mut self, slot: usize, batch: Batch) {
-        let Batch { id, sends, commits } = batch;
+        let Batch { id, sends, commits, .. } = batch;
         let numbers: Vec<u32> = sends.iter().filter_map(|send| number_of(&send.record)).collect();
         numbers.iter().for_each(|number| self.member(slot).tally.give_back(*number));
         let positions: Positions = commits

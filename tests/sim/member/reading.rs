@@ -91,6 +91,8 @@ impl World {
                 let process = self.members[slot].process();
                 self.request(process, 0, Request::Describe(name));
             }
+            // Not ordered with the limits of a plan.
+            Output::Ask(_) | Output::Forgettable(_) => {}
             Output::Batch(batch) => self.take_batch(slot, batch),
         }
     }
@@ -193,7 +195,7 @@ impl World {
         let round = self.members[slot].round;
         for source in passed {
             if self.members[slot].round == round && self.members[slot].behind.remove(&source) {
-                self.step(slot, Input::Passed(source));
+                self.step(slot, Input::Passed { source, at: UnixMillis(0) });
             }
         }
     }

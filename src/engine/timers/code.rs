@@ -1,0 +1,333 @@
+//! What the records of `<ns>.timers` look like.
+//!
+//! The key is the timer's name, 16 bytes: the timer itself. With one more byte, 1, it is about its void versions.
+//! Numbers are big-endian; a value begins with the version of this code.
+//!
+//! ```text
+//! timer: version u8, phase u8, flags u8 (1: has a key, 2: it is cut, 4: supersedes, 8: has a label, 16: has a code),
+//!        first append u64, offset i64, due u64, since u64, [of what it supersedes: first append u64, offset i64],
+//!        target (u8 length, bytes), id (the same), [label (the same)], [code (the same)], [key: the rest]
+//! void:  version u8, flags u8 (1: met, 2: several), first append u64, offset i64, until u64
+//! ```
+
+use std::sync::Arc;
+
+use super::super::header::Code;
+use super::super::{Offset, UnixMillis};
+use super::{Phase, Place, Timer, TimerKey, Void};
+
+/// The version of this code.
+pub const VERSION: u8 = 2;
+/// What is kept of a record's key, in bytes.
+pub const KEY_MAX: usize = 1_024;
+
+/// What follows a timer's name in the key of what is said of its void versions.
+const VOID: u8 = 1;
+const VOID_SIZE: usize = 26;
+const MET: u8 = 1;
+const SEVERAL: u8 = 2;
+
+const HAS_KEY: u8 = 1;
+const KEY_CUT: u8 = 2;
+const SUPERSEDES: u8 = 4;
+const HAS_LABEL: u8 = 8;
+const HAS_CODE: u8 = 16;
+
+const PHASES: [(Phase, u8); 5] = [
+    (Phase::Delay, 1),
+    (Phase::Delivered, 2),
+    (Phase::Cancelled, 3),
+    (Phase::Expired, 4),
+    (Phase::Dead, 5),
+];
+
+/// What a record of `<ns>.timers` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// This is what the timer is from now on.
+    Timer(Timer),
+    /// These versions of it are void from now on.
+    Void(Void),
+    /// A tombstone: what became of the timer is not kept any longer.
+    ForgottenTimer(TimerKey),
+    /// A tombstone: no version of it is void.
+    ForgottenVoid(TimerKey),
+}
+
+/// A timer's fields, borrowed: what [`value`] writes.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Told<'a> {
+    pub(in crate::engine) phase: Phase,
+    pub(in crate::engine) version: Place,
+    pub(in crate::engine) supersedes: Option<Place>,
+    pub(in crate::engine) due: UnixMillis,
+    pub(in crate::engine) since: UnixMillis,
+    pub(in crate::engine) target: &'a str,
+    pub(in crate::engine) label: Option<&'a [u8]>,
+    pub(in crate::engine) id: &'a [u8],
+    /// The whole key; [`value`] cuts it.
+    pub(in crate::engine) key: Option<&'a [u8]>,
+    pub(in crate::engine) code: Option<Code>,
+}
+
+#[allow(dead_code, reason = "the lifecycle comes next")]
+/// The value of a timer's record. Target, id and label have the lengths that the header contract allows.
+pub(in crate::engine) fn value(told: &Told<'_>) -> Vec<u8> {
+    let cut = told.key.is_some_and(|key| key.len() > KEY_MAX);
+    write(told, cut)
+}
+
+fn write(told: &Told<'_>, cut: bool) -> Vec<u8> {
+    let key = told.key.map(|key| &key[..key.len().min(KEY_MAX)]);
+    let mut bytes = Vec::with_capacity(
+        55 + told.target.len()
+            + told.id.len()
+            + told.label.map_or(0, |label| 1 + label.len())
+            + told.code.map_or(0, |code| 1 + code.as_str().len())
+            + key.map_or(0, <[u8]>::len),
+    );
+    let phase = PHASES.iter().find(|(phase, _)| *phase == told.phase).map_or(0, |(_, byte)| *byte);
+    let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+    let flags = flag(key.is_some(), HAS_KEY)
+        | flag(cut, KEY_CUT)
+        | flag(told.supersedes.is_some(), SUPERSEDES)
+        | flag(told.label.is_some(), HAS_LABEL)
+        | flag(told.code.is_some(), HAS_CODE);
+    bytes.extend([VERSION, phase, flags]);
+    put_place(&mut bytes, told.version);
+    bytes.extend(told.due.0.to_be_bytes());
+    bytes.extend(told.since.0.to_be_bytes());
+    if let Some(place) = told.supersedes {
+        put_place(&mut bytes, place);
+    }
+    let code = told.code.map(|code| code.as_str().as_bytes());
+    let parts = [Some(told.target.as_bytes()), Some(told.id), told.label, code];
+    for part in parts.into_iter().flatten() {
+        let part = &part[..part.len().min(usize::from(u8::MAX))];
+        bytes.push(part.len() as u8);
+        bytes.extend_from_slice(part);
+    }
+    bytes.extend_from_slice(key.unwrap_or_default());
+    bytes
+}
+
+fn put_place(bytes: &mut Vec<u8>, place: Place) {
+    bytes.extend(place.first_appended.0.to_be_bytes());
+    bytes.extend(place.offset.0.to_be_bytes());
+}
+
+impl Void {
+    /// The key of its record.
+    #[must_use]
+    pub fn key(name: TimerKey) -> [u8; 17] {
+        let mut key = [VOID; 17];
+        key[..16].copy_from_slice(&name.0);
+        key
+    }
+
+    /// The value of its record.
+    #[must_use]
+    pub fn value(&self) -> [u8; VOID_SIZE] {
+        let mut bytes = [0; VOID_SIZE];
+        bytes[0] = VERSION;
+        bytes[1] = if self.met { MET } else { 0 } | if self.several { SEVERAL } else { 0 };
+        bytes[2..10].copy_from_slice(&self.before.first_appended.0.to_be_bytes());
+        bytes[10..18].copy_from_slice(&self.before.offset.0.to_be_bytes());
+        bytes[18..].copy_from_slice(&self.until.0.to_be_bytes());
+        bytes
+    }
+}
+
+impl Change {
+    /// Which timer it is about.
+    #[must_use]
+    pub fn name(&self) -> TimerKey {
+        match self {
+            Self::Timer(timer) => timer.name,
+            Self::Void(void) => void.name,
+            Self::ForgottenTimer(name) | Self::ForgottenVoid(name) => *name,
+        }
+    }
+
+    /// Key and value of its record.
+    #[must_use]
+    pub fn encode(&self) -> (Vec<u8>, Option<Vec<u8>>) {
+        match self {
+            Self::Timer(timer) => {
+                let told = Told {
+                    phase: timer.phase,
+                    version: timer.version,
+                    supersedes: timer.supersedes,
+                    due: timer.due,
+                    since: timer.since,
+                    target: &timer.target,
+                    label: timer.label.as_deref().map(str::as_bytes),
+                    id: &timer.id,
+                    key: timer.key.as_deref(),
+                    code: timer.code,
+                };
+                (timer.name.0.to_vec(), Some(write(&told, timer.key_cut)))
+            }
+            Self::Void(void) => (Void::key(void.name).to_vec(), Some(void.value().to_vec())),
+            Self::ForgottenTimer(name) => (name.0.to_vec(), None),
+            Self::ForgottenVoid(name) => (Void::key(*name).to_vec(), None),
+        }
+    }
+
+    /// Reads a record of `<ns>.timers`.
+    ///
+    /// # Errors
+    /// It says nothing that this version knows. Pass it over, count it, and go on.
+    pub fn decode(key: Option<&[u8]>, value: Option<&[u8]>) -> Result<Self, DecodeError> {
+        let key = key.unwrap_or_default();
+        let (name, is_void) = match key.split_first_chunk::<16>() {
+            Some((name, [])) => (TimerKey(*name), false),
+            Some((name, [VOID])) => (TimerKey(*name), true),
+            _ => return Err(DecodeError::Key { bytes: key.len() }),
+        };
+        match (value, is_void) {
+            (None, false) => Ok(Self::ForgottenTimer(name)),
+            (None, true) => Ok(Self::ForgottenVoid(name)),
+            (Some(value), true) => read_void(name, value).map(Self::Void),
+            (Some(value), false) => read_timer(name, value).map(Self::Timer),
+        }
+    }
+}
+
+fn read_void(name: TimerKey, value: &[u8]) -> Result<Void, DecodeError> {
+    let mut rest = Rest { bytes: value, size: value.len() };
+    rest.version()?;
+    let [flags] = rest.array()?;
+    let (before, until) = (rest.place()?, UnixMillis(rest.word()?));
+    rest.end()?;
+    if flags & !(MET | SEVERAL) != 0 {
+        return Err(DecodeError::State { state: 0, flags });
+    }
+    Ok(Void { name, before, until, met: flags & MET != 0, several: flags & SEVERAL != 0 })
+}
+
+fn read_timer(name: TimerKey, value: &[u8]) -> Result<Timer, DecodeError> {
+    let mut rest = Rest { bytes: value, size: value.len() };
+    rest.version()?;
+    let [state, flags] = rest.array()?;
+    let has = |flag: u8| flags & flag != 0;
+    let known = HAS_KEY | KEY_CUT | SUPERSEDES | HAS_LABEL | HAS_CODE;
+    let phase = PHASES.iter().find(|(_, byte)| *byte == state).map(|(phase, _)| *phase);
+    let Some(phase) = phase.filter(|_| flags & !known == 0 && (has(HAS_KEY) || !has(KEY_CUT)))
+    else {
+        return Err(DecodeError::State { state, flags });
+    };
+    let version = rest.place()?;
+    let (due, since) = (UnixMillis(rest.word()?), UnixMillis(rest.word()?));
+    let supersedes = has(SUPERSEDES).then(|| rest.place()).transpose()?;
+    let target = Arc::from(rest.text()?);
+    let id = Box::from(rest.part()?);
+    let label = has(HAS_LABEL).then(|| rest.text().map(Box::from)).transpose()?;
+    let code = has(HAS_CODE)
+        .then(|| rest.text()?.parse::<Code>().map_err(|_| DecodeError::Text))
+        .transpose()?;
+    let key = has(HAS_KEY).then(|| Box::from(std::mem::take(&mut rest.bytes)));
+    rest.end()?;
+    let key_cut = has(KEY_CUT);
+    if key.as_ref().is_some_and(|key: &Box<[u8]>| key.len() > KEY_MAX) {
+        return Err(DecodeError::Size { bytes: value.len() });
+    }
+    Ok(Timer {
+        name,
+        phase,
+        version,
+        supersedes,
+        due,
+        since,
+        target,
+        label,
+        id,
+        key,
+        key_cut,
+        code,
+    })
+}
+
+/// What is left to read of a value.
+struct Rest<'a> {
+    bytes: &'a [u8],
+    size: usize,
+}
+
+impl<'a> Rest<'a> {
+    fn short(&self) -> DecodeError {
+        DecodeError::Size { bytes: self.size }
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (array, rest) = self.bytes.split_first_chunk().ok_or_else(|| self.short())?;
+        self.bytes = rest;
+        Ok(*array)
+    }
+
+    fn version(&mut self) -> Result<(), DecodeError> {
+        match self.array()? {
+            [VERSION] => Ok(()),
+            [version] => Err(DecodeError::Version { version }),
+        }
+    }
+
+    fn word(&mut self) -> Result<u64, DecodeError> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    fn place(&mut self) -> Result<Place, DecodeError> {
+        let first_appended = UnixMillis(self.word()?);
+        Ok(Place { first_appended, offset: Offset(self.word()?.cast_signed()) })
+    }
+
+    fn part(&mut self) -> Result<&'a [u8], DecodeError> {
+        let [len] = self.array()?;
+        let split = self.bytes.split_at_checked(usize::from(len));
+        let (part, rest) = split.ok_or_else(|| self.short())?;
+        self.bytes = rest;
+        Ok(part)
+    }
+
+    fn text(&mut self) -> Result<&'a str, DecodeError> {
+        std::str::from_utf8(self.part()?).map_err(|_| DecodeError::Text)
+    }
+
+    fn end(&self) -> Result<(), DecodeError> {
+        if self.bytes.is_empty() { Ok(()) } else { Err(self.short()) }
+    }
+}
+
+/// Why a record of `<ns>.timers` says nothing to this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Somebody else wrote it.
+    #[error("its key has {bytes} bytes, want 16, or 17 with a 1 at the end")]
+    Key {
+        /// How many.
+        bytes: usize,
+    },
+    /// Another waterclock wrote it.
+    #[error("its value is of version {version}, want {VERSION}")]
+    Version {
+        /// Which.
+        version: u8,
+    },
+    /// Somebody else wrote it, or it is damaged.
+    #[error("its value has {bytes} bytes, more or less than it says")]
+    Size {
+        /// How many.
+        bytes: usize,
+    },
+    /// A newer waterclock wrote it.
+    #[error("its value is of state {state} with flags {flags}")]
+    State {
+        /// Which state.
+        state: u8,
+        /// Which flags.
+        flags: u8,
+    },
+    /// A text in it is none, or a code of a newer waterclock.
+    #[error("its value has a text that is not UTF-8, or an unknown code")]
+    Text,
+}
