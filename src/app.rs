@@ -22,11 +22,12 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::api;
 use crate::config::{Config, MAIN_INTAKE};
-use crate::kafka::{Processor, driver};
+use crate::kafka::{Members, Processor, driver};
 use crate::telemetry::{self, Figures, TelemetryError};
 
 use health::Health;
 use instance::Instance;
+use lanes::Started;
 
 /// How often what was recorded is moved into the histograms' buckets, so that it does not pile up between scrapes.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
@@ -92,7 +93,9 @@ pub async fn run_reloading(
     let address = config.http.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 0).into());
     let refused = |source| Error::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(refused)?;
-    tracing::info!(address = %listener.local_addr().map_err(refused)?, "health and metrics");
+    let local = listener.local_addr().map_err(refused)?;
+    tracing::info!(address = %local, "health and metrics");
+    let advertise = config.advertise.clone().unwrap_or_else(|| reached_at(local));
     warn_if_open(&config);
 
     let (stopping, _) = watch::channel(());
@@ -101,7 +104,7 @@ pub async fn run_reloading(
     let serving = tokio::spawn(api::serve(listener, status, closed(&stopping)));
     let tidying = tokio::spawn(tidy(figures, closed(&stopping)));
 
-    let ended = lanes(config, reloads, &health, stop).await;
+    let ended = lanes(config, advertise, reloads, &health, stop).await;
 
     // Health stays visible while the lanes drain.
     drop(stopping);
@@ -112,6 +115,7 @@ pub async fn run_reloading(
 /// Starts the lane threads, and waits until they have ended: told to by `stop`, or by themselves.
 async fn lanes(
     config: Config,
+    advertise: String,
     mut reloads: mpsc::Receiver<Config>,
     health: &Arc<Health>,
     stop: impl Future<Output = ()>,
@@ -123,7 +127,8 @@ async fn lanes(
     // Whoever drops the future has given up on it.
     let _abandoned = Abandoned(Arc::clone(&stopping), Arc::clone(health));
     let (told, waits) = (Arc::clone(&stopping), Arc::clone(health));
-    let mut starting = spawn_blocking(move || lanes::start(&config, &told, |why| waits.waits(why)));
+    let mut starting =
+        spawn_blocking(move || lanes::start(&config, advertise, &told, |why| waits.waits(why)));
     let started = tokio::select! {
         started = &mut starting => started,
         () = &mut stop => {
@@ -131,19 +136,19 @@ async fn lanes(
             stopping.store(true, Ordering::Relaxed);
             // What it asks Kafka cannot be interrupted; nothing has been read yet.
             return match tokio::time::timeout(drain, starting).await {
-                Ok(Ok(Ok((processor, instance)))) => {
+                Ok(Ok(Ok(Started { processor, instance, members }))) => {
                     processor.stop();
-                    let processor = Arc::new(processor);
-                    drained(drain, watch_threads(processor, instance, threads)).await
+                    let (processor, members) = (Arc::new(processor), Arc::new(members));
+                    drained(drain, watch_threads(processor, instance, members, threads)).await
                 }
                 _ => Ok(()),
             };
         }
     };
-    let (processor, instance) = started.map_err(|_| Error::Died)??;
-    let processor = Arc::new(processor);
+    let Started { processor, instance, members } = started.map_err(|_| Error::Died)??;
+    let (processor, members) = (Arc::new(processor), Arc::new(members));
     health.started(Arc::clone(&processor));
-    let mut running = watch_threads(Arc::clone(&processor), instance, threads);
+    let mut running = watch_threads(Arc::clone(&processor), instance, members, threads);
     loop {
         tokio::select! {
             ended = &mut running => return ended.unwrap_or(Err(Error::Died)),
@@ -155,6 +160,18 @@ async fn lanes(
     health.stops();
     processor.stop();
     drained(drain, running).await
+}
+
+/// Where the others reach what listens here, if nobody says otherwise.
+fn reached_at(local: SocketAddr) -> String {
+    if !local.ip().is_unspecified() {
+        return local.to_string();
+    }
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => SocketAddr::from((Ipv4Addr::LOCALHOST, local.port())).to_string(),
+        name => format!("{name}:{}", local.port()),
+    }
 }
 
 fn warn_if_open(config: &Config) {
@@ -195,10 +212,12 @@ impl Drop for Abandoned {
 
 /// Waits for every lane thread's end; the first that cannot go on stops the others.
 ///
-/// The instance's name is held until then, so that nobody takes it while a thread still uses it.
+/// The instance's name is held until then, so that nobody takes it while a thread still uses it; then the others are told
+/// that it has left.
 fn watch_threads(
     processor: Arc<Processor>,
     instance: Instance,
+    members: Arc<Members>,
     threads: u16,
 ) -> JoinHandle<Result<(), Error>> {
     spawn_blocking(move || {
@@ -213,6 +232,7 @@ fn watch_threads(
                 first = first.and(ended);
             }
         }
+        members.leave();
         drop(instance);
         first
     })

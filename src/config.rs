@@ -60,12 +60,20 @@ pub struct Config {
     /// Range: letters, digits, `.`, `_`, `-`; at most 64 bytes.
     pub instance: Option<String>,
 
-    /// Address to serve health and metrics on. Port 0 takes a free one.
+    /// Address to serve health, metrics and the API of timers on. Port 0 takes a free one. There is no authentication:
+    /// whoever reaches it may look at timers and cancel them.
     ///
     /// Default: not set; a free port on 127.0.0.1, written to the log.
     /// Range: an IP address and a port, as in `0.0.0.0:8080` or `[::1]:8080`.
     #[serde(deserialize_with = "text::some")]
     pub http: Option<SocketAddr>,
+
+    /// Where the other instances, and clients that ask the owner of a timer, reach the address above; it is put into
+    /// `<ns>.meta`. Needed where they see another address than this process does.
+    ///
+    /// Default: not set; the address that is served on, with this machine's name where that is all addresses.
+    /// Range: `host:port`; at most 260 bytes.
+    pub advertise: Option<String>,
 
     /// Lane threads in this process, each a member of the group with a consumer and a producer of its own. More
     /// than there are lanes are idle.
@@ -299,6 +307,7 @@ impl Default for Config {
             data_dir: None,
             instance: None,
             http: None,
+            advertise: None,
             threads: 1,
             delivery: Delivery::ExactlyOnce,
             tracking: Tracking::Cancellations,
@@ -384,6 +393,7 @@ impl Config {
             ("data-dir",            new.data_dir            != other.data_dir),
             ("instance",            new.instance            != other.instance),
             ("http",                new.http                != other.http),
+            ("advertise",           new.advertise           != other.advertise),
             ("threads",             new.threads             != other.threads),
             ("delivery",            new.delivery            != other.delivery),
             ("max-delay",           new.max_delay           != other.max_delay),

@@ -11,7 +11,7 @@ use crate::engine::state::StateKey;
 use crate::engine::{Intake, Limits, Millis, Setup, Topics, Tracking};
 use crate::index;
 use crate::kafka::topics::{self, Request};
-use crate::kafka::{self, BrokerClock, Connection, Indexing, Processor, Settings};
+use crate::kafka::{self, BrokerClock, Connection, Indexing, Member, Members, Processor, Settings};
 
 use super::instance::{self, Instance};
 
@@ -67,16 +67,27 @@ pub fn request(config: &Config) -> Request {
     }
 }
 
-/// Claims a name, checks the topics and starts the lane threads. Blocks while Kafka is asked, and, while Kafka does
+/// What [`start`] has started.
+pub struct Started {
+    /// The lane threads.
+    pub processor: Processor,
+    /// The name of this process, for as long as they run.
+    pub instance: Instance,
+    /// Tells the others, and knows them.
+    pub members: Members,
+}
+
+/// Claims a name, checks the topics and starts the lane threads, which the others reach at `address`. Blocks while Kafka is asked, and, while Kafka does
 /// not answer, asks again until `stopping` is set, having told why to `waits`.
 ///
 /// # Errors
 /// See [`Error`]; nothing runs then.
 pub fn start(
     config: &Config,
+    address: String,
     stopping: &AtomicBool,
     waits: impl Fn(&str),
-) -> Result<(Processor, Instance), Error> {
+) -> Result<Started, Error> {
     let fresh = uuid::Uuid::new_v4().simple().to_string();
     let instance =
         Instance::claim(config.data_dir.as_deref(), config.instance.as_deref(), &fresh[..12])?;
@@ -103,6 +114,12 @@ pub fn start(
     let key = StateKey::new(in_force.secret.bytes());
     let setup = setup(config, in_force.lanes, in_force.ladder, key)?;
     let settings = settings(config, connection, &instance.name, &BrokerClock::boot(), setup);
+    let me = Member {
+        instance: instance.name.clone(),
+        boot: settings.boot.clone(),
+        address,
+        lanes: Vec::new(),
+    };
     tracing::info!(
         instance = instance.name,
         data_dir = %instance.directory.display(),
@@ -110,10 +127,13 @@ pub fn start(
         lanes = in_force.lanes,
         threads = config.threads,
         delivery = ?config.delivery,
+        advertise = me.address,
         "starting"
     );
     let processor = Processor::start(&settings, indexing).map_err(Error::Client)?;
-    Ok((processor, instance))
+    let meta = format!("{}.meta", config.namespace);
+    let members = Members::start(&settings.connection, &meta, me, processor.statuses().to_vec());
+    Ok(Started { processor, instance, members: members.map_err(Error::Client)? })
 }
 
 /// What every engine of this process is given.

@@ -52,6 +52,9 @@ const INSTANCE_BYTES_MAX: usize = 64;
 /// Longest namespace or name of an intake, so that what is built from them stays below Kafka's limit.
 const NAME_BYTES_MAX: usize = 100;
 
+/// Longest address that the others are told: a name of DNS, and a port.
+const ADDRESS_BYTES_MAX: usize = 260;
+
 /// The range of a key, or `None` if it is not a number.
 pub(super) fn range(key: &str) -> Option<&'static Range> {
     RANGES.iter().find(|(name, _)| *name == key).map(|(_, range)| range)
@@ -123,6 +126,13 @@ impl Faults {
                 "instance",
                 format!("{instance:?}"),
                 format!("letters, digits, '.', '_', '-'; 1 to {INSTANCE_BYTES_MAX} bytes"),
+            );
+        }
+        if let Some(address) = config.advertise.as_ref().filter(|address| !is_address(address)) {
+            self.say(
+                "advertise",
+                format!("{address:?}"),
+                format!("host:port, with IPv6 in brackets; at most {ADDRESS_BYTES_MAX} bytes"),
             );
         }
     }
@@ -260,6 +270,20 @@ impl Faults {
 
 fn is_name(name: &str) -> bool {
     is_topic(name) && name.len() <= NAME_BYTES_MAX
+}
+
+/// What can stand in a URL as it is.
+fn is_address(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(inside) => inside.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.chars().all(name),
+    };
+    let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+    host && digits
+        && port.parse::<u16>().is_ok_and(|port| port > 0)
+        && text.len() <= ADDRESS_BYTES_MAX
 }
 
 fn is_topic(name: &str) -> bool {

@@ -52,6 +52,7 @@ namespace = "wc"
 data-dir = "/var/lib/waterclock"
 instance = "one"
 http = "[::1]:8080"
+advertise = "[fe80::1]:8080"
 threads = 2
 delivery = "at_least_once"
 allow = ["orders", 'billing\..*']
@@ -151,6 +152,9 @@ fn each_wrong_value_is_named_with_its_range() {
         ("a slash",                          "namespace = \"a/b\"",                     ["namespace", "a/b", "letters"]),
         ("like Kafka's own topics",          "namespace = \"__x\"",                     ["namespace", "__x", "a letter or digit"]),
         ("too long",                         "instance = \"\"",                         ["instance", "\"\"", "64 bytes"]),
+        ("an address without a port",        "advertise = \"example.org\"",             ["advertise", "example.org", "host:port"]),
+        ("an address that is a URL",         "advertise = \"http://a:80\"",             ["advertise", "http://a:80", "host:port"]),
+        ("an address with a bare IPv6",      "advertise = \"::1:80\"",                  ["advertise", "::1:80", "host:port"]),
         ("a name, not an address",           "http = \"localhost:80\"",                 ["http", "localhost:80", "an IP address and a port"]),
         ("no thread",                        "threads = 0",                             ["threads", "0", "1 to 64"]),
         ("too many",                         "threads = 65",                            ["threads", "65", "1 to 64"]),

@@ -272,6 +272,13 @@ impl Engine {
         }
     }
 
+    /// The lanes that run here, ascending.
+    #[must_use]
+    pub fn lanes(&self) -> Vec<Lane> {
+        let held = self.holds.first().into_iter().flatten().enumerate();
+        held.filter_map(|(lane, hold)| hold.as_ref().map(|_| Lane(lane as u16))).collect()
+    }
+
     /// What is pending in each partition that runs here, as far as it was read.
     pub fn standings(&self) -> impl Iterator<Item = Read> {
         self.holds.iter().enumerate().flat_map(|(topic, holds)| {

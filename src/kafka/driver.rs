@@ -23,7 +23,7 @@ use super::timers::Timers;
 use super::trim::Trim;
 use super::{BrokerClock, Connection};
 use crate::engine::allow::Allow;
-use crate::engine::{Read, Setup};
+use crate::engine::{Lane, Read, Setup};
 use crate::telemetry::LaneFigures;
 
 use session::Session;
@@ -62,6 +62,8 @@ pub struct Status {
     pub joined: AtomicBool,
     /// Why it is not working now, for people.
     trouble: Mutex<Option<String>>,
+    /// Which lanes it runs.
+    owned: Mutex<Vec<Lane>>,
     /// How far each of its partitions was read; `None` asks for it.
     reads: Mutex<Option<Vec<Read>>>,
     began: Instant,
@@ -75,6 +77,7 @@ impl Default for Status {
             lanes: AtomicUsize::new(0),
             joined: AtomicBool::new(false),
             trouble: Mutex::default(),
+            owned: Mutex::default(),
             reads: Mutex::default(),
             began: Instant::now(),
             beat_ms: AtomicU64::new(0),
@@ -99,6 +102,16 @@ impl Status {
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Which lanes it runs, ascending.
+    pub(super) fn owned(&self) -> Vec<Lane> {
+        self.owned.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn own(&self, lanes: Vec<Lane>) {
+        self.lanes.store(lanes.len(), Ordering::Relaxed);
+        *self.owned.lock().unwrap_or_else(PoisonError::into_inner) = lanes;
     }
 
     /// Asks how far each of its partitions was read; it says so within a second, if it turns.
@@ -253,7 +266,7 @@ pub fn run(
                 status.tell(Some(error.to_string()));
             }
         }
-        status.lanes.store(0, Ordering::Relaxed);
+        status.own(Vec::new());
         status.joined.store(false, Ordering::Relaxed);
         pause = if began.elapsed() > Duration::from_secs(60) {
             Duration::from_millis(250)

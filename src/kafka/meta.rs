@@ -8,8 +8,8 @@
 //!    be taken for forged.
 //! 3. The secret is neither printed nor logged.
 //!
-//! What it does not do: probes of the brokers' clocks stand in the same topic, under keys that begin with
-//! [`CLOCK`]; they are passed over here.
+//! What it does not do: probes of the brokers' clocks and what members say of themselves stand in the same topic, under
+//! keys that begin with [`CLOCK`] and [`MEMBER`]; they are passed over here.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ use rdkafka::Offset;
 use rdkafka::client::ClientContext;
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{DeliveryResult, Message as _};
+use rdkafka::message::{BorrowedMessage, DeliveryResult, Message as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
 use rdkafka::topic_partition_list::TopicPartitionList;
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,8 @@ use crate::engine::header::duration;
 pub const PARTITION: i32 = 0;
 /// Begins the key of every probe of a broker's clock.
 pub const CLOCK: &str = "clock";
+/// Begins the key of what a member says of itself; its name follows.
+pub const MEMBER: &str = "member/";
 /// The form of the values that this program writes; what is newer is not understood.
 const VERSION: u32 = 1;
 /// Longest time for reading the topic from its beginning; it holds a few kilobytes when compacted.
@@ -315,7 +317,7 @@ impl Reading {
         match key {
             Some(key) if key == LADDER.as_bytes() => self.ladder.take(offset, value, read_ladder),
             Some(key) if key == SECRET.as_bytes() => self.secret.take(offset, value, read_secret),
-            Some(key) if key.starts_with(CLOCK.as_bytes()) => {}
+            Some(key) if [CLOCK, MEMBER].iter().any(|begin| key.starts_with(begin.as_bytes())) => {}
             _ => tracing::warn!(offset, "passed over a record of unknown key in meta"),
         }
     }
@@ -332,6 +334,20 @@ impl Reading {
 /// # Errors
 /// [`Error::Missing`]: nothing was ever applied. Others: see there; do not start.
 pub fn read(connection: &Connection, topic: &str, group: &str) -> Result<Meta, Error> {
+    let mut reading = Reading::new();
+    each(connection, topic, group, |message| {
+        reading.record(message.offset(), message.key(), message.payload());
+    })?;
+    reading.finish(topic)
+}
+
+/// Hands over every record of [`PARTITION`] that was there when it was asked, in order.
+pub(super) fn each(
+    connection: &Connection,
+    topic: &str,
+    group: &str,
+    take: impl FnMut(&BorrowedMessage<'_>),
+) -> Result<(), Error> {
     let failed = |what| move |source| kafka(what, topic, source);
     let mut config = connection.client("waterclock-meta");
     config
@@ -352,18 +368,20 @@ pub fn read(connection: &Connection, topic: &str, group: &str) -> Result<Meta, E
     let mut from = TopicPartitionList::new();
     from.add_partition_offset(topic, PARTITION, Offset::Beginning).map_err(failed("read"))?;
     consumer.assign(&from).map_err(failed("read"))?;
-    let reading = to_end(&consumer, topic)?;
-    reading.finish(topic)
+    to_end(&consumer, topic, take)
 }
 
-fn to_end(consumer: &Reader, topic: &str) -> Result<Reading, Error> {
-    let mut reading = Reading::new();
+fn to_end(
+    consumer: &Reader,
+    topic: &str,
+    mut take: impl FnMut(&BorrowedMessage<'_>),
+) -> Result<(), Error> {
     let until = Instant::now() + READ_MAX;
     while Instant::now() < until {
         match consumer.poll(Duration::from_millis(100)) {
             None => {}
-            Some(Ok(message)) => reading.record(message.offset(), message.key(), message.payload()),
-            Some(Err(KafkaError::PartitionEOF(_))) => return Ok(reading),
+            Some(Ok(message)) => take(&message),
+            Some(Err(KafkaError::PartitionEOF(_))) => return Ok(()),
             Some(Err(error)) if passes(&error) => {
                 tracing::debug!(topic, error = %error, "reading meta goes on");
             }

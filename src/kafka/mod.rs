@@ -20,6 +20,8 @@ pub mod embedded;
 mod feed;
 #[cfg(feature = "server")]
 mod follower;
+#[cfg(feature = "server")]
+mod members;
 pub mod meta;
 mod oauth;
 #[cfg(feature = "server")]
@@ -29,6 +31,7 @@ mod processor;
 pub mod raw;
 #[cfg(feature = "server")]
 mod rebalance;
+mod roster;
 pub mod settings;
 mod submit;
 #[cfg(feature = "server")]
@@ -55,12 +58,15 @@ pub use feed::{Ack, Feed};
 #[cfg(feature = "server")]
 pub use follower::Indexing;
 #[cfg(feature = "server")]
+pub use members::Members;
+#[cfg(feature = "server")]
 pub use probe::{PROBE_KEY, Probe};
 #[cfg(feature = "server")]
 pub use processor::{Processor, Settings};
 pub use rdkafka::error::KafkaError;
 #[cfg(feature = "server")]
 pub use rebalance::Error as TakeOverError;
+pub use roster::{Member, Roster};
 pub use settings::Secret;
 pub use submit::{Receipt, SubmitError, Submitter};
 #[cfg(feature = "server")]

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use waterclock::engine::Lane;
+use waterclock::kafka::Roster;
+
 use crate::support::{
     Fixture, Load, Log, Mode, PATIENCE, Process, Proxy, assert_each_once, assert_promise,
     eventually, free_address, in_both_modes, out, whole,
@@ -12,6 +15,42 @@ in_both_modes!(
     a_process_that_is_told_to_stop_under_load_ends_within_10_s,
     a_process_that_is_killed_finds_its_place_again,
 );
+
+#[test]
+fn members_say_which_lanes_they_run_and_where_they_answer() {
+    let fixture = fixture("roster", Mode::ExactlyOnce, 4);
+    let meta = format!("{}.meta", fixture.namespace());
+    let roster =
+        || Roster::read(&fixture.connection, &meta, fixture.namespace()).expect("meta is read");
+    let mut a = fixture.launch(Mode::ExactlyOnce).data("a").start();
+    let b = fixture.launch(Mode::ExactlyOnce).data("b").env("WATERCLOCK_ADVERTISE", "b.example:80");
+    let mut b = b.start();
+    wait_until_shared(4, &[&a, &b]);
+    eventually("every lane has its owner", || {
+        let roster = roster();
+        let owners: Vec<_> = (0..4).map(|lane| roster.owner(Lane(lane)).cloned()).collect();
+        let at = |address: &str| {
+            owners.iter().flatten().filter(|owner| owner.address == address).count()
+        };
+        let own = at(&a.address().expect("it listens"));
+        if (own, at("b.example:80")) == (2, 2) { Ok(()) } else { Err(format!("{owners:?}")) }
+    });
+    b.stop_well();
+    wait_until_shared(4, &[&a]);
+    eventually("the one that is left owns all", || {
+        let roster = roster();
+        let members: Vec<_> = roster.members().collect();
+        match members[..] {
+            [only] if only.lanes.len() == 4 => Ok(()),
+            _ => Err(format!("{members:?}")),
+        }
+    });
+    // A start after it reads the same topic, and what is in force in it.
+    a.stop_well();
+    a = fixture.launch(Mode::ExactlyOnce).data("a").start();
+    a.stop_well();
+    assert_eq!(roster().members().count(), 0, "who has left is nobody's owner");
+}
 
 /// What a stop may take: the drain and leaving the group.
 const STOP_MAX: Duration = Duration::from_secs(10);

@@ -183,7 +183,7 @@ impl<'a> Session<'a> {
                     self.shared.clock.want();
                 }
                 self.tell(figures);
-                self.status.lanes.store(figures.lanes, Ordering::Relaxed);
+                self.status.own(self.engine.lanes());
             }
         }
         Ok(())
@@ -387,7 +387,7 @@ impl<'a> Session<'a> {
                 Event::Revoked => {
                     self.retake = None;
                     self.give_up();
-                    self.status.lanes.store(0, Ordering::Relaxed);
+                    self.status.own(Vec::new());
                     self.status.joined.store(true, Ordering::Relaxed);
                 }
                 Event::Failed(error) => return Err(error.into()),
@@ -421,7 +421,7 @@ impl<'a> Session<'a> {
             cancelled = figures.remembered,
             "lanes taken over"
         );
-        self.status.lanes.store(figures.lanes, Ordering::Relaxed);
+        self.status.own(self.engine.lanes());
         self.status.joined.store(true, Ordering::Relaxed);
         self.status.tell(None);
     }

@@ -33,7 +33,7 @@ fn the_last_readable_value_counts_and_strangers_are_passed_over() {
     let other = good.replace("\"lanes\":6", "\"lanes\":9");
     type Records<'a> = &'a [(&'a str, Option<&'a str>)];
     #[rustfmt::skip]
-    let cases: [(&str, Records<'_>, Option<u16>); 9] = [
+    let cases: [(&str, Records<'_>, Option<u16>); 10] = [
         ("nothing there",              &[], None),
         ("the last one",               &[("ladder", Some(&good)), ("ladder", Some(&other))], Some(9)),
         ("garbage after it",           &[("ladder", Some(&good)), ("ladder", Some("{"))], Some(6)),
@@ -42,6 +42,7 @@ fn the_last_readable_value_counts_and_strangers_are_passed_over() {
         ("a hold that is none",        &[("ladder", Some(&good)), ("ladder", Some(r#"{"version":1,"lanes":3,"holds":["soon"]}"#))], Some(6)),
         ("taken away",                 &[("ladder", Some(&good)), ("ladder", None)], None),
         ("a probe and an unknown key", &[("clock-1", Some("x")), ("ladder", Some(&good)), ("?", None)], Some(6)),
+        ("what a member says",         &[("ladder", Some(&good)), ("member/a", Some(&other)), ("member/ladder", None)], Some(6)),
         ("newer, then ours again",     &[("ladder", Some(r#"{"version":2}"#)), ("ladder", Some(&good))], Some(6)),
     ];
     for (why, records, lanes) in cases {

@@ -134,19 +134,20 @@ impl Process {
         });
     }
 
+    /// Where it answers HTTP, as it has logged.
+    pub fn address(&self) -> Result<String, String> {
+        let log = self.log.lock().expect("no panic before");
+        let mut found = log.iter().filter_map(|line| {
+            let rest = line.split_once("health and metrics")?.1;
+            let address = rest.split_once("address=")?.1;
+            Some(address.split_whitespace().next()?.to_owned())
+        });
+        found.next().ok_or_else(|| "it has not logged its address".to_owned())
+    }
+
     /// Asks its HTTP: code and body.
     pub fn get(&self, path: &str) -> Result<(u16, String), String> {
-        let address = self
-            .log
-            .lock()
-            .expect("no panic before")
-            .iter()
-            .find_map(|line| {
-                let rest = line.split_once("health and metrics")?.1;
-                let address = rest.split_once("address=")?.1;
-                Some(address.split_whitespace().next()?.to_owned())
-            })
-            .ok_or("it has not logged its address")?;
+        let address = self.address()?;
         let failed = |error: std::io::Error| format!("{address}{path}: {error}");
         let mut stream = TcpStream::connect(&address).map_err(failed)?;
         stream.set_read_timeout(Some(Duration::from_secs(5))).map_err(failed)?;

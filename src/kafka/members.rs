@@ -1,0 +1,228 @@
+//! Tells the other members which lanes run here and where this process answers, and hears the same of them.
+//!
+//! One thread. It puts `member/<instance>` into `<ns>.meta` when its lanes change and every half minute, and takes it away
+//! when it leaves; what the others say it keeps as a [`Roster`].
+//!
+//! # Invariants
+//! 1. What this process says is known to have arrived when it has been read back; until then it is said again.
+//! 2. What a later start under the same name has said is not taken away.
+//!
+//! What it does not do: it decides nothing about lanes, which is the group's matter.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+use rdkafka::ClientContext;
+use rdkafka::consumer::Consumer as _;
+use rdkafka::error::KafkaError;
+use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext};
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+
+use super::connect::Reader;
+use super::driver::Status;
+use super::meta::{MEMBER, PARTITION};
+use super::oauth::tokens;
+use super::timers::reader;
+use super::{Connection, Member, Roster};
+use crate::engine::Lane;
+
+/// How often a member says it again.
+const EVERY: Duration = Duration::from_secs(30);
+/// What was said and not read back for this long is said again.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Lanes that came or went are noticed within this.
+const POLL: Duration = Duration::from_millis(200);
+/// How long a broker holds a fetch for which there is nothing; probes of the clocks end most of them.
+const WAIT: Duration = Duration::from_secs(1);
+/// Records taken in one turn.
+const TURN_MAX: usize = 10_000;
+/// Longest wait for the farewell to be written.
+const LEAVE_MAX: Duration = Duration::from_millis(800);
+
+/// The members of the namespace; this one says farewell when it is dropped or [left](Self::leave).
+#[derive(Debug)]
+pub struct Members {
+    roster: Arc<Mutex<Roster>>,
+    stop: Arc<AtomicBool>,
+    ended: Receiver<()>,
+}
+
+impl Members {
+    /// Starts the thread that speaks for this process, whose lane threads these are; they say which lanes `me` has.
+    /// `topic` is `<ns>.meta`.
+    ///
+    /// # Errors
+    /// The clients could not be made: the configuration is wrong.
+    pub fn start(
+        connection: &Connection,
+        topic: &str,
+        me: Member,
+        statuses: Vec<Arc<Status>>,
+    ) -> Result<Self, KafkaError> {
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(topic, PARTITION, At::Beginning)?;
+        let consumer = reader(connection, "read_committed", WAIT)?;
+        consumer.assign(&list)?;
+        let mut config = connection.client("waterclock-members");
+        config.set("acks", "all").set("linger.ms", "0").set("message.timeout.ms", "5000");
+        let producer: BaseProducer<Context> = config.create_with_context(Context)?;
+        let roster = Arc::new(Mutex::new(Roster::default()));
+        let stop = Arc::new(AtomicBool::new(false));
+        // Ends when the thread drops its side.
+        let (alive, ended) = crossbeam_channel::bounded(0);
+        let speaker = Speaker {
+            consumer,
+            producer,
+            topic: topic.to_owned(),
+            me,
+            statuses,
+            roster: Arc::clone(&roster),
+            sent: None,
+        };
+        let stopped = Arc::clone(&stop);
+        std::thread::Builder::new()
+            .name("wc-members".into())
+            .spawn(move || {
+                speaker.run(&stopped);
+                drop(alive);
+            })
+            .map_err(|_| KafkaError::Canceled)?;
+        Ok(Self { roster, stop, ended })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Roster> {
+        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who last claimed a lane; it may have lost it since.
+    #[must_use]
+    pub fn owner(&self, lane: Lane) -> Option<Member> {
+        self.lock().owner(lane).cloned()
+    }
+
+    /// All members that are not silent, this one among them, in the order of their names.
+    #[must_use]
+    pub fn members(&self) -> Vec<Member> {
+        self.lock().members().cloned().collect()
+    }
+
+    /// Says farewell, and waits for at most a second until that is written.
+    pub fn leave(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.ended.recv_timeout(POLL + LEAVE_MAX);
+    }
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Context;
+
+impl ClientContext for Context {
+    tokens!();
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(%error, reason, "members");
+    }
+}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if let Err((error, _)) = result {
+            tracing::debug!(%error, "could not say which lanes are run here");
+        }
+    }
+}
+
+/// The thread.
+struct Speaker {
+    consumer: Reader,
+    producer: BaseProducer<Context>,
+    topic: String,
+    /// Without its lanes.
+    me: Member,
+    statuses: Vec<Arc<Status>>,
+    roster: Arc<Mutex<Roster>>,
+    /// What was said last, and when.
+    sent: Option<(Member, Instant)>,
+}
+
+impl Speaker {
+    fn run(mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            self.hear();
+            self.speak();
+            self.producer.poll(Duration::ZERO);
+        }
+        self.farewell();
+    }
+
+    fn hear(&self) {
+        let mut timeout = POLL;
+        for _ in 0..TURN_MAX {
+            match self.consumer.poll(timeout) {
+                None => break,
+                Some(Ok(message)) => {
+                    let mut roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
+                    roster.hear(&message);
+                }
+                Some(Err(error)) => tracing::debug!(%error, "hearing the members"),
+            }
+            timeout = Duration::ZERO;
+        }
+    }
+
+    /// What the topic says of us; nothing if that was an earlier start.
+    fn heard(&self) -> Option<Member> {
+        let roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
+        let member = roster.said(&self.me.instance)?;
+        (member.boot == self.me.boot).then(|| member.clone())
+    }
+
+    fn speak(&mut self) {
+        let mut lanes: Vec<Lane> = self.statuses.iter().flat_map(|status| status.owned()).collect();
+        lanes.sort_unstable();
+        lanes.dedup();
+        let now = Member { lanes, ..self.me.clone() };
+        let is_due = match &self.sent {
+            None => true,
+            Some((said, _)) if *said != now => true,
+            Some((_, at)) if at.elapsed() >= EVERY => true,
+            Some((said, at)) => at.elapsed() >= AGAIN && self.heard().as_ref() != Some(said),
+        };
+        if is_due {
+            self.send(Some(&now.encode()));
+            self.sent = Some((now, Instant::now()));
+        }
+    }
+
+    fn send(&self, value: Option<&str>) {
+        let key = format!("{MEMBER}{}", self.me.instance);
+        let mut record: BaseRecord<'_, str, str> =
+            BaseRecord::to(&self.topic).partition(PARTITION).key(&key);
+        record.payload = value;
+        if let Err((error, _)) = self.producer.send(record) {
+            tracing::debug!(%error, "could not say which lanes are run here");
+        }
+    }
+
+    /// Takes away what was said, unless a later start of ours has said something already.
+    fn farewell(&self) {
+        let roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = roster.said(&self.me.instance);
+        let is_another = said.is_some_and(|said| said.boot > self.me.boot);
+        drop(roster);
+        if !is_another {
+            self.send(None);
+            let _ = self.producer.flush(LEAVE_MAX);
+        }
+    }
+}
