@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use rdkafka::consumer::ConsumerGroupMetadata;
 
+use super::written::Written;
 use super::{BrokerClock, Connection};
 use crate::engine::{Batch, BatchId, Commit, Refused, Source, To, Topics};
 use crate::telemetry::LaneFigures;
@@ -56,6 +57,8 @@ pub(super) struct Setting {
     /// The least `max.message.bytes` of the targets met so far: no batch may be larger, since a broker refuses a
     /// whole batch for its size, however small its records are.
     pub batch_bytes: Arc<AtomicUsize>,
+    /// Told how far `<ns>.timers` is written.
+    pub written: Arc<Written>,
 }
 
 /// A batch with the right to commit its offsets.

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //! 1. Every client is configured by [`Connection::client`], so that what a person sets of librdkafka holds for all.
-//! 2. Every client can be given tokens: its context has the items of [`tokens!`], and one that nobody polls (an admin
-//!    client, a consumer that only asks for metadata) is handed one by [`Connection::token`] before it is used.
+//! 2. Every client can be given tokens: its context has the items of [`tokens!`], and one that is asked before anybody
+//!    polls it (a reader, an admin client) is handed one when it is made. One that lives for long without being polled
+//!    is handed one by [`Connection::token`] before each use.
 //! 3. Who gets no answer says why as far as librdkafka knows: a wrong password is no silence.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +24,16 @@ use super::settings::{self, Given};
 
 /// A consumer that reads a topic to its end and leaves: that it has reached it is no error.
 pub(super) type Reader = BaseConsumer<Quiet>;
+/// What a [`Reader`] sees of transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Isolation {
+    /// Records of transactions that committed, up to the first that is open.
+    Committed,
+    /// All records; ends are those of the log.
+    #[cfg(feature = "server")]
+    Uncommitted,
+}
+
 /// A client for questions and orders that are not about records.
 #[cfg(feature = "server")]
 pub(super) type Admin = AdminClient<Quiet>;
@@ -124,6 +135,70 @@ impl Connection {
         let admin: Admin = self.client(client_id).create_with_context(Quiet)?;
         self.token(admin.inner());
         Ok(admin)
+    }
+
+    /// A reader that is given its partitions, and commits nothing. `wait`: how long a broker holds a fetch for which there
+    /// is nothing.
+    ///
+    /// # Errors
+    /// librdkafka refused its settings.
+    #[cfg(feature = "server")]
+    pub(super) fn reader(
+        &self,
+        client_id: &str,
+        isolation: Isolation,
+        wait: Duration,
+    ) -> Result<Reader, KafkaError> {
+        // librdkafka wants a name of a group to assign; nothing is ever joined or committed under it.
+        self.reader_with(client_id, client_id, isolation, wait, |_| {})
+    }
+
+    /// The same, which can be asked for the positions of `group`, and says when it is at a partition's end.
+    ///
+    /// # Errors
+    /// librdkafka refused its settings.
+    pub(super) fn reader_to_ends(
+        &self,
+        client_id: &str,
+        group: &str,
+        isolation: Isolation,
+        wait: Duration,
+    ) -> Result<Reader, KafkaError> {
+        self.reader_with(client_id, group, isolation, wait, |config| {
+            config.set("enable.partition.eof", "true");
+        })
+    }
+
+    fn reader_with(
+        &self,
+        client_id: &str,
+        group: &str,
+        isolation: Isolation,
+        wait: Duration,
+        further: impl FnOnce(&mut ClientConfig),
+    ) -> Result<Reader, KafkaError> {
+        let mut config = self.client(client_id);
+        config
+            .set("group.id", group)
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set(
+                "isolation.level",
+                match isolation {
+                    Isolation::Committed => "read_committed",
+                    #[cfg(feature = "server")]
+                    Isolation::Uncommitted => "read_uncommitted",
+                },
+            )
+            .set("auto.offset.reset", "earliest")
+            .set("allow.auto.create.topics", "false")
+            .set("fetch.wait.max.ms", wait.as_millis().to_string())
+            .set("fetch.queue.backoff.ms", "5");
+        further(&mut config);
+        let reader: Reader = config.create_with_context(Quiet)?;
+        // It may be asked before it is polled, which is when a token would come by itself.
+        self.token(reader.client());
+        Ok(reader)
     }
 
     /// Hands a client that nobody polls the token in hand, if tokens are asked for. Without one it will not connect;

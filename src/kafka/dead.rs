@@ -10,7 +10,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::{Offset as Position, TopicPartitionList};
 
-use super::connect::{Quiet, Reader};
+use super::connect::{Isolation, Reader};
 use super::raw::copy_record;
 use super::{Connection, NoAnswer};
 use crate::engine::{Offset, Record, UnixMillis};
@@ -21,6 +21,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// How long one poll waits.
 const POLL: Duration = Duration::from_millis(100);
+/// How long a broker holds a fetch for which there is nothing.
+const WAIT: Duration = Duration::from_millis(50);
 
 /// One dead letter, where it stands now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,19 +82,11 @@ impl DeadLetters {
     pub fn open(connection: &Connection, namespace: &str) -> Result<Self, DeadError> {
         let topic = format!("{namespace}.dead");
         let read = |source| DeadError::Read { topic: topic.clone(), source };
-        let consumer: Reader = connection
-            .client("waterclock-dead")
-            // librdkafka wants a name for assignments by hand, too; nothing is ever committed to it.
-            .set("group.id", format!("{namespace}-dead"))
-            .set("enable.auto.commit", "false")
-            .set("enable.auto.offset.store", "false")
-            .set("isolation.level", "read_committed")
-            .set("enable.partition.eof", "true")
-            .set("auto.offset.reset", "earliest")
-            .create_with_context(Quiet)
-            .map_err(read)?;
         let metadata = connection.metadata(ANSWER_MAX)?;
-        connection.token(consumer.client());
+        let group = format!("{namespace}-dead");
+        let consumer = connection
+            .reader_to_ends("waterclock-dead", &group, Isolation::Committed, WAIT)
+            .map_err(read)?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         let found = found.filter(|t| t.error().is_none() && !t.partitions().is_empty());
         let Some(found) = found else { return Err(DeadError::NoTopic { topic }) };

@@ -17,10 +17,12 @@ use std::time::{Duration, Instant};
 use rdkafka::error::KafkaError;
 
 use super::committer::Delivery;
+use super::ends::Ends;
 use super::rebalance::Error as TakeOver;
 use super::targets::Lookup;
 use super::timers::Timers;
 use super::trim::Trim;
+use super::written::Written;
 use super::{BrokerClock, Connection};
 use crate::engine::allow::Allow;
 use crate::engine::{Lane, Read, Setup};
@@ -233,6 +235,10 @@ pub struct Shared {
     pub lookup: Lookup,
     /// What was cancelled.
     pub timers: Arc<dyn Timers>,
+    /// How far `<ns>.timers` is written.
+    pub(super) written: Arc<Written>,
+    /// Says where partitions end.
+    pub(super) ends: Ends,
     /// Deletes what is done.
     pub trim: Option<Trim>,
     /// Set when the process is to stop.

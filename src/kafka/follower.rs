@@ -26,8 +26,8 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use sha2::{Digest as _, Sha256};
 
-use super::connect::Reader;
-use super::timers::{Error, Known, Timers, reader};
+use super::connect::{Isolation, Reader};
+use super::timers::{CLIENT, Error, Known, Timers};
 use super::topics::InForce;
 use super::{BrokerClock, Changelog, Connection};
 use crate::engine::timers::{Change, Void};
@@ -75,7 +75,7 @@ impl Indexing {
         in_force: &InForce,
         directory: &Path,
     ) -> Result<Option<Self>, index::Error> {
-        let asker = reader(connection, "read_committed", WAIT);
+        let asker = connection.reader(CLIENT, Isolation::Committed, WAIT);
         let cluster_id = asker.ok().and_then(|asker| asker.client().fetch_cluster_id(ASK_MAX));
         let Some(cluster_id) = cluster_id else {
             give_up(&"Kafka does not tell its cluster's id");
@@ -135,7 +135,7 @@ impl Indexed {
         let follower = Follower {
             index: Some(index),
             connection: connection.clone(),
-            consumer: reader(connection, "read_committed", WAIT)?,
+            consumer: connection.reader(CLIENT, Isolation::Committed, WAIT)?,
             topic: topic.to_owned(),
             tombstones,
             clock,
@@ -328,7 +328,7 @@ impl Follower {
             };
             list.add_partition_offset(&self.topic, i32::from(lane.0), at)?;
         }
-        self.consumer = reader(&self.connection, "read_committed", WAIT)?;
+        self.consumer = self.connection.reader(CLIENT, Isolation::Committed, WAIT)?;
         self.consumer.assign(&list)
     }
 

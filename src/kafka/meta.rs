@@ -26,7 +26,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext
 use rdkafka::topic_partition_list::TopicPartitionList;
 use serde::{Deserialize, Serialize};
 
-use super::connect::{Quiet, Reader};
+use super::connect::{Isolation, Reader};
 use super::oauth::tokens;
 use super::{Connection, NoAnswer};
 use crate::engine::Millis;
@@ -44,6 +44,8 @@ const VERSION: u32 = 1;
 const READ_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for an acknowledgement: three brokers that had just made 174 topics on two cores took more than 20 s.
 const WRITE_MAX: Duration = Duration::from_secs(60);
+/// How long a broker holds a fetch for which there is nothing.
+const WAIT: Duration = Duration::from_millis(50);
 /// Longest wait for one answer about the topic.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
@@ -349,18 +351,10 @@ pub(super) fn each(
     take: impl FnMut(&BorrowedMessage<'_>),
 ) -> Result<(), Error> {
     let failed = |what| move |source| kafka(what, topic, source);
-    let mut config = connection.client("waterclock-meta");
-    config
-        .set("group.id", group)
-        .set("enable.auto.commit", "false")
-        .set("isolation.level", "read_committed")
-        .set("auto.offset.reset", "error")
-        .set("allow.auto.create.topics", "false")
-        .set("fetch.wait.max.ms", "50")
-        .set("enable.partition.eof", "true");
-    let consumer: Reader = config.create_with_context(Quiet).map_err(failed("make a reader of"))?;
     let metadata = connection.metadata(ANSWER_MAX)?;
-    connection.token(consumer.client());
+    let consumer = connection
+        .reader_to_ends("waterclock-meta", group, Isolation::Committed, WAIT)
+        .map_err(failed("make a reader of"))?;
     let found = metadata.topics().iter().find(|found| found.name() == topic);
     if found.is_none_or(|found| found.partitions().is_empty()) {
         return Err(Error::Missing { topic: topic.to_owned() });

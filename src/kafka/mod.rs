@@ -17,6 +17,8 @@ pub mod driver;
 #[cfg(feature = "server")]
 pub mod embedded;
 #[cfg(feature = "server")]
+mod ends;
+#[cfg(feature = "server")]
 mod feed;
 #[cfg(feature = "server")]
 mod follower;
@@ -44,6 +46,8 @@ pub mod timers;
 pub mod topics;
 #[cfg(feature = "server")]
 mod trim;
+#[cfg(feature = "server")]
+mod written;
 
 pub use clock::{BrokerClock, wall_clock};
 #[cfg(feature = "server")]

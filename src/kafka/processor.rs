@@ -10,7 +10,9 @@ use rdkafka::error::KafkaError;
 
 use super::backlog::Backlog;
 use super::driver::{self, Plan, Policies, Shared, Status};
+use super::ends::Ends;
 use super::follower::Indexed;
+use super::written::Written;
 use super::{BrokerClock, Changelog, Connection, Delivery, Indexing, Lookup, Probe, Timers, Trim};
 use crate::engine::Setup;
 use crate::engine::allow::Allow;
@@ -82,6 +84,8 @@ impl Processor {
             clock: Arc::clone(&clock),
             lookup: Lookup::start(connection, *embedded)?,
             timers,
+            written: Arc::new(Written::new(settings.setup.lanes)),
+            ends: Ends::start(connection, Arc::clone(&clock))?,
             trim: if *embedded { None } else { Some(Trim::start(connection)?) },
             stop: Arc::clone(&stop),
             drain: settings.drain,

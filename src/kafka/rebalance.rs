@@ -26,8 +26,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 
-use super::Connection;
 use super::committer::{Committer, offsets_of};
+use super::ends::{Ends, Partition};
 use super::oauth::tokens;
 use super::timers::{self, Timers};
 use crate::engine::timers::Void;
@@ -147,33 +147,33 @@ pub(super) struct Who {
 pub(super) struct Context {
     pub(super) who: Who,
     pub(super) committer: Arc<Committer>,
-    connection: Connection,
+    ends: Ends,
     timers: Arc<dyn Timers>,
     events: Mutex<Vec<Event>>,
     /// A position was outside of its log: the next take-over compares every one with its log's ends.
-    ends: AtomicBool,
+    look_at_ends: AtomicBool,
 }
 
 impl Context {
     pub(super) fn new(
         who: Who,
         committer: Arc<Committer>,
-        connection: Connection,
+        ends: Ends,
         timers: Arc<dyn Timers>,
     ) -> Self {
         Self {
             who,
             committer,
-            connection,
+            ends,
             timers,
             events: Mutex::default(),
-            ends: AtomicBool::new(false),
+            look_at_ends: AtomicBool::new(false),
         }
     }
 
     /// Has the next take-over look for positions outside of their logs.
     pub(super) fn look_at_ends(&self) {
-        self.ends.store(true, Ordering::Relaxed);
+        self.look_at_ends.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn events(&self) -> Vec<Event> {
@@ -236,12 +236,8 @@ impl Context {
             .timers
             .load(&lanes)
             .map_err(|source| Error::Timers { partitions: count, source })?;
-        let log_ends: HashMap<(String, i32), i64> = timers::ends(&self.connection, partitions)
-            .map_err(failed("ends of the logs"))?
-            .into_iter()
-            .map(|(topic, partition, end)| ((topic, partition), end))
-            .collect();
-        let ends = self.ends.swap(false, Ordering::Relaxed);
+        let log_ends = self.log_ends(partitions).map_err(failed("ends of the logs"))?;
+        let ends = self.look_at_ends.swap(false, Ordering::Relaxed);
         let mut starts = Vec::with_capacity(count);
         let mut list = TopicPartitionList::with_capacity(count);
         let mut fresh = TopicPartitionList::new();
@@ -294,8 +290,7 @@ impl Context {
                     let (topic, partition) = (element.topic(), element.partition());
                     tracing::error!(%error, topic, partition, offset = next, "what is pending cannot be read, the lane rests");
                 }
-                let end = log_ends.get(&(element.topic().to_owned(), element.partition()));
-                let end = Offset(end.copied().unwrap_or(i64::MAX));
+                let end = log_ends.get(&source).copied().unwrap_or(Offset(i64::MAX));
                 starts.push(Start { source, next: Offset(next), metadata, end });
             }
         }
@@ -310,6 +305,30 @@ impl Context {
             consumer.commit(&fresh, CommitMode::Sync).map_err(failed("first positions"))?;
         }
         Ok(Taken { starts, cancelled, group: Arc::new(group) })
+    }
+
+    /// Where the logs of these partitions end, be it that what stands last is of a transaction that is open: what users
+    /// were told is written stands before that.
+    fn log_ends(
+        &self,
+        partitions: &TopicPartitionList,
+    ) -> Result<HashMap<Source, Offset>, KafkaError> {
+        let of = |topic: &str| self.who.lanes.iter().position(|name| **name == *topic);
+        let asked: Vec<Partition> = partitions
+            .elements()
+            .iter()
+            .filter_map(|asked| {
+                let topic = self.who.lanes.get(of(asked.topic())?)?;
+                Some((Arc::clone(topic), asked.partition()))
+            })
+            .collect();
+        let told = self.ends.wait(&asked, ATTEMPT)?;
+        let ends = told.into_iter().filter_map(|told| {
+            let topic = TopicId(of(&told.topic)? as u16);
+            let lane = Lane(u16::try_from(told.partition).ok()?);
+            Some((Source { topic, lane }, told.last?))
+        });
+        Ok(ends.collect())
     }
 
     /// The lanes that partitions are of.

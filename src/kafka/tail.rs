@@ -7,7 +7,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
-use super::connect::{Quiet, Reader};
+use super::connect::{Isolation, Reader};
 use super::{Connection, raw};
 use crate::engine::{Record, UnixMillis};
 
@@ -40,17 +40,7 @@ impl Tail {
         partitions: u16,
         wait: Duration,
     ) -> Result<Self, KafkaError> {
-        let mut config = connection.client("waterclock-tail");
-        config
-            // librdkafka wants a name to assign; nothing is ever joined or committed under it.
-            .set("group.id", "waterclock-tail")
-            .set("enable.auto.commit", "false")
-            .set("isolation.level", "read_committed")
-            .set("auto.offset.reset", "earliest")
-            .set("allow.auto.create.topics", "false")
-            .set("fetch.queue.backoff.ms", "5")
-            .set("fetch.wait.max.ms", wait.as_millis().to_string());
-        let consumer: Reader = config.create_with_context(Quiet)?;
+        let consumer = connection.reader("waterclock-tail", Isolation::Committed, wait)?;
         let mut list = TopicPartitionList::new();
         for topic in &topics {
             for partition in 0..partitions {

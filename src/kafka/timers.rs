@@ -16,10 +16,12 @@ use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::Connection;
-use super::connect::{Quiet, Reader};
+use super::connect::Isolation;
 use crate::engine::timers::{Change, TimerKey, Void};
 use crate::engine::{Lane, Offset};
 
+/// How readers of the changelog are named in the brokers' logs.
+pub(super) const CLIENT: &str = "waterclock-timers";
 /// How long reading may take in all: with all else of taking over it stays below `max.poll.interval.ms`.
 const LOAD_MAX: Duration = Duration::from_secs(80);
 /// One question to the brokers.
@@ -124,7 +126,7 @@ impl Changelog {
         }
         let indexed: usize = held.values().map(HashMap::len).sum();
         open.retain(|(lane, end)| from[lane] < Offset(*end));
-        let reader = reader(&self.connection, "read_committed", WAIT)?;
+        let reader = self.connection.reader(CLIENT, Isolation::Committed, WAIT)?;
         let mut list = TopicPartitionList::with_capacity(open.len());
         for (lane, _) in &open {
             let at = match from[lane] {
@@ -270,7 +272,7 @@ pub(super) fn ends(
         return Ok(Vec::new());
     }
     // One question to each leader. A read_committed client would be told where transactions are open.
-    let asker = reader(connection, "read_uncommitted", WAIT)?;
+    let asker = connection.reader(CLIENT, Isolation::Uncommitted, WAIT)?;
     let mut list = TopicPartitionList::with_capacity(partitions.count());
     for asked in partitions.elements() {
         list.add_partition_offset(asked.topic(), asked.partition(), At::End)?;
@@ -285,26 +287,4 @@ pub(super) fn ends(
         ends.push((element.topic().to_owned(), element.partition(), end));
     }
     Ok(ends)
-}
-
-/// A reader that is given its partitions. `wait`: how long a broker holds a fetch for which there is nothing.
-pub(super) fn reader(
-    connection: &Connection,
-    isolation: &str,
-    wait: Duration,
-) -> Result<Reader, KafkaError> {
-    let mut config = connection.client("waterclock-timers");
-    config
-        // librdkafka wants a name to assign; nothing is ever joined or committed under it.
-        .set("group.id", "waterclock-timers")
-        .set("enable.auto.commit", "false")
-        .set("isolation.level", isolation)
-        .set("auto.offset.reset", "earliest")
-        .set("allow.auto.create.topics", "false")
-        .set("fetch.wait.max.ms", wait.as_millis().to_string())
-        .set("fetch.queue.backoff.ms", "5");
-    let reader: Reader = config.create_with_context(Quiet)?;
-    // It is asked before it is polled, which is when a token would come by itself.
-    connection.token(reader.client());
-    Ok(reader)
 }

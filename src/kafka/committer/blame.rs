@@ -53,14 +53,32 @@ pub(super) struct Named {
     pub(super) why: Arc<str>,
 }
 
-/// Where a record stands, as it comes back in its delivery report.
-pub(super) fn opaque(batch: BatchId, at: usize) -> usize {
-    ((batch.0 as usize) << AT_BITS) | at.min(AT_MAX)
+/// Which record a delivery report is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Of {
+    pub(super) batch: BatchId,
+    /// Its place among the batch's sends.
+    pub(super) at: usize,
+    /// It goes to `<ns>.timers`, where it stands matters.
+    pub(super) is_timer: bool,
 }
 
-/// The batch and the place in it.
-pub(super) fn place(opaque: usize) -> (BatchId, usize) {
-    (BatchId((opaque >> AT_BITS) as u64), opaque & AT_MAX)
+impl Of {
+    /// As it goes with the record.
+    pub(super) fn opaque(self) -> usize {
+        ((self.batch.0 as usize) << (AT_BITS + 1))
+            | (usize::from(self.is_timer) << AT_BITS)
+            | self.at.min(AT_MAX)
+    }
+
+    /// As it comes back.
+    pub(super) fn read(opaque: usize) -> Self {
+        Self {
+            batch: BatchId((opaque >> (AT_BITS + 1)) as u64),
+            at: opaque & AT_MAX,
+            is_timer: opaque >> AT_BITS & 1 == 1,
+        }
+    }
 }
 
 /// A batch has some ten thousand records.
@@ -126,8 +144,11 @@ mod tests {
 
     #[test]
     fn a_place_comes_back_as_it_was_given() {
-        for (batch, at) in [(0, 0), (1, 9_999), (1 << 39, AT_MAX), (7, 1)] {
-            assert_eq!(place(opaque(BatchId(batch), at)), (BatchId(batch), at));
+        for (batch, at, is_timer) in
+            [(0, 0, false), (1, 9_999, true), (1 << 38, AT_MAX, false), (7, 1, true)]
+        {
+            let of = Of { batch: BatchId(batch), at, is_timer };
+            assert_eq!(Of::read(of.opaque()), of);
         }
     }
 

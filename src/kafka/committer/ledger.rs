@@ -8,14 +8,14 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 use rdkafka::ClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::Message as _;
+use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
-use super::blame::{self, Named};
-use super::{Order, Report, Shared};
+use super::blame::{self, Named, Of};
+use super::{Order, Report, Shared, Written};
 use crate::engine::header::Code;
 use crate::engine::orders::Because;
-use crate::engine::{Batch, BatchId, Commit, Edit, Millis, To};
+use crate::engine::{Batch, BatchId, Commit, Edit, Lane, Millis, Offset, To};
 use crate::kafka::BrokerClock;
 use crate::kafka::oauth::tokens;
 use crate::telemetry::LaneFigures;
@@ -27,6 +27,8 @@ pub(super) struct Ledger {
     /// Connections lost; compared before and after a commit.
     pub(super) disconnects: AtomicU64,
     pub(super) failed: Mutex<Failed>,
+    /// Where what went to `<ns>.timers` stands, until its transaction has committed.
+    timers: Mutex<Vec<(Lane, Option<Offset>)>>,
 }
 
 /// Records whose delivery reports say that they failed.
@@ -41,6 +43,17 @@ pub(super) struct Failed {
 impl Ledger {
     pub(super) fn failed(&self) -> MutexGuard<'_, Failed> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn timers(&self) -> MutexGuard<'_, Vec<(Lane, Option<Offset>)>> {
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What went to `<ns>.timers` counts from now on.
+    pub(super) fn count_timers(&self, written: &Written) {
+        for (lane, offset) in self.timers().drain(..) {
+            written.raise(lane, offset);
+        }
     }
 }
 
@@ -75,6 +88,7 @@ pub(super) struct Done {
     pub(super) reports: Sender<Report>,
     pub(super) clock: Arc<BrokerClock>,
     pub(super) figures: Arc<LaneFigures>,
+    pub(super) written: Arc<Written>,
 }
 
 impl ClientContext for Context {
@@ -103,32 +117,49 @@ impl ProducerContext for Context {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
-        let (batch, at) = blame::place(opaque);
-        if let Err((error, message)) = result {
-            let mut failed = self.ledger.failed();
-            let blame = error.rdkafka_error_code().and_then(blame::blame);
-            if blame.is_none() && failed.first.is_some() {
-                return;
-            }
-            let what = format!("{} partition {}: {error}", message.topic(), message.partition());
-            if let Some(blame) = blame {
-                let why = what.as_str().into();
-                failed.refused.push(Named { batch, at, blame, why });
-            }
-            if failed.first.is_none() {
-                if let Some(done) = &self.done {
-                    let _ = done.orders.send(Order::Failed(what.clone()));
-                }
-                failed.first = Some(what);
-            }
-            return;
+        let Of { batch, at, is_timer } = Of::read(opaque);
+        let message = match result {
+            Ok(message) => message,
+            Err((error, message)) => return self.failed((batch, at), error, message),
+        };
+        if is_timer && let Ok(lane) = u16::try_from(message.partition()) {
+            // One that was sent twice is acknowledged without an offset.
+            let offset = Some(Offset(message.offset())).filter(|offset| offset.0 >= 0);
+            self.ledger.timers().push((Lane(lane), offset));
         }
         let Some(done) = &self.done else { return };
         let mut batches = self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = batches.iter_mut().find(|open| open.id == batch) {
             open.left = open.left.saturating_sub(1);
         }
+        self.ledger.count_timers(&done.written);
         done.finish(&mut batches);
+    }
+}
+
+impl Context {
+    fn failed(
+        &self,
+        (batch, at): (BatchId, usize),
+        error: &KafkaError,
+        message: &BorrowedMessage<'_>,
+    ) {
+        let mut failed = self.ledger.failed();
+        let blame = error.rdkafka_error_code().and_then(blame::blame);
+        if blame.is_none() && failed.first.is_some() {
+            return;
+        }
+        let what = format!("{} partition {}: {error}", message.topic(), message.partition());
+        if let Some(blame) = blame {
+            let why = what.as_str().into();
+            failed.refused.push(Named { batch, at, blame, why });
+        }
+        if failed.first.is_none() {
+            if let Some(done) = &self.done {
+                let _ = done.orders.send(Order::Failed(what.clone()));
+            }
+            failed.first = Some(what);
+        }
     }
 }
 

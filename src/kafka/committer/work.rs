@@ -10,10 +10,10 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
-use super::blame::{self, Named};
+use super::blame::{self, Named, Of};
 use super::ledger::{Context, Done, Ledger, Open, Told};
 use super::{Delivery, Job, Names, Order, Report, Setting, Shared};
-use crate::engine::{Batch, BatchId, Blame, Commit, Refused};
+use crate::engine::{Batch, BatchId, Blame, Commit, Refused, To};
 use crate::kafka::BrokerClock;
 use crate::kafka::connect::SOCKET_TIMEOUT;
 use crate::kafka::raw::Outlet;
@@ -171,6 +171,7 @@ impl Work {
             detail: self.why(text),
         })?;
         fail::fail_point!("after_commit", |_| std::process::abort());
+        self.ledger.count_timers(&self.setting.written);
         let took = commit.elapsed();
         if keeps_dirty_producers() {
             return Ok(Some(told));
@@ -219,6 +220,7 @@ impl Work {
             reports: self.reports.clone(),
             clock: Arc::clone(&self.clock),
             figures: Arc::clone(&self.figures),
+            written: Arc::clone(&self.setting.written),
         }
     }
 
@@ -282,8 +284,7 @@ impl Work {
         if exactly_once {
             config
                 .set("transactional.id", transactional_id)
-                .set("transaction.timeout.ms", &timeout_ms)
-                .set("delivery.report.only.error", "true");
+                .set("transaction.timeout.ms", &timeout_ms);
         }
         let done = (!exactly_once).then(|| self.done());
         let context = Context { ledger: Arc::clone(&self.ledger), done };
@@ -351,7 +352,7 @@ fn produce(
                 send.partition,
                 send.body(),
                 |add| send.headers(add),
-                blame::opaque(batch.id, at),
+                Of { batch: batch.id, at, is_timer: send.to == To::Timers }.opaque(),
             ) {
                 Ok(()) => break,
                 Err(error)

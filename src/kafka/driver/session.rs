@@ -92,6 +92,7 @@ impl<'a> Session<'a> {
             transaction_timeout: plan.transaction_timeout,
             delivery: plan.delivery,
             batch_bytes: Arc::clone(shared.lookup.record_bytes_least()),
+            written: Arc::clone(&shared.written),
         };
         let names = Arc::new(Names::new(&plan.setup.topics));
         let committer =
@@ -110,7 +111,7 @@ impl<'a> Session<'a> {
         let context = Context::new(
             who,
             Arc::clone(&committer),
-            plan.connection.clone(),
+            shared.ends.clone(),
             Arc::clone(&shared.timers),
         );
         let consumer: Consumer =

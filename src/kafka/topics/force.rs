@@ -13,9 +13,11 @@ use super::{Error, Finding, Found, LANES_DEFAULT, Names, TopicSpec, diff, holds_
 use crate::engine::Millis;
 use crate::engine::ladder::{Ladder, Preset};
 use crate::kafka::Connection;
-use crate::kafka::connect::{Quiet, Reader};
+use crate::kafka::connect::{Isolation, Reader};
 use crate::kafka::meta::{self, LadderInForce, Meta, Secret, Value};
 
+/// How long a broker holds a fetch for which there is nothing.
+const WAIT: Duration = Duration::from_millis(50);
 /// Longest look into a tier that is being drained.
 const LOOK_MAX: Duration = Duration::from_secs(20);
 
@@ -282,21 +284,11 @@ fn nothing_pending(
     group: &str,
 ) -> Result<bool, Error> {
     let failed = || failed(format!("find out what is pending in {topic}"));
-    let reader = |isolation: &str| -> Result<Reader, Error> {
-        let mut config = connection.client("waterclock-topics");
-        config
-            .set("group.id", group)
-            .set("enable.auto.commit", "false")
-            .set("isolation.level", isolation)
-            .set("auto.offset.reset", "earliest")
-            .set("allow.auto.create.topics", "false")
-            .set("fetch.wait.max.ms", "50")
-            .set("enable.partition.eof", "true");
-        let reader: Reader = config.create_with_context(Quiet).map_err(failed())?;
-        connection.token(reader.client());
-        Ok(reader)
+    let reader = |isolation| {
+        let made = connection.reader_to_ends("waterclock-topics", group, isolation, WAIT);
+        made.map_err(failed())
     };
-    let (reader, appended) = (reader("read_committed")?, reader("read_uncommitted")?);
+    let (reader, appended) = (reader(Isolation::Committed)?, reader(Isolation::Uncommitted)?);
     let mut partitions = TopicPartitionList::new();
     for lane in 0..i32::from(lanes) {
         partitions.add_partition(topic, lane);

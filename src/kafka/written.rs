@@ -1,0 +1,108 @@
+//! How far `<ns>.timers` is written, by lane: what a look-up must have seen to be up to date.
+//!
+//! The owner of a lane is the only one that writes its partition of the changelog. So whoever has read up to the highest
+//! offset that was acknowledged in a batch that committed knows all that was ever told about the lane's timers.
+//!
+//! # Invariants
+//! 1. A lane's mark is told before anybody is answered on the ground of the batch that it stands for.
+//! 2. A record whose acknowledgement names no offset (it was sent twice) makes its lane's mark unknown until it is told
+//!    anew, and never a smaller one.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use crate::engine::{Lane, Offset};
+
+/// One lane's mark.
+#[allow(dead_code, reason = "look-ups, which read it, come next")]
+#[derive(Debug, Default)]
+struct Mark {
+    /// One past the last offset that is known to count.
+    next: AtomicI64,
+    /// How often something came to count whose offset is not known.
+    unknown: AtomicU64,
+    /// How much of that was made good by asking for the end.
+    mended: AtomicU64,
+}
+
+/// One past the last offset that counts, of each lane; shared by all threads of a process.
+#[derive(Debug)]
+pub(super) struct Written {
+    lanes: Vec<Mark>,
+}
+
+#[allow(dead_code, reason = "look-ups, which read it, come next")]
+impl Written {
+    /// Of lanes of which nothing is known.
+    pub(super) fn new(lanes: u16) -> Self {
+        let lanes: Vec<Mark> = (0..lanes).map(|_| Mark::default()).collect();
+        lanes.iter().for_each(|mark| mark.unknown.store(1, Ordering::Release));
+        Self { lanes }
+    }
+
+    fn of(&self, lane: Lane) -> Option<&Mark> {
+        self.lanes.get(usize::from(lane.0))
+    }
+
+    /// A record that counts stands at `offset`; `None`: nobody knows where.
+    pub(super) fn raise(&self, lane: Lane, offset: Option<Offset>) {
+        let Some(mark) = self.of(lane) else { return };
+        match offset {
+            Some(offset) => mark.next.fetch_max(offset.next().0, Ordering::AcqRel),
+            None => mark.unknown.fetch_add(1, Ordering::AcqRel).cast_signed(),
+        };
+    }
+
+    /// Up to where a lane must have been read; `None`: nobody knows, ask for the end.
+    pub(super) fn mark(&self, lane: Lane) -> Option<Offset> {
+        let mark = self.of(lane)?;
+        let known = mark.mended.load(Ordering::Acquire) == mark.unknown.load(Ordering::Acquire);
+        known.then(|| Offset(mark.next.load(Ordering::Acquire)))
+    }
+
+    /// Before the end of a lane is asked for: what to [`mend`](Self::mend) with it.
+    pub(super) fn gap(&self, lane: Lane) -> u64 {
+        self.of(lane).map_or(0, |mark| mark.unknown.load(Ordering::Acquire))
+    }
+
+    /// All that had come to count when `gap` was taken stands before `end`.
+    pub(super) fn mend(&self, lane: Lane, gap: u64, end: Offset) {
+        let Some(mark) = self.of(lane) else { return };
+        mark.next.fetch_max(end.0, Ordering::AcqRel);
+        mark.mended.fetch_max(gap, Ordering::AcqRel);
+    }
+
+    /// The lane is another's: nobody here knows any more.
+    pub(super) fn forget(&self, lane: Lane) {
+        self.raise(lane, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_only_grows_and_is_unknown_until_what_is_missing_was_asked_for() {
+        let (written, lane) = (Written::new(2), Lane(1));
+        assert_eq!(written.mark(lane), None);
+        written.raise(lane, Some(Offset(3)));
+        assert_eq!(written.mark(lane), None, "what stood before is not known");
+        written.mend(lane, written.gap(lane), Offset(10));
+        written.raise(lane, Some(Offset(8)));
+        assert_eq!(written.mark(lane), Some(Offset(10)));
+        written.raise(lane, Some(Offset(12)));
+        assert_eq!(written.mark(lane), Some(Offset(13)));
+        written.raise(lane, None);
+        written.raise(lane, Some(Offset(14)));
+        assert_eq!(written.mark(lane), None, "one of them stands nobody knows where");
+        let gap = written.gap(lane);
+        written.raise(lane, None);
+        written.mend(lane, gap, Offset(16));
+        assert_eq!(written.mark(lane), None, "another came while the end was asked for");
+        written.mend(lane, written.gap(lane), Offset(12));
+        assert_eq!(written.mark(lane), Some(Offset(16)));
+        written.forget(lane);
+        assert_eq!(written.mark(lane), None);
+        assert_eq!((written.mark(Lane(0)), written.mark(Lane(9))), (None, None));
+    }
+}
