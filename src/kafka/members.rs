@@ -20,11 +20,10 @@ use rdkafka::error::KafkaError;
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
-use super::connect::Reader;
+use super::connect::{Isolation, Reader};
 use super::driver::Status;
 use super::meta::{MEMBER, PARTITION};
 use super::oauth::tokens;
-use super::timers::reader;
 use super::{Connection, Member, Roster};
 use crate::engine::Lane;
 
@@ -63,7 +62,7 @@ impl Members {
     ) -> Result<Self, KafkaError> {
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(topic, PARTITION, At::Beginning)?;
-        let consumer = reader(connection, "read_committed", WAIT)?;
+        let consumer = connection.reader("waterclock-members", Isolation::Committed, WAIT)?;
         consumer.assign(&list)?;
         let mut config = connection.client("waterclock-members");
         config.set("acks", "all").set("linger.ms", "0").set("message.timeout.ms", "5000");
