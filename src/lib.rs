@@ -44,6 +44,8 @@ pub mod api;
 pub mod app;
 #[cfg(feature = "server")]
 pub mod cli;
+#[cfg(feature = "client")]
+pub mod client;
 #[cfg(feature = "server")]
 pub mod config;
 #[cfg(test)]

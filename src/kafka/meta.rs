@@ -11,6 +11,8 @@
 //! What it does not do: probes of the brokers' clocks and what members say of themselves stand in the same topic, under
 //! keys that begin with [`CLOCK`] and [`MEMBER`]; they are passed over here.
 
+mod follow;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,6 +33,8 @@ use super::oauth::tokens;
 use super::{Connection, NoAnswer};
 use crate::engine::Millis;
 use crate::engine::header::duration;
+
+pub use follow::Follower;
 
 /// The partition in which all values stand.
 pub const PARTITION: i32 = 0;
@@ -223,6 +227,9 @@ pub enum Error {
         /// The version found.
         version: u32,
     },
+    /// No thread can be started.
+    #[error("could not start a thread")]
+    Thread(#[source] std::io::Error),
     /// No random source.
     #[error("could not make a secret")]
     Random(#[source] rand::rand_core::OsError),
@@ -265,11 +272,14 @@ impl<T> Slot<T> {
         }
     }
 
-    fn finish(self, topic: &str) -> Result<Option<T>, Error> {
+    fn found(&self, topic: &str) -> Result<Option<T>, Error>
+    where
+        T: Clone,
+    {
         let (topic, key) = (topic.to_owned(), self.key);
-        match (self.newer, self.value, self.broken) {
+        match (self.newer, &self.value, self.broken) {
             (Some((offset, version)), _, _) => Err(Error::Newer { topic, offset, key, version }),
-            (None, Some(value), _) => Ok(Some(value)),
+            (None, Some(value), _) => Ok(Some(value.clone())),
             (None, None, Some(offset)) => Err(Error::Unreadable { topic, offset, key }),
             (None, None, None) => Ok(None),
         }
@@ -325,7 +335,7 @@ impl Reading {
     }
 
     fn finish(self, topic: &str) -> Result<Meta, Error> {
-        Ok(Meta { ladder: self.ladder.finish(topic)?, secret: self.secret.finish(topic)? })
+        Ok(Meta { ladder: self.ladder.found(topic)?, secret: self.secret.found(topic)? })
     }
 }
 
@@ -350,10 +360,20 @@ pub(super) fn each(
     group: &str,
     take: impl FnMut(&BorrowedMessage<'_>),
 ) -> Result<(), Error> {
+    to_end(&open(connection, topic, group, WAIT)?, topic, take)
+}
+
+/// A reader of [`PARTITION`] from its beginning. `wait` as in [`Connection::reader_to_ends`].
+fn open(
+    connection: &Connection,
+    topic: &str,
+    group: &str,
+    wait: Duration,
+) -> Result<Reader, Error> {
     let failed = |what| move |source| kafka(what, topic, source);
     let metadata = connection.metadata(ANSWER_MAX)?;
     let consumer = connection
-        .reader_to_ends("waterclock-meta", group, Isolation::Committed, WAIT)
+        .reader_to_ends("waterclock-meta", group, Isolation::Committed, wait)
         .map_err(failed("make a reader of"))?;
     let found = metadata.topics().iter().find(|found| found.name() == topic);
     if found.is_none_or(|found| found.partitions().is_empty()) {
@@ -362,7 +382,7 @@ pub(super) fn each(
     let mut from = TopicPartitionList::new();
     from.add_partition_offset(topic, PARTITION, Offset::Beginning).map_err(failed("read"))?;
     consumer.assign(&from).map_err(failed("read"))?;
-    to_end(&consumer, topic, take)
+    Ok(consumer)
 }
 
 fn to_end(

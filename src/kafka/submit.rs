@@ -225,11 +225,14 @@ impl Submitter {
         let lanes = u16::try_from(partitions).unwrap_or(u16::MAX);
         let partition = lane_key.map(|key| i32::from(murmur2::partition(key, lanes)));
         let place = self.waiting.add(take);
-        let headers = |each: &mut dyn FnMut(&[u8], Option<&[u8]>)| {
-            record.headers().for_each(|(name, value)| each(name, value));
-        };
         let mut outlet = self.outlet.lock().unwrap_or_else(PoisonError::into_inner);
-        let enqueued = outlet.produce(&Arc::from(topic), partition, record, headers, place);
+        let enqueued = outlet.produce(
+            &Arc::from(topic),
+            partition,
+            record,
+            |each| record.headers().for_each(|(name, value)| each(name, value)),
+            place,
+        );
         enqueued.map_err(|source| {
             self.waiting.remove(place);
             let topic = topic.to_owned();
@@ -246,6 +249,7 @@ fn judge(topic: &str, report: Option<Report>) -> Result<Receipt, SubmitError> {
     let topic = topic.to_owned();
     match report {
         Some(Ok(receipt)) => Ok(receipt),
+        Some(Err(source)) if is_missing(&source) => Err(SubmitError::NoTopic { topic }),
         Some(Err(source)) if !is_unknown(&source) => Err(SubmitError::Refused { topic, source }),
         _ => Err(SubmitError::Unacknowledged { topic }),
     }
@@ -258,5 +262,13 @@ fn is_unknown(error: &KafkaError) -> bool {
     let code = error.rdkafka_error_code();
     code.is_some_and(|code| {
         matches!(code, MessageTimedOut | RequestTimedOut | BrokerTransportFailure | PurgeInflight)
+    })
+}
+
+fn is_missing(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode::{UnknownPartition, UnknownTopic, UnknownTopicOrPartition};
+    let code = error.rdkafka_error_code();
+    code.is_some_and(|code| {
+        matches!(code, UnknownTopic | UnknownTopicOrPartition | UnknownPartition)
     })
 }

@@ -1,0 +1,307 @@
+//! A client for services: sends what is to arrive later, and cancels it with an answer.
+//!
+//! ```text
+//!  send, replace ──▶ the tier of that hold, or the intake ──▶ Kafka
+//!  cancel, find ──▶ HTTP ──▶ the instance that owns the lane, or the server that was named
+//!                     ▲
+//!  <ns>.meta ─────────┴── the ladder, the lanes, and who owns them, as they change
+//! ```
+//!
+//! Any Kafka client can do this by headers; this one picks the tier, knows the lanes, and hears answers. It comes without
+//! the dependencies of the server:
+//!
+//! ```toml
+//! waterclock = { version = "0.1", default-features = false, features = ["client"] }
+//! ```
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use waterclock::client::{Client, ClientConfig, Delayed, Outcome};
+//!
+//! # async fn service() -> Result<(), waterclock::client::Error> {
+//! let client = Client::connect(ClientConfig::new("localhost:9092")).await?;
+//!
+//! let reminder = Delayed::to("reminders")
+//!     .key("customer-7")
+//!     .value("your basket is waiting")
+//!     .after(Duration::from_secs(30 * 60))
+//!     .id("basket-42");
+//! let sent = client.send(&reminder).await?;
+//! println!("due {:?}", sent.due);
+//!
+//! match client.cancel(Some(b"customer-7"), "basket-42").await? {
+//!     Outcome::Cancelled => println!("it will never arrive"),
+//!     Outcome::Delivered => println!("too late"),
+//!     other => println!("{other:?}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Invariants
+//! 1. A tier is written to only while it is known, as of a few seconds ago, that it is open and that instances run; else
+//!    the intake is, which is always right.
+//! 2. Whatever is returned as sent is on all in-sync replicas.
+//! 3. What the contract refuses is not sent. What only the instances know (allowed targets, the longest delay) is not
+//!    checked here: such a record becomes a dead letter.
+
+mod ask;
+mod delayed;
+mod error;
+mod message;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use reqwest::Url;
+
+use crate::engine::header::{Action, When};
+use crate::engine::{Lane, Record, murmur2};
+use crate::kafka::meta::{Follower, LadderInForce};
+use crate::kafka::{Connection, Receipt, SubmitError, Submitter, settings};
+
+pub use ask::{Outcome, Timer};
+pub use delayed::Delayed;
+pub use error::Error;
+pub use message::Message;
+
+use ask::Ask;
+
+/// How a client finds Kafka and the instances.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// `host:port` of some brokers, comma-separated.
+    pub brokers: String,
+    /// The namespace, as the instances have it.
+    pub namespace: String,
+    /// Settings for librdkafka by its own names, as `[kafka]` of the instances: `security.protocol`, `sasl.username`, ...
+    pub kafka: BTreeMap<String, String>,
+    /// Where to cancel and look up: `http://host:port` of one instance, or of a load balancer before several. Without it
+    /// the instance that owns the lane is asked, at the address that it gives in Kafka.
+    pub server: Option<String>,
+    /// How long a cancel or a look-up is tried, while lanes move too. A cancel that is undecided then is `Pending`.
+    pub within: Duration,
+}
+
+impl ClientConfig {
+    /// The brokers at these addresses, the namespace `waterclock`, 10 s for an answer.
+    #[must_use]
+    pub fn new(brokers: impl Into<String>) -> Self {
+        Self {
+            brokers: brokers.into(),
+            namespace: "waterclock".to_owned(),
+            kafka: BTreeMap::new(),
+            server: None,
+            within: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Where a record was written to, on all in-sync replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// The intake, or the tier.
+    pub topic: String,
+    /// Partition of it.
+    pub partition: i32,
+    /// Offset in it.
+    pub offset: i64,
+    /// When the broker appended it.
+    pub appended: SystemTime,
+    /// When it is due; `None` if that was left to the default of the intake.
+    pub due: Option<SystemTime>,
+}
+
+/// A client of one namespace. Clones share it; the last one that is dropped ends its threads.
+#[derive(Clone)]
+pub struct Client(Arc<Inner>);
+
+struct Inner {
+    namespace: String,
+    intake: String,
+    follower: Follower,
+    submitter: Submitter,
+    http: reqwest::Client,
+    server: Option<Url>,
+    within: Duration,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("namespace", &self.0.namespace).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Reads what is in force for the namespace, and follows it from then on.
+    ///
+    /// Call it inside a tokio runtime with time and I/O enabled; the first read may take some seconds.
+    ///
+    /// # Errors
+    /// [`Error::Setting`], [`Error::Address`]: put the configuration right. [`Error::Meta`], [`Error::NotApplied`]: Kafka is
+    /// away, or there is no such namespace.
+    pub async fn connect(config: ClientConfig) -> Result<Self, Error> {
+        let server = config.server.as_deref().map(ask::address).transpose()?;
+        let http = ask::http()?;
+        let connecting = tokio::task::spawn_blocking(move || {
+            let ClientConfig { brokers, namespace, kafka, within, .. } = config;
+            let kafka = kafka.into_iter().map(|(name, value)| (name, value.into())).collect();
+            if let Some(fault) = settings::check(&kafka).into_iter().next() {
+                return Err(Error::Setting(fault));
+            }
+            let connection = Connection::new(&brokers, kafka);
+            let meta = format!("{namespace}.meta");
+            let follower = Follower::start(&connection, &meta, &namespace);
+            let follower = follower.map_err(|source| Error::Meta {
+                namespace: namespace.clone(),
+                source: Box::new(source),
+            })?;
+            let submitter = Submitter::new(&connection)?;
+            let intake = format!("{namespace}.intake");
+            let inner = Inner { namespace, intake, follower, submitter, http, server, within };
+            inner.ladder()?;
+            Ok(Self(Arc::new(inner)))
+        });
+        connecting.await.map_err(|error| Error::Start(Box::new(error)))?
+    }
+
+    /// Sends a record that is to arrive later, and waits until Kafka has it.
+    ///
+    /// If it has no id and its delay is the hold of a tier, it goes straight to that tier and saves an append. With an
+    /// id, a second send while the first is pending does nothing, so it may be repeated after an error.
+    ///
+    /// # Errors
+    /// [`Error::Contract`]: nothing was sent. [`Error::Submit`]: see there for whether something was written.
+    pub async fn send(&self, delayed: &Delayed) -> Result<Sent, Error> {
+        let ladder = self.0.ladder()?;
+        let hold = delayed.hold().filter(|hold| ladder.holds.contains(hold));
+        if let Some(hold) = hold.filter(|_| self.0.follower.is_fresh()) {
+            let tier = format!("{}.delay.{hold}", self.0.namespace);
+            let record = delayed.record(Action::Create, true)?;
+            match self.0.write(&tier, &ladder, delayed, &record).await {
+                // Taken away this moment: the intake is always there.
+                Err(SubmitError::NoTopic { .. }) => {}
+                written => return Ok(sent(tier, delayed, written?)),
+            }
+        }
+        self.create(&ladder, delayed, Action::Create).await
+    }
+
+    /// Sends a record in the place of the pending one of the same key and id, or creates it if there is none.
+    ///
+    /// # Errors
+    /// [`Error::NoId`]: it has no id. Others: as [`send`](Self::send); it may be repeated.
+    pub async fn replace(&self, delayed: &Delayed) -> Result<Sent, Error> {
+        if delayed.id.is_none() {
+            return Err(Error::NoId);
+        }
+        self.create(&self.0.ladder()?, delayed, Action::Replace).await
+    }
+
+    /// Sends a consumed record for its topic again, after the same interval as before: a poll that is not done yet, a
+    /// retry. Commit the offset of the consumed record after this; if that fails both may arrive, unless there is an id.
+    ///
+    /// # Errors
+    /// [`Error::NoInterval`]: it was not sent with [`trace`](Delayed::trace) and a delay; send
+    /// [`Message::delayed`] instead. Others: as [`send`](Self::send).
+    pub async fn again(&self, message: &Message) -> Result<Sent, Error> {
+        self.send(&message.again()?).await
+    }
+
+    /// Cancels the timer of this key and id, and waits for what became of it. `key` is that of its record; `None` for a
+    /// record without one.
+    ///
+    /// It may be repeated: a timer that was cancelled is answered as `Cancelled` again.
+    ///
+    /// # Errors
+    /// [`Error::NoInstance`], [`Error::Busy`]: nobody could be asked; it may have been cancelled, cancel again.
+    /// [`Error::Refused`]: the id, or the request, is not in order.
+    pub async fn cancel(&self, key: Option<&[u8]>, id: &str) -> Result<Outcome, Error> {
+        self.0.ask().cancel(self.0.timer(key, id)?).await
+    }
+
+    /// Looks the timer of this key and id up; `None` if nothing is known of it.
+    ///
+    /// # Errors
+    /// As [`cancel`](Self::cancel).
+    pub async fn find(&self, key: Option<&[u8]>, id: &str) -> Result<Option<Timer>, Error> {
+        self.0.ask().find(self.0.timer(key, id)?).await
+    }
+
+    async fn create(
+        &self,
+        ladder: &LadderInForce,
+        delayed: &Delayed,
+        action: Action,
+    ) -> Result<Sent, Error> {
+        let record = delayed.record(action, false)?;
+        let receipt = self.0.write(&self.0.intake, ladder, delayed, &record).await?;
+        Ok(sent(self.0.intake.clone(), delayed, receipt))
+    }
+}
+
+impl Inner {
+    fn ladder(&self) -> Result<LadderInForce, Error> {
+        let namespace = || self.namespace.clone();
+        match self.follower.ladder() {
+            Ok(Some(ladder)) => Ok(ladder),
+            Ok(None) => Err(Error::NotApplied { namespace: namespace() }),
+            Err(source) => Err(Error::Meta { namespace: namespace(), source: Box::new(source) }),
+        }
+    }
+
+    async fn write(
+        &self,
+        topic: &str,
+        ladder: &LadderInForce,
+        delayed: &Delayed,
+        record: &Record,
+    ) -> Result<Receipt, SubmitError> {
+        let lanes = i32::from(ladder.lanes);
+        self.submitter.submitted(topic, lanes, delayed.lane_key(), record).await
+    }
+
+    fn ask(&self) -> Ask<'_> {
+        Ask { http: &self.http, within: self.within }
+    }
+
+    /// Says where a timer is asked for: at the server that was named, or at the owner of its lane as it is known by then;
+    /// every second time at another instance, which passes on what it is asked.
+    fn timer(
+        &self,
+        key: Option<&[u8]>,
+        id: &str,
+    ) -> Result<impl Fn(usize) -> Result<Url, Error>, Error> {
+        let lanes = self.ladder()?.lanes;
+        let lane = Lane(murmur2::partition(key.unwrap_or(id.as_bytes()), lanes));
+        Ok(move |attempt| {
+            let base = match &self.server {
+                Some(server) => server.clone(),
+                None => {
+                    let address = self.follower.address(lane, attempt);
+                    let namespace = self.namespace.clone();
+                    let address = address.ok_or(Error::NoInstance { namespace })?;
+                    ask::address(&format!("http://{address}"))?
+                }
+            };
+            Ok(ask::timer(&base, key, id))
+        })
+    }
+}
+
+fn sent(topic: String, delayed: &Delayed, receipt: Receipt) -> Sent {
+    let due = delayed.when.map(|when| match when {
+        When::After(delay) => receipt.appended + delay,
+        When::At(due) => due,
+    });
+    Sent {
+        topic,
+        partition: receipt.partition,
+        offset: receipt.offset.0,
+        appended: delayed::system(receipt.appended),
+        due: due.map(delayed::system),
+    }
+}

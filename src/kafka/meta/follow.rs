@@ -1,0 +1,123 @@
+//! What is in force for a namespace, and who runs it, as it changes: for clients, which live long and join no group.
+//!
+//! # Invariants
+//! 1. What is known is known up to the topic's end as of the start, and follows it from then on.
+//! 2. It says by itself how fresh that is: the topic's end is reached again with every probe of the brokers' clocks that an
+//!    instance writes, so as long as instances run, and can be heard, it is fresh.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdkafka::error::KafkaError;
+use rdkafka::message::{BorrowedMessage, Message as _};
+
+use super::{Error, LADDER, LadderInForce, Reader, Slot, open, read_ladder, to_end};
+use crate::engine::Lane;
+use crate::kafka::{Connection, Roster};
+
+/// How often the thread looks whether it is to end.
+const POLL: Duration = Duration::from_millis(200);
+/// How long a broker holds a fetch for which there is nothing: probes end most of them.
+const WAIT: Duration = Duration::from_millis(250);
+/// Probes come every second at least, from every instance.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// Follows one namespace on a thread of its own, which ends when this is dropped.
+#[derive(Debug)]
+pub struct Follower {
+    topic: String,
+    known: Arc<Mutex<Known>>,
+    stop: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct Known {
+    ladder: Slot<LadderInForce>,
+    roster: Roster,
+    /// When the end was last reached.
+    complete: Option<Instant>,
+}
+
+impl Known {
+    fn take(&mut self, message: &BorrowedMessage<'_>) {
+        self.roster.hear(message);
+        if message.key() == Some(LADDER.as_bytes()) {
+            self.ladder.take(message.offset(), message.payload(), read_ladder);
+        }
+    }
+}
+
+impl Follower {
+    /// Reads the topic to its end, and follows it from there. `topic` is `<ns>.meta`, `group` the namespace (nothing is
+    /// committed).
+    ///
+    /// Blocks for at most 40 s.
+    ///
+    /// # Errors
+    /// As [`meta::read`](super::read).
+    pub fn start(connection: &Connection, topic: &str, group: &str) -> Result<Self, Error> {
+        let mut known =
+            Known { ladder: Slot::new(LADDER), roster: Roster::default(), complete: None };
+        let reader = open(connection, topic, group, WAIT)?;
+        to_end(&reader, topic, |message| known.take(message))?;
+        let known = Arc::new(Mutex::new(known));
+        let stop = Arc::new(AtomicBool::new(false));
+        let follower =
+            Self { topic: topic.to_owned(), known: Arc::clone(&known), stop: Arc::clone(&stop) };
+        std::thread::Builder::new()
+            .name("wc-meta".into())
+            .spawn(move || follow(&reader, &known, &stop))
+            .map_err(Error::Thread)?;
+        Ok(follower)
+    }
+
+    /// Ladder and lanes in force; `None` if there are none.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`], [`Error::Newer`]: what was put there last says nothing to this version.
+    pub fn ladder(&self) -> Result<Option<LadderInForce>, Error> {
+        self.lock().ladder.found(&self.topic)
+    }
+
+    /// Whether what is known was the topic's end within the last seconds, and instances run.
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
+        self.lock().complete.is_some_and(|at| at.elapsed() < FRESH)
+    }
+
+    /// Where to ask for a timer of this lane: its owner answers, and every other instance passes it on. The first and
+    /// every second attempt go to the owner, as far as one is known; the others go round.
+    #[must_use]
+    pub fn address(&self, lane: Lane, attempt: usize) -> Option<String> {
+        let known = self.lock();
+        let owner = known.roster.owner(lane).filter(|_| attempt.is_multiple_of(2));
+        let members = known.roster.members().count();
+        let other = (attempt / 2).checked_rem(members);
+        let chosen = owner.or_else(|| known.roster.members().nth(other?));
+        chosen.map(|member| member.address.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn follow(reader: &Reader, known: &Mutex<Known>, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        let polled = reader.poll(POLL);
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        match polled {
+            None => {}
+            Some(Ok(message)) => known.take(&message),
+            Some(Err(KafkaError::PartitionEOF(_))) => known.complete = Some(Instant::now()),
+            Some(Err(error)) => tracing::debug!(%error, "following meta"),
+        }
+    }
+}
