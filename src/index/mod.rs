@@ -1,39 +1,54 @@
-//! The index: a copy on disk of what stands in the changelog `<ns>.timers`, so that a restart need not read all of it.
+//! The index: a copy on disk of what stands in the changelog `<ns>.timers`, so that a restart need not read all of it,
+//! and whoever asks for timers need not read it either.
 //!
-//! A cache and no more (ADR 0008). sled's flush is no fsync, and what a power cut, a full disk or a flipped bit leaves
-//! behind makes it panic as often as it makes it return an error. So every access runs under `catch_unwind`, and
+//! A cache and no more (ADR 0008, ADR 0011). sled's flush is no fsync, and what a power cut, a full disk or a flipped bit
+//! leaves behind makes it panic as often as it makes it return an error. So every access runs under `catch_unwind`, and
 //! whatever is not beyond doubt is set aside and read from the changelog again.
 //!
 //! # Invariants
 //! 1. Entries and the position in the changelog that they reach change together, in one batch of one tree.
 //! 2. What [`Index::load`] gave is exactly what was applied up to its position: number and digest of all entries are kept
-//!    with the position and compared. Anything else is [`Error::Broken`].
+//!    with the position and compared. Every value has a check of its own, so what a [`Reader`] gives is right, too.
 //! 3. An index of another cluster, namespace or format is never read.
 //! 4. A store that is set aside is left as it is; the newest [`ASIDE_MAX`] of them are kept.
+//! 5. Readers see what was written, never what is about to be.
 //!
-//! What it does not do: it knows neither Kafka nor what keys and values mean, and it has no lock of its own: one thread
-//! owns it.
+//! What it does not do: it knows no Kafka, and decides nothing. One thread owns the [`Index`]; any may have a [`Reader`].
 
+mod bytes;
 mod directory;
+mod entry;
+mod filter;
+mod lane;
+mod leaf;
 mod position;
+mod reader;
+mod shelf;
 mod store;
 #[cfg(test)]
 mod tests;
+mod texts;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
+use crate::engine::timers::{Change, TimerKey};
 use crate::engine::{Lane, Offset, UnixMillis};
 use crate::telemetry;
 
 pub use self::directory::ASIDE_MAX;
+pub use self::lane::Held;
 pub use self::position::Position;
+pub use self::reader::{After, Counted, Figures, Filter, Forecast, LOOKED_AT_MAX, Page, Reader};
 use self::store::{Store, Trouble};
 
-/// Changes of one call of [`Index::apply`], at most: sled took 3.1 GB of memory for batches of 5,000.
+/// Changes of one call of [`Index::apply`], at most: sled's memory grows with its batches.
 pub const BATCH_MAX: usize = 500;
 /// The form of what stands on disk.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+/// What sled says of a store that another process holds; it has no word of its own for that.
+const LOCKED: &str = "could not acquire lock";
 
 /// Whose index it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,15 +141,30 @@ pub enum Error {
         /// What the store said, or panicked with.
         detail: String,
     },
+    /// It was set aside or closed. A new one may be built: ask again later.
+    #[error("the index is set aside until it is built anew")]
+    Aside,
+    /// Nothing of this lane is open: another instance has it, or it is being taken over. Ask again later.
+    #[error("the index of lane {} is not open", .0.0)]
+    Closed(Lane),
 }
 
-/// One change of an entry: its key, and its new value; `None` removes it.
-pub type Change = (Vec<u8>, Option<Vec<u8>>);
+/// What readers and the writer share.
+#[derive(Debug)]
+struct Lanes {
+    open: HashMap<Lane, Arc<lane::Shared>>,
+    is_aside: bool,
+    /// What a reader came upon; the writer has not seen it yet.
+    broken: Option<(Reason, String)>,
+    path: Arc<Path>,
+}
 
-/// The index of one process, of all lanes that ever ran in it.
+/// The index of one process, of all lanes that ever ran in it: the writer's side.
 #[derive(Debug)]
 pub struct Index {
     store: Store,
+    lanes: HashMap<Lane, lane::Lane>,
+    shared: Arc<RwLock<Lanes>>,
     directory: PathBuf,
     identity: Identity,
     _lock: std::fs::File,
@@ -152,62 +182,103 @@ impl Index {
             Err(why @ Error::Broken { .. }) => begin_anew(directory, identity, &why)?,
             opened => opened?,
         };
-        let (directory, identity) = (directory.to_owned(), identity.clone());
-        Ok(Self { store, directory, identity, _lock: lock })
+        let shared = Lanes {
+            open: HashMap::new(),
+            is_aside: false,
+            broken: None,
+            path: Arc::from(directory),
+        };
+        Ok(Self {
+            store,
+            lanes: HashMap::new(),
+            shared: Arc::new(RwLock::new(shared)),
+            directory: directory.to_owned(),
+            identity: identity.clone(),
+            _lock: lock,
+        })
+    }
+
+    /// Whoever asks the index; it goes on with the new one when this one is renewed.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        Reader { lanes: Arc::clone(&self.shared) }
+    }
+
+    fn shared(&self) -> RwLockWriteGuard<'_, Lanes> {
+        self.shared.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps readers away, and forgets what is known of lanes.
+    fn close_lanes(&mut self) {
+        let mut shared = self.shared();
+        shared.is_aside = true;
+        let open = std::mem::take(&mut shared.open);
+        drop(shared);
+        drop(open);
+        self.lanes.clear();
     }
 
     /// Sets a broken index aside and begins an empty one in its place.
     ///
     /// # Errors
     /// As those of [`open`](Self::open).
-    pub fn renew(self, why: &Error) -> Result<Self, Error> {
+    pub fn renew(mut self, why: &Error) -> Result<Self, Error> {
+        self.close_lanes();
         self.store.abandon();
         let store = begin_anew(&self.directory, &self.identity, why)?;
+        let mut shared = self.shared.write().unwrap_or_else(PoisonError::into_inner);
+        (shared.is_aside, shared.broken) = (false, None);
+        drop(shared);
         Ok(Self { store, ..self })
     }
 
-    fn trouble(&self, what: &'static str) -> impl Fn(Trouble) -> Error + '_ {
-        move |trouble| trouble.into_error(what, &self.directory)
+    fn trouble(&self, what: &'static str) -> impl Fn(Trouble) -> Error + use<> {
+        let directory = self.directory.clone();
+        move |trouble| trouble.into_error(what, &directory)
+    }
+
+    /// Reads a lane from disk and opens it for readers. Tells what holds of it, and then how far that reaches; nothing and
+    /// `None` where there is nothing to go on from. What was told before an error is not to be used.
+    ///
+    /// # Errors
+    /// [`Error::Broken`]: begin anew.
+    pub fn load(&mut self, lane: Lane, each: impl FnMut(Held)) -> Result<Option<Position>, Error> {
+        self.release(lane);
+        let opened = self.store.tree(&tree(lane)).and_then(|tree| {
+            // The caller's part of it is guarded with the rest: what it was told is not used then.
+            store::guard(|| lane::Lane::open(tree, each))
+        });
+        let opened = opened.map_err(|trouble| {
+            let trouble = match trouble {
+                Trouble::Damaged(detail) => Trouble::Damaged(format!("lane {}: {detail}", lane.0)),
+                other => other,
+            };
+            self.trouble("read")(trouble)
+        })?;
+        let position = opened.position();
+        self.shared().open.insert(lane, Arc::clone(opened.shared()));
+        self.lanes.insert(lane, opened);
+        Ok(position)
+    }
+
+    /// The lane, loaded if it was not.
+    fn lane(&mut self, lane: Lane) -> Result<&mut lane::Lane, Error> {
+        if let Some((reason, detail)) = self.shared().broken.take() {
+            let path = self.directory.clone();
+            return Err(Error::Broken { reason, what: "read", path, detail });
+        }
+        if !self.lanes.contains_key(&lane) {
+            self.load(lane, |_| ())?;
+        }
+        self.lanes.get_mut(&lane).ok_or(Error::Closed(lane))
     }
 
     /// How far a lane's entries reach; `None` where there are none to go on from.
     ///
     /// # Errors
     /// [`Error::Broken`]: begin anew.
-    pub fn position(&self, lane: Lane) -> Result<Option<Position>, Error> {
-        match self.store.position(lane).map_err(self.trouble("read"))? {
-            None => Ok(None),
-            Some(bytes) => match Position::read(&bytes) {
-                Some(position) => Ok(Some(position)),
-                None => Err(self.corrupt(lane, "its position cannot be read")),
-            },
-        }
-    }
-
-    /// Tells every entry of a lane, and then how far they reach; `None` and no entries where there is nothing to go on
-    /// from. What was told before an error is not to be used.
-    ///
-    /// # Errors
-    /// [`Error::Broken`]: begin anew.
-    pub fn load(
-        &self,
-        lane: Lane,
-        mut each: impl FnMut(&[u8], &[u8]),
-    ) -> Result<Option<Position>, Error> {
-        let Some(kept) = self.position(lane)? else { return Ok(None) };
-        let mut found = Position { entries: 0, digest: 0, ..kept };
-        self.store
-            .each(lane, |key, value| {
-                found.add(key, value);
-                each(key, value);
-            })
-            .map_err(self.trouble("read"))?;
-        if found != kept {
-            let detail =
-                format!("{} entries where {} were written, or others", found.entries, kept.entries);
-            return Err(self.corrupt(lane, &detail));
-        }
-        Ok(Some(kept))
+    pub fn position(&mut self, lane: Lane) -> Result<Option<Position>, Error> {
+        Ok(self.lane(lane)?.position())
     }
 
     /// Carries changes out in their order, and notes that the lane's entries now reach the changelog up to `next`; `at` is
@@ -216,50 +287,56 @@ impl Index {
     /// # Errors
     /// [`Error::Disk`]: the index is of no use until the next start. [`Error::Broken`]: begin anew.
     pub fn apply(
-        &self,
+        &mut self,
         lane: Lane,
         changes: &[Change],
         next: Offset,
         at: UnixMillis,
     ) -> Result<Position, Error> {
-        let kept = self.position(lane)?.unwrap_or_default();
-        let mut position = Position { next, at, ..kept };
-        // What this batch has made of a key so far, since the store does not know it yet.
-        let mut latest: HashMap<&[u8], Option<&[u8]>> = HashMap::with_capacity(changes.len());
-        for (key, value) in changes {
-            let value = value.as_deref();
-            match latest.insert(key, value) {
-                Some(Some(before)) => position.remove(key, before),
-                Some(None) => {}
-                None => {
-                    if let Some(old) = self.store.entry(lane, key).map_err(self.trouble("read"))? {
-                        position.remove(key, &old);
-                    }
-                }
-            }
-            if let Some(value) = value {
-                position.add(key, value);
-            }
-        }
-        self.store
-            .write(lane, latest.into_iter(), &position.bytes())
-            .map_err(self.trouble("write to"))?;
-        Ok(position)
+        let trouble = self.trouble("write to");
+        self.lane(lane)?.apply(changes, next, at).map_err(trouble)
+    }
+
+    /// Timers that ended before a time, the oldest first, at most so many.
+    ///
+    /// # Errors
+    /// [`Error::Broken`]: begin anew.
+    pub fn ended(
+        &mut self,
+        lane: Lane,
+        before: UnixMillis,
+        most: usize,
+    ) -> Result<Vec<TimerKey>, Error> {
+        let trouble = self.trouble("read");
+        self.lane(lane)?.ended(before, most).map_err(trouble)
+    }
+
+    /// Lets a lane go that is another's now: it takes no memory any more, and readers do not find it.
+    pub fn release(&mut self, lane: Lane) {
+        let shared = self.shared().open.remove(&lane);
+        drop(shared);
+        self.lanes.remove(&lane);
     }
 
     /// Throws a lane's entries and its position away.
     ///
     /// # Errors
     /// As those of [`apply`](Self::apply).
-    pub fn clear(&self, lane: Lane) -> Result<(), Error> {
-        self.store.clear(lane).map_err(self.trouble("clear"))
+    pub fn clear(&mut self, lane: Lane) -> Result<(), Error> {
+        self.release(lane);
+        let cleared = self.store.tree(&tree(lane)).and_then(|old| {
+            // First what makes the rest believed.
+            old.remove(shelf::POSITION)?;
+            self.store.drop_tree(&tree(lane))
+        });
+        cleared.map_err(self.trouble("clear"))
     }
 
     /// Throws a lane away because the changelog has gone past what it knows, and counts that as a rebuild.
     ///
     /// # Errors
     /// As those of [`apply`](Self::apply).
-    pub fn outdated(&self, lane: Lane, reason: Reason) -> Result<(), Error> {
+    pub fn outdated(&mut self, lane: Lane, reason: Reason) -> Result<(), Error> {
         tracing::warn!(
             lane = lane.0,
             reason = reason.as_str(),
@@ -267,6 +344,17 @@ impl Index {
         );
         telemetry::index_rebuilt(reason);
         self.clear(lane)
+    }
+
+    /// The lanes of which something stands on disk, open or not.
+    ///
+    /// # Errors
+    /// [`Error::Broken`]: begin anew.
+    pub fn lanes(&self) -> Result<Vec<Lane>, Error> {
+        let names = self.store.trees().map_err(self.trouble("read"))?;
+        let mut lanes: Vec<Lane> = names.iter().filter_map(|name| lane_of(name)).collect();
+        lanes.sort_unstable();
+        Ok(lanes)
     }
 
     /// Bytes that it takes on disk.
@@ -278,21 +366,52 @@ impl Index {
     }
 
     /// Hands everything to the operating system and closes; what goes wrong with that is made good by the changelog.
-    pub fn close(self) {
+    pub fn close(mut self) {
+        self.close_lanes();
         self.store.close();
     }
 
     /// Leaves an index that cannot be written to; nobody waits until it is closed.
-    pub fn abandon(self) {
+    pub fn abandon(mut self) {
+        self.close_lanes();
         self.store.abandon();
     }
+}
 
-    fn corrupt(&self, lane: Lane, detail: &str) -> Error {
-        Error::Broken {
-            reason: Reason::Corrupt,
-            what: "read",
-            path: self.directory.clone(),
-            detail: format!("lane {}: {detail}", lane.0),
+/// The name of a lane's tree.
+fn tree(lane: Lane) -> [u8; 6] {
+    let [high, low] = lane.0.to_be_bytes();
+    [b'l', b'a', b'n', b'e', high, low]
+}
+
+fn lane_of(tree: &[u8]) -> Option<Lane> {
+    let number = tree.strip_prefix(b"lane")?;
+    Some(Lane(u16::from_be_bytes(number.try_into().ok()?)))
+}
+
+impl Trouble {
+    fn into_error(self, what: &'static str, at: &Path) -> Error {
+        let path = at.to_owned();
+        let broken = |reason, detail| Error::Broken { reason, what, path: path.clone(), detail };
+        match self {
+            Self::Panic(said) => broken(Reason::Panicked, said),
+            Self::Damaged(detail) => broken(Reason::Corrupt, detail),
+            Self::Sled(sled::Error::Io(source)) if source.to_string().contains(LOCKED) => {
+                Error::InUse(path)
+            }
+            Self::Sled(sled::Error::Io(source)) => {
+                use std::io::ErrorKind::{
+                    InvalidData, InvalidInput, NotFound, Other, UnexpectedEof,
+                };
+                match source.kind() {
+                    // What is not there, or not whole, is made anew; `Other` is sled's own word for its mistakes.
+                    NotFound | UnexpectedEof | InvalidData | InvalidInput | Other => {
+                        broken(Reason::Corrupt, source.to_string())
+                    }
+                    _ => directory::of_system(what, path, source),
+                }
+            }
+            Self::Sled(other) => broken(Reason::Corrupt, other.to_string()),
         }
     }
 }

@@ -1,11 +1,12 @@
 //! How far the entries of a lane reach, and by what they are known again.
 
-use sha2::{Digest as _, Sha256};
-
+use super::bytes::check;
 use crate::engine::{Offset, UnixMillis};
 
 /// Bytes of a position on disk: four numbers and a check of them.
 const BYTES: usize = 40;
+/// What its check is made under.
+const NAME: &[u8] = b"position";
 
 /// How far the entries of a lane reach in the changelog, their number and their digest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,14 +22,16 @@ pub struct Position {
 }
 
 impl Position {
-    pub(super) fn add(&mut self, key: &[u8], value: &[u8]) {
+    /// Counts an entry with this check in.
+    pub(super) fn add(&mut self, check: u64) {
         self.entries = self.entries.wrapping_add(1);
-        self.digest = self.digest.wrapping_add(entry_digest(key, value));
+        self.digest = self.digest.wrapping_add(check);
     }
 
-    pub(super) fn remove(&mut self, key: &[u8], value: &[u8]) {
+    /// Counts an entry with this check out.
+    pub(super) fn remove(&mut self, check: u64) {
         self.entries = self.entries.wrapping_sub(1);
-        self.digest = self.digest.wrapping_sub(entry_digest(key, value));
+        self.digest = self.digest.wrapping_sub(check);
     }
 
     pub(super) fn bytes(&self) -> [u8; BYTES] {
@@ -39,7 +42,7 @@ impl Position {
             slot.copy_from_slice(&number);
         }
         bytes[24..32].copy_from_slice(&self.digest.to_be_bytes());
-        let check = first_eight(Sha256::digest(&bytes[..32]).as_slice());
+        let check = check(NAME, &bytes[..32]);
         bytes[32..].copy_from_slice(&check.to_be_bytes());
         bytes
     }
@@ -48,7 +51,7 @@ impl Position {
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
         let number = |at: usize| first_eight(&bytes[at..]);
-        if first_eight(Sha256::digest(&bytes[..32]).as_slice()) != number(32) {
+        if check(NAME, &bytes[..32]) != number(32) {
             return None;
         }
         Some(Self {
@@ -58,12 +61,6 @@ impl Position {
             digest: number(24),
         })
     }
-}
-
-fn entry_digest(key: &[u8], value: &[u8]) -> u64 {
-    let length = (key.len() as u64).to_be_bytes();
-    let hash = Sha256::new().chain_update(length).chain_update(key).chain_update(value);
-    first_eight(hash.finalize().as_slice())
 }
 
 /// The first eight bytes as a number; of less than eight, none.

@@ -32,7 +32,7 @@ use super::topics::InForce;
 use super::{BrokerClock, Changelog, Connection};
 use crate::engine::timers::{Change, Void};
 use crate::engine::{Lane, Millis, Offset, UnixMillis};
-use crate::index::{self, BATCH_MAX, Identity, Index, Reason};
+use crate::index::{self, BATCH_MAX, Held, Identity, Index, Reason};
 use crate::telemetry;
 
 /// Form of keys and values in the index: those of the changelog.
@@ -194,9 +194,8 @@ struct Follower {
 struct Following {
     /// Where the index goes on.
     next: Offset,
-    entries: u64,
     /// Read and not in the index yet, at most [`BATCH_MAX`] of all lanes.
-    changes: Vec<index::Change>,
+    changes: Vec<Change>,
     /// Append time of the last of them.
     at: UnixMillis,
 }
@@ -238,6 +237,9 @@ impl Follower {
             Order::Follow(lanes, outside) => self.follow(&lanes, &outside),
             Order::Leave(lanes) => {
                 let before = self.lanes.len();
+                if let Some(index) = &mut self.index {
+                    lanes.iter().for_each(|lane| index.release(*lane));
+                }
                 self.lanes.retain(|lane, _| !lanes.contains(lane));
                 if self.lanes.len() != before {
                     self.assign();
@@ -255,19 +257,19 @@ impl Follower {
     }
 
     /// What the index has of these lanes, if that is still of use.
-    fn know(&self, lanes: &[Lane]) -> Result<HashMap<Lane, Known>, index::Error> {
-        let Some(index) = &self.index else { return Ok(HashMap::new()) };
+    fn know(&mut self, lanes: &[Lane]) -> Result<HashMap<Lane, Known>, index::Error> {
+        let (now, tombstones) = (self.now(), self.tombstones);
+        let Some(index) = &mut self.index else { return Ok(HashMap::new()) };
         let mut all = HashMap::with_capacity(lanes.len());
         for lane in lanes {
             let mut known = Known::default();
-            let position = index.load(*lane, |key, value| {
-                // What this version cannot read was stored as it came, and is passed over as it would be in the topic.
-                if let Ok(Change::Void(void)) = Change::decode(Some(key), Some(value)) {
+            let position = index.load(*lane, |held| {
+                if let Held::Void(void) = held {
                     known.timers.insert(void.name, void);
                 }
             })?;
             let Some(position) = position else { continue };
-            if self.is_stale(position.at) {
+            if is_stale(position.at, now, tombstones) {
                 index.outdated(*lane, Reason::Stale)?;
                 continue;
             }
@@ -277,25 +279,14 @@ impl Follower {
         Ok(all)
     }
 
-    /// Whether tombstones may have gone that were written after this time. Half the time that they are kept is left for
-    /// reading what came since.
-    fn is_stale(&self, at: UnixMillis) -> bool {
-        let now = self.now();
-        now - at > self.tombstones.half() || at - now > AHEAD_MAX
-    }
-
     fn follow(&mut self, lanes: &[Lane], outside: &[Lane]) -> Result<(), index::Error> {
-        let Some(index) = &self.index else { return Ok(()) };
+        let Some(index) = &mut self.index else { return Ok(()) };
         for lane in lanes {
             if outside.contains(lane) {
                 index.outdated(*lane, Reason::Outside)?;
             }
             let following = match index.position(*lane)? {
-                Some(position) => Following {
-                    next: position.next,
-                    entries: position.entries,
-                    ..Following::default()
-                },
+                Some(position) => Following { next: position.next, ..Following::default() },
                 None => {
                     index.clear(*lane)?;
                     Following::default()
@@ -342,7 +333,8 @@ impl Follower {
                     let lane = u16::try_from(message.partition()).map(Lane).ok();
                     let following = lane.and_then(|lane| self.lanes.get_mut(&lane));
                     let (Some(following), Some(key)) = (following, message.key()) else { continue };
-                    following.changes.push((key.to_vec(), message.payload().map(<[u8]>::to_vec)));
+                    // What this version cannot read is passed over, as it is at a take-over.
+                    following.changes.extend(Change::decode(Some(key), message.payload()));
                     following.next = Offset(message.offset()).next();
                     let at = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
                     following.at = at.map_or(following.at, UnixMillis);
@@ -368,14 +360,13 @@ impl Follower {
     }
 
     fn write(&mut self) -> Result<(), index::Error> {
-        let Some(index) = &self.index else { return Ok(()) };
+        let Some(index) = &mut self.index else { return Ok(()) };
         for (lane, following) in &mut self.lanes {
             if following.changes.is_empty() {
                 continue;
             }
             let changes = std::mem::take(&mut following.changes);
-            let position = index.apply(*lane, &changes, following.next, following.at)?;
-            following.entries = position.entries;
+            index.apply(*lane, &changes, following.next, following.at)?;
             self.look = self.look.min(Instant::now() + LOOK_SOON);
         }
         Ok(())
@@ -383,10 +374,10 @@ impl Follower {
 
     /// Notes for lanes that have nothing left to read that they are up with the changelog now.
     fn look_at_ends(&mut self) -> Result<(), index::Error> {
-        let Some(index) = &self.index else { return Ok(()) };
-        let now = self.now();
+        let (now, ends) = (self.now(), self.ends());
+        let Some(index) = &mut self.index else { return Ok(()) };
         let mut behind = 0;
-        match self.ends() {
+        match ends {
             // Next time.
             Err(error) => tracing::debug!(%error, "asking for the ends of the changelog"),
             Ok(ends) => {
@@ -405,7 +396,8 @@ impl Follower {
                 }
             }
         }
-        let entries = self.lanes.values().map(|following| following.entries).sum();
+        let index::Figures { live, ended, voids, .. } = index.reader().figures()?;
+        let entries = live + ended + voids;
         let disk_bytes = index.disk_bytes()?;
         telemetry::index_size(entries, disk_bytes);
         tracing::debug!(lanes = self.lanes.len(), behind, entries, disk_bytes, "index");
@@ -455,4 +447,10 @@ impl Follower {
         }
         self.assign();
     }
+}
+
+/// Whether tombstones may have gone that were written after this time. Half the time that they are kept is left for
+/// reading what came since.
+fn is_stale(at: UnixMillis, now: UnixMillis, tombstones: Millis) -> bool {
+    now - at > tombstones.half() || at - now > AHEAD_MAX
 }

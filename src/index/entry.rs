@@ -1,0 +1,251 @@
+//! What an entry of a lane looks like: keys by what they are for, and values in few bytes.
+//!
+//! ```text
+//! 0 number u32            a text that many entries name: target or label
+//! 1 name                  a timer: phase and flags u8, then numbers in few bytes: first append, offset, due and since
+//!                         as distances from it, [the same two of what it supersedes], target, [label], id, [code], [key]
+//! 2 due u64, name         by due time: phase and label flag u8, target, [label]
+//! 3 since u64, name       ended timers, by when they ended: nothing
+//! 4 name                  void versions: as on the wire
+//! ```
+//!
+//! A text is 1 + its number, or 0 and the text itself with its length (by due time: 0, look at the timer).
+
+use std::sync::Arc;
+
+use super::bytes::{put, take, take_bytes};
+use super::texts::Texts;
+use crate::engine::header::Code;
+use crate::engine::timers::{Change, Live, Phase, Place, Timer, TimerKey, Void};
+use crate::engine::{Offset, UnixMillis};
+
+pub(super) const TEXT: u8 = 0;
+pub(super) const TIMER: u8 = 1;
+pub(super) const DUE: u8 = 2;
+pub(super) const END: u8 = 3;
+pub(super) const VOID: u8 = 4;
+
+const PHASE: u8 = 0b111;
+const HAS_LABEL: u8 = 8;
+const HAS_KEY: u8 = 16;
+const KEY_CUT: u8 = 32;
+const SUPERSEDES: u8 = 64;
+const HAS_CODE: u8 = 128;
+
+pub(super) fn text_key(number: u32) -> Vec<u8> {
+    [&[TEXT][..], &number.to_be_bytes()].concat()
+}
+
+pub(super) fn timer_key(name: TimerKey) -> Vec<u8> {
+    [&[TIMER][..], &name.0].concat()
+}
+
+pub(super) fn void_key(name: TimerKey) -> Vec<u8> {
+    [&[VOID][..], &name.0].concat()
+}
+
+/// A key below [`DUE`] or [`END`].
+pub(super) fn timed_key(kind: u8, at: UnixMillis, name: TimerKey) -> Vec<u8> {
+    [&[kind][..], &at.0.to_be_bytes(), &name.0].concat()
+}
+
+/// What a key below [`DUE`] or [`END`] says.
+pub(super) fn timed(key: &[u8]) -> Option<(UnixMillis, TimerKey)> {
+    let (at, name) = key.get(1..)?.split_first_chunk::<8>()?;
+    Some((UnixMillis(u64::from_be_bytes(*at)), TimerKey(name.try_into().ok()?)))
+}
+
+/// The name in a key below [`TIMER`] or [`VOID`].
+pub(super) fn name_in(key: &[u8]) -> Option<TimerKey> {
+    key.get(1..)?.try_into().ok().map(TimerKey)
+}
+
+/// What of a key is looked up before it is written, for the filter.
+pub(super) fn looked_up(key: &[u8]) -> Option<u64> {
+    let (kind, name) = key.split_first()?;
+    // The beginning of a name is the id's, which many may share.
+    let word = u64::from_le_bytes(*name.last_chunk()?);
+    match *kind {
+        TIMER => Some(word),
+        VOID => Some(!word),
+        _ => None,
+    }
+}
+
+fn phase_byte(phase: Phase) -> u8 {
+    Phase::ALL.iter().position(|known| *known == phase).map_or(PHASE, |at| at as u8)
+}
+
+fn phase_of(byte: u8) -> Option<Phase> {
+    Phase::ALL.get(usize::from(byte & PHASE)).copied()
+}
+
+fn zigzag(distance: u64) -> u64 {
+    let signed = distance.cast_signed();
+    ((signed << 1) ^ (signed >> 63)).cast_unsigned()
+}
+
+fn unzigzag(number: u64) -> u64 {
+    (number >> 1) ^ (number & 1).wrapping_neg()
+}
+
+fn put_text(bytes: &mut Vec<u8>, number: Option<u32>, text: &str) {
+    match number {
+        Some(number) => put(bytes, u64::from(number) + 1),
+        None => {
+            put(bytes, 0);
+            put_part(bytes, text.as_bytes());
+        }
+    }
+}
+
+fn put_part(bytes: &mut Vec<u8>, part: &[u8]) {
+    put(bytes, part.len() as u64);
+    bytes.extend_from_slice(part);
+}
+
+/// The value of a timer.
+pub(super) fn timer_value(timer: &Timer, texts: &Texts) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(64);
+    let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+    bytes.push(
+        phase_byte(timer.phase)
+            | flag(timer.label.is_some(), HAS_LABEL)
+            | flag(timer.key.is_some(), HAS_KEY)
+            | flag(timer.key_cut, KEY_CUT)
+            | flag(timer.supersedes.is_some(), SUPERSEDES)
+            | flag(timer.code.is_some(), HAS_CODE),
+    );
+    let Place { first_appended, offset } = timer.version;
+    put(&mut bytes, first_appended.0);
+    put(&mut bytes, offset.0.cast_unsigned());
+    for at in [timer.due, timer.since] {
+        put(&mut bytes, zigzag(at.0.wrapping_sub(first_appended.0)));
+    }
+    if let Some(before) = timer.supersedes {
+        let at = before.first_appended.0.wrapping_sub(first_appended.0);
+        put(&mut bytes, zigzag(at));
+        let distance = before.offset.0.wrapping_sub(offset.0);
+        put(&mut bytes, zigzag(distance.cast_unsigned()));
+    }
+    put_text(&mut bytes, texts.number(&timer.target), &timer.target);
+    if let Some(label) = &timer.label {
+        put_text(&mut bytes, texts.number(label), label);
+    }
+    put_part(&mut bytes, &timer.id);
+    if let Some(code) = timer.code {
+        put_part(&mut bytes, code.as_str().as_bytes());
+    }
+    bytes.extend_from_slice(timer.key.as_deref().unwrap_or_default());
+    bytes
+}
+
+/// The value by due time of a timer with this value.
+pub(super) fn due_value(mut timer: &[u8]) -> Option<Vec<u8>> {
+    let flags = take_bytes(&mut timer, 1)?[0];
+    for _ in 0..if flags & SUPERSEDES == 0 { 4 } else { 6 } {
+        take(&mut timer)?;
+    }
+    let mut bytes = vec![flags & (PHASE | HAS_LABEL)];
+    for _ in 0..if flags & HAS_LABEL == 0 { 1 } else { 2 } {
+        let text = take(&mut timer)?;
+        if text == 0 {
+            take_part(&mut timer)?;
+        }
+        put(&mut bytes, text);
+    }
+    Some(bytes)
+}
+
+/// What the value by due time says.
+pub(super) struct Due {
+    pub(super) phase: Phase,
+    /// 0: look at the timer.
+    pub(super) target: u64,
+    /// 0: look at the timer; `None`: it has none.
+    pub(super) label: Option<u64>,
+}
+
+pub(super) fn read_due(mut value: &[u8]) -> Option<Due> {
+    let flags = take_bytes(&mut value, 1)?[0];
+    let target = take(&mut value)?;
+    let label = if flags & HAS_LABEL == 0 { None } else { Some(take(&mut value)?) };
+    value.is_empty().then_some(Due { phase: phase_of(flags)?, target, label })
+}
+
+fn take_part<'a>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = take(from)?;
+    take_bytes(from, length)
+}
+
+fn take_text(from: &mut &[u8], texts: &Texts) -> Option<Arc<str>> {
+    match take(from)? {
+        0 => std::str::from_utf8(take_part(from)?).ok().map(Arc::from),
+        number => texts.text(u32::try_from(number - 1).ok()?).map(Arc::clone),
+    }
+}
+
+/// What begins the value of a timer: all that the engine is told.
+struct Begun {
+    flags: u8,
+    live: Live,
+    since: UnixMillis,
+    supersedes: Option<Place>,
+}
+
+fn begin(name: TimerKey, value: &mut &[u8], texts: &Texts) -> Option<Begun> {
+    let flags = take_bytes(value, 1)?[0];
+    let first = take(value)?;
+    let offset = take(value)?.cast_signed();
+    let mut at = || Some(UnixMillis(first.wrapping_add(unzigzag(take(value)?))));
+    let (due, since) = (at()?, at()?);
+    let supersedes = if flags & SUPERSEDES == 0 {
+        None
+    } else {
+        let first_appended = at()?;
+        let distance = unzigzag(take(value)?).cast_signed();
+        Some(Place { first_appended, offset: Offset(offset.wrapping_add(distance)) })
+    };
+    let target = take_text(value, texts)?;
+    let label = if flags & HAS_LABEL == 0 { None } else { Some(take_text(value, texts)?) };
+    let version = Place { first_appended: UnixMillis(first), offset: Offset(offset) };
+    let live = Live { name, version, due, target, label };
+    Some(Begun { flags, live, since, supersedes })
+}
+
+/// What the value of a timer says.
+pub(super) fn read_timer(name: TimerKey, mut value: &[u8], texts: &Texts) -> Option<Timer> {
+    let Begun { flags, live, since, supersedes } = begin(name, &mut value, texts)?;
+    let id = take_part(&mut value)?.into();
+    let code = if flags & HAS_CODE == 0 {
+        None
+    } else {
+        let code = std::str::from_utf8(take_part(&mut value)?).ok()?;
+        Some(code.parse::<Code>().ok()?)
+    };
+    let key = match flags & HAS_KEY {
+        0 if !value.is_empty() => return None,
+        0 => None,
+        _ => Some(value.into()),
+    };
+    let Live { name, version, due, target, label } = live;
+    let label = label.map(|label| label.as_ref().into());
+    let (phase, key_cut) = (phase_of(flags)?, flags & KEY_CUT != 0);
+    #[rustfmt::skip]
+    let timer = Timer { name, phase, version, supersedes, due, since, target, label, id, key, key_cut, code };
+    Some(timer)
+}
+
+/// What the engine is told of a timer: its phase, and what it is.
+pub(super) fn read_live(name: TimerKey, mut value: &[u8], texts: &Texts) -> Option<(Phase, Live)> {
+    let begun = begin(name, &mut value, texts)?;
+    Some((phase_of(begun.flags)?, begun.live))
+}
+
+/// What the value of void versions says.
+pub(super) fn read_void(name: TimerKey, value: &[u8]) -> Option<Void> {
+    match Change::decode(Some(&Void::key(name)), Some(value)) {
+        Ok(Change::Void(void)) => Some(void),
+        _ => None,
+    }
+}

@@ -1,0 +1,312 @@
+//! One lane: timers by name, by due time and by when they ended, and what is void, all kept in step.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::bytes::check;
+use super::entry::{self, DUE, END, TEXT, TIMER, VOID};
+use super::position::Position;
+use super::shelf::{self, Entered, Shelf};
+use super::store::{Tree, Trouble};
+use super::texts::Texts;
+use crate::engine::timers::{Change, Live, Phase, Timer, TimerKey, Void};
+use crate::engine::{Offset, UnixMillis};
+
+/// What holds in a lane and concerns the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// A pending timer.
+    Live(Live),
+    /// Void versions of a timer.
+    Void(Void),
+}
+
+/// What is kept in memory of a lane's entries.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    pub(super) texts: Texts,
+    /// Pending timers by number of their target and minute of their due time.
+    pub(super) due: BTreeMap<(u32, u32), u32>,
+    pub(super) live: u64,
+    pub(super) ended: u64,
+    pub(super) voids: u64,
+}
+
+/// The minute in which something is due; the last one stands for all that follow.
+pub(super) fn minute(due: UnixMillis) -> u32 {
+    u32::try_from(due.0 / 60_000).unwrap_or(u32::MAX)
+}
+
+impl Tables {
+    fn count(&mut self, phase: Phase, target: &str, due: UnixMillis, is_there: bool) {
+        let count = if phase.is_final() { &mut self.ended } else { &mut self.live };
+        *count = if is_there { *count + 1 } else { count.saturating_sub(1) };
+        let Some(target) = self.texts.number(target).filter(|_| !phase.is_final()) else { return };
+        let due = (target, minute(due));
+        if is_there {
+            *self.due.entry(due).or_default() += 1;
+        } else if let Some(count) = self.due.get_mut(&due) {
+            *count -= 1;
+            if *count == 0 {
+                self.due.remove(&due);
+            }
+        }
+    }
+}
+
+/// What readers have of a lane.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) entered: Arc<Entered>,
+    tables: RwLock<Tables>,
+}
+
+impl Shared {
+    pub(super) fn tables(&self) -> RwLockReadGuard<'_, Tables> {
+        self.tables.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tables_mut(&self) -> RwLockWriteGuard<'_, Tables> {
+        self.tables.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The timer of a name.
+    pub(super) fn timer(&self, name: TimerKey) -> Result<Option<Timer>, Trouble> {
+        let found = self.entered.get(&entry::timer_key(name))?;
+        found.map(|value| self.read_timer(name, &value)).transpose()
+    }
+
+    pub(super) fn read_timer(&self, name: TimerKey, value: &[u8]) -> Result<Timer, Trouble> {
+        entry::read_timer(name, value, &self.tables().texts).ok_or_else(|| unreadable(TIMER))
+    }
+}
+
+pub(super) fn unreadable(kind: u8) -> Trouble {
+    Trouble::Damaged(format!("an entry of kind {kind} cannot be read"))
+}
+
+/// The writer's side of a lane.
+#[derive(Debug)]
+pub(super) struct Lane {
+    shelf: Shelf,
+    shared: Arc<Shared>,
+}
+
+impl Lane {
+    /// Opens a lane, and tells what holds of it.
+    pub(super) fn open(tree: Tree, mut each: impl FnMut(Held)) -> Result<Self, Trouble> {
+        let mut tables = Tables::default();
+        let mut trouble = None;
+        let mut dues = 0_u64;
+        let shelf = Shelf::open(tree, entry::looked_up, |key, value| {
+            let told = match key.first() {
+                Some(&DUE) => {
+                    dues += 1;
+                    Some(())
+                }
+                Some(&END) => Some(()),
+                _ => tell(&mut tables, key, value, &mut each),
+            };
+            if told.is_none() {
+                let kind = key.first().copied().unwrap_or(u8::MAX);
+                trouble.get_or_insert_with(|| unreadable(kind));
+            }
+        })?;
+        if let Some(trouble) = trouble {
+            return Err(trouble);
+        }
+        if dues != tables.live + tables.ended {
+            return Err(Trouble::Damaged(format!("{dues} timers by due time, others by name")));
+        }
+        let shared = Shared { entered: Arc::clone(shelf.entered()), tables: RwLock::new(tables) };
+        Ok(Self { shelf, shared: Arc::new(shared) })
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(super) fn position(&self) -> Option<Position> {
+        self.shared.entered.position()
+    }
+
+    /// Carries changes out, and tells how far the lane's entries reach now.
+    pub(super) fn apply(
+        &mut self,
+        changes: &[Change],
+        next: Offset,
+        at: UnixMillis,
+    ) -> Result<Position, Trouble> {
+        let kept = self.position().unwrap_or_default();
+        let mut position = Position { next, at, ..kept };
+        let mut work = Work { lane: self, changes: BTreeMap::new(), counts: Vec::new() };
+        for change in changes {
+            work.change(change)?;
+        }
+        let Work { mut changes, counts, .. } = work;
+        changes.retain(|_, change| change.old != change.new);
+        for (key, shelf::Change { old, new }) in &changes {
+            if let Some(old) = old {
+                position.remove(check(key, old));
+            }
+            if let Some(new) = new {
+                position.add(check(key, new));
+            }
+        }
+        self.shelf.write(&changes, &position)?;
+        let mut tables = self.shared.tables_mut();
+        for count in counts {
+            match count {
+                Count::Timer { phase, target, due, is_there } => {
+                    tables.count(phase, &target, due, is_there);
+                }
+                Count::Void { is_there: true } => tables.voids += 1,
+                Count::Void { is_there: false } => tables.voids = tables.voids.saturating_sub(1),
+            }
+        }
+        drop(tables);
+        let size = changes.len();
+        self.shelf.show(changes, position, entry::looked_up);
+        self.shelf.sweep(size, entry::looked_up)?;
+        Ok(position)
+    }
+
+    /// Timers that ended before a time, the oldest first.
+    pub(super) fn ended(&self, before: UnixMillis, most: usize) -> Result<Vec<TimerKey>, Trouble> {
+        let mut ended = Vec::new();
+        self.shared.entered.each_from(&[END], |key, _| match (key.first(), entry::timed(key)) {
+            (Some(&END), Some((at, name))) if at < before && ended.len() < most => {
+                ended.push(name);
+                ControlFlow::Continue(())
+            }
+            _ => ControlFlow::Break(()),
+        })?;
+        Ok(ended)
+    }
+}
+
+/// Tells one entry while a lane is opened; `None`: it cannot be read.
+fn tell(tables: &mut Tables, key: &[u8], value: &[u8], each: &mut impl FnMut(Held)) -> Option<()> {
+    match *key.first()? {
+        TEXT => {
+            let number = u32::from_be_bytes(key[1..].try_into().ok()?);
+            let text = std::str::from_utf8(value).ok()?;
+            return (tables.texts.add(text) == number).then_some(());
+        }
+        TIMER => {
+            let (phase, live) = entry::read_live(entry::name_in(key)?, value, &tables.texts)?;
+            tables.count(phase, &live.target, live.due, true);
+            if !phase.is_final() {
+                each(Held::Live(live));
+            }
+        }
+        VOID => {
+            tables.voids += 1;
+            each(Held::Void(entry::read_void(entry::name_in(key)?, value)?));
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+enum Count {
+    Timer { phase: Phase, target: Arc<str>, due: UnixMillis, is_there: bool },
+    Void { is_there: bool },
+}
+
+/// What a batch comes to.
+struct Work<'a> {
+    lane: &'a mut Lane,
+    changes: BTreeMap<Vec<u8>, shelf::Change>,
+    counts: Vec<Count>,
+}
+
+impl Work<'_> {
+    /// What an entry is after what was done so far.
+    fn now(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Trouble> {
+        match self.changes.get(key) {
+            Some(change) => Ok(change.new.clone()),
+            None => match entry::looked_up(key) {
+                Some(name) => self.lane.shelf.get(key, name),
+                None => self.lane.shared.entered.get(key),
+            },
+        }
+    }
+
+    fn set(&mut self, key: Vec<u8>, old: Option<Vec<u8>>, new: Option<Vec<u8>>) {
+        self.changes.entry(key).or_insert(shelf::Change { old, new: None }).new = new;
+    }
+
+    fn change(&mut self, change: &Change) -> Result<(), Trouble> {
+        match change {
+            Change::Timer(timer) => {
+                self.forget(timer.name)?;
+                self.number(&timer.target);
+                let takes_labels = self.lane.shared.tables().texts.takes_labels();
+                if let Some(label) = timer.label.as_ref().filter(|_| takes_labels) {
+                    self.number(label);
+                }
+                self.enter(timer)?;
+            }
+            Change::ForgottenTimer(name) => self.forget(*name)?,
+            Change::Void(void) => self.void(void.name, Some(void.value().to_vec()))?,
+            Change::ForgottenVoid(name) => self.void(*name, None)?,
+        }
+        Ok(())
+    }
+
+    /// Takes a timer out of all orders.
+    fn forget(&mut self, name: TimerKey) -> Result<(), Trouble> {
+        let key = entry::timer_key(name);
+        let Some(value) = self.now(&key)? else { return Ok(()) };
+        let timer = self.lane.shared.read_timer(name, &value)?;
+        let by_due = entry::due_value(&value).ok_or_else(|| unreadable(TIMER))?;
+        self.set(key, Some(value), None);
+        self.set(entry::timed_key(DUE, timer.due, name), Some(by_due), None);
+        if timer.phase.is_final() {
+            self.set(entry::timed_key(END, timer.since, name), Some(Vec::new()), None);
+        }
+        self.count(&timer, false);
+        Ok(())
+    }
+
+    fn enter(&mut self, timer: &Timer) -> Result<(), Trouble> {
+        let value = entry::timer_value(timer, &self.lane.shared.tables().texts);
+        let by_due = entry::due_value(&value).ok_or_else(|| unreadable(TIMER))?;
+        self.set(entry::timer_key(timer.name), None, Some(value));
+        self.set(entry::timed_key(DUE, timer.due, timer.name), None, Some(by_due));
+        if timer.phase.is_final() {
+            let by_end = entry::timed_key(END, timer.since, timer.name);
+            self.set(by_end, None, Some(Vec::new()));
+        }
+        self.count(timer, true);
+        Ok(())
+    }
+
+    fn count(&mut self, timer: &Timer, is_there: bool) {
+        let (phase, target, due) = (timer.phase, Arc::clone(&timer.target), timer.due);
+        self.counts.push(Count::Timer { phase, target, due, is_there });
+    }
+
+    fn void(&mut self, name: TimerKey, new: Option<Vec<u8>>) -> Result<(), Trouble> {
+        let key = entry::void_key(name);
+        let old = self.now(&key)?;
+        if old.is_some() {
+            self.counts.push(Count::Void { is_there: false });
+        }
+        if new.is_some() {
+            self.counts.push(Count::Void { is_there: true });
+        }
+        self.set(key, old, new);
+        Ok(())
+    }
+
+    /// Gives a text a number, if it has none.
+    fn number(&mut self, text: &str) {
+        if self.lane.shared.tables().texts.number(text).is_none() {
+            let number = self.lane.shared.tables_mut().texts.add(text);
+            self.set(entry::text_key(number), None, Some(text.as_bytes().to_vec()));
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What readers are told.
+
+use super::*;
+
+fn filters() -> impl Strategy<Value = Filter> {
+    let target = prop::option::of((0..4_u8).prop_map(|n| format!("target-{n}")));
+    let label = prop::option::of((0..40_u8).prop_map(|n| format!("label-{}", n * 2)));
+    let phase = prop::option::of(prop::sample::select(&Phase::ALL[..]));
+    let due = || prop::option::of((0..100_u64).prop_map(|n| UnixMillis(n * 1_000_000)));
+    (target, label, phase, due(), due()).prop_map(|(target, label, phase, due_from, due_before)| {
+        Filter { target, label, phase, due_from, due_before }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// A listing is what a filter of the whole gives, and its count is its length.
+    #[test]
+    fn a_listing_gives_what_is_meant(filter in filters(), next in 0..4_000_u64) {
+        let room = room();
+        let mut index = open(&room);
+        fill(&mut index, Lane(0), 0, next);
+        index.load(Lane(0), |_| ()).expect("whole");
+        let reader = index.reader();
+        let mut wanted = model_at(next).timers;
+        wanted.retain(|_, timer| filter.takes(timer));
+        let counted = reader.count(Lane(0), &filter, None).expect("told");
+        prop_assert_eq!((counted.count, counted.more), (wanted.len() as u64, None));
+        prop_assert_eq!(listed(&reader, Lane(0), &filter).expect("told"), wanted);
+    }
+}
+
+#[test]
+fn timers_are_found_by_name_and_by_id_while_they_change() {
+    let room = room();
+    let mut index = open(&room);
+    for next in (0..3_000).step_by(250) {
+        fill(&mut index, Lane(0), next, next + 250);
+        let (reader, model) = (index.reader(), model_at(next + 250));
+        assert_eq!(
+            reader.position(Lane(0)).expect("told").map(|p| p.next.0),
+            Some(next as i64 + 250)
+        );
+        for n in 0..301 {
+            let id = format!("order-{n}").into_bytes();
+            let key = format!("customer-{n}").into_bytes();
+            let mut found = Vec::new();
+            for key in [None, Some(&key[..])] {
+                let name = TimerKey::new(key, &id);
+                let timer = reader.find(Lane(0), name).expect("told");
+                assert_eq!(timer.as_ref(), model.timers.get(&name), "order {n} at {next}");
+                found.extend(timer);
+            }
+            found.sort_by_key(|timer| timer.name);
+            assert_eq!(reader.by_id(Lane(0), &id, 10).expect("told"), found);
+        }
+    }
+}
+
+#[test]
+fn what_ended_is_told_oldest_first_until_it_is_forgotten() {
+    let room = room();
+    let mut index = open(&room);
+    fill(&mut index, Lane(0), 0, 2_000);
+    let model = model_at(2_000);
+    let mut ended: Vec<_> = model.timers.values().filter(|timer| timer.phase.is_final()).collect();
+    ended.sort_by_key(|timer| (timer.since, timer.name));
+    let (most, before) = (40, ended[60].since);
+    let told = index.ended(Lane(0), before, most).expect("told");
+    assert_eq!(told, ended[..40].iter().map(|timer| timer.name).collect::<Vec<_>>());
+    let forget: Vec<_> = told.into_iter().map(Change::ForgottenTimer).collect();
+    index.apply(Lane(0), &forget, Offset(2_001), UnixMillis(1)).expect("applied");
+    let told = index.ended(Lane(0), before, most).expect("told");
+    assert_eq!(told, ended[40..60].iter().map(|timer| timer.name).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_forecast_counts_by_target_from_the_minute_that_is_running() {
+    let room = room();
+    let mut index = open(&room);
+    let Change::Timer(timer) = change(0) else { panic!("a timer") };
+    let (minute, hour, day) = (60_000, 3_600_000, 86_400_000);
+    let now = 1_000 * day;
+    #[rustfmt::skip]
+    let dues = [
+        // target, due,                 phase
+        ("a", now - minute,             Phase::Delay),
+        ("a", now,                      Phase::Delay),
+        ("a", now + minute - 1,         Phase::Delay),
+        ("a", now + minute,             Phase::Delay),
+        ("a", now + hour,               Phase::Delay),
+        ("a", now + day,                Phase::Delay),
+        ("a", now + 30 * day - 1,       Phase::Delay),
+        ("a", now + 30 * day,           Phase::Delay),
+        ("a", now + hour,               Phase::Delivered),
+        ("b", now + 2 * hour,           Phase::Delay),
+        ("c", now + hour,               Phase::Cancelled),
+    ];
+    let changes: Vec<_> = dues
+        .iter()
+        .enumerate()
+        .map(|(n, (target, due, phase))| {
+            let (id, due) = (n.to_be_bytes(), UnixMillis(*due));
+            let (name, id) = (TimerKey::new(None, &id), id.into());
+            Change::Timer(Timer {
+                name,
+                id,
+                target: (*target).into(),
+                due,
+                phase: *phase,
+                ..timer.clone()
+            })
+        })
+        .collect();
+    index.apply(Lane(0), &changes, Offset(1), UnixMillis(1)).expect("applied");
+    for reopened in [false, true] {
+        if reopened {
+            index.load(Lane(0), |_| ()).expect("whole");
+        }
+        let told = index.reader().forecast(Lane(0), UnixMillis(now + 59_999), None).expect("told");
+        let [a, b] = &told[..] else { panic!("two targets: {told:?}") };
+        assert_eq!((&*a.target, a.total, a.overdue, a.later), ("a", 8, 1, 1));
+        assert_eq!((a.minutes[0], a.minutes[1], a.minutes[2..].iter().sum::<u64>()), (2, 1, 0));
+        assert_eq!((a.hours[0], a.hours[1], a.hours[2..].iter().sum::<u64>()), (3, 1, 0));
+        assert_eq!((a.days[0], a.days[1], a.days[29], a.days.iter().sum::<u64>()), (4, 1, 1, 6));
+        assert_eq!((&*b.target, b.total, b.hours[2]), ("b", 1, 1));
+        let only = index.reader().forecast(Lane(0), UnixMillis(now), Some("b")).expect("told");
+        assert_eq!(only, std::slice::from_ref(b));
+        let none = index.reader().forecast(Lane(0), UnixMillis(now), Some("z")).expect("told");
+        assert_eq!(none, []);
+    }
+    let figures = index.reader().figures().expect("told");
+    assert_eq!((figures.lanes, figures.live, figures.ended, figures.voids), (1, 9, 2, 0));
+}
+
+#[test]
+fn a_reader_says_when_there_is_nothing_to_ask_and_goes_on_with_what_is_new() {
+    let room = room();
+    let mut index = open(&room);
+    let reader = index.reader();
+    assert!(matches!(reader.position(Lane(0)), Err(Error::Closed(Lane(0)))));
+    fill(&mut index, Lane(0), 0, 100);
+    assert_eq!(reader.position(Lane(0)).expect("told").map(|p| p.next), Some(Offset(100)));
+    index.release(Lane(0));
+    assert!(matches!(reader.position(Lane(0)), Err(Error::Closed(Lane(0)))));
+    let mut index = index.renew(&broken()).expect("renewed");
+    assert!(matches!(reader.position(Lane(0)), Err(Error::Closed(Lane(0)))));
+    fill(&mut index, Lane(0), 0, 50);
+    assert_eq!(reader.position(Lane(0)).expect("told").map(|p| p.next), Some(Offset(50)));
+    index.close();
+    assert!(matches!(reader.position(Lane(0)), Err(Error::Aside)));
+    assert!(matches!(reader.figures(), Err(Error::Aside)));
+}
