@@ -101,7 +101,7 @@ pub async fn run_reloading(
     let (stopping, _) = watch::channel(());
     let health = Arc::new(Health::new(figures.clone()));
     let status = Arc::clone(&health) as Arc<dyn api::Status>;
-    let serving = tokio::spawn(api::serve(listener, status, closed(&stopping)));
+    let serving = tokio::spawn(api::serve(listener, status, None, closed(&stopping)));
     let tidying = tokio::spawn(tidy(figures, closed(&stopping)));
 
     let ended = lanes(config, advertise, reloads, &health, stop).await;

@@ -18,6 +18,7 @@ use tokio::sync::{Semaphore, watch};
 use tower_service::Service as _;
 
 use super::health::{Status, router};
+use super::timers::{self, known::Timers};
 
 /// Bounds of time and number; a test has others, so as not to take so long.
 #[derive(Clone, Copy)]
@@ -35,7 +36,7 @@ const LIMITS: Limits = Limits {
     connection: Duration::from_secs(300),
     connections: 256,
 };
-/// Bytes of a request's body; none of these pages reads one.
+/// Bytes of a request's body where none is read.
 const BODY_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -44,18 +45,28 @@ const CLOSE_MAX: Duration = Duration::from_secs(1);
 /// Wait after an accept that failed (too many open files, mostly), so that it is not tried in a circle.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Answers on `listener` until `stop` resolves; then lets open requests end, for a second at most.
-pub async fn serve(listener: TcpListener, status: Arc<dyn Status>, stop: impl Future<Output = ()>) {
-    serve_within(LIMITS, listener, status, stop).await;
+/// Answers on `listener` until `stop` resolves; then lets open requests end, for a second at most. Without `timers` it is
+/// health and metrics only.
+pub async fn serve(
+    listener: TcpListener,
+    status: Arc<dyn Status>,
+    timers: Option<Arc<dyn Timers>>,
+    stop: impl Future<Output = ()>,
+) {
+    let app = router(status).layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
+    let app = match timers {
+        Some(timers) => app.merge(timers::router(timers)),
+        None => app,
+    };
+    serve_within(LIMITS, listener, app, stop).await;
 }
 
 async fn serve_within(
     limits: Limits,
     listener: TcpListener,
-    status: Arc<dyn Status>,
+    app: Router,
     stop: impl Future<Output = ()>,
 ) {
-    let app = router(status).layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
     let places = Arc::new(Semaphore::new(limits.connections as usize));
     let (stopping, stopped) = watch::channel(());
     let mut stop = pin!(stop);

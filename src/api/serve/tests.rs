@@ -31,7 +31,7 @@ async fn start(limits: Limits) -> (SocketAddr, oneshot::Sender<()>, JoinHandle<(
     let stopped = async move {
         let _ = stopped.await;
     };
-    (address, stop, tokio::spawn(serve_within(limits, listener, Arc::new(Half), stopped)))
+    (address, stop, tokio::spawn(serve_within(limits, listener, router(Arc::new(Half)), stopped)))
 }
 
 /// Sends what is given and reads until the other side closes.

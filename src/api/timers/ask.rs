@@ -1,0 +1,315 @@
+//! Asks whoever owns a lane: this instance, or the one that said so, over HTTP.
+//!
+//! # Invariants
+//! 1. A question that came from another instance is answered here or not at all: it is never handed on, so nothing goes
+//!    in circles, and an owner that lost a lane says so instead of guessing.
+//! 2. Lanes that nobody answers for make the whole answer a [`Trouble`]: a part is never given out as the whole.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::task::{JoinSet, spawn_blocking};
+
+use super::known::{
+    Answer, Command, Cursor, Filter, Forecast, Name, Page, Standing, Timer, Timers, Trouble,
+};
+
+/// Where instances ask each other.
+pub(super) const PATH: &str = "/v1/peer";
+/// Longest wait for a connection to the owner; it is on the same network.
+const CONNECT_MAX: Duration = Duration::from_secs(1);
+/// What an owner is given beyond what it was asked to wait.
+const REPLY_MAX: Duration = Duration::from_secs(10);
+/// The same for what looks at every timer of a lane.
+const COUNT_MAX: Duration = Duration::from_secs(120);
+/// Timers looked at in one step of a count.
+const COUNT_STEP: usize = 1_000;
+
+/// A question about lanes, to their owner.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Question {
+    pub(super) lanes: Vec<u16>,
+    pub(super) what: What,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum What {
+    /// The timers of these names, each of one of the lanes.
+    Find(Vec<Name>),
+    /// The timers of this id in all of the lanes.
+    ById(String),
+    /// A page of each lane.
+    Page { filter: Filter, after: Option<Cursor>, most: usize },
+    /// How many timers fit, of versions from before a time.
+    Count { filter: Filter, born_before: u64 },
+    /// When timers fall due.
+    Forecast { now: u64, target: Option<String> },
+    /// Commands about timers of the lanes, and the wait for what becomes of them.
+    Do { commands: Vec<Command>, wait_ms: u64 },
+    /// What became of a command about a timer of the lane.
+    Answer { ticket: String, wait_ms: u64 },
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Told {
+    Found(Vec<Option<Timer>>),
+    Timers(Vec<Timer>),
+    Pages(Vec<Page>),
+    Counted(u64),
+    Forecast(Vec<Forecast>, Vec<(String, u64)>),
+    /// For each command its ticket, and what became of it.
+    Done(Vec<Result<(String, Answer), Trouble>>),
+    Answer(Answer),
+}
+
+/// What one owner answers.
+pub(super) type Reply = Result<Told, Trouble>;
+
+/// Answers a question here.
+pub(super) fn answer(timers: &dyn Timers, question: &Question) -> Reply {
+    for lane in &question.lanes {
+        if timers.standing(*lane) != Standing::Here {
+            return Err(Trouble::Moving(format!("lane {lane} is not run here now")));
+        }
+    }
+    let lanes = question.lanes.iter().copied();
+    let told = match &question.what {
+        What::Find(names) => {
+            let find = |name: &Name| timers.find(timers.lane_of(name), name);
+            Told::Found(names.iter().map(find).collect::<Result<_, _>>()?)
+        }
+        What::ById(id) => {
+            let mut all = Vec::new();
+            for lane in lanes {
+                all.extend(timers.by_id(lane, id)?);
+            }
+            Told::Timers(all)
+        }
+        What::Page { filter, after, most } => {
+            let page = |lane| timers.page(lane, filter, *after, *most);
+            Told::Pages(lanes.map(page).collect::<Result<_, _>>()?)
+        }
+        What::Count { filter, born_before } => {
+            let mut counted = 0;
+            for lane in lanes {
+                counted += count(timers, lane, filter, *born_before)?;
+            }
+            Told::Counted(counted)
+        }
+        What::Forecast { now, target } => {
+            let mut all = Vec::new();
+            for lane in lanes {
+                all.extend(timers.forecast(lane, *now, target.as_deref())?);
+            }
+            Told::Forecast(all, timers.backlog())
+        }
+        What::Do { commands, wait_ms } => Told::Done(carry_out(timers, commands, *wait_ms)),
+        What::Answer { ticket, wait_ms } => {
+            let lane = question.lanes.first().copied().unwrap_or_default();
+            Told::Answer(timers.answer(lane, ticket, Duration::from_millis(*wait_ms))?)
+        }
+    };
+    Ok(told)
+}
+
+fn count(timers: &dyn Timers, lane: u16, filter: &Filter, before: u64) -> Result<u64, Trouble> {
+    let (mut counted, mut after) = (0, None);
+    loop {
+        let page = timers.page(lane, filter, after, COUNT_STEP)?;
+        counted += page.timers.iter().filter(|timer| timer.born() < before).count() as u64;
+        after = page.more;
+        if after.is_none() {
+            return Ok(counted);
+        }
+    }
+}
+
+/// Writes all commands before it waits for the first answer, so that they share transactions.
+fn carry_out(
+    timers: &dyn Timers,
+    commands: &[Command],
+    wait_ms: u64,
+) -> Vec<Result<(String, Answer), Trouble>> {
+    let mut by_lane: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+    for (at, command) in commands.iter().enumerate() {
+        by_lane.entry(timers.lane_of(&command.name)).or_default().push(at);
+    }
+    let mut tickets: Vec<Result<(u16, String), Trouble>> = commands
+        .iter()
+        .map(|_| Err(Trouble::Moving("the command was not written".to_owned())))
+        .collect();
+    for (lane, places) in by_lane {
+        let own: Vec<Command> = places.iter().map(|at| commands[*at].clone()).collect();
+        for (at, ticket) in places.into_iter().zip(timers.submit(lane, &own)) {
+            tickets[at] = ticket.map(|ticket| (lane, ticket));
+        }
+    }
+    let until = std::time::Instant::now() + Duration::from_millis(wait_ms);
+    let answered = |(lane, ticket): (u16, String)| {
+        let left = until.saturating_duration_since(std::time::Instant::now());
+        // The command stands, whatever keeps the answer away.
+        let answer = timers.answer(lane, &ticket, left).unwrap_or(Answer::Lost);
+        (ticket, answer)
+    };
+    tickets.into_iter().map(|ticket| ticket.map(answered)).collect()
+}
+
+/// Where a lane's questions go.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Here,
+    At(String),
+}
+
+/// Hands questions to the owners.
+#[derive(Clone)]
+pub(super) struct Asker {
+    timers: Arc<dyn Timers>,
+    client: reqwest::Client,
+}
+
+impl Asker {
+    pub(super) fn new(timers: Arc<dyn Timers>) -> Self {
+        // Instances are on one network; a proxy of the environment is for the world outside.
+        let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX).build();
+        // Only TLS that cannot be set up fails, and then nothing is asked over it.
+        Self { timers, client: client.unwrap_or_default() }
+    }
+
+    pub(super) fn timers(&self) -> &dyn Timers {
+        &*self.timers
+    }
+
+    fn place(&self, lane: u16) -> Result<Place, Trouble> {
+        match self.timers.standing(lane) {
+            Standing::Here => Ok(Place::Here),
+            Standing::Elsewhere(address) => Ok(Place::At(address)),
+            Standing::Moving => Err(Trouble::Moving(format!(
+                "lane {lane} is on its way from one instance to another"
+            ))),
+        }
+    }
+
+    /// All lanes by where they are.
+    fn places(
+        &self,
+        lanes: impl Iterator<Item = u16>,
+    ) -> Result<BTreeMap<Place, Vec<u16>>, Trouble> {
+        let mut places: BTreeMap<Place, Vec<u16>> = BTreeMap::new();
+        for lane in lanes {
+            places.entry(self.place(lane)?).or_default().push(lane);
+        }
+        Ok(places)
+    }
+
+    /// Asks the owner of one lane.
+    pub(super) async fn one(&self, lane: u16, what: What) -> Reply {
+        let place = self.place(lane)?;
+        self.clone().ask(place, Question { lanes: vec![lane], what }).await
+    }
+
+    /// Asks the owners of all lanes the same.
+    pub(super) async fn all(&self, what: What) -> Result<Vec<Told>, Trouble> {
+        let lanes = self.timers.lanes();
+        if lanes == 0 {
+            return Err(Trouble::Moving("this instance has not started yet".to_owned()));
+        }
+        let mut asking = JoinSet::new();
+        for (place, lanes) in self.places(0..lanes)? {
+            let (asker, what) = (self.clone(), what.clone());
+            asking.spawn(async move { asker.ask(place, Question { lanes, what }).await });
+        }
+        let mut told = Vec::new();
+        while let Some(reply) = asking.join_next().await {
+            told.push(reply.unwrap_or_else(|_| Err(fault()))?);
+        }
+        Ok(told)
+    }
+
+    /// Splits a batch by the owners of its names' lanes, asks each for its part, and puts the parts together again.
+    ///
+    /// An owner that does not answer fails its own part only.
+    pub(super) async fn split<T: Clone + Send + 'static, R: Send + 'static>(
+        &self,
+        batch: &[T],
+        name: impl Fn(&T) -> &Name,
+        what: impl Fn(Vec<T>) -> What,
+        read: impl Fn(Told) -> Vec<Result<R, Trouble>>,
+    ) -> Vec<Result<R, Trouble>> {
+        let mut all: Vec<Option<Result<R, Trouble>>> = batch.iter().map(|_| None).collect();
+        let mut parts: BTreeMap<Place, (Vec<u16>, Vec<usize>)> = BTreeMap::new();
+        for (at, each) in batch.iter().enumerate() {
+            let lane = self.timers.lane_of(name(each));
+            match self.place(lane) {
+                Err(trouble) => all[at] = Some(Err(trouble)),
+                Ok(place) => {
+                    let (lanes, places) = parts.entry(place).or_default();
+                    places.push(at);
+                    if !lanes.contains(&lane) {
+                        lanes.push(lane);
+                    }
+                }
+            }
+        }
+        let mut asking = JoinSet::new();
+        for (place, (lanes, places)) in parts {
+            let part: Vec<T> = places.iter().map(|at| batch[*at].clone()).collect();
+            let (asker, question) = (self.clone(), Question { lanes, what: what(part) });
+            asking.spawn(async move { (asker.ask(place, question).await, places) });
+        }
+        while let Some(Ok((reply, places))) = asking.join_next().await {
+            match reply.map(&read) {
+                Ok(told) if told.len() == places.len() => {
+                    for (at, each) in places.into_iter().zip(told) {
+                        all[at] = Some(each);
+                    }
+                }
+                Ok(_) => places.into_iter().for_each(|at| all[at] = Some(Err(fault()))),
+                Err(trouble) => {
+                    places.into_iter().for_each(|at| all[at] = Some(Err(trouble.clone())));
+                }
+            }
+        }
+        all.into_iter().map(|each| each.unwrap_or_else(|| Err(fault()))).collect()
+    }
+
+    async fn ask(self, place: Place, question: Question) -> Reply {
+        let address = match place {
+            Place::Here => {
+                let timers = self.timers;
+                let answering = spawn_blocking(move || answer(&*timers, &question));
+                return answering.await.unwrap_or_else(|_| Err(fault()));
+            }
+            Place::At(address) => address,
+        };
+        let commands = matches!(question.what, What::Do { .. });
+        let silent = |error: &reqwest::Error| {
+            tracing::debug!(%error, address, "the owner of a lane does not answer");
+            let unknown = if commands && !error.is_connect() {
+                "; what was asked of it may have been done, and may be asked again"
+            } else {
+                ""
+            };
+            Trouble::Moving(format!("the owner of its lane does not answer at {address}{unknown}"))
+        };
+        let wait = match &question.what {
+            What::Do { wait_ms, .. } | What::Answer { wait_ms, .. } => {
+                Duration::from_millis(*wait_ms) + REPLY_MAX
+            }
+            What::Count { .. } => COUNT_MAX,
+            _ => REPLY_MAX,
+        };
+        let asked = self.client.post(format!("http://{address}{PATH}"));
+        let reply = asked.timeout(wait).json(&question).send().await;
+        let reply = reply.and_then(reqwest::Response::error_for_status).map_err(|e| silent(&e))?;
+        reply.json::<Reply>().await.map_err(|e| silent(&e))?
+    }
+}
+
+/// A question whose answer is not of its kind, or that panicked: a mistake of ours, told as what may pass.
+pub(super) fn fault() -> Trouble {
+    tracing::error!("a question about timers was not answered as it should be");
+    Trouble::Moving("it was not answered as it should be; the log has more".to_owned())
+}

@@ -1,0 +1,250 @@
+//! What an instance knows of timers, and the plain types that it says it in.
+//!
+//! The API reaches the instance only through [`Timers`]; `app` implements it. Times are epoch milliseconds of the
+//! brokers' clocks.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// What a timer is called: its id, and the key of its record. A timer without a key is another than one with any key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Name {
+    /// As the producer gave it: 1 to 255 bytes without control characters.
+    pub id: String,
+    /// The key of the record.
+    #[serde(with = "base64_bytes")]
+    pub key: Option<Vec<u8>>,
+}
+
+/// A tracked timer, as its lane's owner knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timer {
+    /// What it is called; the key is its beginning if [`key_cut`](Self::key_cut).
+    pub name: Name,
+    /// The key is longer than what is kept of it.
+    pub key_cut: bool,
+    /// Orders timers of the same due time.
+    pub order: [u8; 16],
+    /// `delay`, `delivered`, `cancelled`, `expired` or `dead`.
+    pub state: String,
+    /// Where it is or was delivered to.
+    pub target: String,
+    /// When it is due.
+    pub due: u64,
+    /// Its lane.
+    pub lane: u16,
+    /// Its label, if it has one.
+    pub label: Option<String>,
+    /// Which of the records under this name: the append time of its first one, a dash, its offset.
+    pub version: String,
+    /// The version that it took the place of.
+    pub supersedes: Option<String>,
+    /// Since when it is in this state.
+    pub since: u64,
+    /// Why it is dead.
+    pub code: Option<String>,
+}
+
+impl Timer {
+    /// The append time of the first record of its version.
+    #[must_use]
+    pub fn born(&self) -> u64 {
+        let (time, _) = self.version.split_once('-').unwrap_or_default();
+        time.parse().unwrap_or(u64::MAX)
+    }
+}
+
+/// The words of [`Timer::state`].
+pub const STATES: [&str; 5] = ["delay", "delivered", "cancelled", "expired", "dead"];
+
+/// Which timers are meant; what is not said is any.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filter {
+    /// Delivered to this topic.
+    pub target: Option<String>,
+    /// With this label.
+    pub label: Option<String>,
+    /// In this state.
+    pub state: Option<String>,
+    /// Due then or later.
+    pub due_after: Option<u64>,
+    /// Due earlier.
+    pub due_before: Option<u64>,
+}
+
+/// Where a page ended: what is behind it comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Cursor {
+    /// The due time of the last one that was looked at.
+    pub due: u64,
+    /// Its [`Timer::order`].
+    pub order: [u8; 16],
+}
+
+/// Timers of one lane in the order of due time.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Page {
+    /// Those that fit the filter; may be none though there are more.
+    pub timers: Vec<Timer>,
+    /// Up to where it was looked; `None`: to the end.
+    pub more: Option<Cursor>,
+}
+
+/// How many timers of a target fall due when.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forecast {
+    /// The target.
+    pub target: String,
+    /// In each of the next 60 minutes; what is overdue counts into the first.
+    pub minutes: Vec<u64>,
+    /// In each of the next 24 hours.
+    pub hours: Vec<u64>,
+    /// In each of the next 30 days, of 24 hours.
+    pub days: Vec<u64>,
+    /// All that are pending.
+    pub total: u64,
+}
+
+/// Where a lane is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It runs here, and all of it is known.
+    Here,
+    /// It is coming here and not ready, or nobody is known to have it.
+    Moving,
+    /// Another instance said that it runs there, reached at `host:port`.
+    Elsewhere(String),
+}
+
+/// What is to be done to a timer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// Which timer.
+    pub name: Name,
+    /// Only if it is this version still.
+    pub version: Option<String>,
+    /// What.
+    pub order: Order,
+}
+
+/// See [`Command`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// It is not to be delivered.
+    Cancel,
+    /// It is to be delivered then.
+    Reschedule(u64),
+}
+
+/// What became of a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// It is decided and committed.
+    Decided {
+        /// The word for it.
+        outcome: String,
+        /// Why it was refused.
+        code: Option<String>,
+    },
+    /// It is written, and not decided within the wait.
+    Pending,
+    /// It is written, and who could answer has given the lane away or has restarted since.
+    Lost,
+}
+
+/// Why something is not answered. Nothing was changed, unless it says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Trouble {
+    /// The lane is on its way from one member to another, or its owner does not answer; soon it will.
+    Moving(String),
+    /// Kafka does not answer.
+    Away(String),
+    /// It cannot be done like that: a word for programs, a sentence for people.
+    Refused(String, String),
+}
+
+/// What the API needs of the instance. Calls may block; those about a lane answer [`Trouble::Moving`] unless it stands
+/// [`Here`](Standing::Here), and are true when they answer.
+pub trait Timers: Send + Sync + 'static {
+    /// How many lanes there are; 0 until the instance has started.
+    fn lanes(&self) -> u16;
+    /// The lane of a timer.
+    fn lane_of(&self, name: &Name) -> u16;
+    /// Where a lane is.
+    fn standing(&self, lane: u16) -> Standing;
+    /// Whether records with an id are tracked at all.
+    fn tracks(&self) -> bool;
+    /// The brokers' time; `None` before it is known.
+    fn now(&self) -> Option<u64>;
+    /// A seal that only instances of this namespace can make.
+    fn seal(&self, what: &[u8]) -> [u8; 32];
+    /// A length of time in milliseconds, as the header contract reads it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn span(&self, text: &str) -> Result<u64, String>;
+    /// A point in time, as the header contract reads it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn moment(&self, text: &str) -> Result<u64, String>;
+    /// The timer of this name.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    fn find(&self, lane: u16, name: &Name) -> Result<Option<Timer>, Trouble>;
+    /// All timers of this id, whatever their key.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    fn by_id(&self, lane: u16, id: &str) -> Result<Vec<Timer>, Trouble>;
+    /// At most so many of a lane's timers behind a place, in the order of due time.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    fn page(
+        &self,
+        lane: u16,
+        filter: &Filter,
+        after: Option<Cursor>,
+        most: usize,
+    ) -> Result<Page, Trouble>;
+    /// When the pending timers of a lane fall due, from `now` on.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    fn forecast(&self, lane: u16, now: u64, target: Option<&str>)
+    -> Result<Vec<Forecast>, Trouble>;
+    /// How many records stand in each tier and intake in the lanes that run here, as last counted.
+    fn backlog(&self) -> Vec<(String, u64)>;
+    /// Writes commands; for each a ticket to ask for its answer with.
+    fn submit(&self, lane: u16, commands: &[Command]) -> Vec<Result<String, Trouble>>;
+    /// What became of a command, waiting for at most so long.
+    ///
+    /// # Errors
+    /// See [`Trouble`]; the command stands.
+    fn answer(&self, lane: u16, ticket: &str, wait: Duration) -> Result<Answer, Trouble>;
+}
+
+/// Bytes as base64 in what instances tell each other.
+mod base64_bytes {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        bytes: &Option<Vec<u8>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        bytes.as_ref().map(|bytes| STANDARD.encode(bytes)).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Vec<u8>>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| STANDARD.decode(text).map_err(D::Error::custom)).transpose()
+    }
+}

@@ -1,0 +1,214 @@
+//! `GET /v1/timers`: all timers that fit a filter, page by page in the order of due time, over all lanes.
+//!
+//! Every lane gives its next timers behind the place where the last page ended. A lane may stop looking before its end;
+//! then what the others found behind that place is not shown yet, so that the order holds over all pages.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use axum::response::IntoResponse as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::json;
+
+use super::ask::{Asker, Told, What, fault};
+use super::known::{Cursor, Filter, Page, Timer, Trouble};
+use super::problem::Problem;
+use super::read::{self, Query};
+use super::{Answered, shown, tracked};
+
+/// Timers of a page, unless it is said.
+const LIMIT: usize = 100;
+/// The most that may be said.
+pub(super) const LIMIT_MAX: usize = 1_000;
+/// How often lanes are asked for one page, when little of what they look at fits.
+const ROUNDS_MAX: usize = 20;
+/// The parameters that are filters.
+const FILTERS: [&str; 5] = ["target", "label", "state", "due_after", "due_before"];
+/// The form of a page token.
+const VERSION: u8 = 1;
+
+pub(super) async fn list(State(asker): State<Asker>, uri: Uri) -> Answered {
+    let known = [&FILTERS[..], &["limit", "page"]].concat();
+    let mut query = Query::read(uri.query(), &known)?;
+    let filter = filter(&asker, &mut query)?;
+    let limit = limit(query.text("limit")?)?;
+    let after = match query.text("page")? {
+        Some(token) => Some(decoded(&token, &filter)?),
+        None => None,
+    };
+    tracked(asker.timers())?;
+    let (timers, next) = page(&asker, &filter, after, limit).await?;
+    let timers: Vec<_> = timers.iter().map(shown::timer).collect();
+    let next = next.map(|cursor| encoded(cursor, &filter));
+    Ok(Json(json!({ "timers": timers, "next": next })).into_response())
+}
+
+fn filter(asker: &Asker, query: &mut Query) -> Result<Filter, Problem> {
+    let mut time = |name: &str| -> Result<Option<u64>, Problem> {
+        let Some(text) = query.text(name)? else { return Ok(None) };
+        read::moment(asker.timers(), &text.into(), &format!("query.{name}")).map(Some)
+    };
+    let (due_after, due_before) = (time("due_after")?, time("due_before")?);
+    let filter = Filter {
+        target: query.text("target")?,
+        label: query.text("label")?,
+        state: query.text("state")?,
+        due_after,
+        due_before,
+    };
+    read::checked(filter, "query")
+}
+
+fn limit(text: Option<String>) -> Result<usize, Problem> {
+    let Some(text) = text else { return Ok(LIMIT) };
+    let limit = text.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
+    limit.ok_or_else(|| {
+        let detail = format!("{text:?} is no limit; want 1 to {LIMIT_MAX}");
+        Problem::bad("bad_limit", "query.limit", detail)
+    })
+}
+
+/// A token for what is behind a place; it goes with its filter.
+pub(super) fn encoded(cursor: Cursor, filter: &Filter) -> String {
+    let mut bytes = vec![VERSION];
+    bytes.extend(cursor.due.to_be_bytes());
+    bytes.extend(cursor.order);
+    bytes.extend(sum(filter));
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// The place of a token.
+pub(super) fn decoded(token: &str, filter: &Filter) -> Result<Cursor, Problem> {
+    let bad = |detail: &str| Problem::bad("bad_page", "query.page", detail);
+    let broken = || bad("it is not a token that an answer gave in `next`");
+    let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| broken())?;
+    let Some(([VERSION], rest)) = bytes.split_first_chunk() else { return Err(broken()) };
+    let Some((due, rest)) = rest.split_first_chunk() else { return Err(broken()) };
+    let Some((order, rest)) = rest.split_first_chunk() else { return Err(broken()) };
+    if rest.len() != sum(filter).len() {
+        return Err(broken());
+    }
+    if rest != sum(filter) {
+        return Err(bad("it was given for another filter; say the same one with every page"));
+    }
+    Ok(Cursor { due: u64::from_be_bytes(*due), order: *order })
+}
+
+/// A few bytes that tell one filter from another.
+fn sum(filter: &Filter) -> [u8; 4] {
+    use sha2::Digest as _;
+    let bytes = sha2::Sha256::digest(serde_json::to_vec(filter).unwrap_or_default());
+    [bytes[0], bytes[1], bytes[2], bytes[3]]
+}
+
+/// At most `limit` timers behind a place, in order, and where the next page begins; `None`: there is none.
+pub(super) async fn page(
+    asker: &Asker,
+    filter: &Filter,
+    mut after: Option<Cursor>,
+    limit: usize,
+) -> Result<(Vec<Timer>, Option<Cursor>), Trouble> {
+    let mut all = Vec::new();
+    for _ in 0..ROUNDS_MAX {
+        let most = limit - all.len();
+        let what = What::Page { filter: filter.clone(), after, most };
+        let mut pages = Vec::new();
+        for told in asker.all(what).await? {
+            let Told::Pages(of_lanes) = told else { return Err(fault()) };
+            pages.extend(of_lanes);
+        }
+        let (timers, more) = merged(pages, most);
+        all.extend(timers);
+        if more.is_none() || all.len() >= limit {
+            return Ok((all, more));
+        }
+        after = more;
+    }
+    Ok((all, after))
+}
+
+/// The first `most` of all lanes, and where to go on.
+fn merged(pages: Vec<Page>, most: usize) -> (Vec<Timer>, Option<Cursor>) {
+    let place = |timer: &Timer| Cursor { due: timer.due, order: timer.order };
+    // Up to here every lane has looked.
+    let looked = pages.iter().filter_map(|page| page.more).min();
+    let mut timers: Vec<Timer> = pages.into_iter().flat_map(|page| page.timers).collect();
+    timers.retain(|timer| looked.is_none_or(|looked| place(timer) <= looked));
+    timers.sort_by_key(place);
+    if timers.len() > most {
+        timers.truncate(most);
+        let last = timers.last().map(place);
+        return (timers, last);
+    }
+    (timers, looked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::known::Name;
+    use super::*;
+
+    fn timer(due: u64) -> Timer {
+        Timer {
+            name: Name { id: due.to_string(), key: None },
+            key_cut: false,
+            order: [due as u8; 16],
+            state: "delay".to_owned(),
+            target: "out".to_owned(),
+            due,
+            lane: 0,
+            label: None,
+            version: "1-1".to_owned(),
+            supersedes: None,
+            since: 1,
+            code: None,
+        }
+    }
+
+    fn cursor(due: u64) -> Cursor {
+        Cursor { due, order: [due as u8; 16] }
+    }
+
+    #[test]
+    fn nothing_is_shown_behind_the_place_up_to_which_every_lane_has_looked() {
+        let page = |dues: &[u64], more: Option<u64>| Page {
+            timers: dues.iter().copied().map(timer).collect(),
+            more: more.map(cursor),
+        };
+        type Case<'a> = (&'a str, Vec<Page>, &'a [u64], Option<u64>);
+        #[rustfmt::skip]
+        let cases: [Case<'_>; 6] = [
+            ("nothing",                         vec![page(&[], None), page(&[], None)],             &[],           None),
+            ("all of it",                       vec![page(&[1, 4], None), page(&[2], None)],        &[1, 2, 4],    None),
+            ("one lane has more",               vec![page(&[1, 4], Some(4)), page(&[2, 9], None)],  &[1, 2, 4],    Some(4)),
+            ("it found nothing up to there",    vec![page(&[], Some(3)), page(&[2, 9], None)],      &[2],          Some(3)),
+            ("more than the page",              vec![page(&[1, 3, 5], None), page(&[2, 4], None)],  &[1, 2, 3],    Some(3)),
+            ("more, and not looked to the end", vec![page(&[1, 5, 6], Some(6)), page(&[2, 3, 4], Some(4))], &[1, 2, 3], Some(3)),
+        ];
+        for (why, pages, want, next) in cases {
+            let (timers, more) = merged(pages, 3);
+            let dues: Vec<u64> = timers.iter().map(|timer| timer.due).collect();
+            assert_eq!((&dues[..], more), (want, next.map(cursor)), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_page_token_is_read_back_with_its_filter_only() {
+        let filter = Filter { target: Some("out".to_owned()), ..Filter::default() };
+        let token = encoded(cursor(7), &filter);
+        assert_eq!(decoded(&token, &filter).ok(), Some(cursor(7)));
+        let other = Filter::default();
+        for (why, token, filter) in [
+            ("another filter", token.as_str(), &other),
+            ("cut", &token[..20], &filter),
+            ("longer", &format!("{token}AAAA"), &filter),
+            ("no base64", "?", &filter),
+            ("empty", "", &filter),
+            ("another form", &format!("B{}", &token[1..]), &filter),
+        ] {
+            let problem = decoded(token, filter).expect_err(why);
+            assert_eq!(problem.as_json()["code"], "bad_page", "{why}");
+        }
+    }
+}

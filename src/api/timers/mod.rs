@@ -1,0 +1,133 @@
+//! `/v1`: timers by id, in lists, in batches, and when they fall due.
+//!
+//! Any instance answers for any timer: it asks the owner of the timer's lane, itself or another. `docs/http-api.md` is
+//! the manual.
+//!
+//! # Invariants
+//! 1. An answer is the owner's, or there is none: while a lane moves, 503 with `Retry-After`.
+//! 2. What is wrong with a request is told before anything is changed, as a [`Problem`].
+//! 3. A cancel or another time is decided where the timer's record is, in the order of the lane's commands; here it is
+//!    only handed on and waited for.
+//!
+//! What it does not do: it knows neither Kafka nor the index, but only [`Timers`].
+
+mod ask;
+mod batch;
+mod bulk;
+mod forecast;
+pub mod known;
+mod list;
+mod problem;
+mod read;
+mod shown;
+mod single;
+
+use std::sync::Arc;
+
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use tokio::task::spawn_blocking;
+
+use ask::{Asker, Question};
+use known::{Name, Timers};
+use problem::Problem;
+
+/// Bytes of a body: a batch of names with keys.
+const BODY_BYTES_MAX: usize = 1 << 20;
+/// Bytes of what an instance is asked by another: a batch, with its keys in base64.
+const PEER_BYTES_MAX: usize = 4 << 20;
+/// How long a caller waits for what becomes of a command unless it says so.
+const WAIT_MS: u64 = 5_000;
+/// The longest that it may say.
+const WAIT_MS_MAX: u64 = 60_000;
+/// Names in one batch.
+const BATCH_MAX: usize = 1_000;
+
+type Answered = Result<Response, Problem>;
+
+pub(super) fn router(timers: Arc<dyn Timers>) -> Router {
+    let asker = Asker::new(timers);
+    let peer = Router::new()
+        .route(ask::PATH, post(peer))
+        .layer(DefaultBodyLimit::max(PEER_BYTES_MAX))
+        .with_state(asker.clone());
+    Router::new()
+        .route("/v1/timers", get(list::list))
+        .route("/v1/timers/", single::methods())
+        .route("/v1/timers/{id}", single::methods())
+        .route("/v1/timers:batchGet", post(batch::get))
+        .route("/v1/timers:batchCancel", post(batch::cancel))
+        .route("/v1/timers:bulkCancel", post(bulk::cancel))
+        .route("/v1/cancels/{ticket}", get(single::again))
+        .route("/v1/forecast", get(forecast::forecast))
+        .route("/v1/{*rest}", get(no_such).post(no_such).put(no_such).delete(no_such))
+        .method_not_allowed_fallback(no_such_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(asker)
+        .merge(peer)
+}
+
+async fn no_such(uri: Uri) -> Problem {
+    let detail = format!("there is nothing at {}", uri.path());
+    Problem::new(StatusCode::NOT_FOUND, "no_such_page", "there is no such page", detail)
+}
+
+async fn no_such_method(uri: Uri) -> Problem {
+    let detail = format!("{} does not take this method", uri.path());
+    Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "no_such_method",
+        "the page does not take this method",
+        detail,
+    )
+}
+
+/// What another instance asks about lanes that run here.
+async fn peer(
+    State(asker): State<Asker>,
+    question: Result<Json<Question>, JsonRejection>,
+) -> Answered {
+    let Json(question) = question.map_err(|error| {
+        Problem::new(error.status(), "not_a_question", "no instance asks so", error.body_text())
+    })?;
+    let answering = spawn_blocking(move || ask::answer(asker.timers(), &question));
+    let reply = answering.await.unwrap_or_else(|_| Err(ask::fault()));
+    Ok(Json(reply).into_response())
+}
+
+/// Refuses what needs to know timers where none are known.
+fn tracked(timers: &dyn Timers) -> Result<(), Problem> {
+    if timers.tracks() {
+        return Ok(());
+    }
+    Err(Problem::new(
+        StatusCode::CONFLICT,
+        "not_tracked",
+        "timers are not tracked here",
+        "tracking = \"cancellations\" is configured: only what was cancelled is remembered",
+    ))
+}
+
+/// Refuses a name that nobody has while others have its id with a key.
+async fn must_have_no_key(asker: &Asker, name: &Name, at: &str) -> Result<(), Problem> {
+    let mut keyed: Vec<known::Timer> = Vec::new();
+    for told in asker.all(ask::What::ById(name.id.clone())).await? {
+        let ask::Told::Timers(found) = told else { return Err(ask::fault().into()) };
+        keyed.extend(found.into_iter().filter(|timer| timer.name.key.is_some()));
+    }
+    if keyed.is_empty() {
+        return Ok(());
+    }
+    keyed.sort_by(|a, b| a.name.cmp(&b.name));
+    keyed.truncate(10);
+    let names: Vec<_> = keyed.iter().map(|timer| shown::name(&timer.name)).collect();
+    let detail = "the timer of this id has a key, which is a part of its name: say it, too";
+    Err(Problem::bad("key_needed", at, detail).with("timers", serde_json::json!(names)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! One timer by its id: what is known of it, keep it from being delivered, give it another time.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::{StatusCode, Uri, header};
+use axum::response::IntoResponse as _;
+use axum::routing::{MethodRouter, get};
+use serde_json::Value;
+
+use super::ask::{Asker, Told, What, fault};
+use super::known::{Answer, Command, Name, Order, Timer, Trouble};
+use super::problem::Problem;
+use super::read::{self, Query};
+use super::shown::{self, Ticket};
+use super::{Answered, WAIT_MS, WAIT_MS_MAX, must_have_no_key, tracked};
+
+/// Begins the path of one timer.
+const TIMERS: &str = "/v1/timers/";
+/// Begins the path of one ticket.
+const CANCELS: &str = "/v1/cancels/";
+
+pub(super) fn methods() -> MethodRouter<Asker> {
+    get(find).delete(cancel).patch(reschedule)
+}
+
+async fn find(State(asker): State<Asker>, uri: Uri) -> Answered {
+    let id = read::id_of_path(uri.path(), TIMERS)?;
+    let mut query = Query::read(uri.query(), &["key", "key_base64"])?;
+    let name = Name { id, key: query.key()? };
+    tracked(asker.timers())?;
+    match found(&asker, &name).await? {
+        Some(timer) => Ok(Json(shown::timer(&timer)).into_response()),
+        None => Err(nobody(&asker, &name).await),
+    }
+}
+
+async fn found(asker: &Asker, name: &Name) -> Result<Option<Timer>, Problem> {
+    let what = What::Find(vec![name.clone()]);
+    match asker.one(asker.timers().lane_of(name), what).await? {
+        Told::Found(mut found) => Ok(found.pop().flatten()),
+        _ => Err(fault().into()),
+    }
+}
+
+/// Why there is no timer of this name.
+async fn nobody(asker: &Asker, name: &Name) -> Problem {
+    if name.key.is_none()
+        && let Err(problem) = must_have_no_key(asker, name, "query.key").await
+    {
+        return problem;
+    }
+    Problem::new(
+        StatusCode::NOT_FOUND,
+        "unknown_timer",
+        "no timer of this name is known",
+        "it was never submitted, or its history has run out, or it was written straight to a tier and not met yet",
+    )
+    .with("state", Value::from("unknown"))
+}
+
+async fn cancel(State(asker): State<Asker>, uri: Uri) -> Answered {
+    let id = read::id_of_path(uri.path(), TIMERS)?;
+    let mut query = Query::read(uri.query(), &["key", "key_base64", "version", "wait"])?;
+    let name = Name { id, key: query.key()? };
+    let version = version(query.text("version")?, "query.version")?;
+    let wait_ms = wait(&asker, query.text("wait")?, "query.wait")?;
+    may_be_meant(&asker, &name, "query.key").await?;
+    carry_out(&asker, Command { name, version, order: Order::Cancel }, wait_ms).await
+}
+
+/// Refuses a command without a key about an id that only timers with a key have.
+async fn may_be_meant(asker: &Asker, name: &Name, at: &str) -> Result<(), Problem> {
+    if name.key.is_some() || !asker.timers().tracks() || found(asker, name).await?.is_some() {
+        return Ok(());
+    }
+    must_have_no_key(asker, name, at).await
+}
+
+/// A version as answers show it.
+pub(super) fn version(text: Option<String>, at: &str) -> Result<Option<String>, Problem> {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text {
+        Some(text)
+            if !text
+                .split_once('-')
+                .is_some_and(|(time, offset)| number(time) && number(offset)) =>
+        {
+            let detail = format!("{text:?} is no version; want one as answers show it");
+            Err(Problem::bad("bad_version", at, detail))
+        }
+        version => Ok(version),
+    }
+}
+
+/// How long to wait for what becomes of a command.
+pub(super) fn wait(asker: &Asker, text: Option<String>, at: &str) -> Result<u64, Problem> {
+    let read = |text: String| read::span(asker.timers(), &text, at, WAIT_MS_MAX);
+    text.map_or(Ok(WAIT_MS), read)
+}
+
+async fn reschedule(
+    State(asker): State<Asker>,
+    uri: Uri,
+    body: Result<Bytes, BytesRejection>,
+) -> Answered {
+    let id = read::id_of_path(uri.path(), TIMERS)?;
+    let mut query = Query::read(uri.query(), &["key", "key_base64", "version", "wait"])?;
+    let name = Name { id, key: query.key()? };
+    let version = version(query.text("version")?, "query.version")?;
+    let wait_ms = wait(&asker, query.text("wait")?, "query.wait")?;
+    let mut body = read::body(body, &["due", "delay"])?;
+    let due = match (body.remove("due"), body.remove("delay")) {
+        (Some(due), None) => read::moment(asker.timers(), &due, "body.due")?,
+        (None, Some(delay)) => {
+            let Some(text) = delay.as_str() else {
+                let detail = "want a length of time as text, as in \"1h30m\"";
+                return Err(Problem::bad("bad_duration", "body.delay", detail));
+            };
+            let delay = read::span(asker.timers(), text, "body.delay", u64::MAX)?;
+            let now = asker.timers().now().ok_or_else(no_time)?;
+            now.checked_add(delay).ok_or_else(|| {
+                Problem::bad("bad_duration", "body.delay", "it ends after the end of time")
+            })?
+        }
+        _ => {
+            return Err(Problem::bad("no_time", "body", "say due or delay, and only one of them"));
+        }
+    };
+    tracked(asker.timers())?;
+    if found(&asker, &name).await?.is_none() {
+        return Err(nobody(&asker, &name).await);
+    }
+    carry_out(&asker, Command { name, version, order: Order::Reschedule(due) }, wait_ms).await
+}
+
+pub(super) fn no_time() -> Problem {
+    Trouble::Away("the brokers' time is not known yet".to_owned()).into()
+}
+
+async fn carry_out(asker: &Asker, command: Command, wait_ms: u64) -> Answered {
+    let name = command.name.clone();
+    let what = What::Do { commands: vec![command], wait_ms };
+    let done = match asker.one(asker.timers().lane_of(&name), what).await? {
+        Told::Done(mut done) => done.pop().unwrap_or_else(|| Err(fault())),
+        _ => Err(fault()),
+    };
+    let (ticket, answer) = done?;
+    Ok(told(&Ticket { name, ticket }, &answer))
+}
+
+/// 200 with what is decided, or 202 with where to ask again.
+fn told(ticket: &Ticket, answer: &Answer) -> axum::response::Response {
+    let body = Json(shown::outcome(ticket, answer));
+    match answer {
+        Answer::Decided { .. } => body.into_response(),
+        Answer::Pending | Answer::Lost => {
+            (StatusCode::ACCEPTED, [(header::LOCATION, shown::again(ticket))], body).into_response()
+        }
+    }
+}
+
+/// Asks again what became of a command.
+pub(super) async fn again(State(asker): State<Asker>, uri: Uri) -> Answered {
+    let mut query = Query::read(uri.query(), &["wait"])?;
+    let wait_ms = wait(&asker, query.text("wait")?, "query.wait")?;
+    let text = uri.path().strip_prefix(CANCELS).unwrap_or_default();
+    let ticket = Ticket::decode(text).ok_or_else(|| {
+        Problem::bad("bad_ticket", "path.ticket", "it is not one that an answer gave")
+    })?;
+    let lane = asker.timers().lane_of(&ticket.name);
+    let what = What::Answer { ticket: ticket.ticket.clone(), wait_ms };
+    match asker.one(lane, what).await? {
+        Told::Answer(Answer::Lost) => lost(&asker, &ticket).await,
+        Told::Answer(answer) => Ok(told(&ticket, &answer)),
+        _ => Err(fault().into()),
+    }
+}
+
+/// Who would have known what became of it does not run the lane any more: what the timer is now tells most of it.
+async fn lost(asker: &Asker, ticket: &Ticket) -> Answered {
+    let state = match found(asker, &ticket.name).await? {
+        Some(timer) => shown::timer(&timer),
+        None => Value::Null,
+    };
+    Err(Problem::new(
+        StatusCode::GONE,
+        "answer_lost",
+        "what became of this command is not known any more",
+        "its lane has another owner since, or that one has restarted. The timer's state says whether it took effect; the same command may be sent again",
+    )
+    .with("timer", state))
+}

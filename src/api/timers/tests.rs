@@ -1,0 +1,631 @@
+//! Two instances in one process, with timers in memory, behind the real listener.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::super::{Report, Status, serve};
+use super::known::*;
+use super::*;
+
+/// What Kafka is to real instances: all timers, and who has which lane.
+#[derive(Default)]
+struct World {
+    timers: Vec<Timer>,
+    /// By lane: which instance has it; `None`: it moves.
+    owners: Vec<Option<usize>>,
+    addresses: Vec<String>,
+    /// Answers that are still to be given, by ticket.
+    answers: HashMap<String, Answer>,
+    now: u64,
+    pending: bool,
+}
+
+impl World {
+    fn find(&mut self, name: &Name) -> Option<&mut Timer> {
+        self.timers.iter_mut().find(|timer| timer.name == *name)
+    }
+}
+
+struct Instance {
+    world: Arc<Mutex<World>>,
+    me: usize,
+}
+
+impl Instance {
+    fn world(&self) -> std::sync::MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const LANES: u16 = 4;
+
+fn lane_of(name: &Name) -> u16 {
+    let bytes = name.key.as_deref().unwrap_or(name.id.as_bytes());
+    bytes.iter().map(|byte| u16::from(*byte)).sum::<u16>() % LANES
+}
+
+impl Timers for Instance {
+    fn lanes(&self) -> u16 {
+        LANES
+    }
+
+    fn lane_of(&self, name: &Name) -> u16 {
+        lane_of(name)
+    }
+
+    fn standing(&self, lane: u16) -> Standing {
+        let world = self.world();
+        match world.owners[usize::from(lane)] {
+            Some(owner) if owner == self.me => Standing::Here,
+            Some(owner) => Standing::Elsewhere(world.addresses[owner].clone()),
+            None => Standing::Moving,
+        }
+    }
+
+    fn tracks(&self) -> bool {
+        true
+    }
+
+    fn now(&self) -> Option<u64> {
+        Some(self.world().now)
+    }
+
+    fn seal(&self, what: &[u8]) -> [u8; 32] {
+        use sha2::Digest as _;
+        sha2::Sha256::new().chain_update("secret").chain_update(what).finalize().into()
+    }
+
+    fn span(&self, text: &str) -> Result<u64, String> {
+        let seconds = text.strip_suffix('s').unwrap_or("x").parse::<u64>();
+        seconds.map(|s| s.saturating_mul(1_000)).map_err(|_| format!("{text:?} is no length of time"))
+    }
+
+    fn moment(&self, text: &str) -> Result<u64, String> {
+        text.parse().map_err(|_| format!("{text:?} is no point in time"))
+    }
+
+    fn find(&self, _: u16, name: &Name) -> Result<Option<Timer>, Trouble> {
+        Ok(self.world().find(name).cloned())
+    }
+
+    fn by_id(&self, lane: u16, id: &str) -> Result<Vec<Timer>, Trouble> {
+        let world = self.world();
+        let fits = |timer: &&Timer| timer.lane == lane && timer.name.id == id;
+        Ok(world.timers.iter().filter(fits).cloned().collect())
+    }
+
+    fn page(
+        &self,
+        lane: u16,
+        filter: &Filter,
+        after: Option<Cursor>,
+        most: usize,
+    ) -> Result<Page, Trouble> {
+        let place = |timer: &Timer| Cursor { due: timer.due, order: timer.order };
+        let mut behind: Vec<Timer> = self
+            .world()
+            .timers
+            .iter()
+            .filter(|timer| timer.lane == lane && after.is_none_or(|after| place(timer) > after))
+            .cloned()
+            .collect();
+        behind.sort_by_key(place);
+        // An index looks at a bounded number in one call, whatever it finds.
+        let more = behind.len() > most.min(3);
+        behind.truncate(most.min(3));
+        let more = behind.last().filter(|_| more).map(place);
+        let equal = |want: &Option<String>, is: Option<&String>| {
+            want.as_ref().is_none_or(|want| is == Some(want))
+        };
+        behind.retain(|timer| {
+            equal(&filter.target, Some(&timer.target))
+                && equal(&filter.label, timer.label.as_ref())
+                && equal(&filter.state, Some(&timer.state))
+                && filter.due_after.is_none_or(|after| timer.due >= after)
+                && filter.due_before.is_none_or(|before| timer.due < before)
+        });
+        Ok(Page { timers: behind, more })
+    }
+
+    fn forecast(&self, lane: u16, now: u64, _: Option<&str>) -> Result<Vec<Forecast>, Trouble> {
+        let world = self.world();
+        let of_lane = world.timers.iter().filter(|timer| timer.lane == lane);
+        Ok(of_lane
+            .map(|timer| {
+                let mut minutes = vec![0; 60];
+                minutes[((timer.due - now) / 60_000) as usize] = 1;
+                let target = timer.target.clone();
+                Forecast { target, minutes, hours: vec![1], days: vec![1], total: 1 }
+            })
+            .collect())
+    }
+
+    fn backlog(&self) -> Vec<(String, u64)> {
+        vec![("intake".to_owned(), 1), ("1s".to_owned(), 2)]
+    }
+
+    fn submit(&self, _: u16, commands: &[Command]) -> Vec<Result<String, Trouble>> {
+        let mut world = self.world();
+        let mut tickets = Vec::new();
+        for command in commands {
+            let now = world.now;
+            let outcome = match world.find(&command.name) {
+                None => "unknown",
+                Some(timer) if command.version.as_ref().is_some_and(|v| *v != timer.version) => {
+                    "superseded"
+                }
+                Some(timer) if timer.state == "delay" => match command.order {
+                    Order::Cancel => {
+                        timer.state = "cancelled".to_owned();
+                        timer.since = now;
+                        "cancelled"
+                    }
+                    Order::Reschedule(due) => {
+                        timer.due = due;
+                        "rescheduled"
+                    }
+                },
+                Some(timer) if timer.state == "delivered" => "delivered",
+                Some(_) => "cancelled",
+            };
+            let ticket = format!("{}", world.answers.len());
+            let answer = Answer::Decided { outcome: outcome.to_owned(), code: None };
+            world.answers.insert(ticket.clone(), answer);
+            tickets.push(Ok(ticket));
+        }
+        tickets
+    }
+
+    fn answer(&self, _: u16, ticket: &str, _: Duration) -> Result<Answer, Trouble> {
+        let world = self.world();
+        if world.pending {
+            return Ok(Answer::Pending);
+        }
+        Ok(world.answers.get(ticket).cloned().unwrap_or(Answer::Lost))
+    }
+}
+
+impl Status for Instance {
+    fn live(&self) -> Report {
+        Report { ok: true, reasons: Vec::new() }
+    }
+
+    fn ready(&self) -> Report {
+        self.live()
+    }
+
+    fn metrics(&self) -> String {
+        String::new()
+    }
+}
+
+/// Two instances that have two lanes each.
+struct Pair {
+    world: Arc<Mutex<World>>,
+    addresses: Vec<SocketAddr>,
+    client: reqwest::Client,
+}
+
+const NOW: u64 = 1_700_000_000_000;
+
+impl Pair {
+    async fn start() -> Self {
+        let world = Arc::new(Mutex::new(World { now: NOW, ..World::default() }));
+        let mut addresses = Vec::new();
+        for me in 0..2 {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            addresses.push(listener.local_addr().unwrap());
+            let instance = || Arc::new(Instance { world: Arc::clone(&world), me });
+            tokio::spawn(serve(listener, instance(), Some(instance()), std::future::pending()));
+        }
+        let pair = Self { world, addresses, client: reqwest::Client::new() };
+        pair.with(|world| {
+            world.addresses = pair.addresses.iter().map(ToString::to_string).collect();
+            world.owners = vec![Some(0), Some(1), Some(0), Some(1)];
+        });
+        pair
+    }
+
+    fn with<R>(&self, change: impl FnOnce(&mut World) -> R) -> R {
+        change(&mut self.world.lock().unwrap())
+    }
+
+    fn put(&self, id: &str, key: Option<&[u8]>, due_in_ms: u64) -> Name {
+        let name = Name { id: id.to_owned(), key: key.map(<[u8]>::to_vec) };
+        self.with(|world| {
+            let n = world.timers.len();
+            let mut order = [0; 16];
+            order[8..].copy_from_slice(&(n as u64).to_be_bytes());
+            world.timers.push(Timer {
+                lane: lane_of(&name),
+                name: name.clone(),
+                key_cut: false,
+                order,
+                state: "delay".to_owned(),
+                target: if n % 2 == 0 { "even" } else { "odd" }.to_owned(),
+                due: NOW + due_in_ms,
+                label: None,
+                version: format!("{}-{n}", NOW - 1_000),
+                supersedes: None,
+                since: NOW - 1_000,
+                code: None,
+            });
+        });
+        name
+    }
+
+    fn state(&self, name: &Name) -> String {
+        self.with(|world| world.find(name).expect("known").state.clone())
+    }
+
+    /// Asks one of them: status, headers and body.
+    async fn ask(
+        &self,
+        which: usize,
+        method: &str,
+        path: &str,
+        body: Option<&str>,
+    ) -> (u16, HashMap<String, String>, Value) {
+        // By hand, since clients tidy paths up before they send them.
+        let mut stream = tokio::net::TcpStream::connect(self.addresses[which]).await.unwrap();
+        let body = body.unwrap_or_default();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(body.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").expect(&answer);
+        let status = head[9..12].parse().unwrap();
+        let headers = head.lines().filter_map(|line| line.split_once(": "));
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        (status, headers, serde_json::from_str(body).unwrap_or(Value::Null))
+    }
+
+    /// Asks both, which have to answer the same.
+    async fn both(&self, method: &str, path: &str, body: Option<&str>) -> (u16, Value) {
+        let (status, _, first) = self.ask(0, method, path, body).await;
+        let (other, _, second) = self.ask(1, method, path, body).await;
+        assert_eq!((status, &first), (other, &second), "{method} {path}");
+        (status, first)
+    }
+}
+
+#[tokio::test]
+async fn any_instance_answers_for_any_timer() {
+    let pair = Pair::start().await;
+    let mut keys = vec![None, Some(&b"a/b c"[..]), Some(b"\xff\x00"), Some(b"")];
+    keys.extend([Some(&b"b"[..]), Some(b"c"), Some(b"d")]);
+    for (n, key) in keys.iter().enumerate() {
+        pair.put(&format!("id/{n}?"), *key, 60_000);
+    }
+    #[rustfmt::skip]
+    let queries = ["", "?key=a/b+c", "?key_base64=%2FwA%3D", "?key=", "?key=b", "?key=c", "?key=d"];
+    for (n, query) in queries.iter().enumerate() {
+        let (status, timer) =
+            pair.both("GET", &format!("/v1/timers/id%2f{n}%3F{query}"), None).await;
+        assert_eq!((status, &timer["id"]), (200, &json!(format!("id/{n}?"))), "{query}: {timer}");
+        assert_eq!(timer["state"], "delay");
+        assert_eq!(timer["due"], NOW + 60_000);
+    }
+    let (_, timer) = pair.both("GET", "/v1/timers/id%2f2%3F?key_base64=/wA=", None).await;
+    assert_eq!((&timer["key"], &timer["key_base64"]), (&Value::Null, &json!("/wA=")));
+    let (status, problem) = pair.both("GET", "/v1/timers/nobody", None).await;
+    assert_eq!((status, &problem["code"]), (404, &json!("unknown_timer")));
+}
+
+#[tokio::test]
+async fn a_cancel_answers_what_was_decided_wherever_it_is_asked_for() {
+    let pair = Pair::start().await;
+    for (n, which) in [0, 1, 0, 1].into_iter().enumerate() {
+        let name = pair.put(&format!("t{n}"), Some(format!("k{n}").as_bytes()), 1_000);
+        let path = format!("/v1/timers/t{n}?key=k{n}&wait=1s");
+        let (status, _, told) = pair.ask(which, "DELETE", &path, None).await;
+        let want = json!({ "id": format!("t{n}"), "key": format!("k{n}"), "outcome": "cancelled" });
+        assert_eq!((status, told), (200, want));
+        assert_eq!(pair.state(&name), "cancelled");
+    }
+    let (status, told) = pair.both("DELETE", "/v1/timers/nobody?key=x", None).await;
+    assert_eq!((status, &told["outcome"]), (200, &json!("unknown")));
+}
+
+#[tokio::test]
+async fn a_pending_cancel_says_where_to_ask_again() {
+    let pair = Pair::start().await;
+    pair.put("t", Some(b"k"), 1_000);
+    pair.with(|world| world.pending = true);
+    let (status, headers, told) = pair.ask(0, "DELETE", "/v1/timers/t?key=k&wait=0s", None).await;
+    assert_eq!((status, &told["outcome"]), (202, &json!("pending")));
+    let again = headers["location"].clone();
+    assert_eq!(told["again"], again);
+    let (status, told) = pair.both("GET", &again, None).await;
+    assert_eq!((status, &told["outcome"]), (202, &json!("pending")));
+    pair.with(|world| world.pending = false);
+    let (status, told) = pair.both("GET", &again, None).await;
+    assert_eq!((status, told), (200, json!({ "id": "t", "key": "k", "outcome": "cancelled" })));
+    pair.with(|world| world.answers.clear());
+    let (status, told) = pair.both("GET", &again, None).await;
+    assert_eq!((status, &told["code"]), (410, &json!("answer_lost")));
+    assert_eq!(told["timer"]["state"], "cancelled");
+}
+
+#[tokio::test]
+async fn while_a_lane_moves_or_its_owner_is_silent_a_caller_is_told_to_come_again() {
+    let pair = Pair::start().await;
+    let name = pair.put("t", Some(b"k"), 1_000);
+    let lane = usize::from(lane_of(&name));
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let gone = silent.local_addr().unwrap().to_string();
+    drop(silent);
+    let owner = pair.with(|world| world.owners[lane]);
+    type Change<'a> = &'a dyn Fn(&mut World);
+    let cases: [(&str, Change<'_>); 2] = [
+        ("it moves", &|world| world.owners[lane] = None),
+        ("its owner is gone", &|world| {
+            world.addresses.push(gone.clone());
+            world.owners[lane] = Some(world.addresses.len() - 1);
+        }),
+    ];
+    for (why, change) in cases {
+        pair.with(change);
+        for (method, path) in [
+            ("GET", "/v1/timers/t?key=k"),
+            ("DELETE", "/v1/timers/t?key=k"),
+            ("GET", "/v1/timers"),
+            ("GET", "/v1/forecast"),
+            ("DELETE", "/v1/timers/unknown-without-key"),
+        ] {
+            for which in 0..2 {
+                let (status, headers, told) = pair.ask(which, method, path, None).await;
+                assert_eq!(status, 503, "{why}: {method} {path}: {told}");
+                assert_eq!(headers["retry-after"], "1", "{why}");
+                assert_eq!(headers["content-type"], "application/problem+json", "{why}");
+            }
+        }
+        let body = r#"{"timers":[{"id":"t","key":"k"}]}"#;
+        let (status, _, told) = pair.ask(0, "POST", "/v1/timers:batchGet", Some(body)).await;
+        let code = &told["timers"][0]["problem"]["code"];
+        assert_eq!((status, code), (200, &json!("lane_moving")), "{why}: {told}");
+    }
+    // Two that each take the other for the owner: neither hands on what it was handed.
+    pair.with(|world| world.owners[lane] = owner);
+    let question = json!({ "lanes": [lane], "what": { "ById": "t" } }).to_string();
+    let other = 1 - owner.unwrap();
+    let head = "/v1/peer";
+    let asked = pair.client.post(format!("http://{}{head}", pair.addresses[other]));
+    let reply = asked.header("content-type", "application/json").body(question).send().await;
+    let reply = reply.unwrap().text().await.unwrap();
+    assert!(reply.contains("Moving"), "{reply}");
+    assert_eq!(pair.state(&name), "delay");
+}
+
+#[tokio::test]
+async fn a_list_over_all_lanes_is_in_the_order_of_due_time_and_complete() {
+    let pair = Pair::start().await;
+    for n in 0..50_u64 {
+        // Many at the same time, in every lane.
+        pair.put(&format!("t{n}"), Some(&[n as u8]), n / 7 * 1_000);
+    }
+    for filter in
+        ["", "&target=odd", "&state=delay&due_after=1700000002000&due_before=1700000005000"]
+    {
+        let (mut seen, mut page) = (Vec::<(u64, String)>::new(), String::new());
+        loop {
+            let path = format!("/v1/timers?limit=4{filter}{page}");
+            let (status, told) = pair.both("GET", &path, None).await;
+            assert_eq!(status, 200, "{told}");
+            let timers = told["timers"].as_array().expect("timers");
+            assert!(timers.len() <= 4);
+            seen.extend(timers.iter().map(|timer| {
+                (timer["due"].as_u64().unwrap(), timer["id"].as_str().unwrap().to_owned())
+            }));
+            match told["next"].as_str() {
+                Some(next) => page = format!("&page={next}"),
+                None => break,
+            }
+        }
+        let mut want: Vec<String> = pair.with(|world| {
+            let fits = |timer: &&Timer| match filter {
+                "" => true,
+                "&target=odd" => timer.target == "odd",
+                _ => (2_000..5_000).contains(&(timer.due - NOW)),
+            };
+            world.timers.iter().filter(fits).map(|timer| timer.name.id.clone()).collect()
+        });
+        assert!(seen.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{filter}: {seen:?}");
+        let mut ids: Vec<String> = seen.into_iter().map(|(_, id)| id).collect();
+        ids.sort();
+        want.sort();
+        assert_eq!(ids, want, "{filter}");
+    }
+}
+
+#[tokio::test]
+async fn a_bulk_cancel_does_what_was_counted_and_no_more() {
+    let pair = Pair::start().await;
+    let names: Vec<Name> =
+        (0..20_u64).map(|n| pair.put(&format!("t{n}"), Some(&[n as u8]), n * 1_000)).collect();
+    let filter = r#"{"target":"odd","due_before":1700000015000}"#;
+    let (status, _, told) = pair.ask(0, "POST", "/v1/timers:bulkCancel", Some(filter)).await;
+    assert_eq!((status, &told["count"]), (200, &json!(7)), "{told}");
+    let token = told["token"].as_str().unwrap().to_owned();
+    assert!(names.iter().all(|name| pair.state(name) == "delay"), "a count changes nothing");
+    // One of them is replaced after the count.
+    pair.with(|world| world.find(&names[3]).unwrap().version = format!("{NOW}-99"));
+    let (mut cancelled, mut page) = (0, Value::Null);
+    loop {
+        let body = json!({ "token": token, "page": page, "limit": 2 }).to_string();
+        let (status, _, told) = pair.ask(1, "POST", "/v1/timers:bulkCancel", Some(&body)).await;
+        assert_eq!((status, &told["count"]), (200, &json!(7)), "{told}");
+        cancelled += told["outcomes"]["cancelled"].as_u64().unwrap_or(0);
+        page = told["next"].clone();
+        if page.is_null() {
+            break;
+        }
+    }
+    assert_eq!(cancelled, 6);
+    for (n, name) in names.iter().enumerate() {
+        let want = if n % 2 == 1 && n < 15 && n != 3 { "cancelled" } else { "delay" };
+        assert_eq!(pair.state(name), want, "{n}");
+    }
+    // A token that was changed, or is old, is none.
+    let mut forged = token.clone().into_bytes();
+    let last = forged.len() - 2;
+    forged[last] = if forged[last] == b'A' { b'B' } else { b'A' };
+    let forged = String::from_utf8(forged).unwrap();
+    for (why, token, later_ms) in [
+        ("forged", forged.as_str(), 0),
+        ("cut", &token[..10], 0),
+        ("old", token.as_str(), 15 * 60_000 + 1),
+    ] {
+        pair.with(|world| world.now = NOW + later_ms);
+        let body = json!({ "token": token }).to_string();
+        let (status, told) = pair.both("POST", "/v1/timers:bulkCancel", Some(&body)).await;
+        assert_eq!((status, &told["code"]), (400, &json!("bad_token")), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn bad_input_is_named_and_changes_nothing() {
+    let pair = Pair::start().await;
+    let name = pair.put("t", Some(b"k"), 60_000);
+    let long = format!("/v1/timers/{}?key=k", "a".repeat(256));
+    let far = format!(
+        "/v1/timers?page={}",
+        list::encoded(
+            Cursor { due: 1, order: [0; 16] },
+            &Filter { target: Some("x".to_owned()), ..Filter::default() },
+        )
+    );
+    let many = format!(r#"{{"timers":[{}]}}"#, vec![r#"{"id":"t"}"#; BATCH_MAX + 1].join(","));
+    let (get, delete, patch, post) = ("GET", "DELETE", "PATCH", "POST");
+    let (batch, bulk) = ("/v1/timers:batchCancel", "/v1/timers:bulkCancel");
+    #[rustfmt::skip]
+    let cases = [
+        // method, path, body, status, code, at
+        (delete, "/v1/timers/?key=k",               None, 400, "bad_id",              "path.id"),
+        (delete, long.as_str(),                     None, 400, "bad_id",              "path.id"),
+        (delete, "/v1/timers/%FF?key=k",            None, 400, "bad_id",              "path.id"),
+        (delete, "/v1/timers/a%0ab?key=k",          None, 400, "bad_id",              "path.id"),
+        (delete, "/v1/timers/t%2",                  None, 400, "bad_encoding",        "path.id"),
+        (delete, "/v1/timers/t",                    None, 400, "key_needed",          "query.key"),
+        (get,    "/v1/timers/t",                    None, 400, "key_needed",          "query.key"),
+        (delete, "/v1/timers/t?key=%FF",            None, 400, "not_utf8",            "query.key"),
+        (delete, "/v1/timers/t?key_base64=!",       None, 400, "bad_base64",          "query.key_base64"),
+        (delete, "/v1/timers/t?key=k&key=l",        None, 400, "doubled_parameter",   "query.key"),
+        (delete, "/v1/timers/t?kye=k",              None, 400, "unknown_parameter",   "query.kye"),
+        (delete, "/v1/timers/t?key=k&wait=soon",    None, 400, "bad_duration",        "query.wait"),
+        (delete, "/v1/timers/t?key=k&wait=61s",     None, 400, "bad_duration",        "query.wait"),
+        (delete, "/v1/timers/t?key=k&version=7",    None, 400, "bad_version",         "query.version"),
+        (patch,  "/v1/timers/t?key=k",              None, 400, "not_json",            "body"),
+        (patch,  "/v1/timers/t?key=k",              Some("[]"), 400, "not_an_object", "body"),
+        (patch,  "/v1/timers/t?key=k",              Some("{}"), 400, "no_time",       "body"),
+        (patch,  "/v1/timers/t?key=k",              Some(r#"{"due":1,"delay":"1s"}"#), 400, "no_time", "body"),
+        (patch,  "/v1/timers/t?key=k",              Some(r#"{"due":"soon"}"#), 400, "bad_time", "body.due"),
+        (patch,  "/v1/timers/t?key=k",              Some(r#"{"due":true}"#), 400, "bad_time", "body.due"),
+        (patch,  "/v1/timers/t?key=k",              Some(r#"{"delay":5}"#), 400, "bad_duration", "body.delay"),
+        (patch,  "/v1/timers/t?key=k",              Some(r#"{"delay":"99999999999999999s"}"#), 400, "bad_duration", "body.delay"),
+        (patch,  "/v1/timers/nobody",               Some(r#"{"due":1}"#), 404, "unknown_timer", ""),
+        (get,    "/v1/timers?page=x",               None, 400, "bad_page",            "query.page"),
+        (get,    far.as_str(),                      None, 400, "bad_page",            "query.page"),
+        (get,    "/v1/timers?limit=0",              None, 400, "bad_limit",           "query.limit"),
+        (get,    "/v1/timers?limit=1001",           None, 400, "bad_limit",           "query.limit"),
+        (get,    "/v1/timers?limit=-1",             None, 400, "bad_limit",           "query.limit"),
+        (get,    "/v1/timers?state=late",           None, 400, "bad_state",           "query.state"),
+        (get,    "/v1/timers?stat=delay",           None, 400, "unknown_parameter",   "query.stat"),
+        (get,    "/v1/timers?due_after=x",          None, 400, "bad_time",            "query.due_after"),
+        (get,    "/v1/timers?due_after=5&due_before=5", None, 400, "bad_window",      "query.due_before"),
+        (post,   batch,                             Some("{"), 400, "not_json",       "body"),
+        (post,   batch,                             Some("{}"), 400, "bad_batch",     "body.timers"),
+        (post,   batch,                             Some(many.as_str()), 400, "bad_batch", "body.timers"),
+        (post,   batch,                             Some(r#"{"timers":[{"id":"t","key":"k"},{"id":""}]}"#), 400, "bad_id", "body.timers[1].id"),
+        (post,   batch,                             Some(r#"{"timers":[{"id":"t","key":7}]}"#), 400, "wrong_type", "body.timers[0].key"),
+        (post,   batch,                             Some(r#"{"timers":[{"id":"t","ky":"k"}]}"#), 400, "unknown_member", "body.timers[0].ky"),
+        (post,   bulk,                              Some("{}"), 400, "means_all",     "body"),
+        (post,   bulk,                              Some(r#"{"all":true,"target":"x"}"#), 400, "means_all", "body"),
+        (post,   bulk,                              Some(r#"{"token":"x"}"#), 400, "bad_token", "body.token"),
+        (post,   bulk,                              Some(r#"{"token":"x","target":"x"}"#), 400, "filter_and_token", "body.target"),
+        (post,   bulk,                              Some(r#"{"target":"x","page":"y"}"#), 400, "no_token", "body.page"),
+        (post,   bulk,                              Some(r#"{"due_before":"x"}"#), 400, "bad_time", "body.due_before"),
+        (get,    "/v1/cancels/x",                   None, 400, "bad_ticket",          "path.ticket"),
+        (get,    "/v1/nothing",                     None, 404, "no_such_page",        ""),
+        ("PUT",  "/v1/timers/t",                    None, 405, "no_such_method",      ""),
+        (post,   "/v1/peer",                        Some("{}"), 415, "not_a_question", ""),
+    ];
+    for (method, path, body, status, code, at) in cases {
+        let shown = &path[..path.len().min(60)];
+        let (told_status, told) = pair.both(method, path, body).await;
+        assert_eq!(
+            (told_status, &told["code"]),
+            (status, &json!(code)),
+            "{method} {shown}: {told}"
+        );
+        assert_eq!(told["at"].as_str().unwrap_or_default(), at, "{method} {shown}: {told}");
+        assert_eq!(told["status"], status, "{method} {shown}");
+        assert!(told["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{shown}");
+        assert!(told["type"].as_str().is_some_and(|kind| kind.ends_with(code)), "{shown}");
+        assert!(told["title"].is_string(), "{shown}");
+    }
+    let (_, _, told) = pair.ask(0, delete, "/v1/timers/t", None).await;
+    assert_eq!(told["timers"], json!([{ "id": "t", "key": "k" }]), "it says whose key is missing");
+    // The rest of a body that is refused is not read: the head alone, so that the answer is not lost in a reset.
+    let mut stream = tokio::net::TcpStream::connect(pair.addresses[0]).await.unwrap();
+    let head = format!("POST {batch} HTTP/1.1\r\nHost: x\r\nContent-Length: 1048577\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 413");
+    let body = r#"{"timers":[{"id":"t"}]}"#;
+    let (_, _, told) = pair.ask(0, post, batch, Some(body)).await;
+    assert_eq!(told["timers"][0]["problem"]["code"], "key_needed", "{told}");
+    assert_eq!(pair.state(&name), "delay", "nothing was changed");
+    assert_eq!(pair.with(|world| world.answers.len()), 0, "nothing was even written");
+}
+
+#[tokio::test]
+async fn batches_answer_for_each_and_times_can_be_changed() {
+    let pair = Pair::start().await;
+    let names: Vec<Name> =
+        ["a", "b", "c", "d"].iter().map(|key| pair.put("t", Some(key.as_bytes()), 1_000)).collect();
+    let asked = r#"{"timers":[{"id":"t","key":"a"},{"id":"x","key":"y"},{"id":"t","key_base64":"Yg=="},{"id":"t","key":"c"}]}"#;
+    let (_, told) = pair.both("POST", "/v1/timers:batchGet", Some(asked)).await;
+    let states: Vec<&Value> =
+        told["timers"].as_array().unwrap().iter().map(|t| &t["state"]).collect();
+    assert_eq!(states, ["delay", "unknown", "delay", "delay"]);
+    let (_, _, told) = pair.ask(1, "POST", "/v1/timers:batchCancel", Some(asked)).await;
+    let outcomes: Vec<&Value> =
+        told["timers"].as_array().unwrap().iter().map(|t| &t["outcome"]).collect();
+    assert_eq!(outcomes, ["cancelled", "unknown", "cancelled", "cancelled"]);
+    assert_eq!(pair.state(&names[3]), "delay");
+    for (body, due) in [(r#"{"due":1700000099000}"#, 99_000), (r#"{"delay":"7s"}"#, 7_000)] {
+        let (status, told) = pair.both("PATCH", "/v1/timers/t?key=d", Some(body)).await;
+        assert_eq!((status, &told["outcome"]), (200, &json!("rescheduled")));
+        assert_eq!(pair.with(|world| world.find(&names[3]).unwrap().due), NOW + due);
+    }
+}
+
+#[tokio::test]
+async fn a_forecast_adds_up_over_lanes() {
+    let pair = Pair::start().await;
+    for n in 0..8_u64 {
+        pair.put(&format!("t{n}"), Some(&[n as u8]), n / 4 * 60_000);
+    }
+    let (status, told) = pair.both("GET", "/v1/forecast", None).await;
+    assert_eq!(status, 200);
+    let even = &told["targets"][0];
+    assert_eq!(
+        (&even["target"], &even["total"], &even["hours"]),
+        (&json!("even"), &json!(4), &json!([4]))
+    );
+    assert_eq!((&even["minutes"][0], &even["minutes"][1]), (&json!(2), &json!(2)));
+    let tiers = json!([{ "tier": "intake", "pending": 2 }, { "tier": "1s", "pending": 4 }]);
+    assert_eq!(told["tiers"], tiers);
+}
