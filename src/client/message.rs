@@ -84,7 +84,16 @@ impl Message {
     /// The same record for the same partition of the same topic; it is still to be said when. A traced one keeps its id,
     /// and will be told that it was delivered once more.
     pub fn delayed(&self) -> Delayed {
-        let mut delayed = Delayed::to(self.topic.clone());
+        let delayed = self.delayed_to(self.topic.clone());
+        match u32::try_from(self.partition) {
+            Ok(partition) => delayed.partition(partition),
+            Err(_) => delayed,
+        }
+    }
+
+    /// The same for another topic, in the partition of its key: to give a record up, for example.
+    pub fn delayed_to(&self, target: impl Into<String>) -> Delayed {
+        let mut delayed = Delayed::to(target);
         if let Some(key) = self.record.key() {
             delayed = delayed.key(key);
         }
@@ -95,9 +104,6 @@ impl Message {
             if !header::is_control(name) && name != INTERVAL.as_bytes() {
                 delayed = delayed.header_or_null(name, value);
             }
-        }
-        if let Ok(partition) = u32::try_from(self.partition) {
-            delayed = delayed.partition(partition);
         }
         if let Some(id) = self.id() {
             delayed = delayed.id(id);
