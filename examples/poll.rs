@@ -7,6 +7,8 @@
 //! cargo run --example poll --no-default-features --features client -- localhost:9092
 //! ```
 
+#![allow(clippy::disallowed_methods, reason = "a service looks at its own clock")]
+
 use std::time::{Duration, SystemTime};
 
 use rdkafka::ClientConfig as KafkaConfig;

@@ -7,6 +7,8 @@
 //! kafka-console-consumer.sh --bootstrap-server localhost:9092 --topic reminders --from-beginning
 //! ```
 
+#![allow(clippy::disallowed_methods, reason = "a service looks at its own clock")]
+
 use std::time::{Duration, SystemTime};
 
 use waterclock::client::{Client, ClientConfig, Delayed, Error, Sent};

@@ -44,6 +44,9 @@ pub struct Timer {
     /// The key of its record, if it has one that is text.
     #[serde(default)]
     pub key: Option<String>,
+    /// The key of its record in base64, if it has one that is no text.
+    #[serde(default)]
+    pub key_base64: Option<String>,
     /// `delay` while it is pending; else `delivered`, `cancelled`, `expired` or `dead`.
     pub state: String,
     /// The topic that it is for.
@@ -61,6 +64,9 @@ pub struct Timer {
     /// Which of the records of this id it is.
     #[serde(default)]
     pub version: Option<String>,
+    /// Why it was dead-lettered: a code of the header contract.
+    #[serde(default)]
+    pub code: Option<String>,
     /// Since when it is in this state, in milliseconds since 1970.
     #[serde(default)]
     pub since: Option<u64>,
@@ -71,17 +77,21 @@ struct Decided {
     outcome: String,
     #[serde(default)]
     state: Option<String>,
+    #[serde(default)]
+    code: Option<String>,
 }
 
 /// A problem as of RFC 9457, as far as it is told on.
 #[derive(Default, Deserialize)]
 struct Problem {
     #[serde(default)]
-    title: String,
+    code: String,
     #[serde(default)]
     detail: String,
 }
 
+/// The longest that an instance can be asked to wait.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// How much longer than what was asked for an answer may take.
@@ -91,12 +101,16 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause that a server may ask for.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Makes the HTTP client.
+/// Makes the HTTP client. Instances that are found through Kafka are on our network: a proxy of the environment is for the
+/// world outside.
 ///
 /// # Errors
 /// The system has no random numbers or no certificates to offer.
-pub(super) fn http() -> Result<reqwest::Client, Error> {
-    let builder = reqwest::Client::builder().connect_timeout(CONNECT_MAX);
+pub(super) fn http(is_named: bool) -> Result<reqwest::Client, Error> {
+    let mut builder = reqwest::Client::builder().connect_timeout(CONNECT_MAX);
+    if !is_named {
+        builder = builder.no_proxy();
+    }
     builder.build().map_err(|error| Error::Start(Box::new(error)))
 }
 
@@ -147,7 +161,7 @@ impl Ask<'_> {
         let until = Instant::now() + self.within;
         let at = |attempt| {
             let mut url = at(attempt)?;
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(Instant::now()).min(WAIT_MAX);
             url.query_pairs_mut().append_pair("wait", &format!("{}ms", left.as_millis()));
             Ok(url)
         };
@@ -159,9 +173,15 @@ impl Ask<'_> {
                 return Ok(Outcome::Pending);
             };
             tokio::time::sleep(PAUSE).await;
-            response = self.insist(&Method::GET, until, |_| Ok(next.clone())).await?;
+            response = match self.insist(&Method::GET, until, |_| Ok(next.clone())).await {
+                // Its lane has moved, and who would have known has forgotten.
+                Err(Error::Refused { status: 410, .. }) => {
+                    self.insist(&Method::DELETE, until, at).await?
+                }
+                answered => answered?,
+            };
         }
-        let url = response.url().to_string();
+        let url = place(response.url());
         let decided: Decided = read(response).await?;
         Ok(match decided.outcome.as_str() {
             "cancelled" => Outcome::Cancelled,
@@ -171,8 +191,9 @@ impl Ask<'_> {
             "pending" => Outcome::Pending,
             "unknown" => Outcome::Unknown { state: decided.state },
             other => {
-                let detail = format!("the outcome {other:?}, which this client does not know");
-                return Err(Error::Refused { url, status: 200, detail });
+                let code = decided.code.unwrap_or_else(|| other.to_owned());
+                let detail = format!("the cancel is {other}");
+                return Err(Error::Refused { url, status: 200, code, detail });
             }
         })
     }
@@ -185,7 +206,7 @@ impl Ask<'_> {
         let until = Instant::now() + self.within;
         match self.insist(&Method::GET, until, at).await {
             Ok(response) => read(response).await.map(Some),
-            Err(Error::Refused { status: 404, .. }) => Ok(None),
+            Err(Error::Refused { code, .. }) if code == "unknown_timer" => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -240,9 +261,8 @@ fn place(url: &Url) -> String {
 
 async fn refused(response: Response) -> Error {
     let (url, status) = (place(response.url()), response.status().as_u16());
-    let Problem { title, detail } = response.json().await.unwrap_or_default();
-    let detail = if detail.is_empty() { title } else { detail };
-    Error::Refused { url, status, detail }
+    let Problem { code, detail } = response.json().await.unwrap_or_default();
+    Error::Refused { url, status, code, detail }
 }
 
 async fn read<T: DeserializeOwned>(response: Response) -> Result<T, Error> {

@@ -71,13 +71,15 @@ pub enum Error {
         source: Option<Box<reqwest::Error>>,
     },
     /// The server refused what was asked. Its words say what to change.
-    #[error("{url} answered {status}: {detail}")]
+    #[error("{url} answered {status} {code}: {detail}")]
     Refused {
         /// Who was asked.
         url: String,
         /// The status of HTTP.
         status: u16,
-        /// What it said.
+        /// Its word for programs, as in `docs/http-api.md`.
+        code: String,
+        /// Its words for people.
         detail: String,
     },
     /// The answer is not one of waterclock's. Check that the address is that of an instance of the same version.

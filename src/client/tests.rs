@@ -173,7 +173,7 @@ fn cancelling(
     within: Duration,
 ) -> (Result<Outcome, Error>, Vec<String>) {
     let (base, serving) = server(answers);
-    let http = ask::http().expect("a client");
+    let http = ask::http(false).expect("a client");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ask = Ask { http: &http, within };
     let asked = ask.cancel(|_| Ok(ask::timer(&base, Some(b"k"), "a")));
@@ -187,6 +187,7 @@ const PENDING: &str =
 const CANCELLED: &str = "HTTP/1.1 200 OK\r\n\r\n{\"id\":\"a\",\"outcome\":\"cancelled\"}";
 const DEAD: &str =
     "HTTP/1.1 200 OK\r\n\r\n{\"id\":\"a\",\"outcome\":\"unknown\",\"state\":\"dead\"}";
+const LOST: &str = "HTTP/1.1 410 Gone\r\n\r\n{\"code\":\"answer_lost\"}";
 const STRANGE: &str = "HTTP/1.1 200 OK\r\n\r\n<html>";
 
 #[test]
@@ -197,6 +198,10 @@ fn a_cancel_is_asked_until_it_is_decided() {
     let delete = "DELETE /v1/timers/a?key=k&";
     let get = "GET /v1/cancels/7 HTTP/1.1";
     assert_eq!(asked, [delete, delete, get, get], "what goes by is asked again where it was asked");
+
+    let (outcome, asked) = cancelling(vec![PENDING, LOST, CANCELLED], long);
+    assert_eq!(outcome.expect("decided"), Outcome::Cancelled);
+    assert_eq!(asked, [delete, get, delete], "an answer that is lost is asked for anew");
 
     let (outcome, _) = cancelling(vec![DEAD], long);
     assert_eq!(outcome.expect("decided"), Outcome::Unknown { state: Some("dead".to_owned()) });
@@ -214,12 +219,12 @@ fn nothing_is_asked_for_longer_than_the_bound() {
 
 #[test]
 fn what_the_server_refuses_is_said_in_its_words_and_not_asked_again() {
-    let bad = "HTTP/1.1 400 Bad\r\n\r\n{\"title\":\"Bad id\",\"detail\":\"the id is empty\"}";
+    let bad = "HTTP/1.1 400 Bad\r\n\r\n{\"code\":\"bad_id\",\"detail\":\"the id is empty\"}";
     let (outcome, asked) = cancelling(vec![bad], Duration::from_secs(10));
     assert_eq!(asked.len(), 1);
     match outcome {
         Err(error @ Error::Refused { status: 400, .. }) => {
-            assert!(error.to_string().ends_with("answered 400: the id is empty"), "{error}");
+            assert!(error.to_string().ends_with("answered 400 bad_id: the id is empty"), "{error}");
             assert!(!error.is_safe_to_repeat());
         }
         other => panic!("{other:?}"),

@@ -61,6 +61,7 @@ impl Follower {
             Known { ladder: Slot::new(LADDER), roster: Roster::default(), complete: None };
         let reader = open(connection, topic, group, WAIT)?;
         to_end(&reader, topic, |message| known.take(message))?;
+        known.complete = Some(Instant::now());
         let known = Arc::new(Mutex::new(known));
         let stop = Arc::new(AtomicBool::new(false));
         let follower =
@@ -80,7 +81,7 @@ impl Follower {
         self.lock().ladder.found(&self.topic)
     }
 
-    /// Whether what is known was the topic's end within the last seconds, and instances run.
+    /// Whether what is known was the topic's end a few seconds ago.
     #[must_use]
     pub fn is_fresh(&self) -> bool {
         self.lock().complete.is_some_and(|at| at.elapsed() < FRESH)
