@@ -11,7 +11,7 @@
 //! the dependencies of the server:
 //!
 //! ```toml
-//! waterclock = { version = "0.1", default-features = false, features = ["client"] }
+//! waterclock = { path = "../waterclock", default-features = false, features = ["client"] }
 //! ```
 //!
 //! ```no_run
