@@ -89,16 +89,17 @@ pub struct Config {
     #[serde(deserialize_with = "text::one")]
     pub delivery: Delivery,
 
-    /// What is remembered of records that have an id. `cancellations`: the ids that were cancelled, until nothing from
-    /// before the cancel can be due any more.
+    /// What is remembered of records that have an id. `full`: every timer, so that it can be looked up, listed and
+    /// replaced, and a cancel is answered with what became of it. `cancellations`: only the ids that were cancelled or
+    /// replaced, for more timers than a process should remember; a cancel is answered with `recorded`.
     ///
-    /// Default: `cancellations`. Range: `cancellations`; `full` is not in this version.
+    /// Default: `full`. Range: `full` or `cancellations`.
     #[serde(deserialize_with = "text::one")]
     pub tracking: Tracking,
 
-    /// How long a cancelled id is remembered after a record of it was kept from its target, so that a second submit of
-    /// it by a producer that did not hear of the first is caught, too; and how much longer than `max-delay` one of which
-    /// no record was met.
+    /// How long it is remembered what became of a timer. With `tracking = "cancellations"`: how long a cancelled id is
+    /// remembered after a record of it was kept from its target, so that a second submit of it by a producer that did
+    /// not hear of the first is caught, too; and how much longer than `max-delay` one of which no record was met.
     ///
     /// Default: `24h`. Range: 1m to 30d.
     #[serde(deserialize_with = "text::one")]
@@ -110,6 +111,21 @@ pub struct Config {
     /// Default: `1000000`. Range: 1000 to 100000000.
     #[serde(deserialize_with = "text::one")]
     pub max_tracked: u64,
+
+    /// How long before the due time of a record with an id a cancel of it must be readable in the intake to win for
+    /// certain: it is delivered only once the intake is known to be read up to then. A later cancel may win or not; its
+    /// answer says which. Shorter means more questions to the brokers for where idle intakes end.
+    ///
+    /// Default: `50ms`. Range: 0s to 1s.
+    #[serde(deserialize_with = "text::one")]
+    pub settle: Millis,
+
+    /// How long due records with an id wait while a producer holds a transaction open on their intake, behind which a
+    /// cancel may stand. After that they are delivered, with a warning and a metric; such a cancel comes too late.
+    ///
+    /// Default: `10s`. Range: 0s to 15m.
+    #[serde(deserialize_with = "text::one")]
+    pub foreign_wait: Millis,
 
     /// Topics that may be delivered to: regular expressions, each of which must match the whole name. Whoever may
     /// write a delay may not thereby write anywhere. waterclock's own topics and `__*` are always refused.
@@ -259,8 +275,10 @@ pub enum Delivery {
 /// What is remembered of records that have an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tracking {
-    /// Ids that were cancelled.
+    /// Every timer, from its creation until `history` after its end.
     #[default]
+    Full,
+    /// Only what was cancelled or replaced.
     Cancellations,
 }
 
@@ -310,9 +328,11 @@ impl Default for Config {
             advertise: None,
             threads: 1,
             delivery: Delivery::ExactlyOnce,
-            tracking: Tracking::Cancellations,
+            tracking: Tracking::Full,
             history: Millis::DAY,
             max_tracked: 1_000_000,
+            settle: Millis(50),
+            foreign_wait: Millis(10_000),
             allow: None,
             max_delay: Millis(400 * Millis::DAY.0),
             horizon: Millis(2_000),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::config::{Config, Delivery, MAIN_INTAKE};
+use crate::config::{self, Config, Delivery, MAIN_INTAKE};
 use crate::engine::allow::{Allow, BadPattern};
 use crate::engine::ladder::Ladder;
 use crate::engine::state::StateKey;
@@ -168,9 +168,12 @@ pub fn setup(
             / usize::from(config.threads).max(1),
         max_delay: config.max_delay,
         history: config.history,
-        tracking: Tracking::Cancellations,
+        tracking: match config.tracking {
+            config::Tracking::Full => Tracking::Full,
+            config::Tracking::Cancellations => Tracking::Cancellations,
+        },
         // Nothing answers the question where an intake ends yet.
-        settle: None,
+        settle: Some(config.settle),
         tracked_max: usize::try_from(config.max_tracked).unwrap_or(usize::MAX)
             / usize::from(config.threads).max(1),
         ..Limits::default()
@@ -203,6 +206,7 @@ pub fn settings(
         session_timeout: duration(config.session_timeout),
         transaction_timeout: duration(config.transaction_timeout),
         drain: duration(config.drain),
+        foreign_wait: duration(config.foreign_wait),
         embedded: false,
     }
 }

@@ -27,10 +27,12 @@ impl fmt::Display for Range {
 
 /// The range of every key that has one in numbers; as in the documentation of the fields.
 #[rustfmt::skip]
-pub(super) const RANGES: [(&str, Range); 13] = [
+pub(super) const RANGES: [(&str, Range); 15] = [
     ("threads",             Range::Count(1, 64)),
     ("history",             Range::Span(Millis::MINUTE, Millis(30 * Millis::DAY.0))),
     ("max-tracked",         Range::Count(1_000, 100_000_000)),
+    ("settle",              Range::Span(Millis(0), Millis::SECOND)),
+    ("foreign-wait",        Range::Span(Millis(0), Millis(15 * Millis::MINUTE.0))),
     ("max-delay",           Range::Span(Millis::SECOND, Millis(3650 * Millis::DAY.0))),
     ("horizon",             Range::Span(Millis::SECOND, Millis::MINUTE)),
     ("lead",                Range::Span(Millis(100), Millis::MINUTE)),
@@ -162,6 +164,8 @@ impl Faults {
         self.span("hop-linger", config.hop_linger);
         self.span("history", Some(config.history));
         self.count("max-tracked", Some(config.max_tracked));
+        self.span("settle", Some(config.settle));
+        self.span("foreign-wait", Some(config.foreign_wait));
         self.span("session-timeout", Some(config.session_timeout));
         self.span("transaction-timeout", Some(config.transaction_timeout));
         self.span("commit-interval", Some(config.commit_interval));

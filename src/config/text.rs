@@ -71,9 +71,13 @@ impl Text for u64 {
 }
 
 impl Text for Tracking {
-    const WANT: &'static str = "cancellations, which is all that this version tracks";
+    const WANT: &'static str = "full or cancellations";
     fn read(text: &str) -> Option<Self> {
-        (text == "cancellations").then_some(Self::Cancellations)
+        match text {
+            "full" => Some(Self::Full),
+            "cancellations" => Some(Self::Cancellations),
+            _ => None,
+        }
     }
 }
 

@@ -8,7 +8,9 @@
 //! 2. The engine is told of an assignment before any record of it.
 //! 3. After a failed batch nothing is read, produced or committed until the lanes are taken over anew.
 
+mod reach;
 mod session;
+mod settings;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,10 +19,11 @@ use std::time::{Duration, Instant};
 use rdkafka::error::KafkaError;
 
 use super::committer::Delivery;
+use super::desk::board::Board;
 use super::ends::Ends;
+use super::follower::Follower;
 use super::rebalance::Error as TakeOver;
 use super::targets::Lookup;
-use super::timers::Timers;
 use super::trim::Trim;
 use super::written::Written;
 use super::{BrokerClock, Connection};
@@ -51,6 +54,8 @@ pub struct Plan {
     pub session_timeout: Duration,
     /// `transaction.timeout.ms`.
     pub transaction_timeout: Duration,
+    /// How long what is due waits for a transaction of somebody else that stays open on an intake.
+    pub foreign_wait: Duration,
     /// A broker inside the process (the demo): no groups to list, no records to delete.
     pub embedded: bool,
 }
@@ -182,8 +187,7 @@ impl Error {
             | Self::Panicked { .. }
             | Self::TakeOver(TakeOver::NameInUse { .. } | TakeOver::PositionGone { .. }) => true,
             Self::TakeOver(TakeOver::Producer { fatal, .. }) => *fatal,
-            Self::TakeOver(TakeOver::TakeOver { .. } | TakeOver::Timers { .. })
-            | Self::Consumer { .. } => false,
+            Self::TakeOver(TakeOver::TakeOver { .. }) | Self::Consumer { .. } => false,
         }
     }
 }
@@ -233,9 +237,11 @@ pub struct Shared {
     pub clock: Arc<BrokerClock>,
     /// Finds out about targets.
     pub lookup: Lookup,
-    /// What was cancelled.
-    pub timers: Arc<dyn Timers>,
-    /// How far `<ns>.timers` is written.
+    /// Follows `<ns>.timers`.
+    pub(super) follower: Follower,
+    /// Told which lanes are here, and what became of commands.
+    pub(super) board: Arc<Board>,
+    /// How far it is written.
     pub(super) written: Arc<Written>,
     /// Says where partitions end.
     pub(super) ends: Ends,

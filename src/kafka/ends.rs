@@ -51,11 +51,23 @@ pub(super) struct Told {
     pub(super) stable: Option<Offset>,
 }
 
+/// An answer to one question.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// As it was asked: whatever tells the asker's questions apart.
+    pub(super) of: u64,
+    /// It was asked for stable ends, too.
+    pub(super) stable: bool,
+    /// Of every partition that was asked for.
+    pub(super) told: Vec<Told>,
+}
+
 #[derive(Debug)]
 struct Question {
+    of: u64,
     partitions: Vec<Partition>,
     stable: bool,
-    reply: Sender<Vec<Told>>,
+    reply: Sender<Answer>,
 }
 
 /// Handle on the asking thread, which ends with the last handle.
@@ -89,8 +101,14 @@ impl Ends {
 
     /// Asks for the ends of these partitions, with `stable` also for where open transactions begin. The answer comes by
     /// `reply`, for all of them at once.
-    pub(super) fn ask(&self, partitions: Vec<Partition>, stable: bool, reply: Sender<Vec<Told>>) {
-        let _ = self.questions.send(Question { partitions, stable, reply });
+    pub(super) fn ask(
+        &self,
+        of: u64,
+        partitions: Vec<Partition>,
+        stable: bool,
+        reply: Sender<Answer>,
+    ) {
+        let _ = self.questions.send(Question { of, partitions, stable, reply });
     }
 
     /// Asks until all of it is told, and waits for that.
@@ -105,9 +123,11 @@ impl Ends {
         let deadline = Instant::now() + most;
         while Instant::now() < deadline {
             let (reply, answer) = crossbeam_channel::bounded(1);
-            self.ask(partitions.to_vec(), false, reply);
+            self.ask(0, partitions.to_vec(), false, reply);
             match answer.recv_deadline(deadline) {
-                Ok(told) if told.iter().all(|told| told.last.is_some()) => return Ok(told),
+                Ok(Answer { told, .. }) if told.iter().all(|told| told.last.is_some()) => {
+                    return Ok(told);
+                }
                 Ok(_) => std::thread::sleep(ASK_AGAIN),
                 Err(_) => break,
             }
@@ -132,15 +152,15 @@ impl Asker {
             let at = self.clock.now(Instant::now()).unwrap_or_default();
             let stable = self.stable(&questions);
             let last = told(&self.connection, &self.last, all(&questions, |_| true));
-            for Question { partitions, stable: wants, reply } in questions {
-                let answer = partitions.into_iter().map(|partition| {
+            for Question { of, partitions, stable: wants, reply } in questions {
+                let told = partitions.into_iter().map(|partition| {
                     let last = last.get(&partition).copied();
                     let stable = stable.get(&partition).copied().filter(|_| wants);
                     let (topic, partition) = partition;
                     Told { topic, partition, at, last, stable }
                 });
                 // Nobody waits any more when the lanes have gone.
-                let _ = reply.send(answer.collect());
+                let _ = reply.send(Answer { of, stable: wants, told: told.collect() });
             }
         }
     }

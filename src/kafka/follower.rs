@@ -1,20 +1,21 @@
-//! Keeps the index up with the changelog, behind everything else, so that a restart finds most of it on disk.
+//! Follows `<ns>.timers`: keeps the index up with it, and tells lane threads what holds when they take lanes over.
 //!
-//! One thread, and it alone touches the index. Lane threads ask it what it knows when they take lanes over, and read
-//! the rest from the changelog by themselves; from then on it follows the changelog, which the owner's own writes come
-//! back through. So what is on disk is never ahead of what is committed (ADR 0008).
+//! One thread, and it alone writes to the index. The owner's own writes come back through the changelog, so what is on
+//! disk is never ahead of what is committed (ADR 0008). Lanes come up one by one: each is read to where its changelog
+//! ended when it was taken over, and then told, piece by piece, whatever the others do.
 //!
 //! # Invariants
-//! 1. A lane thread never waits for it for longer than [`KNOW_MAX`]: a store that hangs costs time, once.
-//! 2. An index that is broken is begun anew, a few times; one whose disk is full is given up until the next start. The
-//!    lanes never notice.
-//! 3. It joins no group and commits nothing.
-//!
-//! What it does not do: it decides nothing, and nobody waits for what it writes.
+//! 1. What is told of a lane covers everything before the end that was asked for after its committed offsets were
+//!    fetched: what the index had, if that is believed, and what the changelog has from there to the end.
+//! 2. It is told once for each assignment, which it names; whoever has another one by then drops it.
+//! 3. An index that is broken is begun anew, a few times; one whose disk is full is given up until the next start.
+//! 4. No lane thread waits for it; it waits for no lane thread. It joins no group and commits nothing.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt;
-use std::path::Path;
+mod indexing;
+mod progress;
+mod telling;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,183 +25,217 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
-use sha2::{Digest as _, Sha256};
-
 use super::connect::{Isolation, Reader};
-use super::timers::{CLIENT, Error, Known, Timers};
-use super::topics::InForce;
-use super::{BrokerClock, Changelog, Connection};
-use crate::engine::timers::{Change, Void};
-use crate::engine::{Lane, Millis, Offset, UnixMillis};
-use crate::index::{self, BATCH_MAX, Held, Identity, Index, Reason};
+use super::ends::{self, Ends};
+use super::written::Written;
+use super::{BrokerClock, Connection};
+use crate::engine::timers::Change;
+use crate::engine::{Input, Lane, Millis, Offset, UnixMillis};
+use crate::index::{self, BATCH_MAX, Index, Reason};
 use crate::telemetry;
 
-/// Form of keys and values in the index: those of the changelog.
-const VERSION: u32 = crate::engine::timers::VERSION as u32;
-/// How long a take-over waits for what the index knows; a million entries are read in a part of it.
-const KNOW_MAX: Duration = Duration::from_secs(20);
+pub use indexing::Indexing;
+use indexing::give_up;
+pub(super) use progress::{Progress, Reach};
+use telling::Holding;
+
+/// How readers of the changelog are named in the brokers' logs.
+const CLIENT: &str = "waterclock-timers";
 /// The longest wait in one poll: an order is noticed within it.
 const POLL_MAX: Duration = Duration::from_millis(50);
+/// The same while somebody waits for a position, which a marker passes without ending a poll.
+const POLL_SHORT: Duration = Duration::from_millis(5);
 /// How long a broker holds a fetch for which there is nothing: an idle follower costs next to nothing, and a record
 /// ends the wait at once.
 const WAIT: Duration = Duration::from_secs(1);
-/// One question to the brokers.
-const ASK_MAX: Duration = Duration::from_secs(5);
 /// How often it is looked whether lanes have reached the end of the changelog, which keeps them from getting old.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// The same after lanes came or something was written: a restart soon after finds the index up with the changelog.
 const LOOK_SOON: Duration = Duration::from_secs(1);
+/// Timers to be forgotten that are told at once, at most.
+const FORGET_MAX: usize = 500;
+/// How often it is said how far it is.
+const SAY_EVERY: Duration = Duration::from_secs(2);
 /// How often an index is begun anew in one run. What breaks more often has a cause that beginning anew does not mend.
 const RENEWALS_MAX: u32 = 3;
 /// A position that is further ahead of the brokers' time is of a clock that went wrong.
 const AHEAD_MAX: Millis = Millis(600_000);
 
-/// An index, and what must be known of its changelog to believe it.
+/// What a lane thread is told, and for which of its assignments.
 #[derive(Debug)]
-pub struct Indexing {
-    index: Index,
-    tombstones: Millis,
-}
-
-impl Indexing {
-    /// Opens the index of what is in force for a namespace, in this directory.
-    ///
-    /// `None`: this run goes without, since the disk does not work; it has been logged.
-    ///
-    /// # Errors
-    /// A person must mend it: another process has it, or the system does not let us.
-    pub fn open(
-        connection: &Connection,
-        namespace: &str,
-        in_force: &InForce,
-        directory: &Path,
-    ) -> Result<Option<Self>, index::Error> {
-        let asker = connection.reader(CLIENT, Isolation::Committed, WAIT);
-        let cluster_id = asker.ok().and_then(|asker| asker.client().fetch_cluster_id(ASK_MAX));
-        let Some(cluster_id) = cluster_id else {
-            give_up(&"Kafka does not tell its cluster's id");
-            return Ok(None);
-        };
-        // One of the same name that was deleted had another secret; what stands on disk must not tell it.
-        let secret = Sha256::new().chain_update("index").chain_update(in_force.secret.bytes());
-        let mark: String =
-            secret.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        let namespace = format!("{namespace} {mark}");
-        let identity = Identity { cluster_id, namespace, version: VERSION };
-        match Index::open(directory, &identity) {
-            Ok(index) => Ok(Some(Self { index, tombstones: in_force.tombstones })),
-            Err(error @ (index::Error::InUse(_) | index::Error::Refused { .. })) => Err(error),
-            Err(error) => {
-                give_up(&error);
-                Ok(None)
-            }
-        }
-    }
-}
-
-fn give_up(why: &dyn fmt::Display) {
-    tracing::warn!(%why, "no index in this run; what was cancelled is read from the changelog whenever a lane is taken over");
-    telemetry::index_given_up();
-}
-
-/// What was cancelled: from the index as far as it reaches, from there on from the changelog.
-#[derive(Clone, Debug)]
-pub(super) struct Indexed {
-    changelog: Changelog,
-    orders: Sender<Order>,
+pub(super) struct Told {
+    pub(super) assignment: u64,
+    pub(super) input: Input,
 }
 
 #[derive(Debug)]
 enum Order {
-    /// Tell what is known of these lanes.
-    Know(Vec<Lane>, Sender<HashMap<Lane, Known>>),
-    /// Follow these lanes. Positions of the second ones turned out not to be in the changelog.
-    Follow(Vec<Lane>, Vec<Lane>),
-    /// These are another's.
-    Leave(Vec<Lane>),
+    /// Tell what holds of these lanes; each with where its changelog ended when it was taken over.
+    Begin { assignment: u64, lanes: Vec<(Lane, Offset)>, to: Sender<Told> },
+    /// The lanes of this assignment are another's.
+    Leave { assignment: u64 },
+    /// Tell which timers of the lane are final since before a time.
+    Forgettable { assignment: u64, lane: Lane, before: UnixMillis, to: Sender<Told> },
 }
 
-impl Indexed {
+/// Handle on the following thread, which ends with the last handle.
+#[derive(Clone, Debug)]
+pub(super) struct Follower {
+    orders: Sender<Order>,
+    written: Arc<Written>,
+    progress: Arc<Progress>,
+    reader: Option<index::Reader>,
+}
+
+/// What a follower is made from.
+pub(super) struct Plan {
+    pub(super) connection: Connection,
+    /// The changelog.
+    pub(super) topic: Arc<str>,
+    pub(super) lanes: u16,
+    pub(super) indexing: Option<Indexing>,
+    pub(super) clock: Arc<BrokerClock>,
+    pub(super) ends: Ends,
+    pub(super) written: Arc<Written>,
+}
+
+impl Follower {
     /// Starts the thread.
     ///
     /// # Errors
     /// librdkafka refused its settings, or there is no thread.
-    pub(super) fn start(
-        connection: &Connection,
-        topic: &str,
-        indexing: Indexing,
-        clock: Arc<BrokerClock>,
-    ) -> Result<Self, KafkaError> {
-        let Indexing { index, tombstones } = indexing;
-        let follower = Follower {
-            index: Some(index),
-            connection: connection.clone(),
-            consumer: connection.reader(CLIENT, Isolation::Committed, WAIT)?,
-            topic: topic.to_owned(),
+    pub(super) fn start(plan: Plan) -> Result<Self, KafkaError> {
+        let Plan { connection, topic, lanes, indexing, clock, ends, written } = plan;
+        let progress = Arc::new(Progress::new(lanes));
+        let (index, tombstones) =
+            indexing.map_or((None, Millis(0)), |of| (Some(of.index), of.tombstones));
+        if index.is_none() {
+            progress.give_up();
+        }
+        let reader = index.as_ref().map(Index::reader);
+        let consumer = connection.reader(CLIENT, Isolation::Committed, WAIT)?;
+        let (sender, orders) = crossbeam_channel::unbounded();
+        let work = Work {
+            index,
+            connection,
+            consumer,
+            topic,
             tombstones,
             clock,
+            ends,
+            written: Arc::clone(&written),
+            asked: None,
             lanes: BTreeMap::new(),
+            progress: Arc::clone(&progress),
+            is_moved: false,
             renewals: 0,
             look: Instant::now(),
+            loading: Loading::new(),
         };
-        let (sender, orders) = crossbeam_channel::unbounded();
         std::thread::Builder::new()
             .name("wc-index".into())
-            .spawn(move || follower.run(&orders))
+            .spawn(move || work.run(&orders))
             .map_err(|_| KafkaError::Canceled)?;
-        Ok(Self { changelog: Changelog::new(connection, topic), orders: sender })
+        Ok(Self { orders: sender, written, progress, reader })
     }
 
-    fn known(&self, lanes: &[Lane]) -> HashMap<Lane, Known> {
-        let (reply, known) = crossbeam_channel::bounded(1);
-        // A thread that has ended drops the order, and the answer with it.
-        let _ = self.orders.send(Order::Know(lanes.to_vec(), reply));
-        known.recv_timeout(KNOW_MAX).unwrap_or_else(|error| {
-            tracing::warn!(%error, "the index does not answer; reading the changelog from its start");
-            HashMap::new()
-        })
-    }
-}
-
-impl Timers for Indexed {
-    fn load(&self, lanes: &[Lane]) -> Result<Vec<(Lane, Vec<Void>)>, Error> {
-        let read = self.changelog.read_on(lanes, self.known(lanes))?;
-        let _ = self.orders.send(Order::Follow(lanes.to_vec(), read.outside));
-        Ok(read.held)
+    /// Has a lane thread told what holds of these lanes, each of which has its changelog's end with it.
+    pub(super) fn begin(&self, assignment: u64, lanes: Vec<(Lane, Offset)>, to: &Sender<Told>) {
+        for (lane, end) in &lanes {
+            self.written.begin(*lane, *end);
+        }
+        let _ = self.orders.send(Order::Begin { assignment, lanes, to: to.clone() });
     }
 
-    fn released(&self, lanes: &[Lane]) {
-        let _ = self.orders.send(Order::Leave(lanes.to_vec()));
+    /// The lanes of this assignment are another's from now on, or are to be told again.
+    pub(super) fn leave(&self, assignment: u64) {
+        let _ = self.orders.send(Order::Leave { assignment });
+    }
+
+    /// Has a lane thread told which timers of a lane are final since before a time, in all that is committed by now.
+    pub(super) fn forgettable(
+        &self,
+        assignment: u64,
+        lane: Lane,
+        before: UnixMillis,
+        to: &Sender<Told>,
+    ) {
+        let _ = self.orders.send(Order::Forgettable { assignment, lane, before, to: to.clone() });
+    }
+
+    /// Whoever looks timers up; `None`: this run has no index.
+    pub(super) fn reader(&self) -> Option<&index::Reader> {
+        self.reader.as_ref()
+    }
+
+    /// How far each lane's index is.
+    pub(super) fn progress(&self) -> &Arc<Progress> {
+        &self.progress
     }
 }
 
 /// The thread that owns the index.
-struct Follower {
+struct Work {
     /// `None` once it is given up.
     index: Option<Index>,
     connection: Connection,
     /// Made anew with every assignment: positions of an earlier one linger, and would be taken for what was read.
     consumer: Reader,
-    topic: String,
+    topic: Arc<str>,
     tombstones: Millis,
     clock: Arc<BrokerClock>,
+    ends: Ends,
+    written: Arc<Written>,
+    /// The ends on their way, and what they will make good.
+    asked: Option<(Receiver<ends::Answer>, Vec<(Lane, u64)>)>,
     lanes: BTreeMap<Lane, Following>,
+    progress: Arc<Progress>,
+    /// The consumer does not read yet what is followed.
+    is_moved: bool,
     renewals: u32,
     look: Instant,
+    /// Of the lanes that come up.
+    loading: Loading,
+}
+
+/// How lanes come up.
+#[derive(Debug)]
+struct Loading {
+    began: Instant,
+    said: Instant,
+    lanes: usize,
+    /// Entries that the index had of them.
+    indexed: u64,
+    /// Records of the changelog that were read for them.
+    records: u64,
+}
+
+impl Loading {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { began: now, said: now, lanes: 0, indexed: 0, records: 0 }
+    }
 }
 
 /// One lane that is followed.
-#[derive(Debug, Default)]
 struct Following {
-    /// Where the index goes on.
+    assignment: u64,
+    to: Sender<Told>,
+    /// Up to where it was read.
     next: Offset,
     /// Read and not in the index yet, at most [`BATCH_MAX`] of all lanes.
     changes: Vec<Change>,
     /// Append time of the last of them.
     at: UnixMillis,
+    /// What is to be told once reading is past this; `None` once it is.
+    telling: Option<(Offset, Holding)>,
+    /// Timers that are final since before this time are told once reading is past that.
+    forgettable: Option<(Offset, UnixMillis)>,
+    /// Records that this version cannot read.
+    unreadable: u64,
 }
 
-impl Follower {
+impl Work {
     fn run(mut self, orders: &Receiver<Order>) {
         loop {
             let order = match (self.lanes.is_empty(), orders.try_recv()) {
@@ -223,32 +258,63 @@ impl Follower {
     }
 
     fn obey(&mut self, order: Order) {
-        let done = match order {
-            Order::Know(lanes, reply) => {
-                let known = self.know(&lanes);
-                let (known, done) = match known {
-                    Ok(known) => (known, Ok(())),
-                    Err(error) => (HashMap::new(), Err(error)),
-                };
-                // Who asked may have waited long enough.
-                let _ = reply.send(known);
-                done
-            }
-            Order::Follow(lanes, outside) => self.follow(&lanes, &outside),
-            Order::Leave(lanes) => {
-                let before = self.lanes.len();
-                if let Some(index) = &mut self.index {
-                    lanes.iter().for_each(|lane| index.release(*lane));
+        match order {
+            Order::Begin { assignment, lanes, to } => {
+                if self.loading.lanes == 0 {
+                    self.loading = Loading::new();
                 }
-                self.lanes.retain(|lane, _| !lanes.contains(lane));
-                if self.lanes.len() != before {
-                    self.assign();
+                for (lane, end) in lanes {
+                    let (next, holding, entries) = self.load(lane, end).unwrap_or_else(|error| {
+                        self.failed(error);
+                        (Offset(0), Holding::default(), 0)
+                    });
+                    self.loading.lanes += 1;
+                    self.loading.indexed += entries;
+                    let following = Following {
+                        assignment,
+                        to: to.clone(),
+                        next,
+                        changes: Vec::new(),
+                        at: UnixMillis(0),
+                        telling: Some((end, holding)),
+                        forgettable: None,
+                        unreadable: 0,
+                    };
+                    self.lanes.insert(lane, following);
+                    self.progress.set(lane, None);
+                    self.is_moved = true;
+                    // What the index has may be all.
+                    self.tell();
                 }
-                Ok(())
+                self.look = Instant::now() + LOOK_SOON;
             }
-        };
-        if let Err(error) = done {
-            self.failed(error);
+            Order::Leave { assignment } => {
+                let gone = self.lanes.extract_if(.., |_, of| of.assignment == assignment);
+                for (lane, _) in gone.collect::<Vec<_>>() {
+                    self.progress.set(lane, None);
+                    self.is_moved = true;
+                    if let Some(index) = &mut self.index {
+                        index.release(lane);
+                    }
+                }
+                if !self.lanes.values().any(|of| of.telling.is_some()) {
+                    self.loading.lanes = 0;
+                    telemetry::lanes_loading(0, 0);
+                }
+            }
+            Order::Forgettable { assignment, lane, before, to } => {
+                // Without a mark it is not known what is committed by now; it is soon, and asked again in a minute.
+                let mark = self.written.mark(lane).filter(|_| self.index.is_some());
+                let following = self.lanes.get_mut(&lane).filter(|of| of.assignment == assignment);
+                match (following, mark) {
+                    (Some(following), Some(mark)) => following.forgettable = Some((mark, before)),
+                    // Without an index nobody knows; they are forgotten in a run that has one.
+                    _ => {
+                        let input = Input::Ended { lane, timers: Vec::new() };
+                        let _ = to.send(Told { assignment, input });
+                    }
+                }
+            }
         }
     }
 
@@ -256,61 +322,26 @@ impl Follower {
         self.clock.now(Instant::now()).unwrap_or_default()
     }
 
-    /// What the index has of these lanes, if that is still of use.
-    fn know(&mut self, lanes: &[Lane]) -> Result<HashMap<Lane, Known>, index::Error> {
-        let (now, tombstones) = (self.now(), self.tombstones);
-        let Some(index) = &mut self.index else { return Ok(HashMap::new()) };
-        let mut all = HashMap::with_capacity(lanes.len());
-        for lane in lanes {
-            let mut known = Known::default();
-            let position = index.load(*lane, |held| {
-                if let Held::Void(void) = held {
-                    known.timers.insert(void.name, void);
-                }
-            })?;
-            let Some(position) = position else { continue };
-            if is_stale(position.at, now, tombstones) {
-                index.outdated(*lane, Reason::Stale)?;
-                continue;
+    /// What the index has of a lane and up to where, if that is still of use, and how many entries that is.
+    fn load(&mut self, lane: Lane, end: Offset) -> Result<(Offset, Holding, u64), index::Error> {
+        let now = self.now();
+        let nothing = || (Offset(0), Holding::default(), 0);
+        let Some(index) = &mut self.index else { return Ok(nothing()) };
+        let mut holding = Holding::default();
+        match index.load(lane, |held| holding.hold(held))? {
+            None => index.clear(lane)?,
+            Some(position) if is_stale(position.at, now, self.tombstones) => {
+                index.outdated(lane, Reason::Stale)?;
             }
-            known.next = position.next;
-            all.insert(*lane, known);
+            // The changelog was made anew.
+            Some(position) if position.next > end => index.outdated(lane, Reason::Outside)?,
+            Some(position) => return Ok((position.next, holding, position.entries)),
         }
-        Ok(all)
+        Ok(nothing())
     }
 
-    fn follow(&mut self, lanes: &[Lane], outside: &[Lane]) -> Result<(), index::Error> {
-        let Some(index) = &mut self.index else { return Ok(()) };
-        for lane in lanes {
-            if outside.contains(lane) {
-                index.outdated(*lane, Reason::Outside)?;
-            }
-            let following = match index.position(*lane)? {
-                Some(position) => Following { next: position.next, ..Following::default() },
-                None => {
-                    index.clear(*lane)?;
-                    Following::default()
-                }
-            };
-            self.lanes.insert(*lane, following);
-        }
-        self.assign();
-        self.look = Instant::now() + LOOK_SOON;
-        Ok(())
-    }
-
-    /// Has the consumer read the lanes that are followed, each from where the index goes on.
-    fn assign(&mut self) {
-        if let Err(error) = self.try_assign() {
-            give_up(&error);
-            self.lanes.clear();
-            if let Some(index) = self.index.take() {
-                index.abandon();
-            }
-        }
-    }
-
-    fn try_assign(&mut self) -> Result<(), KafkaError> {
+    /// Has the consumer read the lanes that are followed, each from where it is.
+    fn assign(&mut self) -> Result<(), KafkaError> {
         let mut list = TopicPartitionList::with_capacity(self.lanes.len());
         for (lane, following) in &self.lanes {
             let at = match following.next {
@@ -319,22 +350,46 @@ impl Follower {
             };
             list.add_partition_offset(&self.topic, i32::from(lane.0), at)?;
         }
-        self.consumer = self.connection.reader(CLIENT, Isolation::Committed, WAIT)?;
-        self.consumer.assign(&list)
+        let consumer = self.connection.reader(CLIENT, Isolation::Committed, WAIT)?;
+        consumer.assign(&list)?;
+        self.consumer = consumer;
+        self.is_moved = false;
+        Ok(())
     }
 
-    /// Reads what is there and puts it into the index.
+    /// Reads what is there, puts it into the index, and tells what is to be told.
     fn turn(&mut self) {
-        let mut timeout = POLL_MAX;
+        if self.is_moved
+            && let Err(error) = self.assign()
+        {
+            tracing::warn!(%error, "could not read the changelog, trying again");
+            return std::thread::sleep(POLL_MAX);
+        }
+        self.read();
+        let mut done = self.write();
+        if done.is_ok() && self.lanes.values().any(Following::is_awaited) {
+            self.pass();
+            self.tell();
+            done = self.forget();
+        }
+        if let Err(error) = done.and_then(|()| self.look()) {
+            self.failed(error);
+        }
+    }
+
+    fn read(&mut self) {
+        let is_awaited = self.lanes.values().any(Following::is_awaited);
+        let mut timeout = if is_awaited { POLL_SHORT } else { POLL_MAX };
         for _ in 0..BATCH_MAX {
             match self.consumer.poll(timeout) {
                 None => break,
                 Some(Ok(message)) => {
                     let lane = u16::try_from(message.partition()).map(Lane).ok();
-                    let following = lane.and_then(|lane| self.lanes.get_mut(&lane));
-                    let (Some(following), Some(key)) = (following, message.key()) else { continue };
-                    // What this version cannot read is passed over, as it is at a take-over.
-                    following.changes.extend(Change::decode(Some(key), message.payload()));
+                    let Some(following) = lane.and_then(|lane| self.lanes.get_mut(&lane)) else {
+                        continue;
+                    };
+                    self.loading.records += u64::from(following.telling.is_some());
+                    following.take(self.index.is_some(), message.key(), message.payload());
                     following.next = Offset(message.offset()).next();
                     let at = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
                     following.at = at.map_or(following.at, UnixMillis);
@@ -342,20 +397,16 @@ impl Follower {
                 Some(Err(error)) => {
                     let what = "following the changelog";
                     match error.rdkafka_error_code() {
-                        Some(RDKafkaErrorCode::Fatal) => tracing::warn!(%error, what),
+                        Some(
+                            RDKafkaErrorCode::Fatal
+                            | RDKafkaErrorCode::TopicAuthorizationFailed
+                            | RDKafkaErrorCode::UnknownTopicOrPartition,
+                        ) => tracing::warn!(%error, what),
                         _ => tracing::debug!(%error, what),
                     }
                 }
             }
             timeout = Duration::ZERO;
-        }
-        let mut done = self.write();
-        if done.is_ok() && self.look <= Instant::now() {
-            self.look = Instant::now() + LOOK_EVERY;
-            done = self.look_at_ends();
-        }
-        if let Err(error) = done {
-            self.failed(error);
         }
     }
 
@@ -367,57 +418,129 @@ impl Follower {
             }
             let changes = std::mem::take(&mut following.changes);
             index.apply(*lane, &changes, following.next, following.at)?;
+            self.progress.set(*lane, Some(following.next));
             self.look = self.look.min(Instant::now() + LOOK_SOON);
         }
         Ok(())
     }
 
-    /// Notes for lanes that have nothing left to read that they are up with the changelog now.
-    fn look_at_ends(&mut self) -> Result<(), index::Error> {
-        let (now, ends) = (self.now(), self.ends());
+    /// Tells of the lanes that are read to where somebody waits for it.
+    fn tell(&mut self) {
+        for (lane, following) in &mut self.lanes {
+            let next = following.next;
+            if let Some((_, holding)) = following.telling.take_if(|(end, _)| next >= *end) {
+                following.say_unreadable(*lane);
+                holding.tell(*lane, following.assignment, &following.to);
+                self.progress.set(*lane, Some(next));
+            }
+        }
+        if self.index.is_none() {
+            // Nobody needs to hear more of those that were told.
+            let before = self.lanes.len();
+            self.lanes.retain(|_, following| following.telling.is_some());
+            self.is_moved |= before != self.lanes.len();
+        }
+        self.say();
+    }
+
+    /// Tells which timers are final for long enough.
+    fn forget(&mut self) -> Result<(), index::Error> {
         let Some(index) = &mut self.index else { return Ok(()) };
-        let mut behind = 0;
-        match ends {
-            // Next time.
-            Err(error) => tracing::debug!(%error, "asking for the ends of the changelog"),
-            Ok(ends) => {
-                let passed = self.consumer.position().unwrap_or_default();
-                for (lane, following) in &mut self.lanes {
-                    // The consumer's position also passes markers, which leave no message.
-                    let passed = passed.find_partition(&self.topic, i32::from(lane.0));
-                    if let Some(At::Offset(passed)) = passed.map(|at| at.offset()) {
-                        following.next = following.next.max(Offset(passed));
-                    }
-                    if ends.get(lane).is_some_and(|end| following.next >= *end) {
-                        index.apply(*lane, &[], following.next, now)?;
-                    } else {
-                        behind += 1;
-                    }
-                }
+        for (lane, following) in &mut self.lanes {
+            let next = following.next;
+            if let Some((_, before)) = following.forgettable.take_if(|(mark, _)| next >= *mark) {
+                let timers = index.ended(*lane, before, FORGET_MAX)?;
+                let input = Input::Ended { lane: *lane, timers };
+                let _ = following.to.send(Told { assignment: following.assignment, input });
+            }
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self) {
+        let Ok(passed) = self.consumer.position() else { return };
+        for (lane, following) in &mut self.lanes {
+            let passed = passed.find_partition(&self.topic, i32::from(lane.0));
+            if let Some(At::Offset(passed)) = passed.map(|at| at.offset())
+                && Offset(passed) > following.next
+            {
+                following.next = Offset(passed);
+            }
+        }
+    }
+
+    /// Says how far the lanes are that come up.
+    fn say(&mut self) {
+        let left = self.lanes.values().filter_map(|following| {
+            let (end, _) = following.telling.as_ref()?;
+            Some(end.0.saturating_sub(following.next.0).max(0).unsigned_abs())
+        });
+        let (lanes, offsets) = left.fold((0_u64, 0_u64), |(n, sum), left| (n + 1, sum + left));
+        telemetry::lanes_loading(lanes, offsets);
+        let Loading { began, said, lanes: all, indexed, records } = &mut self.loading;
+        if lanes == 0 && *all > 0 {
+            let (lanes, took) = (std::mem::take(all), began.elapsed());
+            tracing::info!(lanes, indexed, records, ?took, "read what is pending");
+        } else if lanes > 0 && said.elapsed() >= SAY_EVERY {
+            *said = Instant::now();
+            let of = *all;
+            tracing::info!(lanes, of, offsets_left = offsets, records, "reading what is pending");
+        }
+    }
+
+    /// Asks now and then where the changelog ends, and notes for lanes that have nothing left to read that they are up with
+    /// it; makes good what is not known of how far it is written.
+    fn look(&mut self) -> Result<(), index::Error> {
+        if let Some((answer, gaps)) = self.asked.take() {
+            match answer.try_recv() {
+                Ok(answer) => self.ends(&answer.told, &gaps)?,
+                Err(crossbeam_channel::TryRecvError::Empty) => self.asked = Some((answer, gaps)),
+                Err(crossbeam_channel::TryRecvError::Disconnected) => {}
+            }
+            return Ok(());
+        }
+        let has_gap = self.lanes.keys().any(|lane| self.written.mark(*lane).is_none());
+        if self.index.is_some()
+            && !self.lanes.is_empty()
+            && (has_gap || self.look <= Instant::now())
+        {
+            self.look = Instant::now() + LOOK_EVERY;
+            let gaps = self.lanes.keys().map(|lane| (*lane, self.written.gap(*lane))).collect();
+            let partitions =
+                self.lanes.keys().map(|lane| (Arc::clone(&self.topic), i32::from(lane.0)));
+            let (reply, answer) = crossbeam_channel::bounded(1);
+            self.ends.ask(0, partitions.collect(), false, reply);
+            self.asked = Some((answer, gaps));
+        }
+        Ok(())
+    }
+
+    fn ends(&mut self, told: &[ends::Told], gaps: &[(Lane, u64)]) -> Result<(), index::Error> {
+        self.pass();
+        let Some(index) = &mut self.index else { return Ok(()) };
+        let mut lag = 0;
+        for told in told {
+            let lane = u16::try_from(told.partition).map(Lane).ok();
+            let (Some(lane), Some(end)) = (lane, told.last) else { continue };
+            let Some(following) = self.lanes.get(&lane) else { continue };
+            if let Some((_, gap)) = gaps.iter().find(|(of, _)| *of == lane) {
+                self.written.mend(lane, *gap, end);
+            }
+            if following.next >= end {
+                index.apply(lane, &[], following.next, told.at)?;
+                self.progress.set(lane, Some(following.next));
+            } else {
+                lag += (end.0 - following.next.0).unsigned_abs();
+                self.look = self.look.min(Instant::now() + LOOK_SOON);
             }
         }
         let index::Figures { live, ended, voids, .. } = index.reader().figures()?;
         let entries = live + ended + voids;
         let disk_bytes = index.disk_bytes()?;
         telemetry::index_size(entries, disk_bytes);
-        tracing::debug!(lanes = self.lanes.len(), behind, entries, disk_bytes, "index");
+        telemetry::index_lag(lag);
+        tracing::debug!(lanes = self.lanes.len(), lag, entries, disk_bytes, "index");
         Ok(())
-    }
-
-    fn ends(&self) -> Result<HashMap<Lane, Offset>, KafkaError> {
-        let mut list = TopicPartitionList::with_capacity(self.lanes.len());
-        for lane in self.lanes.keys() {
-            list.add_partition_offset(&self.topic, i32::from(lane.0), At::End)?;
-        }
-        let told = self.consumer.offsets_for_times(list, ASK_MAX)?;
-        let end = |element: rdkafka::topic_partition_list::TopicPartitionListElem<'_>| {
-            let lane = Lane(u16::try_from(element.partition()).ok()?);
-            match (element.error(), element.offset()) {
-                (Ok(()), At::Offset(end)) => Some((lane, Offset(end))),
-                _ => None,
-            }
-        };
-        Ok(told.elements().into_iter().filter_map(end).collect())
     }
 
     /// Begins the index anew, or goes on without.
@@ -434,23 +557,65 @@ impl Follower {
             }
         };
         match renewed {
-            Ok(index) => {
-                self.index = Some(index);
-                for following in self.lanes.values_mut() {
-                    *following = Following::default();
-                }
-            }
+            Ok(index) => self.index = Some(index),
             Err(error) => {
                 give_up(&error);
-                self.lanes.clear();
+                self.progress.give_up();
+                for (lane, following) in &mut self.lanes {
+                    if following.forgettable.take().is_some() {
+                        let input = Input::Ended { lane: *lane, timers: Vec::new() };
+                        let told = Told { assignment: following.assignment, input };
+                        let _ = following.to.send(told);
+                    }
+                }
+                self.lanes.retain(|_, following| following.telling.is_some());
             }
         }
-        self.assign();
+        for (lane, following) in &mut self.lanes {
+            following.next = Offset(0);
+            following.changes.clear();
+            if let Some((_, holding)) = &mut following.telling {
+                *holding = Holding::default();
+            }
+            self.progress.set(*lane, None);
+        }
+        self.is_moved = true;
     }
 }
 
-/// Whether tombstones may have gone that were written after this time. Half the time that they are kept is left for
-/// reading what came since.
+impl Following {
+    /// Whether somebody waits until reading has come to some offset.
+    fn is_awaited(&self) -> bool {
+        self.telling.is_some() || self.forgettable.is_some()
+    }
+
+    fn take(&mut self, has_index: bool, key: Option<&[u8]>, value: Option<&[u8]>) {
+        let Ok(change) = Change::decode(key, value) else {
+            self.unreadable += 1;
+            return;
+        };
+        if let Some((_, holding)) = &mut self.telling {
+            holding.take(&change);
+        }
+        if has_index {
+            self.changes.push(change);
+        }
+    }
+
+    fn say_unreadable(&mut self, lane: Lane) {
+        let records = std::mem::take(&mut self.unreadable);
+        if records > 0 {
+            tracing::error!(
+                lane = lane.0,
+                records,
+                "records of another version, or of somebody else's, were passed over in the changelog"
+            );
+        }
+    }
+}
+
+/// Whether tombstones may have gone that were written after this time. Half the time that they are kept is left for reading
+/// what came since.
 fn is_stale(at: UnixMillis, now: UnixMillis, tombstones: Millis) -> bool {
     now - at > tombstones.half() || at - now > AHEAD_MAX
 }

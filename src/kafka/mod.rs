@@ -11,6 +11,8 @@ mod connect;
 #[cfg(feature = "server")]
 mod dead;
 #[cfg(feature = "server")]
+pub mod desk;
+#[cfg(feature = "server")]
 pub mod doctor;
 #[cfg(feature = "server")]
 pub mod driver;
@@ -41,8 +43,6 @@ mod tail;
 #[cfg(feature = "server")]
 mod targets;
 #[cfg(feature = "server")]
-pub mod timers;
-#[cfg(feature = "server")]
 pub mod topics;
 #[cfg(feature = "server")]
 mod trim;
@@ -55,6 +55,8 @@ pub use committer::Delivery;
 pub use connect::{Connection, NoAnswer};
 #[cfg(feature = "server")]
 pub use dead::{DeadError, DeadLetters, DeadRecord};
+#[cfg(feature = "server")]
+pub use desk::Desk;
 #[cfg(feature = "server")]
 pub use embedded::Embedded;
 #[cfg(feature = "server")]
@@ -77,7 +79,5 @@ pub use submit::{Receipt, SubmitError, Submitter};
 pub use tail::{Seen, Tail};
 #[cfg(feature = "server")]
 pub use targets::Lookup;
-#[cfg(feature = "server")]
-pub use timers::{Changelog, Timers};
 #[cfg(feature = "server")]
 pub use trim::Trim;

@@ -9,11 +9,13 @@ use crossbeam_channel::Receiver;
 use rdkafka::error::KafkaError;
 
 use super::backlog::Backlog;
+use super::desk::board::Board;
+use super::desk::{self, Desk};
 use super::driver::{self, Plan, Policies, Shared, Status};
 use super::ends::Ends;
-use super::follower::Indexed;
+use super::follower::{self, Follower};
 use super::written::Written;
-use super::{BrokerClock, Changelog, Connection, Delivery, Indexing, Lookup, Probe, Timers, Trim};
+use super::{BrokerClock, Connection, Delivery, Indexing, Lookup, Probe, Trim};
 use crate::engine::Setup;
 use crate::engine::allow::Allow;
 use crate::telemetry::LaneFigures;
@@ -41,6 +43,8 @@ pub struct Settings {
     pub transaction_timeout: Duration,
     /// How long a stop may take to finish what has begun.
     pub drain: Duration,
+    /// How long what is due waits for a transaction of somebody else that stays open on an intake.
+    pub foreign_wait: Duration,
     /// A broker inside the process (the demo).
     pub embedded: bool,
 }
@@ -53,6 +57,7 @@ pub struct Processor {
     ended: Receiver<Result<(), driver::Error>>,
     clock: Arc<BrokerClock>,
     policies: Arc<Policies>,
+    desk: Arc<Desk>,
     _probe: Option<Probe>,
     _backlog: Option<Backlog>,
 }
@@ -74,18 +79,35 @@ impl Processor {
         };
         let stop = Arc::new(AtomicBool::new(false));
         let policies = Arc::new(Policies::new(Arc::clone(&settings.setup)));
-        let changelog = settings.setup.topics.timers();
-        let timers: Arc<dyn Timers> = match indexing {
-            Some(of) => Arc::new(Indexed::start(connection, &changelog, of, Arc::clone(&clock))?),
-            None => Arc::new(Changelog::new(connection, &changelog)),
-        };
+        let ends = Ends::start(connection, Arc::clone(&clock))?;
+        let written = Arc::new(Written::new(settings.setup.lanes));
+        let board = Arc::new(Board::new(settings.setup.lanes));
+        let follower = Follower::start(follower::Plan {
+            connection: connection.clone(),
+            topic: settings.setup.topics.timers(),
+            lanes: settings.setup.lanes,
+            indexing,
+            clock: Arc::clone(&clock),
+            ends: ends.clone(),
+            written: Arc::clone(&written),
+        })?;
+        let desk = Desk::new(desk::Plan {
+            connection: connection.clone(),
+            setup: Arc::clone(&settings.setup),
+            clock: Arc::clone(&clock),
+            board: Arc::clone(&board),
+            progress: Arc::clone(follower.progress()),
+            written: Arc::clone(&written),
+            reader: follower.reader().cloned(),
+        })?;
         let shared = Shared {
             policies: Arc::clone(&policies),
             clock: Arc::clone(&clock),
             lookup: Lookup::start(connection, *embedded)?,
-            timers,
-            written: Arc::new(Written::new(settings.setup.lanes)),
-            ends: Ends::start(connection, Arc::clone(&clock))?,
+            follower,
+            board,
+            written,
+            ends,
             trim: if *embedded { None } else { Some(Trim::start(connection)?) },
             stop: Arc::clone(&stop),
             drain: settings.drain,
@@ -109,6 +131,7 @@ impl Processor {
                 delivery: settings.delivery,
                 session_timeout: settings.session_timeout,
                 transaction_timeout: settings.transaction_timeout,
+                foreign_wait: settings.foreign_wait,
                 embedded: *embedded,
             };
             std::thread::Builder::new()
@@ -139,7 +162,14 @@ impl Processor {
         } else {
             Some(Backlog::start(connection, Arc::clone(&settings.setup), statuses.clone())?)
         };
-        Ok(Self { stop, statuses, ended, clock, policies, _probe: probe, _backlog: backlog })
+        let desk = Arc::new(desk);
+        Ok(Self { stop, statuses, ended, clock, policies, desk, _probe: probe, _backlog: backlog })
+    }
+
+    /// Answers for the timers of the lanes that run here.
+    #[must_use]
+    pub fn desk(&self) -> &Arc<Desk> {
+        &self.desk
     }
 
     /// What each thread is doing.

@@ -1,10 +1,11 @@
 //! The raw calls into librdkafka, in one place (and in `ask`, what admin requests rdkafka lacks).
 //!
-//! Three reasons, and nothing else stands here:
+//! Four reasons, and nothing else stands here:
 //! 1. rdkafka's safe header access panics on a header name that is not UTF-8, which any producer can write.
 //! 2. A produce by cached topic handle, with headers added straight from our record, costs about two thirds of
 //!    the safe one (core notes 1: 329 k/s against 272 k/s by name, 199 k/s through the safe types).
 //! 3. A client that nobody polls is never asked for a token; it is handed one.
+//! 4. The positions of some partitions: the safe call asks for those of the whole assignment, and for the assignment first.
 //!
 //! # Invariants
 //! 1. A pointer never outlives the client or the message that it came from: handles are destroyed before the client.
@@ -26,6 +27,8 @@ use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
+#[cfg(feature = "server")]
+use rdkafka::topic_partition_list::TopicPartitionList;
 
 use crate::engine::Record;
 
@@ -52,6 +55,23 @@ pub(super) fn set_token<C: ClientContext>(client: &Client<C>, token: &OAuthToken
     };
     if answer != rdsys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
         tracing::warn!(%why, "librdkafka does not take a token");
+    }
+}
+
+/// Sets each partition of the list to the position that a consumer has in it: one past the last record that was polled, and
+/// past the marks of transactions behind that. Asks nobody.
+///
+/// # Errors
+/// The client is being closed.
+#[cfg(feature = "server")]
+pub(super) fn positions<C: ClientContext>(
+    client: &Client<C>,
+    list: &TopicPartitionList,
+) -> Result<(), KafkaError> {
+    // SAFETY: client and list are alive during the call, which keeps neither.
+    match unsafe { rdsys::rd_kafka_position(client.native_ptr(), list.ptr()) } {
+        rdsys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
+        error => Err(KafkaError::MetadataFetch(error.into())),
     }
 }
 

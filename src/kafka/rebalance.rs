@@ -8,8 +8,8 @@
 //! 1. Every partition is given its offset explicitly: what is committed, else the log's start; `auto.offset.reset`
 //!    is `error`.
 //! 2. A transaction that is on its way is waited for before the lanes are acknowledged as revoked, for a bounded time.
-//! 3. What was cancelled is read after the committed offsets are known, and past the ends that `<ns>.timers` has then, so
-//!    that no cancel whose offset is committed is missing.
+//! 3. Where the logs end is asked after the committed offsets are known: whoever reads `<ns>.timers` up to there misses
+//!    nothing of what was done by then.
 //! 4. Committed offsets are fetched only after an earlier transaction of ours is decided (`Committer::ready`) and only
 //!    stable ones (`isolation.level=read_committed` asks for those), so that nothing is read twice.
 
@@ -27,12 +27,10 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 
 use super::committer::{Committer, offsets_of};
-use super::ends::{Ends, Partition};
+use super::ends::{self, Ends, Partition};
 use super::oauth::tokens;
-use super::timers::{self, Timers};
-use crate::engine::timers::Void;
 use crate::engine::window::Window;
-use crate::engine::{Lane, Offset, Source, Start, TopicId};
+use crate::engine::{Lane, Offset, Source, Start, TopicId, UnixMillis};
 use crate::telemetry;
 
 /// How long a revoke waits for what is on its way; well below the session and the transaction timeout.
@@ -57,8 +55,10 @@ pub(super) enum Event {
 pub(super) struct Taken {
     /// Where they start.
     pub(super) starts: Vec<Start>,
-    /// What holds of their timers.
-    pub(super) cancelled: Vec<(Lane, Vec<Void>)>,
+    /// Where the lanes' changelogs ended.
+    pub(super) changelogs: Vec<(Lane, Offset)>,
+    /// A lower bound of the brokers' time from before the ends were asked for.
+    pub(super) at: UnixMillis,
     /// The group's metadata of this assignment.
     pub(super) group: Arc<ConsumerGroupMetadata>,
 }
@@ -76,15 +76,6 @@ pub enum Error {
         /// What Kafka said.
         #[source]
         source: KafkaError,
-    },
-    /// It is not known what was cancelled. Trying again helps, unless somebody has to mend the topic.
-    #[error("could not take over {partitions} partitions: not known what was cancelled")]
-    Timers {
-        /// How many.
-        partitions: usize,
-        /// Why not.
-        #[source]
-        source: timers::Error,
     },
     /// There is no producer to take over with.
     #[error("could not take over {partitions} partitions: {why}")]
@@ -139,6 +130,8 @@ pub(super) struct Who {
     pub(super) slot: String,
     /// Names of the lane topics, by [`TopicId`].
     pub(super) lanes: Vec<Arc<str>>,
+    /// Name of the changelog.
+    pub(super) timers: Arc<str>,
     /// The embedded broker knows no groups to describe.
     pub(super) embedded: bool,
 }
@@ -148,24 +141,17 @@ pub(super) struct Context {
     pub(super) who: Who,
     pub(super) committer: Arc<Committer>,
     ends: Ends,
-    timers: Arc<dyn Timers>,
     events: Mutex<Vec<Event>>,
     /// A position was outside of its log: the next take-over compares every one with its log's ends.
     look_at_ends: AtomicBool,
 }
 
 impl Context {
-    pub(super) fn new(
-        who: Who,
-        committer: Arc<Committer>,
-        ends: Ends,
-        timers: Arc<dyn Timers>,
-    ) -> Self {
+    pub(super) fn new(who: Who, committer: Arc<Committer>, ends: Ends) -> Self {
         Self {
             who,
             committer,
             ends,
-            timers,
             events: Mutex::default(),
             look_at_ends: AtomicBool::new(false),
         }
@@ -231,12 +217,10 @@ impl Context {
                 Err(error) => return Err(failed("committed offsets")(error)),
             }
         };
-        let lanes = self.lanes(partitions);
-        let cancelled = self
-            .timers
-            .load(&lanes)
-            .map_err(|source| Error::Timers { partitions: count, source })?;
-        let log_ends = self.log_ends(partitions).map_err(failed("ends of the logs"))?;
+        let told = self.ends_of(partitions).map_err(failed("ends of the logs"))?;
+        let at = told.iter().map(|told| told.at).min().unwrap_or_default();
+        let log_ends: HashMap<(&str, i32), Offset> =
+            told.iter().filter_map(|t| Some(((&*t.topic, t.partition), t.last?))).collect();
         let ends = self.look_at_ends.swap(false, Ordering::Relaxed);
         let mut starts = Vec::with_capacity(count);
         let mut list = TopicPartitionList::with_capacity(count);
@@ -290,7 +274,8 @@ impl Context {
                     let (topic, partition) = (element.topic(), element.partition());
                     tracing::error!(%error, topic, partition, offset = next, "what is pending cannot be read, the lane rests");
                 }
-                let end = log_ends.get(&source).copied().unwrap_or(Offset(i64::MAX));
+                let end = log_ends.get(&(element.topic(), element.partition()));
+                let end = end.copied().unwrap_or(Offset(i64::MAX));
                 starts.push(Start { source, next: Offset(next), metadata, end });
             }
         }
@@ -304,41 +289,26 @@ impl Context {
         if fresh.count() > 0 {
             consumer.commit(&fresh, CommitMode::Sync).map_err(failed("first positions"))?;
         }
-        Ok(Taken { starts, cancelled, group: Arc::new(group) })
-    }
-
-    /// Where the logs of these partitions end, be it that what stands last is of a transaction that is open: what users
-    /// were told is written stands before that.
-    fn log_ends(
-        &self,
-        partitions: &TopicPartitionList,
-    ) -> Result<HashMap<Source, Offset>, KafkaError> {
-        let of = |topic: &str| self.who.lanes.iter().position(|name| **name == *topic);
-        let asked: Vec<Partition> = partitions
-            .elements()
-            .iter()
-            .filter_map(|asked| {
-                let topic = self.who.lanes.get(of(asked.topic())?)?;
-                Some((Arc::clone(topic), asked.partition()))
-            })
+        let changelogs = told.iter().filter(|told| told.topic == self.who.timers);
+        let changelogs = changelogs
+            .filter_map(|told| Some((Lane(u16::try_from(told.partition).ok()?), told.last?)))
             .collect();
-        let told = self.ends.wait(&asked, ATTEMPT)?;
-        let ends = told.into_iter().filter_map(|told| {
-            let topic = TopicId(of(&told.topic)? as u16);
-            let lane = Lane(u16::try_from(told.partition).ok()?);
-            Some((Source { topic, lane }, told.last?))
-        });
-        Ok(ends.collect())
+        Ok(Taken { starts, changelogs, at, group: Arc::new(group) })
     }
 
-    /// The lanes that partitions are of.
-    fn lanes(&self, partitions: &TopicPartitionList) -> Vec<Lane> {
-        let intake = self.who.lanes.first();
-        let of_intake = partitions.elements().into_iter().filter_map(|element| {
-            let lane = u16::try_from(element.partition()).ok()?;
-            (intake.is_some_and(|intake| **intake == *element.topic())).then_some(Lane(lane))
-        });
-        of_intake.collect()
+    /// Where the logs of these partitions and the changelogs of their lanes end, be it that what stands last is of a
+    /// transaction that is open: what users were told is written stands before that.
+    fn ends_of(&self, partitions: &TopicPartitionList) -> Result<Vec<ends::Told>, KafkaError> {
+        let mut asked: Vec<Partition> = Vec::with_capacity(partitions.count());
+        for element in partitions.elements() {
+            let topic = self.who.lanes.iter().position(|name| **name == *element.topic());
+            let Some(topic) = topic else { continue };
+            asked.push((Arc::clone(&self.who.lanes[topic]), element.partition()));
+            if topic == 0 {
+                asked.push((Arc::clone(&self.who.timers), element.partition()));
+            }
+        }
+        self.ends.wait(&asked, ATTEMPT)
     }
 
     /// Where a partition without a committed position starts: at its log's start, if nothing of it was ever done.
@@ -449,7 +419,6 @@ impl ConsumerContext for Context {
                 "revoked"
             );
             self.let_go(consumer);
-            self.timers.released(&self.lanes(partitions));
             if let Err(error) = consumer.unassign() {
                 tracing::warn!(%error, "could not let the lanes go");
             }

@@ -191,8 +191,48 @@ impl Submitter {
             // Nobody waits any more when the command has given up.
             let _ = sender.send(report);
         });
-        self.enqueue(topic, partitions, lane_key, record, take)?;
+        self.enqueue(topic, lane(partitions, lane_key), record, take)?;
         judge(topic, reports.recv_timeout(RECEIPT_MAX).ok())
+    }
+
+    /// Has the client find out what it needs to write to a topic, so that the first record does not wait for that.
+    #[cfg(feature = "server")]
+    pub(super) fn get_ready(&self, topic: &str) {
+        let outlet = self.outlet.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = rdkafka::producer::Producer::client(outlet.producer())
+            .fetch_metadata(Some(topic), ANSWER_MAX);
+        if let Err(error) = asked {
+            tracing::debug!(%error, topic, "a producer could not get ready");
+        }
+    }
+
+    /// Writes records to one partition, and waits for all their acknowledgements.
+    ///
+    /// # Errors
+    /// For each by itself: see [`SubmitError`] for whether it was written.
+    #[cfg(feature = "server")]
+    pub(super) fn submit_all(
+        &self,
+        topic: &str,
+        partition: i32,
+        records: &[Record],
+    ) -> Vec<Result<Receipt, SubmitError>> {
+        let enqueued: Vec<_> = records
+            .iter()
+            .map(|record| {
+                let (sender, reports) = mpsc::sync_channel(1);
+                let take: Take = Box::new(move |report| {
+                    let _ = sender.send(report);
+                });
+                self.enqueue(topic, Some(partition), record, take).map(|()| reports)
+            })
+            .collect();
+        let by = std::time::Instant::now() + RECEIPT_MAX;
+        let waited = enqueued.into_iter().map(|enqueued| {
+            let left = by.saturating_duration_since(std::time::Instant::now());
+            judge(topic, enqueued?.recv_timeout(left).ok())
+        });
+        waited.collect()
     }
 
     /// The same, for who waits without holding a thread. What is under way when the future is dropped may still be written.
@@ -210,20 +250,17 @@ impl Submitter {
         let take: Take = Box::new(move |report| {
             let _ = sender.send(report);
         });
-        self.enqueue(topic, partitions, lane_key, record, take)?;
+        self.enqueue(topic, lane(partitions, lane_key), record, take)?;
         judge(topic, report.await.ok())
     }
 
     fn enqueue(
         &self,
         topic: &str,
-        partitions: i32,
-        lane_key: Option<&[u8]>,
+        partition: Option<i32>,
         record: &Record,
         take: Take,
     ) -> Result<(), SubmitError> {
-        let lanes = u16::try_from(partitions).unwrap_or(u16::MAX);
-        let partition = lane_key.map(|key| i32::from(murmur2::partition(key, lanes)));
         let place = self.waiting.add(take);
         let mut outlet = self.outlet.lock().unwrap_or_else(PoisonError::into_inner);
         let enqueued = outlet.produce(
@@ -242,6 +279,11 @@ impl Submitter {
             }
         })
     }
+}
+
+fn lane(partitions: i32, lane_key: Option<&[u8]>) -> Option<i32> {
+    let lanes = u16::try_from(partitions).unwrap_or(u16::MAX);
+    lane_key.map(|key| i32::from(murmur2::partition(key, lanes)))
 }
 
 /// What a report means; none came if there is none.

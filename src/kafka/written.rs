@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::engine::{Lane, Offset};
 
 /// One lane's mark.
-#[allow(dead_code, reason = "look-ups, which read it, come next")]
 #[derive(Debug, Default)]
 struct Mark {
     /// One past the last offset that is known to count.
@@ -30,7 +29,6 @@ pub(super) struct Written {
     lanes: Vec<Mark>,
 }
 
-#[allow(dead_code, reason = "look-ups, which read it, come next")]
 impl Written {
     /// Of lanes of which nothing is known.
     pub(super) fn new(lanes: u16) -> Self {
@@ -71,9 +69,11 @@ impl Written {
         mark.mended.fetch_max(gap, Ordering::AcqRel);
     }
 
-    /// The lane is another's: nobody here knows any more.
-    pub(super) fn forget(&self, lane: Lane) {
-        self.raise(lane, None);
+    /// A lane was taken over, and all that counts stands before `end`. To be called before anything is written to it.
+    pub(super) fn begin(&self, lane: Lane, end: Offset) {
+        let Some(mark) = self.of(lane) else { return };
+        mark.next.store(end.0, Ordering::Release);
+        mark.mended.store(mark.unknown.load(Ordering::Acquire), Ordering::Release);
     }
 }
 
@@ -82,7 +82,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_only_grows_and_is_unknown_until_what_is_missing_was_asked_for() {
+    fn a_mark_grows_until_the_lane_is_taken_over_and_is_unknown_until_what_is_missing_was_asked_for()
+     {
         let (written, lane) = (Written::new(2), Lane(1));
         assert_eq!(written.mark(lane), None);
         written.raise(lane, Some(Offset(3)));
@@ -101,8 +102,13 @@ mod tests {
         assert_eq!(written.mark(lane), None, "another came while the end was asked for");
         written.mend(lane, written.gap(lane), Offset(12));
         assert_eq!(written.mark(lane), Some(Offset(16)));
-        written.forget(lane);
-        assert_eq!(written.mark(lane), None);
+        written.raise(lane, None);
+        written.begin(lane, Offset(2));
+        assert_eq!(
+            written.mark(lane),
+            Some(Offset(2)),
+            "taken over, of a topic that was made anew"
+        );
         assert_eq!((written.mark(Lane(0)), written.mark(Lane(9))), (None, None));
     }
 }

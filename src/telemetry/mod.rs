@@ -15,8 +15,9 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 pub use log::{LogError, init as init_log};
 pub use names::{
-    ALL, Kind, LaneFigures, LaneLevels, Level, Metric, Renewed, clock_offset, clock_stepped_back,
-    index_given_up, index_rebuilt, index_size, pending, position_lost, ready,
+    ALL, Kind, LaneFigures, LaneLevels, Level, Metric, Renewed, asked, clock_offset,
+    clock_stepped_back, foreign_wait, index_given_up, index_lag, index_rebuilt, index_size,
+    lanes_loading, pending, position_lost, ready,
 };
 
 /// Upper bounds of the buckets of lateness, in seconds: half a millisecond to an hour.

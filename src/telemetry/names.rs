@@ -45,6 +45,8 @@ const CANCELS: &str = "waterclock_cancels_total";
 const CANCELLED: &str = "waterclock_cancelled_total";
 const CANCELS_REMEMBERED: &str = "waterclock_cancels_remembered";
 const GATED: &str = "waterclock_waiting_for_cancels";
+const FOREIGN_WAITS: &str = "waterclock_foreign_waits_total";
+const ASKS: &str = "waterclock_asks_total";
 const SPILLED: &str = "waterclock_spilled_total";
 const DEAD_LETTERS: &str = "waterclock_dead_letters_total";
 const PENDING: &str = "waterclock_pending";
@@ -64,6 +66,9 @@ const UNREADABLE: &str = "waterclock_partitions_unreadable_total";
 const INDEX_REBUILDS: &str = "waterclock_index_rebuilds_total";
 const INDEX_GIVEN_UP: &str = "waterclock_index_given_up";
 const INDEX_ENTRIES: &str = "waterclock_index_entries";
+const INDEX_LAG: &str = "waterclock_index_lag";
+const LOADING: &str = "waterclock_lanes_loading";
+const LOADING_LEFT: &str = "waterclock_lanes_loading_left";
 const INDEX_DISK: &str = "waterclock_index_disk_bytes";
 
 const SUSPECTS: &str = "waterclock_suspects";
@@ -71,7 +76,7 @@ const HALVED: &str = "waterclock_suspects_halved_total";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 30] = [
+pub const ALL: [Metric; 35] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "", help: "How long after its due time a record was committed in its target" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
     Metric { name: FORWARDED, kind: Kind::Counter, unit: Unit::Count, label: "tier", help: "Records appended to a tier" },
@@ -80,6 +85,8 @@ pub const ALL: [Metric; 30] = [
     Metric { name: CANCELLED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records kept from their targets because they were cancelled" },
     Metric { name: CANCELS_REMEMBERED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Cancelled ids that are remembered" },
     Metric { name: GATED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Due records with an id that wait until the intakes of lanes taken over are read" },
+    Metric { name: ASKS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Questions to the brokers for where intakes end, so that records with an id may fire" },
+    Metric { name: FOREIGN_WAITS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times that records with an id were not held up any longer for a transaction that a producer keeps open on their intake" },
     Metric { name: SPILLED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that hopped once more to free memory, or what a commit can say" },
     Metric { name: DEAD_LETTERS, kind: Kind::Counter, unit: Unit::Count, label: "code", help: "Records that went to the dead letters" },
     Metric { name: PENDING, kind: Kind::Gauge, unit: Unit::Count, label: "tier", help: "Offsets of the lanes owned here that are not done, by tier or intake; some are marks of transactions" },
@@ -99,6 +106,9 @@ pub const ALL: [Metric; 30] = [
     Metric { name: INDEX_REBUILDS, kind: Kind::Counter, unit: Unit::Count, label: "reason", help: "Times that an index, or a lane of it, was thrown away and read from the changelog again" },
     Metric { name: INDEX_GIVEN_UP, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "1 if this process goes on without an index, since its disk is full or does not work" },
     Metric { name: INDEX_ENTRIES, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Entries in the index of the lanes owned" },
+    Metric { name: INDEX_LAG, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Offsets of the changelog that the index of the lanes owned has still to read, by the last look" },
+    Metric { name: LOADING, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Lanes taken over of which it is not known yet what is pending: their records with an id wait" },
+    Metric { name: LOADING_LEFT, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Offsets of the changelog that are still to be read for those lanes" },
     Metric { name: INDEX_DISK, kind: Kind::Gauge, unit: Unit::Bytes, label: "", help: "What the index takes on disk" },
     Metric { name: SUSPECTS, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Records and targets that Kafka may have refused, and that are tried in batches of their own" },
     Metric { name: HALVED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Groups of suspects that failed and were halved to find who it is that Kafka refuses" },
@@ -298,6 +308,27 @@ pub fn index_given_up() {
 pub fn index_size(entries: u64, disk_bytes: u64) {
     gauge!(INDEX_ENTRIES).set(entries as f64);
     gauge!(INDEX_DISK).set(disk_bytes as f64);
+}
+
+/// A question for where intakes end.
+pub fn asked() {
+    counter!(ASKS).increment(1);
+}
+
+/// A transaction of somebody else was not waited for any longer.
+pub fn foreign_wait() {
+    counter!(FOREIGN_WAITS).increment(1);
+}
+
+/// How many offsets the index of the lanes owned was behind its changelog at the last look.
+pub fn index_lag(offsets: u64) {
+    gauge!(INDEX_LAG).set(offsets as f64);
+}
+
+/// How many lanes are not known yet, and how many offsets are left to read for that.
+pub fn lanes_loading(lanes: u64, offsets: u64) {
+    gauge!(LOADING).set(lanes as f64);
+    gauge!(LOADING_LEFT).set(offsets as f64);
 }
 
 impl LaneFigures {

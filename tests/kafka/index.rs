@@ -57,12 +57,17 @@ const CANCELLED: u64 = 200;
 /// What it read of the changelog when it took its lanes over: entries of the index, records of the changelog.
 #[track_caller]
 fn took_over(process: &Process) -> (u64, u64) {
+    let what = "read what is pending";
+    eventually("its lanes are known", || {
+        let log = process.log();
+        if log.contains(what) { Ok(()) } else { Err(log) }
+    });
     let log = process.log();
     let count = |line: &str, name: &str| -> u64 {
         let rest = line.split_once(&format!(" {name}=")).expect("logged").1;
         rest.split_whitespace().next().expect("a value").parse().expect("a number")
     };
-    let read = log.lines().filter(|line| line.contains("read what was cancelled"));
+    let read = log.lines().filter(|line| line.contains(what));
     read.fold((0, 0), |(indexed, records), line| {
         (indexed + count(line, "indexed"), records + count(line, "records"))
     })

@@ -83,7 +83,9 @@ impl Timers for Instance {
 
     fn span(&self, text: &str) -> Result<u64, String> {
         let seconds = text.strip_suffix('s').unwrap_or("x").parse::<u64>();
-        seconds.map(|s| s.saturating_mul(1_000)).map_err(|_| format!("{text:?} is no length of time"))
+        seconds
+            .map(|s| s.saturating_mul(1_000))
+            .map_err(|_| format!("{text:?} is no length of time"))
     }
 
     fn moment(&self, text: &str) -> Result<u64, String> {

@@ -1,6 +1,9 @@
 //! One membership of the group, from joining to leaving.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+mod asks;
+mod lanes;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,14 +14,16 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
+use super::reach::Reach;
+use super::settings::settings;
 use super::{Error, Plan, Shared, Status};
 use crate::engine::{
-    BatchId, Commit, Engine, Figures, Input, Lane, Offset, Output, Source, UnixMillis,
+    self, BatchId, Commit, Engine, Figures, Input, Lane, Offset, Output, Source, UnixMillis,
 };
 use crate::kafka::committer::{Committer, Delivery, Names, Report, Setting};
-use crate::kafka::raw;
-use crate::kafka::rebalance::{Context, Event, Taken, Who};
+use crate::kafka::rebalance::{Context, Who};
 use crate::kafka::targets::Answer;
+use crate::kafka::{ends, follower, raw};
 use crate::telemetry::{LaneFigures, LaneLevels};
 
 /// The longest wait in one poll: a rebalance, a stop and the figures are noticed within it.
@@ -34,18 +39,19 @@ const COMMIT_EVERY: Duration = Duration::from_millis(500);
 const TRIM_EVERY: Duration = Duration::from_secs(30);
 /// Gauges are told this often.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
-/// How often it is looked whether intakes are read to where they ended when their lanes were taken over.
-const LOOK_AT_INTAKES: Duration = Duration::from_millis(5);
-/// The same for tiers, for which nothing waits.
-const LOOK_AT_TIERS: Duration = Duration::from_secs(1);
-/// An intake that is not read to there for longer is told of this often.
-const SAY_BEHIND: Duration = Duration::from_secs(10);
 /// How long a heartbeat may take to say that the lanes are another's.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How long leaving the group and closing is waited for: together with the drain (8 s), a stop takes less than 10 s.
-const CLOSE_MAX: Duration = Duration::from_millis(1_500);
 
 type Consumer = BaseConsumer<Context>;
+
+/// A batch on its way.
+struct Flying {
+    id: BatchId,
+    /// The low watermarks that it commits.
+    lows: Vec<(Source, Offset)>,
+    /// What is answered once it is committed.
+    answers: Vec<engine::Answer>,
+}
 
 /// A group membership, from joining to leaving.
 pub(super) struct Session<'a> {
@@ -62,12 +68,22 @@ pub(super) struct Session<'a> {
     /// The group's metadata of the assignment in force.
     group: Option<Arc<ConsumerGroupMetadata>>,
     answers: (Sender<Answer>, Receiver<Answer>),
-    /// Partitions that are not known to be read to where they ended when they were taken over.
-    behind: Behind,
     /// Lookups on their way.
     asked: usize,
-    /// Batches on their way, with the low watermarks that they commit.
-    flying: VecDeque<(BatchId, Vec<(Source, Offset)>)>,
+    ends: (Sender<ends::Answer>, Receiver<ends::Answer>),
+    /// Questions for ends on their way.
+    ends_asked: usize,
+    /// Partitions of which nobody told the end, to be asked for again then.
+    again: Vec<(Instant, Source)>,
+    /// Partitions that are to be read to where they ended.
+    reach: Reach,
+    known: (Sender<follower::Told>, Receiver<follower::Told>),
+    /// The assignment in force.
+    assignment: Option<u64>,
+    /// Lanes of which it is not known yet what is pending.
+    unknown: usize,
+    /// Batches on their way.
+    flying: VecDeque<Flying>,
     /// Low watermarks committed since the last trim.
     lows: BTreeMap<Source, Offset>,
     /// A batch failed: take the lanes over anew, not before this.
@@ -105,15 +121,11 @@ impl<'a> Session<'a> {
             client_id: client_id.clone(),
             slot,
             lanes: plan.setup.topics.names().to_vec(),
+            timers: plan.setup.topics.timers(),
             embedded: plan.embedded,
         };
         let failed = |e: KafkaError| Error::Client { what: "consumer", source: Box::new(e) };
-        let context = Context::new(
-            who,
-            Arc::clone(&committer),
-            shared.ends.clone(),
-            Arc::clone(&shared.timers),
-        );
+        let context = Context::new(who, Arc::clone(&committer), shared.ends.clone());
         let consumer: Consumer =
             settings(plan, &client_id).create_with_context(context).map_err(failed)?;
         let names: Vec<&str> = plan.setup.topics.names().iter().map(|name| &**name).collect();
@@ -132,8 +144,14 @@ impl<'a> Session<'a> {
             counted: Figures::default(),
             group: None,
             answers: crossbeam_channel::unbounded(),
-            behind: Behind::default(),
             asked: 0,
+            ends: crossbeam_channel::unbounded(),
+            ends_asked: 0,
+            again: Vec::new(),
+            reach: Reach::new(plan.setup.topics.intakes.len(), plan.foreign_wait),
+            known: crossbeam_channel::unbounded(),
+            assignment: None,
+            unknown: 0,
             flying: VecDeque::new(),
             lows: BTreeMap::new(),
             retake: None,
@@ -229,12 +247,7 @@ impl<'a> Session<'a> {
                 Some(Err(error)) => self.read_failed(error)?,
             }
         }
-        while let Ok(report) = self.committer.reports().try_recv() {
-            self.report(report);
-        }
-        while let Ok(answer) = self.answers.1.try_recv() {
-            self.answer(answer);
-        }
+        self.take_answers();
         if let Some((change, setup)) = self.shared.policies.since(self.policies) {
             self.policies = change;
             self.step(Input::Policies(setup));
@@ -242,7 +255,7 @@ impl<'a> Session<'a> {
         if self.retake.is_some_and(|at| at <= Instant::now()) {
             self.take_over_anew()?;
         }
-        self.look_behind();
+        self.look_at_positions();
         self.step(Input::Tick);
         Ok(())
     }
@@ -253,28 +266,18 @@ impl<'a> Session<'a> {
             let now_us = self.shared.clock.now_us(Instant::now()).unwrap_or_default();
             Duration::from_micros((at.0 * 1_000).saturating_sub(now_us))
         });
-        let awaited = !self.flying.is_empty() || self.asked > 0 || self.retake.is_some();
-        let most = match (awaited, self.behind.has_intakes()) {
+        let awaited = !self.flying.is_empty()
+            || self.asked > 0
+            || self.ends_asked > 0
+            || self.unknown > 0
+            || self.retake.is_some();
+        let most = match (awaited, self.reach.patience()) {
             (true, _) => POLL_SHORT,
             // That a marker was passed does not end a poll.
-            (false, true) => LOOK_AT_INTAKES,
-            (false, false) => POLL_MAX,
+            (false, Some(soon)) => soon,
+            (false, None) => POLL_MAX,
         };
         until.min(most)
-    }
-
-    /// Waits for another thread's answer, and takes it.
-    fn await_answers(&mut self, most: Duration) {
-        crossbeam_channel::select! {
-            recv(self.committer.reports()) -> report => if let Ok(report) = report { self.report(report) },
-            recv(self.answers.1) -> answer => if let Ok(answer) = answer { self.answer(answer) },
-            default(most) => {}
-        }
-    }
-
-    fn answer(&mut self, (name, target): Answer) {
-        self.asked = self.asked.saturating_sub(1);
-        self.step(Input::Target(name, target));
     }
 
     /// Copies a message of librdkafka's into a record of ours.
@@ -307,10 +310,17 @@ impl<'a> Session<'a> {
                     self.shared.lookup.ask(topic, self.answers.0.clone());
                 }
                 // Not ordered with the limits that `app` gives.
-                Output::Ask(_) | Output::Forgettable(_) => {}
-                Output::Batch(batch) => {
+                Output::Ask(sources) => self.ask_for_ends(&sources, false),
+                Output::Forgettable(lane) => {
+                    if let Some(assignment) = self.assignment {
+                        let before = now - self.plan.setup.limits.history;
+                        self.shared.follower.forgettable(assignment, lane, before, &self.known.0);
+                    }
+                }
+                Output::Batch(mut batch) => {
                     let lows = batch.commits.iter().map(|c: &Commit| (c.source, c.next)).collect();
-                    self.flying.push_back((batch.id, lows));
+                    let answers = std::mem::take(&mut batch.answers);
+                    self.flying.push_back(Flying { id: batch.id, lows, answers });
                     if let Some(group) = &self.group {
                         self.committer.submit(batch, Arc::clone(group));
                     }
@@ -351,10 +361,11 @@ impl<'a> Session<'a> {
     fn report(&mut self, report: Report) {
         match report {
             Report::Done(id) => {
-                if self.flying.front().is_some_and(|(first, _)| *first == id)
-                    && let Some((_, lows)) = self.flying.pop_front()
+                if self.flying.front().is_some_and(|first| first.id == id)
+                    && let Some(Flying { lows, answers, .. }) = self.flying.pop_front()
                 {
                     self.lows.extend(lows);
+                    self.shared.board.give(answers);
                 }
                 self.step(Input::Committed(id));
             }
@@ -369,125 +380,6 @@ impl<'a> Session<'a> {
                 self.give_up();
                 self.retake = Some(Instant::now());
             }
-        }
-    }
-
-    /// Drops everything that is held of the lanes.
-    fn give_up(&mut self) {
-        self.flying.clear();
-        self.lows.clear();
-        self.group = None;
-        self.behind = Behind::default();
-        self.step(Input::Revoked);
-    }
-
-    fn events(&mut self) -> Result<(), Error> {
-        for event in self.consumer.context().events() {
-            match event {
-                Event::Assigned(taken) => self.begin(taken),
-                Event::Revoked => {
-                    self.retake = None;
-                    self.give_up();
-                    self.status.own(Vec::new());
-                    self.status.joined.store(true, Ordering::Relaxed);
-                }
-                Event::Failed(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
-    fn begin(&mut self, taken: Taken) {
-        let Taken { starts, cancelled, group } = taken;
-        self.give_up();
-        self.retake = None;
-        self.group = Some(group);
-        // A batch of the assignment before may still be reported.
-        while self.committer.reports().try_recv().is_ok() {}
-        let partitions = starts.len();
-        self.behind = Behind::new(
-            starts.iter().filter(|s| s.next < s.end).map(|s| (s.source, s.end)),
-            self.plan.setup.topics.intakes.len(),
-        );
-        self.step(Input::Assigned { starts });
-        for (lane, voids) in cancelled {
-            self.step(Input::Known { lane, live: Vec::new(), voids, whole: true });
-        }
-        let figures = self.engine.figures();
-        tracing::info!(
-            thread = self.plan.thread,
-            lanes = figures.lanes,
-            partitions,
-            unreadable = figures.unreadable,
-            cancelled = figures.remembered,
-            "lanes taken over"
-        );
-        self.status.own(self.engine.lanes());
-        self.status.joined.store(true, Ordering::Relaxed);
-        self.status.tell(None);
-    }
-
-    /// After a failed batch: what counts is what is committed.
-    fn take_over_anew(&mut self) -> Result<(), Error> {
-        let assignment = match self.consumer.assignment() {
-            Ok(assignment) if assignment.count() > 0 => assignment,
-            // A rebalance is under way, which takes over itself.
-            Ok(_) | Err(_) => {
-                self.retake = None;
-                return Ok(());
-            }
-        };
-        match self.consumer.context().take_over(&self.consumer, &assignment) {
-            Ok(taken) => {
-                self.begin(taken);
-                Ok(())
-            }
-            Err(error) => {
-                let error = Error::from(error);
-                if error.is_final() {
-                    return Err(error);
-                }
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "could not take over anew yet"
-                );
-                self.retake = Some(Instant::now() + Duration::from_millis(500));
-                Ok(())
-            }
-        }
-    }
-
-    /// Tells the engine which partitions are read to where they ended when they were taken over. What stands last may be a
-    /// marker, which leaves no record; the consumer's position passes it.
-    fn look_behind(&mut self) {
-        let now = Instant::now();
-        if !self.behind.is_due(now) {
-            return;
-        }
-        let Ok(positions) = self.consumer.position() else { return };
-        let mut passed = Vec::new();
-        for element in positions.elements() {
-            let (Some(topic), Ok(lane), At::Offset(next)) = (
-                self.plan.setup.topics.find(element.topic()),
-                u16::try_from(element.partition()),
-                element.offset(),
-            ) else {
-                continue;
-            };
-            let source = Source { topic, lane: Lane(lane) };
-            if self.behind.reached(source, Offset(next)) {
-                passed.push(source);
-            }
-        }
-        for source in passed {
-            self.step(Input::Passed { source, at: UnixMillis(0) });
-        }
-        if self.behind.is_to_be_told(now) {
-            tracing::warn!(
-                thread = self.plan.thread,
-                waiting = self.engine.figures().gated,
-                "intakes are not read yet to where they ended when their lanes were taken over; due records with an id wait for that. A producer's transaction may be open"
-            );
         }
     }
 
@@ -522,120 +414,4 @@ impl<'a> Session<'a> {
         });
         trim.ask(lows.collect());
     }
-
-    /// Leaves the group: what is acknowledged is committed, and the others take over at once.
-    ///
-    /// With the brokers away this can take long, and closing can hang for ever (rust-rdkafka 509): it has a thread of
-    /// its own, and the process its own end.
-    fn leave(self) {
-        let drained = self.engine.is_drained();
-        let Self { consumer, committer, plan, .. } = self;
-        let (done, closed) = crossbeam_channel::bounded(1);
-        let closing = std::thread::Builder::new().name("wc-close".into()).spawn(move || {
-            consumer.unsubscribe();
-            let by = Instant::now() + CLOSE_MAX;
-            let gone = |consumer: &Consumer| {
-                consumer.context().events().iter().any(|event| matches!(event, Event::Revoked))
-            };
-            while Instant::now() < by && !gone(&consumer) {
-                let _ = consumer.poll(POLL_SHORT * 20);
-            }
-            drop(consumer);
-            drop(committer);
-            let _ = done.send(());
-        });
-        if closing.is_ok() && closed.recv_timeout(CLOSE_MAX).is_err() {
-            tracing::warn!(
-                thread = plan.thread,
-                "closing takes too long, left to the end of the process"
-            );
-        }
-        tracing::info!(thread = plan.thread, drained, "lanes let go");
-    }
-}
-
-/// Partitions that are not known to be read to where they ended when their lanes were taken over.
-#[derive(Debug)]
-struct Behind {
-    ends: HashMap<Source, Offset>,
-    /// How many of them are intakes.
-    intakes: usize,
-    tiers_from: usize,
-    looked: Instant,
-    told: Instant,
-}
-
-impl Default for Behind {
-    fn default() -> Self {
-        Self::new(std::iter::empty(), 0)
-    }
-}
-
-impl Behind {
-    fn new(ends: impl Iterator<Item = (Source, Offset)>, tiers_from: usize) -> Self {
-        let now = Instant::now();
-        let ends: HashMap<Source, Offset> = ends.collect();
-        let intakes = ends.keys().filter(|s| usize::from(s.topic.0) < tiers_from).count();
-        Self { ends, intakes, tiers_from, looked: now, told: now }
-    }
-
-    fn has_intakes(&self) -> bool {
-        self.intakes > 0
-    }
-
-    /// Whether it is time to look at the consumer's positions.
-    fn is_due(&mut self, now: Instant) -> bool {
-        let every = if self.has_intakes() { LOOK_AT_INTAKES } else { LOOK_AT_TIERS };
-        let is_due = !self.ends.is_empty() && now - self.looked >= every;
-        if is_due {
-            self.looked = now;
-        }
-        is_due
-    }
-
-    /// Whether a partition has passed its end with this position; says so once.
-    fn reached(&mut self, source: Source, next: Offset) -> bool {
-        if self.ends.get(&source).is_none_or(|end| next < *end) {
-            return false;
-        }
-        self.ends.remove(&source);
-        self.intakes -= usize::from(usize::from(source.topic.0) < self.tiers_from);
-        true
-    }
-
-    /// Whether somebody should hear that intakes are not read for long.
-    fn is_to_be_told(&mut self, now: Instant) -> bool {
-        let is = self.has_intakes() && now - self.told >= SAY_BEHIND;
-        if is {
-            self.told = now;
-        }
-        is
-    }
-}
-
-/// The consumer's settings: what our promises rest on.
-fn settings(plan: &Plan, client_id: &str) -> rdkafka::ClientConfig {
-    let mut config = plan.connection.client(client_id);
-    let session_ms = plan.session_timeout.as_millis();
-    config
-        .set("group.id", &plan.namespace)
-        // 848's protocol has a fatal error after a slow poll in this librdkafka (faults 6, 10).
-        .set("group.protocol", "classic")
-        // Equal partition numbers of all topics to one member: the others do not (core notes 2).
-        .set("partition.assignment.strategy", "range")
-        .set("session.timeout.ms", session_ms.to_string())
-        .set("heartbeat.interval.ms", (session_ms / 10).clamp(200, 1_000).to_string())
-        .set("max.poll.interval.ms", "180000")
-        .set("isolation.level", "read_committed")
-        .set("enable.auto.commit", "false")
-        .set("enable.auto.offset.store", "false")
-        .set("auto.offset.reset", "error")
-        .set("allow.auto.create.topics", "false")
-        .set("fetch.queue.backoff.ms", "5")
-        .set("fetch.wait.max.ms", if plan.embedded { "10" } else { "500" })
-        .set("fetch.message.max.bytes", "1048576")
-        .set("fetch.max.bytes", "16777216")
-        .set("receive.message.max.bytes", "100000000")
-        .set("queued.max.messages.kbytes", "16384");
-    config
 }

@@ -1,0 +1,187 @@
+//! What the lane threads tell those who answer for timers: which lanes are here, and what became of commands.
+//!
+//! # Invariants
+//! 1. An answer stands here only after the batch that it belongs to was committed.
+//! 2. It is remembered for [`KEPT`], unless there are more than [`KEPT_MAX`]: who asks a little late still hears it.
+//! 3. Who waits for an answer is woken when the lane goes.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::engine::window::Window;
+use crate::engine::{Answer, Lane, Offset, Source};
+
+/// How long an answer is remembered.
+const KEPT: Duration = Duration::from_secs(60);
+/// Answers that are remembered, at most.
+const KEPT_MAX: usize = 100_000;
+
+/// Where a lane is, as far as this process knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// It runs here, and all of it is known.
+    Here,
+    /// It was taken over, and not all of it is known yet.
+    Moving,
+    /// It does not run here.
+    #[default]
+    Elsewhere,
+}
+
+/// What was done in an intake before it was taken over.
+#[derive(Debug)]
+pub(in crate::kafka) struct Done {
+    upto: Offset,
+    pending: BTreeSet<Offset>,
+}
+
+impl Done {
+    /// By what was committed.
+    pub(in crate::kafka) fn new(next: Offset, metadata: &str) -> Self {
+        let Ok(window) = Window::load(next, metadata) else {
+            return Self { upto: Offset(0), pending: BTreeSet::new() };
+        };
+        Self { upto: window.upto(), pending: window.lowest(usize::MAX).collect() }
+    }
+
+    fn has(&self, offset: Offset) -> bool {
+        offset < self.upto && !self.pending.contains(&offset)
+    }
+}
+
+#[derive(Debug, Default)]
+struct OfLane {
+    standing: Standing,
+    assignment: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lanes: Vec<OfLane>,
+    done: HashMap<Source, Done>,
+    answers: HashMap<(Source, Offset), Answer>,
+    /// When each of them is forgotten.
+    kept: VecDeque<(Instant, (Source, Offset))>,
+}
+
+/// What became of a command, as far as it is known here.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Heard {
+    /// This.
+    Answer(Answer),
+    /// It was done before the lane came here, and its answer given there.
+    Before,
+    /// Nothing within the time.
+    Nothing,
+    /// The lane is not here.
+    Gone,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::kafka) struct Board {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Board {
+    pub(in crate::kafka) fn new(lanes: u16) -> Self {
+        let lanes = (0..lanes).map(|_| OfLane::default()).collect();
+        Self { state: Mutex::new(State { lanes, ..State::default() }), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// These lanes were taken over, with what was done in their intakes.
+    pub(in crate::kafka) fn begin(
+        &self,
+        assignment: u64,
+        lanes: &[Lane],
+        done: impl IntoIterator<Item = (Source, Done)>,
+    ) {
+        let mut state = self.lock();
+        for lane in lanes {
+            if let Some(of) = state.lanes.get_mut(usize::from(lane.0)) {
+                *of = OfLane { standing: Standing::Moving, assignment };
+            }
+        }
+        state.done.extend(done);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// All of this lane is known.
+    pub(in crate::kafka) fn known(&self, assignment: u64, lane: Lane) {
+        let mut state = self.lock();
+        if let Some(of) = state.lanes.get_mut(usize::from(lane.0))
+            && of.assignment == assignment
+        {
+            of.standing = Standing::Here;
+        }
+    }
+
+    /// The lanes of this assignment are another's, or will be taken over anew.
+    pub(in crate::kafka) fn leave(&self, assignment: u64) {
+        let mut state = self.lock();
+        for of in &mut state.lanes {
+            if of.assignment == assignment {
+                of.standing = Standing::Elsewhere;
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Answers of a batch that was committed.
+    pub(in crate::kafka) fn give(&self, answers: Vec<Answer>) {
+        if answers.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let mut state = self.lock();
+        let State { answers: all, kept, .. } = &mut *state;
+        for answer in answers {
+            let at = (answer.source, answer.offset);
+            all.insert(at, answer);
+            kept.push_back((now + KEPT, at));
+        }
+        while kept.front().is_some_and(|(until, _)| *until < now || kept.len() > KEPT_MAX)
+            && let Some((_, at)) = kept.pop_front()
+        {
+            all.remove(&at);
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Where a lane is.
+    pub(super) fn standing(&self, lane: Lane) -> Standing {
+        self.lock().lanes.get(usize::from(lane.0)).map_or(Standing::Elsewhere, |of| of.standing)
+    }
+
+    /// Waits for the answer to the command at this place, at most until `by`.
+    pub(super) fn wait(&self, source: Source, offset: Offset, by: Instant) -> Heard {
+        let mut state = self.lock();
+        loop {
+            if let Some(answer) = state.answers.get(&(source, offset)) {
+                return Heard::Answer(*answer);
+            }
+            let lane = state.lanes.get(usize::from(source.lane.0));
+            if lane.is_none_or(|of| of.standing == Standing::Elsewhere) {
+                return Heard::Gone;
+            }
+            if state.done.get(&source).is_some_and(|done| done.has(offset)) {
+                return Heard::Before;
+            }
+            let left = by.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Heard::Nothing;
+            }
+            state =
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What other threads are asked, and what they answer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::Consumer as _;
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+
+use super::Session;
+use crate::engine::{Input, Lane, Offset, Source, UnixMillis};
+use crate::kafka::targets::Answer;
+use crate::kafka::{ends, follower, raw};
+use crate::telemetry;
+
+/// Who was not told where a partition ends asks again after this long.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// Pieces of what is known that are taken in one turn.
+const PIECES: usize = 2;
+
+impl Session<'_> {
+    /// Waits for another thread's answer, and takes it.
+    pub(super) fn await_answers(&mut self, most: Duration) {
+        crossbeam_channel::select! {
+            recv(self.committer.reports()) -> report => if let Ok(report) = report { self.report(report) },
+            recv(self.answers.1) -> answer => if let Ok(answer) = answer { self.answer(answer) },
+            recv(self.ends.1) -> told => if let Ok(told) = told { self.ends(told) },
+            recv(self.known.1) -> told => if let Ok(told) = told { self.known(told) },
+            default(most) => {}
+        }
+    }
+
+    /// Takes what has been answered meanwhile.
+    pub(super) fn take_answers(&mut self) {
+        while let Ok(report) = self.committer.reports().try_recv() {
+            self.report(report);
+        }
+        while let Ok(answer) = self.answers.1.try_recv() {
+            self.answer(answer);
+        }
+        while let Ok(told) = self.ends.1.try_recv() {
+            self.ends(told);
+        }
+        for _ in 0..PIECES {
+            let Ok(told) = self.known.1.try_recv() else { break };
+            self.known(told);
+        }
+    }
+
+    fn answer(&mut self, (name, target): Answer) {
+        self.asked = self.asked.saturating_sub(1);
+        self.step(Input::Target(name, target));
+    }
+
+    /// What holds of a lane's timers, or which may be forgotten; of an assignment that is over it is dropped.
+    fn known(&mut self, told: follower::Told) {
+        if self.assignment != Some(told.assignment) {
+            return;
+        }
+        let whole = match told.input {
+            Input::Known { lane, whole: true, .. } => Some(lane),
+            _ => None,
+        };
+        self.step(told.input);
+        if let Some(lane) = whole {
+            self.unknown = self.unknown.saturating_sub(1);
+            self.shared.board.known(told.assignment, lane);
+        }
+    }
+
+    /// Asks where partitions end; `stable`: also where open transactions in them begin.
+    pub(super) fn ask_for_ends(&mut self, sources: &[Source], stable: bool) {
+        let Some(assignment) = self.assignment else { return };
+        let names = &self.plan.setup.topics;
+        let partitions = sources
+            .iter()
+            .map(|s| (Arc::clone(names.name(s.topic)), i32::from(s.lane.0)))
+            .collect();
+        self.ends_asked += 1;
+        telemetry::asked();
+        self.shared.ends.ask(assignment, partitions, stable, self.ends.0.clone());
+    }
+
+    fn ends(&mut self, answer: ends::Answer) {
+        self.ends_asked = self.ends_asked.saturating_sub(1);
+        if self.assignment != Some(answer.of) {
+            return;
+        }
+        let now = Instant::now();
+        for told in answer.told {
+            let topic = self.plan.setup.topics.find(&told.topic);
+            let lane = u16::try_from(told.partition);
+            let (Some(topic), Ok(lane)) = (topic, lane) else { continue };
+            let source = Source { topic, lane: Lane(lane) };
+            match (told.last, told.stable) {
+                (_, Some(stable)) => {
+                    let next = self.positions(&[source]).pop().map(|(_, next)| next);
+                    let given_up = next.map(|next| self.reach.open(source, next, stable, now));
+                    self.pass_foreign(source, given_up.unwrap_or_default());
+                }
+                (Some(last), None) => self.reach.add(source, last, told.at),
+                (None, None) if answer.stable => {}
+                (None, None) => self.again.push((now + ASK_AGAIN, source)),
+            }
+        }
+        self.look_at_positions();
+    }
+
+    fn pass_foreign(&mut self, source: Source, given_up: Vec<UnixMillis>) {
+        if given_up.is_empty() {
+            return;
+        }
+        telemetry::foreign_wait();
+        let topic = &**self.plan.setup.topics.name(source.topic);
+        tracing::warn!(
+            topic,
+            partition = source.lane.0,
+            "a transaction of a producer is open for longer than foreign-wait; records with an id that are due are not \
+             held up for it any longer, and a cancel that stands behind it may come too late"
+        );
+        for at in given_up {
+            self.step(Input::Passed { source, at });
+        }
+    }
+
+    /// Tells the engine which partitions are read to where they ended when that was asked.
+    pub(super) fn look_at_positions(&mut self) {
+        let now = Instant::now();
+        let due = self.reach.due(now);
+        for (source, next) in self.positions(&due) {
+            for at in self.reach.read(source, next) {
+                self.step(Input::Passed { source, at });
+            }
+        }
+        let suspects = self.reach.suspects(now);
+        if !suspects.is_empty() {
+            self.ask_for_ends(&suspects, true);
+        }
+        let (again, later) =
+            std::mem::take(&mut self.again).into_iter().partition(|(at, _)| *at <= now);
+        self.again = later;
+        let again: Vec<Source> = Vec::into_iter(again).map(|(_, source)| source).collect();
+        if !again.is_empty() {
+            self.ask_for_ends(&again, false);
+        }
+        if self.reach.is_to_be_told(now) {
+            tracing::warn!(
+                thread = self.plan.thread,
+                waiting = self.engine.figures().gated,
+                "intakes are not read yet to where they ended; due records with an id wait for that. A producer's \
+                 transaction may be open, or a broker away"
+            );
+        }
+    }
+
+    /// How far the consumer is in these partitions; without those that it has not begun.
+    fn positions(&self, sources: &[Source]) -> Vec<(Source, Offset)> {
+        if sources.is_empty() {
+            return Vec::new();
+        }
+        let list: TopicPartitionList = self.list(sources);
+        if raw::positions(self.consumer.client(), &list).is_err() {
+            return Vec::new();
+        }
+        let position = |source: &Source| {
+            let name = self.plan.setup.topics.name(source.topic);
+            let element = list.find_partition(name, i32::from(source.lane.0))?;
+            match element.offset() {
+                At::Offset(next) => Some((*source, Offset(next))),
+                _ => None,
+            }
+        };
+        sources.iter().filter_map(position).collect()
+    }
+}

@@ -1,0 +1,149 @@
+//! Lanes come and go: taken over, taken over anew after a failed batch, let go.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::Consumer as _;
+
+use super::{Consumer, POLL_SHORT, Session};
+use crate::engine::Input;
+use crate::kafka::desk::board::Done;
+use crate::kafka::driver::Error;
+use crate::kafka::rebalance::{Event, Taken};
+
+/// How long leaving the group and closing is waited for: together with the drain (8 s), a stop takes less than 10 s.
+const CLOSE_MAX: Duration = Duration::from_millis(1_500);
+
+/// Tells assignments apart, those of all threads.
+static ASSIGNMENTS: AtomicU64 = AtomicU64::new(1);
+
+impl Session<'_> {
+    /// Drops everything that is held of the lanes.
+    pub(super) fn give_up(&mut self) {
+        self.flying.clear();
+        self.lows.clear();
+        self.group = None;
+        self.reach.clear();
+        self.again.clear();
+        if let Some(assignment) = self.assignment.take() {
+            self.shared.follower.leave(assignment);
+            self.shared.board.leave(assignment);
+        }
+        self.unknown = 0;
+        self.step(Input::Revoked);
+    }
+
+    pub(super) fn events(&mut self) -> Result<(), Error> {
+        for event in self.consumer.context().events() {
+            match event {
+                Event::Assigned(taken) => self.begin(taken),
+                Event::Revoked => {
+                    self.retake = None;
+                    self.give_up();
+                    self.status.own(Vec::new());
+                    self.status.joined.store(true, Ordering::Relaxed);
+                }
+                Event::Failed(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, taken: Taken) {
+        let Taken { starts, changelogs, at, group } = taken;
+        self.give_up();
+        self.retake = None;
+        self.group = Some(group);
+        // A batch of the assignment before may still be reported.
+        while self.committer.reports().try_recv().is_ok() {}
+        let partitions = starts.len();
+        for start in starts.iter().filter(|start| start.next < start.end) {
+            self.reach.add(start.source, start.end, at);
+        }
+        let intakes = self.plan.setup.topics.intakes.len();
+        let intakes = starts.iter().filter(|start| usize::from(start.source.topic.0) < intakes);
+        let done: Vec<_> =
+            intakes.map(|start| (start.source, Done::new(start.next, &start.metadata))).collect();
+        self.step(Input::Assigned { starts });
+        let lanes = self.engine.lanes();
+        let assignment = ASSIGNMENTS.fetch_add(1, Ordering::Relaxed);
+        self.assignment = Some(assignment);
+        self.unknown = lanes.len();
+        self.shared.board.begin(assignment, &lanes, done);
+        let known = changelogs.into_iter().filter(|(lane, _)| lanes.contains(lane)).collect();
+        self.shared.follower.begin(assignment, known, &self.known.0);
+        let figures = self.engine.figures();
+        tracing::info!(
+            thread = self.plan.thread,
+            assignment,
+            lanes = figures.lanes,
+            partitions,
+            unreadable = figures.unreadable,
+            "lanes taken over"
+        );
+        self.status.own(lanes);
+        self.status.joined.store(true, Ordering::Relaxed);
+        self.status.tell(None);
+    }
+
+    /// After a failed batch: what counts is what is committed.
+    pub(super) fn take_over_anew(&mut self) -> Result<(), Error> {
+        let assignment = match self.consumer.assignment() {
+            Ok(assignment) if assignment.count() > 0 => assignment,
+            // A rebalance is under way, which takes over itself.
+            Ok(_) | Err(_) => {
+                self.retake = None;
+                return Ok(());
+            }
+        };
+        match self.consumer.context().take_over(&self.consumer, &assignment) {
+            Ok(taken) => {
+                self.begin(taken);
+                Ok(())
+            }
+            Err(error) => {
+                let error = Error::from(error);
+                if error.is_final() {
+                    return Err(error);
+                }
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "could not take over anew yet"
+                );
+                self.retake = Some(Instant::now() + Duration::from_millis(500));
+                Ok(())
+            }
+        }
+    }
+
+    /// Leaves the group: what is acknowledged is committed, and the others take over at once.
+    ///
+    /// With the brokers away this can take long, and closing can hang for ever (rust-rdkafka 509): it has a thread of
+    /// its own, and the process its own end.
+    pub(super) fn leave(mut self) {
+        let drained = self.engine.is_drained();
+        self.give_up();
+        let Self { consumer, committer, plan, .. } = self;
+        let (done, closed) = crossbeam_channel::bounded(1);
+        let closing = std::thread::Builder::new().name("wc-close".into()).spawn(move || {
+            consumer.unsubscribe();
+            let by = Instant::now() + CLOSE_MAX;
+            let gone = |consumer: &Consumer| {
+                consumer.context().events().iter().any(|event| matches!(event, Event::Revoked))
+            };
+            while Instant::now() < by && !gone(&consumer) {
+                let _ = consumer.poll(POLL_SHORT * 20);
+            }
+            drop(consumer);
+            drop(committer);
+            let _ = done.send(());
+        });
+        if closing.is_ok() && closed.recv_timeout(CLOSE_MAX).is_err() {
+            tracing::warn!(
+                thread = plan.thread,
+                "closing takes too long, left to the end of the process"
+            );
+        }
+        tracing::info!(thread = plan.thread, drained, "lanes let go");
+    }
+}

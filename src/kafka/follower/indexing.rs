@@ -1,0 +1,72 @@
+//! Opens the index of a namespace, if it is to be believed.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use rdkafka::consumer::Consumer as _;
+use sha2::{Digest as _, Sha256};
+
+use super::{CLIENT, WAIT};
+use crate::engine::Millis;
+use crate::engine::timers::VERSION;
+use crate::index::{self, Identity, Index};
+use crate::kafka::Connection;
+use crate::kafka::connect::Isolation;
+use crate::kafka::topics::InForce;
+use crate::telemetry;
+
+/// One question to the brokers.
+const ASK_MAX: Duration = Duration::from_secs(5);
+
+/// An index, and what must be known of its changelog to believe it.
+#[derive(Debug)]
+pub struct Indexing {
+    pub(super) index: Index,
+    pub(super) tombstones: Millis,
+}
+
+impl Indexing {
+    /// Opens the index of what is in force for a namespace, in this directory.
+    ///
+    /// `None`: this run goes without, since the disk does not work; it has been logged.
+    ///
+    /// # Errors
+    /// A person must mend it: another process has it, or the system does not let us.
+    pub fn open(
+        connection: &Connection,
+        namespace: &str,
+        in_force: &InForce,
+        directory: &Path,
+    ) -> Result<Option<Self>, index::Error> {
+        let asker = connection.reader(CLIENT, Isolation::Committed, WAIT);
+        let cluster_id = asker.ok().and_then(|asker| asker.client().fetch_cluster_id(ASK_MAX));
+        let Some(cluster_id) = cluster_id else {
+            give_up(&"Kafka does not tell its cluster's id");
+            return Ok(None);
+        };
+        // One of the same name that was deleted had another secret; what stands on disk must not tell it.
+        let secret = Sha256::new().chain_update("index").chain_update(in_force.secret.bytes());
+        let mark: String =
+            secret.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let namespace = format!("{namespace} {mark}");
+        let identity = Identity { cluster_id, namespace, version: u32::from(VERSION) };
+        match Index::open(directory, &identity) {
+            Ok(index) => Ok(Some(Self { index, tombstones: in_force.tombstones })),
+            Err(error @ (index::Error::InUse(_) | index::Error::Refused { .. })) => Err(error),
+            Err(error) => {
+                give_up(&error);
+                Ok(None)
+            }
+        }
+    }
+}
+
+pub(super) fn give_up(why: &dyn fmt::Display) {
+    tracing::warn!(
+        %why,
+        "no index in this run: timers cannot be looked up here, and what is pending is read from the changelog \
+         whenever lanes are taken over"
+    );
+    telemetry::index_given_up();
+}

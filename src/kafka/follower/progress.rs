@@ -1,0 +1,74 @@
+//! How far each lane's index is, for those who wait for it.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::engine::{Lane, Offset};
+
+/// What the index of a lane is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::kafka) enum Reach {
+    /// It holds what was asked for.
+    Reached,
+    /// Not yet, or nobody follows the lane here.
+    Behind,
+    /// There is no index in this run.
+    Without,
+}
+
+#[derive(Debug)]
+struct State {
+    /// One past the last offset that is in the index; `None` where no lane is followed.
+    lanes: Vec<Option<Offset>>,
+    is_without: bool,
+}
+
+/// Positions of the lanes that are followed, shared with whoever looks timers up.
+#[derive(Debug)]
+pub(in crate::kafka) struct Progress {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Progress {
+    pub(super) fn new(lanes: u16) -> Self {
+        let state = State { lanes: vec![None; usize::from(lanes)], is_without: false };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set(&self, lane: Lane, next: Option<Offset>) {
+        if let Some(known) = self.lock().lanes.get_mut(usize::from(lane.0)) {
+            *known = next;
+        }
+        self.changed.notify_all();
+    }
+
+    pub(super) fn give_up(&self) {
+        self.lock().is_without = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the index of a lane holds everything before `mark`, at most until `by`.
+    pub(in crate::kafka) fn wait(&self, lane: Lane, mark: Offset, by: Instant) -> Reach {
+        let mut state = self.lock();
+        loop {
+            if state.is_without {
+                return Reach::Without;
+            }
+            let next = state.lanes.get(usize::from(lane.0)).copied().flatten();
+            if next.is_some_and(|next| next >= mark) {
+                return Reach::Reached;
+            }
+            let left = by.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Reach::Behind;
+            }
+            state =
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
