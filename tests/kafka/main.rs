@@ -6,6 +6,7 @@
 mod bench;
 mod bytes;
 mod cancel;
+mod client;
 #[cfg(feature = "failpoints")]
 mod crash;
 mod dead;

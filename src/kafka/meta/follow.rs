@@ -14,7 +14,7 @@ use rdkafka::message::{BorrowedMessage, Message as _};
 
 use super::{Error, LADDER, LadderInForce, Reader, Slot, open, read_ladder, to_end};
 use crate::engine::Lane;
-use crate::kafka::{Connection, Roster};
+use crate::kafka::{Connection, Member, Roster};
 
 /// How often the thread looks whether it is to end.
 const POLL: Duration = Duration::from_millis(200);
@@ -91,17 +91,18 @@ impl Follower {
     /// every second attempt go to the owner, as far as one is known; the others go round.
     #[must_use]
     pub fn address(&self, lane: Lane, attempt: usize) -> Option<String> {
-        let known = self.lock();
-        let owner = known.roster.owner(lane).filter(|_| attempt.is_multiple_of(2));
-        let members = known.roster.members().count();
-        let other = (attempt / 2).checked_rem(members);
-        let chosen = owner.or_else(|| known.roster.members().nth(other?));
-        chosen.map(|member| member.address.clone())
+        chosen(&self.lock().roster, lane, attempt).map(|member| member.address.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn chosen(roster: &Roster, lane: Lane, attempt: usize) -> Option<&Member> {
+    let other = (attempt / 2).checked_rem(roster.members().count());
+    let owner = roster.owner(lane).filter(|_| attempt.is_multiple_of(2));
+    owner.or_else(|| roster.members().nth(other?))
 }
 
 impl Drop for Follower {
@@ -120,5 +121,33 @@ fn follow(reader: &Reader, known: &Mutex<Known>, stop: &AtomicBool) {
             Some(Err(KafkaError::PartitionEOF(_))) => known.complete = Some(Instant::now()),
             Some(Err(error)) => tracing::debug!(%error, "following meta"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::Timestamp;
+    use rdkafka::message::OwnedMessage;
+
+    use super::*;
+
+    #[test]
+    fn the_owner_is_asked_first_and_then_everybody_in_turn() {
+        let mut roster = Roster::default();
+        for (offset, (name, lanes)) in (0..).zip([("a", "0"), ("b", "1"), ("c", "")]) {
+            let said = format!(
+                r#"{{"version":1,"instance":"{name}","boot":"1","address":"{name}:80","lanes":[{lanes}],"at":0}}"#
+            );
+            let key = format!("member/{name}").into_bytes();
+            let at = Timestamp::CreateTime(0);
+            let said = Some(said.into_bytes());
+            roster.hear(&OwnedMessage::new(said, Some(key), "meta".into(), at, 0, offset, None));
+        }
+        let asked = |lane: u16| -> Vec<&str> {
+            (0..6).filter_map(|n| Some(&*chosen(&roster, Lane(lane), n)?.instance)).collect()
+        };
+        assert_eq!(asked(1), ["b", "a", "b", "b", "b", "c"], "every second time the owner");
+        assert_eq!(asked(7), ["a", "a", "b", "b", "c", "c"], "nobody owns it: in turn");
+        assert_eq!(chosen(&Roster::default(), Lane(0), 0), None, "nobody is there");
     }
 }
