@@ -106,7 +106,7 @@ pub struct Config {
     pub history: Millis,
 
     /// Cancelled ids that this process remembers, at most; each takes about 150 bytes of memory. A cancel beyond it is a
-    /// dead letter (`too_many_cancels`), and its record is delivered.
+    /// dead letter (`too_many_timers`), and its record is delivered.
     ///
     /// Default: `1000000`. Range: 1000 to 100000000.
     #[serde(deserialize_with = "text::one")]

@@ -73,6 +73,16 @@ impl Hold {
         }
     }
 
+    /// One past the last offset that was read.
+    pub(super) fn next(&self) -> Offset {
+        self.next
+    }
+
+    /// The first offset that was read and not let go.
+    pub(super) fn first(&self) -> Option<Offset> {
+        self.buffer.front().map(|held| held.offset)
+    }
+
     /// Whether all that stood here at the take-over was let go.
     pub(super) fn caught_up(&self) -> bool {
         self.next >= self.end && self.buffer.front().is_none_or(|held| held.offset >= self.end)

@@ -18,27 +18,33 @@
 //! 5. Over the memory budget nothing is read. What is held goes away by itself: the wheel within the horizon, hops
 //!    within the linger, buffers of far tiers by being dropped and read again later.
 
+mod barrier;
 mod batch;
 mod bounds;
-mod cancel;
+mod endings;
+mod lifecycle;
 mod suspects;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::header::{Code, Refusal};
+use super::header::{self, Code, Refusal};
 use super::hold::{Held, Hold, Turn};
 use super::orders::{
-    Batch, Carried, Commit, DeadLetter, Edit, Input, Output, Send, Start, Target, To,
+    Answer, Batch, Because, Carried, Commit, DeadLetter, Edit, Input, Outcome, Output, Send, Start,
+    Target, To,
 };
 use super::outbox::Outbox;
-use super::setup::Setup;
-use super::state::Kind;
-use super::timers::{Place, Remembered, TimerKey};
-use super::verdict::{self, Entry, Known, Verdict, refusal};
+use super::setup::{Setup, Tracking};
+use super::state::{Kind, Sealed};
+use super::timers::{Live, Remembered, TimerKey, Void};
+use super::verdict::{self, Entry, Known, Verdict, Way, refusal};
 use super::wheel::Wheel;
 use super::window::{Began, Standing, Window};
 use super::{BatchId, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis};
+use barrier::Barrier;
+use endings::Endings;
+use lifecycle::{Fate, Named};
 use suspects::Suspects;
 
 /// Names of targets remembered; beyond it those that no record waits for are forgotten.
@@ -70,10 +76,16 @@ pub struct Figures {
     pub suspects: usize,
     /// Groups of suspects that failed and were halved.
     pub halvings: u64,
-    /// Cancelled timers that are remembered.
+    /// Timers that are pending.
+    pub live: usize,
+    /// Timers of which cancelled or replaced versions may still be on their way.
     pub remembered: usize,
-    /// Due records with an id that wait until their lane's intakes are read.
+    /// Due records with an id that wait until it is known that no cancel was there in time.
     pub gated: usize,
+    /// Records whose id was pending already: nothing was done with them.
+    pub duplicates: u64,
+    /// Pending versions in whose place another one was put.
+    pub superseded: u64,
 }
 
 /// A send that is held until its suspicion is tested.
@@ -82,8 +94,23 @@ struct Suspected {
     source: Source,
     offset: Offset,
     send: Send,
-    /// A delivery's timer, and its place: it may be cancelled meanwhile.
-    named: Option<(TimerKey, Place)>,
+    /// A delivery's version of its timer: it may be void by then.
+    named: Option<Named>,
+    /// What is said of its timer when it leaves.
+    timer: Option<Record>,
+}
+
+/// What goes with the next batch, in this order.
+#[derive(Debug, Default)]
+struct Ready {
+    /// What is finished with it.
+    done: Option<(Source, Offset)>,
+    send: Option<Send>,
+    /// Bytes of the budget that it gives back.
+    held: usize,
+    answer: Option<Answer>,
+    /// It is in one batch with the next one.
+    glued: bool,
 }
 
 /// A batch on its way.
@@ -107,13 +134,15 @@ pub struct Read {
     pub pending: usize,
 }
 
-/// Whether the records of a lane that have an id may fire.
+/// How far the records of a lane that have an id may go.
 #[derive(Debug, Default)]
 struct Gate {
-    /// All that stood in the lane's intakes when it was taken over was let go.
+    /// All is known of the lane's timers: it may decide.
+    is_known: bool,
+    /// All that stood in the lane's intakes when it was taken over was let go: they may fire.
     is_open: bool,
-    /// Due records that wait for that.
-    waiting: VecDeque<Box<Entry>>,
+    /// What tiers have let go before anything could be decided about it.
+    early: Vec<(Source, Held)>,
 }
 
 /// All lanes of one thread. Pure: see the module's invariants.
@@ -124,13 +153,18 @@ pub struct Engine {
     holds: Vec<Vec<Option<Hold>>>,
     wheel: Wheel<Box<Entry>>,
     outbox: Outbox<Box<Entry>>,
-    /// Moves, dead letters and what is to be remembered, which go with the next batch; and the offsets that they finish.
-    ready: VecDeque<(Option<(Source, Offset)>, Send)>,
+    /// Moves, dead letters, what is said of timers, and what is finished without anything.
+    ready: VecDeque<Ready>,
+    /// How many of those have been taken into batches.
+    taken: u64,
     /// Due records that had to wait for their target to be known.
     late: VecDeque<Box<Entry>>,
-    remembered: Remembered,
+    timers: Remembered,
+    endings: Endings,
     /// By lane.
     gates: Vec<Gate>,
+    /// By intake, then lane.
+    barriers: Vec<Vec<Barrier>>,
     targets: HashMap<Arc<str>, Known>,
     /// Batches on their way.
     flying: VecDeque<Flight>,
@@ -174,9 +208,14 @@ impl Engine {
             wheel: Wheel::new(limits.horizon),
             outbox: Outbox::new(setup.topics.ladder.tiers().len()),
             ready: VecDeque::new(),
+            taken: 0,
             late: VecDeque::new(),
-            remembered: Remembered::new(setup.lanes),
+            timers: Remembered::new(setup.lanes),
+            endings: Endings::default(),
             gates: (0..setup.lanes).map(|_| Gate::default()).collect(),
+            barriers: (0..setup.topics.intakes.len())
+                .map(|_| (0..setup.lanes).map(|_| Barrier::default()).collect())
+                .collect(),
             targets: HashMap::new(),
             flying: VecDeque::new(),
             suspects: Suspects::default(),
@@ -226,10 +265,12 @@ impl Engine {
                     known.allowed = 0;
                 }
             }
-            Input::Passed { source, .. } => self.passed(now, source),
+            Input::Passed { source, at } => self.passed(now, source, at),
             Input::Assigned { starts } => self.assigned(now, starts, out),
-            Input::Known { lane, voids, whole, .. } => self.known(lane, voids, whole),
-            Input::Ended { .. } => {}
+            Input::Known { lane, live, voids, whole } => {
+                self.known(now, lane, &live, voids, whole, out);
+            }
+            Input::Ended { lane, timers } => self.ended(now, lane, timers),
             Input::Revoked => self.reset(),
             Input::Drain => {
                 self.draining = true;
@@ -266,8 +307,9 @@ impl Engine {
             suspects: self.suspects.len(),
             halvings: self.suspects.halvings,
             window_permille: holds().map(|hold| hold.window.fill_permille()).max().unwrap_or(0),
-            remembered: self.remembered.len(),
-            gated: self.gates.iter().map(|gate| gate.waiting.len()).sum(),
+            live: self.timers.live_len(),
+            remembered: self.timers.voids_len(),
+            gated: self.gated(),
             ..self.figures
         }
     }
@@ -360,6 +402,35 @@ impl Engine {
         });
     }
 
+    /// Takes in what holds of a lane's timers; once that is all of it, the lane goes to work.
+    fn known(
+        &mut self,
+        now: UnixMillis,
+        lane: Lane,
+        live: &[Live],
+        voids: Vec<Void>,
+        whole: bool,
+        out: &mut Vec<Output>,
+    ) {
+        let at = usize::from(lane.0);
+        let runs = self.holds.first().and_then(|holds| holds.get(at)).is_some_and(Option::is_some);
+        if !runs || self.gates[at].is_known {
+            return;
+        }
+        self.know(lane, live, voids);
+        if !whole {
+            return;
+        }
+        self.gates[at].is_known = true;
+        for (source, held) in std::mem::take(&mut self.gates[at].early) {
+            self.accept(now, source, held, out);
+        }
+        for topic in 0..self.holds.len() {
+            self.pump(now, Source { topic: TopicId(topic as u16), lane }, out);
+        }
+        self.wake(now);
+    }
+
     // From a partition to the wheel or the outbox.
 
     fn read(&mut self, now: UnixMillis, source: Source, held: Held, out: &mut Vec<Output>) {
@@ -382,14 +453,25 @@ impl Engine {
 
     /// Lets go of what may go, in one partition.
     fn pump(&mut self, now: UnixMillis, source: Source, out: &mut Vec<Output>) {
+        let is_intake = usize::from(source.topic.0) < self.barriers.len();
+        let is_known = self.gates.get(usize::from(source.lane.0)).is_some_and(|gate| gate.is_known);
+        if is_intake && !is_known {
+            // What its commands do depends on what is pending.
+            return;
+        }
+        let mut last = None;
         while let Some(hold) = self.hold(source)
             && let Some((held, began)) = hold.release(now)
         {
             let size = held.record.size();
             self.held_bytes -= size;
+            last = Some(held.appended);
             let Began { standing, lost } = began;
             self.figures.lost += u64::from(lost);
             match standing {
+                Standing::New | Standing::Known if !is_known && has_id(&held.record) => {
+                    self.gates[usize::from(source.lane.0)].early.push((source, held));
+                }
                 Standing::New | Standing::Known => self.accept(now, source, held, out),
                 Standing::Done => {
                     self.figures.memory_bytes -= size;
@@ -403,31 +485,29 @@ impl Engine {
         {
             self.wake(head);
         }
-        self.try_gate(now, source);
+        if is_intake {
+            if let Some(appended) = last {
+                let barrier =
+                    &mut self.barriers[usize::from(source.topic.0)][usize::from(source.lane.0)];
+                // Another of the same millisecond may follow.
+                barrier.passed = barrier.passed.max(appended - Millis(1));
+            }
+            self.let_go(now, source);
+        }
     }
 
     fn accept(&mut self, now: UnixMillis, source: Source, held: Held, out: &mut Vec<Output>) {
         let setup = Arc::clone(&self.setup);
         let Held { offset, appended, record } = held;
-        if let Some(why) = self.suspects.verdict(source, offset) {
-            let refusal = refusal(Code::TargetRefused, format!("refused by Kafka: {why}"));
-            return self.dead(source, offset, appended, record, refusal);
-        }
         match verdict::accept(&setup, &self.targets, (source, offset), appended, record) {
             Verdict::Cancel(entry) => self.cancel(now, *entry),
-            Verdict::Wait(entry) if self.is_cancelled(&entry) => self.meet(now, *entry),
             Verdict::Wait(entry) => {
-                let answer = self.look(now, &entry.target, out);
-                if let Some(known) = self.targets.get_mut(&entry.target) {
-                    known.allow(entry.intake);
-                }
-                match answer.map(|target| verdict::present(&entry.target, target)) {
-                    Some(Ok(_)) => self.route(now, entry),
-                    Some(Err(refusal)) => self.refuse(*entry, refusal),
-                    None => self.park(entry),
+                let fate = self.judge(&entry);
+                if let Some(entry) = self.lay_to_rest(entry, fate, now) {
+                    self.take_up(now, entry, fate, out);
                 }
             }
-            Verdict::Move(entry, lane) => match verdict::seal(&setup, &entry, Kind::Move) {
+            Verdict::Move(entry, lane) => match self.checked_move(&entry) {
                 Ok(sealed) => {
                     let Entry { record, due, intake, .. } = *entry;
                     let send = Send {
@@ -437,14 +517,67 @@ impl Engine {
                         edit: Edit::State(sealed),
                         due,
                     };
-                    self.ready.push_back((Some((source, offset)), send));
+                    let done = Some((source, offset));
+                    self.ready.push_back(Ready::of(done, send));
                 }
                 Err(refusal) => self.dead(source, offset, appended, entry.record, refusal),
             },
             Verdict::Refuse(record, refusal) => {
-                self.dead(source, offset, appended, record, refusal)
+                let name =
+                    asked(&record).filter(|_| usize::from(source.topic.0) < self.barriers.len());
+                let outcome = Outcome::Refused(refusal.code);
+                self.dead(source, offset, appended, record, refusal);
+                self.attach(name.map(|name| Answer { source, offset, name, outcome }));
             }
         }
+    }
+
+    /// A record that goes on: to its target, down the ladder, or to the dead letters.
+    fn take_up(
+        &mut self,
+        now: UnixMillis,
+        mut entry: Box<Entry>,
+        fate: Fate,
+        out: &mut Vec<Output>,
+    ) {
+        entry.decided = matches!(fate, Fate::Live);
+        let setup = Arc::clone(&self.setup);
+        let checked = self
+            .innocent(entry.source, entry.offset)
+            .and_then(|()| {
+                let intake = usize::from(entry.intake);
+                verdict::allowed(&setup, &self.targets, intake, &entry.target)
+            })
+            .and_then(|()| {
+                let answer = self.look(now, &entry.target, out);
+                if let Some(known) = self.targets.get_mut(&entry.target) {
+                    known.allow(entry.intake);
+                }
+                answer.map(|target| verdict::present(&entry.target, target)).transpose()
+            })
+            .and_then(|present| self.enact(now, &mut entry, fate).map(|()| present));
+        match checked {
+            Ok(Some(_)) => self.route(now, entry),
+            Ok(None) => self.park(entry),
+            Err(refusal) => self.refuse(now, *entry, refusal),
+        }
+    }
+
+    /// Whether Kafka has not refused this record when it stood alone.
+    fn innocent(&self, source: Source, offset: Offset) -> Result<(), Refusal> {
+        match self.suspects.verdict(source, offset) {
+            None => Ok(()),
+            Some(why) => Err(refusal(Code::TargetRefused, format!("refused by Kafka: {why}"))),
+        }
+    }
+
+    fn checked_move(&self, entry: &Entry) -> Result<Sealed, Refusal> {
+        self.innocent(entry.source, entry.offset)?;
+        if !matches!(entry.way, Way::Cancel(_)) {
+            let intake = usize::from(entry.intake);
+            verdict::allowed(&self.setup, &self.targets, intake, &entry.target)?;
+        }
+        verdict::seal(&self.setup, entry, Kind::Move)
     }
 
     /// By what remains: into the wheel, or to the largest tier that lets it go in time.
@@ -457,6 +590,10 @@ impl Engine {
         match tier {
             None => {
                 self.wake(entry.due);
+                if entry.timer.is_some() {
+                    let intake = Source { topic: TopicId(entry.intake), lane: entry.source.lane };
+                    self.want(intake, entry.due);
+                }
                 self.wheel.insert(entry.due, entry.order, entry);
             }
             Some(tier) => self.hop(now, tier, entry),
@@ -467,7 +604,7 @@ impl Engine {
         if entry.hops >= self.hops_limit {
             let detail =
                 format!("{} hops; no delay takes more than {}", entry.hops, self.hops_limit);
-            return self.refuse(*entry, refusal(Code::TooManyHops, detail));
+            return self.refuse(now, *entry, refusal(Code::TooManyHops, detail));
         }
         let lane = entry.source.lane;
         self.outbox.push(now, tier, lane, entry);
@@ -523,7 +660,7 @@ impl Engine {
         known.asked = false;
         for entry in std::mem::take(&mut known.parked) {
             match verdict::present(&entry.target, target) {
-                Err(refusal) => self.refuse(*entry, refusal),
+                Err(refusal) => self.refuse(now, *entry, refusal),
                 Ok(_) if entry.due <= now => self.late.push_back(entry),
                 Ok(_) => self.route(now, entry),
             }
@@ -533,9 +670,23 @@ impl Engine {
 
     // Refusals become dead letters.
 
-    fn refuse(&mut self, entry: Entry, refusal: Refusal) {
+    fn refuse(&mut self, now: UnixMillis, entry: Entry, refusal: Refusal) {
+        if !self.stands(&entry) {
+            return self.meet(now, entry, None);
+        }
+        let timer = self.buried(now, &entry, refusal.code);
+        let answer = if entry.decided {
+            None
+        } else {
+            lifecycle::answer(&entry, Outcome::Refused(refusal.code))
+        };
         let Entry { source, offset, appended, record, .. } = entry;
         self.dead(source, offset, appended, record, refusal);
+        self.attach(answer);
+        if let Some(timer) = timer {
+            self.glue();
+            self.ready.push_back(Ready::said(source.lane, timer, Because::Dead));
+        }
     }
 
     fn dead(
@@ -558,8 +709,30 @@ impl Engine {
         // Its own lane: few partitions per transaction, and in the order of the lane.
         let partition = Some(i32::from(source.lane.0));
         let send = Send { to: To::Dead, partition, record, edit, due: timestamp };
-        self.ready.push_back((Some((source, offset)), send));
+        self.ready.push_back(Ready::of(Some((source, offset)), send));
     }
+}
+
+impl Ready {
+    /// A send, and what is finished with it.
+    fn of(done: Option<(Source, Offset)>, send: Send) -> Self {
+        Self { done, held: send.record.size(), send: Some(send), ..Self::default() }
+    }
+}
+
+/// Whether a record has an id, be it a bad one.
+fn has_id(record: &Record) -> bool {
+    record.headers().any(|(name, _)| name == header::ID.as_bytes())
+}
+
+/// The timer that a record which breaks the contract is about, if it is a command.
+fn asked(record: &Record) -> Option<TimerKey> {
+    let of = |wanted: &str| {
+        let mut headers = record.headers();
+        headers.find(|(name, _)| *name == wanted.as_bytes()).and_then(|(_, value)| value)
+    };
+    let is_command = of(header::ACTION).is_some_and(|action| action != b"create");
+    is_command.then(|| TimerKey::new(record.key(), of(header::ID).unwrap_or_default()))
 }
 
 #[cfg(test)]

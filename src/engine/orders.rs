@@ -49,7 +49,7 @@ pub enum Input {
     Passed {
         /// Which partition.
         source: Source,
-        /// When that was: a lower bound of the time that its leader had then.
+        /// When that was: a lower bound of the time that its leader had then. Zero for what was not asked for.
         at: UnixMillis,
     },
     /// Timers of a lane that are final for longer than `history`, by what was committed when
@@ -270,11 +270,21 @@ pub struct Said {
 /// Why something is written to `<ns>.timers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Because {
-    /// A cancel was read.
+    /// It is pending now.
+    Created,
+    /// It is in its target.
+    Delivered,
+    /// Its pending version was cancelled.
+    Cancelled,
+    /// It is a dead letter.
+    Dead,
+    /// A cancel was read: what was submitted before it is void.
     Recorded,
-    /// A record was kept from its target.
+    /// Another version was put in the place of one, which is void.
+    Superseded,
+    /// A record was kept from its target that was not known to be pending.
     Met,
-    /// Its time is over.
+    /// The time for which it is kept is over.
     Forgotten,
 }
 

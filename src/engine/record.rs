@@ -17,7 +17,7 @@ pub struct Record {
 const NULL: u32 = u32::MAX;
 
 /// What a record that waits takes besides its bytes: its entry in the wheel, the slot, and what the allocator adds to both.
-const KEPT_BESIDE: usize = 200;
+const KEPT_BESIDE: usize = 240;
 
 fn span(len: u32) -> usize {
     if len == NULL { 0 } else { len as usize }

@@ -87,6 +87,9 @@ pub enum Kind {
     Hop,
     /// To stand in an intake, in another lane than the record was written to.
     Move,
+    /// To stand in an intake: it is about one version of a timer, which [`State::first_appended`] and the offset of
+    /// [`State::order`] name. A replace is due when the state says so.
+    Amend,
 }
 
 /// Which of two records of one key and one due time was submitted first.
@@ -156,6 +159,7 @@ impl State {
         bytes[1] = match self.kind {
             Kind::Hop => 1,
             Kind::Move => 2,
+            Kind::Amend => 3,
         };
         bytes[2..4].copy_from_slice(&self.hops.to_be_bytes());
         let words = [
@@ -195,7 +199,8 @@ impl State {
         let kind = match body[1] {
             1 => Kind::Hop,
             2 => Kind::Move,
-            other => return Err(refused(&format!("is of kind {other}; want 1 or 2"))),
+            3 => Kind::Amend,
+            other => return Err(refused(&format!("is of kind {other}; want 1, 2 or 3"))),
         };
         let mut words = [0; 6];
         let (slots, _) = body[4..].as_chunks::<8>();
@@ -302,11 +307,11 @@ mod tests {
     #[test]
     fn an_unknown_kind_is_refused_even_when_authentic() {
         let mut bytes = state().seal(&key(), &BOUND).0;
-        bytes[1] = 3;
+        bytes[1] = 4;
         let code = key().code(&bytes[..BODY], &BOUND).finalize().into_bytes();
         bytes[BODY..].copy_from_slice(&code[..CODE]);
         let refusal = State::open(&bytes, &key(), &BOUND).unwrap_err();
-        assert_eq!(refusal.detail, "x-delay-state is of kind 3; want 1 or 2");
+        assert_eq!(refusal.detail, "x-delay-state is of kind 4; want 1, 2 or 3");
     }
 
     #[test]
@@ -335,10 +340,10 @@ mod tests {
 
     fn any_state() -> impl Strategy<Value = State> {
         let times = (any::<u64>(), any::<u64>(), any::<u64>(), 0..=i64::MAX);
-        let rest = (any::<bool>(), proptest::option::of(0..u64::MAX), any::<u64>(), any::<u16>());
-        (times, rest).prop_map(|((due, first, appended, offset), (hop, expires, intake, hops))| {
+        let rest = (0..3_u8, proptest::option::of(0..u64::MAX), any::<u64>(), any::<u16>());
+        (times, rest).prop_map(|((due, first, appended, offset), (kind, expires, intake, hops))| {
             State {
-                kind: if hop { Kind::Hop } else { Kind::Move },
+                kind: [Kind::Hop, Kind::Move, Kind::Amend][usize::from(kind)],
                 due: UnixMillis(due),
                 first_appended: UnixMillis(first),
                 order: Order { appended: UnixMillis(appended), offset: Offset(offset) },

@@ -25,7 +25,8 @@ use super::header::Code;
 use super::{Offset, UnixMillis};
 
 pub use code::{Change, DecodeError, KEY_MAX, VERSION};
-pub(super) use remembered::Remembered;
+pub(super) use code::{Told, value};
+pub(super) use remembered::{Names, Pending, Remembered};
 
 /// Bytes of a [`TimerKey`] that stand for the id alone.
 pub const ID_PREFIX: usize = 6;
@@ -69,19 +70,71 @@ impl fmt::Debug for TimerKey {
     }
 }
 
-/// Which of two records about one timer was submitted first: the first append of all counts, then the place in the
-/// lane's intake. It names a version of the timer; people see it as `1764000000000-42`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Which of two records about one timer was submitted first: [`is_before`](Self::is_before) says so. It names a version of
+/// the timer; people see it as `1764000000000-42`, with an `x` behind it if it [is from elsewhere](Self::is_elsewhere).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
     /// When it was first appended to any topic of waterclock.
     pub first_appended: UnixMillis,
-    /// Where it stood in its lane's intake, or in the tier that it was written to.
+    /// Where it stood in its lane's intake, or in the tier that it was written to; with [`ELSEWHERE`], if it did not come
+    /// straight to the main intake of its lane.
     pub offset: Offset,
+}
+
+/// The bit of an offset which says that it does not tell what was first.
+pub const ELSEWHERE: i64 = 1 << 62;
+
+impl Place {
+    /// The place right after it.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self { offset: self.offset.next(), ..self }
+    }
+
+    /// Whether the record was moved to its lane, or came by a further intake, or was written to a tier.
+    #[must_use]
+    pub fn is_elsewhere(self) -> bool {
+        self.offset.0 & ELSEWHERE != 0
+    }
+
+    /// Whether this one was submitted before the other. Of two that came straight to one log the log says it, whatever
+    /// its leaders' clocks were; else the times of the first appends, and in one millisecond the offsets.
+    #[must_use]
+    pub fn is_before(self, other: Self) -> bool {
+        if !self.is_elsewhere() && !other.is_elsewhere() {
+            return self.offset < other.offset;
+        }
+        let of = |place: Self| (place.first_appended, place.offset.0 & !ELSEWHERE);
+        of(self) < of(other)
+    }
+
+    /// The least place that what is before either of them is before, as far as that can be said.
+    #[must_use]
+    pub fn later(self, other: Self) -> Self {
+        if self.is_elsewhere() || other.is_elsewhere() {
+            return if self.is_before(other) { other } else { self };
+        }
+        let first_appended = self.first_appended.max(other.first_appended);
+        Self { first_appended, offset: self.offset.max(other.offset) }
+    }
+
+    /// The place, or if that is not after a version, one that is.
+    #[must_use]
+    pub fn after(self, version: Self) -> Self {
+        if version.is_before(self) {
+            return self;
+        }
+        let first_appended = self.first_appended.max(version.first_appended);
+        let offset = (self.offset.0 & !ELSEWHERE).max(version.offset.0 & !ELSEWHERE) + 1;
+        Self { first_appended, offset: Offset(offset | (version.offset.0 & ELSEWHERE)) }
+    }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.first_appended.0, self.offset.0)
+        let (offset, mark) =
+            (self.offset.0 & !ELSEWHERE, if self.is_elsewhere() { "x" } else { "" });
+        write!(f, "{}-{offset}{mark}", self.first_appended.0)
     }
 }
 
@@ -95,11 +148,14 @@ impl FromStr for Place {
 
     fn from_str(text: &str) -> Result<Self, BadPlace> {
         let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-        text.split_once('-')
+        let (plain, mark) = text.strip_suffix('x').map_or((text, 0), |plain| (plain, ELSEWHERE));
+        plain
+            .split_once('-')
             .filter(|(first, offset)| digits(first) && digits(offset))
             .and_then(|(first, offset)| {
                 let first_appended = UnixMillis(first.parse().ok()?);
-                Some(Self { first_appended, offset: Offset(offset.parse().ok()?) })
+                let offset = offset.parse::<i64>().ok().filter(|offset| offset & ELSEWHERE == 0)?;
+                Some(Self { first_appended, offset: Offset(offset | mark) })
             })
             .ok_or_else(|| BadPlace(text.to_owned()))
     }
@@ -232,7 +288,7 @@ impl Void {
     /// Whether a record of this timer at this place is void: it was submitted before.
     #[must_use]
     pub fn covers(&self, place: Place) -> bool {
-        place < self.before
+        place.is_before(self.before)
     }
 }
 

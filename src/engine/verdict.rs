@@ -18,8 +18,8 @@ use super::murmur2;
 use super::orders::{Target, Trace};
 use super::setup::Setup;
 use super::state::{Kind, Order, State};
-use super::timers::{Place, TimerKey};
-use super::{Lane, Offset, Record, Source, UnixMillis};
+use super::timers::{ELSEWHERE, Phase, Place, TimerKey, Told, value};
+use super::{Lane, Offset, Record, Source, TopicId, UnixMillis};
 
 /// A record on its way, with all that is known of it.
 #[derive(Debug)]
@@ -41,6 +41,31 @@ pub(super) struct Entry {
     pub(super) expires: Option<UnixMillis>,
     /// The timer that it is of; `None`: it has no id.
     pub(super) timer: Option<TimerKey>,
+    pub(super) way: Way,
+    /// Its version was pending when it was let go: it is void as soon as that is another.
+    pub(super) decided: bool,
+}
+
+/// How a record came to be let go here, and what it asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// From a tier, where waterclock had put it.
+    Hop,
+    /// From a tier that its producer wrote it to.
+    Tier,
+    /// From an intake.
+    Create,
+    /// From an intake; with a version, only in the place of that.
+    Replace(Option<Place>),
+    /// From an intake; with a version, only of that.
+    Cancel(Option<Place>),
+}
+
+impl Way {
+    /// Whether somebody waits for what it comes to.
+    pub(super) fn is_command(self) -> bool {
+        matches!(self, Self::Replace(_) | Self::Cancel(_))
+    }
 }
 
 impl Entry {
@@ -94,26 +119,25 @@ pub(super) fn accept(
 ) -> Verdict {
     match known(setup, targets, (source, offset), appended, &record) {
         Err(refusal) => Verdict::Refuse(record, refusal),
-        Ok((entry, action, lane)) => {
+        Ok((entry, lane)) => {
             let entry = Box::new(Entry { record, ..entry });
-            match (lane, action) {
+            match (lane, entry.way) {
                 (Some(lane), _) => Verdict::Move(entry, lane),
-                (None, Action::Cancel) => Verdict::Cancel(entry),
+                (None, Way::Cancel(_)) => Verdict::Cancel(entry),
                 (None, _) => Verdict::Wait(entry),
             }
         }
     }
 }
 
-/// All that follows from the headers; the entry's record is left empty. Also what is to be done, and the lane, if it is
-/// another one.
+/// All that follows from the headers; the entry's record is left empty. Also the lane, if it is another one.
 fn known(
     setup: &Setup,
     targets: &HashMap<Arc<str>, Known>,
     (source, offset): (Source, Offset),
     appended: UnixMillis,
     record: &Record,
-) -> Result<(Entry, Action, Option<Lane>), Refusal> {
+) -> Result<(Entry, Option<Lane>), Refusal> {
     let directive = header::read(record.headers())?;
     let size = record.size();
     if size > setup.limits.record_bytes_max {
@@ -126,26 +150,9 @@ fn known(
         .state
         .map(|bytes| State::open(bytes, &setup.key, &directive.bound(record.key())))
         .transpose()?;
-    let wanted = if tier.is_some() { Kind::Hop } else { Kind::Move };
-    if let Some(state) = &state
-        && state.kind != wanted
-    {
-        let detail = format!("{} of another kind than this topic takes", header::STATE);
-        return Err(refusal(Code::BadState, detail));
-    }
-    match directive.action {
-        Action::Create => {}
-        Action::Cancel if tier.is_none() => {}
-        Action::Cancel => {
-            let detail =
-                format!("{}: a cancel is taken by an intake, not by a tier", header::ACTION);
-            return Err(refusal(Code::UnsupportedAction, detail));
-        }
-        Action::Replace => {
-            let detail = format!("{}: replace is not supported by this version", header::ACTION);
-            return Err(refusal(Code::UnsupportedAction, detail));
-        }
-    }
+    let way = way(&directive, state.as_ref(), tier.is_some())?;
+    // What amends is a record of its own, and only its terms are old.
+    let amends = matches!(way, Way::Replace(Some(_)) | Way::Cancel(Some(_)));
     let intake = match &state {
         // An intake that is no longer configured: the main one's policy holds.
         Some(state) => {
@@ -156,7 +163,7 @@ fn known(
         None => usize::from(source.topic.0),
     };
     let policy = &setup.topics.intakes[intake];
-    let cancels = directive.action == Action::Cancel;
+    let cancels = matches!(way, Way::Cancel(_));
     let target = match directive.target {
         _ if cancels => Arc::from(""),
         // One allocation per name, not per record.
@@ -170,15 +177,14 @@ fn known(
             )
         })?,
     };
-    if !cancels {
-        allowed(setup, targets, intake, &target)?;
-    }
     let (due, expires) = match &state {
         Some(state) => (state.due, state.expires),
         None if cancels => (appended, None),
         None => times(setup, &directive, tier, intake, appended)?,
     };
-    let own = Order { appended, offset };
+    let straight = way == Way::Hop || (state.is_none() || amends) && source.topic == TopicId(0);
+    let mark = if straight { 0 } else { ELSEWHERE };
+    let own = Order { appended, offset: Offset(offset.0 | mark) };
     let entry = Entry {
         source,
         offset,
@@ -193,14 +199,56 @@ fn known(
         target,
         intake: intake as u16,
         hops: state.as_ref().map_or(0, |state| state.hops),
-        first_appended: state.as_ref().map_or(appended, |state| state.first_appended),
+        first_appended: state
+            .as_ref()
+            .filter(|_| !amends)
+            .map_or(appended, |state| state.first_appended),
         expires,
         timer: directive.id.map(|id| TimerKey::new(record.key(), id)),
+        way,
+        decided: false,
     };
     // With no record key the id stands for the key; with neither, a record's lane is where it is.
     let identity = record.key().or(directive.id);
     let lane = identity.map_or(source.lane, |key| Lane(murmur2::partition(key, setup.lanes)));
-    Ok((entry, directive.action, (lane != source.lane).then_some(lane)))
+    let lane = (lane != source.lane).then_some(lane);
+    if amends && lane.is_some() {
+        let detail = format!("{} of a version that is of another lane", header::STATE);
+        return Err(refusal(Code::BadState, detail));
+    }
+    Ok((entry, lane))
+}
+
+/// How a record came here, by its action, its state and whether it stands in a tier.
+fn way(directive: &Directive<'_>, state: Option<&State>, in_tier: bool) -> Result<Way, Refusal> {
+    let version = match state {
+        None => None,
+        Some(State { kind: Kind::Hop, .. }) if in_tier => None,
+        Some(State { kind: Kind::Move, .. }) if !in_tier => None,
+        Some(State { kind: Kind::Amend, first_appended, order, .. })
+            if !in_tier && directive.action != Action::Create && directive.id.is_some() =>
+        {
+            Some(Place { first_appended: *first_appended, offset: order.offset })
+        }
+        Some(_) => {
+            let detail = format!("{} of another kind than this topic takes", header::STATE);
+            return Err(refusal(Code::BadState, detail));
+        }
+    };
+    match (directive.action, in_tier, state) {
+        (Action::Create, false, _) => Ok(Way::Create),
+        (Action::Replace, false, _) => Ok(Way::Replace(version)),
+        (Action::Cancel, false, _) => Ok(Way::Cancel(version)),
+        (Action::Create, true, None) => Ok(Way::Tier),
+        // It did what it was to do when an intake let it go.
+        (Action::Create | Action::Replace, true, Some(_)) => Ok(Way::Hop),
+        (Action::Cancel | Action::Replace, true, _) => {
+            let what = if directive.action == Action::Cancel { "cancel" } else { "replace" };
+            let detail =
+                format!("{}: a {what} is taken by an intake, not by a tier", header::ACTION);
+            Err(refusal(Code::UnsupportedAction, detail))
+        }
+    }
 }
 
 /// When a record is due that has no state yet, and when it expires.
@@ -296,11 +344,7 @@ fn varint(number: u64) -> u64 {
 ///
 /// # Errors
 /// The record is to be dead-lettered with this.
-pub(super) fn deliver(
-    entry: &Entry,
-    now: UnixMillis,
-    target: Target,
-) -> Result<(Option<i32>, Option<Box<Trace>>), Refusal> {
+pub(super) fn deliver(entry: &Entry, now: UnixMillis, target: Target) -> Result<Delivery, Refusal> {
     let (partitions, record_bytes_max, keyed) = present(&entry.target, target)?;
     let directive = header::read(entry.record.headers())?;
     if let Some(expires) = entry.expires
@@ -340,7 +384,55 @@ pub(super) fn deliver(
         let detail = format!("{size} bytes; target {} takes {record_bytes_max}", entry.target);
         return Err(refusal(Code::TooLarge, detail));
     }
-    Ok((directive.partition, trace))
+    let timer =
+        entry.decided.then(|| said(entry, &directive, Stage::new(Phase::Delivered, now))).flatten();
+    Ok(Delivery { partition: directive.partition, trace, timer })
+}
+
+/// How a record is delivered.
+#[derive(Debug)]
+pub(super) struct Delivery {
+    pub(super) partition: Option<i32>,
+    pub(super) trace: Option<Box<Trace>>,
+    /// What is said of its timer then.
+    pub(super) timer: Option<Record>,
+}
+
+/// What has become of a timer, since when, and why.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stage {
+    pub(super) phase: Phase,
+    pub(super) since: UnixMillis,
+    pub(super) supersedes: Option<Place>,
+    pub(super) code: Option<Code>,
+}
+
+impl Stage {
+    pub(super) fn new(phase: Phase, since: UnixMillis) -> Self {
+        Self { phase, since, supersedes: None, code: None }
+    }
+}
+
+/// The record of `<ns>.timers` that says what has become of an entry's timer; none if it has no id.
+pub(super) fn said(entry: &Entry, directive: &Directive<'_>, stage: Stage) -> Option<Record> {
+    let told = Told {
+        phase: stage.phase,
+        version: entry.place(),
+        supersedes: stage.supersedes,
+        due: entry.due,
+        since: stage.since,
+        target: &entry.target,
+        label: directive.label,
+        id: directive.id?,
+        key: entry.record.key(),
+        code: stage.code,
+    };
+    Some(timer_record(entry.timer?, &told))
+}
+
+/// A record of `<ns>.timers`.
+pub(super) fn timer_record(name: TimerKey, told: &Told<'_>) -> Record {
+    Record::new(Some(&name.0), Some(&value(told)), std::iter::empty())
 }
 
 /// What is known of a target, and since when.

@@ -186,14 +186,16 @@ impl Window {
     /// What to commit, if anything finished since the last call: the low watermark and the metadata for it, at most
     /// [`METADATA_MAX`] ASCII characters. Offsets that only began need no commit: a restart reads them anyway.
     pub fn commit(&mut self) -> Option<(Offset, String)> {
-        if !self.changed {
-            return None;
-        }
+        if self.changed { Some(self.commit_anyway()) } else { None }
+    }
+
+    /// The same, be it that nothing finished.
+    pub fn commit_anyway(&mut self) -> (Offset, String) {
         self.changed = false;
         self.measure();
         let metadata = code::encode(self.low, self.upto, &self.blocks);
         debug_assert!(metadata.len() <= METADATA_MAX, "begun without room");
-        Some((Offset(self.low), metadata))
+        (Offset(self.low), metadata)
     }
 
     /// The lowest `n` pending offsets in order, for spilling; only those whose record was read here.

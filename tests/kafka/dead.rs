@@ -209,7 +209,7 @@ fn every_refusal_is_a_dead_letter_and_stops_nothing(mode: Mode) {
     let unmet: Vec<&Code> = Code::ALL.iter().filter(|code| !met.contains(code)).collect();
     // What a broker refuses is in poison.rs, nobody outside can make a record hop that often, and too many
     // cancels are a thousand at least.
-    let elsewhere = [&Code::TargetRefused, &Code::TooManyCancels, &Code::TooManyHops];
+    let elsewhere = [&Code::TargetRefused, &Code::TooManyTimers, &Code::TooManyHops];
     assert_eq!(unmet, elsewhere, "every code of the contract is provoked");
 
     assert_each_once(numbers.iter().cloned(), &whole(&fixture, &good));

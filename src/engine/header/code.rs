@@ -80,8 +80,8 @@ codes! {
     BadAction = "bad_action",
     /// This version does not carry out that `x-delay-action`, or not in a tier.
     UnsupportedAction = "unsupported_action",
-    /// More ids are cancelled and not forgotten yet than `max-tracked` allows.
-    TooManyCancels = "too_many_cancels",
+    /// More timers are remembered than `max-tracked` allows.
+    TooManyTimers = "too_many_timers",
     /// `x-delay-expires` is not a time, or a relative one longer than `max_delay`.
     BadExpires = "bad_expires",
     /// The record could not be delivered by `x-delay-expires`.

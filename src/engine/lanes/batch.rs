@@ -1,16 +1,16 @@
-//! Closes batches: what goes to Kafka together, and what is committed by it.
+//! Closes batches: what goes to Kafka together, and what is committed by it. No batch says anything without a commit.
 
 use std::sync::Arc;
 
 use super::super::header::{Code, Refusal};
-use super::super::orders::{Carried, Refused};
+use super::super::orders::{Answer, Because, Carried, Refused};
 use super::super::setup::Limits;
 use super::super::state::Kind;
-use super::super::timers::{Place, TimerKey};
-use super::super::verdict::{self, Entry};
+use super::super::verdict::{self, Delivery, Entry};
+use super::lifecycle::{is_standing, stands};
 use super::{
-    Batch, BatchId, Commit, Edit, Engine, Flight, Lane, Millis, Offset, Output, Send, Source,
-    Suspected, To, TopicId, UnixMillis,
+    Batch, BatchId, Commit, Edit, Engine, Flight, Lane, Millis, Named, Offset, Output, Ready,
+    Record, Send, Source, Suspected, To, TopicId, UnixMillis,
 };
 
 /// Progress without a record to produce (what was done before a restart, gaps) is committed this often.
@@ -73,7 +73,7 @@ impl Engine {
             if self.suspects.next().is_some() {
                 self.wake(self.test_at);
             }
-            if let Some(at) = self.remembered.forget_at() {
+            if let Some(at) = self.timers.forget_at() {
                 self.wake(at);
             }
         }
@@ -106,15 +106,17 @@ impl Engine {
         self.tested = true;
         let mut load = Load::new(&self.setup.limits);
         while load.room()
-            && let Some(Suspected { source, offset, send, named }) = self.suspects.take(group)
+            && let Some(suspected) = self.suspects.take(group)
         {
+            let Suspected { source, offset, send, named, timer } = suspected;
             // A cancel may have come while it was held.
-            match named.filter(|named| self.is_named_cancelled(source.lane, *named)) {
-                Some((timer, _)) => {
-                    self.meet_record(now, (source, offset), timer, send.record, send.due);
+            match named.filter(|named| !is_standing(&self.timers, source.lane, *named)) {
+                Some(Named { name, place, .. }) => {
+                    let named = Some((name, place));
+                    self.meet_record(now, (source, offset), named, send.record);
                     self.wake(now);
                 }
-                None => load.push(Some((source, offset)), send),
+                None => self.send_off(&mut load, (source, offset), send, named, timer),
             }
         }
         if load.sends.is_empty() {
@@ -124,23 +126,58 @@ impl Engine {
         self.seal_batch(now, load)
     }
 
-    /// Puts a send into a batch, or aside if it is under suspicion. `named`: what could cancel it meanwhile.
+    /// Puts a send into a batch, or aside if it is under suspicion. `named`: the version that it is of, and `timer`: what
+    /// is said of that then.
     fn load(
         &mut self,
         load: &mut Load,
-        done: Option<(Source, Offset)>,
+        (source, offset): (Source, Offset),
         send: Send,
-        named: Option<(TimerKey, Place)>,
+        named: Option<Named>,
+        timer: Option<Record>,
     ) {
-        let group = done.and_then(|(source, offset)| {
-            let group = self.suspects.group(source, offset, &send.to)?;
-            Some((group, source, offset))
-        });
-        match group {
-            Some((group, source, offset)) => {
-                self.suspects.hold(group, Suspected { source, offset, send, named });
+        match self.suspects.group(source, offset, &send.to) {
+            Some(group) => {
+                let suspected = Suspected { source, offset, send, named, timer };
+                self.suspects.hold(group, suspected);
             }
-            None => load.push(done, send),
+            None => self.send_off(load, (source, offset), send, named, timer),
+        }
+    }
+
+    /// Puts a send into a batch, and what becomes of its timer by that.
+    fn send_off(
+        &mut self,
+        load: &mut Load,
+        (source, offset): (Source, Offset),
+        send: Send,
+        named: Option<Named>,
+        timer: Option<Record>,
+    ) {
+        let held = send.record.size();
+        load.push(Some((source, offset)), send, held);
+        if let (Some(named), Some(record)) = (named, timer) {
+            self.end(source.lane, named.name);
+            let said = Ready::said(source.lane, record, Because::Delivered);
+            load.take(said);
+        }
+    }
+
+    /// Takes what is ready, as long as there is room; what is glued together stays so.
+    fn load_ready(&mut self, load: &mut Load) {
+        let mut glued = false;
+        while (glued || load.room())
+            && let Some(ready) = self.ready.pop_front()
+        {
+            self.taken += 1;
+            glued = ready.glued;
+            match (ready.done, ready.send) {
+                // A move may be under suspicion.
+                (Some(done), Some(send)) if matches!(send.to, To::Lane(_)) => {
+                    self.load(load, done, send, None, None);
+                }
+                (done, send) => load.take(Ready { done, send, ..ready }),
+            }
         }
     }
 
@@ -148,11 +185,7 @@ impl Engine {
     fn fill(&mut self, now: UnixMillis, out: &mut Vec<Output>) -> Option<Batch> {
         let mut load = Load::new(&self.setup.limits);
         self.forget(now);
-        while load.room()
-            && let Some((done, send)) = self.ready.pop_front()
-        {
-            self.load(&mut load, done, send, None);
-        }
+        self.load_ready(&mut load);
         while load.room()
             && let Some(entry) = self.late.pop_front()
         {
@@ -172,11 +205,13 @@ impl Engine {
         }
         self.take_hops(now, &mut load);
         // What firing has refused or met goes along.
-        while let Some((done, send)) = self.ready.pop_front() {
-            self.load(&mut load, done, send, None);
-        }
+        self.load_ready(&mut load);
         let idle = self.dirty && self.last_commit + IDLE_COMMIT <= now;
-        if load.sends.is_empty() && !idle {
+        if load.sends.is_empty() && load.answers.is_empty() && !idle {
+            // What is finished without anything to send need not be committed at once.
+            self.dirty |= !load.done.is_empty();
+            self.figures.memory_bytes -= load.held;
+            self.finish_all(&load.done);
             return None;
         }
         self.tested = false;
@@ -184,8 +219,8 @@ impl Engine {
     }
 
     fn fire(&mut self, now: UnixMillis, entry: Box<Entry>, load: &mut Load, out: &mut Vec<Output>) {
-        if self.is_cancelled(&entry) {
-            return self.meet(now, *entry);
+        if !self.stands(&entry) {
+            return self.meet(now, *entry, None);
         }
         let Some(entry) = self.let_through(entry) else { return };
         let setup = Arc::clone(&self.setup);
@@ -198,14 +233,15 @@ impl Engine {
             }
         };
         match checked {
-            Ok((partition, trace)) => {
-                let named = entry.timer.map(|timer| (timer, entry.place()));
-                let Entry { source, offset, record, target, due, .. } = *entry;
+            Ok(Delivery { partition, trace, timer }) => {
+                let place = entry.place();
+                let Entry { source, offset, record, target, due, decided, .. } = *entry;
+                let named = entry.timer.map(|name| Named { name, place, decided });
                 let edit = Edit::Deliver(trace);
                 let send = Send { to: To::Target(target), partition, record, edit, due };
-                self.load(load, Some((source, offset)), send, named);
+                self.load(load, (source, offset), send, named, timer);
             }
-            Err(refusal) => self.refuse(*entry, refusal),
+            Err(refusal) => self.refuse(now, *entry, refusal),
         }
     }
 
@@ -229,8 +265,13 @@ impl Engine {
         }
         let soon = self.wheel.next_due().is_some_and(|due| due <= now + DUE_SOON);
         let mut left = if soon { HOPS_BESIDE_DUE.max(self.outbox.len() / 4) } else { usize::MAX };
-        let suspects = &mut self.suspects;
-        self.outbox.take(now, linger, partitions, |tier, lane, entry| {
+        let mut void = Vec::new();
+        let Self { suspects, outbox, timers, .. } = self;
+        outbox.take(now, linger, partitions, |tier, lane, entry| {
+            if !stands(timers, &entry) {
+                void.push(entry);
+                return true;
+            }
             match verdict::seal(&setup, &entry, Kind::Hop) {
                 Ok(sealed) => {
                     let Entry { source, offset, record, due, .. } = *entry;
@@ -239,9 +280,13 @@ impl Engine {
                     let send = Send { to, partition, record, edit: Edit::State(sealed), due };
                     match suspects.group(source, offset, &send.to) {
                         Some(group) => {
-                            suspects.hold(group, Suspected { source, offset, send, named: None });
+                            let (named, timer) = (None, None);
+                            suspects.hold(group, Suspected { source, offset, send, named, timer });
                         }
-                        None => load.push(Some((source, offset)), send),
+                        None => {
+                            let held = send.record.size();
+                            load.push(Some((source, offset)), send, held);
+                        }
                     }
                 }
                 Err(refusal) => refused.push((entry, refusal)),
@@ -249,18 +294,38 @@ impl Engine {
             left -= 1;
             left > 0 && load.room()
         });
+        for entry in void {
+            self.meet(now, *entry, None);
+        }
         for (entry, refusal) in refused {
-            self.refuse(*entry, refusal);
+            self.refuse(now, *entry, refusal);
+        }
+    }
+
+    /// Kafka fences a member whose lanes are another's by the positions that it commits, and by nothing else: a batch that
+    /// finishes nothing, but says something, commits an intake's position as it stands.
+    fn fence(&mut self, load: &Load) -> Option<Commit> {
+        let said = load.sends.first().map(|send| send.partition);
+        let lane = match said {
+            Some(partition) => Lane(u16::try_from(partition?).ok()?),
+            None => load.answers.first()?.source.lane,
+        };
+        let source = Source { topic: TopicId(0), lane };
+        let (next, metadata) = self.hold(source)?.window.commit_anyway();
+        Some(Commit { source, next, metadata })
+    }
+
+    fn finish_all(&mut self, done: &[(Source, Offset)]) {
+        for (source, offset) in done {
+            if let Some(hold) = self.hold(*source) {
+                hold.window.finish(*offset);
+            }
         }
     }
 
     /// Finishes the offsets of a batch and adds where reading stands because of it.
     fn seal_batch(&mut self, now: UnixMillis, load: Load) -> Option<Batch> {
-        for (source, offset) in &load.done {
-            if let Some(hold) = self.hold(*source) {
-                hold.window.finish(*offset);
-            }
-        }
+        self.finish_all(&load.done);
         let mut commits = Vec::new();
         for (topic, lanes) in self.holds.iter_mut().enumerate() {
             for (lane, hold) in lanes.iter_mut().enumerate() {
@@ -271,16 +336,19 @@ impl Engine {
                 }
             }
         }
+        if commits.is_empty() {
+            commits.extend(self.fence(&load));
+        }
         self.dirty = false;
         self.last_commit = now;
-        if load.sends.is_empty() && commits.is_empty() {
+        if load.sends.is_empty() && load.answers.is_empty() && commits.is_empty() {
             return None;
         }
         let id = self.next_batch;
         self.next_batch = BatchId(id.0 + 1);
-        let Load { sends, bytes, carried, test, .. } = load;
-        self.flying.push_back(Flight { id, bytes, carried, test });
-        Some(Batch { id, sends, commits, answers: Vec::new() })
+        let Load { sends, answers, held, carried, test, .. } = load;
+        self.flying.push_back(Flight { id, bytes: held, carried, test });
+        Some(Batch { id, sends, commits, answers })
     }
 }
 
@@ -301,7 +369,10 @@ struct Load {
     carried: Vec<Carried>,
     /// It is all of one group of suspects.
     test: bool,
+    answers: Vec<Answer>,
     bytes: usize,
+    /// Bytes of the budget that it gives back.
+    held: usize,
     records_left: usize,
     bytes_max: usize,
 }
@@ -313,7 +384,9 @@ impl Load {
             done: Vec::new(),
             carried: Vec::new(),
             test: false,
+            answers: Vec::new(),
             bytes: 0,
+            held: 0,
             records_left: limits.batch_records_max,
             bytes_max: limits.batch_bytes_max,
         }
@@ -324,13 +397,26 @@ impl Load {
     }
 
     /// Adds a record, and the offset that is done with it.
-    fn push(&mut self, done: Option<(Source, Offset)>, send: Send) {
-        self.bytes += send.record.size();
+    fn push(&mut self, done: Option<(Source, Offset)>, send: Send, held: usize) {
+        self.bytes += send.body().size();
+        self.held += held;
         self.records_left = self.records_left.saturating_sub(1);
-        // A tombstone is about no record: nobody is to blame for it.
+        // What is said of a timer finishes nothing by itself: nobody is to blame for it.
         let (source, offset) = done.unwrap_or_default();
         self.done.extend(done);
         self.carried.push(Carried { source, offset, to: send.to.clone() });
         self.sends.push(send);
+    }
+
+    fn take(&mut self, ready: Ready) {
+        let Ready { done, send, held, answer, .. } = ready;
+        self.answers.extend(answer);
+        match send {
+            Some(send) => self.push(done, send, held),
+            None => {
+                self.held += held;
+                self.done.extend(done);
+            }
+        }
     }
 }

@@ -108,6 +108,8 @@ impl Engine {
                 }
             }
         }
+        self.ask(now, out);
+        self.ask_for_endings(now, out);
         self.unblock(now);
         if self.stopped && !self.draining {
             // What waits for its gate waits for no time: nothing else may wake us.

@@ -175,7 +175,11 @@ impl<T> Suspects<T> {
         let alone = match &suspects[..] {
             [one] => {
                 by_itself
-                    && batch.iter().all(|carried| Suspect::of(blame, carried).as_ref() == Some(one))
+                    && batch
+                        .iter()
+                        // What is said of its timer goes with a record, and is never refused but for good.
+                        .filter(|carried| carried.to != To::Timers)
+                        .all(|carried| Suspect::of(blame, carried).as_ref() == Some(one))
             }
             _ => false,
         };

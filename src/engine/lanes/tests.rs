@@ -229,7 +229,6 @@ fn what_cannot_be_delivered_is_a_dead_letter_with_its_code_and_place() {
         ("not on the allow-list",         &[("x-delay", "1"), ("x-delay-target", "payments")],    "target_denied"),
         ("waterclock's own",              &[("x-delay", "1"), ("x-delay-target", "wc.intake")],   "target_forbidden"),
         ("longer than the longest",       &[("x-delay", "401d"), target],                         "delay_too_long"),
-        ("a replace, not supported yet",  &[("x-delay-action", "replace"), ("x-delay-id", "a")],  "unsupported_action"),
         ("a state that nobody sealed",    &[("x-delay", "1"), target, ("x-delay-state", "x")],    "bad_state"),
         ("a partition that is not there", &[("x-delay", "0"), target, ("x-delay-partition", "3")], "bad_partition"),
         ("expired before it was due",     &[("x-delay", "2"), target, ("x-delay-expires", "1")],  "expired"),

@@ -70,7 +70,6 @@ pub(in crate::engine) struct Told<'a> {
     pub(in crate::engine) code: Option<Code>,
 }
 
-#[allow(dead_code, reason = "the lifecycle comes next")]
 /// The value of a timer's record. Target, id and label have the lengths that the header contract allows.
 pub(in crate::engine) fn value(told: &Told<'_>) -> Vec<u8> {
     let cut = told.key.is_some_and(|key| key.len() > KEY_MAX);

@@ -1,16 +1,55 @@
-//! Which versions of its lanes' timers a thread remembers as void.
+//! What a thread remembers of its lanes' timers: those that are pending, and which versions are void.
 //!
 //! # Invariants
-//! 1. Looking one up touches one place in memory, and forgetting touches only what is to be forgotten: they stand in
-//!    buckets by the hour in which they may be forgotten.
-//! 2. Nothing is forgotten before its `until`.
+//! 1. Looking one up touches one place in memory and allocates nothing. A pending timer takes 48 bytes and its part of a
+//!    table's free places; its target and label stand once, however many timers have them.
+//! 2. Forgetting touches only what is to be forgotten: void versions stand in buckets by the time at which they may be.
+//! 3. Nothing is forgotten before its `until`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 
 use super::super::{Lane, UnixMillis};
-use super::{Place, TimerKey, Void};
+use super::{Live, Place, TimerKey, Void};
 
-const HOUR_MS: u64 = 3_600_000;
+/// Void versions are forgotten by buckets of this time.
+const BUCKET_MS: u64 = 300_000;
+/// Stands for no label.
+const NONE: u32 = u32::MAX;
+
+/// A name is a hash already: eight bytes of the part that stands for key and id are as good as a hash of it.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct NameHasher(u64);
+
+impl Hasher for NameHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(last) = bytes.last_chunk() {
+            self.0 = u64::from_ne_bytes(*last);
+        }
+    }
+
+    fn write_usize(&mut self, _: usize) {}
+}
+
+/// A table by name.
+pub(in crate::engine) type ByName<V> = HashMap<TimerKey, V, BuildHasherDefault<NameHasher>>;
+/// A set of names.
+pub(in crate::engine) type Names =
+    std::collections::HashSet<TimerKey, BuildHasherDefault<NameHasher>>;
+
+/// A pending timer.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Pending {
+    pub(in crate::engine) version: Place,
+    pub(in crate::engine) due: UnixMillis,
+    target: u32,
+    label: u32,
+}
 
 /// A [`Void`] without its timer.
 #[derive(Clone, Copy, Debug)]
@@ -21,53 +60,112 @@ struct Kept {
     several: bool,
 }
 
-/// Void versions by lane.
+/// Timers by lane.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Remembered {
-    lanes: Vec<HashMap<TimerKey, Kept>>,
-    /// By the hour at whose beginning they may be forgotten. One that is remembered for longer by now is in another
-    /// bucket, too.
-    hours: BTreeMap<u64, Vec<(Lane, TimerKey)>>,
-    len: usize,
+    live: Vec<ByName<Pending>>,
+    live_len: usize,
+    words: Words,
+    voids: Vec<ByName<Kept>>,
+    voids_len: usize,
+    /// Void versions by the bucket at whose end they may be forgotten. One that is remembered for longer by now is in
+    /// another bucket, too.
+    buckets: BTreeMap<u64, Vec<(Lane, TimerKey)>>,
 }
 
 impl Remembered {
     pub(in crate::engine) fn new(lanes: u16) -> Self {
-        let lanes = (0..lanes).map(|_| HashMap::new()).collect();
-        Self { lanes, ..Self::default() }
+        Self {
+            live: (0..lanes).map(|_| ByName::default()).collect(),
+            voids: (0..lanes).map(|_| ByName::default()).collect(),
+            ..Self::default()
+        }
     }
 
-    /// How many.
+    /// How many timers are pending.
+    pub(in crate::engine) fn live_len(&self) -> usize {
+        self.live_len
+    }
+
+    /// How many timers have void versions.
+    pub(in crate::engine) fn voids_len(&self) -> usize {
+        self.voids_len
+    }
+
+    /// How many entries there are in all.
     pub(in crate::engine) fn len(&self) -> usize {
-        self.len
+        self.live_len + self.voids_len
     }
 
-    /// What holds of a timer.
-    pub(in crate::engine) fn find(&self, lane: Lane, timer: TimerKey) -> Option<Void> {
-        let Kept { before, until, met, several } =
-            *self.lanes.get(usize::from(lane.0))?.get(&timer)?;
-        Some(Void { name: timer, before, until, met, several })
+    /// The pending version of a timer.
+    pub(in crate::engine) fn live(&self, lane: Lane, name: TimerKey) -> Option<Pending> {
+        self.live.get(usize::from(lane.0))?.get(&name).copied()
     }
 
-    /// Sets what holds of a timer.
-    pub(in crate::engine) fn put(&mut self, lane: Lane, void: Void) {
-        let Some(of_lane) = self.lanes.get_mut(usize::from(lane.0)) else { return };
+    /// Target and label of a pending version.
+    pub(in crate::engine) fn words(&self, pending: Pending) -> (&str, Option<&str>) {
+        let target = self.words.word(pending.target).unwrap_or_default();
+        (target, self.words.word(pending.label))
+    }
+
+    /// Sets the pending version of a timer.
+    pub(in crate::engine) fn put_live(
+        &mut self,
+        lane: Lane,
+        name: TimerKey,
+        (version, due): (Place, UnixMillis),
+        (target, label): (&str, Option<&str>),
+    ) {
+        let Some(of_lane) = self.live.get_mut(usize::from(lane.0)) else { return };
+        let target = self.words.take(target);
+        let label = label.map_or(NONE, |label| self.words.take(label));
+        match of_lane.insert(name, Pending { version, due, target, label }) {
+            Some(old) => self.words.give_back(old),
+            None => self.live_len += 1,
+        }
+    }
+
+    /// Takes in one that is pending by what is committed.
+    pub(in crate::engine) fn know_live(&mut self, lane: Lane, live: &Live) {
+        let words = (&*live.target, live.label.as_deref());
+        self.put_live(lane, live.name, (live.version, live.due), words);
+    }
+
+    /// A timer is pending no more.
+    pub(in crate::engine) fn end(&mut self, lane: Lane, name: TimerKey) {
+        let of_lane = self.live.get_mut(usize::from(lane.0));
+        if let Some(old) = of_lane.and_then(|of_lane| of_lane.remove(&name)) {
+            self.words.give_back(old);
+            self.live_len -= 1;
+        }
+    }
+
+    /// Which versions of a timer are void.
+    pub(in crate::engine) fn void(&self, lane: Lane, name: TimerKey) -> Option<Void> {
+        let kept = self.voids.get(usize::from(lane.0))?.get(&name)?;
+        let Kept { before, until, met, several } = *kept;
+        Some(Void { name, before, until, met, several })
+    }
+
+    /// Sets which versions of a timer are void.
+    pub(in crate::engine) fn put_void(&mut self, lane: Lane, void: Void) {
+        let Some(of_lane) = self.voids.get_mut(usize::from(lane.0)) else { return };
         let Void { name, before, until, met, several } = void;
         let old = of_lane.insert(name, Kept { before, until, met, several });
-        self.len += usize::from(old.is_none());
-        let hour = hour_after(until);
-        if old.is_none_or(|old| hour_after(old.until) != hour) {
-            self.hours.entry(hour).or_default().push((lane, name));
+        self.voids_len += usize::from(old.is_none());
+        let bucket = bucket_after(until);
+        if old.is_none_or(|old| bucket_after(old.until) != bucket) {
+            self.buckets.entry(bucket).or_default().push((lane, name));
         }
     }
 
     /// When to look again for what may be forgotten.
     pub(in crate::engine) fn forget_at(&self) -> Option<UnixMillis> {
-        self.hours.keys().next().map(|hour| UnixMillis(hour.saturating_mul(HOUR_MS)))
+        self.buckets.keys().next().map(|bucket| UnixMillis(bucket.saturating_mul(BUCKET_MS)))
     }
 
-    /// Forgets at most `most` whose time is over, of lanes that `may` forget; those of others are asked for again
-    /// in an hour.
+    /// Forgets void versions of at most `most` timers whose time is over, of lanes that `may` forget; those of others are
+    /// asked for again in some minutes.
     pub(in crate::engine) fn forget(
         &mut self,
         now: UnixMillis,
@@ -75,31 +173,159 @@ impl Remembered {
         may: impl Fn(Lane) -> bool,
     ) -> Vec<(Lane, TimerKey)> {
         let mut forgotten = Vec::new();
-        let this_hour = now.0 / HOUR_MS;
+        let this = now.0 / BUCKET_MS;
         while forgotten.len() < most
-            && let Some(mut first) = self.hours.first_entry()
-            && *first.key() <= this_hour
+            && let Some(mut first) = self.buckets.first_entry()
+            && *first.key() <= this
         {
-            let Some((lane, timer)) = first.get_mut().pop() else {
+            let Some((lane, name)) = first.get_mut().pop() else {
                 first.remove();
                 continue;
             };
-            let Some(of_lane) = self.lanes.get_mut(usize::from(lane.0)) else { continue };
-            if of_lane.get(&timer).is_none_or(|kept| kept.until > now) {
+            let Some(of_lane) = self.voids.get_mut(usize::from(lane.0)) else { continue };
+            if of_lane.get(&name).is_none_or(|kept| kept.until > now) {
                 continue;
             }
             if may(lane) {
-                of_lane.remove(&timer);
-                self.len -= 1;
-                forgotten.push((lane, timer));
+                of_lane.remove(&name);
+                self.voids_len -= 1;
+                forgotten.push((lane, name));
             } else {
-                self.hours.entry(this_hour + 1).or_default().push((lane, timer));
+                self.buckets.entry(this + 1).or_default().push((lane, name));
             }
         }
         forgotten
     }
 }
 
-fn hour_after(at: UnixMillis) -> u64 {
-    at.0 / HOUR_MS + 1
+fn bucket_after(at: UnixMillis) -> u64 {
+    at.0 / BUCKET_MS + 1
+}
+
+/// Targets and labels, each once, by number; those that no timer has any more are dropped.
+#[derive(Debug, Default)]
+struct Words {
+    numbers: HashMap<Arc<str>, u32>,
+    words: Vec<Option<(Arc<str>, usize)>>,
+    free: Vec<u32>,
+    /// The word asked for last: mostly it is the next one, too.
+    last: Option<u32>,
+}
+
+impl Words {
+    fn word(&self, number: u32) -> Option<&str> {
+        self.words.get(number as usize)?.as_ref().map(|(word, _)| &**word)
+    }
+
+    /// The number of a word, for one more timer.
+    fn take(&mut self, word: &str) -> u32 {
+        if let Some(last) = self.last
+            && let Some(Some((known, count))) = self.words.get_mut(last as usize)
+            && **known == *word
+        {
+            *count += 1;
+            return last;
+        }
+        let number = match self.numbers.get(word) {
+            Some(&number) => {
+                if let Some(Some((_, count))) = self.words.get_mut(number as usize) {
+                    *count += 1;
+                }
+                number
+            }
+            None => self.add(Arc::from(word)),
+        };
+        self.last = Some(number);
+        number
+    }
+
+    fn add(&mut self, word: Arc<str>) -> u32 {
+        let kept = Some((Arc::clone(&word), 1));
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.words[number as usize] = kept;
+                number
+            }
+            None => {
+                self.words.push(kept);
+                (self.words.len() - 1) as u32
+            }
+        };
+        self.numbers.insert(word, number);
+        number
+    }
+
+    fn give_back(&mut self, Pending { target, label, .. }: Pending) {
+        for number in [target, label] {
+            let Some(slot) = self.words.get_mut(number as usize) else { continue };
+            let Some((word, count)) = slot else { continue };
+            *count -= 1;
+            if *count == 0 {
+                self.numbers.remove(word);
+                *slot = None;
+                self.free.push(number);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Millis;
+
+    const NOW: UnixMillis = UnixMillis(1_800_000_000_000);
+
+    fn name(n: u8) -> TimerKey {
+        TimerKey::new(None, &[n])
+    }
+
+    #[test]
+    fn a_word_stands_once_and_is_dropped_with_the_last_timer_that_has_it() {
+        let mut remembered = Remembered::new(1);
+        let at = (Place::default(), NOW);
+        for n in 0..100 {
+            let label = format!("label {}", n % 2);
+            remembered.put_live(Lane(0), name(n), at, ("orders", Some(&label)));
+        }
+        assert_eq!((remembered.live_len(), remembered.words.numbers.len()), (100, 3));
+        let pending = remembered.live(Lane(0), name(7)).expect("it is pending");
+        assert_eq!(remembered.words(pending), ("orders", Some("label 1")));
+        // Another version of one: its words are given back once.
+        remembered.put_live(Lane(0), name(7), at, ("bills", None));
+        let pending = remembered.live(Lane(0), name(7)).expect("it is pending");
+        assert_eq!(remembered.words(pending), ("bills", None));
+        for n in 0..100 {
+            remembered.end(Lane(0), name(n));
+            remembered.end(Lane(0), name(n));
+        }
+        assert_eq!((remembered.live_len(), remembered.words.numbers.len()), (0, 0));
+        remembered.put_live(Lane(0), name(7), at, ("orders", None));
+        assert_eq!(remembered.words.words.len(), 4, "places are used again");
+    }
+
+    #[test]
+    fn a_void_is_forgotten_after_its_time_and_not_before_and_only_where_it_may_be() {
+        let mut remembered = Remembered::new(2);
+        let void = |n, until| Void {
+            name: name(n),
+            before: Place::default(),
+            until,
+            met: false,
+            several: false,
+        };
+        remembered.put_void(Lane(0), void(1, NOW + Millis(1)));
+        remembered.put_void(Lane(1), void(2, NOW + Millis(1)));
+        remembered.put_void(Lane(0), void(3, NOW + Millis(1)));
+        // Remembered for longer by now.
+        remembered.put_void(Lane(0), void(3, NOW + Millis(10 * BUCKET_MS)));
+        let soon = NOW + Millis(BUCKET_MS + 1);
+        assert_eq!(remembered.forget(NOW, 9, |_| true), []);
+        assert!(remembered.forget_at().is_some_and(|at| at > NOW && at <= soon));
+        assert_eq!(remembered.forget(soon, 9, |lane| lane == Lane(0)), [(Lane(0), name(1))]);
+        assert_eq!(remembered.forget(soon, 9, |_| true), [], "asked for again in some minutes");
+        let later = soon + Millis(BUCKET_MS);
+        assert_eq!(remembered.forget(later, 9, |_| true), [(Lane(1), name(2))]);
+        assert_eq!(remembered.voids_len(), 1);
+    }
 }

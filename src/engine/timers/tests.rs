@@ -59,6 +59,8 @@ fn a_version_is_read_as_it_is_shown_and_nothing_else_is() {
         ("a space",             "1764000000000 -42"),
         ("too large a time",    "99999999999999999999-1"),
         ("too large an offset", "1-9223372036854775808"),
+        ("an offset with a mark", "1-4611686018427387904"),
+        ("a mark alone",        "x"),
     ];
     for (why, text) in cases {
         assert_eq!(text.parse::<Place>(), Err(BadPlace(text.to_owned())), "{why}");
@@ -80,14 +82,55 @@ fn a_void_covers_what_was_submitted_before_it_and_not_what_came_after() {
     let void = Void { before, ..void() };
     #[rustfmt::skip]
     let cases = [
-        ("appended before",                               place(999, 11),   true),
-        ("in the same millisecond, before it in the log", place(1_000, 9),  true),
-        ("its own place",                                 place(1_000, 10), false),
-        ("in the same millisecond, after it in the log",  place(1_000, 11), false),
-        ("appended after",                                place(1_001, 9),  false),
+        ("before it in the log",                     place(999, 9),                true),
+        ("its own place",                            place(1_000, 10),             false),
+        ("after it in the log",                      place(1_001, 11),             false),
+        ("moved here after it, but appended before", place(999, 11 | ELSEWHERE),   true),
+        ("moved here before it, but appended after", place(1_001, 9 | ELSEWHERE),  false),
     ];
     for (why, place, covered) in cases {
         assert_eq!(void.covers(place), covered, "{why}");
+    }
+}
+
+#[test]
+fn one_log_tells_what_was_first_and_else_the_time_does() {
+    let x = |first, offset: i64| place(first, offset | ELSEWHERE);
+    #[rustfmt::skip]
+    let cases = [
+        // why,                                            one,           other,          one was first
+        ("in one log, and in time",                        place(1, 1),   place(2, 2),    true),
+        ("in one log, a leader's clock went back",         place(9, 1),   place(2, 2),    true),
+        ("the same, the other way round",                  place(2, 2),   place(9, 1),    false),
+        ("one was moved: its first append counts",         x(1, 9),       place(2, 2),    true),
+        ("the same, the other way round",                  place(2, 2),   x(1, 9),        false),
+        ("both were written to tiers",                     x(1, 9),       x(2, 1),        true),
+        ("within a millisecond offsets count",             x(1, 1),       place(1, 2),    true),
+        ("nothing is before itself",                       x(1, 1),       x(1, 1),        false),
+    ];
+    for (why, one, other, first) in cases {
+        assert_eq!(one.is_before(other), first, "{why}");
+    }
+}
+
+proptest! {
+    /// A void that is to cover a version does, whatever was void before; and covers all that it did.
+    #[test]
+    fn a_later_place_covers_what_it_is_to_cover(
+        first in 0..4_u64, offset in 0..4_i64, other in (0..4_u64, 0..4_i64), version in (0..4_u64, 0..4_i64),
+        marks in any::<[bool; 3]>(),
+    ) {
+        let mark = |place: Place, is: bool| {
+            let offset = Offset(place.offset.0 | if is { ELSEWHERE } else { 0 });
+            Place { offset, ..place }
+        };
+        let one = mark(place(first, offset), marks[0]);
+        let other = mark(place(other.0, other.1), marks[1]);
+        let version = mark(place(version.0, version.1), marks[2]);
+        let after = one.later(other).after(version);
+        prop_assert!(version.is_before(after));
+        let text = version.to_string();
+        prop_assert_eq!(text.parse::<Place>(), Ok(version));
     }
 }
 
@@ -157,7 +200,7 @@ fn what_is_not_ours_or_is_newer_is_refused_with_a_reason() {
 fn of_a_long_key_the_beginning_is_kept_and_that_it_is_cut() {
     for (len, cut) in [(KEY_MAX, false), (KEY_MAX + 1, true), (1 << 20, true)] {
         let key = vec![b'k'; len];
-        let told = code::Told {
+        let told = Told {
             phase: Phase::Delay,
             version: place(1, 2),
             supersedes: None,
@@ -169,7 +212,7 @@ fn of_a_long_key_the_beginning_is_kept_and_that_it_is_cut() {
             key: Some(&key),
             code: None,
         };
-        let value = code::value(&told);
+        let value = value(&told);
         let Ok(Change::Timer(timer)) = Change::decode(Some(&[7; 16]), Some(&value)) else {
             panic!("{len}")
         };

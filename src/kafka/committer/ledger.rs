@@ -197,8 +197,8 @@ impl Told {
                 (To::Dead, Edit::Dead(letter)) => told.dead.push(letter.code),
                 (To::Timers, Edit::Timer(timer)) => match timer.because {
                     Because::Recorded => told.recorded += 1,
-                    Because::Met => told.cancelled += 1,
-                    Because::Forgotten => {}
+                    Because::Met | Because::Cancelled => told.cancelled += 1,
+                    _ => {}
                 },
                 (To::Dead | To::Timers, _) => {}
             }

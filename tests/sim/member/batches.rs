@@ -41,6 +41,7 @@ impl World {
                         Because::Recorded => "cancels",
                         Because::Met => "cancelled",
                         Because::Forgotten => "forgotten",
+                        _ => "timers",
                     },
                     _ => "timers",
                 },

@@ -1,0 +1,150 @@
+//! Forgets: void versions whose time is over, and what became of timers that ended long ago.
+//!
+//! The engine does not remember timers that ended; the index does, and is behind. So it is asked for those that are to be
+//! forgotten, and what ends between the question and the answer is noted: that is not what the index means.
+//!
+//! # Invariants
+//! 1. Void versions are forgotten after their `until`, and while their lane is on time: in a lane that is late a record
+//!    of them may still stand in a tier.
+//! 2. A timer is forgotten only if it is not pending and has not ended since the question; whatever ended before that
+//!    was committed when the question left.
+//! 3. One question at a time for a lane, and none while the last one is not answered.
+
+use super::super::orders::Because;
+use super::super::timers::{Names, TimerKey, Void};
+use super::super::{BatchId, Record};
+use super::{Engine, Lane, Millis, Output, Ready, Tracking, UnixMillis};
+
+/// Void versions that one batch forgets, at most: it must not grow because their time is over.
+const FORGET_MAX: usize = 100;
+/// It is asked this often what may be forgotten, when there was nothing the last time.
+const ASK_EVERY: Millis = Millis(60_000);
+/// More than these that ended meanwhile are not noted, and the answer is passed over.
+const NOTES_MAX: usize = 200_000;
+
+/// Where the question stands.
+#[derive(Debug, Default)]
+pub(super) struct Endings {
+    stage: Stage,
+    /// Timers that ended since.
+    notes: Names,
+    is_overrun: bool,
+    /// Somebody had something to forget: ask again at once.
+    again: bool,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    /// No question is open; the next one is due then, once that is set.
+    #[default]
+    Fresh,
+    Idle(UnixMillis),
+    /// What was decided before is on its way into a batch: these many are ready before it.
+    Decided(u64),
+    /// It is in this batch at last.
+    Sealed(BatchId),
+    /// These lanes have not answered.
+    Asked(Vec<Lane>),
+}
+
+impl Endings {
+    /// A timer has ended.
+    pub(super) fn note(&mut self, name: TimerKey) {
+        if matches!(self.stage, Stage::Fresh | Stage::Idle(_)) || self.is_overrun {
+            return;
+        }
+        self.notes.insert(name);
+        if self.notes.len() > NOTES_MAX {
+            self.notes = Names::default();
+            self.is_overrun = true;
+        }
+    }
+}
+
+impl Engine {
+    /// Forgets void versions whose time is over.
+    pub(super) fn forget(&mut self, now: UnixMillis) {
+        if self.timers.forget_at().is_none_or(|at| at > now) {
+            return;
+        }
+        let on_time: Vec<bool> = (0..usize::from(self.setup.lanes))
+            .map(|lane| {
+                let mut holds = self.holds.iter().map(|holds| &holds[lane]);
+                self.gates[lane].is_known
+                    && holds.all(|hold| hold.as_ref().is_none_or(|hold| hold.on_time(now)))
+            })
+            .collect();
+        let may = |lane: Lane| on_time[usize::from(lane.0)];
+        for (lane, name) in self.timers.forget(now, FORGET_MAX, may) {
+            let record = Record::new(Some(&Void::key(name)), None, std::iter::empty());
+            self.ready.push_back(Ready::said(lane, record, Because::Forgotten));
+        }
+    }
+
+    /// Asks what may be forgotten, when it is time for that.
+    pub(super) fn ask_for_endings(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+        if self.setup.limits.tracking != Tracking::Full {
+            return;
+        }
+        match self.endings.stage {
+            Stage::Fresh => self.endings.stage = Stage::Idle(now + ASK_EVERY),
+            Stage::Idle(at) if at <= now => {
+                let ready = self.taken + self.ready.len() as u64;
+                self.endings = Endings { stage: Stage::Decided(ready), ..Endings::default() };
+            }
+            _ => {}
+        }
+        if let Stage::Decided(ready) = self.endings.stage
+            && self.taken >= ready
+        {
+            self.endings.stage = Stage::Sealed(self.next_batch);
+        }
+        if let Stage::Sealed(batch) = self.endings.stage
+            && self.flying.front().is_none_or(|first| first.id >= batch)
+        {
+            let lanes: Vec<Lane> = (0..self.setup.lanes)
+                .map(Lane)
+                .filter(|lane| {
+                    let at = usize::from(lane.0);
+                    self.gates[at].is_known && self.holds[0][at].is_some()
+                })
+                .collect();
+            out.extend(lanes.iter().map(|lane| Output::Forgettable(*lane)));
+            self.endings.stage = Stage::Asked(lanes);
+            self.settle_endings(now);
+        }
+        if let Stage::Idle(at) = self.endings.stage {
+            self.wake(at);
+        }
+    }
+
+    /// The index has told which timers of a lane may be forgotten.
+    pub(super) fn ended(&mut self, now: UnixMillis, lane: Lane, timers: Vec<TimerKey>) {
+        let Stage::Asked(lanes) = &mut self.endings.stage else { return };
+        let Some(at) = lanes.iter().position(|asked| *asked == lane) else { return };
+        lanes.remove(at);
+        self.endings.again |= !timers.is_empty();
+        if !self.endings.is_overrun {
+            for name in timers {
+                if self.timers.live(lane, name).is_some() || self.endings.notes.contains(&name) {
+                    continue;
+                }
+                let record = Record::new(Some(&name.0), None, std::iter::empty());
+                self.ready.push_back(Ready::said(lane, record, Because::Forgotten));
+            }
+            self.wake(now);
+        }
+        self.settle_endings(now);
+    }
+
+    /// Begins to wait for the next question once all lanes have answered.
+    fn settle_endings(&mut self, now: UnixMillis) {
+        if let Stage::Asked(lanes) = &self.endings.stage
+            && lanes.is_empty()
+        {
+            let wait = if self.endings.again { Millis(0) } else { ASK_EVERY };
+            self.endings = Endings { stage: Stage::Idle(now + wait), ..Endings::default() };
+            self.wake(now + wait);
+        }
+    }
+}

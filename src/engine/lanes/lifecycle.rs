@@ -1,0 +1,490 @@
+//! What becomes of timers: records with an id are created, replaced, cancelled, delivered, each decided once.
+//!
+//! # Invariants
+//! 1. Of one timer one version is pending at most: the *live* one. Only it is ever delivered or a dead letter; whether a
+//!    record is the live version is asked when it is let go and again when it leaves.
+//! 2. A version that was live and is not any more, and of which a record may still be on its way, is *void* until that
+//!    record has surely been met: after a restart nothing else would tell it from one that was forgotten.
+//! 3. A transition goes to `<ns>.timers` in the batch that carries what it did, or the command that did it; and what is
+//!    written of one timer is in the order in which it was decided. So [`Engine::ready`] is a queue, and what
+//!    belongs together is glued.
+//! 4. An offset that is finished without anything to send is finished not before what made it so is in a batch.
+//! 5. The answer to a command is in the batch that carries what it did.
+//! 6. A lane decides about nothing with an id before all is known of its timers.
+
+use super::super::header::{self, Code, Refusal};
+use super::super::orders::{Answer, Because, Edit, Outcome, Said, Send, To};
+use super::super::setup::Tracking;
+use super::super::timers::{Live, Pending, Phase, Place, Remembered, TimerKey, Told, Void};
+use super::super::verdict::{self, Entry, Stage, Way, refusal};
+use super::{Engine, Lane, Millis, Offset, Ready, Record, Source, UnixMillis};
+
+/// A void version is remembered for this much longer than until it is due, at least: what is late may still be on its
+/// way, and in `at_least_once` come again.
+const VOID_SLACK: Millis = Millis(600_000);
+
+/// What is to become of a record with an id that was let go.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fate {
+    /// Nothing is decided about it: it has no id, or timers are not tracked.
+    None,
+    /// It is the live version.
+    Live,
+    /// Nothing is pending: it is the live version from now on.
+    Create,
+    /// It was pending, be it that nobody remembers.
+    Revive,
+    /// The live version from now on, in the place of that one.
+    Replace(Option<Pending>),
+    /// It is void.
+    Void,
+    /// Another version is live: there is nothing to do.
+    Duplicate,
+    /// It came too late to be put in the place of anything, or that is gone.
+    Idle(Outcome),
+}
+
+/// A version of a timer that is about to leave.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named {
+    pub(super) name: TimerKey,
+    pub(super) place: Place,
+    /// It was the live one when it was let go.
+    pub(super) decided: bool,
+}
+
+impl Engine {
+    fn is_full(&self) -> bool {
+        self.setup.limits.tracking == Tracking::Full
+    }
+
+    /// Whether a record may go on: it is the live version of its timer, or of none.
+    pub(super) fn stands(&self, entry: &Entry) -> bool {
+        stands(&self.timers, entry)
+    }
+
+    /// What is to become of a record that its lane let go.
+    pub(super) fn judge(&self, entry: &Entry) -> Fate {
+        let Some(name) = entry.timer else { return Fate::None };
+        let (lane, place) = (entry.source.lane, entry.place());
+        let live = if self.is_full() { self.timers.live(lane, name) } else { None };
+        if live.is_some_and(|live| live.version == place) {
+            return Fate::Live;
+        }
+        let void = self.timers.void(lane, name);
+        if void.is_some_and(|void| void.covers(place)) {
+            return Fate::Void;
+        }
+        if !self.is_full() {
+            return match entry.way {
+                Way::Replace(_) => Fate::Replace(None),
+                _ => Fate::None,
+            };
+        }
+        match (entry.way, live) {
+            (Way::Create | Way::Tier, None) => Fate::Create,
+            (Way::Replace(None), None) => Fate::Replace(None),
+            (Way::Hop, None) => Fate::Revive,
+            (Way::Create | Way::Tier | Way::Hop, Some(_)) => Fate::Duplicate,
+            (Way::Replace(None), Some(live)) if live.version.is_before(place) => {
+                Fate::Replace(Some(live))
+            }
+            (Way::Replace(Some(meant)), Some(live))
+                if live.version == meant && meant.is_before(place) =>
+            {
+                Fate::Replace(Some(live))
+            }
+            (Way::Replace(None), Some(_)) => Fate::Idle(Outcome::Superseded),
+            (Way::Replace(Some(meant)) | Way::Cancel(Some(meant)), live) => {
+                Fate::Idle(gone(meant, live, void))
+            }
+            // A cancel has its own way.
+            (Way::Cancel(None), _) => Fate::Idle(Outcome::Absent),
+        }
+    }
+
+    /// Ends a record that nothing is to be done with; gives back any other.
+    pub(super) fn lay_to_rest(
+        &mut self,
+        entry: Box<Entry>,
+        fate: Fate,
+        now: UnixMillis,
+    ) -> Option<Box<Entry>> {
+        let outcome = match fate {
+            Fate::None | Fate::Live | Fate::Create | Fate::Revive | Fate::Replace(_) => {
+                return Some(entry);
+            }
+            Fate::Void => Outcome::Superseded,
+            Fate::Duplicate => {
+                self.figures.duplicates += u64::from(entry.way != Way::Hop);
+                Outcome::Absent
+            }
+            Fate::Idle(outcome) => outcome,
+        };
+        let answer = answer(&entry, outcome);
+        match fate {
+            Fate::Void => self.meet(now, *entry, answer),
+            _ => self.finish(&entry, answer),
+        }
+        None
+    }
+
+    /// Carries out what was decided about a record that goes on.
+    ///
+    /// # Errors
+    /// It is one too many, and is to be dead-lettered.
+    pub(super) fn enact(
+        &mut self,
+        now: UnixMillis,
+        entry: &mut Entry,
+        fate: Fate,
+    ) -> Result<(), Refusal> {
+        let (lane, place) = (entry.source.lane, entry.place());
+        let Some(name) = entry.timer else { return Ok(()) };
+        match fate {
+            Fate::Live => {
+                entry.decided = true;
+                // Read again: it was answered, or nobody asks any more; but in a batch that failed it was not.
+                let answer = answer(entry, Outcome::Replaced);
+                self.ready.extend(answer.map(Ready::answer));
+            }
+            Fate::Create | Fate::Revive => {
+                if !matches!(fate, Fate::Revive) {
+                    self.room()?;
+                }
+                self.make_live(now, entry, name, None)?;
+            }
+            Fate::Replace(old) if self.is_full() => {
+                self.room()?;
+                let answer = answer(entry, old.map_or(Outcome::Created, |_| Outcome::Replaced));
+                self.make_live(now, entry, name, old.map(|old| old.version))?;
+                if let Some(old) = old {
+                    self.figures.superseded += 1;
+                    let void = self.voided(now, (lane, name), place, old);
+                    self.glue();
+                    self.say_void(lane, void, Because::Superseded);
+                }
+                self.attach(answer);
+            }
+            Fate::Replace(_) => {
+                self.room()?;
+                let void = self.recorded(now, (lane, name), place);
+                self.say_void(lane, void, Because::Superseded);
+                self.attach(answer(entry, Outcome::Recorded));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn make_live(
+        &mut self,
+        now: UnixMillis,
+        entry: &mut Entry,
+        name: TimerKey,
+        supersedes: Option<Place>,
+    ) -> Result<(), Refusal> {
+        entry.decided = true;
+        let directive = header::read(entry.record.headers())?;
+        let stage = Stage { supersedes, ..Stage::new(Phase::Delay, now) };
+        let label = directive.label.and_then(|label| std::str::from_utf8(label).ok());
+        let lane = entry.source.lane;
+        let at = (entry.place(), entry.due);
+        self.timers.put_live(lane, name, at, (&entry.target, label));
+        if let Some(record) = verdict::said(entry, &directive, stage) {
+            self.ready.push_back(Ready::said(lane, record, Because::Created));
+        }
+        Ok(())
+    }
+
+    /// Whether one more timer may be remembered.
+    fn room(&self) -> Result<(), Refusal> {
+        self.room_for(self.setup.limits.tracked_max)
+    }
+
+    fn room_for(&self, most: usize) -> Result<(), Refusal> {
+        let len = self.timers.len();
+        if len < most {
+            return Ok(());
+        }
+        let detail = format!("{len} timers are remembered already; max-tracked allows no more");
+        Err(refusal(Code::TooManyTimers, detail))
+    }
+
+    /// A cancel was let go by an intake of its lane.
+    pub(super) fn cancel(&mut self, now: UnixMillis, entry: Entry) {
+        let (Some(name), Way::Cancel(meant)) = (entry.timer, entry.way) else { return };
+        let (lane, place) = (entry.source.lane, entry.place());
+        let before = meant.map_or(place, Place::next);
+        let void = self.timers.void(lane, name);
+        if !self.is_full() {
+            if void.is_none()
+                && let Err(refusal) = self.room()
+            {
+                return self.refuse(now, entry, refusal);
+            }
+            let void = self.recorded(now, (lane, name), before);
+            self.say_void(lane, void, Because::Recorded);
+            let answer = answer(&entry, Outcome::Recorded);
+            self.conclude((entry.source, entry.offset), entry.record);
+            return self.attach(answer);
+        }
+        let live = self.timers.live(lane, name);
+        let ends = live.filter(|live| match meant {
+            Some(meant) => live.version == meant,
+            None => live.version.is_before(place),
+        });
+        if let Some(live) = ends {
+            let void = self.voided(now, (lane, name), before, live);
+            self.say_cancelled(now, (lane, name), live, &entry);
+            self.glue();
+            self.say_void(lane, void, Because::Recorded);
+            let answer = answer(&entry, Outcome::Cancelled);
+            self.conclude((entry.source, entry.offset), entry.record);
+            return self.attach(answer);
+        }
+        let outcome = meant.map_or(Outcome::Absent, |meant| gone(meant, live, void));
+        // It may be about a record that its producer wrote to a tier, which is not known before it comes up.
+        if meant.is_none() && void.is_none_or(|void| void.before.is_before(place)) {
+            // Those for which nothing was pending shall not keep others from being pending.
+            if let (None, Err(refusal)) =
+                (void, self.room_for(self.setup.limits.tracked_max / 4 * 3))
+            {
+                return self.refuse(now, entry, refusal);
+            }
+            let until = now + self.longest_hold() + VOID_SLACK;
+            let until = void.map_or(until, |void| until.max(void.until));
+            let before = void.map_or(place, |void| void.before.later(place));
+            let void = Void { name, before, until, met: false, several: false };
+            self.say_void(lane, void, Because::Recorded);
+            let answer = answer(&entry, outcome);
+            self.conclude((entry.source, entry.offset), entry.record);
+            return self.attach(answer);
+        }
+        let answer = answer(&entry, outcome);
+        self.finish(&entry, answer);
+    }
+
+    fn longest_hold(&self) -> Millis {
+        self.setup.topics.ladder.tiers().last().map(|tier| tier.hold).unwrap_or_default()
+    }
+
+    /// Everything before a place is void from now on, and what was live until now.
+    fn voided(
+        &self,
+        now: UnixMillis,
+        (lane, name): (Lane, TimerKey),
+        before: Place,
+        live: Pending,
+    ) -> Void {
+        let mut until = live.due.max(now) + VOID_SLACK;
+        if self.timers.voids_len() < self.setup.limits.tracked_max / 4 {
+            // An older one may have been written to a tier, and come up after this one would have been due.
+            until = until.max(now + self.longest_hold() + VOID_SLACK);
+        }
+        let old = self.timers.void(lane, name);
+        Void {
+            name,
+            before: old.map_or(before, |old| old.before.later(before)).after(live.version),
+            until: old.map_or(until, |old| until.max(old.until)),
+            met: true,
+            several: false,
+        }
+    }
+
+    /// The same, where it is not known what is on its way.
+    fn recorded(&self, now: UnixMillis, (lane, name): (Lane, TimerKey), before: Place) -> Void {
+        let limits = &self.setup.limits;
+        // Nothing from before it is due later than that; and be it late, there is some time to meet it.
+        let until = (before.first_appended + limits.max_delay).max(now) + limits.history;
+        match self.timers.void(lane, name) {
+            None => Void { name, before, until, met: false, several: false },
+            // An older one that comes late: it was moved here, or is read again.
+            Some(old) if !old.before.is_before(before) => old,
+            Some(old) => Void {
+                name,
+                before: old.before.later(before),
+                until: until.max(old.until),
+                met: false,
+                // What the older one was about may not have been met.
+                several: !old.met || old.several,
+            },
+        }
+    }
+
+    /// A void record is kept from its target.
+    pub(super) fn meet(&mut self, now: UnixMillis, entry: Entry, answer: Option<Answer>) {
+        let named = entry.timer.map(|name| (name, entry.place()));
+        self.meet_record(now, (entry.source, entry.offset), named, entry.record);
+        self.attach(answer);
+    }
+
+    /// The same, where only this is left of it.
+    pub(super) fn meet_record(
+        &mut self,
+        now: UnixMillis,
+        (source, offset): (Source, Offset),
+        named: Option<(TimerKey, Place)>,
+        record: Record,
+    ) {
+        let void = named.and_then(|(name, place)| {
+            self.timers.void(source.lane, name).filter(|void| void.covers(place))
+        });
+        match void.filter(|void| !void.met || !self.is_full()) {
+            Some(void) => {
+                // Another submit of it, by a producer that did not hear of the first, comes soon or never.
+                let soon = now + self.setup.limits.history;
+                let until = if self.is_full() || void.several { void.until } else { soon };
+                self.say_void(source.lane, Void { until, met: true, ..void }, Because::Met);
+                self.conclude((source, offset), record);
+            }
+            None => self.ready.push_back(Ready::done((source, offset), &record)),
+        }
+    }
+
+    /// Nothing is to be done with a record.
+    fn finish(&mut self, entry: &Entry, answer: Option<Answer>) {
+        self.ready.push_back(Ready::done((entry.source, entry.offset), &entry.record));
+        self.attach(answer);
+    }
+
+    /// A record is finished by what was said last, and leaves in its place.
+    fn conclude(&mut self, done: (Source, Offset), record: Record) {
+        let Some(last) = self.ready.back_mut() else { return };
+        (last.done, last.held) = (Some(done), record.size());
+        if let Some(send) = &mut last.send {
+            send.record = record;
+        }
+    }
+
+    /// A version is pending no more.
+    pub(super) fn end(&mut self, lane: Lane, name: TimerKey) {
+        self.timers.end(lane, name);
+        self.endings.note(name);
+    }
+
+    /// What became of the live version with its dead letter; nothing of any other record.
+    pub(super) fn buried(&mut self, now: UnixMillis, entry: &Entry, code: Code) -> Option<Record> {
+        let name = entry.timer.filter(|_| entry.decided)?;
+        let directive = header::read(entry.record.headers()).ok()?;
+        let phase = if code == Code::Expired { Phase::Expired } else { Phase::Dead };
+        let stage = Stage { code: Some(code), ..Stage::new(phase, now) };
+        let record = verdict::said(entry, &directive, stage);
+        self.end(entry.source.lane, name);
+        record
+    }
+
+    fn say_cancelled(
+        &mut self,
+        now: UnixMillis,
+        (lane, name): (Lane, TimerKey),
+        live: Pending,
+        cancel: &Entry,
+    ) {
+        let directive = header::read(cancel.record.headers()).unwrap_or_default();
+        let (target, label) = self.timers.words(live);
+        let told = Told {
+            phase: Phase::Cancelled,
+            version: live.version,
+            supersedes: None,
+            due: live.due,
+            since: now,
+            target,
+            label: label.map(str::as_bytes),
+            id: directive.id.unwrap_or_default(),
+            key: cancel.record.key(),
+            code: None,
+        };
+        let record = verdict::timer_record(name, &told);
+        self.end(lane, name);
+        self.ready.push_back(Ready::said(lane, record, Because::Cancelled));
+    }
+
+    fn say_void(&mut self, lane: Lane, void: Void, because: Because) {
+        self.timers.put_void(lane, void);
+        let record =
+            Record::new(Some(&Void::key(void.name)), Some(&void.value()), std::iter::empty());
+        self.ready.push_back(Ready::said(lane, record, because));
+    }
+
+    /// What is said last leaves together with what is said next.
+    pub(super) fn glue(&mut self) {
+        if let Some(last) = self.ready.back_mut() {
+            last.glued = true;
+        }
+    }
+
+    /// An answer leaves with what was said last.
+    pub(super) fn attach(&mut self, answer: Option<Answer>) {
+        let Some(answer) = answer else { return };
+        match self.ready.back_mut() {
+            Some(last) if last.answer.is_none() => last.answer = Some(answer),
+            _ => self.ready.push_back(Ready::answer(answer)),
+        }
+    }
+
+    /// Takes in a piece of what holds of a lane's timers.
+    pub(super) fn know(&mut self, lane: Lane, live: &[Live], voids: Vec<Void>) {
+        if self.is_full() {
+            for live in live {
+                self.timers.know_live(lane, live);
+            }
+        }
+        for void in voids {
+            self.timers.put_void(lane, void);
+        }
+    }
+}
+
+/// Whether a record may go on: it is the live version of its timer, or of none.
+pub(super) fn stands(timers: &Remembered, entry: &Entry) -> bool {
+    let Some(name) = entry.timer else { return true };
+    let named = Named { name, place: entry.place(), decided: entry.decided };
+    is_standing(timers, entry.source.lane, named)
+}
+
+/// The same, of what is left of it.
+pub(super) fn is_standing(timers: &Remembered, lane: Lane, named: Named) -> bool {
+    let Named { name, place, decided } = named;
+    if decided {
+        return timers.live(lane, name).is_some_and(|live| live.version == place);
+    }
+    !timers.void(lane, name).is_some_and(|void| void.covers(place))
+}
+
+/// What is told of a version that is not live.
+fn gone(meant: Place, live: Option<Pending>, void: Option<Void>) -> Outcome {
+    let is_void = void.is_some_and(|void| void.covers(meant));
+    if is_void && live.is_some_and(|live| meant.is_before(live.version)) {
+        return Outcome::Superseded;
+    }
+    Outcome::Absent
+}
+
+/// What is told to who waits for it, if anybody does.
+pub(super) fn answer(entry: &Entry, outcome: Outcome) -> Option<Answer> {
+    let Entry { source, offset, timer: Some(name), way, .. } = *entry else { return None };
+    way.is_command().then_some(Answer { source, offset, name, outcome })
+}
+
+impl Ready {
+    /// What is said of a timer.
+    pub(super) fn said(lane: Lane, record: Record, because: Because) -> Self {
+        let edit = Edit::Timer(Box::new(Said { record, because }));
+        let partition = Some(i32::from(lane.0));
+        let due = UnixMillis(0);
+        let send = Send { to: To::Timers, partition, record: Record::empty(), edit, due };
+        Self { send: Some(send), ..Self::default() }
+    }
+
+    fn done(done: (Source, Offset), record: &Record) -> Self {
+        Self { done: Some(done), held: record.size(), ..Self::default() }
+    }
+
+    pub(super) fn answer(answer: Answer) -> Self {
+        Self { answer: Some(answer), ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

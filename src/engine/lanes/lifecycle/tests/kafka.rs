@@ -1,0 +1,360 @@
+//! A Kafka of logs in memory, and one engine at a time that works on it: everything is there at once, nothing fails but by
+//! order.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::engine::allow::Allow;
+use crate::engine::header::Code;
+use crate::engine::ladder::Ladder;
+use crate::engine::orders::{
+    Answer, Batch, Because, Commit, Edit, Input, Output, Start, Target, To,
+};
+use crate::engine::setup::{Intake, Limits, Setup, Topics};
+use crate::engine::state::StateKey;
+use crate::engine::timers::{Change, Live, Timer, TimerKey, Void};
+use crate::engine::{
+    BatchId, Engine, Figures, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis, murmur2,
+};
+
+pub(super) const LANES: u16 = 2;
+pub(super) const BEGAN: UnixMillis = UnixMillis(1_800_000_000_000);
+pub(super) const TARGET: &str = "orders.out";
+pub(super) const MISSING: &str = "orders.missing";
+pub(super) const HISTORY: Millis = Millis(60_000);
+
+/// What came out: the `n` of a record, when, and with what code if it is a dead letter.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Out {
+    pub(super) n: String,
+    pub(super) at: UnixMillis,
+    pub(super) code: Option<Code>,
+}
+
+pub(super) struct Kafka {
+    pub(super) engine: Engine,
+    pub(super) setup: Arc<Setup>,
+    pub(super) now: UnixMillis,
+    logs: HashMap<Source, Vec<(UnixMillis, Record)>>,
+    /// Next offset to tell, and whether it is paused.
+    reading: BTreeMap<Source, (usize, bool)>,
+    commits: HashMap<Source, Commit>,
+    /// The changelog, compacted.
+    pub(super) timers: BTreeMap<(u16, Vec<u8>), Change>,
+    pub(super) said: Vec<(Because, Change)>,
+    pub(super) out: Vec<Out>,
+    pub(super) answers: Vec<Answer>,
+    /// Ends of intakes are not told.
+    pub(super) silent: bool,
+    pub(super) asked: Vec<Vec<Source>>,
+    /// The next batch fails, and what was held with it.
+    pub(super) fails: bool,
+    /// Lanes of which not everything is told.
+    pub(super) unknown: Vec<Lane>,
+    pub(super) batches: Vec<usize>,
+    pub(super) is_up: bool,
+}
+
+pub(super) fn source(topic: u16, lane: u16) -> Source {
+    Source { topic: TopicId(topic), lane: Lane(lane) }
+}
+
+pub(super) fn lane_of(key: &str) -> u16 {
+    murmur2::partition(key.as_bytes(), LANES)
+}
+
+pub(super) fn record(key: &str, headers: &[(&str, &str)]) -> Record {
+    let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
+    Record::new(Some(key.as_bytes()), Some(b"value"), headers)
+}
+
+fn n(record: &Record) -> String {
+    let n = record.headers().find(|(name, _)| *name == b"n").and_then(|(_, value)| value);
+    n.map(|n| String::from_utf8_lossy(n).into_owned()).unwrap_or_default()
+}
+
+impl Kafka {
+    pub(super) fn new(limits: Limits) -> Self {
+        let ladder = Ladder::new(&[1_000, 5_000, 60_000].map(Millis), &[], Millis(2_000));
+        let allow = Allow::new("wc", Some(&["orders\\..*".to_owned()])).expect("patterns");
+        let intakes = vec![Intake::new("", None, None, allow)];
+        let topics = Topics::new("wc", intakes, ladder.expect("a ladder"));
+        let setup = Setup { lanes: LANES, topics, key: StateKey::new([7; 32]), limits };
+        let setup = Arc::new(setup);
+        let mut kafka = Self {
+            engine: Engine::new(Arc::clone(&setup)),
+            setup,
+            now: BEGAN,
+            logs: HashMap::new(),
+            reading: BTreeMap::new(),
+            commits: HashMap::new(),
+            timers: BTreeMap::new(),
+            said: Vec::new(),
+            out: Vec::new(),
+            answers: Vec::new(),
+            silent: false,
+            asked: Vec::new(),
+            fails: false,
+            unknown: Vec::new(),
+            batches: Vec::new(),
+            is_up: false,
+        };
+        kafka.take_over(&[]);
+        kafka
+    }
+
+    pub(super) fn limits() -> Limits {
+        Limits {
+            hop_linger: Millis(50),
+            batch_gap: Millis(0),
+            history: HISTORY,
+            ..Limits::default()
+        }
+    }
+
+    pub(super) fn figures(&self) -> Figures {
+        self.engine.figures()
+    }
+
+    /// Appends a record; whoever is up reads it at once.
+    pub(super) fn append(&mut self, at: Source, record: Record) -> Offset {
+        let log = self.logs.entry(at).or_default();
+        log.push((self.now, record));
+        Offset(log.len() as i64 - 1)
+    }
+
+    pub(super) fn end(&self, at: Source) -> Offset {
+        Offset(self.logs.get(&at).map_or(0, Vec::len) as i64)
+    }
+
+    /// Appends a record to the intake, in its lane.
+    pub(super) fn submit(&mut self, key: &str, headers: &[(&str, &str)]) -> Offset {
+        self.append(source(0, lane_of(key)), record(key, headers))
+    }
+
+    /// The owner is gone, with all that it held.
+    pub(super) fn stop(&mut self) {
+        self.is_up = false;
+        self.engine.step(self.now, Input::Revoked, &mut Vec::new());
+    }
+
+    /// Another owner takes the lanes over; of these it is not told all that is known.
+    pub(super) fn take_over(&mut self, unknown: &[Lane]) {
+        self.engine = Engine::new(Arc::clone(&self.setup));
+        self.assign(unknown);
+    }
+
+    fn assign(&mut self, unknown: &[Lane]) {
+        let topics = self.setup.topics.names().len() as u16;
+        let every = (0..topics).flat_map(|topic| (0..LANES).map(move |lane| source(topic, lane)));
+        let mut starts = Vec::new();
+        for source in every {
+            let commit = self.commits.get(&source);
+            let next = commit.map_or(Offset(0), |commit| commit.next);
+            let metadata = commit.map_or_else(String::new, |commit| commit.metadata.clone());
+            self.reading.insert(source, (next.0 as usize, false));
+            starts.push(Start { source, next, metadata, end: self.end(source) });
+        }
+        self.is_up = true;
+        self.unknown = unknown.to_vec();
+        self.tell(Input::Assigned { starts });
+        for lane in (0..LANES).map(Lane) {
+            self.know(lane, !unknown.contains(&lane));
+        }
+    }
+
+    /// Tells what is known of a lane in small pieces: all of it, or a part.
+    fn know(&mut self, lane: Lane, whole: bool) {
+        let of_lane = self.timers.range((lane.0, Vec::new())..(lane.0 + 1, Vec::new()));
+        let changes: Vec<Change> = of_lane.map(|(_, change)| change.clone()).collect();
+        for change in changes {
+            let (mut live, mut voids): (Vec<Live>, Vec<Void>) = Default::default();
+            match change {
+                Change::Timer(timer) => live.extend(timer.live()),
+                Change::Void(void) => voids.push(void),
+                _ => {}
+            }
+            if whole {
+                self.tell(Input::Known { lane, live, voids, whole: false });
+            }
+        }
+        if whole {
+            let (live, voids) = (Vec::new(), Vec::new());
+            self.tell(Input::Known { lane, live, voids, whole });
+        }
+    }
+
+    /// Tells what has not been told of a lane.
+    pub(super) fn tell_unknown(&mut self) {
+        for lane in std::mem::take(&mut self.unknown) {
+            self.know(lane, true);
+        }
+        self.quiesce();
+    }
+
+    fn tell(&mut self, input: Input) {
+        let mut out = Vec::new();
+        self.engine.step(self.now, input, &mut out);
+        for order in out {
+            self.carry_out(order);
+        }
+    }
+
+    fn carry_out(&mut self, order: Output) {
+        match order {
+            Output::Pause(at) => self.reading.entry(at).or_default().1 = true,
+            Output::Resume(at) => self.reading.entry(at).or_default().1 = false,
+            Output::Rewind(at, offset) => {
+                self.reading.entry(at).or_default().0 = offset.0 as usize;
+            }
+            Output::Lookup(name) => {
+                let target = if *name == *MISSING {
+                    Target::Missing
+                } else {
+                    Target::Found { partitions: 3, record_bytes_max: 1_048_588, keyed: false }
+                };
+                self.tell(Input::Target(name, target));
+            }
+            Output::Ask(sources) => {
+                self.asked.push(sources.clone());
+                if !self.silent {
+                    self.read();
+                    let at = self.now;
+                    for source in sources {
+                        self.tell(Input::Passed { source, at });
+                    }
+                }
+            }
+            Output::Forgettable(lane) => {
+                let before = self.now - HISTORY;
+                let of_lane = self.timers.range((lane.0, Vec::new())..(lane.0 + 1, Vec::new()));
+                let timers = of_lane.filter_map(|(_, change)| match change {
+                    Change::Timer(timer) if timer.phase.is_final() && timer.since < before => {
+                        Some(timer.name)
+                    }
+                    _ => None,
+                });
+                let timers = timers.take(3).collect();
+                self.tell(Input::Ended { lane, timers });
+            }
+            Output::Batch(batch) => self.take(batch),
+        }
+    }
+
+    fn take(&mut self, batch: Batch) {
+        let Batch { id, sends, commits, answers } = batch;
+        if std::mem::take(&mut self.fails) {
+            self.tell(Input::Revoked);
+            let unknown = std::mem::take(&mut self.unknown);
+            return self.assign(&unknown);
+        }
+        self.batches.push(sends.len());
+        for send in sends {
+            match (&send.to, &send.edit) {
+                (To::Lane(topic), _) => {
+                    let mut headers = Vec::new();
+                    send.headers(|name, value| headers.push((name.to_vec(), value.map(Vec::from))));
+                    let (key, value) = (send.record.key(), send.record.value());
+                    let headers = headers.iter().map(|(n, v)| (&n[..], v.as_deref()));
+                    let record = Record::new(key, value, headers);
+                    let lane = send.partition.expect("a lane") as u16;
+                    self.append(source(topic.0, lane), record);
+                }
+                (To::Target(_), _) => {
+                    self.out.push(Out { n: n(&send.record), at: self.now, code: None });
+                }
+                (To::Dead, Edit::Dead(letter)) => {
+                    let code = Some(letter.code);
+                    self.out.push(Out { n: n(&send.record), at: self.now, code });
+                }
+                (To::Timers, Edit::Timer(said)) => {
+                    let (key, value) = (said.record.key(), said.record.value());
+                    let change = Change::decode(key, value).expect("ours");
+                    let lane = send.partition.expect("a lane") as u16;
+                    let key = (lane, key.expect("a key").to_vec());
+                    match value {
+                        Some(_) => self.timers.insert(key, change.clone()),
+                        None => self.timers.remove(&key),
+                    };
+                    self.said.push((said.because, change));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        self.commits.extend(commits.into_iter().map(|commit| (commit.source, commit)));
+        self.answers.extend(answers);
+        self.commit(id);
+    }
+
+    fn commit(&mut self, id: BatchId) {
+        self.tell(Input::Committed(id));
+    }
+
+    /// Tells everything that may be read: intakes first.
+    fn read(&mut self) -> bool {
+        let mut told = false;
+        let sources: Vec<Source> = self.reading.keys().copied().collect();
+        for source in sources {
+            while let Some(&(next, false)) = self.reading.get(&source)
+                && let Some((appended, record)) =
+                    self.logs.get(&source).and_then(|log| log.get(next))
+            {
+                let (appended, record) = (*appended, record.clone());
+                self.reading.entry(source).or_default().0 += 1;
+                let offset = Offset(next as i64);
+                self.tell(Input::Record { source, offset, appended, record });
+                told = true;
+            }
+        }
+        told
+    }
+
+    /// Lets everything happen that can happen at this time.
+    pub(super) fn quiesce(&mut self) {
+        for _ in 0..1_000 {
+            if !self.is_up {
+                return;
+            }
+            let (batches, asked) = (self.batches.len(), self.asked.len());
+            let told = self.read();
+            self.tell(Input::Tick);
+            let still = !told && (batches, asked) == (self.batches.len(), self.asked.len());
+            if still && self.engine.wake_at().is_none_or(|at| at > self.now) {
+                return;
+            }
+        }
+        if !self.silent {
+            panic!("no end");
+        }
+    }
+
+    /// Lets time pass.
+    pub(super) fn after(&mut self, wait: Millis) {
+        let until = self.now + wait;
+        self.quiesce();
+        while self.now < until {
+            let wake = if self.is_up { self.engine.wake_at() } else { None };
+            self.now = wake.unwrap_or(until).clamp(self.now + Millis(1), until);
+            self.quiesce();
+        }
+    }
+
+    /// What the changelog says of a timer.
+    pub(super) fn timer(&self, key: &str, id: &str) -> Option<Timer> {
+        let name = TimerKey::new(Some(key.as_bytes()), id.as_bytes());
+        match self.timers.get(&(lane_of(key), name.0.to_vec())) {
+            Some(Change::Timer(timer)) => Some(timer.clone()),
+            _ => None,
+        }
+    }
+
+    /// The `n` of the record that stands there.
+    pub(super) fn n_at(&self, at: Source, offset: Offset) -> String {
+        n(&self.logs[&at][offset.0 as usize].1)
+    }
+
+    /// How many records are pending.
+    pub(super) fn pending(&self) -> usize {
+        self.engine.standings().map(|read| read.pending).sum()
+    }
+}
