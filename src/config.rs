@@ -105,8 +105,8 @@ pub struct Config {
     #[serde(deserialize_with = "text::one")]
     pub history: Millis,
 
-    /// Cancelled ids that this process remembers, at most; each takes about 150 bytes of memory. A cancel beyond it is a
-    /// dead letter (`too_many_timers`), and its record is delivered.
+    /// Timers that this process remembers, at most: pending ones, and cancelled or replaced ones of which a record may
+    /// still come up. Each takes about 100 bytes of memory. What is one too many is a dead letter (`too_many_timers`).
     ///
     /// Default: `1000000`. Range: 1000 to 100000000.
     #[serde(deserialize_with = "text::one")]
