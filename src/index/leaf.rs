@@ -73,13 +73,15 @@ impl Writer {
     }
 }
 
-fn sealed(name: &[u8], mut bytes: Vec<u8>) -> Vec<u8> {
+/// Bytes with a check behind them.
+pub(super) fn sealed(name: &[u8], mut bytes: Vec<u8>) -> Vec<u8> {
     let check = check(name, &bytes);
     bytes.extend_from_slice(&check.to_le_bytes());
     bytes
 }
 
-fn opened<'a>(name: &[u8], bytes: &'a [u8]) -> Result<&'a [u8], Damaged> {
+/// Bytes without the check behind them.
+pub(super) fn opened<'a>(name: &[u8], bytes: &'a [u8]) -> Result<&'a [u8], Damaged> {
     let (bytes, written) = bytes.split_last_chunk::<CHECK>().ok_or(Damaged)?;
     if check(name, bytes).to_le_bytes() == *written { Ok(bytes) } else { Err(Damaged) }
 }

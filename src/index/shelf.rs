@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::bytes::check;
 use super::filter::Filter;
-use super::leaf::{Damaged, Entries, Writer};
+use super::leaf::{Damaged, Entries, Writer, opened, sealed};
 use super::position::Position;
 use super::store::{Batch, Bytes, Tree, Trouble};
 
@@ -37,6 +37,7 @@ const PRUNE: u64 = 64;
 
 const LEAF: u8 = b'l';
 const RUN: u8 = b'r';
+const ROUND: &[u8] = b"s";
 pub(super) const POSITION: &[u8] = b"p";
 
 type Fresh = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
@@ -199,16 +200,41 @@ pub(super) struct Shelf {
     entered: Arc<Entered>,
     /// Which of the keys that are looked up are surely not there.
     filter: Filter,
-    /// Where the sweep goes on.
-    cursor: Vec<u8>,
     /// The next run's number.
     run: u64,
     /// The oldest run that is kept.
     oldest: u64,
-    /// Runs before that may be deleted.
+    round: Round,
+}
+
+/// How far the sweep is on its way round.
+#[derive(Debug, Default)]
+struct Round {
+    /// Where it goes on: keys before that are in their leaves, as far as runs from before the round have them.
+    cursor: Vec<u8>,
+    /// The first run that was written after the round began.
+    began: u64,
+    /// All of the runs before that is in leaves.
     done: u64,
-    /// Runs before that may be deleted when the sweep has gone round.
-    rounds_begin: u64,
+}
+
+impl Round {
+    fn bytes(&self) -> Vec<u8> {
+        let bytes = [&self.began.to_be_bytes()[..], &self.done.to_be_bytes(), &self.cursor];
+        sealed(ROUND, bytes.concat())
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, Damaged> {
+        let (began, rest) = opened(ROUND, bytes)?.split_first_chunk().ok_or(Damaged)?;
+        let (done, cursor) = rest.split_first_chunk().ok_or(Damaged)?;
+        let (began, done) = (u64::from_be_bytes(*began), u64::from_be_bytes(*done));
+        Ok(Self { cursor: cursor.to_vec(), began, done })
+    }
+
+    /// Whether what a run has of a key stands in its leaf.
+    fn has_swept(&self, run: u64, key: &[u8]) -> bool {
+        run < self.done || run < self.began && *key < *self.cursor
+    }
 }
 
 impl Shelf {
@@ -226,22 +252,27 @@ impl Shelf {
                 None => return Err(Trouble::Damaged("the position cannot be read".to_owned())),
             },
         };
+        let round =
+            tree.get(ROUND)?.map_or_else(|| Ok(Round::default()), |bytes| Round::read(&bytes))?;
         let mut fresh = Fresh::new();
-        let (mut oldest, mut run) = (None, 0);
-        tree.each(&[RUN], |name, bytes| {
-            let number = name[1..].try_into().map_err(|_| Damaged)?;
-            let number = u64::from_be_bytes(number);
-            if oldest.is_some() && number != run {
-                return Err(Trouble::Damaged("a run is missing".to_owned()));
-            }
-            oldest.get_or_insert(number);
-            run = number + 1;
-            Entries::of_run(name, bytes)?.each(|key, value| {
-                fresh.insert(key.into(), value.map(Into::into));
+        // Value by value: sled forgets pages only after they were asked for some dozens of times, and a scan asks once.
+        let first = tree.ceiling(&[RUN])?.filter(|(name, _)| name[0] == RUN);
+        let mut run = match &first {
+            None => round.began,
+            Some((name, _)) => u64::from_be_bytes(name[1..].try_into().map_err(|_| Damaged)?),
+        };
+        let oldest = run;
+        loop {
+            let name = named(RUN, &run.to_be_bytes());
+            let Some(bytes) = tree.get(&name)? else { break };
+            Entries::of_run(&name, &bytes)?.each(|key, value| {
+                if !round.has_swept(run, key) {
+                    fresh.insert(key.into(), value.map(Into::into));
+                }
                 ControlFlow::Continue(())
             })?;
-            Ok(())
-        })?;
+            run += 1;
+        }
         let entries = position.map_or(0, |position| position.entries);
         let mut filter = Filter::new(usize::try_from(entries).unwrap_or(0) + 4_096);
         let mut found = position.map(|kept| Position { entries: 0, digest: 0, ..kept });
@@ -256,22 +287,19 @@ impl Shelf {
             ControlFlow::Continue(())
         };
         let mut next = Some(Vec::new());
-        tree.each(&[LEAF], |name, bytes| {
-            let (entries, follows) = Entries::of_leaf(name, bytes)?;
-            if next.as_deref() != Some(&name[1..]) {
+        while let Some(from) = next {
+            let name = named(LEAF, &from);
+            let Some(bytes) = tree.get(&name)? else {
+                if from.is_empty() {
+                    let _ = merged(None, fresh.iter(), &[], &mut tell)?;
+                    break;
+                }
                 return Err(Trouble::Damaged("a leaf is missing".to_owned()));
-            }
-            let of_range = fresh.range::<[u8], _>(range(&name[1..], follows));
+            };
+            let (entries, follows) = Entries::of_leaf(&name, &bytes)?;
+            let of_range = fresh.range::<[u8], _>(range(&from, follows));
             let _ = merged(Some(entries), of_range, &[], &mut tell)?;
             next = follows.map(<[u8]>::to_vec);
-            Ok(())
-        })?;
-        match next.as_deref() {
-            None => {}
-            Some([]) => {
-                let _ = merged(None, fresh.iter(), &[], &mut tell)?;
-            }
-            Some(_) => return Err(Trouble::Damaged("a leaf is missing".to_owned())),
         }
         if found != position {
             let [found, kept] = [found, position].map(|p| p.map_or(0, |p| p.entries));
@@ -279,8 +307,7 @@ impl Shelf {
             return Err(Trouble::Damaged(detail));
         }
         let entered = Arc::new(Entered { tree, view: RwLock::new(View { fresh, position }) });
-        let (oldest, cursor) = (oldest.unwrap_or(0), Vec::new());
-        Ok(Self { entered, filter, cursor, run, oldest, done: oldest, rounds_begin: run })
+        Ok(Self { entered, filter, run, oldest, round })
     }
 
     pub(super) fn entered(&self) -> &Arc<Entered> {
@@ -375,7 +402,7 @@ impl Shelf {
     fn sweep_on(&mut self) -> Result<(), Trouble> {
         let mut batch = Batch::default();
         let mut swept: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::with_capacity(SWEEP);
-        let mut at = Some(std::mem::take(&mut self.cursor));
+        let mut at = Some(self.round.cursor.clone());
         let view = self.entered.view();
         while swept.len() < SWEEP
             && let Some(from) = &at
@@ -389,24 +416,23 @@ impl Shelf {
             swept.push((from, next));
         }
         drop(view);
-        let prune_to = self.done.min(self.oldest + PRUNE);
+        let Round { began, done, .. } = self.round;
+        let round = match at {
+            Some(cursor) => Round { cursor, began, done },
+            None => Round { cursor: Vec::new(), began: self.run, done: began },
+        };
+        batch.put(ROUND, round.bytes());
+        let prune_to = round.done.clamp(self.oldest, self.oldest + PRUNE);
         for run in self.oldest..prune_to {
             batch.remove(&named(RUN, &run.to_be_bytes()));
         }
         self.entered.tree.write(batch)?;
-        self.oldest = prune_to;
+        (self.round, self.oldest) = (round, prune_to);
         let mut view = self.entered.view_mut();
         for (from, next) in swept {
             let from = Bound::Included(from.into_boxed_slice());
             let next = next.map_or(Bound::Unbounded, |next| Bound::Excluded(next.into()));
             view.fresh.extract_if((from, next), |_, _| true).for_each(drop);
-        }
-        match at {
-            Some(at) => self.cursor = at,
-            None => {
-                self.done = self.rounds_begin;
-                self.rounds_begin = self.run;
-            }
         }
         Ok(())
     }

@@ -136,19 +136,9 @@ impl Tree {
         guarded(|| self.tree.range(..=key).next_back().transpose())
     }
 
-    /// Tells all entries whose keys begin so, until one is not liked.
-    pub(super) fn each(
-        &self,
-        prefix: &[u8],
-        mut each: impl FnMut(&[u8], &[u8]) -> Result<(), Trouble>,
-    ) -> Result<(), Trouble> {
-        guard(|| {
-            for found in self.tree.scan_prefix(prefix) {
-                let (key, value) = found.map_err(Trouble::Sled)?;
-                each(&key, &value)?;
-            }
-            Ok(())
-        })
+    /// The first entry that is not before a key.
+    pub(super) fn ceiling(&self, key: &[u8]) -> Result<Option<(Bytes, Bytes)>, Trouble> {
+        guarded(|| self.tree.range(key..).next().transpose())
     }
 
     pub(super) fn remove(&self, key: &[u8]) -> Result<(), Trouble> {
