@@ -23,6 +23,12 @@ pub struct Intake {
 }
 
 impl Intake {
+    /// What states of records that are under its rules name it by.
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        self.tag
+    }
+
     /// An intake; `name` is empty for the main one.
     #[must_use]
     pub fn new(name: &str, delay: Option<Millis>, target: Option<&str>, allow: Allow) -> Self {

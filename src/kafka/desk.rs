@@ -9,7 +9,9 @@
 //! 2. Nothing is told of a lane that is not here, or not known yet.
 //! 3. An answer to a command is of a batch that was committed.
 
+mod amend;
 pub(super) mod board;
+mod search;
 mod ticket;
 
 use std::sync::Arc;
@@ -18,15 +20,18 @@ use std::time::{Duration, Instant};
 use super::follower::{Progress, Reach};
 use super::written::Written;
 use super::{BrokerClock, Connection, KafkaError, SubmitError, Submitter};
-use crate::engine::header::{self, Code};
+use crate::engine::header::Code;
 use crate::engine::timers::{Phase, Place, Timer, TimerKey};
-use crate::engine::{Lane, Outcome, Record, Setup, Source, TopicId, Tracking, UnixMillis, murmur2};
+use crate::engine::{
+    Lane, Millis, Outcome, Record, Setup, Source, TopicId, Tracking, UnixMillis, murmur2,
+};
 use crate::index::{self, After, Filter, Forecast, Page, Reader};
 
 pub use board::Standing;
 pub use ticket::{BadTicket, Ticket};
 
 use board::{Board, Heard};
+use search::Search;
 
 /// How long a look-up waits for the index, which is behind by the time that a commit's markers take.
 const FRESH_MAX: Duration = Duration::from_secs(2);
@@ -47,6 +52,22 @@ pub enum Trouble {
     /// The command was not written, or it is not known whether it was.
     #[error("could not write the command")]
     Submit(#[from] SubmitError),
+    /// It cannot be due at another time; nothing was written. Says what it is, if that is known.
+    #[error("the timer is not pending")]
+    NotPending(Option<Phase>),
+    /// Another version is pending than the one that was named; nothing was written.
+    #[error("version {0} is pending")]
+    Superseded(Place),
+    /// It would be due later than is accepted; nothing was written.
+    #[error("it would be due more than {0} from now (max-delay)")]
+    TooLate(Millis),
+    /// The record was not found in any tier, which takes a while when waterclock is late or much is pending. Nothing was
+    /// written; try again.
+    #[error("the timer's record was not found in time")]
+    NotFound,
+    /// Kafka does not let us look for the record. Nothing was written; try again.
+    #[error("could not look for the timer's record")]
+    Search(#[source] KafkaError),
 }
 
 /// What is to be done to a timer.
@@ -140,6 +161,7 @@ pub struct Desk {
     progress: Arc<Progress>,
     written: Arc<Written>,
     reader: Option<Reader>,
+    connection: Connection,
     submitter: Arc<Submitter>,
 }
 
@@ -155,7 +177,7 @@ impl Desk {
             _ => KafkaError::Canceled,
         })?;
         let submitter = Arc::new(submitter);
-        let desk = Self { setup, clock, board, progress, written, reader, submitter };
+        let desk = Self { setup, clock, board, progress, written, reader, connection, submitter };
         let (submitter, intake) = (Arc::clone(&desk.submitter), desk.intake());
         // The first record of a producer takes half a second if nothing was known before. Without the thread, it does.
         let _ = std::thread::Builder::new()
@@ -287,15 +309,51 @@ impl Desk {
         if self.standing(lane) != Standing::Here {
             return commands.iter().map(|_| Err(Trouble::Moving(lane))).collect();
         }
-        let names = commands.iter().map(|of| TimerKey::new(of.key.as_deref(), &of.id));
-        let records = commands.iter().map(cancel).collect::<Vec<_>>();
+        let mut records = Vec::with_capacity(commands.len());
+        let made: Vec<Result<TimerKey, Trouble>> = commands
+            .iter()
+            .map(|command| {
+                records.push(self.record(lane, command)?);
+                Ok(TimerKey::new(command.key.as_deref(), &command.id))
+            })
+            .collect();
         let partition = i32::from(lane.0);
         let receipts = self.submitter.submit_all(&self.intake(), partition, &records);
-        let ticket = |(name, receipt): (TimerKey, Result<_, SubmitError>)| {
-            let super::Receipt { offset, .. } = receipt?;
+        let mut receipts = receipts.into_iter();
+        let ticket = |made: Result<TimerKey, Trouble>| {
+            let name = made?;
+            let offset = receipts.next().ok_or(Trouble::NotFound)??.offset;
             Ok(Ticket { lane, offset, name })
         };
-        names.zip(receipts).map(ticket).collect()
+        made.into_iter().map(ticket).collect()
+    }
+
+    /// The record that stands for a command.
+    fn record(&self, lane: Lane, command: &Command) -> Result<Record, Trouble> {
+        let Command { key, id, version, order } = command;
+        let due = match order {
+            Order::Cancel => {
+                return Ok(amend::cancel(&self.setup, key.as_deref(), id, *version));
+            }
+            Order::Reschedule(due) => *due,
+        };
+        let max = self.setup.limits.max_delay;
+        let now = self.now().unwrap_or_default();
+        if due - now > max {
+            return Err(Trouble::TooLate(max));
+        }
+        let found = self.find(lane, TimerKey::new(key.as_deref(), id))?;
+        let timer = found.ok_or(Trouble::NotPending(None))?;
+        if timer.phase.is_final() {
+            return Err(Trouble::NotPending(Some(timer.phase)));
+        }
+        if version.is_some_and(|version| version != timer.version) {
+            return Err(Trouble::Superseded(timer.version));
+        }
+        let search = Search::new(&self.connection, &self.setup, lane, &timer);
+        let (record, terms) = search.run(now).map_err(Trouble::Search)?.ok_or(Trouble::NotFound)?;
+        amend::replace(&self.setup, &record, timer.version, terms, due)
+            .map_err(|_| Trouble::NotFound)
     }
 
     /// What became of a command, waiting for at most so long.
@@ -332,13 +390,6 @@ impl Desk {
             Some(Phase::Delay | Phase::Expired | Phase::Dead) | None => Fate::Unknown,
         })
     }
-}
-
-/// A command as anybody would write it.
-fn cancel(command: &Command) -> Record {
-    let headers: [(&[u8], Option<&[u8]>); 2] =
-        [(header::ID.as_bytes(), Some(&command.id)), (header::ACTION.as_bytes(), Some(b"cancel"))];
-    Record::new(command.key.as_deref(), None, headers.into_iter())
 }
 
 impl std::fmt::Debug for Desk {

@@ -24,4 +24,5 @@ mod positions;
 mod reload;
 mod secure;
 mod support;
+mod timers;
 mod topics;

@@ -50,22 +50,21 @@ pub(super) struct Reach {
     /// Intakes come first among the topics.
     tiers_from: usize,
     foreign_wait: Duration,
-    looked: Instant,
-    looked_for_open: Instant,
-    told: Instant,
+    looked: Option<Instant>,
+    looked_for_open: Option<Instant>,
+    told: Option<Instant>,
 }
 
 impl Reach {
     pub(super) fn new(tiers_from: usize, foreign_wait: Duration) -> Self {
-        let now = Instant::now();
         Self {
             goals: Vec::new(),
             blocked: HashMap::new(),
             tiers_from,
             foreign_wait,
-            looked: now,
-            looked_for_open: now,
-            told: now,
+            looked: None,
+            looked_for_open: None,
+            told: None,
         }
     }
 
@@ -76,11 +75,7 @@ impl Reach {
     }
 
     /// To be told when this partition, which ended there at that time, is read to there.
-    pub(super) fn add(&mut self, source: Source, end: Offset, at: UnixMillis) {
-        let since = Instant::now();
-        if self.goals.is_empty() {
-            self.told = since;
-        }
+    pub(super) fn add(&mut self, source: Source, end: Offset, at: UnixMillis, since: Instant) {
         self.goals.push(Goal { source, end, at, since });
     }
 
@@ -101,8 +96,8 @@ impl Reach {
         }
         let intakes = self.goals.iter().filter(|goal| self.is_intake(goal));
         let mut due: Vec<Source> = intakes.map(|goal| goal.source).collect();
-        if now - self.looked >= LOOK_AT_TIERS {
-            self.looked = now;
+        if is_over(self.looked, LOOK_AT_TIERS, now) {
+            self.looked = Some(now);
             due = self.goals.iter().map(|goal| goal.source).collect();
         }
         due.sort_unstable();
@@ -120,7 +115,7 @@ impl Reach {
 
     /// The intakes of which it is to be asked whether a transaction is open in them.
     pub(super) fn suspects(&mut self, now: Instant) -> Vec<Source> {
-        if now - self.looked_for_open < LOOK_FOR_OPEN {
+        if !is_over(self.looked_for_open, LOOK_FOR_OPEN, now) {
             return Vec::new();
         }
         let long = self.goals.iter().filter(|g| self.is_intake(g) && now - g.since >= LONG);
@@ -128,7 +123,7 @@ impl Reach {
         suspects.sort_unstable();
         suspects.dedup();
         if !suspects.is_empty() {
-            self.looked_for_open = now;
+            self.looked_for_open = Some(now);
         }
         suspects
     }
@@ -143,8 +138,11 @@ impl Reach {
         now: Instant,
     ) -> Vec<UnixMillis> {
         let is_behind = |goal: &Goal| goal.source == source && stable < goal.end;
-        if next < stable || !self.goals.iter().any(is_behind) {
+        if next < stable {
             self.blocked.remove(&source);
+            return Vec::new();
+        }
+        if !self.goals.iter().any(is_behind) {
             return Vec::new();
         }
         let blocked = self.blocked.entry(source).or_insert(Blocked { stable, since: now });
@@ -163,10 +161,103 @@ impl Reach {
     /// Whether somebody should hear that intakes are not read to their goals for long.
     pub(super) fn is_to_be_told(&mut self, now: Instant) -> bool {
         let late = self.goals.iter().any(|g| self.is_intake(g) && now - g.since >= SAY_BEHIND);
-        let is = late && now - self.told >= SAY_BEHIND;
+        let is = late && is_over(self.told, SAY_BEHIND, now);
         if is {
-            self.told = now;
+            self.told = Some(now);
         }
         is
+    }
+}
+
+/// Whether so much time is over since then, if it ever was.
+fn is_over(since: Option<Instant>, every: Duration, now: Instant) -> bool {
+    since.is_none_or(|since| now - since >= every)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Lane, TopicId};
+
+    const WAIT: Duration = Duration::from_secs(10);
+    const INTAKE: Source = Source { topic: TopicId(0), lane: Lane(3) };
+    const TIER: Source = Source { topic: TopicId(1), lane: Lane(3) };
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn reach(goals: &[(Source, i64, u64)], now: Instant) -> Reach {
+        let mut reach = Reach::new(1, WAIT);
+        for (source, end, at) in goals {
+            reach.add(*source, Offset(*end), UnixMillis(*at), now);
+        }
+        reach
+    }
+
+    #[test]
+    fn a_goal_is_reached_once_when_reading_is_past_it() {
+        let now = Instant::now();
+        let mut reach = reach(&[(INTAKE, 10, 1), (INTAKE, 12, 2), (TIER, 5, 1)], now);
+        #[rustfmt::skip]
+        let steps = [
+            ("before it",                  INTAKE, 9,  vec![]),
+            ("at the first, not the next", INTAKE, 11, vec![UnixMillis(1)]),
+            ("the first is told once",     INTAKE, 11, vec![]),
+            ("another partition",          TIER,   99, vec![UnixMillis(1)]),
+            ("past the last",              INTAKE, 99, vec![UnixMillis(2)]),
+            ("none is left",               INTAKE, 99, vec![]),
+        ];
+        for (why, source, next, want) in steps {
+            assert_eq!(reach.read(source, Offset(next)), want, "{why}");
+        }
+        assert!(reach.due(now).is_empty() && reach.patience().is_none());
+    }
+
+    #[test]
+    fn intakes_are_looked_at_often_and_tiers_seldom() {
+        let now = Instant::now();
+        let mut reach = reach(&[(TIER, 5, 1), (INTAKE, 5, 1), (INTAKE, 6, 2)], now);
+        assert_eq!(reach.patience(), Some(LOOK_AT_INTAKES));
+        assert_eq!(reach.due(now), [INTAKE, TIER]);
+        assert_eq!(reach.due(now + ms(5)), [INTAKE]);
+        assert_eq!(reach.due(now + ms(1_000)), [INTAKE, TIER]);
+        reach.read(INTAKE, Offset(6));
+        assert_eq!(reach.patience(), None, "nothing waits for a tier");
+    }
+
+    #[test]
+    fn a_foreign_transaction_is_waited_for_from_when_it_was_first_seen() {
+        let now = Instant::now();
+        let mut reach = reach(&[(INTAKE, 10, 1)], now);
+        assert!(reach.suspects(now + ms(50)).is_empty(), "it may be that reading takes a moment");
+        assert_eq!(reach.suspects(now + ms(100)), [INTAKE]);
+        assert!(reach.suspects(now + ms(200)).is_empty(), "just asked");
+        #[rustfmt::skip]
+        let steps = [
+            // why,                                                    after ms, read to, stable, want
+            ("not read to it yet",                                          100,       4,      7, vec![]),
+            ("first seen",                                                  200,       7,      7, vec![]),
+            ("another one is the first now",                              9_000,       8,      8, vec![]),
+            ("not for long enough",                                      18_999,       8,      8, vec![]),
+            ("for long enough",                                          19_000,       8,      8, vec![UnixMillis(1)]),
+            ("once",                                                     19_001,       8,      8, vec![]),
+        ];
+        for (why, after, next, stable, want) in steps {
+            let told = reach.open(INTAKE, Offset(next), Offset(stable), now + ms(after));
+            assert_eq!(told, want, "{why}");
+        }
+    }
+
+    #[test]
+    fn what_was_waited_for_once_is_not_waited_for_again_while_it_is_open() {
+        let now = Instant::now();
+        let mut reach = reach(&[(INTAKE, 10, 1)], now);
+        reach.open(INTAKE, Offset(7), Offset(7), now);
+        assert_eq!(reach.open(INTAKE, Offset(7), Offset(7), now + WAIT), [UnixMillis(1)]);
+        reach.add(INTAKE, Offset(11), UnixMillis(2), now + WAIT);
+        assert_eq!(reach.open(INTAKE, Offset(7), Offset(7), now + WAIT + ms(1)), [UnixMillis(2)]);
+        reach.add(INTAKE, Offset(12), UnixMillis(3), now + WAIT);
+        assert!(reach.open(INTAKE, Offset(9), Offset(9), now + WAIT).is_empty(), "another one");
     }
 }

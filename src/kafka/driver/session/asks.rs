@@ -97,7 +97,7 @@ impl Session<'_> {
                     let given_up = next.map(|next| self.reach.open(source, next, stable, now));
                     self.pass_foreign(source, given_up.unwrap_or_default());
                 }
-                (Some(last), None) => self.reach.add(source, last, told.at),
+                (Some(last), None) => self.reach.add(source, last, told.at, now),
                 (None, None) if answer.stable => {}
                 (None, None) => self.again.push((now + ASK_AGAIN, source)),
             }

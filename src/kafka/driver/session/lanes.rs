@@ -57,8 +57,9 @@ impl Session<'_> {
         // A batch of the assignment before may still be reported.
         while self.committer.reports().try_recv().is_ok() {}
         let partitions = starts.len();
+        let now = Instant::now();
         for start in starts.iter().filter(|start| start.next < start.end) {
-            self.reach.add(start.source, start.end, at);
+            self.reach.add(start.source, start.end, at, now);
         }
         let intakes = self.plan.setup.topics.intakes.len();
         let intakes = starts.iter().filter(|start| usize::from(start.source.topic.0) < intakes);

@@ -1,0 +1,69 @@
+//! Commands as they stand in the intake: a cancel as anybody would write it, or about one version of a timer, sealed.
+
+use crate::engine::header::{self, Refusal};
+use crate::engine::state::{self, Bound, Kind, State};
+use crate::engine::timers::Place;
+use crate::engine::{Record, Setup, UnixMillis};
+
+/// A cancel of a timer, whichever version is pending, or of one version.
+pub(super) fn cancel(
+    setup: &Setup,
+    key: Option<&[u8]>,
+    id: &[u8],
+    version: Option<Place>,
+) -> Record {
+    let sealed = version.map(|version| {
+        let bound = Bound { key, id: Some(id), ..Bound::default() };
+        let state = about(version, UnixMillis(0), setup.topics.intakes[0].tag());
+        state.seal(&setup.key, &bound)
+    });
+    let headers = [
+        Some((header::ID.as_bytes(), Some(id))),
+        Some((header::ACTION.as_bytes(), Some(&b"cancel"[..]))),
+        sealed.as_ref().map(|sealed| (header::STATE.as_bytes(), Some(sealed.as_ref()))),
+    ];
+    Record::new(key, None, headers.into_iter().flatten())
+}
+
+fn about(version: Place, due: UnixMillis, intake: u64) -> State {
+    State {
+        kind: Kind::Amend,
+        due,
+        first_appended: version.first_appended,
+        order: state::Order { appended: UnixMillis(0), offset: version.offset },
+        expires: None,
+        intake,
+        hops: 0,
+    }
+}
+
+/// What a record says of itself that stays when it is due at another time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    pub(super) expires: Option<UnixMillis>,
+    /// The tag of the intake whose rules it is under.
+    pub(super) intake: u64,
+}
+
+/// The same record, to be put in the place of its version and due then.
+///
+/// # Errors
+/// Its headers do not follow the contract, so that it cannot be pending.
+pub(super) fn replace(
+    setup: &Setup,
+    record: &Record,
+    version: Place,
+    terms: Terms,
+    due: UnixMillis,
+) -> Result<Record, Refusal> {
+    let directive = header::read(record.headers())?;
+    let state = State { expires: terms.expires, ..about(version, due, terms.intake) };
+    let sealed = state.seal(&setup.key, &directive.bound(record.key()));
+    let own = [header::STATE, header::ACTION];
+    let kept = record.headers().filter(|(name, _)| !own.iter().any(|own| own.as_bytes() == *name));
+    let added = [
+        (header::ACTION.as_bytes(), Some(&b"replace"[..])),
+        (header::STATE.as_bytes(), Some(sealed.as_ref())),
+    ];
+    Ok(Record::new(record.key(), record.value(), kept.chain(added)))
+}

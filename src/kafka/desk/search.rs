@@ -1,0 +1,234 @@
+//! Finds the record of a pending timer, so that it can be due at another time.
+//!
+//! The index knows when a timer is due, not where its record stands. It goes down the ladder by a rule, so it is known
+//! where it should be and about when it was appended there; if it is not there, for it was late or was spilled, all
+//! tiers are read. What was let go stays in its topic for a while, and any copy of the record serves.
+//!
+//! # Invariants
+//! 1. What is given back is a record of that version: its state says so and is authentic; or it stands where that version
+//!    was submitted, at that offset and time, with that key and id.
+//! 2. It takes a bounded time.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::Consumer as _;
+use rdkafka::error::KafkaError;
+use rdkafka::message::{BorrowedMessage, Message as _};
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+
+use super::amend::Terms;
+use crate::engine::header;
+use crate::engine::state::{Kind, State};
+use crate::engine::timers::{ELSEWHERE, Timer};
+use crate::engine::{Lane, Millis, Record, Setup, TopicId, UnixMillis};
+use crate::kafka::connect::{Isolation, Reader};
+use crate::kafka::{Connection, raw};
+
+/// How the client is named in the brokers' logs.
+const CLIENT: &str = "waterclock-desk";
+/// How long a broker holds a fetch for which there is nothing.
+const WAIT: Duration = Duration::from_millis(50);
+/// How long the whole search may take.
+const SEARCH_MAX: Duration = Duration::from_secs(10);
+/// A partition of which nothing comes for this long is read to its end, or its end cannot be read.
+const SILENCE_MAX: Duration = Duration::from_millis(500);
+/// How much earlier than by the rule a record may have been appended: less was collected, a clock differs.
+const EARLIER: Millis = Millis(2_000);
+/// How much later it is looked for before all is read.
+const LATER: Millis = Millis(30_000);
+
+/// Where to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// At this offset.
+    At(i64),
+    /// Among what was appended between these times.
+    Between(UnixMillis, UnixMillis),
+    /// Among all.
+    All,
+}
+
+/// A search for one timer's record.
+pub(super) struct Search<'a> {
+    connection: &'a Connection,
+    setup: &'a Setup,
+    lane: Lane,
+    timer: &'a Timer,
+    by: Instant,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(
+        connection: &'a Connection,
+        setup: &'a Setup,
+        lane: Lane,
+        timer: &'a Timer,
+    ) -> Self {
+        Self { connection, setup, lane, timer, by: Instant::now() + SEARCH_MAX }
+    }
+
+    /// The record, and what of it stays; `None`: not found in time.
+    ///
+    /// # Errors
+    /// Kafka does not let us read.
+    pub(super) fn run(&self, now: UnixMillis) -> Result<Option<(Record, Terms)>, KafkaError> {
+        let reader = self.connection.reader_to_ends(CLIENT, CLIENT, Isolation::Committed, WAIT)?;
+        for (topic, place) in places(self.setup, self.timer, now) {
+            if Instant::now() > self.by {
+                break;
+            }
+            if let Some(found) = self.look(&reader, topic, place)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    fn look(
+        &self,
+        reader: &Reader,
+        topic: TopicId,
+        place: Place,
+    ) -> Result<Option<(Record, Terms)>, KafkaError> {
+        let (name, partition) = (self.setup.topics.name(topic), i32::from(self.lane.0));
+        let mut list = TopicPartitionList::with_capacity(1);
+        let from = match place {
+            Place::At(offset) => At::Offset(offset),
+            Place::All => At::Beginning,
+            Place::Between(from, _) => {
+                let mut asked = TopicPartitionList::with_capacity(1);
+                asked.add_partition_offset(name, partition, At::Offset(from.0.cast_signed()))?;
+                let told = reader.offsets_for_times(asked, SILENCE_MAX * 4)?;
+                match told.find_partition(name, partition).map(|at| at.offset()) {
+                    Some(At::Offset(offset)) => At::Offset(offset),
+                    // Nothing is as late.
+                    _ => return Ok(None),
+                }
+            }
+        };
+        list.add_partition_offset(name, partition, from)?;
+        reader.assign(&list)?;
+        let mut heard = Instant::now();
+        while Instant::now() < self.by && heard.elapsed() < SILENCE_MAX {
+            let message = match reader.poll(Duration::from_millis(50)) {
+                None => continue,
+                Some(Ok(message)) => message,
+                Some(Err(KafkaError::PartitionEOF(_))) => break,
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "looking for a record");
+                    continue;
+                }
+            };
+            // What an earlier assignment left.
+            if message.topic() != &**name {
+                continue;
+            }
+            heard = Instant::now();
+            if let Some(found) = self.recognize(topic, &message) {
+                return Ok(Some(found));
+            }
+            let appended = appended(&message);
+            let is_over = match place {
+                Place::At(offset) => message.offset() >= offset,
+                Place::Between(_, until) => appended > until,
+                Place::All => false,
+            };
+            if is_over {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The record, if this message is of the version that is looked for.
+    fn recognize(&self, topic: TopicId, message: &BorrowedMessage<'_>) -> Option<(Record, Terms)> {
+        let key = message.key();
+        let is_same = match (&self.timer.key, self.timer.key_cut) {
+            (Some(own), true) => key.is_some_and(|key| key.starts_with(own)),
+            (own, _) => key == own.as_deref(),
+        };
+        if !is_same {
+            return None;
+        }
+        let record = raw::copy_record(message);
+        let terms = self.terms(topic, message, &record)?;
+        Some((record, terms))
+    }
+
+    fn terms(
+        &self,
+        topic: TopicId,
+        message: &BorrowedMessage<'_>,
+        record: &Record,
+    ) -> Option<Terms> {
+        let directive = header::read(record.headers()).ok()?;
+        if directive.id != Some(&*self.timer.id) || directive.action == header::Action::Cancel {
+            return None;
+        }
+        let version = self.timer.version;
+        let offset = version.offset.0 & !ELSEWHERE;
+        let topics = &self.setup.topics;
+        let state = directive
+            .state
+            .map(|bytes| State::open(bytes, &self.setup.key, &directive.bound(record.key())));
+        let is_at_its_place = message.offset() == offset;
+        match state {
+            Some(Err(_)) => None,
+            Some(Ok(state)) => {
+                let is_same = state.first_appended == version.first_appended;
+                let is_it = match state.kind {
+                    Kind::Hop => is_same && state.order.offset == version.offset,
+                    Kind::Move => is_same && is_at_its_place,
+                    // A version of its own, which was made where it stands.
+                    Kind::Amend => is_at_its_place && appended(message) == version.first_appended,
+                };
+                is_it.then_some(Terms { expires: state.expires, intake: state.intake })
+            }
+            None => {
+                let at = appended(message);
+                if !is_at_its_place || at != version.first_appended {
+                    return None;
+                }
+                let intake = match topics.tier_of(topic) {
+                    Some(_) => 0,
+                    None => usize::from(topic.0),
+                };
+                let max = self.setup.limits.max_delay;
+                let expires = directive.expires.map(|when| header::expires_at(when, at, max));
+                let intake = topics.intakes.get(intake)?.tag();
+                Some(Terms { expires: expires.transpose().ok()?, intake })
+            }
+        }
+    }
+}
+
+fn appended(message: &BorrowedMessage<'_>) -> UnixMillis {
+    let at = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
+    UnixMillis(at.unwrap_or_default())
+}
+
+/// Where a pending timer's record may be, the likeliest first. Pure.
+fn places(setup: &Setup, timer: &Timer, now: UnixMillis) -> Vec<(TopicId, Place)> {
+    let (topics, horizon) = (&setup.topics, setup.limits.horizon);
+    let version = timer.version;
+    let intakes = (0..topics.intakes.len()).map(|at| TopicId(at as u16));
+    let mut places = Vec::new();
+    // Down the ladder, as if nothing were ever late.
+    let mut at = version.first_appended;
+    while at <= now
+        && timer.due - at > horizon
+        && let Some(tier) = topics.ladder.pick(timer.due - at)
+    {
+        let from = UnixMillis(at.0.saturating_sub(EARLIER.0));
+        places.push((topics.of_tier(tier), Place::Between(from, at + LATER)));
+        at = at + topics.ladder.tiers()[tier].wait();
+    }
+    // The last leg is where it waits now; what it passed through before may be gone.
+    places.reverse();
+    // Where it was submitted: there for half a minute at least, and all that there is of a short delay.
+    let offset = version.offset.0 & !ELSEWHERE;
+    places.extend(intakes.map(|topic| (topic, Place::At(offset))));
+    let tiers = 0..topics.ladder.tiers().len();
+    places.extend(tiers.map(|tier| (topics.of_tier(tier), Place::All)));
+    places
+}
