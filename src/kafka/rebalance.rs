@@ -30,7 +30,7 @@ use super::committer::{Committer, offsets_of};
 use super::ends::{self, Ends, Partition};
 use super::oauth::tokens;
 use crate::engine::window::Window;
-use crate::engine::{Lane, Offset, Source, Start, TopicId, UnixMillis};
+use crate::engine::{Lane, Offset, Source, Start, TopicId};
 use crate::telemetry;
 
 /// How long a revoke waits for what is on its way; well below the session and the transaction timeout.
@@ -57,8 +57,6 @@ pub(super) struct Taken {
     pub(super) starts: Vec<Start>,
     /// Where the lanes' changelogs ended.
     pub(super) changelogs: Vec<(Lane, Offset)>,
-    /// A lower bound of the brokers' time from before the ends were asked for.
-    pub(super) at: UnixMillis,
     /// The group's metadata of this assignment.
     pub(super) group: Arc<ConsumerGroupMetadata>,
 }
@@ -218,7 +216,6 @@ impl Context {
             }
         };
         let told = self.ends_of(partitions).map_err(failed("ends of the logs"))?;
-        let at = told.iter().map(|told| told.at).min().unwrap_or_default();
         let log_ends: HashMap<(&str, i32), Offset> =
             told.iter().filter_map(|t| Some(((&*t.topic, t.partition), t.last?))).collect();
         let ends = self.look_at_ends.swap(false, Ordering::Relaxed);
@@ -293,7 +290,7 @@ impl Context {
         let changelogs = changelogs
             .filter_map(|told| Some((Lane(u16::try_from(told.partition).ok()?), told.last?)))
             .collect();
-        Ok(Taken { starts, changelogs, at, group: Arc::new(group) })
+        Ok(Taken { starts, changelogs, group: Arc::new(group) })
     }
 
     /// Where the logs of these partitions and the changelogs of their lanes end, be it that what stands last is of a

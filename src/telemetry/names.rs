@@ -8,8 +8,8 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
-use crate::engine::Millis;
 use crate::engine::header::Code;
+use crate::engine::{Millis, Outcome};
 use crate::index::Reason;
 
 /// What a figure does over time.
@@ -41,6 +41,10 @@ pub(super) const LATENESS: &str = "waterclock_lateness_seconds";
 const DELIVERED: &str = "waterclock_delivered_total";
 const FORWARDED: &str = "waterclock_forwarded_total";
 const MOVED: &str = "waterclock_moved_total";
+const TIMERS: &str = "waterclock_timers_pending";
+const DUPLICATES: &str = "waterclock_duplicates_total";
+const SUPERSEDED: &str = "waterclock_superseded_total";
+const ANSWERS: &str = "waterclock_answers_total";
 const CANCELS: &str = "waterclock_cancels_total";
 const CANCELLED: &str = "waterclock_cancelled_total";
 const CANCELS_REMEMBERED: &str = "waterclock_cancels_remembered";
@@ -76,15 +80,19 @@ const HALVED: &str = "waterclock_suspects_halved_total";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 35] = [
+pub const ALL: [Metric; 39] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "", help: "How long after its due time a record was committed in its target" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
     Metric { name: FORWARDED, kind: Kind::Counter, unit: Unit::Count, label: "tier", help: "Records appended to a tier" },
     Metric { name: MOVED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records moved from another partition to their lane" },
+    Metric { name: TIMERS, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Tracked timers that are pending in the lanes owned" },
+    Metric { name: DUPLICATES, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records whose id was pending already, so that nothing was done with them" },
+    Metric { name: SUPERSEDED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Pending timers in whose place another version was put" },
+    Metric { name: ANSWERS, kind: Kind::Counter, unit: Unit::Count, label: "outcome", help: "Cancels and replaces decided, by what they came to" },
     Metric { name: CANCELS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Cancels recorded" },
     Metric { name: CANCELLED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records kept from their targets because they were cancelled" },
-    Metric { name: CANCELS_REMEMBERED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Cancelled ids that are remembered" },
-    Metric { name: GATED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Due records with an id that wait until the intakes of lanes taken over are read" },
+    Metric { name: CANCELS_REMEMBERED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Ids of which cancelled or replaced versions may still be on their way" },
+    Metric { name: GATED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Due records with an id that wait until their intakes are known to be read far enough, so that no cancel that was in time is missed" },
     Metric { name: ASKS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Questions to the brokers for where intakes end, so that records with an id may fire" },
     Metric { name: FOREIGN_WAITS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times that records with an id were not held up any longer for a transaction that a producer keeps open on their intake" },
     Metric { name: SPILLED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that hopped once more to free memory, or what a commit can say" },
@@ -214,6 +222,26 @@ pub struct LaneFigures {
     halved: Counter,
     spilled: Counter,
     unreadable: Counter,
+    duplicates: Counter,
+    superseded: Counter,
+    /// By position in [`OUTCOMES`].
+    answers: Vec<Counter>,
+}
+
+/// The values of the label `outcome`.
+const OUTCOMES: [&str; 7] =
+    ["recorded", "cancelled", "superseded", "replaced", "created", "absent", "refused"];
+
+fn outcome(outcome: Outcome) -> usize {
+    match outcome {
+        Outcome::Recorded => 0,
+        Outcome::Cancelled => 1,
+        Outcome::Superseded => 2,
+        Outcome::Replaced => 3,
+        Outcome::Created => 4,
+        Outcome::Absent => 5,
+        Outcome::Refused(_) => 6,
+    }
 }
 
 /// What one lane thread holds now; its parts of the process's gauges.
@@ -230,6 +258,8 @@ pub struct LaneLevels {
     pub paused: Level,
     /// Cancelled ids remembered.
     pub cancels: Level,
+    /// Timers pending.
+    pub timers: Level,
     /// Due records that wait until it is known what was cancelled.
     pub gated: Level,
     _memory_limit: Level,
@@ -249,6 +279,7 @@ impl LaneLevels {
             suspects: Level::new(gauge!(SUSPECTS)),
             paused: Level::new(gauge!(PAUSED)),
             cancels: Level::new(gauge!(CANCELS_REMEMBERED)),
+            timers: Level::new(gauge!(TIMERS)),
             gated: Level::new(gauge!(GATED)),
             _memory_limit: memory_limit,
             window: gauge!(WINDOW_FILL, "thread" => thread.to_string()),
@@ -352,6 +383,9 @@ impl LaneFigures {
             halved: counter!(HALVED),
             spilled: counter!(SPILLED),
             unreadable: counter!(UNREADABLE),
+            duplicates: counter!(DUPLICATES),
+            superseded: counter!(SUPERSEDED),
+            answers: OUTCOMES.into_iter().map(|of| counter!(ANSWERS, "outcome" => of)).collect(),
         }
     }
 
@@ -412,6 +446,19 @@ impl LaneFigures {
     /// `count` records hopped once more to make room.
     pub fn spilled(&self, count: u64) {
         self.spilled.increment(count);
+    }
+
+    /// `count` records were of an id that was pending, and `superseded` put another version in the place of one.
+    pub fn timers(&self, duplicates: u64, superseded: u64) {
+        self.duplicates.increment(duplicates);
+        self.superseded.increment(superseded);
+    }
+
+    /// What a command of a batch that is committed came to.
+    pub fn answered(&self, of: Outcome) {
+        if let Some(counter) = self.answers.get(outcome(of)) {
+            counter.increment(1);
+        }
     }
 
     /// What is pending in `count` partitions could not be read from their commits.

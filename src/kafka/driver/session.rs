@@ -215,12 +215,17 @@ impl<'a> Session<'a> {
         self.levels.lanes.set(figures.lanes as u64);
         self.levels.paused.set(figures.paused as u64);
         self.levels.cancels.set(figures.remembered as u64);
+        self.levels.timers.set(figures.live as u64);
         self.levels.gated.set(figures.gated as u64);
         self.levels.window(figures.window_permille);
         self.figures.lost(figures.lost - self.counted.lost);
         self.figures.spilled(figures.spilled - self.counted.spilled);
         self.figures.unreadable(figures.unreadable - self.counted.unreadable);
         self.levels.suspects.set(figures.suspects as u64);
+        self.figures.timers(
+            figures.duplicates - self.counted.duplicates,
+            figures.superseded - self.counted.superseded,
+        );
         self.figures.halved(figures.halvings - self.counted.halvings);
         self.counted = figures;
         if self.status.asks_for_reads() {
@@ -365,6 +370,7 @@ impl<'a> Session<'a> {
                     && let Some(Flying { lows, answers, .. }) = self.flying.pop_front()
                 {
                     self.lows.extend(lows);
+                    answers.iter().for_each(|answer| self.figures.answered(answer.outcome));
                     self.shared.board.give(answers);
                 }
                 self.step(Input::Committed(id));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rdkafka::consumer::Consumer as _;
 
 use super::{Consumer, POLL_SHORT, Session};
-use crate::engine::Input;
+use crate::engine::{Input, UnixMillis};
 use crate::kafka::desk::board::Done;
 use crate::kafka::driver::Error;
 use crate::kafka::rebalance::{Event, Taken};
@@ -50,7 +50,7 @@ impl Session<'_> {
     }
 
     fn begin(&mut self, taken: Taken) {
-        let Taken { starts, changelogs, at, group } = taken;
+        let Taken { starts, changelogs, group } = taken;
         self.give_up();
         self.retake = None;
         self.group = Some(group);
@@ -59,7 +59,8 @@ impl Session<'_> {
         let partitions = starts.len();
         let now = Instant::now();
         for start in starts.iter().filter(|start| start.next < start.end) {
-            self.reach.add(start.source, start.end, at, now);
+            // Nobody asked for it: it says nothing of a time.
+            self.reach.add(start.source, start.end, UnixMillis(0), now);
         }
         let intakes = self.plan.setup.topics.intakes.len();
         let intakes = starts.iter().filter(|start| usize::from(start.source.topic.0) < intakes);
