@@ -24,8 +24,6 @@ const CONNECT_MAX: Duration = Duration::from_secs(1);
 const REPLY_MAX: Duration = Duration::from_secs(10);
 /// The same for what looks at every timer of a lane.
 const COUNT_MAX: Duration = Duration::from_secs(120);
-/// Timers looked at in one step of a count.
-const COUNT_STEP: usize = 1_000;
 
 /// A question about lanes, to their owner.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,8 +40,8 @@ pub(super) enum What {
     ById(String),
     /// A page of each lane.
     Page { filter: Filter, after: Option<Cursor>, most: usize },
-    /// How many timers fit, of versions from before a time.
-    Count { filter: Filter, born_before: u64 },
+    /// How many timers fit.
+    Count(Filter),
     /// When timers fall due.
     Forecast { now: u64, target: Option<String> },
     /// Commands about timers of the lanes, and the wait for what becomes of them.
@@ -91,10 +89,10 @@ pub(super) fn answer(timers: &dyn Timers, question: &Question) -> Reply {
             let page = |lane| timers.page(lane, filter, *after, *most);
             Told::Pages(lanes.map(page).collect::<Result<_, _>>()?)
         }
-        What::Count { filter, born_before } => {
+        What::Count(filter) => {
             let mut counted = 0;
             for lane in lanes {
-                counted += count(timers, lane, filter, *born_before)?;
+                counted += timers.count(lane, filter)?;
             }
             Told::Counted(counted)
         }
@@ -112,18 +110,6 @@ pub(super) fn answer(timers: &dyn Timers, question: &Question) -> Reply {
         }
     };
     Ok(told)
-}
-
-fn count(timers: &dyn Timers, lane: u16, filter: &Filter, before: u64) -> Result<u64, Trouble> {
-    let (mut counted, mut after) = (0, None);
-    loop {
-        let page = timers.page(lane, filter, after, COUNT_STEP)?;
-        counted += page.timers.iter().filter(|timer| timer.born() < before).count() as u64;
-        after = page.more;
-        if after.is_none() {
-            return Ok(counted);
-        }
-    }
 }
 
 /// Writes all commands before it waits for the first answer, so that they share transactions.
@@ -298,7 +284,7 @@ impl Asker {
             What::Do { wait_ms, .. } | What::Answer { wait_ms, .. } => {
                 Duration::from_millis(*wait_ms) + REPLY_MAX
             }
-            What::Count { .. } => COUNT_MAX,
+            What::Count(_) => COUNT_MAX,
             _ => REPLY_MAX,
         };
         let asked = self.client.post(format!("http://{address}{PATH}"));

@@ -125,7 +125,7 @@ async fn count(asker: &Asker, mut body: Map<String, Value>) -> Answered {
     tracked(asker.timers())?;
     let at = asker.timers().now().ok_or_else(single::no_time)?;
     let mut count = 0;
-    for told in asker.all(What::Count { filter: filter.clone(), born_before: at }).await? {
+    for told in asker.all(What::Count(filter.clone())).await? {
         let Told::Counted(counted) = told else { return Err(fault().into()) };
         count += counted;
     }

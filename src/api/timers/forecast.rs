@@ -35,7 +35,7 @@ pub(super) async fn forecast(State(asker): State<Asker>, uri: Uri) -> Answered {
         tiers.into_iter().map(|(tier, count)| json!({ "tier": tier, "pending": count })).collect();
     let targets: Vec<Forecast> = targets.into_values().collect();
     let tracking = if asker.timers().tracks() { "full" } else { "cancellations" };
-    let all = json!({ "now": now, "tracking": tracking, "targets": targets, "tiers": tiers });
+    let all = json!({ "from": now - now % 60_000, "tracking": tracking, "targets": targets, "tiers": tiers });
     Ok(Json(all).into_response())
 }
 
@@ -51,4 +51,6 @@ fn add(targets: &mut BTreeMap<String, Forecast>, more: Forecast) {
     add(&mut sum.hours, more.hours);
     add(&mut sum.days, more.days);
     sum.total += more.total;
+    sum.overdue += more.overdue;
+    sum.later += more.later;
 }

@@ -91,19 +91,23 @@ pub struct Page {
     pub more: Option<Cursor>,
 }
 
-/// How many timers of a target fall due when.
+/// How many pending timers of a target fall due when. All intervals begin with the minute that is running.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forecast {
     /// The target.
     pub target: String,
-    /// In each of the next 60 minutes; what is overdue counts into the first.
-    pub minutes: Vec<u64>,
-    /// In each of the next 24 hours.
-    pub hours: Vec<u64>,
-    /// In each of the next 30 days, of 24 hours.
-    pub days: Vec<u64>,
-    /// All that are pending.
+    /// All of them.
     pub total: u64,
+    /// Due before that minute.
+    pub overdue: u64,
+    /// In each of 60 minutes.
+    pub minutes: Vec<u64>,
+    /// In each of 24 hours.
+    pub hours: Vec<u64>,
+    /// In each of 30 days.
+    pub days: Vec<u64>,
+    /// After that.
+    pub later: u64,
 }
 
 /// Where a lane is.
@@ -142,8 +146,10 @@ pub enum Order {
 pub enum Answer {
     /// It is decided and committed.
     Decided {
-        /// The word for it.
+        /// The word for it: `cancelled`, `delivered`, `superseded`, `unknown`, `recorded`, `rescheduled` or `refused`.
         outcome: String,
+        /// How the timer ended, where the word does not say it.
+        state: Option<String>,
         /// Why it was refused.
         code: Option<String>,
     },
@@ -210,6 +216,11 @@ pub trait Timers: Send + Sync + 'static {
         after: Option<Cursor>,
         most: usize,
     ) -> Result<Page, Trouble>;
+    /// How many timers of a lane are meant.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    fn count(&self, lane: u16, filter: &Filter) -> Result<u64, Trouble>;
     /// When the pending timers of a lane fall due, from `now` on.
     ///
     /// # Errors

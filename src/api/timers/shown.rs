@@ -69,8 +69,11 @@ pub(super) fn again(ticket: &Ticket) -> String {
 pub(super) fn outcome(ticket: &Ticket, answer: &Answer) -> Value {
     let mut map = name(&ticket.name);
     match answer {
-        Answer::Decided { outcome, code } => {
+        Answer::Decided { outcome, state, code } => {
             map.insert("outcome".to_owned(), json!(outcome));
+            if let Some(state) = state {
+                map.insert("state".to_owned(), json!(state));
+            }
             if let Some(code) = code {
                 map.insert("code".to_owned(), json!(code));
             }
