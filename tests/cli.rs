@@ -42,7 +42,7 @@ fn a_wrong_configuration_stops_every_command_before_anything_connects() {
     for command in [
         vec!["run", "--data-dir", "/nowhere/at/all"],
         vec!["send", "--target", "t", "--in", "5s", "v"],
-        vec!["cancel", "--id", "i"],
+        vec!["cancel", "i"],
         vec!["dead", "list"],
     ] {
         let output = nobody_connects(|address| {
@@ -107,7 +107,7 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
         ("no target",                    vec!["send", "--in", "5s", "v"],                           2),
         ("not a duration",               vec!["send", "--in", "soon", "--target", "t", "v"],        2),
         ("no id",                        vec!["cancel", "--key", "k"],                              2),
-        ("not an intake",                vec!["cancel", "--id", "i", "--intake", "a b"],            2),
+        ("not an intake",                vec!["cancel", "i", "--intake", "a b"],            2),
         ("unknown code",                 vec!["dead", "list", "--code", "nonsense"],                2),
         ("not a place",                  vec!["dead", "show", "3"],                                 2),
         ("replay of nothing",            vec!["dead", "replay"],                                    2),
@@ -122,7 +122,7 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
     }
     for command in [
         vec!["send", "--in", "5s", "--target", "t", "v"],
-        vec!["cancel", "--id", "i"],
+        vec!["cancel", "i"],
         vec!["dead", "list"],
         vec!["dead", "show", "0@0"],
         vec!["doctor"],
@@ -197,7 +197,7 @@ fn an_id_that_no_timer_can_have_is_refused_before_anything_connects() {
     let long = "i".repeat(256);
     for id in ["", "a\tb", "..", "orders/../17", &long] {
         let output = nobody_connects(|address| {
-            let mut command = waterclock(&["cancel", "--json", "--brokers", address, "--id", id]);
+            let mut command = waterclock(&["cancel", "--json", "--brokers", address, id]);
             command.output().expect("the binary runs")
         });
         let told: Value = serde_json::from_slice(&output.stderr).expect("JSON");

@@ -1,56 +1,159 @@
-//! `waterclock cancel`: keeps a pending record from being delivered.
+//! `waterclock cancel`: keeps a pending record from being delivered, and says what became of that.
 //!
-//! It writes the cancel to the intake, where the owner of the lane meets it, and waits for the acknowledgement. What the
-//! header contract would refuse is refused here, by the same parser, before anything connects.
+//! It asks an instance, which has the owner of the timer's lane decide. Where none can be reached it writes the cancel to
+//! the intake itself, where the owner meets it later; then nothing is decided yet. What the header contract would refuse is
+//! refused here, by the same parser, before anything connects.
+
+mod bulk;
 
 use clap::Args;
-use serde_json::json;
+use reqwest::Method;
+use serde_json::{Value, json};
 
+use super::door::{Door, DoorError, Where, only};
 use super::send::{intake_topic, of_kafka, refused};
-use super::{Global, Outcome, output};
-use crate::config::Overrides;
+use super::{Exit, Failure, Global, Outcome, output};
+use crate::config::{Config, Overrides};
 use crate::engine::Record;
 use crate::engine::header;
 use crate::kafka::{SubmitError, Submitter};
+
+use bulk::Bulk;
 
 /// Arguments of `cancel`.
 #[derive(Args)]
 pub(super) struct Cancel {
     /// The name that the timer was given
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    id: String,
+    #[arg(value_name = "ID", allow_hyphen_values = true)]
+    id: Option<String>,
     /// Key of its record; leave it out for a record without a key
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, requires = "id")]
     key: Option<String>,
-    /// The intake that it was sent to, if not the main one: `<ns>.intake.NAME`
-    #[arg(long, value_name = "NAME")]
+    /// Writes the cancel to this intake, `<ns>.intake.NAME`, and asks no instance
+    #[arg(long, value_name = "NAME", requires = "id", conflicts_with_all = ["server", "wait"])]
     intake: Option<String>,
+    /// How long to wait for what becomes of it, at most 1m
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    wait: String,
+    /// Asks again what became of a cancel that was pending
+    #[arg(long, value_name = "TICKET", conflicts_with_all = ["id", "intake"])]
+    again: Option<String>,
+    #[command(flatten)]
+    bulk: Bulk,
+    #[command(flatten)]
+    server: Where,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum CancelError {
+    #[error(
+        "say which: an ID, --again, --token, or --target, --label, --due-after, --due-before, --all to count"
+    )]
+    Which,
+    #[error("an ID names one timer; filters and tokens mean many")]
+    Both,
 }
 
 impl Cancel {
     pub(super) fn run(self, global: &Global) -> Outcome {
+        let usage = |error| Err(Failure::new(Exit::Usage, error));
+        match (&self.id, &self.again, self.bulk.is_given()) {
+            (None, None, false) => return usage(CancelError::Which),
+            (Some(_), _, true) | (_, Some(_), true) => return usage(CancelError::Both),
+            _ => {}
+        }
         let config = global.load(Overrides::default())?;
-        let topic = intake_topic(&config, self.intake.as_deref())?;
-        let record = self.record();
+        let Some(id) = &self.id else {
+            let door = || self.server.open(global, &config);
+            return match &self.again {
+                Some(ticket) => self.again(&door()?, ticket, global.json()),
+                None => self.bulk.run(&self.server, global, &config),
+            };
+        };
+        let record = self.record(id);
         header::read(record.headers()).map_err(refused)?;
+        if self.intake.is_some() {
+            return self.write(id, &record, global, &config);
+        }
+        let door = self.server.door(global, &config)?;
+        let told = match door.map(|door| self.ask(id, &door)) {
+            None => return self.write(id, &record, global, &config),
+            // Somebody was named, or has been asked already: that is not passed over.
+            Some(Err(DoorError::Silent { source, .. }))
+                if source.is_connect() && !self.server.is_named() =>
+            {
+                return self.write(id, &record, global, &config);
+            }
+            Some(told) => told?,
+        };
+        show(&told, global.json())
+    }
 
-        let submitter = Submitter::new(&global.connection(&config)).map_err(of_kafka)?;
+    fn ask(&self, id: &str, door: &Door) -> Result<Value, DoorError> {
+        let timer = json!({ "id": id, "key": self.key });
+        let body = json!({ "timers": [timer], "wait": self.wait });
+        let told = door.ask(&Method::POST, "v1/timers:batchCancel", &[], Some(&body))?;
+        only(&told).cloned()
+    }
+
+    fn again(&self, door: &Door, ticket: &str, json: bool) -> Outcome {
+        // It stands in what was told as a path.
+        let ticket = ticket.rsplit('/').next().unwrap_or_default();
+        let wait = [("wait", self.wait.clone())];
+        let told = door.ask(&Method::GET, &format!("v1/cancels/{ticket}"), &wait, None)?;
+        show(&told, json)
+    }
+
+    /// Writes it to the intake: nothing is decided yet.
+    fn write(&self, id: &str, record: &Record, global: &Global, config: &Config) -> Outcome {
+        let topic = intake_topic(config, self.intake.as_deref())?;
+        let submitter = Submitter::new(&global.connection(config)).map_err(of_kafka)?;
         let counts = submitter.partitions(&[&topic]).map_err(of_kafka)?;
         let Some(lanes) = counts.first().copied().flatten() else {
             return Err(of_kafka(SubmitError::NoTopic { topic }));
         };
-        let lane_key = record.key().or(Some(self.id.as_bytes()));
-        submitter.submit(&topic, lanes, lane_key, &record).map_err(of_kafka)?;
-        if global.json() {
-            let told = json!({ "id": self.id, "key": self.key, "outcome": "recorded" });
-            return output::line(&told.to_string());
-        }
-        output::line("recorded")
+        let lane_key = record.key().or(Some(id.as_bytes()));
+        submitter.submit(&topic, lanes, lane_key, record).map_err(of_kafka)?;
+        show(&json!({ "id": id, "key": self.key, "outcome": "pending" }), global.json())
     }
 
-    fn record(&self) -> Record {
-        let headers = [(header::ACTION, "cancel"), (header::ID, &self.id)];
+    fn record(&self, id: &str) -> Record {
+        let headers = [(header::ACTION, "cancel"), (header::ID, id)];
         let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
         Record::new(self.key.as_deref().map(str::as_bytes), None, headers)
     }
+}
+
+/// Tells an outcome, and ends with the code that goes with it.
+fn show(told: &Value, json: bool) -> Outcome {
+    let outcome = told["outcome"].as_str().unwrap_or("unknown");
+    if json {
+        output::line(&told.to_string())?;
+    } else {
+        match told["state"].as_str() {
+            Some(state) => output::line(&format!("{outcome} ({state})"))?,
+            None => output::line(outcome)?,
+        };
+        if outcome == "pending" {
+            let id = output::shown(told["id"].as_str().map(str::as_bytes));
+            let hint = match told["again"].as_str().and_then(|path| path.rsplit('/').next()) {
+                Some(ticket) => {
+                    format!(
+                        "written, and not decided yet; ask again: waterclock cancel --again {ticket}"
+                    )
+                }
+                None => format!(
+                    "written, and decided when an instance reads it; then ask: waterclock status {id}"
+                ),
+            };
+            // Standard output has the result only.
+            let _ =
+                std::io::Write::write_all(&mut std::io::stderr(), format!("{hint}\n").as_bytes());
+        }
+    }
+    Ok(match outcome {
+        "cancelled" | "recorded" => Exit::Ok,
+        "pending" => Exit::Pending,
+        _ => Exit::Negative,
+    })
 }

@@ -15,12 +15,14 @@ pub enum Exit {
     Negative = 1,
     /// The arguments are wrong, or ask for something that the contract refuses. Nothing was sent.
     Usage = 2,
-    /// Kafka cannot be reached (`EX_UNAVAILABLE`); trying again may help.
+    /// Kafka, or the instance that has to answer, cannot be reached (`EX_UNAVAILABLE`); trying again may help.
     Unavailable = 69,
     /// A mistake of waterclock or of the system it runs on (`EX_SOFTWARE`).
     Internal = 70,
     /// The data directory, or the instance's name, is in use by another process (`EX_CANTCREAT`).
     InUse = 73,
+    /// It is written, and not decided yet (`EX_TEMPFAIL`); ask again.
+    Pending = 75,
     /// The configuration is wrong (`EX_CONFIG`); trying again does not help.
     Configuration = 78,
 }
@@ -72,6 +74,7 @@ mod tests {
             Exit::Unavailable,
             Exit::Internal,
             Exit::InUse,
+            Exit::Pending,
             Exit::Configuration,
         ];
         let listed: Vec<&str> = document

@@ -11,12 +11,16 @@ mod cancel;
 mod dead;
 mod demo;
 mod doctor;
+mod door;
 mod exit;
 mod failure;
+mod forecast;
+mod list;
 mod output;
 mod plan;
 mod run;
 mod send;
+mod status;
 mod topics;
 
 use std::path::PathBuf;
@@ -36,8 +40,9 @@ use crate::telemetry;
 #[derive(Parser)]
 #[command(name = "waterclock", version, max_term_width = 100)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 a finding or a negative answer, 2 usage, 69 Kafka cannot be reached, \
-                        70 internal, 73 data directory or name in use, 78 configuration. See docs/cli.md."
+    after_help = "Exit codes: 0 done, 1 a finding or a negative answer, 2 usage, 69 Kafka or an instance \
+                        cannot be reached, 70 internal, 73 data directory or name in use, 75 pending, \
+                        78 configuration. See docs/cli.md."
 )]
 struct Cli {
     #[command(flatten)]
@@ -78,8 +83,14 @@ enum Command {
     Demo(demo::Demo),
     /// Submits one record, to be delivered later
     Send(send::Send),
-    /// Keeps a pending record with an id from being delivered
+    /// Keeps pending timers from being delivered: one by its ID, or many by a filter, which are counted first
     Cancel(cancel::Cancel),
+    /// Says what is known of a timer
+    Status(status::Status),
+    /// Lists timers by due time
+    List(list::List),
+    /// Says how much falls due when, per target, and what stands in each tier
+    Forecast(forecast::Forecast),
     /// Shows what could not be delivered, and why
     Dead(dead::Dead),
     /// Says what is wrong with the cluster for us, and how to mend it; exit code 1 if anything is a problem
@@ -157,6 +168,9 @@ pub fn main() -> ExitCode {
         Command::Demo(demo) => demo.run(&global),
         Command::Send(send) => send.run(&global),
         Command::Cancel(cancel) => cancel.run(&global),
+        Command::Status(status) => status.run(&global),
+        Command::List(list) => list.run(&global),
+        Command::Forecast(forecast) => forecast.run(&global),
         Command::Dead(dead) => dead.run(&global),
         Command::Doctor(doctor) => doctor.run(&global),
         Command::Bench(bench) => bench.run(&global),

@@ -17,7 +17,7 @@ mod tests;
 mod time;
 
 pub use code::{Code, DETAIL_MAX, Refusal, UnknownCode};
-pub use time::{DurationError, EPOCH_MAX, EPOCH_MIN, When, duration, expires_at};
+pub use time::{DurationError, EPOCH_MAX, EPOCH_MIN, When, duration, expires_at, until};
 
 use code::Shown;
 
@@ -236,7 +236,7 @@ impl<'a> Directive<'a> {
         })?;
         match name {
             Name::Delay => self.when = Some(time::delay(text(name, value)?)?),
-            Name::Until => self.when = Some(time::until(text(name, value)?)?),
+            Name::Until => self.when = Some(until(text(name, value)?)?),
             Name::Expires => self.expires = Some(time::expires(text(name, value)?)?),
             Name::Target => {
                 let target = text(name, value)?;

@@ -126,6 +126,9 @@ pub(super) fn id(bytes: Vec<u8>, at: &str) -> Result<String, Problem> {
     if id.chars().any(char::is_control) {
         return Err(wrong("the id has control characters".to_owned()));
     }
+    if id.split('/').any(|segment| matches!(segment, "." | "..")) {
+        return Err(wrong("the id has a segment . or .., which paths take for another".to_owned()));
+    }
     Ok(id)
 }
 
@@ -257,7 +260,8 @@ mod tests {
             ("a slash and a space", "a%2Fb%20c",    Ok("a/b c")),
             ("a plus is a plus",    "a+b",          Ok("a+b")),
             ("decoded once",        "%2525",        Ok("%25")),
-            ("dots",                "..",           Ok("..")),
+            ("dots",                "a/%2e%2e",     Err("bad_id")),
+            ("dots in a name",      "a..b",         Ok("a..b")),
             ("umlaut",              "%C3%A4",       Ok("ä")),
             ("empty",               "",             Err("bad_id")),
             ("too long",            &long,          Err("bad_id")),

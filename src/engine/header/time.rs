@@ -164,8 +164,11 @@ pub(super) fn delay(text: &str) -> Result<When, Refusal> {
     })
 }
 
-/// Reads `x-delay-until`.
-pub(super) fn until(text: &str) -> Result<When, Refusal> {
+/// Reads `x-delay-until`, and every point in time that is said like it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn until(text: &str) -> Result<When, Refusal> {
     const WANTED: &str = "RFC 3339 with a zone (2030-01-31T08:00:00Z) or epoch milliseconds";
     let refused = |code, wanted| Refusal::of_value(code, UNTIL, text.as_bytes(), wanted);
     match integer(text.as_bytes()) {

@@ -1,0 +1,118 @@
+//! Many timers by a filter: first counted, then, with the token of the count, cancelled.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use reqwest::Method;
+use serde_json::{Map, Value, json};
+
+use crate::cli::door::{Door, Where};
+use crate::cli::list::Moment;
+use crate::cli::{Exit, Global, Outcome, output};
+use crate::config::Config;
+
+/// Where it is asked for.
+const PATH: &str = "v1/timers:bulkCancel";
+
+/// Which timers, or the token of a count.
+#[derive(Args)]
+pub(super) struct Bulk {
+    /// Counts the pending timers with this target, and prints a token to cancel them with
+    #[arg(long, value_name = "TOPIC")]
+    target: Option<String>,
+    /// Those with this label
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+    /// Those due then or later: RFC 3339, epoch milliseconds, or how long from now, e.g. 2h
+    #[arg(long, value_name = "TIME")]
+    due_after: Option<Moment>,
+    /// Those due before
+    #[arg(long, value_name = "TIME")]
+    due_before: Option<Moment>,
+    /// All of them
+    #[arg(long, conflicts_with_all = ["target", "label", "due_after", "due_before"])]
+    all: bool,
+    /// Cancels what was counted when this token was given, within 15 minutes
+    #[arg(long, conflicts_with_all = ["target", "label", "due_after", "due_before", "all"])]
+    token: Option<String>,
+}
+
+impl Bulk {
+    /// Whether anything of it is said.
+    pub(super) fn is_given(&self) -> bool {
+        self.all || self.token.is_some() || !self.filter().is_empty()
+    }
+
+    fn filter(&self) -> Map<String, Value> {
+        let all = [
+            ("target", self.target.clone().map(Value::from)),
+            ("label", self.label.clone().map(Value::from)),
+            ("due_after", self.due_after.map(|at| Value::from(at.0))),
+            ("due_before", self.due_before.map(|at| Value::from(at.0))),
+        ];
+        let said = all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        said.collect()
+    }
+
+    pub(super) fn run(&self, server: &Where, global: &Global, config: &Config) -> Outcome {
+        let door = server.open(global, config)?;
+        match &self.token {
+            Some(token) => carry_out(&door, token, global.json()),
+            None => self.count(&door, global.json()),
+        }
+    }
+
+    fn count(&self, door: &Door, json: bool) -> Outcome {
+        let mut body = self.filter();
+        if self.all {
+            body.insert("all".to_owned(), Value::from(true));
+        }
+        let told = door.ask(&Method::POST, PATH, &[], Some(&Value::Object(body)))?;
+        if json {
+            return output::line(&told.to_string());
+        }
+        let (count, token) = (&told["count"], told["token"].as_str().unwrap_or_default());
+        output::line(&format!(
+            "{count} timers would be cancelled, none is yet. Within 15 minutes:\nwaterclock cancel --token {token}"
+        ))
+    }
+}
+
+fn carry_out(door: &Door, token: &str, json: bool) -> Outcome {
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {wide_bar} {pos}/{len}") {
+        bar.set_style(style);
+    }
+    let mut outcomes: BTreeMap<String, u64> = BTreeMap::new();
+    let mut page = Value::Null;
+    loop {
+        let body = json!({ "token": token, "page": page });
+        let told = door.ask(&Method::POST, PATH, &[], Some(&body));
+        let told = told.inspect_err(|_| bar.abandon())?;
+        bar.set_length(told["count"].as_u64().unwrap_or_default());
+        for (outcome, count) in told["outcomes"].as_object().into_iter().flatten() {
+            let count = count.as_u64().unwrap_or_default();
+            *outcomes.entry(outcome.clone()).or_default() += count;
+            bar.inc(count);
+        }
+        page = told["next"].clone();
+        if page.is_null() {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    // What was delivered or superseded meanwhile is not what was to be cancelled any more.
+    let left = ["failed", "pending", "refused", "key_too_long"];
+    let is_whole = !left.iter().any(|word| outcomes.contains_key(*word));
+    if json {
+        output::line(&json!({ "outcomes": outcomes }).to_string())?;
+    } else if outcomes.is_empty() {
+        output::line("nothing was left to cancel")?;
+    } else {
+        let told: Vec<String> =
+            outcomes.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
+        output::line(&told.join(", "))?;
+    }
+    Ok(if is_whole { Exit::Ok } else { Exit::Negative })
+}

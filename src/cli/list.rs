@@ -1,0 +1,199 @@
+//! `waterclock list`: timers by due time, all of those that fit a filter.
+
+use std::fmt::Write as _;
+use std::str::FromStr;
+
+use clap::Args;
+use comfy_table::{ContentArrangement, Table, presets};
+use jiff::Timestamp;
+use reqwest::Method;
+use serde_json::Value;
+
+use super::door::Where;
+use super::{Exit, Global, Outcome, output};
+use crate::config::Overrides;
+use crate::engine::UnixMillis;
+use crate::engine::header;
+use crate::kafka::wall_clock;
+
+/// Timers that are asked for at once.
+const PAGE: u64 = 1_000;
+/// Characters of an id or a key in the table.
+const SHOWN: usize = 32;
+
+/// Arguments of `list`.
+#[derive(Args)]
+pub(super) struct List {
+    /// Only those with this target
+    #[arg(long, value_name = "TOPIC")]
+    target: Option<String>,
+    /// Only those with this label
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+    /// Only those in this state
+    #[arg(long, value_parser = ["delay", "delivered", "cancelled", "expired", "dead"])]
+    state: Option<String>,
+    /// Only those due then or later: RFC 3339, epoch milliseconds, or how long from now, e.g. 2h
+    #[arg(long, value_name = "TIME")]
+    due_after: Option<Moment>,
+    /// Only those due before
+    #[arg(long, value_name = "TIME")]
+    due_before: Option<Moment>,
+    /// At most so many [default: all]
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    #[command(flatten)]
+    server: Where,
+}
+
+/// A point in time in epoch milliseconds, as a person says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moment(pub(super) u64);
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Ok(at) = text.parse::<Timestamp>() {
+            return Ok(Self(u64::try_from(at.as_millisecond()).unwrap_or_default()));
+        }
+        if let Ok(header::When::At(at)) = header::until(text) {
+            return Ok(Self(at.0));
+        }
+        // A bare number could be meant as either.
+        let span = header::duration(text).ok().filter(|_| text.ends_with(char::is_alphabetic));
+        span.map(|span| Self((wall_clock() + span).0)).ok_or_else(|| {
+            "a time is RFC 3339 with a zone, epoch milliseconds, or how long from now, as in 2h"
+                .to_owned()
+        })
+    }
+}
+
+impl List {
+    pub(super) fn run(self, global: &Global) -> Outcome {
+        let config = global.load(Overrides::default())?;
+        let door = self.server.open(global, &config)?;
+        let time = |at: Option<Moment>| at.map(|at| at.0.to_string());
+        let filters = [
+            ("target", self.target),
+            ("label", self.label),
+            ("state", self.state),
+            ("due_after", time(self.due_after)),
+            ("due_before", time(self.due_before)),
+        ];
+        let filters: Vec<(&str, String)> =
+            filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+        let (mut left, mut next) = (self.limit.unwrap_or(u64::MAX), None::<String>);
+        let mut is_first = true;
+        while left > 0 {
+            let mut query = filters.clone();
+            query.push(("limit", left.min(PAGE).to_string()));
+            query.extend(next.take().map(|next| ("page", next)));
+            let told = door.ask(&Method::GET, "v1/timers", &query, None)?;
+            let timers = told["timers"].as_array().cloned().unwrap_or_default();
+            left = left.saturating_sub(timers.len() as u64);
+            next = told["next"].as_str().map(str::to_owned);
+            let is_last = next.is_none() || left == 0;
+            let text = if global.json() { lines(&timers) } else { table(&timers, is_first) };
+            output::write(text.as_bytes())?;
+            is_first &= timers.is_empty();
+            if is_last {
+                break;
+            }
+        }
+        if is_first && !global.json() {
+            return output::line("no timers");
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+fn lines(timers: &[Value]) -> String {
+    timers.iter().fold(String::new(), |mut lines, timer| {
+        let _ = writeln!(lines, "{timer}");
+        lines
+    })
+}
+
+/// A table of a page; the heads of its columns only above the first.
+fn table(timers: &[Value], with_heads: bool) -> String {
+    if timers.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    if with_heads {
+        table.set_header(["due", "state", "target", "key", "id", "label", "lane"]);
+    }
+    table.add_rows(timers.iter().map(|timer| {
+        [
+            time(&timer["due"]),
+            text(&timer["state"]),
+            text(&timer["target"]),
+            key(timer),
+            shortened(&timer["id"]),
+            text(&timer["label"]),
+            timer["lane"].to_string(),
+        ]
+    }));
+    format!("{}\n", table.trim_fmt())
+}
+
+/// Everything that is known of a timer, a line each.
+pub(super) fn whole(timer: &Value) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    let mut row = |name: &str, value: String| {
+        table.add_row([name.to_owned(), value]);
+    };
+    row("id", text(&timer["id"]));
+    row("key", key(timer));
+    row("state", text(&timer["state"]));
+    row("since", time(&timer["since"]));
+    row("target", text(&timer["target"]));
+    row("due", time(&timer["due"]));
+    row("label", text(&timer["label"]));
+    row("lane", timer["lane"].to_string());
+    row("version", text(&timer["version"]));
+    for name in ["supersedes", "code"] {
+        if timer[name].is_string() {
+            row(name, text(&timer[name]));
+        }
+    }
+    table.trim_fmt()
+}
+
+fn time(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "-".to_owned(), |at| output::time(UnixMillis(at)))
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| "-".to_owned(), |text| output::shown(Some(text.as_bytes())))
+}
+
+fn shortened(value: &Value) -> String {
+    output::shortened(value.as_str().map(str::as_bytes), SHOWN)
+}
+
+fn key(timer: &Value) -> String {
+    match timer["key_base64"].as_str() {
+        Some(base64) => format!("base64 {}", output::shortened(Some(base64.as_bytes()), SHOWN)),
+        None => shortened(&timer["key"]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_a_time_with_a_zone_or_milliseconds_or_how_long_from_now() {
+        let day = "2026-01-01T00:00:00Z".parse::<Moment>();
+        assert_eq!(day, Ok(Moment(1_767_225_600_000)));
+        assert_eq!("1767225600000".parse::<Moment>(), day);
+        assert!("2h".parse::<Moment>().unwrap().0 > wall_clock().0 + 7_000_000);
+        for wrong in ["", "2", "soon", "2026-01-01", "-2h", "2026-01-01T00:00:00"] {
+            assert!(wrong.parse::<Moment>().is_err(), "{wrong}");
+        }
+    }
+}

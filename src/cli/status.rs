@@ -1,0 +1,41 @@
+//! `waterclock status`: what is known of one timer.
+
+use clap::Args;
+use reqwest::Method;
+use serde_json::json;
+
+use super::door::{Where, only};
+use super::{Exit, Global, Outcome, list, output};
+use crate::config::Overrides;
+
+/// Arguments of `status`.
+#[derive(Args)]
+pub(super) struct Status {
+    /// The name that the timer was given
+    #[arg(value_name = "ID", allow_hyphen_values = true)]
+    id: String,
+    /// Key of its record; leave it out for a record without a key
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    key: Option<String>,
+    #[command(flatten)]
+    server: Where,
+}
+
+impl Status {
+    pub(super) fn run(self, global: &Global) -> Outcome {
+        let config = global.load(Overrides::default())?;
+        let door = self.server.open(global, &config)?;
+        let body = json!({ "timers": [{ "id": self.id, "key": self.key }] });
+        let told = door.ask(&Method::POST, "v1/timers:batchGet", &[], Some(&body))?;
+        let timer = only(&told)?;
+        let is_known = timer["state"] != "unknown";
+        if global.json() {
+            output::line(&timer.to_string())?;
+        } else if is_known {
+            output::line(&list::whole(timer))?;
+        } else {
+            output::line("unknown")?;
+        }
+        Ok(if is_known { Exit::Ok } else { Exit::Negative })
+    }
+}
