@@ -8,6 +8,7 @@
 mod health;
 pub mod instance;
 pub mod lanes;
+mod timers;
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -28,6 +29,7 @@ use crate::telemetry::{self, Figures, TelemetryError};
 use health::Health;
 use instance::Instance;
 use lanes::Started;
+use timers::Known;
 
 /// How often what was recorded is moved into the histograms' buckets, so that it does not pile up between scrapes.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
@@ -94,17 +96,19 @@ pub async fn run_reloading(
     let refused = |source| Error::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(refused)?;
     let local = listener.local_addr().map_err(refused)?;
-    tracing::info!(address = %local, "health and metrics");
+    tracing::info!(address = %local, "health, metrics and timers");
     let advertise = config.advertise.clone().unwrap_or_else(|| reached_at(local));
     warn_if_open(&config);
 
     let (stopping, _) = watch::channel(());
     let health = Arc::new(Health::new(figures.clone()));
     let status = Arc::clone(&health) as Arc<dyn api::Status>;
-    let serving = tokio::spawn(api::serve(listener, status, None, closed(&stopping)));
+    let known = Arc::new(Known::new());
+    let timers = Arc::clone(&known) as Arc<dyn api::timers::known::Timers>;
+    let serving = tokio::spawn(api::serve(listener, status, timers, closed(&stopping)));
     let tidying = tokio::spawn(tidy(figures, closed(&stopping)));
 
-    let ended = lanes(config, advertise, reloads, &health, stop).await;
+    let ended = lanes(config, advertise, reloads, (&health, &known), stop).await;
 
     // Health stays visible while the lanes drain.
     drop(stopping);
@@ -117,7 +121,7 @@ async fn lanes(
     config: Config,
     advertise: String,
     mut reloads: mpsc::Receiver<Config>,
-    health: &Arc<Health>,
+    (health, known): (&Arc<Health>, &Known),
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let mut stop = pin!(stop);
@@ -136,7 +140,7 @@ async fn lanes(
             stopping.store(true, Ordering::Relaxed);
             // What it asks Kafka cannot be interrupted; nothing has been read yet.
             return match tokio::time::timeout(drain, starting).await {
-                Ok(Ok(Ok(Started { processor, instance, members }))) => {
+                Ok(Ok(Ok(Started { processor, instance, members, .. }))) => {
                     processor.stop();
                     let (processor, members) = (Arc::new(processor), Arc::new(members));
                     drained(drain, watch_threads(processor, instance, members, threads)).await
@@ -145,9 +149,11 @@ async fn lanes(
             };
         }
     };
-    let Started { processor, instance, members } = started.map_err(|_| Error::Died)??;
+    let Started { processor, instance, members, secret } = started.map_err(|_| Error::Died)??;
     let (processor, members) = (Arc::new(processor), Arc::new(members));
     health.started(Arc::clone(&processor));
+    let name = instance.name.clone();
+    known.started(Arc::clone(&processor), Arc::clone(&members), name, secret);
     let mut running = watch_threads(Arc::clone(&processor), instance, members, threads);
     loop {
         tokio::select! {

@@ -45,20 +45,15 @@ const CLOSE_MAX: Duration = Duration::from_secs(1);
 /// Wait after an accept that failed (too many open files, mostly), so that it is not tried in a circle.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Answers on `listener` until `stop` resolves; then lets open requests end, for a second at most. Without `timers` it is
-/// health and metrics only.
+/// Answers on `listener` until `stop` resolves; then lets open requests end, for a second at most.
 pub async fn serve(
     listener: TcpListener,
     status: Arc<dyn Status>,
-    timers: Option<Arc<dyn Timers>>,
+    timers: Arc<dyn Timers>,
     stop: impl Future<Output = ()>,
 ) {
     let app = router(status).layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
-    let app = match timers {
-        Some(timers) => app.merge(timers::router(timers)),
-        None => app,
-    };
-    serve_within(LIMITS, listener, app, stop).await;
+    serve_within(LIMITS, listener, app.merge(timers::router(timers)), stop).await;
 }
 
 async fn serve_within(

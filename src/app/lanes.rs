@@ -10,6 +10,7 @@ use crate::engine::ladder::Ladder;
 use crate::engine::state::StateKey;
 use crate::engine::{Intake, Limits, Millis, Setup, Topics, Tracking};
 use crate::index;
+use crate::kafka::meta::Secret;
 use crate::kafka::topics::{self, Request};
 use crate::kafka::{self, BrokerClock, Connection, Indexing, Member, Members, Processor, Settings};
 
@@ -75,6 +76,8 @@ pub struct Started {
     pub instance: Instance,
     /// Tells the others, and knows them.
     pub members: Members,
+    /// The secret of the namespace.
+    pub secret: Secret,
 }
 
 /// Claims a name, checks the topics and starts the lane threads, which the others reach at `address`. Blocks while Kafka is asked, and, while Kafka does
@@ -133,7 +136,12 @@ pub fn start(
     let processor = Processor::start(&settings, indexing).map_err(Error::Client)?;
     let meta = format!("{}.meta", config.namespace);
     let members = Members::start(&settings.connection, &meta, me, processor.statuses().to_vec());
-    Ok(Started { processor, instance, members: members.map_err(Error::Client)? })
+    Ok(Started {
+        processor,
+        instance,
+        members: members.map_err(Error::Client)?,
+        secret: in_force.secret,
+    })
 }
 
 /// What every engine of this process is given.
@@ -172,7 +180,6 @@ pub fn setup(
             config::Tracking::Full => Tracking::Full,
             config::Tracking::Cancellations => Tracking::Cancellations,
         },
-        // Nothing answers the question where an intake ends yet.
         settle: Some(config.settle),
         tracked_max: usize::try_from(config.max_tracked).unwrap_or(usize::MAX)
             / usize::from(config.threads).max(1),

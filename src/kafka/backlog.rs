@@ -4,8 +4,8 @@
 //! one request to each leader. What lies between is pending, too, but for the marks of transactions.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -26,10 +26,14 @@ const SAID_WITHIN: Duration = Duration::from_millis(1_500);
 /// Longest wait for the ends.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
+/// What was counted last, by tier or intake.
+type Counts = Arc<Mutex<Vec<(String, u64)>>>;
+
 /// The counting thread; stops when dropped.
 #[derive(Debug)]
 pub(super) struct Backlog {
     stop: Arc<AtomicBool>,
+    counted: Counts,
     thread: JoinHandle<()>,
 }
 
@@ -46,12 +50,18 @@ impl Backlog {
         let admin = connection.admin("waterclock-backlog")?;
         let connection = connection.clone();
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
+        let (stopped, counted) = (Arc::clone(&stop), Counts::default());
+        let counts = Arc::clone(&counted);
         let thread = std::thread::Builder::new()
             .name("wc-backlog".into())
-            .spawn(move || run(&connection, &admin, &setup.topics, &statuses, &stopped))
+            .spawn(move || run(&connection, &admin, &setup.topics, &statuses, &counts, &stopped))
             .map_err(|_| KafkaError::Canceled)?;
-        Ok(Self { stop, thread })
+        Ok(Self { stop, counted, thread })
+    }
+
+    /// How many records stood in each intake and tier, in the lanes of this process, when they were last counted.
+    pub(super) fn counted(&self) -> Vec<(String, u64)> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -68,6 +78,7 @@ fn run(
     admin: &Admin,
     topics: &Topics,
     statuses: &[Arc<Status>],
+    counted: &Counts,
     stop: &AtomicBool,
 ) {
     let pause = |most: Duration| {
@@ -91,9 +102,11 @@ fn run(
         connection.token(admin.inner());
         match ends(admin.inner(), &asked, End::Last, ANSWER_MAX) {
             Ok(ends) if !stop.load(Ordering::Relaxed) => {
-                for (at, count) in pending(topics, &reads, &ends).into_iter().enumerate() {
-                    telemetry::pending(&label(topics, TopicId(at as u16)), count);
-                }
+                let counts = pending(topics, &reads, &ends).into_iter().enumerate();
+                let counts: Vec<(String, u64)> =
+                    counts.map(|(at, count)| (label(topics, TopicId(at as u16)), count)).collect();
+                counts.iter().for_each(|(label, count)| telemetry::pending(label, *count));
+                *counted.lock().unwrap_or_else(PoisonError::into_inner) = counts;
             }
             Ok(_) => {}
             Err(error) => tracing::debug!(%error, "what is pending is not known anew"),

@@ -25,7 +25,7 @@ use crate::engine::timers::{Phase, Place, Timer, TimerKey};
 use crate::engine::{
     Lane, Millis, Outcome, Record, Setup, Source, TopicId, Tracking, UnixMillis, murmur2,
 };
-use crate::index::{self, After, Filter, Forecast, Page, Reader};
+use crate::index::{self, After, Counted, Filter, Forecast, Page, Reader};
 
 pub use board::Standing;
 pub use ticket::{BadTicket, Ticket};
@@ -248,6 +248,19 @@ impl Desk {
         most: usize,
     ) -> Result<Page, Trouble> {
         self.look(lane, |reader| reader.page(lane, filter, after, most))
+    }
+
+    /// How many of a lane's timers are meant, behind a place, of those that one call looks at.
+    ///
+    /// # Errors
+    /// As those of [`find`](Self::find).
+    pub fn count(
+        &self,
+        lane: Lane,
+        filter: &Filter,
+        after: Option<After>,
+    ) -> Result<Counted, Trouble> {
+        self.look(lane, |reader| reader.count(lane, filter, after))
     }
 
     /// When the pending timers of a lane fall due, for each target.

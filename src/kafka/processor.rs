@@ -59,7 +59,7 @@ pub struct Processor {
     policies: Arc<Policies>,
     desk: Arc<Desk>,
     _probe: Option<Probe>,
-    _backlog: Option<Backlog>,
+    backlog: Option<Backlog>,
 }
 
 impl Processor {
@@ -163,13 +163,19 @@ impl Processor {
             Some(Backlog::start(connection, Arc::clone(&settings.setup), statuses.clone())?)
         };
         let desk = Arc::new(desk);
-        Ok(Self { stop, statuses, ended, clock, policies, desk, _probe: probe, _backlog: backlog })
+        Ok(Self { stop, statuses, ended, clock, policies, desk, _probe: probe, backlog })
     }
 
     /// Answers for the timers of the lanes that run here.
     #[must_use]
     pub fn desk(&self) -> &Arc<Desk> {
         &self.desk
+    }
+
+    /// How many records stand in each intake and tier, in the lanes that run here, as counted every 15 seconds.
+    #[must_use]
+    pub fn backlog(&self) -> Vec<(String, u64)> {
+        self.backlog.as_ref().map(Backlog::counted).unwrap_or_default()
     }
 
     /// What each thread is doing.

@@ -146,7 +146,8 @@ pub enum Order {
 pub enum Answer {
     /// It is decided and committed.
     Decided {
-        /// The word for it: `cancelled`, `delivered`, `superseded`, `unknown`, `recorded`, `rescheduled` or `refused`.
+        /// The word for it: `cancelled`, `delivered`, `superseded`, `unknown`, `recorded`,
+        /// `replaced` or `refused`.
         outcome: String,
         /// How the timer ended, where the word does not say it.
         state: Option<String>,
@@ -166,6 +167,8 @@ pub enum Trouble {
     Moving(String),
     /// Kafka does not answer.
     Away(String),
+    /// The owner has no index in this run; a person must mend that.
+    NoIndex(String),
     /// It cannot be done like that: a word for programs, a sentence for people.
     Refused(String, String),
 }

@@ -86,6 +86,10 @@ impl From<Trouble> for Problem {
                 let title = "Kafka does not answer";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "kafka_away", title, detail).later(5)
             }
+            Trouble::NoIndex(detail) => {
+                let title = "timers cannot be looked up in this lane now";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_index", title, detail).later(30)
+            }
             Trouble::Refused(code, detail) => {
                 Self::new(StatusCode::CONFLICT, &code, "it cannot be done like that", detail)
             }

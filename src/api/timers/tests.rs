@@ -183,7 +183,7 @@ impl Timers for Instance {
                     }
                     Order::Reschedule(due) => {
                         timer.due = due;
-                        "rescheduled"
+                        "replaced"
                     }
                 },
                 Some(timer) if timer.state == "delivered" => "delivered",
@@ -237,7 +237,7 @@ impl Pair {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             addresses.push(listener.local_addr().unwrap());
             let instance = || Arc::new(Instance { world: Arc::clone(&world), me });
-            tokio::spawn(serve(listener, instance(), Some(instance()), std::future::pending()));
+            tokio::spawn(serve(listener, instance(), instance(), std::future::pending()));
         }
         let pair = Self { world, addresses, client: reqwest::Client::new() };
         pair.with(|world| {
@@ -619,7 +619,7 @@ async fn batches_answer_for_each_and_times_can_be_changed() {
     assert_eq!(pair.state(&names[3]), "delay");
     for (body, due) in [(r#"{"due":1700000099000}"#, 99_000), (r#"{"delay":"7s"}"#, 7_000)] {
         let (status, told) = pair.both("PATCH", "/v1/timers/t?key=d", Some(body)).await;
-        assert_eq!((status, &told["outcome"]), (200, &json!("rescheduled")));
+        assert_eq!((status, &told["outcome"]), (200, &json!("replaced")));
         assert_eq!(pair.with(|world| world.find(&names[3]).unwrap().due), NOW + due);
     }
 }

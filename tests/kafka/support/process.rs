@@ -138,7 +138,7 @@ impl Process {
     pub fn address(&self) -> Result<String, String> {
         let log = self.log.lock().expect("no panic before");
         let mut found = log.iter().filter_map(|line| {
-            let rest = line.split_once("health and metrics")?.1;
+            let rest = line.split_once("health, metrics and timers")?.1;
             let address = rest.split_once("address=")?.1;
             Some(address.split_whitespace().next()?.to_owned())
         });

@@ -1,0 +1,302 @@
+//! What this instance knows of timers, as the API asks for it: the desk of its lanes, and where the others are.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use hmac::{Hmac, Mac as _};
+use sha2::Sha256;
+
+use crate::api::timers::known::{
+    Answer, Command, Cursor, Filter, Forecast, Name, Order, Page, Standing, Timer, Timers, Trouble,
+};
+use crate::engine::header::{self, When};
+use crate::engine::timers::{self, Phase, TimerKey};
+use crate::engine::{Lane, UnixMillis};
+use crate::index;
+use crate::kafka::desk::{self, Decided, Fate, Ticket};
+use crate::kafka::meta::Secret;
+use crate::kafka::{Desk, Members, Processor, SubmitError};
+
+/// Timers of one id that are looked at: one id with very many keys is no name any more.
+const SAME_ID_MAX: usize = 100;
+
+/// Answers for timers; filled in when the lane threads have started.
+pub(super) struct Known(OnceLock<Running>);
+
+struct Running {
+    processor: Arc<Processor>,
+    members: Arc<Members>,
+    instance: String,
+    secret: Secret,
+}
+
+impl Known {
+    pub(super) fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    pub(super) fn started(
+        &self,
+        processor: Arc<Processor>,
+        members: Arc<Members>,
+        instance: String,
+        secret: Secret,
+    ) {
+        // There is one start in a run.
+        let _ = self.0.set(Running { processor, members, instance, secret });
+    }
+
+    fn desk(&self) -> Result<&Arc<Desk>, Trouble> {
+        let running = self.0.get();
+        running.map(|running| running.processor.desk()).ok_or_else(starting)
+    }
+}
+
+fn starting() -> Trouble {
+    Trouble::Moving("this instance has not started yet".to_owned())
+}
+
+impl Timers for Known {
+    fn lanes(&self) -> u16 {
+        self.desk().map_or(0, |desk| desk.lanes())
+    }
+
+    fn lane_of(&self, name: &Name) -> u16 {
+        let lane = |desk: &Arc<Desk>| desk.lane_of(name.key.as_deref(), name.id.as_bytes()).0;
+        self.desk().map_or(0, lane)
+    }
+
+    fn standing(&self, lane: u16) -> Standing {
+        let Some(running) = self.0.get() else { return Standing::Moving };
+        match running.processor.desk().standing(Lane(lane)) {
+            desk::Standing::Here => Standing::Here,
+            desk::Standing::Moving => Standing::Moving,
+            desk::Standing::Elsewhere => match running.members.owner(Lane(lane)) {
+                Some(member) if member.instance != running.instance => {
+                    Standing::Elsewhere(member.address)
+                }
+                // It has just gone, and nobody has said yet that he has it.
+                _ => Standing::Moving,
+            },
+        }
+    }
+
+    fn tracks(&self) -> bool {
+        self.desk().is_ok_and(|desk| desk.tracks())
+    }
+
+    fn now(&self) -> Option<u64> {
+        self.desk().ok()?.now().map(|now| now.0)
+    }
+
+    fn seal(&self, what: &[u8]) -> [u8; 32] {
+        let secret = self.0.get().map(|running| running.secret.bytes()).unwrap_or_default();
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&secret) else {
+            // HMAC takes a key of any length.
+            return [0; 32];
+        };
+        // What is sealed for records is of another form.
+        mac.update(b"waterclock api\n");
+        mac.update(what);
+        mac.finalize().into_bytes().into()
+    }
+
+    fn span(&self, text: &str) -> Result<u64, String> {
+        header::duration(text).map(|span| span.0).map_err(|error| error.to_string())
+    }
+
+    fn moment(&self, text: &str) -> Result<u64, String> {
+        match header::until(text) {
+            Ok(When::At(at)) => Ok(at.0),
+            _ => Err(format!(
+                "{text:?} is no point in time; want RFC 3339 with a zone, or epoch milliseconds from 10^12 to 10^14"
+            )),
+        }
+    }
+
+    fn find(&self, lane: u16, name: &Name) -> Result<Option<Timer>, Trouble> {
+        let key = TimerKey::new(name.key.as_deref(), name.id.as_bytes());
+        let found = self.desk()?.find(Lane(lane), key).map_err(trouble)?;
+        Ok(found.map(|found| timer(lane, &found)))
+    }
+
+    fn by_id(&self, lane: u16, id: &str) -> Result<Vec<Timer>, Trouble> {
+        let found = self.desk()?.by_id(Lane(lane), id.as_bytes(), SAME_ID_MAX).map_err(trouble)?;
+        Ok(found.iter().map(|found| timer(lane, found)).collect())
+    }
+
+    fn page(
+        &self,
+        lane: u16,
+        filter: &Filter,
+        after: Option<Cursor>,
+        most: usize,
+    ) -> Result<Page, Trouble> {
+        let after = after.map(|Cursor { due, order }| (UnixMillis(due), TimerKey(order)));
+        let page = self.desk()?.page(Lane(lane), &of_index(filter), after, most);
+        let index::Page { timers, more } = page.map_err(trouble)?;
+        Ok(Page {
+            timers: timers.iter().map(|found| timer(lane, found)).collect(),
+            more: more.map(|(due, name)| Cursor { due: due.0, order: name.0 }),
+        })
+    }
+
+    fn count(&self, lane: u16, filter: &Filter) -> Result<u64, Trouble> {
+        let (desk, filter) = (self.desk()?, of_index(filter));
+        let (mut count, mut after) = (0, None);
+        loop {
+            let counted = desk.count(Lane(lane), &filter, after).map_err(trouble)?;
+            count += counted.count;
+            after = counted.more;
+            if after.is_none() {
+                return Ok(count);
+            }
+        }
+    }
+
+    fn forecast(
+        &self,
+        lane: u16,
+        now: u64,
+        target: Option<&str>,
+    ) -> Result<Vec<Forecast>, Trouble> {
+        let desk = self.desk()?;
+        if !desk.tracks() {
+            return Ok(Vec::new());
+        }
+        let all = desk.forecast(Lane(lane), UnixMillis(now), target).map_err(trouble)?;
+        let plain = |of: index::Forecast| Forecast {
+            target: of.target.to_string(),
+            total: of.total,
+            overdue: of.overdue,
+            minutes: of.minutes,
+            hours: of.hours,
+            days: of.days,
+            later: of.later,
+        };
+        Ok(all.into_iter().map(plain).collect())
+    }
+
+    fn backlog(&self) -> Vec<(String, u64)> {
+        self.0.get().map(|running| running.processor.backlog()).unwrap_or_default()
+    }
+
+    fn submit(&self, lane: u16, commands: &[Command]) -> Vec<Result<String, Trouble>> {
+        let own: Result<Vec<_>, _> = commands.iter().map(command).collect();
+        let told = self.desk().and_then(|desk| Ok(desk.command(Lane(lane), &own?)));
+        match told {
+            Err(why) => commands.iter().map(|_| Err(why.clone())).collect(),
+            Ok(told) => told
+                .into_iter()
+                .map(|ticket| ticket.map(|ticket| ticket.to_string()).map_err(trouble))
+                .collect(),
+        }
+    }
+
+    fn answer(&self, lane: u16, ticket: &str, wait: Duration) -> Result<Answer, Trouble> {
+        let ticket: Ticket = ticket
+            .parse()
+            .ok()
+            .filter(|ticket: &Ticket| ticket.lane == Lane(lane))
+            .ok_or_else(|| refused("bad_ticket", "it is not one that an answer gave"))?;
+        let desk = self.desk()?;
+        Ok(match desk.answer(&ticket, wait).map_err(trouble)? {
+            Decided::Pending => Answer::Pending,
+            Decided::Lost => Answer::Lost,
+            Decided::Decided(fate) => {
+                let code = match fate {
+                    Fate::Refused(code) => Some(code.as_str().to_owned()),
+                    _ => None,
+                };
+                let ended = match fate {
+                    Fate::Unknown if desk.tracks() => {
+                        desk.find(ticket.lane, ticket.name).map_err(trouble)?
+                    }
+                    _ => None,
+                };
+                let ended = ended.filter(|of| matches!(of.phase, Phase::Expired | Phase::Dead));
+                let state = ended.map(|of| of.phase.as_str().to_owned());
+                Answer::Decided { outcome: fate.as_str().to_owned(), state, code }
+            }
+        })
+    }
+}
+
+fn refused(code: &str, detail: impl Into<String>) -> Trouble {
+    Trouble::Refused(code.to_owned(), detail.into())
+}
+
+fn command(command: &Command) -> Result<desk::Command, Trouble> {
+    let bad = |_| refused("bad_version", "it is no version of a timer");
+    Ok(desk::Command {
+        key: command.name.key.clone(),
+        id: command.name.id.clone().into_bytes(),
+        version: command.version.as_deref().map(str::parse).transpose().map_err(bad)?,
+        order: match command.order {
+            Order::Cancel => desk::Order::Cancel,
+            Order::Reschedule(due) => desk::Order::Reschedule(UnixMillis(due)),
+        },
+    })
+}
+
+fn trouble(why: desk::Trouble) -> Trouble {
+    match why {
+        desk::Trouble::Moving(_) | desk::Trouble::Behind(_) => Trouble::Moving(why.to_string()),
+        desk::Trouble::Without => Trouble::NoIndex(
+            "its owner runs without an index: its disk is full, or does not work".to_owned(),
+        ),
+        desk::Trouble::Submit(error @ SubmitError::Unacknowledged { .. }) => {
+            Trouble::Away(format!("{error}; to ask again is safe"))
+        }
+        desk::Trouble::Submit(error) => Trouble::Away(format!("{error}; nothing was written")),
+    }
+}
+
+fn of_index(filter: &Filter) -> index::Filter {
+    let phase = |state: &String| {
+        let all = [Phase::Delay, Phase::Delivered, Phase::Cancelled, Phase::Expired, Phase::Dead];
+        all.into_iter().find(|phase| phase.as_str() == state)
+    };
+    index::Filter {
+        target: filter.target.clone(),
+        label: filter.label.clone(),
+        phase: filter.state.as_ref().and_then(phase),
+        due_from: filter.due_after.map(UnixMillis),
+        due_before: filter.due_before.map(UnixMillis),
+    }
+}
+
+fn timer(lane: u16, of: &timers::Timer) -> Timer {
+    Timer {
+        name: Name {
+            id: String::from_utf8_lossy(&of.id).into_owned(),
+            key: of.key.as_ref().map(|key| key.to_vec()),
+        },
+        key_cut: of.key_cut,
+        order: of.name.0,
+        state: of.phase.as_str().to_owned(),
+        target: of.target.to_string(),
+        due: of.due.0,
+        lane,
+        label: of.label.as_ref().map(ToString::to_string),
+        version: of.version.to_string(),
+        supersedes: of.supersedes.map(|place| place.to_string()),
+        since: of.since.0,
+        code: of.code.map(|code| code.as_str().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::timers::known::STATES;
+
+    #[test]
+    fn every_state_of_the_api_is_a_phase_of_the_engine() {
+        for state in STATES {
+            let filter = Filter { state: Some(state.to_owned()), ..Filter::default() };
+            let phase = of_index(&filter).phase.expect(state);
+            assert_eq!(phase.as_str(), state);
+        }
+    }
+}
