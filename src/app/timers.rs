@@ -227,6 +227,10 @@ fn refused(code: &str, detail: impl Into<String>) -> Trouble {
 }
 
 fn command(command: &Command) -> Result<desk::Command, Trouble> {
+    if command.version.is_some() || command.order != Order::Cancel {
+        let detail = "what names a version, and another time, are not carried out in this version";
+        return Err(refused("unsupported", detail));
+    }
     let bad = |_| refused("bad_version", "it is no version of a timer");
     Ok(desk::Command {
         key: command.name.key.clone(),
