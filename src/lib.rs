@@ -31,7 +31,7 @@
 //! `examples/embed.rs` is a small service that does this. What to know:
 //!
 //! - The topics must be there (`waterclock topics apply`); [`run`] returns an error if they are not fit.
-//! - Records never touch the host's runtime: lane threads are threads. The runtime serves health and metrics and waits;
+//! - Records never touch the host's runtime: lane threads are threads. The runtime serves HTTP and waits;
 //!   both flavours of tokio's will do, with time and I/O enabled.
 //! - No signal handler and no logger is installed: lines go to the `tracing` subscriber of the host.
 //! - Figures go to the host's `metrics` recorder if it has installed one before; else one is installed.

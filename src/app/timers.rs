@@ -227,10 +227,6 @@ fn refused(code: &str, detail: impl Into<String>) -> Trouble {
 }
 
 fn command(command: &Command) -> Result<desk::Command, Trouble> {
-    if command.version.is_some() || command.order != Order::Cancel {
-        let detail = "what names a version, and another time, are not carried out in this version";
-        return Err(refused("unsupported", detail));
-    }
     let bad = |_| refused("bad_version", "it is no version of a timer");
     Ok(desk::Command {
         key: command.name.key.clone(),
@@ -252,6 +248,14 @@ fn trouble(why: desk::Trouble) -> Trouble {
         desk::Trouble::Submit(error @ SubmitError::Unacknowledged { .. }) => {
             Trouble::Away(format!("{error}; to ask again is safe"))
         }
+        desk::Trouble::NotPending(Some(phase)) => {
+            refused("not_pending", format!("its state is {}", phase.as_str()))
+        }
+        desk::Trouble::NotPending(None) => refused("not_pending", "no timer of this name is known"),
+        desk::Trouble::Superseded(_) => refused("superseded", why.to_string()),
+        desk::Trouble::TooLate(_) => refused("delay_too_long", why.to_string()),
+        desk::Trouble::NotFound => Trouble::Moving(format!("{why}; nothing was written")),
+        desk::Trouble::Search(_) => Trouble::Away(format!("{why}; nothing was written")),
         desk::Trouble::Submit(error) => Trouble::Away(format!("{error}; nothing was written")),
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Run {
     /// Directory that keeps this instance's name [default: the first free below ./waterclock-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// Address of health and metrics [default: a free port on 127.0.0.1]
+    /// Address of health, metrics and timers [default: a free port on 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     http: Option<String>,
     /// Regular expression for whole names of topics that may be delivered to; may be given again [default: all]

@@ -20,8 +20,8 @@ use super::known::{
 pub(super) const PATH: &str = "/v1/peer";
 /// Longest wait for a connection to the owner; it is on the same network.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
-/// What an owner is given beyond what it was asked to wait.
-const REPLY_MAX: Duration = Duration::from_secs(10);
+/// What an owner is given beyond what it was asked to wait; to find a record that is to be put off takes 10 s at most.
+const REPLY_MAX: Duration = Duration::from_secs(20);
 /// The same for what looks at every timer of a lane.
 const COUNT_MAX: Duration = Duration::from_secs(120);
 

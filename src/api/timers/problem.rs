@@ -91,7 +91,10 @@ impl From<Trouble> for Problem {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_index", title, detail).later(30)
             }
             Trouble::Refused(code, detail) => {
-                Self::new(StatusCode::CONFLICT, &code, "it cannot be done like that", detail)
+                // What no state of any timer would make right is wrong in the request.
+                let is_bad = ["bad_ticket", "bad_version", "delay_too_long"].contains(&&*code);
+                let status = if is_bad { StatusCode::BAD_REQUEST } else { StatusCode::CONFLICT };
+                Self::new(status, &code, "it cannot be done like that", detail)
             }
         }
     }
