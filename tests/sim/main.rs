@@ -12,6 +12,7 @@
 mod broker;
 mod chance;
 mod checkers;
+mod linear;
 mod member;
 mod mutation;
 mod network;
