@@ -198,7 +198,7 @@ impl Broker {
         let appended = self.clock(leader, at);
         let moment = self.next_moment();
         let partition = self.partition_mut(place).ok_or(Refusal::UnknownTopic)?;
-        Ok(partition.append(Entry { appended, tx, record: Some(record), moment }))
+        Ok(partition.append(Entry { appended, tx, record: Some(record), moment, at }))
     }
 
     /// The next record from `from` on that a `read_committed` consumer may see.
@@ -220,7 +220,7 @@ impl Broker {
                 && rest.is_ok_and(|rest| rest.is_none_or(|(offset, _)| offset >= end))
     }
 
-    fn next_moment(&mut self) -> u64 {
+    pub fn next_moment(&mut self) -> u64 {
         self.moment += 1;
         self.moment
     }

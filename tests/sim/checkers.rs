@@ -2,10 +2,13 @@
 //!
 //! Nothing here asks the engine. Memory is watched while the run is on (`member.rs`), as logs do not show it.
 
+mod cancellations;
+mod timers;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use waterclock::engine::timers::{Change, TimerKey};
-use waterclock::engine::{Offset, Record};
+use waterclock::engine::{Offset, Record, Tracking};
 
 use crate::broker::{Entry, Place};
 use crate::member::number_of;
@@ -78,7 +81,10 @@ pub fn check(world: &mut World) {
     bytes(&view, &mut found);
     fates(&view, &mut found);
     dead_letters(world, &view, &mut found);
-    cancelled(world, &view, &mut found);
+    match world.plan.setup.limits.tracking {
+        Tracking::Full => timers::check(world, &view, &mut found),
+        Tracking::Cancellations => cancellations::check(world, &view, &mut found),
+    }
     if world.plan.healthy() {
         in_order(&view, &mut found);
     }
@@ -167,8 +173,8 @@ fn never_early(view: &View<'_>, found: &mut Found) {
 /// Promise 2: everything arrived somewhere, and nothing is pending.
 fn never_lost(world: &World, view: &View<'_>, found: &mut Found) {
     for accepted in &view.accepted {
-        let nowhere = accepted.submission.cancels || may_be_cancelled(view, accepted);
-        if view.of(accepted).is_empty() && !nowhere {
+        // What became of a timer is looked into by itself.
+        if view.of(accepted).is_empty() && accepted.submission.timer.is_none() {
             let Accepted { number, place, offset, .. } = accepted;
             found.push((
                 "never lost",
@@ -218,7 +224,8 @@ fn in_order(view: &View<'_>, found: &mut Found) {
             && submission.transaction.is_none()
             && accepted.due() >= accepted.appended + SETTLE_MS * 2;
         let Some(key) = submission.record.key().filter(|_| counts) else { continue };
-        let line = (arrival.target, arrival.partition, key);
+        // One with an id may have to wait for its intake: it is late, and others pass it.
+        let line = (arrival.target, arrival.partition, key, submission.timer.is_some());
         let of = (arrival.offset, accepted.due(), accepted.offset, accepted.number);
         lines.entry(line).or_default().push(of);
     }
@@ -229,6 +236,47 @@ fn in_order(view: &View<'_>, found: &mut Found) {
             if (due, submitted) > (then, later) {
                 let what = format!("n={first} (due {due}) arrived before n={second} (due {then})");
                 found.push(("in order", what));
+            }
+        }
+    }
+}
+
+/// What `<ns>.timers` said of a timer, and when that was there for good.
+struct Said {
+    moment: u64,
+    appended: u64,
+    change: Change,
+}
+
+fn said(world: &World, found: &mut Found) -> BTreeMap<TimerKey, Vec<Said>> {
+    let mut said: BTreeMap<TimerKey, Vec<Said>> = BTreeMap::new();
+    for (partition, offset, entry, record) in ledger(world, world.timers_topic) {
+        match Change::decode(record.key(), record.value()) {
+            Ok(change) => {
+                let (moment, appended) = (world.broker.moment_of(entry), entry.appended.0);
+                said.entry(change.name()).or_default().push(Said { moment, appended, change });
+            }
+            Err(error) => {
+                found.push(("timers", format!("{offset:?} of lane {partition}: {error:?}")));
+            }
+        }
+    }
+    said
+}
+
+/// A void version is not forgotten before its time.
+fn forgotten_in_time(said: &BTreeMap<TimerKey, Vec<Said>>, found: &mut Found) {
+    for (timer, of_timer) in said {
+        let mut until = None;
+        for said in of_timer {
+            match &said.change {
+                Change::Void(void) => until = Some(void.until.0),
+                Change::ForgottenVoid(_) => {
+                    if until.take().is_some_and(|until| until > said.appended + CLOCKS_MS) {
+                        found.push(("cancelled", format!("{timer:?} is forgotten too early")));
+                    }
+                }
+                Change::Timer(_) | Change::ForgottenTimer(_) => {}
             }
         }
     }
@@ -353,88 +401,6 @@ fn origin(world: &World, arrival: &Arrival<'_>) -> Option<(u32, Option<String>)>
     let offset = Offset(told(arrival, "x-delay-error-offset")?.parse().ok()?);
     let entry = world.broker.partition(Place { topic, partition })?.read(offset)?;
     Some((number_of(entry.record.as_ref()?)?, Some(entry.appended.0.to_string())))
-}
-
-/// Whether a cancel counts for this one, be it that its place in one millisecond cannot be told from outside.
-fn may_be_cancelled(view: &View<'_>, accepted: &Accepted<'_>) -> bool {
-    let Some(timer) = accepted.submission.timer else { return false };
-    view.accepted.iter().any(|other| {
-        other.submission.cancels
-            && other.submission.timer == Some(timer)
-            && (other.appended > accepted.appended
-                || (other.appended == accepted.appended
-                    && (other.place != accepted.place || other.offset > accepted.offset)))
-    })
-}
-
-/// What `<ns>.timers` said of a timer, and when that was there for good.
-struct Said {
-    moment: u64,
-    appended: u64,
-    change: Change,
-}
-
-fn said(world: &World) -> BTreeMap<TimerKey, Vec<Said>> {
-    let mut said: BTreeMap<TimerKey, Vec<Said>> = BTreeMap::new();
-    for (_, _, entry, record) in ledger(world, world.timers_topic) {
-        let Ok(change) = Change::decode(record.key(), record.value()) else { continue };
-        let timer = change.name();
-        let (moment, appended) = (world.broker.moment_of(entry), entry.appended.0);
-        said.entry(timer).or_default().push(Said { moment, appended, change });
-    }
-    said
-}
-
-/// Promise 6: what was cancelled is never seen in its target after that was recorded; every cancel is recorded; nothing is
-/// forgotten before its time.
-fn cancelled(world: &World, view: &View<'_>, found: &mut Found) {
-    let said = said(world);
-    let nothing = Vec::new();
-    for accepted in &view.accepted {
-        let Some(timer) = accepted.submission.timer else { continue };
-        let of_timer = said.get(&timer).unwrap_or(&nothing);
-        let number = accepted.number;
-        if accepted.submission.cancels {
-            let recorded = of_timer.iter().any(|said| {
-                matches!(said.change, Change::Void(c) if c.before.first_appended.0 >= accepted.appended)
-            });
-            if !recorded {
-                found.push(("cancelled", format!("cancel n={number} is not recorded")));
-            }
-            continue;
-        }
-        if view.of(accepted).is_empty() {
-            let met = of_timer.iter().any(|said| matches!(said.change, Change::Void(c) if c.met));
-            if !met {
-                found.push(("never lost", format!("n={number} is nowhere and was not met")));
-            }
-            continue;
-        }
-        let first = of_timer.iter().find(|said| {
-            matches!(said.change, Change::Void(c) if c.before.first_appended.0 > accepted.appended)
-        });
-        let Some(first) = first else { continue };
-        for arrival in view.of(accepted).iter().filter(|arrival| arrival.target.is_some()) {
-            let excused = !world.plan.exactly_once() && world.exposed.contains(&(number as u32));
-            let forgotten = of_timer.iter().any(|said| {
-                matches!(said.change, Change::ForgottenVoid(_)) && said.moment < arrival.moment
-            });
-            if arrival.moment > first.moment && !forgotten && !excused {
-                let what = format!("n={number} was delivered after its cancel was recorded");
-                found.push(("cancelled", what));
-            }
-        }
-    }
-    for (timer, of_timer) in &said {
-        for pair in of_timer.windows(2) {
-            if let (Change::Void(before), Change::ForgottenVoid(_)) =
-                (&pair[0].change, &pair[1].change)
-                && before.until.0 > pair[1].appended + CLOCKS_MS
-            {
-                found.push(("cancelled", format!("{timer:?} was forgotten before its time")));
-            }
-        }
-    }
 }
 
 fn in_partition(accepted: &Accepted<'_>, arrival: &Arrival<'_>, asked: Option<i32>) -> bool {

@@ -38,7 +38,10 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     Create,
-    Replace,
+    /// A replace of whatever is pending, or of the one version that an operation made.
+    Replace {
+        of: Option<Index>,
+    },
     /// A cancel of the timer, or of the one version that an operation made.
     Cancel {
         of: Option<Index>,
@@ -149,8 +152,7 @@ impl History {
             return Err(Failure::TooWide);
         }
         let search = Search { history: self, after: self.precedence(), tries: self.tries() };
-        let start =
-            State { done: 0, live: None, last: None, fates: vec![Fate::Ahead; count] };
+        let start = State { done: 0, live: None, last: None, fates: vec![Fate::Ahead; count] };
         let (mut seen, mut order) = (HashSet::new(), Vec::new());
         match search.go(start, &mut seen, &mut order) {
             true => Ok(order),
@@ -243,11 +245,12 @@ impl Search<'_> {
     fn apply(&self, state: &State, index: Index) -> Vec<State> {
         match self.history.operations[index].what {
             What::Create => self.create(state, index),
-            What::Replace => self.replace(state, index),
+            What::Replace { of } => self.replace(state, index, of),
             What::Cancel { of: None, answer, forgotten } => {
                 self.cancel(state, index, answer, forgotten)
             }
             What::Cancel { of: Some(version), answer, forgotten } => {
+                let forgotten = forgotten || self.is_overtaken(index);
                 cancel_version(state, version, answer, forgotten)
             }
             What::Fire(version) => match state.fates[version] {
@@ -278,8 +281,13 @@ impl Search<'_> {
         nexts
     }
 
-    fn replace(&self, state: &State, version: Index) -> Vec<State> {
+    fn replace(&self, state: &State, version: Index, of: Option<Index>) -> Vec<State> {
         let mut nexts = Vec::new();
+        if of.is_some() && of != state.live {
+            // It says so, and is nothing.
+            nexts.push(state.settle(version, Fate::Void));
+            return nexts;
+        }
         let (must, may) = self.void(state, version);
         if !must {
             nexts.push(state.begin(version));
@@ -313,7 +321,7 @@ impl Search<'_> {
                     may |= covers() != Some(false);
                 }
                 What::Cancel { of: Some(of), .. } => may |= of == version,
-                What::Replace => may |= covers() != Some(false),
+                What::Replace { .. } => may |= covers() != Some(false),
                 _ => {}
             }
         }
@@ -345,10 +353,19 @@ impl Search<'_> {
         nexts
     }
 
+    /// Whether the timer was made anew before the answer came: only the last version's end is kept.
+    fn is_overtaken(&self, cancel: Index) -> bool {
+        let ops = &self.history.operations;
+        ops.iter().enumerate().any(|(index, of)| {
+            matches!(of.what, What::Create | What::Replace { .. })
+                && of.from < ops[cancel].until
+                && self.history.covers(cancel, index) != Some(true)
+        })
+    }
+
     /// Whether a cancel that finds nothing pending may be answered so.
     fn is_true(&self, state: &State, index: Index, answer: Answer, forgotten: bool) -> bool {
-        let covered =
-            |version: &Index| self.history.covers(index, *version) != Some(false);
+        let covered = |version: &Index| self.history.covers(index, *version) != Some(false);
         let of = |fate: Fate| (0..state.fates.len()).filter(move |at| state.fates[*at] == fate);
         let last = state.last.map(|last| state.fates[last]);
         // The last one was submitted after the cancel: nothing is promised but of those from before.
@@ -365,6 +382,7 @@ impl Search<'_> {
             Answer::Unknown => {
                 forgotten
                     || late
+                    || self.is_overtaken(index)
                     || last.is_none_or(|last| last == Fate::Dead)
                     || of(Fate::Refused).next().is_some()
             }
@@ -385,7 +403,11 @@ fn cancel_version(
         Answer::Refused => true,
         Answer::Cancelled => matches!(fate, Fate::Live | Fate::Cancelled | Fate::Void),
         Answer::Delivered => fate == Fate::Delivered,
-        Answer::Superseded => fate == Fate::Superseded,
+        // One that was cancelled, and another is there now: either is said of it.
+        Answer::Superseded => {
+            let other = state.last.is_some_and(|last| last != version);
+            fate == Fate::Superseded || other && matches!(fate, Fate::Cancelled | Fate::Void)
+        }
         Answer::Unknown => {
             let known = matches!(fate, Fate::Live | Fate::Cancelled | Fate::Delivered);
             fate != Fate::Live && (!known || forgotten || state.last != Some(version))

@@ -9,20 +9,23 @@
 //! 3. In `at_least_once` offsets are committed only after every record of their batch and of all before it.
 
 mod batches;
+mod index;
 mod reading;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use waterclock::engine::orders::{Input, Start, Target};
-use waterclock::engine::{BatchId, Engine, Offset, Record, Source, UnixMillis};
+use waterclock::engine::orders::{Answer, Input, Start, Target};
+use waterclock::engine::{BatchId, Engine, Lane, Offset, Record, Source, UnixMillis};
 
 use crate::broker::{Place, Position, Time, Writer};
 use crate::mutation::Mutation;
-use crate::network::{Event, Identity, Outgoing, Process, Reply, Request, Taken, Wake};
+use crate::network::{Event, Identity, Outgoing, Process, Reply, Request, Taken, Wake, Why};
 use crate::plan::SECOND;
 use crate::workload::NUMBER;
 use crate::world::World;
+use index::{Disk, Pieces, Waiting};
+use reading::Asked;
 
 /// How long a stop may take.
 const DRAIN_MAX: Time = 10 * SECOND;
@@ -67,6 +70,8 @@ struct Flight {
     outgoing: VecDeque<Outgoing>,
     positions: Positions,
     numbers: Vec<u32>,
+    /// They may leave once it is committed.
+    answers: Vec<Answer>,
     offsets_sent: bool,
     /// Records handed to brokers, and the targets of those in the last request.
     sent: usize,
@@ -89,12 +94,16 @@ pub struct Tally {
 impl Tally {
     fn take_in(&mut self, source: Source, offset: Offset, record: &Record) {
         let size = record.size();
+        self.largest = self.largest.max(size);
+        // Commands, duplicates and what is void go without a word.
+        if record.headers().any(|(name, _)| name == b"x-delay-id") {
+            return;
+        }
         self.held
             .entry(number_of(record).unwrap_or(u32::MAX))
             .or_default()
             .push((source, offset, size));
         self.bytes += size;
-        self.largest = self.largest.max(size);
     }
 
     fn give_back(&mut self, number: u32) {
@@ -131,6 +140,17 @@ pub struct Member {
     pub ends: BTreeMap<Place, Offset>,
     /// Partitions that are not known to be read to there.
     behind: BTreeSet<Source>,
+    /// Partitions whose end the engine has asked for.
+    asked: BTreeMap<Source, Asked>,
+    /// Since when a foreign transaction hides what a partition has.
+    foreign: BTreeMap<Source, Time>,
+    /// What is on the slot's disk: it survives the process.
+    pub disk: Disk,
+    /// The index is about to go on.
+    following: bool,
+    waiting: Vec<Waiting>,
+    /// By lane: what is yet to be told of its timers.
+    pieces: BTreeMap<i32, Pieces>,
     flights: VecDeque<Flight>,
     /// The first flight's request is on its way.
     busy: bool,
@@ -166,6 +186,12 @@ impl Member {
             reading: BTreeMap::new(),
             ends: BTreeMap::new(),
             behind: BTreeSet::new(),
+            asked: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            disk: Disk::default(),
+            following: false,
+            waiting: Vec::new(),
+            pieces: BTreeMap::new(),
             flights: VecDeque::new(),
             busy: false,
             positions: BTreeMap::new(),
@@ -200,6 +226,10 @@ impl Member {
         self.acknowledged.clear();
         self.reading.clear();
         self.behind.clear();
+        self.asked.clear();
+        self.foreign.clear();
+        self.waiting.clear();
+        self.pieces.clear();
         self.tally = Tally::default();
     }
 
@@ -237,7 +267,9 @@ impl World {
         let life = self.members[slot].life + 1;
         let name = self.fresh_name(slot, life);
         let engine = Engine::new(Arc::clone(&self.plan.setup));
-        let fresh = Member { life, up: Up::Alive, name, engine: Some(engine), ..Member::new(slot) };
+        let disk = std::mem::take(&mut self.member(slot).disk);
+        let fresh =
+            Member { life, up: Up::Alive, name, engine: Some(engine), disk, ..Member::new(slot) };
         self.members[slot] = fresh;
         if self.plan.exactly_once() {
             self.renew(slot)
@@ -315,6 +347,10 @@ impl World {
                 self.step(slot, Input::Drain);
             }
             Wake::DrainEnds => self.leave(slot),
+            Wake::Follow => self.follow(slot),
+            Wake::Piece(round, lane) if current(self, round) => self.piece(slot, lane),
+            Wake::WaitedEnough(round) if current(self, round) => self.poll(slot),
+            Wake::Piece(..) | Wake::WaitedEnough(_) => {}
             Wake::TargetChanged(name) => {
                 let process = self.members[slot].process();
                 self.request(process, 0, Request::Describe(name));
@@ -413,16 +449,7 @@ impl World {
 
     /// Lanes are taken over from what is committed.
     pub(super) fn take_over(&mut self, slot: usize, taken: Taken) {
-        let Taken { places, committed, ends, mut cancelled } = taken;
-        match self.mutation {
-            Some(Mutation::ForgetsCancels) => cancelled.clear(),
-            Some(Mutation::ComparesWithoutOrder) => {
-                for cancelled in cancelled.iter_mut().flat_map(|(_, of_lane)| of_lane) {
-                    cancelled.before.first_appended = UnixMillis(u64::MAX);
-                }
-            }
-            _ => {}
-        }
+        let Taken { places, committed, ends } = taken;
         let mut starts = Vec::new();
         // With doubles about, which of them was given back cannot be told.
         let mut exact = self.plan.exactly_once();
@@ -449,8 +476,8 @@ impl World {
         self.member(slot).phase = Phase::Running;
         self.count("assignments");
         self.step(slot, Input::Assigned { starts });
-        for (lane, voids) in cancelled {
-            self.step(slot, Input::Known { lane, live: Vec::new(), voids, whole: true });
+        for lane in self.members[slot].lanes.clone() {
+            self.order_changelog_end(slot, Lane(lane), Why::Known);
         }
         self.step(slot, Input::Tick);
         self.stirred = true;

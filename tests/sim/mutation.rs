@@ -45,8 +45,24 @@ pub enum Mutation {
     KeepsSilent,
     /// Records of aborted transactions are delivered: what users took back.
     ReadsUncommitted,
-    /// What was cancelled is not read when lanes are taken over.
-    ForgetsCancels,
+    /// Which versions are void is not told when lanes are taken over.
+    ForgetsVoids,
+    /// What is pending is not told when lanes are taken over.
+    ForgetsLive,
+    /// Of what is known at a take-over, the last piece is dropped.
+    DropsLastPiece,
+    /// A client learns what became of its command before that is committed.
+    AnswersEarly,
+    /// A partition is said to be read to an end that reading has not reached.
+    PassesUnread,
+    /// No timer waits until its intake is read up to `settle` before it is due.
+    SkipsSettle,
+    /// The second create of a pending id is delivered, too.
+    DeliversDuplicates,
+    /// A pending timer is written down as ended.
+    FreesEarly,
+    /// What is void is forgotten before it was met.
+    ForgetsUnmet,
     /// Records with an id do not wait until the intakes are read.
     SkipsGate,
     /// A cancel counts for what was submitted after it, too.

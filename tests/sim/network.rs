@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
-use waterclock::engine::timers::Void;
-use waterclock::engine::{Lane, Offset, Record};
+use waterclock::engine::orders::Outcome;
+use waterclock::engine::timers::Phase;
+use waterclock::engine::{Offset, Record, Source, UnixMillis};
 
 use crate::broker::{Place, Position, Refusal, Writer};
 
@@ -24,11 +25,15 @@ pub enum Request {
     Join(String),
     Leave(String),
     FetchCommitted(Vec<Place>),
-    /// What was cancelled in the lanes, and where the logs end; the committed positions come along.
-    Remember(Vec<Place>, Vec<Option<Position>>),
+    /// Where the logs of a take-over end; the committed positions come along.
+    Ends(Vec<Place>, Vec<Option<Position>>),
+    /// Where one partition ends, asked at this time of the shell's.
+    End(Source, Place, UnixMillis),
+    /// Where the changelog of a lane ends, and what for.
+    Changelog(i32, Why),
     Produce(Option<Writer>, Vec<Outgoing>),
     SendOffsets(Writer, Identity, Vec<(Place, Position)>),
-    End(Writer, bool),
+    EndTransaction(Writer, bool),
     CommitOffsets(Identity, Vec<(Place, Position)>),
     DeleteRecords(Vec<(Place, Offset)>),
     Describe(Arc<str>),
@@ -47,7 +52,25 @@ pub struct Taken {
     pub places: Vec<Place>,
     pub committed: Vec<Option<Position>>,
     pub ends: Vec<Offset>,
-    pub cancelled: Vec<(Lane, Vec<Void>)>,
+}
+
+/// What the index is asked for once it has passed an end of the changelog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// All that holds of a lane's timers.
+    Known,
+    /// Those that ended long ago.
+    Ended,
+}
+
+/// What a client is told of its command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    By(Outcome),
+    /// Nothing was pending; this is what the index had.
+    Found(Option<Phase>),
+    /// The version that was named is not the last one.
+    Superseded,
 }
 
 /// What comes back.
@@ -55,7 +78,10 @@ pub struct Taken {
 pub enum Reply {
     Init(Result<Writer, Refusal>),
     Committed(Vec<Place>, Result<Vec<Option<Position>>, Refusal>),
-    Remembered(Result<Taken, Refusal>),
+    Taken(Taken),
+    /// The end of a partition, as it was asked for.
+    End(Source, UnixMillis, Offset),
+    Changelog(i32, Why, Offset),
     Produced(Result<(), Refusal>),
     OffsetsSent(Result<(), Refusal>),
     Ended(Result<(), Refusal>),
@@ -90,6 +116,12 @@ pub enum Wake {
     /// The time for draining is over.
     DrainEnds,
     TargetChanged(Arc<str>),
+    /// The index goes on.
+    Follow,
+    /// The next piece of what is known of a lane; of this round.
+    Piece(u64, i32),
+    /// A foreign transaction was waited for long enough.
+    WaitedEnough(u64),
 }
 
 /// What happens next in the world.
@@ -107,4 +139,8 @@ pub enum Event {
     Fault(usize),
     MakeTarget,
     WidenTarget,
+    /// A command is answered: its submission.
+    Told(usize, Told),
+    /// Something can be read again.
+    Stir,
 }

@@ -57,6 +57,8 @@ pub enum Fault {
     ClockStep { node: usize, by: u64 },
     /// Another node leads a partition of a lane topic.
     Leader { topic: usize, partition: usize, node: usize },
+    /// Nothing is heard of a partition of a lane topic: no record, no answer about its end.
+    Silence { topic: usize, partition: usize, lasts: Time },
 }
 
 /// Percentages of what goes wrong by itself before `heal_at`, and how long things take.
@@ -74,6 +76,8 @@ pub struct Network {
     pub step_faults: u32,
     /// The answer to a commit is lost; it was carried out, was not, or will be later.
     pub commit_unknown: u32,
+    /// Percent of answers to clients that never arrive.
+    pub answers_lost: u32,
 }
 
 /// All of it.
@@ -95,7 +99,15 @@ pub struct Plan {
     /// When the first record is submitted, and the last.
     pub submits: (Time, Time),
     pub submissions: usize,
+    /// Timers that their clients create, replace and cancel again and again.
+    pub stories: usize,
     pub delay_max: Time,
+    /// How far an index is behind the changelog, at most, as long as something comes.
+    pub index_lag_max: Time,
+    /// How long before its due time a cancel must be readable to win for certain.
+    pub settle: Time,
+    /// How long a foreign transaction on an intake is waited for.
+    pub foreign_wait: Time,
     /// So many at once, all due within the horizon, that a window gets full.
     pub flood: bool,
     /// Percent of submissions that brokers refuse when they are delivered.
@@ -130,6 +142,7 @@ impl Plan {
         let slots = chance.between(1, 4) as usize;
         let large = chance.percent(25);
         let limits = limits(&mut chance, healthy, delivery, large);
+        let settle = limits.settle.map_or(0, |settle| settle.0);
         let setup = Arc::new(setup(lanes, &holds, limits));
         let network = network(&mut chance, healthy);
         let topics = setup.topics.names().len();
@@ -147,7 +160,11 @@ impl Plan {
             heal_at,
             submits: (first, first + span),
             submissions: chance.spread(20, 250) as usize,
+            stories: chance.between(0, 12) as usize,
             delay_max,
+            index_lag_max: if healthy { 20 } else { chance.spread(1, 5 * SECOND) },
+            settle,
+            foreign_wait: *chance.pick(&[SECOND, 10 * SECOND]),
             large,
             flood: false,
             poison: 0,
@@ -215,7 +232,7 @@ impl Plan {
             };
             let slot = chance.below(self.slots);
             let back_after = chance.spread(50, MINUTE);
-            let fault = match chance.between(0, 9) {
+            let fault = match chance.between(0, 10) {
                 0..=2 => Fault::Kill { slot, back_after },
                 3..=4 => Fault::Stop { slot, back_after },
                 5 => Fault::Freeze { slot, lasts: chance.spread(20, 5 * SECOND) },
@@ -223,6 +240,12 @@ impl Plan {
                 8 => Fault::ClockStep {
                     node: chance.below(self.skews.len()),
                     by: chance.spread(1, 20 * SECOND),
+                },
+                9 => Fault::Silence {
+                    // Mostly an intake.
+                    topic: if chance.percent(70) { 0 } else { chance.below(topics) },
+                    partition: chance.below(usize::from(self.setup.lanes)),
+                    lasts: chance.spread(50, MINUTE),
                 },
                 _ => Fault::Leader {
                     topic: chance.below(topics),
@@ -285,8 +308,13 @@ fn limits(chance: &mut Chance, healthy: bool, delivery: Delivery, large: bool) -
         },
         batch_gap: Millis(*chance.pick(&[0, 5, 50])),
         history: Millis(*chance.pick(&[MINUTE, HOUR, DAY])),
-        tracking: Tracking::Cancellations,
-        settle: None,
+        tracking: *chance.pick(&[
+            Tracking::Full,
+            Tracking::Full,
+            Tracking::Full,
+            Tracking::Cancellations,
+        ]),
+        settle: Some(Millis(*chance.pick(&[50, 50, 50, 10, 200]))),
         read_ahead: Millis(*chance.pick(&[1_000, 3_000, 10_000])),
         ..Limits::default()
     };
@@ -314,6 +342,7 @@ fn network(chance: &mut Chance, healthy: bool) -> Network {
             commit_aborts: 0,
             step_faults: 0,
             commit_unknown: 0,
+            answers_lost: 0,
         };
     }
     Network {
@@ -324,6 +353,7 @@ fn network(chance: &mut Chance, healthy: bool) -> Network {
         step_faults: *chance.pick(&[0, 1, 5, 20]),
         commit_aborts: *chance.pick(&[0, 1, 10]),
         commit_unknown: *chance.pick(&[0, 2, 10]),
+        answers_lost: *chance.pick(&[0, 10, 50]),
     }
 }
 

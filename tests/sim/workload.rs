@@ -2,10 +2,13 @@
 //!
 //! The expectation is stated by the contract (design 2), from outside: nothing here asks the engine.
 
+mod stories;
+
 use std::collections::BTreeMap;
 
-use waterclock::engine::timers::TimerKey;
-use waterclock::engine::{Millis, Record};
+use waterclock::engine::state::{Kind, Order, State, StateKey, intake_tag};
+use waterclock::engine::timers::{Place, TimerKey};
+use waterclock::engine::{Millis, Record, UnixMillis};
 
 use crate::broker::{EPOCH_MS, POISON, Time};
 use crate::chance::Chance;
@@ -75,8 +78,39 @@ pub struct Submission {
     pub own_lane: bool,
     /// The timer that it makes or ends.
     pub timer: Option<TimerKey>,
-    /// It ends it.
-    pub cancels: bool,
+    pub act: Act,
+}
+
+/// What a record is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    Create,
+    Replace,
+    Cancel,
+    /// What waterclock writes for one who names a version: that which this submission made.
+    CancelVersion(usize),
+    ReplaceVersion(usize),
+}
+
+impl Act {
+    pub fn cancels(self) -> bool {
+        matches!(self, Self::Cancel | Self::CancelVersion(_))
+    }
+
+    pub fn replaces(self) -> bool {
+        matches!(self, Self::Replace | Self::ReplaceVersion(_))
+    }
+
+    pub fn names_a_version(self) -> bool {
+        self.version().is_some()
+    }
+
+    pub fn version(self) -> Option<usize> {
+        match self {
+            Self::CancelVersion(of) | Self::ReplaceVersion(of) => Some(of),
+            Self::Create | Self::Replace | Self::Cancel => None,
+        }
+    }
 }
 
 /// How a user's transaction ends.
@@ -176,6 +210,7 @@ pub fn draw(plan: &Plan, chance: &mut Chance) -> Workload {
     }
     if !plan.flood {
         load.cancel(plan, chance);
+        load.stories(plan, chance);
     }
     load
 }
@@ -207,7 +242,8 @@ impl Workload {
                 if chance.percent(80) { own } else { chance.below(lanes as usize) as i32 };
             let cancel = Submission {
                 at,
-                topic: 0,
+                // The commands of one id use one intake.
+                topic: if of.topic < plan.setup.topics.intakes.len() { of.topic } else { 0 },
                 partition,
                 record: record(key.as_deref(), None, &headers),
                 when: When::After(0),
@@ -217,7 +253,7 @@ impl Workload {
                 transaction: None,
                 own_lane: own == partition,
                 timer: Some(timer),
-                cancels: true,
+                act: Act::Cancel,
             };
             self.cancels.entry(timer).or_default().push(self.submissions.len());
             self.submissions.push(cancel);
@@ -259,14 +295,7 @@ fn absolute(plan: &Plan, chance: &mut Chance) -> u64 {
 
 fn one(plan: &Plan, chance: &mut Chance, number: usize, at: Time, instants: &[u64]) -> Submission {
     let key = key(chance);
-    let id = chance.percent(30).then(|| format!("id-{}", chance.below(20)));
-    let identity = key.clone().or_else(|| id.clone().map(String::into_bytes));
-    let lanes = u32::from(plan.setup.lanes);
-    let own = identity.as_deref().map(|key| java_partition(key, lanes));
-    let partition = match own {
-        Some(own) if !chance.percent(15) => own,
-        _ => chance.between(0, u64::from(lanes) - 1) as i32,
-    };
+    let id = chance.percent(20).then(|| format!("id-{}", chance.below(20)));
     let mut draft = Draft {
         headers: vec![header("n", number)],
         when: When::After(0),
@@ -276,14 +305,18 @@ fn one(plan: &Plan, chance: &mut Chance, number: usize, at: Time, instants: &[u6
         topic: 0,
         broken: false,
     };
+    let crowd = !plan.flood && chance.percent(15);
+    let key = if crowd { Some(b"k0".to_vec()) } else { key };
     match chance.between(0, 99) {
         _ if plan.flood => draft.brief(chance),
+        _ if crowd => draft.crowd(instants[0]),
         _ if plan.poison > 0 && chance.percent(plan.poison) => draft.poison(plan, chance),
         0..=9 => draft.bad(chance),
         10..=14 => draft.defaults(),
         15..=22 => draft.tier(plan, chance),
         _ => draft.ordinary(plan, chance, at, instants),
     }
+    let id = id.map(|id| if draft.topic == 1 { format!("orders-{id}") } else { id });
     if let Some(id) = id.filter(|_| !draft.has("x-delay-id") && !draft.has("x-delay-action")) {
         draft.headers.push(header("x-delay-id", id));
     }
@@ -292,6 +325,13 @@ fn one(plan: &Plan, chance: &mut Chance, number: usize, at: Time, instants: &[u6
         .and_then(|(_, id)| id.as_deref())
         .filter(|_| !draft.broken)
         .map(|id| TimerKey::new(key.as_deref(), id));
+    let identity = key.as_deref().or(named.and_then(|(_, id)| id.as_deref()));
+    let lanes = u32::from(plan.setup.lanes);
+    let own = identity.map(|key| java_partition(key, lanes));
+    let partition = match own {
+        Some(own) if !chance.percent(15) => own,
+        _ => chance.between(0, u64::from(lanes) - 1) as i32,
+    };
     let value = draft.value(plan, chance, key.as_deref());
     draft.noise(chance);
     Submission {
@@ -306,7 +346,7 @@ fn one(plan: &Plan, chance: &mut Chance, number: usize, at: Time, instants: &[u6
         transaction: None,
         own_lane: own.is_none_or(|own| own == partition),
         timer,
-        cancels: false,
+        act: Act::Create,
     }
 }
 
@@ -343,7 +383,17 @@ impl Draft {
         }));
         self.fates = vec![Fate::Dead(code)];
         // What only its target can tell may be cancelled before.
-        self.broken = !headers.iter().any(|(_, value)| matches!(value, Some("99" | "gone")));
+        let by_target = headers.iter().any(|(_, value)| matches!(value, Some("99" | "gone")))
+            || matches!(code, "target_forbidden" | "target_denied");
+        self.broken = !by_target;
+    }
+
+    /// Many of one key, due at one instant: their order is what counts.
+    fn crowd(&mut self, due: u64) {
+        self.when = When::At(due);
+        self.headers.push(header("x-delay-until", due));
+        self.headers.push(header("x-delay-target", "t0"));
+        self.fates = vec![Fate::Deliver { target: "t0", partition: None }];
     }
 
     /// Due within the horizon, but late enough to make it through a tier.
@@ -538,4 +588,26 @@ pub fn java_partition(key: &[u8], partitions: u32) -> i32 {
     hash = (hash ^ (hash >> 13)).wrapping_mul(M);
     hash ^= hash >> 15;
     ((hash & 0x7fff_ffff) % partitions) as i32
+}
+
+/// A command about one version of a timer, as waterclock writes it for who asks for that.
+pub fn amend(command: &Record, version: Place, due: u64, key: &StateKey) -> Record {
+    let headers: Vec<Header> =
+        command.headers().map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec))).collect();
+    let state = State {
+        kind: Kind::Amend,
+        due: UnixMillis(due),
+        first_appended: version.first_appended,
+        order: Order { appended: version.first_appended, offset: version.offset },
+        expires: None,
+        intake: intake_tag(""),
+        hops: 0,
+    };
+    let with = |headers: &[Header]| record(command.key(), command.value(), headers);
+    let plain = with(&headers);
+    let Ok(directive) = waterclock::engine::header::read(plain.headers()) else { return plain };
+    let sealed = state.seal(key, &directive.bound(command.key()));
+    let mut headers = headers;
+    headers.push((b"x-delay-state".to_vec(), Some(sealed.as_ref().to_vec())));
+    with(&headers)
 }

@@ -5,16 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use waterclock::engine::timers::Change;
-use waterclock::engine::{Lane, Offset};
+use waterclock::engine::{Offset, timers};
 
-use crate::broker::{Broker, EPOCH_MS, Place, Position, Refusal, Time, Writer};
+use crate::broker::{Broker, EPOCH_MS, Place, Refusal, Time, Writer};
 use crate::chance::Chance;
 use crate::member::{Member, Up};
 use crate::mutation::Mutation;
-use crate::network::{Event, Process, Reply, Request, Taken, Wake};
+use crate::network::{Event, Process, Reply, Request, Taken, Told, Wake};
 use crate::plan::{Fault, Plan, SECOND, SESSION, TRANSACTION};
-use crate::workload::{self, DENIED, End, TARGETS, WIDENED, Workload};
+use crate::workload::{self, DENIED, End, TARGETS, WIDENED, When, Workload};
 
 /// More events than this mean that something spins.
 const EVENTS_MAX: u64 = 3_000_000;
@@ -24,6 +23,14 @@ const EVENTS_MAX: u64 = 3_000_000;
 pub struct Breach {
     pub promise: &'static str,
     pub what: String,
+}
+
+/// An answer that arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered {
+    pub told: Told,
+    /// When, in the order of all that happened in the cluster.
+    pub moment: u64,
 }
 
 /// The world of one seed.
@@ -37,6 +44,12 @@ pub struct World {
     pub members: Vec<Member>,
     pub chance: Chance,
     pub mutation: Option<Mutation>,
+    /// The versions that submissions name.
+    pub named: BTreeMap<usize, timers::Place>,
+    /// What clients were told of their commands.
+    pub told: BTreeMap<usize, Vec<Answered>>,
+    /// Partitions from which nothing comes, and until when.
+    silent: BTreeMap<Place, Time>,
     /// Submissions that a crash may double (`at_least_once`).
     pub exposed: BTreeSet<u32>,
     /// What was seen to be wrong while it ran.
@@ -62,6 +75,9 @@ pub struct World {
 
 impl World {
     pub fn new(mut plan: Plan, mutation: Option<Mutation>, history_max: usize) -> Self {
+        if matches!(mutation, Some(Mutation::SkipsSettle | Mutation::SkipsGate)) {
+            Arc::make_mut(&mut plan.setup).limits.settle = None;
+        }
         let mut broker = Broker::new(plan.skews.clone());
         broker.hands_out_unstable = mutation == Some(Mutation::TakesUnstable);
         broker.forgives_generations = mutation == Some(Mutation::OldGenerations);
@@ -93,6 +109,9 @@ impl World {
             broker,
             workload,
             accepted: BTreeMap::new(),
+            named: BTreeMap::new(),
+            told: BTreeMap::new(),
+            silent: BTreeMap::new(),
             members,
             chance,
             mutation,
@@ -179,7 +198,7 @@ impl World {
 
     /// The cancels that a submission is covered by for sure: of the same timer, and appended after it.
     pub fn cancels_of(&self, number: usize) -> impl Iterator<Item = (usize, Place, Offset)> {
-        let of = self.workload.submissions.get(number).filter(|of| !of.cancels);
+        let of = self.workload.submissions.get(number).filter(|of| !of.act.cancels());
         let cancels = of.and_then(|of| self.workload.cancels.get(&of.timer?));
         let own = self.appended(number);
         cancels.into_iter().flatten().filter_map(move |&cancel| {
@@ -195,7 +214,8 @@ impl World {
         let logs = &self.broker.topics[self.timers_topic].partitions;
         logs.iter().flat_map(|log| log.ledger()).any(|(_, entry)| {
             entry.record.as_ref().is_some_and(|record| {
-                record.value().is_none() && record.key() == timer.as_ref().map(|t| &t.0[..])
+                let name = record.key().and_then(|key| key.get(..16));
+                record.value().is_none() && name == timer.as_ref().map(|t| &t.0[..])
             })
         })
     }
@@ -257,6 +277,8 @@ impl World {
             Event::Silent(process, member) => self.silent(process, &member),
             Event::Fault(index) => self.fault(self.plan.faults[index].1),
             Event::MakeTarget => self.make_target(),
+            Event::Told(number, told) => self.told_client(number, told),
+            Event::Stir => self.stirred = true,
             Event::WidenTarget => {
                 let (name, partitions) = WIDENED;
                 if let Some(topic) = self.broker.topic(name) {
@@ -270,6 +292,9 @@ impl World {
     // Users.
 
     fn submit(&mut self, index: usize) {
+        if self.workload.submissions[index].act.names_a_version() && !self.name_version(index) {
+            return;
+        }
         let submission = &self.workload.submissions[index];
         let topic = self.lane_topics[submission.topic];
         let place = Place { topic, partition: submission.partition };
@@ -293,6 +318,58 @@ impl World {
                 self.breach("model", format!("submission {index} refused: {refusal:?}"))
             }
         }
+    }
+
+    /// Seals a command about one version, which its client has learned of by now; `false`: it has not.
+    fn name_version(&mut self, index: usize) -> bool {
+        let submission = &self.workload.submissions[index];
+        let (Some(of), Some(name)) = (submission.act.version(), submission.timer) else {
+            return false;
+        };
+        let Some((appended, _, offset)) = self.appended(of) else { return false };
+        let made = &self.workload.submissions[of];
+        let stays = made.own_lane && made.topic < self.plan.setup.topics.intakes.len();
+        let place = Place { topic: self.timers_topic, partition: submission.partition };
+        let log = self.broker.partition(place);
+        let said = log.into_iter().flat_map(|log| log.ledger()).filter_map(|(_, entry)| {
+            let record = entry.record.as_ref()?;
+            match timers::Change::decode(record.key(), record.value()) {
+                Ok(timers::Change::Timer(timer)) if timer.name == name => Some(timer.version),
+                _ => None,
+            }
+        });
+        let is_it = |version: &timers::Place| {
+            version.first_appended.0 == appended
+                && (!stays || version.offset.0 & !timers::ELSEWHERE == offset.0)
+        };
+        let version = said.filter(is_it).last();
+        let Some(version) = version else { return false };
+        let due = match submission.when {
+            When::At(due) => due,
+            When::After(_) => EPOCH_MS + self.at,
+        };
+        let sealed = workload::amend(&submission.record, version, due, &self.plan.setup.key);
+        self.workload.submissions[index].record = sealed;
+        self.named.insert(index, version);
+        self.count("amends");
+        true
+    }
+
+    /// Whether nobody's transaction hid what stands there for as long as such a one is waited for.
+    pub fn was_readable(&self, place: Place, offset: Offset) -> bool {
+        let hidden = self.broker.partition(place).and_then(|log| log.hidden_for(offset));
+        hidden.is_some_and(|hidden| hidden < self.plan.foreign_wait)
+    }
+
+    /// How far the brokers' clocks are apart, at most, with what they have stepped.
+    pub fn clocks_apart(&self) -> u64 {
+        let skews = &self.plan.skews;
+        let (low, high) = (skews.iter().min(), skews.iter().max());
+        let steps = self.plan.faults.iter().map(|(_, fault)| match fault {
+            Fault::ClockStep { by, .. } => *by,
+            _ => 0,
+        });
+        low.zip(high).map_or(0, |(low, high)| high.abs_diff(*low)) + steps.sum::<u64>()
     }
 
     fn users_writer(&mut self, transaction: usize) -> Option<Writer> {
@@ -333,6 +410,30 @@ impl World {
                 self.wake(process, wait, Wake::TargetChanged(Arc::from(name)));
             }
         }
+    }
+
+    /// A client learns what became of its command.
+    fn told_client(&mut self, number: usize, told: Told) {
+        self.note(|| format!("n={number} is told {told:?}"));
+        let moment = self.broker.next_moment();
+        let answers = self.told.entry(number).or_default();
+        if let Some(before) = answers.iter().find(|before| before.told != told) {
+            let before = before.told;
+            // A record that is read again after a crash is decided anew.
+            // A replace is its own record: it is read, and answered, again as long as it is pending.
+            let replaces = self.workload.submissions[number].act.replaces();
+            if self.plan.exactly_once() && !replaces {
+                self.breach("answers", format!("n={number}: {before:?}, then {told:?}"));
+            }
+            return;
+        }
+        answers.push(Answered { told, moment });
+        self.count("answers");
+    }
+
+    /// Nothing comes from this partition's leader at present.
+    pub fn is_silent(&self, place: Place) -> bool {
+        self.silent.get(&place).is_some_and(|until| *until > self.at)
     }
 
     // The cluster.
@@ -422,9 +523,19 @@ impl World {
                 let committed = self.broker.committed(&places);
                 Reply::Committed(places, committed)
             }
-            Request::Remember(places, committed) => {
-                Reply::Remembered(self.remember(places, committed))
+            Request::Ends(places, committed) => {
+                let end = |place: &Place| self.broker.partition(*place).map(|log| log.end());
+                let ends = places.iter().map(|place| end(place).unwrap_or_default()).collect();
+                Reply::Taken(Taken { places, committed, ends })
             }
+            Request::End(source, place, at) => {
+                if let Some(until) = self.silent.get(&place).filter(|until| **until > self.at) {
+                    return self.push(*until, Event::Arrives(process, round, again));
+                }
+                let end = self.broker.partition(place).map(|log| log.end());
+                Reply::End(source, at, end.unwrap_or_default())
+            }
+            Request::Changelog(lane, why) => Reply::Changelog(lane, why, self.changelog_end(lane)),
             Request::Produce(writer, records) => {
                 Reply::Produced(self.produce(writer.as_ref(), records))
             }
@@ -438,7 +549,7 @@ impl World {
                 );
                 Reply::OffsetsSent(sent)
             }
-            Request::End(writer, commit) => {
+            Request::EndTransaction(writer, commit) => {
                 let ended = self.broker.end(&writer, commit);
                 self.note(|| format!("end of {writer:?}, commit {commit}: {ended:?}"));
                 Reply::Ended(ended)
@@ -470,7 +581,6 @@ impl World {
                 | Reply::OffsetsSent(Err(Refusal::Concurrent))
                 | Reply::Ended(Err(Refusal::Concurrent))
                 | Reply::Committed(_, Err(Refusal::Unstable))
-                | Reply::Remembered(Err(Refusal::Unstable))
         );
         if waits {
             let backoff = self.chance.between(1, 50);
@@ -478,40 +588,6 @@ impl World {
         } else {
             self.wake(process, wait, Wake::Reply(round, reply));
         }
-    }
-
-    /// What a process of today reads of the changelog of these lanes, past its end; and where the logs end.
-    fn remember(
-        &self,
-        places: Vec<Place>,
-        committed: Vec<Option<Position>>,
-    ) -> Result<Taken, Refusal> {
-        let lanes: BTreeSet<i32> = places.iter().map(|place| place.partition).collect();
-        let mut cancelled = Vec::new();
-        for lane in lanes {
-            let place = Place { topic: self.timers_topic, partition: lane };
-            let log = self.broker.partition(place).ok_or(Refusal::UnknownTopic)?;
-            if log.last_stable() < log.end() {
-                return Err(Refusal::Unstable);
-            }
-            let mut held = BTreeMap::new();
-            for record in log.ledger().filter_map(|(_, entry)| entry.record.as_ref()) {
-                match Change::decode(record.key(), record.value()) {
-                    Ok(Change::Void(cancelled)) => {
-                        held.insert(cancelled.name, cancelled);
-                    }
-                    Ok(Change::ForgottenVoid(timer)) => {
-                        held.remove(&timer);
-                    }
-                    Ok(Change::Timer(_) | Change::ForgottenTimer(_)) => {}
-                    Err(_) => return Err(Refusal::InvalidState),
-                }
-            }
-            cancelled.push((Lane(lane as u16), held.into_values().collect()));
-        }
-        let ends = places.iter().map(|place| self.broker.partition(*place).map(|p| p.end()));
-        let ends = ends.map(Option::unwrap_or_default).collect();
-        Ok(Taken { places, committed, ends, cancelled })
     }
 
     /// All or, from the first refusal on, none of the rest.
@@ -557,6 +633,13 @@ impl World {
                 let place = Place { topic: self.lane_topics[topic], partition: partition as i32 };
                 self.broker.move_leader(place, node);
             }
+            Fault::Silence { topic, partition, lasts } => {
+                self.count("silences");
+                let place = Place { topic: self.lane_topics[topic], partition: partition as i32 };
+                let until = (self.at + lasts).min(self.plan.heal_at.max(self.at));
+                self.silent.insert(place, until);
+                self.push(until, Event::Stir);
+            }
         }
     }
 
@@ -566,6 +649,7 @@ impl World {
         let (process, name) = (self.members[slot].process(), self.members[slot].name.clone());
         self.members[slot].up = Up::Dead;
         self.members[slot].engine = None;
+        self.tear_index(slot);
         self.after(SESSION, Event::Silent(process, name));
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use waterclock::engine::{Offset, Record, UnixMillis};
 
-use super::{Refusal, TxId};
+use super::{Refusal, Time, TxId};
 
 /// One position of a log.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub struct Entry {
     pub record: Option<Record>,
     /// When it was appended, in the order of all that happened in the cluster.
     pub moment: u64,
+    /// The same in the world's time.
+    pub at: Time,
 }
 
 /// A log.
@@ -53,12 +55,32 @@ impl Partition {
     }
 
     /// Ends a transaction here.
-    pub fn mark(&mut self, tx: TxId, committed: bool, appended: UnixMillis, moment: u64) {
+    pub fn mark(&mut self, tx: TxId, committed: bool, marker: Entry) {
         self.open.remove(&tx);
         if !committed {
             self.aborted.insert(tx);
         }
-        self.entries.push(Entry { appended, tx: Some(tx), record: None, moment });
+        self.entries.push(marker);
+    }
+
+    /// How long the transactions that hid this offset were open here, at most; `None`: one still is.
+    pub fn hidden_for(&self, offset: Offset) -> Option<Time> {
+        let mut first: BTreeMap<TxId, Time> = BTreeMap::new();
+        for entry in &self.entries[..=(offset.0 as usize)] {
+            match (entry.tx, &entry.record) {
+                (Some(tx), Some(_)) => drop(first.entry(tx).or_insert(entry.at)),
+                (Some(tx), None) => drop(first.remove(&tx)),
+                (None, _) => {}
+            }
+        }
+        let end = |tx: &TxId| {
+            let rest = &self.entries[offset.0 as usize..];
+            rest.iter().find(|entry| entry.tx == Some(*tx) && entry.record.is_none())
+        };
+        first
+            .iter()
+            .map(|(tx, from)| Some(end(tx)?.at - from))
+            .try_fold(0, |longest, of| Some(longest.max(of?)))
     }
 
     pub fn start(&self) -> Offset {

@@ -193,7 +193,8 @@ impl Broker {
                 let appended = self.clock(leader, at);
                 let moment = self.next_moment();
                 if let Some(partition) = self.partition_mut(place) {
-                    partition.mark(tx, committed, appended, moment);
+                    let marker = Entry { appended, tx: Some(tx), record: None, moment, at };
+                    partition.mark(tx, committed, marker);
                 }
             }
         }

@@ -22,7 +22,7 @@ impl Tale {
     }
 
     fn replace(&mut self, at: u64) -> Index {
-        self.add(What::Replace, at, ALWAYS, Self::stand(at))
+        self.add(What::Replace { of: None }, at, ALWAYS, Self::stand(at))
     }
 
     fn cancel(&mut self, at: u64, answer: Option<(u64, Answer)>) -> Index {
@@ -255,7 +255,9 @@ fn one_lie_among_many_answers_is_found() {
             continue;
         }
         let at = *chance.pick(&answers);
-        let What::Cancel { answer: Some(answer), .. } = &mut tale.operations[at].what else { continue };
+        let What::Cancel { answer: Some(answer), .. } = &mut tale.operations[at].what else {
+            continue;
+        };
         *answer = match answer {
             Cancelled => *chance.pick(&[Delivered, Unknown]),
             _ => Cancelled,

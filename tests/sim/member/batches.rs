@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use waterclock::engine::orders::{Batch, Because, Edit, Input, Send, To};
+use waterclock::engine::orders::{Answer, Batch, Because, Edit, Input, Send, To};
+use waterclock::engine::timers::{self, Change};
 use waterclock::engine::{BatchId, Blame, Offset, Refused};
 
 use super::{Flight, Phase, Positions, Up, number_of};
@@ -21,7 +22,7 @@ impl World {
     // Batches.
 
     pub(super) fn take_batch(&mut self, slot: usize, batch: Batch) {
-        let Batch { id, sends, commits, .. } = batch;
+        let Batch { id, sends, commits, answers } = batch;
         let numbers: Vec<u32> = sends.iter().filter_map(|send| number_of(&send.record)).collect();
         numbers.iter().for_each(|number| self.member(slot).tally.give_back(*number));
         let positions: Positions = commits
@@ -37,12 +38,7 @@ impl World {
                 To::Target(_) => "deliveries",
                 To::Dead => "dead letters",
                 To::Timers => match &send.edit {
-                    Edit::Timer(timer) => match timer.because {
-                        Because::Recorded => "cancels",
-                        Because::Met => "cancelled",
-                        Because::Forgotten => "forgotten",
-                        _ => "timers",
-                    },
+                    Edit::Timer(said) => because(said.because),
                     _ => "timers",
                 },
             });
@@ -50,22 +46,20 @@ impl World {
         self.check_known(slot, &sends);
         let mut outgoing: VecDeque<Outgoing> =
             sends.iter().map(|send| self.outgoing(send)).collect();
-        if self.mutation == Some(Mutation::DeliversCancelled) {
-            let met = sends
-                .iter()
-                .filter(|send| matches!(&send.edit, Edit::Timer(t) if t.because == Because::Met));
-            outgoing.extend(met.filter_map(delivered_nevertheless));
-        }
         self.mutate(&mut outgoing);
         self.count(if outgoing.is_empty() { "batches of offsets only" } else { "batches" });
         if self.plan.exactly_once() && !self.members[slot].flights.is_empty() {
             self.breach("contract", "two batches at once in exactly_once".to_owned());
+        }
+        if self.mutation == Some(Mutation::AnswersEarly) {
+            answers.iter().for_each(|answer| self.answer(slot, answer));
         }
         let flight = Flight {
             id,
             outgoing,
             positions,
             numbers,
+            answers,
             offsets_sent: false,
             sent: 0,
             asked: Vec::new(),
@@ -97,6 +91,10 @@ impl World {
     /// was taken over.
     fn check_known(&mut self, slot: usize, sends: &[Send]) {
         let mut found = Vec::new();
+        if !self.plan.exactly_once() && !self.plan.healthy() {
+            // A zombie's word may come after the new owner's.
+            return;
+        }
         for send in sends.iter().filter(|send| matches!(send.to, To::Target(_))) {
             let Some(number) = number_of(&send.record).map(|number| number as usize) else {
                 continue;
@@ -107,6 +105,7 @@ impl World {
                 submission.own_lane
                     && submission.transaction.is_none()
                     && ends.get(place).is_some_and(|end| offset < end)
+                    && self.was_readable(*place, *offset)
             });
             // Its time was over: it had been met by another record of the same timer.
             if let Some((cancel, ..)) = known.filter(|_| !self.was_forgotten(number)) {
@@ -159,6 +158,10 @@ impl World {
             let identity = self.members[slot].identity();
             return self.ask(slot, Request::SendOffsets(writer, identity, positions));
         }
+        if flight.sent == 0 && flight.positions.is_empty() {
+            // Nothing but answers: there is no transaction to commit.
+            return self.finished(slot);
+        }
         self.commit(slot, writer);
     }
 
@@ -203,19 +206,19 @@ impl World {
         let process = self.members[slot].process();
         let round = self.members[slot].round;
         if self.commits_fail(self.plan.network.commit_aborts) {
-            self.request(process, 0, Request::End(writer, false));
+            self.request(process, 0, Request::EndTransaction(writer, false));
             let wait = self.chance.between(1, 50);
             self.wake(process, wait, Wake::Reply(round, Reply::Ended(Err(Refusal::InvalidState))));
             return;
         }
         if !self.commits_fail(self.plan.network.commit_unknown) {
-            return self.ask(slot, Request::End(writer, true));
+            return self.ask(slot, Request::EndTransaction(writer, true));
         }
         match self.chance.between(0, 2) {
-            0 => self.request(process, 0, Request::End(writer, true)),
+            0 => self.request(process, 0, Request::EndTransaction(writer, true)),
             1 => {
                 let late = self.chance.spread(100, 20 * SECOND);
-                self.after(late, Event::Arrives(process, 0, Request::End(writer, true)));
+                self.after(late, Event::Arrives(process, 0, Request::EndTransaction(writer, true)));
             }
             _ => {}
         }
@@ -233,9 +236,11 @@ impl World {
                 }
             }
             Reply::Committed(places, Ok(committed)) => {
-                self.ask(slot, Request::Remember(places, committed));
+                self.ask(slot, Request::Ends(places, committed));
             }
-            Reply::Remembered(Ok(taken)) => self.take_over(slot, taken),
+            Reply::Taken(taken) => self.take_over(slot, taken),
+            Reply::End(source, at, end) => self.told_end(slot, source, at, end),
+            Reply::Changelog(lane, why, end) => self.wait_for_index(slot, lane, why, end),
             Reply::Produced(Ok(())) | Reply::OffsetsSent(Ok(())) => {
                 self.member(slot).busy = false;
                 self.drive(slot);
@@ -266,9 +271,7 @@ impl World {
                     self.breach("liveness", format!("a batch that can never pass: {refusal:?}"))
                 }
             },
-            Reply::Init(Err(refusal))
-            | Reply::Committed(_, Err(refusal))
-            | Reply::Remembered(Err(refusal)) => {
+            Reply::Init(Err(refusal)) | Reply::Committed(_, Err(refusal)) => {
                 self.breach("model", format!("{refusal:?} has no answer"));
             }
             Reply::Described(..) => {}
@@ -315,6 +318,7 @@ impl World {
     pub(super) fn finished(&mut self, slot: usize) {
         self.member(slot).busy = false;
         let Some(flight) = self.member(slot).flights.pop_front() else { return };
+        self.answer_all(slot, &flight.answers);
         self.delete_records(slot, flight.positions);
         self.tell(slot, flight.id);
     }
@@ -323,11 +327,18 @@ impl World {
     pub(super) fn acknowledged(&mut self, slot: usize) {
         self.member(slot).busy = false;
         let Some(flight) = self.member(slot).flights.pop_front() else { return };
+        self.answer_all(slot, &flight.answers);
         let member = self.member(slot);
         member.acknowledged.extend(&flight.numbers);
         member.positions.extend(flight.positions);
         self.commit_offsets(slot);
         self.tell(slot, flight.id);
+    }
+
+    fn answer_all(&mut self, slot: usize, answers: &[Answer]) {
+        if self.mutation != Some(Mutation::AnswersEarly) {
+            answers.iter().for_each(|answer| self.answer(slot, answer));
+        }
     }
 
     pub(super) fn tell(&mut self, slot: usize, id: BatchId) {
@@ -381,13 +392,34 @@ impl World {
         self.after(wait, Event::Arrives(process, 0, Request::DeleteRecords(until)));
     }
 
+    /// Writes something else of a timer than what was decided.
+    fn misstate(&mut self, sent: &mut Outgoing) {
+        let changed = match Change::decode(sent.record.key(), sent.record.value()) {
+            Ok(Change::Timer(timer))
+                if self.mutation == Some(Mutation::FreesEarly)
+                    && timer.phase == timers::Phase::Delay =>
+            {
+                Change::Timer(timers::Timer { phase: timers::Phase::Cancelled, ..timer })
+            }
+            Ok(Change::Void(void)) if self.mutation == Some(Mutation::ForgetsUnmet) => {
+                Change::ForgottenVoid(void.name)
+            }
+            _ => return,
+        };
+        if sent.topic == self.plan.setup.topics.timers() && self.chance.percent(50) {
+            let (key, value) = changed.encode();
+            sent.record = crate::workload::record(Some(&key), value.as_deref(), &[]);
+        }
+    }
+
     /// Does to a batch what a mutation asks for, now and then.
     pub(super) fn mutate(&mut self, outgoing: &mut VecDeque<Outgoing>) {
         let Some(mutation) = self.mutation else { return };
         if mutation == Mutation::DropsTimers {
-            let timers = self.plan.setup.topics.timers();
-            outgoing.retain(|sent| sent.topic != timers);
+            let changelog = self.plan.setup.topics.timers();
+            outgoing.retain(|sent| sent.topic != changelog);
         }
+        outgoing.iter_mut().for_each(|sent| self.misstate(sent));
         if outgoing.is_empty() || !self.chance.percent(20) {
             return;
         }
@@ -422,19 +454,17 @@ impl World {
     }
 }
 
-/// A cancelled record as it would have arrived.
-fn delivered_nevertheless(send: &Send) -> Option<Outgoing> {
-    let headers: Headers =
-        send.record.headers().map(|(n, v)| (n.to_vec(), v.map(<[u8]>::to_vec))).collect();
-    let (_, target) = headers.iter().find(|(name, _)| name == b"x-delay-target")?;
-    let topic = Arc::from(String::from_utf8_lossy(target.as_deref()?));
-    let kept: Headers = headers
-        .iter()
-        .filter(|(n, _)| !n.starts_with(b"x-delay-") && n != b"x-delay")
-        .cloned()
-        .collect();
-    let record = crate::workload::record(send.record.key(), send.record.value(), &kept);
-    Some(Outgoing { topic, partition: 0, record })
+fn because(because: Because) -> &'static str {
+    match because {
+        Because::Created => "created",
+        Because::Delivered => "timers delivered",
+        Because::Cancelled => "timers cancelled",
+        Because::Dead => "timers dead",
+        Because::Recorded => "cancels",
+        Because::Superseded => "superseded",
+        Because::Met => "cancelled",
+        Because::Forgotten => "forgotten",
+    }
 }
 
 type Headers = Vec<(Vec<u8>, Option<Vec<u8>>)>;

@@ -1,13 +1,14 @@
 //! Feeding the engine: the time it is told, the records it is given, the orders that come out.
 
-use waterclock::engine::orders::{Input, Output, Send};
-use waterclock::engine::{Engine, Lane, Offset, Source, TopicId, UnixMillis};
+use waterclock::engine::orders::{Input, Output, Send, Start};
+use waterclock::engine::{Engine, Lane, Offset, Record, Source, TopicId, UnixMillis};
 
 use super::{Phase, Reading, Up, number_of};
 use crate::broker::{Place, Refusal};
 use crate::mutation::Mutation;
-use crate::network::{Request, Wake};
+use crate::network::{Event, Request, Wake, Why};
 use crate::plan::SECOND;
+use crate::workload::Act;
 use crate::world::World;
 
 impl World {
@@ -91,8 +92,8 @@ impl World {
                 let process = self.members[slot].process();
                 self.request(process, 0, Request::Describe(name));
             }
-            // Not ordered with the limits of a plan.
-            Output::Ask(_) | Output::Forgettable(_) => {}
+            Output::Ask(sources) => self.ask_ends(slot, sources),
+            Output::Forgettable(lane) => self.order_changelog_end(slot, lane, Why::Ended),
             Output::Batch(batch) => self.take_batch(slot, batch),
         }
     }
@@ -126,11 +127,14 @@ impl World {
     /// Polls those who could read something.
     pub fn rouse(&mut self) {
         for slot in 0..self.members.len() {
+            self.rouse_index(slot);
             let member = &self.members[slot];
             if member.up == Up::Alive
                 && member.phase == Phase::Running
                 && !member.poll_queued
-                && (self.first_readable(slot).is_some() || self.passed(slot).next().is_some())
+                && (self.first_readable(slot).is_some()
+                    || self.passed(slot).next().is_some()
+                    || self.next_answered(slot).is_some())
             {
                 let wait = self.latency();
                 let process = self.members[slot].process();
@@ -148,6 +152,7 @@ impl World {
         self.members[slot].reading.get(&source).is_some_and(|reading| {
             !reading.paused
                 && reading.from <= self.at
+                && !self.is_silent(self.place(source))
                 && !matches!(self.broker.fetch(self.place(source), reading.next), Ok(None))
         })
     }
@@ -170,6 +175,8 @@ impl World {
                 ready.swap_remove(index);
             }
         }
+        let asked: Vec<Source> = self.members[slot].asked.keys().copied().collect();
+        asked.into_iter().for_each(|source| self.see_foreign(slot, source));
         if self.members[slot].round == round && self.members[slot].phase == Phase::Running {
             self.tell_passed(slot);
         }
@@ -185,7 +192,9 @@ impl World {
             let place = self.place(*source);
             let (reading, end) = (member.reading.get(source), member.ends.get(&place));
             matches!((reading, end), (Some(reading), Some(end))
-                if reading.from <= self.at && self.broker.is_read_to(place, reading.next, *end))
+                if reading.from <= self.at
+                    && !self.is_silent(place)
+                    && self.broker.is_read_to(place, reading.next, *end))
         })
     }
 
@@ -198,6 +207,83 @@ impl World {
                 self.step(slot, Input::Passed { source, at: UnixMillis(0) });
             }
         }
+        while self.members[slot].round == round
+            && let Some((source, at)) = self.next_answered(slot)
+        {
+            self.member(slot).asked.remove(&source);
+            self.count("ends passed");
+            self.step(slot, Input::Passed { source, at });
+        }
+    }
+
+    // Where a partition ends: asked for, and passed.
+
+    fn ask_ends(&mut self, slot: usize, sources: Vec<Source>) {
+        let at = self.members[slot].last_now;
+        for source in sources {
+            if self.members[slot].asked.contains_key(&source) {
+                let what = format!("{source:?} is asked for, and was not answered yet");
+                self.breach("contract", what);
+            }
+            self.member(slot).asked.insert(source, Asked { at, end: None });
+            let place = self.place(source);
+            if self.mutation == Some(Mutation::PassesUnread) {
+                self.told_end(slot, source, at, Offset(0));
+            } else {
+                let (process, round) = (self.members[slot].process(), self.members[slot].round);
+                let wait = self.latency().max(1);
+                self.after(wait, Event::Arrives(process, round, Request::End(source, place, at)));
+            }
+        }
+    }
+
+    pub(super) fn told_end(&mut self, slot: usize, source: Source, at: UnixMillis, end: Offset) {
+        if let Some(asked) = self.member(slot).asked.get_mut(&source)
+            && asked.at == at
+        {
+            asked.end = Some(end);
+            self.stirred = true;
+        }
+        self.see_foreign(slot, source);
+    }
+
+    /// Notes since when a transaction hides what stands before an end that was asked for.
+    fn see_foreign(&mut self, slot: usize, source: Source) {
+        let place = self.place(source);
+        let member = &self.members[slot];
+        let asked = member.asked.get(&source).and_then(|asked| asked.end);
+        let hidden = asked.is_some_and(|end| {
+            self.broker.partition(place).is_some_and(|log| log.last_stable() < end)
+        });
+        if !hidden {
+            self.member(slot).foreign.remove(&source);
+        } else if !member.foreign.contains_key(&source) {
+            self.count("foreign transactions seen");
+            let at = self.at;
+            self.member(slot).foreign.insert(source, at);
+            let (process, round) = (self.members[slot].process(), self.members[slot].round);
+            self.wake(process, self.plan.foreign_wait, Wake::WaitedEnough(round));
+        }
+    }
+
+    /// One whose end has been passed by now, or was waited for long enough.
+    fn next_answered(&self, slot: usize) -> Option<(Source, UnixMillis)> {
+        let member = &self.members[slot];
+        member.asked.iter().find_map(|(source, asked)| {
+            let (place, end) = (self.place(*source), asked.end?);
+            let reading = member.reading.get(source)?;
+            if reading.from > self.at || self.is_silent(place) {
+                return None;
+            }
+            let waited = member.foreign.get(source).is_some_and(|since| {
+                let stable = self.broker.partition(place).map(|log| log.last_stable());
+                self.at >= since + self.plan.foreign_wait
+                    && stable.is_some_and(|at| self.broker.is_read_to(place, reading.next, at))
+            });
+            let passed = waited || self.broker.is_read_to(place, reading.next, end);
+            let unread = self.mutation == Some(Mutation::PassesUnread);
+            (passed || unread).then_some((*source, asked.at))
+        })
     }
 
     /// Hands over the next record of a partition, if there is one and it may be read.
@@ -242,8 +328,41 @@ impl World {
             member.tally.over.clear();
         }
         member.tally.take_in(source, offset, &record);
+        let record = self.unnamed(source, record);
         self.step(slot, Input::Record { source, offset, appended, record });
         true
+    }
+
+    /// The record, or what a mutation makes of it: one without an id, which is delivered whatever is said of its timer.
+    fn unnamed(&mut self, source: Source, record: Record) -> Record {
+        let number = number_of(&record).map(|number| number as usize);
+        let of = number.and_then(|number| self.workload.submissions.get(number));
+        let Some(of) = of.filter(|of| source.topic.0 == 0 && of.own_lane && of.act == Act::Create)
+        else {
+            return record;
+        };
+        let others = self
+            .workload
+            .submissions
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| Some(*other) != number && self.accepted.contains_key(other));
+        let mut of_timer =
+            others.filter(|(_, other)| of.timer.is_some() && other.timer == of.timer);
+        let strip = match self.mutation {
+            Some(Mutation::DeliversDuplicates) => {
+                of_timer.any(|(_, other)| other.act == Act::Create)
+            }
+            Some(Mutation::DeliversCancelled) => {
+                of_timer.any(|(_, other)| other.act == Act::Cancel)
+            }
+            _ => false,
+        };
+        if !strip || !self.chance.percent(50) {
+            return record;
+        }
+        let kept = record.headers().filter(|(name, _)| *name != b"x-delay-id");
+        Record::new(record.key(), record.value(), kept)
     }
 
     pub(super) fn owns(&self, slot: usize) -> bool {
@@ -262,6 +381,14 @@ impl World {
     }
 }
 
+/// An end that the engine has asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    at: UnixMillis,
+    /// Once the broker has said it.
+    end: Option<Offset>,
+}
+
 fn brief(input: &Input) -> String {
     match input {
         Input::Record { source, offset, appended, record } => {
@@ -270,6 +397,14 @@ fn brief(input: &Input) -> String {
                 number_of(record),
                 appended.0
             )
+        }
+        Input::Assigned { starts } => {
+            let some = starts.iter().filter(|start| start.end > Offset(0));
+            let each = some.map(|start| {
+                let Start { source, next, metadata, end } = start;
+                format!("{}/{} {} {metadata:?} to {}", source.topic.0, source.lane.0, next.0, end.0)
+            });
+            format!("assigned {:?}", each.collect::<Vec<_>>())
         }
         other => format!("{other:?}"),
     }
@@ -282,7 +417,7 @@ fn brief_order(output: &Output) -> String {
                 format!("n={:?} {:?} due {}", number_of(&send.record), send.to, send.due.0)
             };
             let sends: Vec<String> = batch.sends.iter().map(one).collect();
-            format!("batch {:?} {sends:?} {:?}", batch.id, batch.commits)
+            format!("batch {:?} {sends:?} {:?} {:?}", batch.id, batch.commits, batch.answers)
         }
         other => format!("{other:?}"),
     }

@@ -1,0 +1,82 @@
+//! What holds where only cancels and replaces are remembered: a record from before one is kept from its target.
+
+use waterclock::engine::timers::Change;
+
+use super::{Accepted, Found, Said, View, forgotten_in_time, said};
+use crate::workload::Act;
+use crate::world::World;
+
+/// Promise 6: what was cancelled is never seen in its target after that was recorded; every cancel is recorded; nothing is
+/// forgotten before its time.
+pub(super) fn check(world: &World, view: &View<'_>, found: &mut Found) {
+    let said = said(world, found);
+    for accepted in &view.accepted {
+        let Some(timer) = accepted.submission.timer else { continue };
+        let of_timer: &[Said] = said.get(&timer).map_or(&[], Vec::as_slice);
+        if accepted.submission.act.cancels() {
+            is_recorded(view, accepted, of_timer, found);
+        } else {
+            was_kept_back(world, view, accepted, of_timer, found);
+        }
+    }
+    forgotten_in_time(&said, found);
+}
+
+fn is_recorded(view: &View<'_>, cancel: &Accepted<'_>, of_timer: &[Said], found: &mut Found) {
+    let recorded = of_timer.iter().any(|said| {
+        matches!(said.change, Change::Void(c) if c.before.first_appended.0 >= cancel.appended)
+    });
+    let names_one = cancel.submission.act.names_a_version();
+    if !recorded && !names_one && view.of(cancel).is_empty() {
+        found.push(("cancelled", format!("cancel n={} is not recorded", cancel.number)));
+    }
+}
+
+fn was_kept_back(
+    world: &World,
+    view: &View<'_>,
+    accepted: &Accepted<'_>,
+    of_timer: &[Said],
+    found: &mut Found,
+) {
+    let number = accepted.number;
+    if view.of(accepted).is_empty() {
+        let met = of_timer.iter().any(|said| matches!(said.change, Change::Void(c) if c.met));
+        let amends = accepted.submission.act.names_a_version();
+        if !amends && !(met && may_be_cancelled(view, accepted)) {
+            found.push(("never lost", format!("n={number} is nowhere and was not met")));
+        }
+        return;
+    }
+    let first = of_timer.iter().find(|said| {
+        matches!(said.change, Change::Void(c) if c.before.first_appended.0 > accepted.appended)
+    });
+    let Some(first) = first else { return };
+    // In one log the order counts, be it that the append times went back.
+    let stepped = !may_be_cancelled(view, accepted);
+    for arrival in view.of(accepted).iter().filter(|arrival| arrival.target.is_some()) {
+        let excused = !world.plan.exactly_once() && world.exposed.contains(&(number as u32));
+        let forgotten = of_timer.iter().any(|said| {
+            matches!(said.change, Change::ForgottenVoid(_)) && said.moment < arrival.moment
+        });
+        if arrival.moment > first.moment && !forgotten && !excused && !stepped {
+            let what = format!("n={number} was delivered after its cancel was recorded");
+            found.push(("cancelled", what));
+        }
+    }
+}
+
+/// Whether a command counts for this one, be it that its place in one millisecond cannot be told from outside.
+fn may_be_cancelled(view: &View<'_>, accepted: &Accepted<'_>) -> bool {
+    let Some(timer) = accepted.submission.timer else { return false };
+    view.accepted.iter().any(|other| {
+        let of = other.submission;
+        (of.act.cancels() || of.act.replaces())
+            && of.timer == Some(timer)
+            && (of.act == Act::CancelVersion(accepted.number)
+                || of.act == Act::ReplaceVersion(accepted.number)
+                || other.appended > accepted.appended
+                || (other.appended == accepted.appended
+                    && (other.place != accepted.place || other.offset > accepted.offset)))
+    })
+}

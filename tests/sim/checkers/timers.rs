@@ -1,0 +1,347 @@
+//! Promise 6, where all timers are tracked: what became of each can have happened one thing after the other, answers are
+//! true, who cancels in time wins, and what `<ns>.timers` says is what can be seen.
+
+use std::collections::{BTreeMap, HashSet};
+
+use waterclock::engine::orders::Outcome;
+use waterclock::engine::timers::{Change, ELSEWHERE, Phase, Timer, TimerKey};
+
+use super::{Accepted, Arrival, CLOCKS_MS, Found, Said, View, forgotten_in_time, said};
+use crate::linear::{self, Failure, History, Index, Operation, Stand, What};
+use crate::network::Told;
+use crate::plan::Fault;
+use crate::workload::Act;
+use crate::world::{Answered, World};
+
+/// The commands of one timer, and what was seen of it.
+struct Tale<'a> {
+    timer: TimerKey,
+    commands: Vec<&'a Accepted<'a>>,
+    said: &'a [Said],
+}
+
+pub(super) fn check(world: &World, view: &View<'_>, found: &mut Found) {
+    let said = said(world, found);
+    forgotten_in_time(&said, found);
+    let mut tales: BTreeMap<TimerKey, Tale<'_>> = BTreeMap::new();
+    for accepted in &view.accepted {
+        let Some(timer) = accepted.submission.timer else { continue };
+        let of_timer: &[Said] = said.get(&timer).map_or(&[], Vec::as_slice);
+        let tale = Tale { timer, commands: Vec::new(), said: of_timer };
+        tales.entry(timer).or_insert(tale).commands.push(accepted);
+    }
+    for timer in said.keys().filter(|timer| !tales.contains_key(timer)) {
+        found.push(("timers", format!("{timer:?} is of nobody")));
+    }
+    // A crash may do some of it twice; then only some of it can be said.
+    let sure = world.plan.exactly_once() || world.plan.healthy();
+    for tale in tales.values() {
+        answers_are_true(world, view, tale, found);
+        if sure {
+            who_cancels_in_time_wins(world, view, tale, found);
+            has_an_order(world, view, tale, found);
+            said_is_seen(world, view, tale, found);
+        } else {
+            is_explained(view, tale, found);
+        }
+    }
+}
+
+fn answer_of(world: &World, number: usize) -> Option<Answered> {
+    world.told.get(&number)?.first().copied()
+}
+
+/// An answer, as far as a search knows it.
+fn plain(told: Told) -> Option<linear::Answer> {
+    match told {
+        Told::By(Outcome::Cancelled) => Some(linear::Answer::Cancelled),
+        Told::By(Outcome::Superseded) => Some(linear::Answer::Superseded),
+        Told::By(Outcome::Refused(_)) => Some(linear::Answer::Refused),
+        Told::By(_) => None,
+        Told::Found(Some(Phase::Delivered)) => Some(linear::Answer::Delivered),
+        Told::Found(Some(Phase::Cancelled)) => Some(linear::Answer::Cancelled),
+        Told::Found(_) => Some(linear::Answer::Unknown),
+        Told::Superseded => Some(linear::Answer::Superseded),
+    }
+}
+
+impl<'a> Tale<'a> {
+    /// What a command with an answer, or a version that a record's number names, is about: those submitted before.
+    fn covers(&self, by: &Accepted<'_>, of: &Accepted<'_>) -> bool {
+        if let Some(version) = by.submission.act.version() {
+            return version == of.number;
+        }
+        let (by, of) = (stand(by), stand(of));
+        if by.prompt && of.prompt && by.log == of.log {
+            return of.offset < by.offset;
+        }
+        of.stamp < by.stamp
+    }
+
+    fn versions(&self) -> impl Iterator<Item = &&'a Accepted<'a>> {
+        self.commands.iter().filter(|command| !command.submission.act.cancels())
+    }
+
+    fn cancels(&self) -> impl Iterator<Item = &&'a Accepted<'a>> {
+        self.commands.iter().filter(|command| command.submission.act.cancels())
+    }
+
+    fn arrivals<'v>(
+        &self,
+        view: &'v View<'a>,
+    ) -> impl Iterator<Item = (&'a Accepted<'a>, &'v Arrival<'a>)> {
+        let of = |version: &&'a Accepted<'a>| {
+            let version = *version;
+            view.of(version).iter().map(move |arrival| (version, arrival))
+        };
+        self.versions().flat_map(of).filter(|(_, arrival)| arrival.target.is_some())
+    }
+}
+
+fn stand(of: &Accepted<'_>) -> Stand {
+    Stand {
+        stamp: of.appended,
+        log: (of.place.topic, of.place.partition),
+        offset: of.offset.0,
+        prompt: of.submission.own_lane && of.submission.topic < 2,
+    }
+}
+
+/// After `cancelled` it never comes; after `delivered` it is there.
+fn answers_are_true(world: &World, view: &View<'_>, tale: &Tale<'_>, found: &mut Found) {
+    for cancel in tale.cancels() {
+        let number = cancel.number;
+        let Some(Answered { told, moment }) = answer_of(world, number) else { continue };
+        match plain(told) {
+            Some(linear::Answer::Cancelled) if world.plan.exactly_once() => {
+                for (version, arrival) in tale.arrivals(view) {
+                    if tale.covers(cancel, version) && arrival.moment > moment {
+                        let what =
+                            format!("n={} comes after n={number} was told so", version.number);
+                        found.push(("cancelled", what));
+                    }
+                }
+            }
+            Some(linear::Answer::Delivered)
+                if !tale.arrivals(view).any(|(_, arrival)| arrival.moment < moment) =>
+            {
+                found.push(("delivered", format!("n={number} was told so, and nothing was there")));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a command must have been known when this version fired: it could be read in time, `settle` before.
+fn is_in_time(world: &World, command: &Accepted<'_>, version: &Accepted<'_>) -> bool {
+    let moved = world.plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Leader { .. }));
+    // Another leader may stamp an earlier time than what was read before.
+    let apart = if moved { world.clocks_apart() } else { 0 };
+    stand(command).prompt
+        && command.appended + world.plan.settle + apart < version.due()
+        && world.was_readable(command.place, command.offset)
+}
+
+/// What was cancelled or replaced in time never arrives.
+fn who_cancels_in_time_wins(world: &World, view: &View<'_>, tale: &Tale<'_>, found: &mut Found) {
+    for command in &tale.commands {
+        let act = command.submission.act;
+        let refused = !view.of(command).is_empty() && view.of(command)[0].target.is_none();
+        let ends = act.cancels() && !act.names_a_version() || act == Act::Replace;
+        if !ends || refused {
+            continue;
+        }
+        for (version, _) in tale.arrivals(view) {
+            // What was written to a tier is not known before its head comes up; a cancel waits for it.
+            let unknown = act == Act::Replace && !stand(version).prompt;
+            if !unknown && tale.covers(command, version) && is_in_time(world, command, version) {
+                let (number, by) = (version.number, command.number);
+                let what = format!("n={number} arrived, though n={by} was in time");
+                found.push(("cancelled in time", what));
+            }
+        }
+    }
+}
+
+/// All that is known of it can have happened one thing after the other.
+fn has_an_order(world: &World, view: &View<'_>, tale: &Tale<'_>, found: &mut Found) {
+    let Some((history, numbers)) = history(world, view, tale) else { return };
+    match history.order() {
+        Ok(_) => {}
+        // One timer of thousands of records: who floods does not ask.
+        Err(Failure::TooWide) if world.plan.flood => {}
+        Err(Failure::TooWide) => found.push(("too wide", format!("{:?}", tale.timer))),
+        Err(Failure::Impossible) => {
+            let each = history.operations.iter().zip(&numbers);
+            let lines: Vec<String> = each.map(|(of, number)| line(of, *number)).collect();
+            let what = format!("{:?}: no order of\n  {}", tale.timer, lines.join("\n  "));
+            found.push(("linearizable", what));
+        }
+    }
+}
+
+fn line(of: &Operation, number: usize) -> String {
+    let until = if of.until == u64::MAX { "-".to_owned() } else { of.until.to_string() };
+    let Stand { stamp, log, offset, prompt } = of.stand;
+    let way = if prompt { "" } else { " stray" };
+    format!(
+        "n={number} {:?} from {} until {until}; {stamp} at {log:?} {offset}{way}",
+        of.what, of.from
+    )
+}
+
+/// What a search is given, and the submission that each operation is of. `None`: of nothing but what it cannot judge.
+fn history(world: &World, view: &View<'_>, tale: &Tale<'_>) -> Option<(History, Vec<usize>)> {
+    let (mut history, mut numbers) = (History::default(), Vec::new());
+    let index_of = |number: usize| tale.commands.iter().position(|of| of.number == number);
+    for command in &tale.commands {
+        let told = answer_of(world, command.number);
+        let entry = world.broker.partition(command.place)?.read(command.offset)?;
+        let is_dead = view.of(command).iter().any(|arrival| arrival.target.is_none());
+        let answer = if is_dead { Some(linear::Answer::Refused) } else { None };
+        let answer = answer.or(told.and_then(|answered| plain(answered.told)));
+        let forgotten = tale.said.iter().any(|said| {
+            matches!(said.change, Change::ForgottenTimer(_) | Change::ForgottenVoid(_))
+                && told.is_none_or(|told| said.moment < told.moment)
+        });
+        let what = match command.submission.act {
+            Act::Create => What::Create,
+            Act::Replace => What::Replace { of: None },
+            Act::ReplaceVersion(of) => What::Replace { of: Some(index_of(of)?) },
+            Act::Cancel => What::Cancel { of: None, answer, forgotten },
+            Act::CancelVersion(of) => What::Cancel { of: Some(index_of(of)?), answer, forgotten },
+        };
+        let cancels = command.submission.act.cancels();
+        let until = told.filter(|_| cancels).map_or(u64::MAX, |told| told.moment);
+        history.operations.push(Operation {
+            what,
+            from: entry.moment,
+            until,
+            stand: stand(command),
+        });
+        numbers.push(command.number);
+    }
+    for (index, version) in tale.commands.iter().enumerate() {
+        let Some(arrival) = view.of(version).first() else { continue };
+        if version.submission.act.cancels() {
+            continue;
+        }
+        let Operation { from, stand, .. } = history.operations[index];
+        let what = if arrival.target.is_some() { What::Fire(index) } else { What::Dead(index) };
+        let fire = history.operations.len();
+        history.operations.push(Operation { what, from, until: arrival.moment, stand });
+        numbers.push(version.number);
+        if arrival.target.is_some() {
+            must_precede(world, tale, (version, fire), &mut history.before);
+        }
+    }
+    Some((history, numbers))
+}
+
+/// Commands that could be read in time come before a version fires.
+fn must_precede(
+    world: &World,
+    tale: &Tale<'_>,
+    (version, fire): (&Accepted<'_>, Index),
+    before: &mut Vec<(Index, Index)>,
+) {
+    for (index, command) in tale.commands.iter().enumerate() {
+        if is_in_time(world, command, version) {
+            before.push((index, fire));
+        }
+    }
+}
+
+/// Where a crash may do things twice: what arrived nowhere was a duplicate, or somebody ended it.
+fn is_explained(view: &View<'_>, tale: &Tale<'_>, found: &mut Found) {
+    for version in tale.versions() {
+        if view.of(version).is_empty() && tale.commands.len() == 1 {
+            found.push(("never lost", format!("n={} arrived nowhere", version.number)));
+        }
+    }
+}
+
+/// What `<ns>.timers` says of a timer's versions is what can be seen of them, at the same moment.
+fn said_is_seen(world: &World, view: &View<'_>, tale: &Tale<'_>, found: &mut Found) {
+    let mut complain = |what: String| found.push(("timers", format!("{:?}: {what}", tale.timer)));
+    let timers: Vec<(&Said, &Timer)> = tale
+        .said
+        .iter()
+        .filter_map(|said| match &said.change {
+            Change::Timer(timer) => Some((said, timer)),
+            _ => None,
+        })
+        .collect();
+    let is_of = |timer: &Timer, version: &Accepted<'_>| {
+        let stands = stand(version);
+        timer.version.first_appended.0 == version.appended
+            && (!stands.prompt || timer.version.offset.0 & !ELSEWHERE == version.offset.0)
+    };
+    for (_, timer) in &timers {
+        if !tale.versions().any(|version| is_of(timer, version)) {
+            complain(format!("a version {} that nobody made", timer.version));
+        }
+    }
+    for version in tale.versions() {
+        for arrival in view.of(version) {
+            let of_arrival = timers.iter().find(|(said, timer)| {
+                said.moment == arrival.moment && timer.phase.is_final() && is_of(timer, version)
+            });
+            let moments_count = world.plan.exactly_once();
+            let said_so = match (of_arrival, arrival.target) {
+                (Some((_, timer)), Some(_)) => timer.phase == Phase::Delivered,
+                (Some((_, timer)), None) => matches!(timer.phase, Phase::Dead | Phase::Expired),
+                // It never was pending.
+                (None, None) => true,
+                (None, Some(_)) => !moments_count,
+            };
+            if !said_so {
+                let arrived = (version.number, arrival.target, of_arrival.map(|(_, timer)| timer));
+                complain(format!("n, where and what was said: {arrived:?}"));
+            }
+        }
+        let seen = view.of(version).iter().any(|arrival| arrival.target.is_some());
+        let lies = |timer: &Timer| match timer.phase {
+            Phase::Delivered => !seen,
+            Phase::Cancelled | Phase::Dead | Phase::Expired => seen,
+            Phase::Delay => false,
+        };
+        let alone = tale.versions().filter(|of| of.appended == version.appended).count() == 1;
+        let lie = timers.iter().find(|(_, timer)| is_of(timer, version) && lies(timer));
+        if let Some((_, timer)) = lie.filter(|_| alone) {
+            complain(format!("n={} is not {:?}", version.number, timer.phase));
+        }
+    }
+    ends_in_order(tale.said, &mut complain);
+}
+
+/// Nothing is pending at the end; what ended never ends in another way; nothing pending, and nothing young, is forgotten.
+fn ends_in_order(said: &[Said], complain: &mut impl FnMut(String)) {
+    let mut last: Option<&Timer> = None;
+    let mut ended = HashSet::new();
+    for of in said {
+        match &of.change {
+            Change::Timer(timer) => {
+                if ended.contains(&timer.version) {
+                    complain(format!("{} ended already, and is {:?}", timer.version, timer.phase));
+                }
+                if timer.phase.is_final() {
+                    ended.insert(timer.version);
+                }
+                last = Some(timer);
+            }
+            Change::ForgottenTimer(_) => {
+                let early = last.take().is_some_and(|last| {
+                    !last.phase.is_final() || last.since.0 > of.appended + CLOCKS_MS
+                });
+                if early {
+                    complain("it is forgotten while it is pending".to_owned());
+                }
+            }
+            Change::Void(_) | Change::ForgottenVoid(_) => {}
+        }
+    }
+    if let Some(last) = last.filter(|last| !last.phase.is_final()) {
+        complain(format!("{} is still pending", last.version));
+    }
+}

@@ -1,0 +1,326 @@
+//! The index of a process: what it has read of the changelog of its lanes, which survives it on its disk, or does not.
+//!
+//! Whoever asks it waits until it has passed the end that was asked for before: the pieces of what is known at a
+//! take-over, the timers that ended long ago, and what became of a timer that a cancel did not find.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use waterclock::engine::orders::{Answer, Input, Outcome};
+use waterclock::engine::timers::{self, Change, Live, Timer, TimerKey, Void};
+use waterclock::engine::{Lane, Offset, UnixMillis};
+
+use super::{Phase, Up, number_of};
+use crate::broker::Place;
+use crate::mutation::Mutation;
+use crate::network::{Event, Request, Told, Wake, Why};
+use crate::plan::SECOND;
+use crate::world::World;
+
+/// Timers that are told as ended at once, at most.
+const ENDED_MAX: usize = 500;
+/// Older states of a lane's index that a crash may bring back.
+const SNAPSHOTS: usize = 3;
+
+/// One lane's index.
+#[derive(Clone, Debug, Default)]
+pub struct Index {
+    next: Offset,
+    timers: BTreeMap<TimerKey, Timer>,
+    voids: BTreeMap<TimerKey, Void>,
+}
+
+impl Index {
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Timer(timer) => drop(self.timers.insert(timer.name, timer)),
+            Change::Void(void) => drop(self.voids.insert(void.name, void)),
+            Change::ForgottenTimer(name) => drop(self.timers.remove(&name)),
+            Change::ForgottenVoid(name) => drop(self.voids.remove(&name)),
+        }
+    }
+}
+
+/// All indexes on a slot's disk, and older states of them that were written once.
+#[derive(Debug, Default)]
+pub struct Disk {
+    lanes: BTreeMap<i32, Index>,
+    snapshots: BTreeMap<i32, VecDeque<Index>>,
+}
+
+/// One who waits until the index has passed an offset.
+#[derive(Debug)]
+pub struct Waiting {
+    lane: i32,
+    end: Offset,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Known,
+    Ended,
+    /// A cancel that found nothing: its submission, and where it stood.
+    Lookup {
+        number: usize,
+        name: TimerKey,
+        offset: Offset,
+    },
+}
+
+/// Pieces of what is known of a lane, the last of them whole.
+pub type Pieces = VecDeque<(Vec<Live>, Vec<Void>)>;
+
+impl World {
+    fn changelog(&self, lane: i32) -> Place {
+        Place { topic: self.timers_topic, partition: lane }
+    }
+
+    /// Where the changelog of a lane ends, open transactions or not.
+    pub fn changelog_end(&self, lane: i32) -> Offset {
+        self.broker.partition(self.changelog(lane)).map(|log| log.end()).unwrap_or_default()
+    }
+
+    /// Lets the indexes of living processes go on, each in its own time.
+    pub(super) fn rouse_index(&mut self, slot: usize) {
+        let member = &self.members[slot];
+        let behind = |lane: &i32| {
+            let log = self.broker.partition(self.changelog(*lane));
+            let next = member.disk.lanes.get(lane).map_or(Offset(0), |index| index.next);
+            log.is_some_and(|log| next < log.last_stable())
+        };
+        if member.up != Up::Alive || member.following || member.phase == Phase::Starting {
+            return;
+        }
+        let waits = || member.waiting.iter().any(|waiting| self.is_past(slot, waiting));
+        if waits() || member.lanes.iter().any(|lane| behind(&i32::from(*lane))) {
+            let wait = self.chance.latency(self.plan.index_lag_max);
+            let process = self.members[slot].process();
+            self.member(slot).following = true;
+            self.wake(process, wait, Wake::Follow);
+        }
+    }
+
+    fn is_past(&self, slot: usize, waiting: &Waiting) -> bool {
+        let index = self.members[slot].disk.lanes.get(&waiting.lane);
+        index.map_or(Offset(0), |index| index.next) >= waiting.end
+    }
+
+    /// Takes in some of the changelog, and answers those who waited for it.
+    pub(super) fn follow(&mut self, slot: usize) {
+        self.member(slot).following = false;
+        for lane in self.members[slot].lanes.clone() {
+            let most = self.chance.spread(1, 200) as usize;
+            self.follow_lane(slot, i32::from(lane), most);
+        }
+        let waiting = std::mem::take(&mut self.member(slot).waiting);
+        let round = self.members[slot].round;
+        let (ready, rest): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|waiting| self.is_past(slot, waiting));
+        self.member(slot).waiting = rest;
+        for waiting in ready {
+            if self.members[slot].round == round && self.members[slot].up == Up::Alive {
+                self.answer_waiting(slot, waiting);
+            }
+        }
+        self.stirred = true;
+    }
+
+    fn follow_lane(&mut self, slot: usize, lane: i32, most: usize) {
+        let place = self.changelog(lane);
+        let mut index = self.member(slot).disk.lanes.remove(&lane).unwrap_or_default();
+        for _ in 0..most {
+            let Ok(Some((offset, entry))) = self.broker.fetch(place, index.next) else { break };
+            let record = entry.record.as_ref();
+            match record.map(|record| Change::decode(record.key(), record.value())) {
+                Some(Ok(change)) => index.apply(change),
+                unreadable => {
+                    let what = format!("{offset:?} of lane {lane}: {unreadable:?}");
+                    self.breach("timers", what);
+                    break;
+                }
+            }
+            index.next = offset.next();
+        }
+        let log = self.broker.partition(place);
+        if let Some(log) = log
+            && matches!(self.broker.fetch(place, index.next), Ok(None))
+        {
+            index.next = index.next.max(log.last_stable());
+        }
+        if self.chance.percent(20) {
+            let snapshots = self.member(slot).disk.snapshots.entry(lane).or_default();
+            snapshots.truncate(SNAPSHOTS - 1);
+            snapshots.push_front(index.clone());
+        }
+        self.member(slot).disk.lanes.insert(lane, index);
+    }
+
+    /// What a crash leaves of the indexes: all, what was written some time ago, or nothing.
+    pub fn tear_index(&mut self, slot: usize) {
+        let lanes: Vec<i32> = self.members[slot].disk.lanes.keys().copied().collect();
+        for lane in lanes {
+            let torn = match self.chance.between(0, 5) {
+                0 => Some(Index::default()),
+                1 | 2 => {
+                    let of = self.members[slot].disk.snapshots.get(&lane).map_or(0, VecDeque::len);
+                    let older = (of > 0).then(|| self.chance.below(of));
+                    older.and_then(|older| {
+                        let snapshots = self.members[slot].disk.snapshots.get(&lane)?;
+                        snapshots.get(older).cloned()
+                    })
+                }
+                _ => None,
+            };
+            if let Some(torn) = torn {
+                self.count("torn indexes");
+                self.member(slot).disk.lanes.insert(lane, torn);
+            }
+        }
+    }
+
+    /// Somebody waits until the index has passed this.
+    pub(super) fn wait_for_index(&mut self, slot: usize, lane: i32, why: Why, end: Offset) {
+        let what = match why {
+            Why::Known => What::Known,
+            Why::Ended => What::Ended,
+        };
+        self.member(slot).waiting.push(Waiting { lane, end, what });
+        self.stirred = true;
+    }
+
+    fn answer_waiting(&mut self, slot: usize, waiting: Waiting) {
+        let Waiting { lane, what, .. } = waiting;
+        match what {
+            What::Known => self.tell_known(slot, lane),
+            What::Ended => self.tell_ended(slot, lane),
+            What::Lookup { number, name, offset } => {
+                let index = &self.members[slot].disk.lanes[&lane];
+                // One that was submitted later than the command says nothing of what it found.
+                let of = index
+                    .timers
+                    .get(&name)
+                    .filter(|timer| timer.version.is_before(self.stands_at(number, offset)));
+                let told = match (self.named.get(&number), of) {
+                    (Some(named), Some(timer)) if timer.supersedes == Some(*named) => {
+                        Told::Superseded
+                    }
+                    (Some(named), Some(timer)) if timer.version != *named => Told::Found(None),
+                    _ => Told::Found(of.map(|timer| timer.phase)),
+                };
+                self.tell_client(slot, number, told);
+            }
+        }
+    }
+
+    /// The place of a command that stands at this offset of its lane's intake.
+    fn stands_at(&self, number: usize, offset: Offset) -> timers::Place {
+        let first_appended = UnixMillis(self.appended(number).map_or(0, |(at, ..)| at));
+        let of = &self.workload.submissions[number];
+        let straight = of.own_lane && of.topic == 0;
+        let elsewhere = if straight { 0 } else { timers::ELSEWHERE };
+        timers::Place { first_appended, offset: Offset(offset.0 | elsewhere) }
+    }
+
+    // What is known at a take-over.
+
+    fn tell_known(&mut self, slot: usize, lane: i32) {
+        let index = self.members[slot].disk.lanes.get(&lane).cloned().unwrap_or_default();
+        let mut live: Vec<Live> = index.timers.values().filter_map(Timer::live).collect();
+        let mut voids: Vec<Void> = index.voids.values().copied().collect();
+        match self.mutation {
+            Some(Mutation::ForgetsVoids) => voids.clear(),
+            Some(Mutation::ForgetsLive) => live.clear(),
+            Some(Mutation::ComparesWithoutOrder) => {
+                for void in &mut voids {
+                    void.before.first_appended.0 = u64::MAX;
+                    void.before.offset.0 = timers::ELSEWHERE - 1;
+                }
+            }
+            _ => {}
+        }
+        self.note(|| {
+            format!("slot {slot} knows {} live, {} void of lane {lane}", live.len(), voids.len())
+        });
+        let mut pieces = Pieces::new();
+        for _ in 0..self.chance.between(0, 3) {
+            let (some, more) = (live.len() / 2, voids.len() / 2);
+            pieces.push_back((live.split_off(some), voids.split_off(more)));
+        }
+        let last = (live, voids);
+        pieces.push_back(if self.mutation == Some(Mutation::DropsLastPiece) {
+            Default::default()
+        } else {
+            last
+        });
+        self.member(slot).pieces.insert(lane, pieces);
+        self.next_piece(slot, lane);
+    }
+
+    fn next_piece(&mut self, slot: usize, lane: i32) {
+        let wait = self.chance.latency(self.plan.index_lag_max);
+        let (process, round) = (self.members[slot].process(), self.members[slot].round);
+        self.wake(process, wait, Wake::Piece(round, lane));
+    }
+
+    pub(super) fn piece(&mut self, slot: usize, lane: i32) {
+        let Some(pieces) = self.member(slot).pieces.get_mut(&lane) else { return };
+        let Some((live, voids)) = pieces.pop_front() else { return };
+        let whole = pieces.is_empty();
+        if whole {
+            self.member(slot).pieces.remove(&lane);
+            self.count("lanes known");
+        } else {
+            self.next_piece(slot, lane);
+        }
+        self.step(slot, Input::Known { lane: Lane(lane as u16), live, voids, whole });
+        self.step(slot, Input::Tick);
+    }
+
+    fn tell_ended(&mut self, slot: usize, lane: i32) {
+        let now = self.members[slot].last_now;
+        let history = self.plan.setup.limits.history;
+        let index = self.members[slot].disk.lanes.get(&lane);
+        let ended = index.into_iter().flat_map(|index| index.timers.values());
+        let timers: Vec<TimerKey> = ended
+            .filter(|timer| timer.phase.is_final() && timer.since + history <= now)
+            .map(|timer| timer.name)
+            .take(ENDED_MAX)
+            .collect();
+        self.step(slot, Input::Ended { lane: Lane(lane as u16), timers });
+    }
+
+    pub(super) fn order_changelog_end(&mut self, slot: usize, lane: Lane, why: Why) {
+        self.ask(slot, Request::Changelog(i32::from(lane.0), why));
+    }
+
+    // Answers.
+
+    /// A command's answer may leave: what it was in is committed.
+    pub(super) fn answer(&mut self, slot: usize, answer: &Answer) {
+        let (place, lane) = (self.place(answer.source), i32::from(answer.source.lane.0));
+        let entry = self.broker.partition(place).and_then(|log| log.read(answer.offset));
+        let record = entry.and_then(|entry| entry.record.as_ref());
+        let Some(number) = record.and_then(number_of).map(|number| number as usize) else {
+            let what = format!("slot {slot} answers what is not there: {answer:?}");
+            return self.breach("answers", what);
+        };
+        if answer.outcome != Outcome::Absent {
+            return self.tell_client(slot, number, Told::By(answer.outcome));
+        }
+        let Answer { name, offset, .. } = *answer;
+        let what = What::Lookup { number, name, offset };
+        let end = self.changelog_end(lane);
+        self.member(slot).waiting.push(Waiting { lane, end, what });
+        self.stirred = true;
+    }
+
+    fn tell_client(&mut self, slot: usize, number: usize, told: Told) {
+        self.note(|| format!("slot {slot} tells n={number} {told:?}"));
+        if !self.healed() && self.chance.percent(self.plan.network.answers_lost) {
+            return self.count("answers lost");
+        }
+        let late = if self.chance.percent(10) { self.chance.spread(1, 2 * SECOND) } else { 0 };
+        let wait = self.latency() + late;
+        self.after(wait, Event::Told(number, told));
+    }
+}
