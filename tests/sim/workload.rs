@@ -325,7 +325,7 @@ fn one(plan: &Plan, chance: &mut Chance, number: usize, at: Time, instants: &[u6
         .and_then(|(_, id)| id.as_deref())
         .filter(|_| !draft.broken)
         .map(|id| TimerKey::new(key.as_deref(), id));
-    let identity = key.as_deref().or(named.and_then(|(_, id)| id.as_deref()));
+    let identity = key.as_deref().or_else(|| named?.1.as_deref());
     let lanes = u32::from(plan.setup.lanes);
     let own = identity.map(|key| java_partition(key, lanes));
     let partition = match own {

@@ -43,7 +43,7 @@ fn was_kept_back(
     if view.of(accepted).is_empty() {
         let met = of_timer.iter().any(|said| matches!(said.change, Change::Void(c) if c.met));
         let amends = accepted.submission.act.names_a_version();
-        if !amends && !(met && may_be_cancelled(view, accepted)) {
+        if !(amends || met && may_be_cancelled(view, accepted)) {
             found.push(("never lost", format!("n={number} is nowhere and was not met")));
         }
         return;

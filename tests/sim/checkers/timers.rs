@@ -199,7 +199,7 @@ fn history(world: &World, view: &View<'_>, tale: &Tale<'_>) -> Option<(History, 
         let entry = world.broker.partition(command.place)?.read(command.offset)?;
         let is_dead = view.of(command).iter().any(|arrival| arrival.target.is_none());
         let answer = if is_dead { Some(linear::Answer::Refused) } else { None };
-        let answer = answer.or(told.and_then(|answered| plain(answered.told)));
+        let answer = answer.or_else(|| plain(told?.told));
         let forgotten = tale.said.iter().any(|said| {
             matches!(said.change, Change::ForgottenTimer(_) | Change::ForgottenVoid(_))
                 && told.is_none_or(|told| said.moment < told.moment)
