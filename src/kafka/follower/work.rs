@@ -1,0 +1,289 @@
+//! The thread that owns the index: reads, writes, tells.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use rdkafka::consumer::Consumer as _;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::Message as _;
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+
+use super::following::{Following, Loading, is_stale};
+use super::telling::Holding;
+use super::upkeep::LOOK_SOON;
+use super::{CLIENT, Order, Progress, Told, WAIT};
+use crate::engine::{Input, Lane, Millis, Offset, UnixMillis};
+use crate::index::{self, BATCH_MAX, Index, Reason};
+use crate::kafka::connect::{Isolation, Reader};
+use crate::kafka::ends::{self, Ends};
+use crate::kafka::written::Written;
+use crate::kafka::{BrokerClock, Connection};
+use crate::telemetry;
+
+/// The longest wait in one poll: an order is noticed within it.
+const POLL_MAX: Duration = Duration::from_millis(50);
+/// The same while somebody waits for a position, which a marker passes without ending a poll.
+const POLL_SHORT: Duration = Duration::from_millis(5);
+/// Timers to be forgotten that are told at once, at most.
+const FORGET_MAX: usize = 500;
+
+/// The thread that owns the index.
+pub(super) struct Work {
+    /// `None` once it is given up.
+    pub(super) index: Option<Index>,
+    pub(super) connection: Connection,
+    /// Made anew with every assignment: positions of an earlier one linger, and would be taken for what was read.
+    pub(super) consumer: Reader,
+    pub(super) topic: Arc<str>,
+    pub(super) tombstones: Millis,
+    pub(super) clock: Arc<BrokerClock>,
+    pub(super) ends: Ends,
+    pub(super) written: Arc<Written>,
+    /// The ends on their way, and what they will make good.
+    pub(super) asked: Option<(Receiver<ends::Answer>, Vec<(Lane, u64)>)>,
+    pub(super) lanes: BTreeMap<Lane, Following>,
+    pub(super) progress: Arc<Progress>,
+    /// The consumer does not read yet what is followed.
+    pub(super) is_moved: bool,
+    pub(super) renewals: u32,
+    pub(super) look: Instant,
+    /// Of the lanes that come up.
+    pub(super) loading: Loading,
+}
+
+impl Work {
+    pub(super) fn run(mut self, orders: &Receiver<Order>) {
+        loop {
+            let order = match (self.lanes.is_empty(), orders.try_recv()) {
+                (_, Ok(order)) => Ok(order),
+                (true, _) => orders.recv_timeout(POLL_MAX * 20),
+                (false, Err(crossbeam_channel::TryRecvError::Disconnected)) => {
+                    Err(RecvTimeoutError::Disconnected)
+                }
+                (false, Err(_)) => Err(RecvTimeoutError::Timeout),
+            };
+            match order {
+                Ok(order) => self.obey(order),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => self.turn(),
+            }
+        }
+        if let Some(index) = self.index.take() {
+            index.close();
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Begin { assignment, lanes, to } => {
+                if self.loading.lanes == 0 {
+                    self.loading = Loading::new();
+                }
+                for (lane, end) in lanes {
+                    let (next, holding, entries) = self.load(lane, end).unwrap_or_else(|error| {
+                        self.failed(error);
+                        (Offset(0), Holding::default(), 0)
+                    });
+                    self.loading.lanes += 1;
+                    self.loading.indexed += entries;
+                    let following = Following {
+                        assignment,
+                        to: to.clone(),
+                        next,
+                        changes: Vec::new(),
+                        at: UnixMillis(0),
+                        telling: Some((end, holding)),
+                        forgettable: None,
+                        unreadable: 0,
+                    };
+                    self.lanes.insert(lane, following);
+                    self.progress.set(lane, None);
+                    self.is_moved = true;
+                    // What the index has may be all.
+                    self.tell();
+                }
+                self.look = Instant::now() + LOOK_SOON;
+            }
+            Order::Leave { assignment } => {
+                let gone = self.lanes.extract_if(.., |_, of| of.assignment == assignment);
+                for (lane, _) in gone.collect::<Vec<_>>() {
+                    self.progress.set(lane, None);
+                    self.is_moved = true;
+                    if let Some(index) = &mut self.index {
+                        index.release(lane);
+                    }
+                }
+                if !self.lanes.values().any(|of| of.telling.is_some()) {
+                    self.loading.lanes = 0;
+                    telemetry::lanes_loading(0, 0);
+                }
+            }
+            Order::Forgettable { assignment, lane, before, to } => {
+                // Without a mark it is not known what is committed by now; it is soon, and asked again in a minute.
+                let mark = self.written.mark(lane).filter(|_| self.index.is_some());
+                let following = self.lanes.get_mut(&lane).filter(|of| of.assignment == assignment);
+                match (following, mark) {
+                    (Some(following), Some(mark)) => following.forgettable = Some((mark, before)),
+                    // Without an index nobody knows; they are forgotten in a run that has one.
+                    _ => {
+                        let input = Input::Ended { lane, timers: Vec::new() };
+                        let _ = to.send(Told { assignment, input });
+                    }
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> UnixMillis {
+        self.clock.now(Instant::now()).unwrap_or_default()
+    }
+
+    /// What the index has of a lane and up to where, if that is still of use, and how many entries that is.
+    fn load(&mut self, lane: Lane, end: Offset) -> Result<(Offset, Holding, u64), index::Error> {
+        let now = self.now();
+        let nothing = || (Offset(0), Holding::default(), 0);
+        let Some(index) = &mut self.index else { return Ok(nothing()) };
+        let mut holding = Holding::default();
+        match index.load(lane, |held| holding.hold(held))? {
+            None => index.clear(lane)?,
+            Some(position) if is_stale(position.at, now, self.tombstones) => {
+                index.outdated(lane, Reason::Stale)?;
+            }
+            // The changelog was made anew.
+            Some(position) if position.next > end => index.outdated(lane, Reason::Outside)?,
+            Some(position) => return Ok((position.next, holding, position.entries)),
+        }
+        Ok(nothing())
+    }
+
+    /// Has the consumer read the lanes that are followed, each from where it is.
+    fn assign(&mut self) -> Result<(), KafkaError> {
+        let mut list = TopicPartitionList::with_capacity(self.lanes.len());
+        for (lane, following) in &self.lanes {
+            let at = match following.next {
+                Offset(0) => At::Beginning,
+                Offset(next) => At::Offset(next),
+            };
+            list.add_partition_offset(&self.topic, i32::from(lane.0), at)?;
+        }
+        let consumer = self.connection.reader(CLIENT, Isolation::Committed, WAIT)?;
+        consumer.assign(&list)?;
+        self.consumer = consumer;
+        self.is_moved = false;
+        Ok(())
+    }
+
+    /// Reads what is there, puts it into the index, and tells what is to be told.
+    fn turn(&mut self) {
+        if self.is_moved
+            && let Err(error) = self.assign()
+        {
+            tracing::warn!(%error, "could not read the changelog, trying again");
+            return std::thread::sleep(POLL_MAX);
+        }
+        self.read();
+        let mut done = self.write();
+        if done.is_ok() && self.lanes.values().any(Following::is_awaited) {
+            self.pass();
+            self.tell();
+            done = self.forget();
+        }
+        if let Err(error) = done.and_then(|()| self.look()) {
+            self.failed(error);
+        }
+    }
+
+    fn read(&mut self) {
+        let is_awaited = self.lanes.values().any(Following::is_awaited);
+        let mut timeout = if is_awaited { POLL_SHORT } else { POLL_MAX };
+        for _ in 0..BATCH_MAX {
+            match self.consumer.poll(timeout) {
+                None => break,
+                Some(Ok(message)) => {
+                    let lane = u16::try_from(message.partition()).map(Lane).ok();
+                    let Some(following) = lane.and_then(|lane| self.lanes.get_mut(&lane)) else {
+                        continue;
+                    };
+                    self.loading.records += u64::from(following.telling.is_some());
+                    following.take(self.index.is_some(), message.key(), message.payload());
+                    following.next = Offset(message.offset()).next();
+                    let at = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
+                    following.at = at.map_or(following.at, UnixMillis);
+                }
+                Some(Err(error)) => {
+                    let what = "following the changelog";
+                    match error.rdkafka_error_code() {
+                        Some(
+                            RDKafkaErrorCode::Fatal
+                            | RDKafkaErrorCode::TopicAuthorizationFailed
+                            | RDKafkaErrorCode::UnknownTopicOrPartition,
+                        ) => tracing::warn!(%error, what),
+                        _ => tracing::debug!(%error, what),
+                    }
+                }
+            }
+            timeout = Duration::ZERO;
+        }
+    }
+
+    fn write(&mut self) -> Result<(), index::Error> {
+        let Some(index) = &mut self.index else { return Ok(()) };
+        for (lane, following) in &mut self.lanes {
+            if following.changes.is_empty() {
+                continue;
+            }
+            let changes = std::mem::take(&mut following.changes);
+            index.apply(*lane, &changes, following.next, following.at)?;
+            self.progress.set(*lane, Some(following.next));
+            self.look = self.look.min(Instant::now() + LOOK_SOON);
+        }
+        Ok(())
+    }
+
+    /// Tells of the lanes that are read to where somebody waits for it.
+    fn tell(&mut self) {
+        for (lane, following) in &mut self.lanes {
+            let next = following.next;
+            if let Some((_, holding)) = following.telling.take_if(|(end, _)| next >= *end) {
+                following.say_unreadable(*lane);
+                holding.tell(*lane, following.assignment, &following.to);
+                self.progress.set(*lane, Some(next));
+            }
+        }
+        if self.index.is_none() {
+            // Nobody needs to hear more of those that were told.
+            let before = self.lanes.len();
+            self.lanes.retain(|_, following| following.telling.is_some());
+            self.is_moved |= before != self.lanes.len();
+        }
+        self.say();
+    }
+
+    /// Tells which timers are final for long enough.
+    fn forget(&mut self) -> Result<(), index::Error> {
+        let Some(index) = &mut self.index else { return Ok(()) };
+        for (lane, following) in &mut self.lanes {
+            let next = following.next;
+            if let Some((_, before)) = following.forgettable.take_if(|(mark, _)| next >= *mark) {
+                let timers = index.ended(*lane, before, FORGET_MAX)?;
+                let input = Input::Ended { lane: *lane, timers };
+                let _ = following.to.send(Told { assignment: following.assignment, input });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn pass(&mut self) {
+        let Ok(passed) = self.consumer.position() else { return };
+        for (lane, following) in &mut self.lanes {
+            let passed = passed.find_partition(&self.topic, i32::from(lane.0));
+            if let Some(At::Offset(passed)) = passed.map(|at| at.offset())
+                && Offset(passed) > following.next
+            {
+                following.next = Offset(passed);
+            }
+        }
+    }
+}
