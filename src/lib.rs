@@ -1,5 +1,7 @@
 //! Delayed delivery for Apache Kafka: a header in, a record out, on time, exactly once, in order.
 //!
+//! A service that sends, cancels and looks up needs [`client`] only, which the feature `client` builds without the server.
+//!
 //! The binary `waterclock` is a thin shell around this library. A service that has a runtime of its own can run the whole
 //! processor inside itself instead of beside itself: [`run`] is what `waterclock run` calls.
 //!
