@@ -1,12 +1,18 @@
 //! The Rust client on a real Kafka, with instances that run: where it writes, and what it is told.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use waterclock::client::{Client, ClientConfig, Delayed, Error, Message};
+use waterclock::client::{Client, ClientConfig, Delayed, Error, Message, Outcome};
 use waterclock::engine::murmur2;
 
-use crate::support::{Fixture, Log, Mode, PATIENCE, Rec, eventually_within, whole};
+use crate::support::{Fixture, Log, Mode, PATIENCE, Rec, eventually_within, free_address, whole};
+
+const HOUR: Duration = Duration::from_secs(3_600);
 
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
@@ -72,6 +78,72 @@ fn nothing_goes_straight_to_a_tier_while_no_instance_is_heard() {
 }
 
 #[test]
+fn a_cancel_is_answered_and_the_answer_is_true() {
+    let fixture = Fixture::new("client-cancel");
+    let target = fixture.target("out", 3);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let runtime = runtime();
+    let client = connect(&runtime, config(&fixture));
+    runtime.block_on(async {
+        let to = |text: &str| Delayed::to(&*target).value(text);
+        for text in ["keyed", "keyed again"] {
+            client.send(&to(text).key("k").after(HOUR).id("a/b c")).await.expect("sent");
+        }
+        client.send(&to("keyless").after(HOUR).id("keyless").label("l")).await.expect("sent");
+        client.send(&to("arrives").key("k").after(Duration::ZERO).id("now")).await.expect("sent");
+
+        let found = client.find(None, "keyless").await.expect("asked").expect("pending");
+        assert_eq!((&*found.state, found.target.as_deref()), ("delay", Some(&*target)));
+        assert_eq!(found.label.as_deref(), Some("l"));
+
+        for _ in 0..2 {
+            let outcome = client.cancel(Some(b"k"), "a/b c").await.expect("answered");
+            assert_eq!(outcome, Outcome::Cancelled, "asked again, answered again");
+        }
+        let outcome = client.cancel(None, "keyless").await.expect("answered");
+        assert_eq!(outcome, Outcome::Cancelled);
+        let outcome = client.cancel(Some(b"k"), "never was").await.expect("answered");
+        assert!(matches!(outcome, Outcome::Unknown { .. }), "{outcome:?}");
+        assert_eq!(client.find(Some(b"k"), "nor was this").await.expect("asked"), None);
+
+        tokio::task::block_in_place(|| Log::open(&fixture, &target).count(1).len());
+        let outcome = client.cancel(Some(b"k"), "now").await.expect("answered");
+        assert_eq!(outcome, Outcome::Delivered);
+        let found = client.find(Some(b"k"), "a/b c").await.expect("asked").expect("remembered");
+        assert_eq!(found.state, "cancelled");
+
+        let refused = client.cancel(None, "").await;
+        assert!(matches!(refused, Err(Error::Refused { status: 400, .. })), "{refused:?}");
+    });
+    process.stop_well();
+    assert_eq!(texts(&whole(&fixture, &target)), ["arrives"]);
+}
+
+#[test]
+fn a_replaced_timer_arrives_as_its_last_version_at_its_last_time() {
+    let fixture = Fixture::new("client-replace");
+    let target = fixture.target("out", 3);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let runtime = runtime();
+    let client = connect(&runtime, config(&fixture));
+    let timer = |text: &str| Delayed::to(&*target).key("k").value(text).id("i");
+    runtime.block_on(async {
+        client.send(&timer("old").after(Duration::from_secs(3))).await.expect("sent");
+        client.replace(&timer("newer").after(HOUR)).await.expect("sent");
+        client.replace(&timer("newest").after(Duration::from_secs(4))).await.expect("sent");
+        // No pending one of this name: it is made.
+        let other = Delayed::to(&*target).value("made").id("other").after(Duration::from_secs(1));
+        client.replace(&other).await.expect("sent");
+        let without = Delayed::to(&*target).after(HOUR);
+        assert!(matches!(client.replace(&without).await, Err(Error::NoId)));
+    });
+    Log::open(&fixture, &target)
+        .until("the newest", |seen| seen.iter().any(|r| r.text() == "newest"));
+    process.stop_well();
+    assert_eq!(texts(&whole(&fixture, &target)), ["made", "newest"]);
+}
+
+#[test]
 fn a_consumed_record_comes_again_after_the_same_interval() {
     let fixture = Fixture::new("client-again");
     let target = fixture.target("out", 3);
@@ -98,6 +170,76 @@ fn a_consumed_record_comes_again_after_the_same_interval() {
     }
     process.stop_well();
     assert_eq!(whole(&fixture, &target).len(), 3);
+}
+
+#[test]
+fn any_instance_behind_a_load_balancer_cancels_the_timers_of_all_lanes() {
+    let fixture = Fixture::new("client-balanced");
+    let target = fixture.target("out", 3);
+    let mut first = fixture.launch(Mode::ExactlyOnce).data("a").start();
+    let mut second = fixture.launch(Mode::ExactlyOnce).data("b").start();
+    eventually_within(PATIENCE, "both have lanes", || {
+        let lanes = (first.lanes(), second.lanes());
+        if lanes.0 > 0 && lanes.1 > 0 { Ok(()) } else { Err(format!("{lanes:?}")) }
+    });
+    let balancer = balance([first.address().unwrap(), second.address().unwrap()]);
+    let runtime = runtime();
+    let named = ClientConfig { server: Some(format!("http://{balancer}")), ..config(&fixture) };
+    let (named, found) = (connect(&runtime, named), connect(&runtime, config(&fixture)));
+    runtime.block_on(async {
+        for n in 0..12 {
+            let key = format!("{n}");
+            let timer = Delayed::to(&*target).key(&*key).value(&*key).after(HOUR).id("i");
+            named.send(&timer).await.expect("sent");
+        }
+        for n in 0..12 {
+            let client = if n % 2 == 0 { &named } else { &found };
+            let outcome = client.cancel(Some(format!("{n}").as_bytes()), "i").await;
+            assert_eq!(outcome.expect("answered"), Outcome::Cancelled, "{n}");
+        }
+    });
+    first.kill();
+    // Its lanes are nobody's for a while; who asks is told to wait, or finds nobody, and asks on.
+    runtime.block_on(async {
+        for n in 0..12 {
+            let outcome = found.cancel(Some(format!("{n}").as_bytes()), "i").await;
+            assert_eq!(outcome.expect("answered"), Outcome::Cancelled, "{n}");
+        }
+    });
+    second.stop_well();
+    assert_eq!(whole(&fixture, &target).len(), 0);
+}
+
+/// Passes each connection on to the next of these in turn.
+fn balance(upstreams: [String; 2]) -> String {
+    let address = free_address();
+    let listener = TcpListener::bind(&address).expect("a free port");
+    let turn = Arc::new(AtomicUsize::new(0));
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let upstream = upstreams[turn.fetch_add(1, Ordering::Relaxed) % 2].clone();
+            std::thread::spawn(move || pass(&stream, &upstream));
+        }
+    });
+    address
+}
+
+fn pass(down: &TcpStream, upstream: &str) {
+    let Ok(up) = TcpStream::connect(upstream) else { return };
+    std::thread::scope(|scope| {
+        scope.spawn(|| copy(down, &up));
+        copy(&up, down);
+    });
+}
+
+fn copy(mut from: &TcpStream, mut to: &TcpStream) {
+    let mut bytes = [0; 4_096];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
 }
 
 #[test]

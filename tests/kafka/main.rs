@@ -7,6 +7,7 @@ mod bench;
 mod bytes;
 mod cancel;
 mod client;
+mod clients;
 #[cfg(feature = "failpoints")]
 mod crash;
 mod dead;
