@@ -3,7 +3,7 @@
 mod asks;
 mod lanes;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -75,6 +75,8 @@ pub(super) struct Session<'a> {
     ends_asked: usize,
     /// Partitions of which nobody told the end, to be asked for again then.
     again: Vec<(Instant, Source)>,
+    /// Where every partition began: its position until something of it was polled.
+    starts: HashMap<Source, Offset>,
     /// Partitions that are to be read to where they ended.
     reach: Reach,
     known: (Sender<follower::Told>, Receiver<follower::Told>),
@@ -148,6 +150,7 @@ impl<'a> Session<'a> {
             ends: crossbeam_channel::unbounded(),
             ends_asked: 0,
             again: Vec::new(),
+            starts: HashMap::new(),
             reach: Reach::new(plan.setup.topics.intakes.len(), plan.foreign_wait),
             known: crossbeam_channel::unbounded(),
             assignment: None,

@@ -152,7 +152,7 @@ impl Session<'_> {
         }
     }
 
-    /// How far the consumer is in these partitions; without those that it has not begun.
+    /// How far the consumer is in these partitions. Where it polled nothing yet it says nothing, and is where it began.
     fn positions(&self, sources: &[Source]) -> Vec<(Source, Offset)> {
         if sources.is_empty() {
             return Vec::new();
@@ -166,7 +166,7 @@ impl Session<'_> {
             let element = list.find_partition(name, i32::from(source.lane.0))?;
             match element.offset() {
                 At::Offset(next) => Some((*source, Offset(next))),
-                _ => None,
+                _ => self.starts.get(source).map(|next| (*source, *next)),
             }
         };
         sources.iter().filter_map(position).collect()

@@ -62,6 +62,7 @@ impl Session<'_> {
             // Nobody asked for it: it says nothing of a time.
             self.reach.add(start.source, start.end, UnixMillis(0), now);
         }
+        self.starts = starts.iter().map(|start| (start.source, start.next)).collect();
         let intakes = self.plan.setup.topics.intakes.len();
         let intakes = starts.iter().filter(|start| usize::from(start.source.topic.0) < intakes);
         let done: Vec<_> =
