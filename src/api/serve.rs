@@ -34,7 +34,8 @@ struct Limits {
 const LIMITS: Limits = Limits {
     head: Duration::from_secs(10),
     connection: Duration::from_secs(300),
-    connections: 256,
+    // Instances ask each other by this door, too.
+    connections: 1_024,
 };
 /// Bytes of a request's body where none is read.
 const BODY_BYTES_MAX: usize = 16 << 10;

@@ -93,7 +93,7 @@ pub(super) struct Door {
 
 impl Where {
     /// Finds out whom to ask; `None`: there is no member.
-    pub(super) fn door(&self, global: &Global, config: &Config) -> Result<Option<Door>, Failure> {
+    pub(super) fn door(&self, global: &Global, config: &Config) -> Result<Option<Door>, DoorError> {
         let bases = match &self.server {
             Some(server) => vec![base(server)?],
             None => members(&global.connection(config), config)?,

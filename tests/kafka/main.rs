@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "what a test saw is printed when it fails")]
 #![allow(clippy::unwrap_used, reason = "in a test that is how a wish is stated")]
 
+mod api;
 mod bench;
 mod bytes;
 mod cancel;

@@ -159,7 +159,9 @@ pub(super) struct Asker {
 impl Asker {
     pub(super) fn new(timers: Arc<dyn Timers>) -> Self {
         // Instances are on one network; a proxy of the environment is for the world outside.
-        let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX).build();
+        let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX);
+        // Who sends a question on is no owner.
+        let client = client.redirect(reqwest::redirect::Policy::none()).build();
         // Only TLS that cannot be set up fails, and then nothing is asked over it.
         Self { timers, client: client.unwrap_or_default() }
     }

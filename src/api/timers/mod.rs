@@ -25,8 +25,9 @@ mod single;
 use std::sync::Arc;
 
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{StatusCode, Uri};
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -69,6 +70,20 @@ pub(super) fn router(timers: Arc<dyn Timers>) -> Router {
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(asker)
         .merge(peer)
+        .layer(middleware::from_fn(guarded))
+}
+
+/// Keeps pages of the web from asking through the browser of somebody who can reach us, and answers from being kept.
+async fn guarded(request: Request, next: Next) -> Response {
+    let site = request.headers().get("sec-fetch-site");
+    if site.is_some_and(|site| site != "same-origin" && site != "none") {
+        let detail = "a page of another origin asked for this";
+        let title = "not for other pages";
+        return Problem::new(StatusCode::FORBIDDEN, "cross_site", title, detail).into_response();
+    }
+    let mut response = next.run(request).await;
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
 async fn no_such(uri: Uri) -> Problem {
@@ -101,6 +116,9 @@ async fn peer(
 
 /// Refuses what needs to know timers where none are known.
 fn tracked(timers: &dyn Timers) -> Result<(), Problem> {
+    if timers.lanes() == 0 {
+        return Err(known::Trouble::Moving("this instance has not started yet".to_owned()).into());
+    }
     if timers.tracks() {
         return Ok(());
     }

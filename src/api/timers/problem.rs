@@ -106,7 +106,6 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         let kind = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, kind);
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(seconds) = self.0.retry_s {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

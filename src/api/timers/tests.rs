@@ -412,6 +412,11 @@ async fn while_a_lane_moves_or_its_owner_is_silent_a_caller_is_told_to_come_agai
     }
     // Two that each take the other for the owner: neither hands on what it was handed.
     pair.with(|world| world.owners[lane] = owner);
+    // A page in somebody's browser does not ask through it.
+    let url = format!("http://{}/v1/timers:batchCancel", pair.addresses[0]);
+    let asked = pair.client.post(url).header("sec-fetch-site", "cross-site");
+    let asked = asked.body(r#"{"timers":[{"id":"t","key":"k"}]}"#).send().await.unwrap();
+    assert_eq!(asked.status(), 403);
     let question = json!({ "lanes": [lane], "what": { "ById": "t" } }).to_string();
     let other = 1 - owner.unwrap();
     let head = "/v1/peer";
