@@ -185,3 +185,63 @@ impl Board {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::timers::TimerKey;
+    use crate::engine::{Outcome, TopicId};
+
+    const LANE: Lane = Lane(1);
+    const INTAKE: Source = Source { topic: TopicId(0), lane: LANE };
+
+    fn answer(offset: i64, outcome: Outcome) -> Answer {
+        let name = TimerKey::new(Some(b"k"), b"i");
+        Answer { source: INTAKE, offset: Offset(offset), name, outcome }
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(1)
+    }
+
+    #[test]
+    fn an_answer_is_heard_late_early_and_not_once_the_lane_has_gone() {
+        let board = Board::new(2);
+        assert!(matches!(board.wait(INTAKE, Offset(7), soon()), Heard::Gone), "never here");
+        board.begin(5, &[LANE], [(INTAKE, Done::new(Offset(4), ""))]);
+        assert_eq!(board.standing(LANE), Standing::Moving);
+        board.known(4, LANE);
+        assert_eq!(board.standing(LANE), Standing::Moving, "of an assignment before");
+        board.known(5, LANE);
+        assert_eq!(board.standing(LANE), Standing::Here);
+        assert!(matches!(board.wait(INTAKE, Offset(3), soon()), Heard::Before));
+        assert!(matches!(board.wait(INTAKE, Offset(7), soon()), Heard::Nothing));
+        std::thread::scope(|scope| {
+            let waiting = scope
+                .spawn(|| board.wait(INTAKE, Offset(7), Instant::now() + Duration::from_secs(60)));
+            board.give(vec![answer(7, Outcome::Cancelled), answer(8, Outcome::Absent)]);
+            let heard = waiting.join().unwrap();
+            assert!(matches!(heard, Heard::Answer(Answer { outcome: Outcome::Cancelled, .. })));
+        });
+        let heard = board.wait(INTAKE, Offset(8), soon());
+        assert!(matches!(heard, Heard::Answer(Answer { outcome: Outcome::Absent, .. })), "late");
+        std::thread::scope(|scope| {
+            let waiting = scope
+                .spawn(|| board.wait(INTAKE, Offset(9), Instant::now() + Duration::from_secs(60)));
+            board.leave(5);
+            assert!(matches!(waiting.join().unwrap(), Heard::Gone));
+        });
+        assert_eq!(board.standing(LANE), Standing::Elsewhere);
+    }
+
+    #[test]
+    fn answers_are_forgotten_when_there_are_too_many() {
+        let board = Board::new(2);
+        board.begin(1, &[LANE], []);
+        let many = (0..=KEPT_MAX as i64).map(|offset| answer(offset, Outcome::Recorded));
+        board.give(many.collect());
+        assert!(matches!(board.wait(INTAKE, Offset(0), soon()), Heard::Nothing));
+        assert!(matches!(board.wait(INTAKE, Offset(1), soon()), Heard::Answer(_)));
+        assert_eq!(board.lock().answers.len(), KEPT_MAX);
+    }
+}

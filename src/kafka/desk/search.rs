@@ -232,3 +232,78 @@ fn places(setup: &Setup, timer: &Timer, now: UnixMillis) -> Vec<(TopicId, Place)
     places.extend(tiers.map(|tier| (topics.of_tier(tier), Place::All)));
     places
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::allow::Allow;
+    use crate::engine::ladder::Ladder;
+    use crate::engine::state::StateKey;
+    use crate::engine::timers::{Phase, TimerKey};
+    use crate::engine::{Intake, Limits, Offset, Topics, timers};
+
+    const BORN: UnixMillis = UnixMillis(1_767_225_600_000);
+
+    fn setup() -> Setup {
+        let allow = Allow::new("ns", None).unwrap();
+        let intakes = ["", "eu"].map(|name| Intake::new(name, None, None, allow.clone()));
+        let holds = [1_000, 10_000, 60_000].map(Millis);
+        let ladder = Ladder::new(&holds, &[], Millis(2_000)).unwrap();
+        let topics = Topics::new("ns", intakes.to_vec(), ladder);
+        Setup { lanes: 4, topics, key: StateKey::new([1; 32]), limits: Limits::default() }
+    }
+
+    fn timer(delay_ms: u64) -> Timer {
+        Timer {
+            name: TimerKey::new(None, b"i"),
+            phase: Phase::Delay,
+            version: timers::Place { first_appended: BORN, offset: Offset(42) },
+            supersedes: None,
+            due: BORN + Millis(delay_ms),
+            since: BORN,
+            target: "t".into(),
+            label: None,
+            id: Box::from(&b"i"[..]),
+            key: None,
+            key_cut: false,
+            code: None,
+        }
+    }
+
+    #[test]
+    fn a_record_is_looked_for_where_the_ladder_has_it_then_where_it_came_in_then_everywhere() {
+        let setup = setup();
+        let tier = |at| setup.topics.of_tier(at);
+        let since = |ms: u64| {
+            let at = BORN + Millis(ms);
+            Place::Between(at - EARLIER, at + LATER)
+        };
+        let others = [
+            (TopicId(0), Place::At(42)),
+            (TopicId(1), Place::At(42)),
+            (tier(0), Place::All),
+            (tier(1), Place::All),
+            (tier(2), Place::All),
+        ];
+        #[rustfmt::skip]
+        let cases = [
+            // why,                       delay ms, now ms, first
+            ("in the wheel from the start",  1_500,      0, vec![]),
+            ("in its only tier",            60_000, 30_000, vec![(tier(2), since(0))]),
+            ("in the second, for its rest", 75_000, 60_000, vec![(tier(1), since(58_000)), (tier(2), since(0))]),
+            ("not yet in the second",       75_000, 57_999, vec![(tier(2), since(0))]),
+        ];
+        for (why, delay_ms, now_ms, first) in cases {
+            let places = places(&setup, &timer(delay_ms), BORN + Millis(now_ms));
+            let want: Vec<_> = first.into_iter().chain(others).collect();
+            assert_eq!(places, want, "{why}");
+        }
+    }
+
+    #[test]
+    fn what_came_by_another_way_is_looked_for_at_its_offset_without_the_mark() {
+        let mut timer = timer(1_500);
+        timer.version.offset = Offset(42 | ELSEWHERE);
+        assert_eq!(places(&setup(), &timer, BORN)[0], (TopicId(0), Place::At(42)));
+    }
+}

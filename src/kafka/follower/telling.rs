@@ -97,3 +97,79 @@ fn pieces<T>(mut all: impl Iterator<Item = T>, mut each: impl FnMut(Vec<T>)) {
         each(piece);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::timers::{Phase, Place, Timer};
+    use crate::engine::{Offset, UnixMillis};
+
+    fn name(n: u64) -> TimerKey {
+        TimerKey::new(Some(&n.to_be_bytes()), b"i")
+    }
+
+    fn timer(n: u64, phase: Phase, offset: i64) -> Timer {
+        Timer {
+            name: name(n),
+            phase,
+            version: Place { first_appended: UnixMillis(1), offset: Offset(offset) },
+            supersedes: None,
+            due: UnixMillis(n),
+            since: UnixMillis(1),
+            target: Arc::from("orders"),
+            label: None,
+            id: Box::from(&b"i"[..]),
+            key: None,
+            key_cut: false,
+            code: None,
+        }
+    }
+
+    fn void(n: u64) -> Void {
+        let before = Place { first_appended: UnixMillis(1), offset: Offset(1) };
+        Void { name: name(n), before, until: UnixMillis(9), met: false, several: false }
+    }
+
+    #[test]
+    fn each_timer_is_told_once_as_it_was_last_and_the_last_piece_says_so() {
+        let mut holding = Holding::default();
+        let many = 2 * PIECE as u64 + 1;
+        for n in 0..many {
+            holding.take(&Change::Timer(timer(n, Phase::Delay, 1)));
+        }
+        // Of the index comes first what the changelog then changes.
+        holding.hold(Held::Void(void(0)));
+        holding.hold(Held::Void(void(1)));
+        for change in [
+            Change::Timer(timer(0, Phase::Delivered, 1)),
+            Change::Timer(timer(1, Phase::Delay, 7)),
+            Change::ForgottenTimer(name(2)),
+            Change::ForgottenVoid(name(0)),
+        ] {
+            holding.take(&change);
+        }
+        let (to, told) = crossbeam_channel::unbounded();
+        holding.tell(Lane(3), 9, &to);
+        drop(to);
+        let (mut versions, mut names, mut wholes) = (HashMap::new(), Vec::new(), Vec::new());
+        let mut targets = HashSet::new();
+        for Told { assignment, input } in told {
+            assert_eq!(assignment, 9);
+            let Input::Known { lane, live, voids, whole } = input else { panic!("{input:?}") };
+            assert_eq!(lane, Lane(3));
+            assert!(live.len() <= PIECE && voids.len() <= PIECE);
+            for live in live {
+                targets.insert(Arc::as_ptr(&live.target).cast::<u8>());
+                assert!(versions.insert(live.name, live.version.offset).is_none(), "once");
+            }
+            names.extend(voids.iter().map(|void| void.name));
+            wholes.push(whole);
+        }
+        assert_eq!(versions.len() as u64, many - 2);
+        assert_eq!(versions[&name(1)], Offset(7));
+        assert!(!versions.contains_key(&name(0)) && !versions.contains_key(&name(2)));
+        assert_eq!(names, [name(1)]);
+        assert_eq!(targets.len(), 1, "a name that all share is kept once");
+        assert_eq!(wholes.iter().position(|whole| *whole), Some(wholes.len() - 1));
+    }
+}
