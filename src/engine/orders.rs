@@ -193,14 +193,14 @@ pub enum Outcome {
     Recorded,
     /// The pending version was cancelled. It will never be in its target.
     Cancelled,
-    /// It named a version in whose place there is another one, or a later one was there before it.
+    /// A replace came too late: a later one was there before it, or a later cancel.
     Superseded,
     /// Its version is pending in the place of the one before.
     Replaced,
     /// Nothing was pending; its version is now.
     Created,
-    /// Nothing that it is about was pending. The index says what became of the last version, if that is kept; a pending
-    /// one there was submitted later than the command.
+    /// Nothing that it is about was pending. The index says what became of the last version, if that is kept and if it is
+    /// the one that the command is about; one that was submitted later says nothing of it.
     Absent,
     /// It is a dead letter.
     Refused(Code),

@@ -62,6 +62,11 @@ pub(super) enum Way {
 }
 
 impl Way {
+    /// Whether it has neither time nor target.
+    pub(super) fn is_cancel(self) -> bool {
+        matches!(self, Self::Cancel(_))
+    }
+
     /// Whether somebody waits for what it comes to.
     pub(super) fn is_command(self) -> bool {
         matches!(self, Self::Replace(_) | Self::Cancel(_))
@@ -131,7 +136,7 @@ pub(super) fn accept(
 }
 
 /// All that follows from the headers; the entry's record is left empty. Also the lane, if it is another one.
-fn known(
+pub(super) fn known(
     setup: &Setup,
     targets: &HashMap<Arc<str>, Known>,
     (source, offset): (Source, Offset),
@@ -182,6 +187,10 @@ fn known(
         None if cancels => (appended, None),
         None => times(setup, &directive, tier, intake, appended)?,
     };
+    if amends && due > appended + setup.limits.max_delay {
+        let detail = format!("due at {} ms, more than {} away", due.0, setup.limits.max_delay);
+        return Err(refusal(Code::DelayTooLong, detail));
+    }
     let straight = way == Way::Hop || (state.is_none() || amends) && source.topic == TopicId(0);
     let mark = if straight { 0 } else { ELSEWHERE };
     let own = Order { appended, offset: Offset(offset.0 | mark) };

@@ -81,7 +81,8 @@ impl Engine {
                 while barrier.wanted.first().is_some_and(|at| *at <= barrier.passed) {
                     barrier.wanted.pop_first();
                 }
-                if barrier.asked {
+                // An answer that is not let go up to yet says more than another would.
+                if barrier.asked || barrier.told.is_some() {
                     continue;
                 }
                 while barrier.wanted.first().is_some_and(|at| *at <= now) {
@@ -115,11 +116,8 @@ impl Engine {
         if let Some(barrier) = self.barrier(source) {
             barrier.asked = false;
             barrier.told = Some((next, at));
-            // What is due later than that is asked for anew.
-            self.wake(now);
         }
         self.let_go(now, source);
-        self.want_for_waiting(source);
     }
 
     /// What is kept waiting needs to be known about, be it that the last answer was of too early a time.
@@ -151,7 +149,17 @@ impl Engine {
         {
             barrier.told = None;
             barrier.passed = barrier.passed.max(at);
+            // What is needed beyond that is asked for anew.
+            self.wake(now);
+            self.fire_waiting(source, settle, is_open);
+            self.want_for_waiting(source);
+        } else {
+            self.fire_waiting(source, settle, is_open);
         }
+    }
+
+    fn fire_waiting(&mut self, source: Source, settle: Option<Millis>, is_open: bool) {
+        let Some(barrier) = self.barrier(source) else { return };
         if !is_open || barrier.waiting.is_empty() {
             return;
         }
@@ -166,7 +174,8 @@ impl Engine {
         let free = std::mem::replace(&mut barrier.waiting, rest);
         if !free.is_empty() {
             self.late.extend(free.into_values());
-            self.wake(now);
+            // At the next tick.
+            self.wake(UnixMillis(0));
         }
     }
 

@@ -95,11 +95,8 @@ impl Engine {
                 Fate::Replace(Some(live))
             }
             (Way::Replace(None), Some(_)) => Fate::Idle(Outcome::Superseded),
-            (Way::Replace(Some(meant)) | Way::Cancel(Some(meant)), live) => {
-                Fate::Idle(gone(meant, live, void))
-            }
-            // A cancel has its own way.
-            (Way::Cancel(None), _) => Fate::Idle(Outcome::Absent),
+            // Whether that version was delivered or replaced a void mark does not tell. A cancel has its own way.
+            (Way::Replace(Some(_)) | Way::Cancel(_), _) => Fate::Idle(Outcome::Absent),
         }
     }
 
@@ -243,7 +240,6 @@ impl Engine {
             self.conclude((entry.source, entry.offset), entry.record);
             return self.attach(answer);
         }
-        let outcome = meant.map_or(Outcome::Absent, |meant| gone(meant, live, void));
         // It may be about a record that its producer wrote to a tier, which is not known before it comes up.
         if meant.is_none() && void.is_none_or(|void| void.before.is_before(place)) {
             // Those for which nothing was pending shall not keep others from being pending.
@@ -257,11 +253,11 @@ impl Engine {
             let before = void.map_or(place, |void| void.before.later(place));
             let void = Void { name, before, until, met: false, several: false };
             self.say_void(lane, void, Because::Recorded);
-            let answer = answer(&entry, outcome);
+            let answer = answer(&entry, Outcome::Absent);
             self.conclude((entry.source, entry.offset), entry.record);
             return self.attach(answer);
         }
-        let answer = answer(&entry, outcome);
+        let answer = answer(&entry, Outcome::Absent);
         self.finish(&entry, answer);
     }
 
@@ -425,12 +421,20 @@ impl Engine {
 
     /// Takes in a piece of what holds of a lane's timers.
     pub(super) fn know(&mut self, lane: Lane, live: &[Live], voids: Vec<Void>) {
+        // In at_least_once an owner that is none any more may have written that it is pending after another one had ended it.
         if self.is_full() {
             for live in live {
-                self.timers.know_live(lane, live);
+                let void = self.timers.void(lane, live.name);
+                if !void.is_some_and(|void| void.covers(live.version)) {
+                    self.timers.know_live(lane, live);
+                }
             }
         }
         for void in voids {
+            let live = self.timers.live(lane, void.name);
+            if live.is_some_and(|live| void.covers(live.version)) {
+                self.timers.end(lane, void.name);
+            }
             self.timers.put_void(lane, void);
         }
     }
@@ -450,15 +454,6 @@ pub(super) fn is_standing(timers: &Remembered, lane: Lane, named: Named) -> bool
         return timers.live(lane, name).is_some_and(|live| live.version == place);
     }
     !timers.void(lane, name).is_some_and(|void| void.covers(place))
-}
-
-/// What is told of a version that is not live.
-fn gone(meant: Place, live: Option<Pending>, void: Option<Void>) -> Outcome {
-    let is_void = void.is_some_and(|void| void.covers(meant));
-    if is_void && live.is_some_and(|live| meant.is_before(live.version)) {
-        return Outcome::Superseded;
-    }
-    Outcome::Absent
 }
 
 /// What is told to who waits for it, if anybody does.

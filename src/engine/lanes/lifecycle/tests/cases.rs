@@ -1,6 +1,7 @@
 //! What each transition comes to, by hand.
 
 use super::kafka::{BEGAN, Kafka, LANES, MISSING, Out, TARGET, lane_of, record, source};
+use crate::engine::amend;
 use crate::engine::header::Code;
 use crate::engine::orders::{Because, Outcome};
 use crate::engine::setup::{Limits, Tracking};
@@ -181,7 +182,7 @@ fn a_timer_written_to_a_tier_is_not_known_before_its_head_comes_up() {
     assert_eq!(refused.out[0].code, Some(Code::UnsupportedAction));
 }
 
-/// A command about one version, as waterclock makes it itself.
+/// A command about one version, sealed as waterclock does it.
 fn amend(kafka: &Kafka, headers: &Headers<'_>, version: Place, due: UnixMillis) -> Record {
     let bare = record("k", headers);
     let directive = header::read(bare.headers()).expect("it follows the contract");
@@ -208,11 +209,11 @@ fn what_is_about_one_version_leaves_every_other_alone() {
     let cases = [
         // why, what it is, the version that it means, who is delivered, what it came to
         ("the pending one is cancelled",                "cancel",  place(10, 1), vec!["x"],      Outcome::Cancelled),
-        ("one that was replaced is not the pending one", "cancel",  place(0, 0),  vec!["x", "b"], Outcome::Superseded),
+        ("one that was replaced is not the pending one", "cancel",  place(0, 0),  vec!["x", "b"], Outcome::Absent),
         ("one that never was",                          "cancel",  place(5, 9),  vec!["x", "b"], Outcome::Absent),
         ("one that is yet to come",                     "cancel",  place(99, 9), vec!["x", "b"], Outcome::Absent),
         ("the pending one is put off",                  "replace", place(10, 1), vec!["x", "c"], Outcome::Replaced),
-        ("one that was replaced is not put off",        "replace", place(0, 0),  vec!["x", "b"], Outcome::Superseded),
+        ("one that was replaced is not put off",        "replace", place(0, 0),  vec!["x", "b"], Outcome::Absent),
     ];
     for (why, what, version, want, outcome) in cases {
         let mut kafka = kafka();
@@ -236,6 +237,46 @@ fn what_is_about_one_version_leaves_every_other_alone() {
             assert_eq!(late, Some(due), "{why}");
         }
     }
+}
+
+#[test]
+fn what_was_found_in_a_tier_is_put_off_and_stays_what_it_was() {
+    let mut kafka = kafka();
+    // A further hop, a relative time and an expiry, which count from when it was submitted.
+    let headers = [create("a", "60s"), vec![("x-delay-expires", "90s"), ("mine", "1")]].concat();
+    kafka.submit("k", &headers);
+    kafka.after(Millis(1_000));
+    let version = kafka.timer("k", "i").expect("it is known").version;
+    let lane = lane_of("k");
+    let found = (0..4).find_map(|topic| {
+        let at = source(topic, lane);
+        let (appended, record) = kafka.last(at)?;
+        let offset = Offset(kafka.end(at).0 - 1);
+        let found = amend::look(&kafka.setup, (at, offset), appended, &record)?;
+        (topic > 0 && found.version == version).then_some((at, offset, appended, record, found))
+    });
+    let (at, offset, appended, found_record, found) = found.expect("it stands in a tier");
+    assert_eq!(found.due, BEGAN + Millis(60_000));
+    let due = BEGAN + Millis(80_000);
+    let record = amend::put_off(&kafka.setup, (at, offset), appended, &found_record, due);
+    kafka.append(source(0, lane), record.expect("it follows the contract"));
+    kafka.after(Millis(100_000));
+    let want = Out { n: "a".into(), at: due, code: None };
+    assert_eq!(kafka.out, [want]);
+    assert_eq!(outcomes(&kafka), [Outcome::Replaced]);
+
+    // Not beyond what it expires at, and never twice.
+    kafka.submit("k", &create("b", "60s"));
+    kafka.after(Millis(1_000));
+    let version = kafka.timer("k", "i").expect("it is known").version;
+    let cancels = [Some(Place::default()), Some(version), None];
+    for version in cancels {
+        let record = amend::cancel(&kafka.setup, Some(b"k"), b"i", version);
+        kafka.append(source(0, lane), record);
+    }
+    kafka.after(Millis(100_000));
+    assert_eq!(outcomes(&kafka)[1..], [Outcome::Absent, Outcome::Cancelled, Outcome::Absent]);
+    assert_eq!(kafka.out.len(), 1);
 }
 
 #[test]

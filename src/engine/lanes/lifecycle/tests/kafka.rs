@@ -127,6 +127,11 @@ impl Kafka {
         Offset(self.logs.get(&at).map_or(0, Vec::len) as i64)
     }
 
+    /// What stands last in a log, and since when.
+    pub(super) fn last(&self, at: Source) -> Option<(UnixMillis, Record)> {
+        self.logs.get(&at)?.last().cloned()
+    }
+
     /// Appends a record to the intake, in its lane.
     pub(super) fn submit(&mut self, key: &str, headers: &[(&str, &str)]) -> Offset {
         self.append(source(0, lane_of(key)), record(key, headers))

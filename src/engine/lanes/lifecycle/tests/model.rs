@@ -276,6 +276,8 @@ impl World {
             Step::Tell => {
                 if self.model.is_up {
                     self.wait(0);
+                    // After it everything would be known at once, and be decided in another order.
+                    self.kafka.fails = false;
                     self.kafka.tell_unknown();
                     self.model.tell();
                 }
@@ -316,6 +318,8 @@ impl World {
             expires: expires.then(|| now + Millis(delay + 10)),
         };
         let lane = lane_of(key);
+        // What is overdue when an owner comes, and what has to be moved first, may happen in any order.
+        let stray = stray && self.model.is_up;
         let partition = if stray { (lane + 1) % LANES } else { lane };
         self.kafka.append(source(0, partition), record(key, &headers));
         if stray {
