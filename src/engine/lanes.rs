@@ -592,7 +592,7 @@ impl Engine {
                 self.wake(entry.due);
                 if entry.timer.is_some() {
                     let intake = Source { topic: TopicId(entry.intake), lane: entry.source.lane };
-                    self.want(intake, entry.due);
+                    self.want(now, intake, entry.due);
                 }
                 self.wheel.insert(entry.due, entry.order, entry);
             }

@@ -11,7 +11,6 @@
 //! 4. Memory is bounded by the budget: over it, reading stops; nothing that is held needs reading to go away.
 
 pub mod allow;
-pub mod amend;
 pub mod header;
 mod hold;
 mod ids;

@@ -62,11 +62,6 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// Whether it has neither time nor target.
-    pub(super) fn is_cancel(self) -> bool {
-        matches!(self, Self::Cancel(_))
-    }
-
     /// Whether somebody waits for what it comes to.
     pub(super) fn is_command(self) -> bool {
         matches!(self, Self::Replace(_) | Self::Cancel(_))
@@ -136,7 +131,7 @@ pub(super) fn accept(
 }
 
 /// All that follows from the headers; the entry's record is left empty. Also the lane, if it is another one.
-pub(super) fn known(
+fn known(
     setup: &Setup,
     targets: &HashMap<Arc<str>, Known>,
     (source, offset): (Source, Offset),

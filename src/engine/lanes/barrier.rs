@@ -38,7 +38,7 @@ impl Engine {
     }
 
     /// Gives an entry back that may fire, and keeps one that must wait.
-    pub(super) fn let_through(&mut self, entry: Box<Entry>) -> Option<Box<Entry>> {
+    pub(super) fn let_through(&mut self, now: UnixMillis, entry: Box<Entry>) -> Option<Box<Entry>> {
         if entry.timer.is_none() {
             return Some(entry);
         }
@@ -51,12 +51,12 @@ impl Engine {
         }
         let due = entry.due;
         barrier.waiting.insert((due, entry.order, entry.source, entry.offset), entry);
-        self.want(intake, due);
+        self.want(now, intake, due);
         None
     }
 
     /// A record with an id is due then: what is in its intake must be known by that time.
-    pub(super) fn want(&mut self, intake: Source, due: UnixMillis) {
+    pub(super) fn want(&mut self, now: UnixMillis, intake: Source, due: UnixMillis) {
         let Some(settle) = self.setup.limits.settle else { return };
         let grid = settle.half().0.max(1);
         let Some(barrier) = self.barrier(intake) else { return };
@@ -64,7 +64,8 @@ impl Engine {
         if barrier.passed >= from {
             return;
         }
-        let at = UnixMillis(from.0.div_ceil(grid).saturating_mul(grid));
+        // What is overdue wants to know it now, however long it is overdue.
+        let at = UnixMillis(from.0.div_ceil(grid).max(now.0 / grid).saturating_mul(grid));
         if barrier.wanted.insert(at) && !barrier.asked {
             self.wake(at);
         }
@@ -121,12 +122,12 @@ impl Engine {
     }
 
     /// What is kept waiting needs to be known about, be it that the last answer was of too early a time.
-    fn want_for_waiting(&mut self, source: Source) {
+    fn want_for_waiting(&mut self, now: UnixMillis, source: Source) {
         let first = self
             .barrier(source)
             .and_then(|barrier| barrier.waiting.first_key_value().map(|((due, ..), _)| *due));
         if let Some(due) = first {
-            self.want(source, due);
+            self.want(now, source, due);
         }
     }
 
@@ -152,7 +153,7 @@ impl Engine {
             // What is needed beyond that is asked for anew.
             self.wake(now);
             self.fire_waiting(source, settle, is_open);
-            self.want_for_waiting(source);
+            self.want_for_waiting(now, source);
         } else {
             self.fire_waiting(source, settle, is_open);
         }

@@ -222,7 +222,7 @@ impl Engine {
         if !self.stands(&entry) {
             return self.meet(now, *entry, None);
         }
-        let Some(entry) = self.let_through(entry) else { return };
+        let Some(entry) = self.let_through(now, entry) else { return };
         let setup = Arc::clone(&self.setup);
         let checked = match self.look(now, &entry.target, out) {
             None => return self.park(entry),

@@ -1,7 +1,6 @@
 //! What each transition comes to, by hand.
 
 use super::kafka::{BEGAN, Kafka, LANES, MISSING, Out, TARGET, lane_of, record, source};
-use crate::engine::amend;
 use crate::engine::header::Code;
 use crate::engine::orders::{Because, Outcome};
 use crate::engine::setup::{Limits, Tracking};
@@ -146,6 +145,31 @@ fn everything_that_an_answer_shows_is_in_the_changelog() {
 }
 
 #[test]
+fn in_one_log_its_order_counts_whatever_its_leaders_clocks_say() {
+    for restart in [false, true] {
+        let mut kafka = kafka();
+        let lane = source(0, lane_of("k"));
+        kafka.after(Millis(1_000));
+        for (time, headers) in [
+            (900, create("a", "1h")),
+            // A leader whose clock is behind takes over.
+            (800, cancel()),
+            (700, create("b", "2s")),
+        ] {
+            kafka.append_at(lane, BEGAN + Millis(time), record("k", &headers));
+            kafka.quiesce();
+            if restart {
+                kafka.take_over(&[]);
+            }
+        }
+        kafka.after(Millis(7_300_000));
+        assert_eq!(outcomes(&kafka), [Outcome::Cancelled], "restart: {restart}");
+        assert_eq!(delivered(&kafka), ["b"], "restart: {restart}");
+        assert_eq!(kafka.pending(), 0);
+    }
+}
+
+#[test]
 fn a_timer_written_to_a_tier_is_not_known_before_its_head_comes_up() {
     let tier = |kafka: &Kafka| source(kafka.setup.topics.of_tier(1).0, lane_of("k"));
     let bare: Headers<'_> = vec![("x-delay-target", TARGET), ("x-delay-id", "i"), ("n", "t")];
@@ -237,46 +261,6 @@ fn what_is_about_one_version_leaves_every_other_alone() {
             assert_eq!(late, Some(due), "{why}");
         }
     }
-}
-
-#[test]
-fn what_was_found_in_a_tier_is_put_off_and_stays_what_it_was() {
-    let mut kafka = kafka();
-    // A further hop, a relative time and an expiry, which count from when it was submitted.
-    let headers = [create("a", "60s"), vec![("x-delay-expires", "90s"), ("mine", "1")]].concat();
-    kafka.submit("k", &headers);
-    kafka.after(Millis(1_000));
-    let version = kafka.timer("k", "i").expect("it is known").version;
-    let lane = lane_of("k");
-    let found = (0..4).find_map(|topic| {
-        let at = source(topic, lane);
-        let (appended, record) = kafka.last(at)?;
-        let offset = Offset(kafka.end(at).0 - 1);
-        let found = amend::look(&kafka.setup, (at, offset), appended, &record)?;
-        (topic > 0 && found.version == version).then_some((at, offset, appended, record, found))
-    });
-    let (at, offset, appended, found_record, found) = found.expect("it stands in a tier");
-    assert_eq!(found.due, BEGAN + Millis(60_000));
-    let due = BEGAN + Millis(80_000);
-    let record = amend::put_off(&kafka.setup, (at, offset), appended, &found_record, due);
-    kafka.append(source(0, lane), record.expect("it follows the contract"));
-    kafka.after(Millis(100_000));
-    let want = Out { n: "a".into(), at: due, code: None };
-    assert_eq!(kafka.out, [want]);
-    assert_eq!(outcomes(&kafka), [Outcome::Replaced]);
-
-    // Not beyond what it expires at, and never twice.
-    kafka.submit("k", &create("b", "60s"));
-    kafka.after(Millis(1_000));
-    let version = kafka.timer("k", "i").expect("it is known").version;
-    let cancels = [Some(Place::default()), Some(version), None];
-    for version in cancels {
-        let record = amend::cancel(&kafka.setup, Some(b"k"), b"i", version);
-        kafka.append(source(0, lane), record);
-    }
-    kafka.after(Millis(100_000));
-    assert_eq!(outcomes(&kafka)[1..], [Outcome::Absent, Outcome::Cancelled, Outcome::Absent]);
-    assert_eq!(kafka.out.len(), 1);
 }
 
 #[test]

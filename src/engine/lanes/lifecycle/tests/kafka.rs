@@ -118,18 +118,18 @@ impl Kafka {
 
     /// Appends a record; whoever is up reads it at once.
     pub(super) fn append(&mut self, at: Source, record: Record) -> Offset {
+        self.append_at(at, self.now, record)
+    }
+
+    /// The same, by a leader whose clock says that.
+    pub(super) fn append_at(&mut self, at: Source, time: UnixMillis, record: Record) -> Offset {
         let log = self.logs.entry(at).or_default();
-        log.push((self.now, record));
+        log.push((time, record));
         Offset(log.len() as i64 - 1)
     }
 
     pub(super) fn end(&self, at: Source) -> Offset {
         Offset(self.logs.get(&at).map_or(0, Vec::len) as i64)
-    }
-
-    /// What stands last in a log, and since when.
-    pub(super) fn last(&self, at: Source) -> Option<(UnixMillis, Record)> {
-        self.logs.get(&at)?.last().cloned()
     }
 
     /// Appends a record to the intake, in its lane.
