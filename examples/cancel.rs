@@ -1,4 +1,4 @@
-//! Sends a timer, looks it up, and cancels it: the answer says what became of it.
+//! Sends a timer, cancels it, and looks it up: the answer says what became of it.
 //!
 //! ```sh
 //! waterclock topics apply && waterclock run &
@@ -22,9 +22,6 @@ async fn main() -> Result<(), Error> {
 
     let reminder = Delayed::to("reminders").key("customer-7").value("your basket is waiting");
     client.send(&reminder.after(Duration::from_secs(3_600)).id("basket-7")).await?;
-    let found = client.find(Some(b"customer-7"), "basket-7").await?;
-    eprintln!("found: {found:?}");
-
     match client.cancel(Some(b"customer-7"), "basket-7").await? {
         Outcome::Cancelled => eprintln!("cancelled: it will never arrive"),
         Outcome::Delivered => eprintln!("too late: it has arrived"),
@@ -34,5 +31,6 @@ async fn main() -> Result<(), Error> {
     }
     // To cancel again is no mistake: the answer is the same.
     eprintln!("again: {:?}", client.cancel(Some(b"customer-7"), "basket-7").await?);
+    eprintln!("found: {:?}", client.find(Some(b"customer-7"), "basket-7").await?);
     Ok(())
 }

@@ -223,7 +223,8 @@ impl Client {
         self.0.ask().cancel(self.0.timer(key, id)?).await
     }
 
-    /// Looks the timer of this key and id up; `None` if nothing is known of it.
+    /// Looks the timer of this key and id up; `None` if nothing is known of it. What was sent a moment ago may not be known
+    /// yet: its lane's owner has to read it first.
     ///
     /// # Errors
     /// As [`cancel`](Self::cancel).
