@@ -15,6 +15,7 @@ mod door;
 mod exit;
 mod failure;
 mod forecast;
+mod index;
 mod list;
 mod output;
 mod plan;
@@ -95,6 +96,8 @@ enum Command {
     Dead(dead::Dead),
     /// Says what is wrong with the cluster for us, and how to mend it; exit code 1 if anything is a problem
     Doctor(doctor::Doctor),
+    /// Looks at the index of an instance that does not run, compares it with Kafka, makes it anew
+    Index(index::IndexCommand),
     /// Measures how fast and how late, beside the raw limits of the same brokers
     Bench(bench::Run),
     /// Prints completions for a shell
@@ -173,6 +176,7 @@ pub fn main() -> ExitCode {
         Command::Forecast(forecast) => forecast.run(&global),
         Command::Dead(dead) => dead.run(&global),
         Command::Doctor(doctor) => doctor.run(&global),
+        Command::Index(index) => index.run(&global),
         Command::Bench(bench) => bench.run(&global),
         Command::Completions { shell } => completions(shell),
     };

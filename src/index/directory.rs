@@ -81,6 +81,11 @@ pub(super) fn next(directory: &Path) -> Result<PathBuf, Error> {
     Ok(directory.join(number.to_string()))
 }
 
+/// How many stores there are.
+pub(super) fn count(directory: &Path) -> Result<usize, Error> {
+    Ok(numbered(directory)?.len())
+}
+
 /// All stores in the directory, by number.
 fn numbered(directory: &Path) -> Result<Vec<(u64, PathBuf)>, Error> {
     let entries = fs::read_dir(directory).map_err(failed("list", directory))?;

@@ -172,6 +172,34 @@ impl Lane {
         Ok(position)
     }
 
+    /// Tells all timers and what is void.
+    pub(super) fn entries(&self, mut each: impl FnMut(Change)) -> Result<(), Trouble> {
+        let mut unread = None;
+        self.shared.entered.each_from(&[TIMER], |key, value| {
+            let kind = key.first().copied().unwrap_or_default();
+            let told = match kind {
+                TIMER => entry::name_in(key)
+                    .and_then(|name| entry::read_timer(name, value, &self.shared.tables().texts))
+                    .map(Change::Timer),
+                VOID => entry::name_in(key)
+                    .and_then(|name| entry::read_void(name, value))
+                    .map(Change::Void),
+                _ => return ControlFlow::Continue(()),
+            };
+            match told {
+                Some(change) => {
+                    each(change);
+                    ControlFlow::Continue(())
+                }
+                None => {
+                    unread = Some(unreadable(kind));
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        unread.map_or(Ok(()), Err)
+    }
+
     /// Timers that ended before a time, the oldest first.
     pub(super) fn ended(&self, before: UnixMillis, most: usize) -> Result<Vec<TimerKey>, Trouble> {
         let mut ended = Vec::new();

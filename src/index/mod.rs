@@ -66,6 +66,15 @@ impl Identity {
         let Self { cluster_id, namespace, version } = self;
         format!("waterclock index {FORMAT}\n{cluster_id}\n{namespace}\n{version}\n")
     }
+
+    /// What [`text`](Self::text) wrote; `None`: something else did.
+    fn read(text: &[u8]) -> Option<Self> {
+        let mut lines = std::str::from_utf8(text).ok()?.lines().skip(1);
+        let mut line = || lines.next().map(str::to_owned);
+        let identity =
+            Self { cluster_id: line()?, namespace: line()?, version: line()?.parse().ok()? };
+        (identity.text().as_bytes() == text).then_some(identity)
+    }
 }
 
 /// Why an index was thrown away and begun anew.
@@ -182,20 +191,69 @@ impl Index {
             Err(why @ Error::Broken { .. }) => begin_anew(directory, identity, &why)?,
             opened => opened?,
         };
-        let shared = Lanes {
-            open: HashMap::new(),
-            is_aside: false,
-            broken: None,
-            path: Arc::from(directory),
-        };
-        Ok(Self {
+        Ok(Self::of(store, directory, identity, lock))
+    }
+
+    fn of(store: Store, directory: &Path, identity: &Identity, lock: std::fs::File) -> Self {
+        let path = Arc::from(directory);
+        let shared = Lanes { open: HashMap::new(), is_aside: false, broken: None, path };
+        Self {
             store,
             lanes: HashMap::new(),
             shared: Arc::new(RwLock::new(shared)),
             directory: directory.to_owned(),
             identity: identity.clone(),
             _lock: lock,
-        })
+        }
+    }
+
+    /// Opens the index that is in a directory, whosever it is, and changes nothing; `None` if there is none.
+    ///
+    /// # Errors
+    /// As those of [`open`](Self::open); also [`Error::Broken`], as nothing is set aside.
+    pub fn look(directory: &Path) -> Result<Option<Self>, Error> {
+        if !directory.is_dir() {
+            return Ok(None);
+        }
+        let lock = directory::lock(directory)?;
+        let path = directory::newest(directory)?;
+        if !path.exists() {
+            return Ok(None);
+        }
+        let trouble = |what| {
+            let path = path.clone();
+            move |trouble: Trouble| trouble.into_error(what, &path)
+        };
+        let store = Store::open(&path).map_err(trouble("open"))?;
+        let text = store.identity().map_err(trouble("read the identity of"))?;
+        let identity = text.as_deref().and_then(Identity::read);
+        let identity = identity.ok_or_else(|| foreign(&path, text.as_deref()))?;
+        Ok(Some(Self::of(store, directory, &identity, lock)))
+    }
+
+    /// Begins an empty index, and sets the one aside that is in the directory, whatever is wrong with it, or nothing.
+    ///
+    /// # Errors
+    /// As those of [`open`](Self::open).
+    pub fn anew(directory: &Path, identity: &Identity) -> Result<Self, Error> {
+        directory::make(directory)?;
+        let lock = directory::lock(directory)?;
+        let store = open_store(&directory::next(directory)?, identity)?;
+        Ok(Self::of(store, directory, identity, lock))
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// How many stores are kept in the directory that were set aside.
+    ///
+    /// # Errors
+    /// The directory cannot be listed.
+    pub fn aside(&self) -> Result<usize, Error> {
+        Ok(directory::count(&self.directory)?.saturating_sub(1))
     }
 
     /// Whoever asks the index; it goes on with the new one when this one is renewed.
@@ -309,6 +367,15 @@ impl Index {
     ) -> Result<Vec<TimerKey>, Error> {
         let trouble = self.trouble("read");
         self.lane(lane)?.ended(before, most).map_err(trouble)
+    }
+
+    /// Tells all that a lane has, as changes that would make it.
+    ///
+    /// # Errors
+    /// [`Error::Broken`]: begin anew. What was told before is right, but not all.
+    pub fn entries(&mut self, lane: Lane, each: impl FnMut(Change)) -> Result<(), Error> {
+        let trouble = self.trouble("read");
+        self.lane(lane)?.entries(each).map_err(trouble)
     }
 
     /// Lets a lane go that is another's now: it takes no memory any more, and readers do not find it.
@@ -428,16 +495,15 @@ fn open_store(path: &Path, identity: &Identity) -> Result<Store, Error> {
         }
         found => {
             store.abandon();
-            let found = found.unwrap_or_default();
-            let found = String::from_utf8_lossy(&found).trim().replace('\n', " ");
-            Err(Error::Broken {
-                reason: Reason::Foreign,
-                what: "take",
-                path: path.to_owned(),
-                detail: format!("it belongs to {found:?}"),
-            })
+            Err(foreign(path, found.as_deref()))
         }
     }
+}
+
+fn foreign(path: &Path, found: Option<&[u8]>) -> Error {
+    let found = String::from_utf8_lossy(found.unwrap_or_default()).trim().replace('\n', " ");
+    let (reason, path) = (Reason::Foreign, path.to_owned());
+    Error::Broken { reason, what: "take", path, detail: format!("it belongs to {found:?}") }
 }
 
 fn begin_anew(directory: &Path, identity: &Identity, why: &Error) -> Result<Store, Error> {

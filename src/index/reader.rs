@@ -255,16 +255,28 @@ impl Reader {
         if lanes.is_aside {
             return Err(Error::Aside);
         }
-        let of_lane = lanes.open.values().map(|shared| {
-            let tables = shared.tables();
-            (tables.live, tables.ended, tables.voids)
-        });
-        Ok(of_lane.fold(Figures::default(), |sum, (live, ended, voids)| Figures {
-            lanes: sum.lanes + 1,
-            live: sum.live + live,
-            ended: sum.ended + ended,
-            voids: sum.voids + voids,
+        let all = lanes.open.values().map(|shared| Figures::of(shared));
+        Ok(all.fold(Figures::default(), |sum, of| Figures {
+            lanes: sum.lanes + of.lanes,
+            live: sum.live + of.live,
+            ended: sum.ended + of.ended,
+            voids: sum.voids + of.voids,
         }))
+    }
+
+    /// How much stands in the index of one lane.
+    ///
+    /// # Errors
+    /// As those of [`position`](Self::position).
+    pub fn figures_of(&self, lane: Lane) -> Result<Figures, Error> {
+        self.ask(lane, |shared| Ok(Figures::of(shared)))
+    }
+}
+
+impl Figures {
+    fn of(shared: &Shared) -> Self {
+        let tables = shared.tables();
+        Self { lanes: 1, live: tables.live, ended: tables.ended, voids: tables.voids }
     }
 }
 

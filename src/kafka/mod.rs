@@ -4,6 +4,8 @@
 mod backlog;
 #[cfg(feature = "server")]
 pub mod bench;
+#[cfg(feature = "server")]
+mod changelog;
 mod clock;
 #[cfg(feature = "server")]
 mod committer;
@@ -49,6 +51,8 @@ mod trim;
 #[cfg(feature = "server")]
 mod written;
 
+#[cfg(feature = "server")]
+pub use changelog::{Changelog, ChangelogError, Logged};
 pub use clock::{BrokerClock, wall_clock};
 #[cfg(feature = "server")]
 pub use committer::Delivery;

@@ -39,18 +39,10 @@ impl Indexing {
         in_force: &InForce,
         directory: &Path,
     ) -> Result<Option<Self>, index::Error> {
-        let asker = connection.reader(CLIENT, Isolation::Committed, WAIT);
-        let cluster_id = asker.ok().and_then(|asker| asker.client().fetch_cluster_id(ASK_MAX));
-        let Some(cluster_id) = cluster_id else {
+        let Some(identity) = Self::identity(connection, namespace, in_force) else {
             give_up(&"Kafka does not tell its cluster's id");
             return Ok(None);
         };
-        // One of the same name that was deleted had another secret; what stands on disk must not tell it.
-        let secret = Sha256::new().chain_update("index").chain_update(in_force.secret.bytes());
-        let mark: String =
-            secret.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        let namespace = format!("{namespace} {mark}");
-        let identity = Identity { cluster_id, namespace, version: u32::from(VERSION) };
         match Index::open(directory, &identity) {
             Ok(index) => Ok(Some(Self { index, tombstones: in_force.tombstones })),
             Err(error @ (index::Error::InUse(_) | index::Error::Refused { .. })) => Err(error),
@@ -59,6 +51,23 @@ impl Indexing {
                 Ok(None)
             }
         }
+    }
+
+    /// Whose index that of a namespace is; `None`: Kafka does not tell its cluster's id.
+    #[must_use]
+    pub fn identity(
+        connection: &Connection,
+        namespace: &str,
+        in_force: &InForce,
+    ) -> Option<Identity> {
+        let asker = connection.reader(CLIENT, Isolation::Committed, WAIT).ok()?;
+        let cluster_id = asker.client().fetch_cluster_id(ASK_MAX)?;
+        // One of the same name that was deleted had another secret; what stands on disk must not tell it.
+        let secret = Sha256::new().chain_update("index").chain_update(in_force.secret.bytes());
+        let mark: String =
+            secret.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let namespace = format!("{namespace} {mark}");
+        Some(Identity { cluster_id, namespace, version: u32::from(VERSION) })
     }
 }
 

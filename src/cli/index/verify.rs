@@ -1,0 +1,349 @@
+//! `waterclock index verify`: every entry of the index beside what the changelog says of it.
+//!
+//! The index reaches the changelog up to an offset. What the changelog said up to there is compared; what it has said
+//! since is counted, and what it says no more because of what it has said since is left out.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::Path;
+
+use comfy_table::{Table, presets};
+use serde_json::{Value, json};
+
+use super::{Error, failed, progress};
+use crate::cli::{Exit, Outcome, output};
+use crate::config::Config;
+use crate::engine::timers::{Change, TimerKey};
+use crate::engine::{Lane, Offset};
+use crate::index::{self, Identity, Index};
+use crate::kafka::{Changelog, Connection, Logged};
+
+/// Characters of an id in the table.
+const ID_SHOWN: usize = 40;
+
+/// How an entry differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// The changelog has it, the index has not.
+    Missing,
+    /// The index has it, the changelog has not.
+    Extra,
+    /// Both have it, and say something else.
+    Other,
+    /// The lane cannot be read.
+    Broken,
+}
+
+impl What {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Extra => "extra",
+            Self::Other => "other",
+            Self::Broken => "broken",
+        }
+    }
+}
+
+/// One difference.
+#[derive(Debug, PartialEq, Eq)]
+struct Difference {
+    lane: Lane,
+    what: What,
+    /// Where the changelog says what it says.
+    offset: Option<Offset>,
+    /// Whether it is about void versions of a timer, not about the timer.
+    is_void: bool,
+    name: Option<TimerKey>,
+    id: Option<Box<[u8]>>,
+    detail: Option<String>,
+}
+
+impl Difference {
+    fn cells(&self) -> [String; 5] {
+        let offset = self.offset.map_or_else(|| "-".to_owned(), |offset| offset.0.to_string());
+        let about = self.detail.clone().unwrap_or_else(|| {
+            let about = if self.is_void { "void versions of " } else { "" };
+            format!("{about}{:?}", self.name.unwrap_or_default())
+        });
+        let id = match &self.id {
+            Some(id) => output::shortened(Some(id), ID_SHOWN),
+            None => "-".to_owned(),
+        };
+        [self.lane.0.to_string(), offset, self.what.as_str().to_owned(), id, about]
+    }
+
+    fn as_json(&self) -> Value {
+        json!({
+            "lane": self.lane.0,
+            "offset": self.offset.map(|offset| offset.0),
+            "what": self.what.as_str(),
+            "void": self.is_void,
+            "name": self.name.map(|name| format!("{name:?}")),
+            "id": output::json_bytes(self.id.as_deref()),
+            "detail": self.detail,
+        })
+    }
+}
+
+/// What the changelog says of one of its keys.
+#[derive(Debug)]
+struct Said {
+    /// Where, at last, as far as the index reaches.
+    offset: Offset,
+    /// What, by a hash; `None`: that it is forgotten, or nothing as far as the index reaches.
+    hash: Option<u64>,
+    /// It says something else after that; what it said before may have been compacted away.
+    is_later: bool,
+    is_unreadable: bool,
+    id: Option<Box<[u8]>>,
+}
+
+/// One lane of the changelog, as far as the index reaches, and what came since.
+#[derive(Debug, Default)]
+struct Log {
+    said: HashMap<Box<[u8]>, Said>,
+    since: u64,
+    unreadable: u64,
+}
+
+fn hash(value: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn id_of(change: &Change) -> Option<Box<[u8]>> {
+    match change {
+        Change::Timer(timer) => Some(timer.id.clone()),
+        _ => None,
+    }
+}
+
+impl Log {
+    /// Takes a record in; the index reaches the changelog up to `next`.
+    fn take(&mut self, logged: Logged<'_>, next: Offset) {
+        let Logged { offset, key, change, .. } = logged;
+        let said = self.said.entry(key.into()).or_insert(Said {
+            offset,
+            hash: None,
+            is_later: false,
+            is_unreadable: false,
+            id: None,
+        });
+        if offset >= next {
+            self.since += 1;
+            said.is_later = true;
+            return;
+        }
+        said.offset = offset;
+        match change {
+            Ok(change) => {
+                said.hash = change.encode().1.as_deref().map(hash);
+                said.id = id_of(&change);
+                said.is_unreadable = false;
+            }
+            Err(_) => {
+                self.unreadable += 1;
+                said.is_unreadable = true;
+            }
+        }
+    }
+
+    /// Takes an entry of the index out; says how it differs.
+    fn compare(&mut self, lane: Lane, change: &Change) -> Option<Difference> {
+        let (key, value) = change.encode();
+        let hash = value.as_deref().map(hash);
+        let said = self.said.remove(&key[..]);
+        let (what, offset) = match said {
+            None => (What::Extra, None),
+            Some(said) if said.is_unreadable || said.hash == hash => return None,
+            Some(Said { hash: None, is_later: true, .. }) => return None,
+            Some(Said { hash: None, offset, .. }) => (What::Extra, Some(offset)),
+            Some(Said { offset, .. }) => (What::Other, Some(offset)),
+        };
+        let is_void = matches!(change, Change::Void(_));
+        let (name, id) = (Some(change.name()), id_of(change));
+        Some(Difference { lane, what, offset, is_void, name, id, detail: None })
+    }
+
+    /// What is left once all entries were taken out.
+    fn missing(self, lane: Lane) -> Vec<Difference> {
+        let left = self.said.into_iter().filter(|(_, said)| !said.is_unreadable);
+        let mut missing: Vec<_> = left
+            .filter_map(|(key, said)| {
+                said.hash?;
+                let name = key.first_chunk().map(|name| TimerKey(*name));
+                let (offset, is_void) = (Some(said.offset), key.len() > 16);
+                let (what, id) = (What::Missing, said.id);
+                Some(Difference { lane, what, offset, is_void, name, id, detail: None })
+            })
+            .collect();
+        missing.sort_by_key(|difference| difference.offset);
+        missing
+    }
+}
+
+/// What a run came to.
+#[derive(Debug, Default)]
+struct Report {
+    lanes: u64,
+    entries: u64,
+    /// Records of the changelog behind what the index reaches.
+    since: u64,
+    unreadable: u64,
+    found: u64,
+    listed: Vec<Difference>,
+}
+
+impl Report {
+    fn add(&mut self, difference: Difference, limit: usize) {
+        self.found += 1;
+        if self.listed.len() < limit {
+            self.listed.push(difference);
+        }
+    }
+}
+
+pub(super) fn run(
+    connection: &Connection,
+    config: &Config,
+    identity: &Identity,
+    place: &Path,
+    limit: usize,
+    json: bool,
+) -> Outcome {
+    let report = verify(connection, config, identity, place, limit).map_err(failed)?;
+    let Report { lanes, entries, since, unreadable, found, listed } = &report;
+    let text = if json {
+        json!({
+            "lanes": lanes,
+            "entries": entries,
+            "behind": since,
+            "unreadable": unreadable,
+            "differences": found,
+            "listed": listed.iter().map(Difference::as_json).collect::<Vec<_>>(),
+        })
+        .to_string()
+    } else {
+        let summary = format!(
+            "{entries} entries of {lanes} lanes, {found} differences; {since} records behind the changelog's end, \
+             {unreadable} that this version cannot read"
+        );
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        table.set_header(["lane", "offset", "what", "id", "about"]);
+        table.add_rows(listed.iter().map(Difference::cells));
+        if listed.is_empty() { summary } else { format!("{}\n{summary}", table.trim_fmt()) }
+    };
+    output::line(&text)?;
+    Ok(if *found == 0 { Exit::Ok } else { Exit::Negative })
+}
+
+fn verify(
+    connection: &Connection,
+    config: &Config,
+    identity: &Identity,
+    place: &Path,
+    limit: usize,
+) -> Result<Report, Error> {
+    let mut index = Index::look(place)?.ok_or_else(|| Error::None(place.to_owned()))?;
+    if index.identity() != identity {
+        return Err(Error::Foreign(place.to_owned()));
+    }
+    let changelog = Changelog::open(connection, &config.namespace)?;
+    let lanes = index.lanes()?;
+    let bar = progress(lanes.iter().map(|lane| changelog.span(*lane)).sum());
+    let mut report = Report::default();
+    for lane in lanes {
+        bar.set_message(format!("lane {}", lane.0));
+        let position = match index.load(lane, |_| ()) {
+            Ok(None) => continue,
+            Ok(Some(position)) => position,
+            Err(index::Error::Broken { detail, .. }) => {
+                let (what, detail) = (What::Broken, Some(detail));
+                #[rustfmt::skip]
+                let broken = Difference { lane, what, offset: None, is_void: false, name: None, id: None, detail };
+                report.add(broken, limit);
+                continue;
+            }
+            Err(other) => return Err(other.into()),
+        };
+        report.lanes += 1;
+        let before = bar.position();
+        let (mut log, mut records) = (Log::default(), 0_u64);
+        changelog.read::<Error>(lane, |logged| {
+            log.take(logged, position.next);
+            records += 1;
+            if records.is_multiple_of(1_000) {
+                bar.set_position(before + records);
+            }
+            Ok(())
+        })?;
+        bar.set_position(before + changelog.span(lane));
+        report.since += log.since;
+        report.unreadable += log.unreadable;
+        index.entries(lane, |change| {
+            report.entries += 1;
+            if let Some(difference) = log.compare(lane, &change) {
+                report.add(difference, limit);
+            }
+        })?;
+        for difference in log.missing(lane) {
+            report.add(difference, limit);
+        }
+        index.release(lane);
+    }
+    bar.finish_and_clear();
+    index.close();
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::UnixMillis;
+    use crate::engine::timers::{DecodeError, Place, Void};
+
+    fn void(n: u8, until: u64) -> Change {
+        let before = Place { first_appended: UnixMillis(1), offset: Offset(1) };
+        let name = TimerKey([n; 16]);
+        Change::Void(Void { name, before, until: UnixMillis(until), met: false, several: false })
+    }
+
+    fn forgotten(n: u8) -> Change {
+        Change::ForgottenVoid(TimerKey([n; 16]))
+    }
+
+    #[test]
+    fn what_the_changelog_says_as_far_as_the_index_reaches_is_compared() {
+        #[rustfmt::skip]
+        let cases: [(&str, Vec<(i64, Option<Change>)>, Option<Change>, Option<What>); 12] = [
+            // why                                  changelog; the index reaches 10                     index           what
+            ("the same",                            vec![(1, Some(void(1, 5)))],                        Some(void(1, 5)), None),
+            ("what came last holds",                vec![(1, Some(void(1, 4))), (2, Some(void(1, 5)))], Some(void(1, 5)), None),
+            ("another value",                       vec![(1, Some(void(1, 5)))],                        Some(void(1, 6)), Some(What::Other)),
+            ("one is lost",                         vec![(1, Some(void(1, 5)))],                        None,           Some(What::Missing)),
+            ("one that nobody wrote",               vec![],                                             Some(void(1, 5)), Some(What::Extra)),
+            ("it was forgotten",                    vec![(1, Some(void(1, 5))), (2, Some(forgotten(1)))], None,         None),
+            ("it was forgotten, and is there",      vec![(2, Some(forgotten(1)))],                      Some(void(1, 5)), Some(What::Extra)),
+            ("it changed since",                    vec![(1, Some(void(1, 5))), (12, Some(void(1, 7)))], Some(void(1, 5)), None),
+            ("what it was is compacted away",       vec![(12, Some(void(1, 7)))],                       Some(void(1, 5)), None),
+            ("it came since",                       vec![(12, Some(void(1, 7)))],                       None,           None),
+            ("it cannot be read, and is passed over", vec![(1, None)],                                  None,           None),
+            ("an older one that can be read stays", vec![(1, Some(void(1, 5))), (2, None)],             Some(void(1, 5)), None),
+        ];
+        for (why, logged, entry, want) in cases {
+            let mut log = Log::default();
+            for (offset, change) in logged {
+                let key = void(1, 0).encode().0;
+                let change = change.ok_or(DecodeError::Version { version: 9 });
+                let (offset, at) = (Offset(offset), UnixMillis(1));
+                log.take(Logged { offset, at, key: &key, change }, Offset(10));
+            }
+            let found = entry.and_then(|entry| log.compare(Lane(0), &entry));
+            let found = found.or_else(|| log.missing(Lane(0)).pop());
+            assert_eq!(found.map(|found| found.what), want, "{why}");
+        }
+    }
+}
