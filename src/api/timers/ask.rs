@@ -36,8 +36,8 @@ pub(super) struct Question {
 pub(super) enum What {
     /// The timers of these names, each of one of the lanes.
     Find(Vec<Name>),
-    /// The timers of this id in all of the lanes.
-    ById(String),
+    /// The timers of these ids in all of the lanes.
+    ByIds(Vec<String>),
     /// A page of each lane.
     Page { filter: Filter, after: Option<Cursor>, most: usize },
     /// How many timers fit.
@@ -78,10 +78,12 @@ pub(super) fn answer(timers: &dyn Timers, question: &Question) -> Reply {
             let find = |name: &Name| timers.find(timers.lane_of(name), name);
             Told::Found(names.iter().map(find).collect::<Result<_, _>>()?)
         }
-        What::ById(id) => {
+        What::ByIds(ids) => {
             let mut all = Vec::new();
             for lane in lanes {
-                all.extend(timers.by_id(lane, id)?);
+                for id in ids {
+                    all.extend(timers.by_id(lane, id)?);
+                }
             }
             Told::Timers(all)
         }

@@ -1,6 +1,8 @@
 //! Many timers by their names, at once. What is wrong with one of them fails that one only, but for what is wrong with
 //! the request itself.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -12,7 +14,7 @@ use super::ask::{Asker, Told, What};
 use super::known::{Answer, Command, Name, Order, Timer, Trouble};
 use super::problem::Problem;
 use super::shown::{self, Ticket};
-use super::{Answered, BATCH_MAX, read, single, tracked};
+use super::{Answered, BATCH_MAX, key_needed, keyed, read, single, tracked};
 
 /// One object of a batch, and where it stands.
 type Element = (String, Map<String, Value>);
@@ -44,15 +46,47 @@ pub(super) async fn get(
     }
     tracked(asker.timers())?;
     let found = asker.split(&names, |name| name, What::Find, read_found).await;
+    let missing = names.iter().zip(&found).filter(|(name, found)| is_missing(name, found));
+    let keyed = keyed(&asker, missing.map(|(name, _)| name.id.clone()).collect()).await;
     let mut all = Vec::with_capacity(names.len());
     for (n, (name, found)) in names.iter().zip(found).enumerate() {
-        all.push(match found {
-            Ok(Some(timer)) => shown::timer(&timer),
-            Ok(None) => unknown(&asker, name, n).await,
-            Err(trouble) => failed(name, &trouble.into()),
-        });
+        let told = match found {
+            Ok(Some(timer)) => Ok(shown::timer(&timer)),
+            found if is_missing(name, &found) => {
+                forgotten(&keyed, name, n).map_or_else(|| Ok(unknown(name)), Err)
+            }
+            Ok(None) => Ok(unknown(name)),
+            Err(trouble) => Err(trouble.into()),
+        };
+        all.push(told.unwrap_or_else(|problem| failed(name, &problem)));
     }
     Ok(Json(json!({ "timers": all })).into_response())
+}
+
+/// Whether nobody has this name, and its key may have been forgotten.
+fn is_missing(name: &Name, found: &Result<Option<Timer>, Trouble>) -> bool {
+    name.key.is_none() && matches!(found, Ok(None))
+}
+
+/// What is wrong with a name that nobody has: others have its id with a key, or that is not known.
+fn forgotten(
+    keyed: &Result<BTreeMap<String, Vec<Timer>>, Trouble>,
+    name: &Name,
+    n: usize,
+) -> Option<Problem> {
+    match keyed {
+        Ok(keyed) => {
+            let timers = keyed.get(&name.id)?;
+            Some(key_needed(timers, &format!("body.timers[{n}].key")))
+        }
+        Err(trouble) => Some(trouble.clone().into()),
+    }
+}
+
+fn unknown(name: &Name) -> Value {
+    let mut map = shown::name(name);
+    map.insert("state".to_owned(), json!("unknown"));
+    Value::Object(map)
 }
 
 fn read_found(told: Told) -> Vec<Result<Option<Timer>, Trouble>> {
@@ -60,18 +94,6 @@ fn read_found(told: Told) -> Vec<Result<Option<Timer>, Trouble>> {
         Told::Found(found) => found.into_iter().map(Ok).collect(),
         _ => Vec::new(),
     }
-}
-
-async fn unknown(asker: &Asker, name: &Name, n: usize) -> Value {
-    let at = format!("body.timers[{n}].key");
-    if name.key.is_none()
-        && let Err(problem) = super::must_have_no_key(asker, name, &at).await
-    {
-        return failed(name, &problem);
-    }
-    let mut map = shown::name(name);
-    map.insert("state".to_owned(), json!("unknown"));
-    Value::Object(map)
 }
 
 fn failed(name: &Name, problem: &Problem) -> Value {
@@ -126,11 +148,12 @@ async fn refused(asker: &Asker, names: &[&Name]) -> Vec<Option<Problem>> {
     let ask =
         |part: Vec<(usize, Name)>| What::Find(part.into_iter().map(|(_, name)| name).collect());
     let found = asker.split(&keyless, |(_, name)| name, ask, read_found).await;
+    let missing = keyless.iter().zip(&found).filter(|((_, name), found)| is_missing(name, found));
+    let keyed = keyed(asker, missing.map(|((_, name), _)| name.id.clone()).collect()).await;
     for ((n, name), found) in keyless.iter().zip(found) {
-        let at = format!("body.timers[{n}].key");
         refused[*n] = match found {
             Ok(Some(_)) => None,
-            Ok(None) => super::must_have_no_key(asker, name, &at).await.err(),
+            Ok(None) => forgotten(&keyed, name, *n),
             Err(trouble) => Some(trouble.into()),
         };
     }

@@ -22,6 +22,7 @@ mod read;
 mod shown;
 mod single;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::rejection::JsonRejection;
@@ -31,10 +32,11 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use serde_json::json;
 use tokio::task::spawn_blocking;
 
-use ask::{Asker, Question};
-use known::{Name, Timers};
+use ask::{Asker, Question, Told, What};
+use known::{Name, Timer, Timers, Trouble};
 use problem::Problem;
 
 /// Bytes of a body: a batch of names with keys.
@@ -47,6 +49,8 @@ const WAIT_MS: u64 = 5_000;
 const WAIT_MS_MAX: u64 = 60_000;
 /// Names in one batch.
 const BATCH_MAX: usize = 1_000;
+/// Names that are told of where a key is missing.
+const KEYS_SHOWN: usize = 10;
 
 type Answered = Result<Response, Problem>;
 
@@ -117,7 +121,7 @@ async fn peer(
 /// Refuses what needs to know timers where none are known.
 fn tracked(timers: &dyn Timers) -> Result<(), Problem> {
     if timers.lanes() == 0 {
-        return Err(known::Trouble::Moving("this instance has not started yet".to_owned()).into());
+        return Err(Trouble::Moving("this instance has not started yet".to_owned()).into());
     }
     if timers.tracks() {
         return Ok(());
@@ -130,21 +134,28 @@ fn tracked(timers: &dyn Timers) -> Result<(), Problem> {
     ))
 }
 
-/// Refuses a name that nobody has while others have its id with a key.
-async fn must_have_no_key(asker: &Asker, name: &Name, at: &str) -> Result<(), Problem> {
-    let mut keyed: Vec<known::Timer> = Vec::new();
-    for told in asker.all(ask::What::ById(name.id.clone())).await? {
-        let ask::Told::Timers(found) = told else { return Err(ask::fault().into()) };
-        keyed.extend(found.into_iter().filter(|timer| timer.name.key.is_some()));
+/// The timers with a key that have these ids, by id: whoever left a key out may mean one of them.
+async fn keyed(asker: &Asker, ids: Vec<String>) -> Result<BTreeMap<String, Vec<Timer>>, Trouble> {
+    let mut keyed: BTreeMap<String, Vec<Timer>> = BTreeMap::new();
+    if ids.is_empty() {
+        return Ok(keyed);
     }
-    if keyed.is_empty() {
-        return Ok(());
+    for told in asker.all(What::ByIds(ids)).await? {
+        let Told::Timers(found) = told else { return Err(ask::fault()) };
+        for timer in found.into_iter().filter(|timer| timer.name.key.is_some()) {
+            keyed.entry(timer.name.id.clone()).or_default().push(timer);
+        }
     }
-    keyed.sort_by(|a, b| a.name.cmp(&b.name));
-    keyed.truncate(10);
-    let names: Vec<_> = keyed.iter().map(|timer| shown::name(&timer.name)).collect();
+    Ok(keyed)
+}
+
+/// Says whose key is missing.
+fn key_needed(timers: &[Timer], at: &str) -> Problem {
+    let mut names: Vec<&Name> = timers.iter().map(|timer| &timer.name).collect();
+    names.sort();
+    let names: Vec<_> = names.into_iter().take(KEYS_SHOWN).map(shown::name).collect();
     let detail = "the timer of this id has a key, which is a part of its name: say it, too";
-    Err(Problem::bad("key_needed", at, detail).with("timers", serde_json::json!(names)))
+    Problem::bad("key_needed", at, detail).with("timers", json!(names))
 }
 
 #[cfg(test)]

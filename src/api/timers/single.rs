@@ -14,7 +14,7 @@ use super::known::{Answer, Command, Name, Order, Timer, Trouble};
 use super::problem::Problem;
 use super::read::{self, Query};
 use super::shown::{self, Ticket};
-use super::{Answered, WAIT_MS, WAIT_MS_MAX, must_have_no_key, tracked};
+use super::{Answered, WAIT_MS, WAIT_MS_MAX, key_needed, keyed, tracked};
 
 /// Begins the path of one timer.
 const TIMERS: &str = "/v1/timers/";
@@ -46,9 +46,7 @@ async fn found(asker: &Asker, name: &Name) -> Result<Option<Timer>, Problem> {
 
 /// Why there is no timer of this name.
 async fn nobody(asker: &Asker, name: &Name) -> Problem {
-    if name.key.is_none()
-        && let Err(problem) = must_have_no_key(asker, name, "query.key").await
-    {
+    if let Err(problem) = must_have_no_key(asker, name).await {
         return problem;
     }
     Problem::new(
@@ -66,16 +64,22 @@ async fn cancel(State(asker): State<Asker>, uri: Uri) -> Answered {
     let name = Name { id, key: query.key()? };
     let version = version(query.text("version")?, "query.version")?;
     let wait_ms = wait(&asker, query.text("wait")?, "query.wait")?;
-    may_be_meant(&asker, &name, "query.key").await?;
+    // Without its key a timer is not meant; somebody has forgotten it.
+    if name.key.is_none() && asker.timers().tracks() && found(&asker, &name).await?.is_none() {
+        must_have_no_key(&asker, &name).await?;
+    }
     carry_out(&asker, Command { name, version, order: Order::Cancel }, wait_ms).await
 }
 
-/// Refuses a command without a key about an id that only timers with a key have.
-async fn may_be_meant(asker: &Asker, name: &Name, at: &str) -> Result<(), Problem> {
-    if name.key.is_some() || !asker.timers().tracks() || found(asker, name).await?.is_some() {
+/// Refuses a name without a key of an id that timers with a key have.
+async fn must_have_no_key(asker: &Asker, name: &Name) -> Result<(), Problem> {
+    if name.key.is_some() {
         return Ok(());
     }
-    must_have_no_key(asker, name, at).await
+    match keyed(asker, vec![name.id.clone()]).await?.get(&name.id) {
+        Some(timers) => Err(key_needed(timers, "query.key")),
+        None => Ok(()),
+    }
 }
 
 /// A version as answers show it.

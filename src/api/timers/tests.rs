@@ -417,7 +417,7 @@ async fn while_a_lane_moves_or_its_owner_is_silent_a_caller_is_told_to_come_agai
     let asked = pair.client.post(url).header("sec-fetch-site", "cross-site");
     let asked = asked.body(r#"{"timers":[{"id":"t","key":"k"}]}"#).send().await.unwrap();
     assert_eq!(asked.status(), 403);
-    let question = json!({ "lanes": [lane], "what": { "ById": "t" } }).to_string();
+    let question = json!({ "lanes": [lane], "what": { "ByIds": ["t"] } }).to_string();
     let other = 1 - owner.unwrap();
     let head = "/v1/peer";
     let asked = pair.client.post(format!("http://{}{head}", pair.addresses[other]));
