@@ -80,7 +80,7 @@ pub struct ClientConfig {
     /// Settings for librdkafka by its own names, as `[kafka]` of the instances: `security.protocol`, `sasl.username`, ...
     pub kafka: BTreeMap<String, String>,
     /// Where to cancel and look up: `http://host:port` of one instance, or of a load balancer before several. Without it
-    /// the instance that owns the lane is asked, at the address that it gives in Kafka.
+    /// the instance that owns the lane is asked, at the address that it gives in Kafka (`advertise` of its configuration).
     pub server: Option<String>,
     /// How long a cancel or a look-up is tried, while lanes move too. A cancel that is undecided then is `Pending`.
     pub within: Duration,
