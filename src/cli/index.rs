@@ -91,7 +91,9 @@ impl IndexCommand {
             return Err(failed(Error::None(directory)));
         }
         // As `run` takes it: neither runs while the other does.
-        let _held = Instance::claim(Some(&directory), None, "maintenance").map_err(|error| {
+        let fresh = uuid::Uuid::new_v4().simple().to_string();
+        let held = Instance::claim(Some(&directory), None, &fresh[..12]);
+        let _held = held.map_err(|error| {
             let exit = match error {
                 instance::Error::BadName { .. } => Exit::Configuration,
                 _ => Exit::InUse,

@@ -131,12 +131,13 @@ impl Lane {
         self.shared.entered.position()
     }
 
-    /// Carries changes out, and tells how far the lane's entries reach now.
+    /// Carries changes out, and tells how far the lane's entries reach now. `lanes`: how many are open.
     pub(super) fn apply(
         &mut self,
         changes: &[Change],
         next: Offset,
         at: UnixMillis,
+        lanes: usize,
     ) -> Result<Position, Trouble> {
         let kept = self.position().unwrap_or_default();
         let mut position = Position { next, at, ..kept };
@@ -168,7 +169,7 @@ impl Lane {
         drop(tables);
         let size = changes.len();
         self.shelf.show(changes, position, entry::looked_up);
-        self.shelf.sweep(size, entry::looked_up)?;
+        self.shelf.sweep(size, lanes, entry::looked_up)?;
         Ok(position)
     }
 

@@ -352,7 +352,8 @@ impl Index {
         at: UnixMillis,
     ) -> Result<Position, Error> {
         let trouble = self.trouble("write to");
-        self.lane(lane)?.apply(changes, next, at).map_err(trouble)
+        let lanes = self.lanes.len();
+        self.lane(lane)?.apply(changes, next, at, lanes).map_err(trouble)
     }
 
     /// Timers that ended before a time, the oldest first, at most so many.

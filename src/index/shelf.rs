@@ -28,10 +28,12 @@ const LEAF_MIN: usize = LEAF_MAX / 4;
 const RUN_MAX: usize = if cfg!(test) { 512 } else { 4_096 };
 /// Leaves written in one batch.
 const SWEEP: usize = 16;
-/// Fresh entries, at most: a part of all that there are, but so many in any case.
+/// Fresh entries, at most: a part of all that there are, but so many in any case. More of them are swept with less work.
 const FRESH: (u64, u64) = (16, if cfg!(test) { 64 } else { 8_192 });
-/// Runs kept on disk, at most: a part of all entries, but so many in any case.
-const RUNS: (u64, u64) = (64, if cfg!(test) { 32 } else { 16_384 });
+/// The same of all lanes together: each takes some two hundred bytes of memory.
+const FRESH_OF_ALL: u64 = 400_000;
+/// Runs kept on disk, at most: a part of all entries, within bounds.
+const RUNS: (u64, u64, u64) = (64, if cfg!(test) { 32 } else { 16_384 }, 65_536);
 /// Runs deleted with one batch.
 const PRUNE: u64 = 64;
 
@@ -366,17 +368,20 @@ impl Shelf {
         view.position = Some(position);
     }
 
-    /// Puts what is fresh beyond its bound into leaves, as far as so many changes are to pay for it.
+    /// Puts what is fresh beyond its bound into leaves, as far as so many changes are to pay for it. `lanes`: how many share
+    /// the memory for it.
     pub(super) fn sweep(
         &mut self,
         changes: usize,
+        lanes: usize,
         named_by: fn(&[u8]) -> Option<u64>,
     ) -> Result<(), Trouble> {
         let entries = self.entered.position().map_or(0, |position| position.entries);
-        let bound = |(part, least): (u64, u64)| (entries / part).max(least);
+        let fresh_max = (entries / FRESH.0).min(FRESH_OF_ALL / lanes.max(1) as u64).max(FRESH.1);
+        let runs_max = (entries / RUNS.0).clamp(RUNS.1, RUNS.2);
         for _ in 0..4 + changes / 8 {
             let runs = self.run - self.oldest;
-            if self.fresh() as u64 <= bound(FRESH) && runs <= bound(RUNS) {
+            if self.fresh() as u64 <= fresh_max && runs <= runs_max {
                 break;
             }
             self.sweep_on()?;

@@ -84,9 +84,8 @@ impl Changelog {
         let topic = format!("{namespace}.timers");
         let read = |source| ChangelogError::Read { topic: topic.clone(), source };
         let metadata = connection.metadata(ANSWER_MAX)?;
-        let consumer = connection
-            .reader_to_ends(CLIENT, CLIENT, Isolation::Committed, WAIT)
-            .map_err(read)?;
+        let consumer =
+            connection.reader_to_ends(CLIENT, CLIENT, Isolation::Committed, WAIT).map_err(read)?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         let found = found.filter(|t| t.error().is_none() && !t.partitions().is_empty());
         let Some(found) = found else { return Err(ChangelogError::NoTopic { topic }) };

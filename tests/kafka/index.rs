@@ -5,11 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use waterclock::engine::UnixMillis;
+use waterclock::engine::timers::Change;
+use waterclock::index::Index;
+
 use crate::support::{Fixture, Log, Mode, Process, Rec, eventually, out, whole};
 
-/// A command's standard output, once it went well.
-#[track_caller]
-fn waterclock(fixture: &Fixture, arguments: &[&str]) -> String {
+/// The program with these arguments, on the Kafka and the namespace of a fixture.
+fn command(fixture: &Fixture, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_waterclock"));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("WATERCLOCK_") {
@@ -17,7 +20,14 @@ fn waterclock(fixture: &Fixture, arguments: &[&str]) -> String {
         }
     }
     command.args(["--brokers", &fixture.connection.brokers, "--namespace", fixture.namespace()]);
-    let output = command.args(arguments).output().expect("the binary runs");
+    command.args(arguments);
+    command
+}
+
+/// A command's standard output, once it went well.
+#[track_caller]
+fn waterclock(fixture: &Fixture, arguments: &[&str]) -> String {
+    let output = command(fixture, arguments).output().expect("the binary runs");
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {told}");
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -162,4 +172,106 @@ fn a_restart_reads_the_index_and_without_one_or_with_a_broken_one_the_changelog(
     last.stop_well();
     let seen: BTreeSet<String> = whole(&fixture, &target).iter().map(Rec::text).collect();
     assert_eq!(seen, (CANCELLED..CANCELLED + 20).map(|n| n.to_string()).collect());
+}
+
+/// `waterclock index` for the instance of a fixture: its exit code and what it says in JSON.
+#[track_caller]
+fn index(fixture: &Fixture, arguments: &[&str]) -> (i32, serde_json::Value) {
+    let data = fixture.path("a");
+    let mut command = command(fixture, &["index", "--json"]);
+    command.args(arguments).arg("--data-dir").arg(data);
+    let output = command.output().expect("the binary runs");
+    let told = if output.stdout.is_empty() { &output.stderr } else { &output.stdout };
+    let told = String::from_utf8_lossy(told).into_owned();
+    let json = serde_json::from_str(&told).unwrap_or_else(|_| panic!("no JSON: {told}"));
+    (output.status.code().expect("an exit code"), json)
+}
+
+fn sum(told: &serde_json::Value, name: &str) -> u64 {
+    let lanes = told["lanes"].as_array().expect("lanes").iter();
+    lanes.map(|lane| lane[name].as_u64().expect("whole")).sum()
+}
+
+#[test]
+fn an_index_is_inspected_verified_and_rebuilt_while_its_instance_rests() {
+    const PENDING: u64 = 90;
+    let fixture = Fixture::new("index-cli");
+    let target = fixture.target("out", 3);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let (intake, producer) = (fixture.names.intake(), fixture.producer());
+    for n in 0..PENDING + 10 {
+        let delay = if n < PENDING { "2h" } else { "1s" };
+        let record = out(n.to_string()).key(n.to_string()).header("x-delay-id", format!("id-{n}"));
+        producer.send(&intake, &record.header("x-delay-label", "test").delay(delay).to(&target));
+    }
+    producer.acks();
+    Log::open(&fixture, &target).count(10);
+    eventually("the index has followed", || {
+        let entries = process.metric("waterclock_index_entries");
+        if entries >= (PENDING + 10) as f64 { Ok(()) } else { Err(format!("{entries} entries")) }
+    });
+    for asked in ["inspect", "verify", "rebuild"] {
+        let (exit, told) = index(&fixture, &[asked]);
+        assert_eq!(exit, 73, "{asked} while it runs: {told}");
+    }
+    process.stop_well();
+
+    let (exit, told) = index(&fixture, &["inspect"]);
+    assert_eq!((exit, sum(&told, "pending"), sum(&told, "ended")), (0, PENDING, 10), "{told}");
+    let (exit, told) = index(&fixture, &["verify"]);
+    assert_eq!((exit, &told["differences"]), (0, &0.into()), "{told}");
+
+    // One is lost and one is another, behind the changelog's back.
+    let place = index_of(&fixture);
+    let mut changed = Index::look(&place).expect("whole").expect("there");
+    let mut timers = Vec::new();
+    for lane in changed.lanes().expect("whole") {
+        let each = |change| match change {
+            Change::Timer(timer) if timers.len() < 2 => timers.push((lane, timer)),
+            _ => {}
+        };
+        changed.entries(lane, each).expect("whole");
+    }
+    let [(lost_in, lost), (other_in, mut other)] = <[_; 2]>::try_from(timers).expect("two");
+    other.due = UnixMillis(1);
+    let (lost_id, other_id) = (lost.id.clone(), other.id.clone());
+    for (lane, change) in
+        [(lost_in, Change::ForgottenTimer(lost.name)), (other_in, Change::Timer(other))]
+    {
+        let position = changed.position(lane).expect("whole").expect("there");
+        changed.apply(lane, &[change], position.next, position.at).expect("applied");
+    }
+    changed.close();
+    let (exit, told) = index(&fixture, &["verify"]);
+    assert_eq!((exit, &told["differences"]), (1, &2.into()), "{told}");
+    let found = |what: &str, id: &[u8]| {
+        let id = serde_json::json!({ "text": String::from_utf8_lossy(id) });
+        let listed = told["listed"].as_array().expect("a list");
+        listed.iter().any(|one| one["what"] == what && one["id"] == id && one["offset"].is_u64())
+    };
+    assert!(found("missing", &lost_id) && found("other", &other_id), "{told}");
+
+    let (exit, told) = index(&fixture, &["rebuild"]);
+    assert_eq!(
+        (exit, &told["pending"], &told["ended"]),
+        (0, &PENDING.into(), &10.into()),
+        "{told}"
+    );
+    let (exit, told) = index(&fixture, &["verify"]);
+    assert_eq!((exit, &told["differences"]), (0, &0.into()), "{told}");
+
+    let mut warm = fixture.start(Mode::ExactlyOnce);
+    let (known, read) = took_over(&warm);
+    assert!(known >= PENDING && read < PENDING / 10, "{known} known, {read} read");
+    warm.stop_well();
+
+    for file in files(&place).iter().filter(|file| file.ends_with("db")) {
+        let mut bytes = fs::read(file).expect("readable");
+        bytes.iter_mut().step_by(256).for_each(|byte| *byte ^= 0x55);
+        fs::write(file, bytes).expect("written");
+    }
+    let (exit, told) = index(&fixture, &["inspect"]);
+    assert_eq!(exit, 1, "{told}");
+    let (exit, told) = index(&fixture, &["rebuild"]);
+    assert_eq!((exit, &told["pending"]), (0, &PENDING.into()), "{told}");
 }
