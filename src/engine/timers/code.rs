@@ -225,10 +225,10 @@ fn read_timer(name: TimerKey, value: &[u8]) -> Result<Timer, DecodeError> {
     let code = has(HAS_CODE)
         .then(|| rest.text()?.parse::<Code>().map_err(|_| DecodeError::Text))
         .transpose()?;
-    let key = has(HAS_KEY).then(|| Box::from(std::mem::take(&mut rest.bytes)));
+    let key: Option<Box<[u8]>> = has(HAS_KEY).then(|| Box::from(std::mem::take(&mut rest.bytes)));
     rest.end()?;
     let key_cut = has(KEY_CUT);
-    if key.as_ref().is_some_and(|key: &Box<[u8]>| key.len() > KEY_MAX) {
+    if key.as_deref().is_some_and(|key| key.len() > KEY_MAX) {
         return Err(DecodeError::Size { bytes: value.len() });
     }
     Ok(Timer {
