@@ -30,7 +30,7 @@ fn pair(fixture: &Fixture) -> (Process, Process) {
 fn submit(fixture: &Fixture, target: &str, count: usize) {
     let producer = fixture.producer();
     for n in 0..count {
-        let record = out(&format!("v{n}")).header("x-delay-id", &format!("t{n}"));
+        let record = out(format!("v{n}")).header("x-delay-id", format!("t{n}"));
         let record = record.delay(3_600_000).to(target);
         let record = if n % 4 == 0 { record.header("x-delay-label", "fourth") } else { record };
         // Keys of text, keys that are none, and no key.

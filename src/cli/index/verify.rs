@@ -317,8 +317,9 @@ mod tests {
 
     #[test]
     fn what_the_changelog_says_as_far_as_the_index_reaches_is_compared() {
+        type Case<'a> = (&'a str, Vec<(i64, Option<Change>)>, Option<Change>, Option<What>);
         #[rustfmt::skip]
-        let cases: [(&str, Vec<(i64, Option<Change>)>, Option<Change>, Option<What>); 12] = [
+        let cases: [Case<'_>; 12] = [
             // why                                  changelog; the index reaches 10                     index           what
             ("the same",                            vec![(1, Some(void(1, 5)))],                        Some(void(1, 5)), None),
             ("what came last holds",                vec![(1, Some(void(1, 4))), (2, Some(void(1, 5)))], Some(void(1, 5)), None),

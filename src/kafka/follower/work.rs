@@ -29,6 +29,9 @@ const POLL_SHORT: Duration = Duration::from_millis(5);
 /// Timers to be forgotten that are told at once, at most.
 const FORGET_MAX: usize = 500;
 
+/// Where the answer comes, and lanes with what it will make good of them.
+type Asked = (Receiver<ends::Answer>, Vec<(Lane, u64)>);
+
 /// The thread that owns the index.
 pub(super) struct Work {
     /// `None` once it is given up.
@@ -42,7 +45,7 @@ pub(super) struct Work {
     pub(super) ends: Ends,
     pub(super) written: Arc<Written>,
     /// The ends on their way, and what they will make good.
-    pub(super) asked: Option<(Receiver<ends::Answer>, Vec<(Lane, u64)>)>,
+    pub(super) asked: Option<Asked>,
     pub(super) lanes: BTreeMap<Lane, Following>,
     pub(super) progress: Arc<Progress>,
     /// The consumer does not read yet what is followed.
