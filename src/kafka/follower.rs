@@ -43,6 +43,10 @@ const CLIENT: &str = "waterclock-timers";
 /// ends the wait at once.
 const WAIT: Duration = Duration::from_secs(1);
 
+/// How far the thread steps back: a tenth of what others get when all want more than there is.
+#[cfg(target_os = "linux")]
+const NICE: i32 = 10;
+
 /// What a lane thread is told, and for which of its assignments.
 #[derive(Debug)]
 pub(super) struct Told {
@@ -116,7 +120,10 @@ impl Follower {
         };
         std::thread::Builder::new()
             .name("wc-index".into())
-            .spawn(move || work.run(&orders))
+            .spawn(move || {
+                step_back();
+                work.run(&orders);
+            })
             .map_err(|_| KafkaError::Canceled)?;
         Ok(Self { orders: sender, written, progress, reader })
     }
@@ -153,5 +160,16 @@ impl Follower {
     /// How far each lane's index is.
     pub(super) fn progress(&self) -> &Arc<Progress> {
         &self.progress
+    }
+}
+
+/// Leaves the processor to whoever decides and delivers, when there is too little of it: nobody waits for the index but
+/// who asks it, and a spike of timers is twice as many changes of it. What this thread starts (the store's own threads) steps
+/// back with it.
+fn step_back() {
+    // Elsewhere it is a process that is nice, and not a thread.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::nice(NICE) {
+        tracing::debug!(%error, "the index's thread has the priority of all others");
     }
 }
