@@ -1,4 +1,4 @@
-//! Says where partitions end now, on a thread of its own with one client, for whoever asks.
+//! Says where partitions end now, for whoever asks, with one client and a thread for each leader.
 //!
 //! A record with an id fires only when everything that was written before some time has been read. On a busy partition
 //! the next record tells; on an idle one nobody does, so its end is asked for.
@@ -6,13 +6,14 @@
 //! # Invariants
 //! 1. An answer's time was taken before the brokers were asked: whatever was acknowledged before that time stands before
 //!    the end that is told.
-//! 2. Questions that came while one was on its way are asked together, in one request to each leader.
-//! 3. Every question is answered for every partition, be it that nothing is known.
+//! 2. Questions to a leader that came while one was on its way are asked together, in one request.
+//! 3. A leader that is away keeps nobody waiting who asks about partitions of others.
+//! 4. Every question is answered for every partition, in one piece or several, be it that nothing is known.
 //!
 //! What it does not do: of its own it asks only once. Who was told nothing asks again, later.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -28,7 +29,7 @@ use crate::engine::{Offset, UnixMillis};
 const CLIENT: &str = "waterclock-ends";
 /// It fetches nothing.
 const WAIT: Duration = Duration::from_secs(1);
-/// One question to the brokers. A leader that is away keeps the others waiting for so long.
+/// One question to a leader.
 const ASK_MAX: Duration = Duration::from_secs(1);
 /// Who waits asks again after this long.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
@@ -70,45 +71,81 @@ struct Question {
     reply: Sender<Answer>,
 }
 
-/// Handle on the asking thread, which ends with the last handle.
-#[derive(Clone, Debug)]
+/// Whoever is asked about what has no leader that is known.
+const NOBODY: i32 = -1;
+
+/// Asks, on threads of its own, which end with the last handle.
+#[derive(Clone)]
 pub(super) struct Ends {
-    questions: Sender<Question>,
+    asker: Arc<Asker>,
+    /// The threads, by the leader that they ask.
+    threads: Arc<Mutex<BTreeMap<i32, Sender<Question>>>>,
+}
+
+impl std::fmt::Debug for Ends {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ends").finish_non_exhaustive()
+    }
 }
 
 impl Ends {
-    /// Starts the thread.
+    /// Makes the client.
     ///
     /// # Errors
-    /// librdkafka refused its settings, or there is no thread.
-    pub(super) fn start(
+    /// librdkafka refused its settings.
+    pub(super) fn new(
         connection: &Connection,
         clock: Arc<BrokerClock>,
     ) -> Result<Self, KafkaError> {
-        let (questions, inbox) = crossbeam_channel::unbounded();
         let asker = Asker {
             connection: connection.clone(),
             last: connection.reader(CLIENT, Isolation::Uncommitted, WAIT)?,
-            stable: None,
+            stable: Mutex::new(None),
+            leaders: Mutex::default(),
             clock,
         };
-        std::thread::Builder::new()
-            .name("wc-ends".into())
-            .spawn(move || asker.run(&inbox))
-            .map_err(|_| KafkaError::Canceled)?;
-        Ok(Self { questions })
+        Ok(Self { asker: Arc::new(asker), threads: Arc::default() })
     }
 
-    /// Asks for the ends of these partitions, with `stable` also for where open transactions begin. The answer comes by
-    /// `reply`, for all of them at once.
+    /// Asks for the ends of these partitions, with `stable` also for where open transactions begin. The answers come by
+    /// `reply`, of each leader by itself.
     pub(super) fn ask(
         &self,
         of: u64,
         partitions: Vec<Partition>,
         stable: bool,
-        reply: Sender<Answer>,
+        reply: &Sender<Answer>,
     ) {
-        let _ = self.questions.send(Question { of, partitions, stable, reply });
+        let mut by_leader: BTreeMap<i32, Vec<Partition>> = BTreeMap::new();
+        {
+            let leaders = self.asker.leaders.lock().unwrap_or_else(PoisonError::into_inner);
+            for partition in partitions {
+                let leader = leaders.get(&partition).copied().unwrap_or(NOBODY);
+                by_leader.entry(leader).or_default().push(partition);
+            }
+        }
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for (leader, partitions) in by_leader {
+            let question = Question { of, partitions, stable, reply: reply.clone() };
+            let thread = threads.entry(leader).or_insert_with(|| self.start(leader));
+            if let Err(crossbeam_channel::SendError(question)) = thread.send(question) {
+                // There was no thread to be had.
+                threads.remove(&leader);
+                question.tell(UnixMillis(0), &BTreeMap::new(), &BTreeMap::new());
+            }
+        }
+    }
+
+    fn start(&self, leader: i32) -> Sender<Question> {
+        let (questions, inbox) = crossbeam_channel::unbounded();
+        let asker = Arc::clone(&self.asker);
+        let started = std::thread::Builder::new()
+            .name("wc-ends".into())
+            .spawn(move || asker.run(leader, &inbox));
+        if let Err(error) = started {
+            tracing::warn!(%error, "no thread to ask for ends");
+        }
+        questions
     }
 
     /// Asks until all of it is told, and waits for that.
@@ -121,18 +158,42 @@ impl Ends {
         most: Duration,
     ) -> Result<Vec<Told>, KafkaError> {
         let deadline = Instant::now() + most;
-        while Instant::now() < deadline {
-            let (reply, answer) = crossbeam_channel::bounded(1);
-            self.ask(0, partitions.to_vec(), false, reply);
-            match answer.recv_deadline(deadline) {
-                Ok(Answer { told, .. }) if told.iter().all(|told| told.last.is_some()) => {
-                    return Ok(told);
-                }
-                Ok(_) => std::thread::sleep(ASK_AGAIN),
-                Err(_) => break,
+        let (reply, answers) = crossbeam_channel::unbounded();
+        let mut known = Vec::with_capacity(partitions.len());
+        self.ask(0, partitions.to_vec(), false, &reply);
+        while known.len() < partitions.len() {
+            let Ok(answer) = answers.recv_deadline(deadline) else {
+                return Err(KafkaError::OffsetFetch(RDKafkaErrorCode::OperationTimedOut));
+            };
+            let (told, untold): (Vec<Told>, Vec<Told>) =
+                answer.told.into_iter().partition(|told| told.last.is_some());
+            known.extend(told);
+            if !untold.is_empty() {
+                std::thread::sleep(ASK_AGAIN);
+                let again = untold.into_iter().map(|told| (told.topic, told.partition));
+                self.ask(0, again.collect(), false, &reply);
             }
         }
-        Err(KafkaError::OffsetFetch(RDKafkaErrorCode::OperationTimedOut))
+        Ok(known)
+    }
+}
+
+impl Question {
+    fn tell(
+        self,
+        at: UnixMillis,
+        last: &BTreeMap<Partition, Offset>,
+        stable: &BTreeMap<Partition, Offset>,
+    ) {
+        let Self { of, partitions, stable: wants, reply } = self;
+        let told = partitions.into_iter().map(|partition| {
+            let last = last.get(&partition).copied();
+            let stable = stable.get(&partition).copied().filter(|_| wants);
+            let (topic, partition) = partition;
+            Told { topic, partition, at, last, stable }
+        });
+        // Nobody waits any more when the lanes have gone.
+        let _ = reply.send(Answer { of, stable: wants, told: told.collect() });
     }
 }
 
@@ -140,43 +201,65 @@ struct Asker {
     connection: Connection,
     last: Reader,
     /// Made when it is first needed: transactions of others are rare.
-    stable: Option<Reader>,
+    stable: Mutex<Option<Arc<Reader>>>,
+    /// Who leads which partition, by what was heard last.
+    leaders: Mutex<BTreeMap<Partition, i32>>,
     clock: Arc<BrokerClock>,
 }
 
 impl Asker {
-    fn run(mut self, inbox: &Receiver<Question>) {
+    fn run(&self, leader: i32, inbox: &Receiver<Question>) {
         while let Ok(first) = inbox.recv() {
             let questions: Vec<Question> = std::iter::once(first).chain(inbox.try_iter()).collect();
             // The clock before the ends, and the stable end before the last one: what is told as stable is never beyond.
             let at = self.clock.now(Instant::now()).unwrap_or_default();
             let stable = self.stable(&questions);
-            let last = told(&self.connection, &self.last, all(&questions, |_| true));
-            for Question { of, partitions, stable: wants, reply } in questions {
-                let told = partitions.into_iter().map(|partition| {
-                    let last = last.get(&partition).copied();
-                    let stable = stable.get(&partition).copied().filter(|_| wants);
-                    let (topic, partition) = partition;
-                    Told { topic, partition, at, last, stable }
-                });
-                // Nobody waits any more when the lanes have gone.
-                let _ = reply.send(Answer { of, stable: wants, told: told.collect() });
+            let asked = all(&questions, |_| true);
+            let count = asked.len();
+            let last = told(&self.connection, &self.last, asked);
+            let is_lost = last.len() < count;
+            for question in questions {
+                question.tell(at, &last, &stable);
+            }
+            if leader == NOBODY || is_lost {
+                self.find_leaders();
             }
         }
     }
 
-    fn stable(&mut self, questions: &[Question]) -> BTreeMap<Partition, Offset> {
+    /// Hears who leads what, so that questions go where their answers are.
+    fn find_leaders(&self) {
+        // Of all topics: to ask for one by its name can create it.
+        let metadata = match self.last.fetch_metadata(None, ASK_MAX) {
+            Ok(metadata) => metadata,
+            Err(error) => return tracing::debug!(%error, "asking who leads"),
+        };
+        let leaders = metadata.topics().iter().flat_map(|topic| {
+            let name: Arc<str> = Arc::from(topic.name());
+            let led = topic.partitions().iter().filter(|partition| partition.leader() >= 0);
+            led.map(move |led| ((Arc::clone(&name), led.id()), led.leader()))
+        });
+        let leaders = leaders.collect();
+        *self.leaders.lock().unwrap_or_else(PoisonError::into_inner) = leaders;
+    }
+
+    fn stable(&self, questions: &[Question]) -> BTreeMap<Partition, Offset> {
         let asked = all(questions, |question| question.stable);
         if asked.is_empty() {
             return BTreeMap::new();
         }
-        if self.stable.is_none() {
-            let made = self.connection.reader(CLIENT, Isolation::Committed, WAIT);
-            self.stable = made.inspect_err(|error| tracing::warn!(%error, "no client")).ok();
-        }
-        self.stable
-            .as_ref()
-            .map_or_else(BTreeMap::new, |asker| told(&self.connection, asker, asked))
+        let asker = {
+            let mut stable = self.stable.lock().unwrap_or_else(PoisonError::into_inner);
+            if stable.is_none() {
+                let made = self.connection.reader(CLIENT, Isolation::Committed, WAIT);
+                *stable = made
+                    .inspect_err(|error| tracing::warn!(%error, "no client"))
+                    .ok()
+                    .map(Arc::new);
+            }
+            stable.clone()
+        };
+        asker.map_or_else(BTreeMap::new, |asker| told(&self.connection, &asker, asked))
     }
 }
 

@@ -79,7 +79,7 @@ impl Processor {
         };
         let stop = Arc::new(AtomicBool::new(false));
         let policies = Arc::new(Policies::new(Arc::clone(&settings.setup)));
-        let ends = Ends::start(connection, Arc::clone(&clock))?;
+        let ends = Ends::new(connection, Arc::clone(&clock))?;
         let written = Arc::new(Written::new(settings.setup.lanes));
         let board = Arc::new(Board::new(settings.setup.lanes));
         let follower = Follower::start(follower::Plan {

@@ -71,7 +71,7 @@ pub(super) struct Session<'a> {
     /// Lookups on their way.
     asked: usize,
     ends: (Sender<ends::Answer>, Receiver<ends::Answer>),
-    /// Questions for ends on their way.
+    /// Partitions whose ends are asked for.
     ends_asked: usize,
     /// Partitions of which nobody told the end, to be asked for again then.
     again: Vec<(Instant, Source)>,

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::TryRecvError;
+
 use super::Told;
 use super::following::Loading;
 use super::indexing::give_up;
@@ -45,13 +47,17 @@ impl Work {
     /// Asks now and then where the changelog ends, and notes for lanes that have nothing left to read that they are up with
     /// it; makes good what is not known of how far it is written.
     pub(super) fn look(&mut self) -> Result<(), index::Error> {
-        if let Some((answer, gaps)) = self.asked.take() {
-            match answer.try_recv() {
-                Ok(answer) => self.ends(&answer.told, &gaps)?,
-                Err(crossbeam_channel::TryRecvError::Empty) => self.asked = Some((answer, gaps)),
-                Err(crossbeam_channel::TryRecvError::Disconnected) => {}
+        if let Some((answers, gaps, mut lag)) = self.asked.take() {
+            loop {
+                match answers.try_recv() {
+                    Ok(answer) => lag += self.ends(&answer.told, &gaps)?,
+                    Err(TryRecvError::Empty) => {
+                        self.asked = Some((answers, gaps, lag));
+                        return Ok(());
+                    }
+                    Err(TryRecvError::Disconnected) => return self.sizes(lag),
+                }
             }
-            return Ok(());
         }
         let has_gap = self.lanes.keys().any(|lane| self.written.mark(*lane).is_none());
         if self.index.is_some()
@@ -62,16 +68,17 @@ impl Work {
             let gaps = self.lanes.keys().map(|lane| (*lane, self.written.gap(*lane))).collect();
             let partitions =
                 self.lanes.keys().map(|lane| (Arc::clone(&self.topic), i32::from(lane.0)));
-            let (reply, answer) = crossbeam_channel::bounded(1);
-            self.ends.ask(0, partitions.collect(), false, reply);
-            self.asked = Some((answer, gaps));
+            let (reply, answers) = crossbeam_channel::unbounded();
+            self.ends.ask(0, partitions.collect(), false, &reply);
+            self.asked = Some((answers, gaps, 0));
         }
         Ok(())
     }
 
-    fn ends(&mut self, told: &[ends::Told], gaps: &[(Lane, u64)]) -> Result<(), index::Error> {
+    /// Takes ends in; gives how many offsets the index is behind them.
+    fn ends(&mut self, told: &[ends::Told], gaps: &[(Lane, u64)]) -> Result<u64, index::Error> {
         self.pass();
-        let Some(index) = &mut self.index else { return Ok(()) };
+        let Some(index) = &mut self.index else { return Ok(0) };
         let mut lag = 0;
         for told in told {
             let lane = u16::try_from(told.partition).map(Lane).ok();
@@ -88,6 +95,11 @@ impl Work {
                 self.look = self.look.min(Instant::now() + LOOK_SOON);
             }
         }
+        Ok(lag)
+    }
+
+    fn sizes(&self, lag: u64) -> Result<(), index::Error> {
+        let Some(index) = &self.index else { return Ok(()) };
         let index::Figures { live, ended, voids, .. } = index.reader().figures()?;
         let entries = live + ended + voids;
         let disk_bytes = index.disk_bytes()?;

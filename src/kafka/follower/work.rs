@@ -29,8 +29,8 @@ const POLL_SHORT: Duration = Duration::from_millis(5);
 /// Timers to be forgotten that are told at once, at most.
 const FORGET_MAX: usize = 500;
 
-/// Where the answer comes, and lanes with what it will make good of them.
-type Asked = (Receiver<ends::Answer>, Vec<(Lane, u64)>);
+/// Where ends come, lanes with what they will make good of them, and how far the index is behind those that came.
+type Asked = (Receiver<ends::Answer>, Vec<(Lane, u64)>, u64);
 
 /// The thread that owns the index.
 pub(super) struct Work {
@@ -44,7 +44,7 @@ pub(super) struct Work {
     pub(super) clock: Arc<BrokerClock>,
     pub(super) ends: Ends,
     pub(super) written: Arc<Written>,
-    /// The ends on their way, and what they will make good.
+    /// The ends on their way.
     pub(super) asked: Option<Asked>,
     pub(super) lanes: BTreeMap<Lane, Following>,
     pub(super) progress: Arc<Progress>,

@@ -75,13 +75,13 @@ impl Session<'_> {
             .iter()
             .map(|s| (Arc::clone(names.name(s.topic)), i32::from(s.lane.0)))
             .collect();
-        self.ends_asked += 1;
+        self.ends_asked += sources.len();
         telemetry::asked();
-        self.shared.ends.ask(assignment, partitions, stable, self.ends.0.clone());
+        self.shared.ends.ask(assignment, partitions, stable, &self.ends.0);
     }
 
     fn ends(&mut self, answer: ends::Answer) {
-        self.ends_asked = self.ends_asked.saturating_sub(1);
+        self.ends_asked = self.ends_asked.saturating_sub(answer.told.len());
         if self.assignment != Some(answer.of) {
             return;
         }
