@@ -75,14 +75,15 @@ fn what_is_cancelled_in_a_tier_or_in_the_wheel_never_arrives(mode: Mode) {
     producer.send_one(&tier, &cancel(Some("k"), "in a tier"));
     Log::open(&fixture, &fixture.names.dead()).count(1);
     eventually_within(PATIENCE, "all cancels are recorded and met", || {
-        let (cancels, met) = (
+        let (cancels, met, duplicates) = (
             process.metric("waterclock_cancels_total"),
             process.metric("waterclock_cancelled_total"),
+            process.metric("waterclock_duplicates_total"),
         );
-        if cancels >= 14.0 && met >= 15.0 {
+        if cancels >= 14.0 && met >= 14.0 && duplicates >= 1.0 {
             Ok(())
         } else {
-            Err(format!("{cancels} cancels, {met} met"))
+            Err(format!("{cancels} cancels, {met} met, {duplicates} duplicates"))
         }
     });
     Log::open(&fixture, &target).count(2);
