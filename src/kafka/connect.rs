@@ -193,6 +193,11 @@ impl Connection {
             .set("auto.offset.reset", "earliest")
             .set("allow.auto.create.topics", "false")
             .set("fetch.wait.max.ms", wait.as_millis().to_string())
+            // A reader that is behind must not fill the memory with what it will read later: librdkafka's own 64 MiB are
+            // some 170 MiB of small records.
+            .set("fetch.max.bytes", "4194304")
+            .set("queued.min.messages", "10000")
+            .set("queued.max.messages.kbytes", "4096")
             .set("fetch.queue.backoff.ms", "5");
         further(&mut config);
         let reader: Reader = config.create_with_context(Quiet)?;
