@@ -27,7 +27,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Where to ask.
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct Where {
-    /// Asks this instance, as in http://host:port [default: a member that <ns>.meta names]
+    /// Asks this instance, as in http://host:port [default: a member that the meta topic names]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
 }

@@ -37,7 +37,7 @@ pub(super) struct Following {
     pub(super) to: Sender<Told>,
     /// Up to where it was read.
     pub(super) next: Offset,
-    /// Read and not in the index yet, at most [`BATCH_MAX`] of all lanes.
+    /// Read and not in the index yet, at most `BATCH_MAX` of all lanes.
     pub(super) changes: Vec<Change>,
     /// Append time of the last of them.
     pub(super) at: UnixMillis,
