@@ -142,9 +142,6 @@ fn refusable(fixture: &Fixture, good: &str, small: &str, table: &str) -> Vec<(Co
         (Code::MissingId,             fine("a cancel of nothing").header("x-delay-action", "cancel")),
         (Code::BadId,                 fine("an empty id").header("x-delay-id", "")),
         (Code::BadAction,             fine("unheard of").header("x-delay-action", "pause")),
-        (Code::UnsupportedAction,     fine("replace").header("x-delay-id", "i").header("x-delay-action", "replace")),
-        (Code::UnsupportedAction,     Out { value: None, ..out("").key("cancel") }
-                                          .header("x-delay-id", "i").header("x-delay-action", "replace")),
         (Code::BadExpires,            fine("expires badly").header("x-delay-expires", "never")),
         (Code::Expired,               untimed("too late").header("x-delay", "1s").header("x-delay-expires", "500ms")),
         (Code::BadLabel,              fine("a long label").header("x-delay-label", [b'l'; 65])),
@@ -207,9 +204,10 @@ fn every_refusal_is_a_dead_letter_and_stops_nothing(mode: Mode) {
     }
     let met: BTreeSet<Code> = cases.iter().map(|(code, _)| *code).collect();
     let unmet: Vec<&Code> = Code::ALL.iter().filter(|code| !met.contains(code)).collect();
-    // What a broker refuses is in poison.rs, nobody outside can make a record hop that often, and too many
-    // cancels are a thousand at least.
-    let elsewhere = [&Code::TargetRefused, &Code::TooManyTimers, &Code::TooManyHops];
+    // What a broker refuses is in poison.rs, what a tier does not take in cancel.rs, nobody outside can make a record
+    // hop that often, and too many timers are a thousand at least.
+    let elsewhere =
+        [&Code::TargetRefused, &Code::UnsupportedAction, &Code::TooManyTimers, &Code::TooManyHops];
     assert_eq!(unmet, elsewhere, "every code of the contract is provoked");
 
     assert_each_once(numbers.iter().cloned(), &whole(&fixture, &good));

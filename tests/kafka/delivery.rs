@@ -117,8 +117,8 @@ fn every_form_of_a_time_is_understood(mode: Mode) {
         out("expires").key("e").delay("1s").to(&target).header("x-delay-expires", "1h"),
         out("create").key("c").delay("1s").to(&target).header("x-delay-action", "create"),
         out("id").key("i").delay("1s").to(&target).header("x-delay-id", "order-1"),
-        // An id has no effect yet: the second one is another record.
-        out("id again").key("i").delay("1s").to(&target).header("x-delay-id", "order-1"),
+        // Another id of the same key is another timer.
+        out("other id").key("i").delay("1s").to(&target).header("x-delay-id", "order-2"),
         out("trace")
             .key("t")
             .delay("1s")
