@@ -23,6 +23,8 @@ fn a_small_bench_checks_itself_and_leaves_nothing_behind() {
     let kept = tempfile::tempdir().unwrap();
     let file = kept.path().join("bench.json");
     let output = Command::new(env!("CARGO_BIN_EXE_waterclock"))
+        // What the tests are told is not of the configuration.
+        .env_remove("WATERCLOCK_TEST_PYTHON")
         .args(["bench", "--json", "--brokers", &brokers, "--lanes", "2"])
         .args(["--records", "2000", "--rate", "200", "--seconds", "2", "--delay", "3s"])
         .args(["--delivery", "exactly_once", "--json-file"])
