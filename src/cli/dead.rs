@@ -16,7 +16,7 @@ use super::{Exit, Failure, Global, Outcome, output};
 use crate::config::Overrides;
 use crate::engine::header;
 use crate::engine::{Offset, Record};
-use crate::kafka::{DeadError, DeadLetters, DeadRecord, Submitter};
+use crate::kafka::{DeadLetters, DeadRecord, ReadError, Submitter};
 
 use filter::Filter;
 use replay::Replay;
@@ -76,11 +76,11 @@ impl FromStr for Place {
 #[error("there is no dead letter at {0}@{1}")]
 struct NoSuchLetter(i32, i64);
 
-fn of_kafka(error: DeadError) -> Failure {
+fn of_kafka(error: ReadError) -> Failure {
     let exit = match &error {
-        DeadError::Unreachable { .. } | DeadError::Silent { .. } => Exit::Unavailable,
-        DeadError::NoTopic { .. } => Exit::Negative,
-        DeadError::Read { .. } => Exit::Internal,
+        ReadError::Unreachable { .. } | ReadError::Silent { .. } => Exit::Unavailable,
+        ReadError::NoTopic { .. } => Exit::Negative,
+        ReadError::Read { .. } => Exit::Internal,
     };
     Failure::new(exit, error)
 }

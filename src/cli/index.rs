@@ -17,7 +17,7 @@ use crate::config::{Config, Overrides};
 use crate::engine::Lane;
 use crate::index::{self, Figures, Identity, Index, Position};
 use crate::kafka::topics;
-use crate::kafka::{ChangelogError, Connection, Indexing};
+use crate::kafka::{Connection, Indexing, ReadError};
 
 /// Where the index is, below the data directory.
 const INDEX: &str = "index";
@@ -61,7 +61,7 @@ enum Error {
     #[error("could not use the index")]
     Index(#[from] index::Error),
     #[error("could not read the changelog")]
-    Changelog(#[from] ChangelogError),
+    Changelog(#[from] ReadError),
 }
 
 fn failed(error: Error) -> Failure {
@@ -71,10 +71,10 @@ fn failed(error: Error) -> Failure {
         }
         Error::Index(index::Error::InUse(_) | index::Error::Refused { .. }) => Exit::InUse,
         Error::NoClusterId
-        | Error::Changelog(ChangelogError::Unreachable(_) | ChangelogError::Silent { .. }) => {
+        | Error::Changelog(ReadError::Unreachable(_) | ReadError::Silent { .. }) => {
             Exit::Unavailable
         }
-        Error::Changelog(ChangelogError::NoTopic { .. }) => Exit::Configuration,
+        Error::Changelog(ReadError::NoTopic { .. }) => Exit::Configuration,
         Error::Index(_) | Error::Changelog(_) => Exit::Internal,
     };
     Failure::new(exit, error)

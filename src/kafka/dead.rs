@@ -1,28 +1,14 @@
 //! Reads the dead letters, from the beginning to where they ended when asked.
-//!
-//! A consumer without offsets of its own: it commits nothing, and no group is rebalanced by it.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
-use rdkafka::consumer::Consumer as _;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::Offset as Position;
 use rdkafka::message::{BorrowedMessage, Message as _};
-use rdkafka::{Offset as Position, TopicPartitionList};
 
-use super::connect::{Isolation, Reader};
+use super::Connection;
 use super::raw::copy_record;
-use super::{Connection, NoAnswer};
+use super::whole::{ReadError, Whole};
 use crate::engine::{Offset, Record, UnixMillis};
-
-/// Longest wait for a first answer of the brokers.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Longest wait for the next record, once they have answered.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// How long one poll waits.
-const POLL: Duration = Duration::from_millis(100);
-/// How long a broker holds a fetch for which there is nothing.
-const WAIT: Duration = Duration::from_millis(50);
 
 /// One dead letter, where it stands now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,80 +23,33 @@ pub struct DeadRecord {
     pub record: Record,
 }
 
-/// Why the dead letters could not be read. Nothing has changed by it.
-#[derive(Debug, thiserror::Error)]
-pub enum DeadError {
-    /// Nobody answered; try again.
-    #[error("could not reach Kafka")]
-    Unreachable(#[from] NoAnswer),
-    /// Another namespace is meant, or `waterclock topics apply` is still to be run.
-    #[error("there is no topic {topic}")]
-    NoTopic {
-        /// The topic of the dead letters.
-        topic: String,
-    },
-    /// The brokers answer, but not with this.
-    #[error("could not read {topic}")]
-    Read {
-        /// The topic of the dead letters.
-        topic: String,
-        /// What librdkafka said.
-        #[source]
-        source: KafkaError,
-    },
-    /// The brokers stopped answering in the middle; what was told before is right, but not all.
-    #[error("no answer from {topic} for {} s", SILENCE_MAX.as_secs())]
-    Silent {
-        /// The topic of the dead letters.
-        topic: String,
-    },
-}
-
 /// The dead letters of one namespace, ready to be read.
-pub struct DeadLetters {
-    consumer: Reader,
-    topic: String,
-    /// First offset and end of every partition, as they were when this was opened.
-    ends: BTreeMap<i32, (i64, i64)>,
-}
+pub struct DeadLetters(Whole);
 
 impl DeadLetters {
     /// Finds the topic and its ends.
     ///
     /// # Errors
     /// Kafka cannot be reached, or there is no such topic.
-    pub fn open(connection: &Connection, namespace: &str) -> Result<Self, DeadError> {
-        let topic = format!("{namespace}.dead");
-        let read = |source| DeadError::Read { topic: topic.clone(), source };
-        let metadata = connection.metadata(ANSWER_MAX)?;
+    pub fn open(connection: &Connection, namespace: &str) -> Result<Self, ReadError> {
         let group = format!("{namespace}-dead");
-        let consumer = connection
-            .reader_to_ends("waterclock-dead", &group, Isolation::Committed, WAIT)
-            .map_err(read)?;
-        let found = metadata.topics().iter().find(|found| found.name() == topic);
-        let found = found.filter(|t| t.error().is_none() && !t.partitions().is_empty());
-        let Some(found) = found else { return Err(DeadError::NoTopic { topic }) };
-        let mut ends = BTreeMap::new();
-        for partition in found.partitions() {
-            let ends_of = consumer.fetch_watermarks(&topic, partition.id(), ANSWER_MAX);
-            ends.insert(partition.id(), ends_of.map_err(read)?);
-        }
-        Ok(Self { consumer, topic, ends })
+        Whole::open(connection, format!("{namespace}.dead"), ("waterclock-dead", &group)).map(Self)
     }
 
     /// How many offsets there are to be read: a few more than dead letters, as marks of transactions count, too.
     #[must_use]
     pub fn span(&self) -> u64 {
-        self.ends.values().map(|(low, end)| end.saturating_sub(*low).max(0) as u64).sum()
+        self.0.ends().values().map(|(low, end)| end.saturating_sub(*low).max(0) as u64).sum()
     }
 
     /// Tells every dead letter, in the order of each partition.
     ///
     /// # Errors
     /// Reading failed in the middle; what was told before is right.
-    pub fn read(&self, mut each: impl FnMut(DeadRecord)) -> Result<(), DeadError> {
+    pub fn read(&self, mut each: impl FnMut(DeadRecord)) -> Result<(), ReadError> {
         let mut open: BTreeMap<i32, i64> = self
-            .ends
+            .0
+            .ends()
             .iter()
             .filter(|(_, (low, end))| low < end)
             .map(|(p, (_, end))| (*p, *end))
@@ -118,8 +57,8 @@ impl DeadLetters {
         if open.is_empty() {
             return Ok(());
         }
-        self.assign(open.keys().map(|partition| (*partition, Position::Beginning)))?;
-        self.poll(|event| {
+        self.0.assign(open.keys().map(|partition| (*partition, Position::Beginning)))?;
+        self.0.poll(|event| {
             match event {
                 Ok(message) => {
                     let partition = message.partition();
@@ -138,7 +77,7 @@ impl DeadLetters {
                     open.remove(&partition);
                 }
             }
-            open.is_empty()
+            Ok(open.is_empty())
         })
     }
 
@@ -146,63 +85,19 @@ impl DeadLetters {
     ///
     /// # Errors
     /// Reading failed.
-    pub fn at(&self, partition: i32, offset: Offset) -> Result<Option<DeadRecord>, DeadError> {
-        let Some((low, end)) = self.ends.get(&partition) else { return Ok(None) };
+    pub fn at(&self, partition: i32, offset: Offset) -> Result<Option<DeadRecord>, ReadError> {
+        let Some((low, end)) = self.0.ends().get(&partition) else { return Ok(None) };
         if !(*low..*end).contains(&offset.0) {
             return Ok(None);
         }
-        self.assign([(partition, Position::Offset(offset.0))].into_iter())?;
+        self.0.assign([(partition, Position::Offset(offset.0))])?;
         let mut found = None;
-        self.poll(|event| {
+        self.0.poll(|event| {
             found = event.ok().filter(|m| m.offset() == offset.0).map(|m| dead_record(&m));
-            true
+            Ok::<_, ReadError>(true)
         })?;
         Ok(found)
     }
-
-    fn assign(&self, places: impl Iterator<Item = (i32, Position)>) -> Result<(), DeadError> {
-        let mut list = TopicPartitionList::new();
-        let assigned = places
-            .into_iter()
-            .try_for_each(|(partition, position)| {
-                list.add_partition_offset(&self.topic, partition, position)
-            })
-            .and_then(|()| self.consumer.assign(&list));
-        assigned.map_err(|source| DeadError::Read { topic: self.topic.clone(), source })
-    }
-
-    /// Tells records and, by number, partitions that ended, until `each` has seen enough.
-    fn poll(
-        &self,
-        mut each: impl FnMut(Result<BorrowedMessage<'_>, i32>) -> bool,
-    ) -> Result<(), DeadError> {
-        let mut heard = Instant::now();
-        while heard.elapsed() < SILENCE_MAX {
-            let event = match self.consumer.poll(POLL) {
-                None => continue,
-                Some(Ok(message)) => Ok(message),
-                Some(Err(KafkaError::PartitionEOF(partition))) => Err(partition),
-                // librdkafka tries again by itself, and only silence is final.
-                Some(Err(error)) if is_passing(&error) => continue,
-                Some(Err(source)) => {
-                    return Err(DeadError::Read { topic: self.topic.clone(), source });
-                }
-            };
-            heard = Instant::now();
-            if each(event) {
-                return Ok(());
-            }
-        }
-        Err(DeadError::Silent { topic: self.topic.clone() })
-    }
-}
-
-fn is_passing(error: &KafkaError) -> bool {
-    use RDKafkaErrorCode::{AllBrokersDown, BrokerTransportFailure, OperationTimedOut, Resolve};
-    let code = error.rdkafka_error_code();
-    code.is_some_and(|code| {
-        matches!(code, AllBrokersDown | BrokerTransportFailure | OperationTimedOut | Resolve)
-    })
 }
 
 fn dead_record(message: &BorrowedMessage<'_>) -> DeadRecord {

@@ -49,16 +49,18 @@ pub mod topics;
 #[cfg(feature = "server")]
 mod trim;
 #[cfg(feature = "server")]
+mod whole;
+#[cfg(feature = "server")]
 mod written;
 
 #[cfg(feature = "server")]
-pub use changelog::{Changelog, ChangelogError, Logged};
+pub use changelog::{Changelog, Logged};
 pub use clock::{BrokerClock, wall_clock};
 #[cfg(feature = "server")]
 pub use committer::Delivery;
 pub use connect::{Connection, NoAnswer};
 #[cfg(feature = "server")]
-pub use dead::{DeadError, DeadLetters, DeadRecord};
+pub use dead::{DeadLetters, DeadRecord};
 #[cfg(feature = "server")]
 pub use desk::Desk;
 #[cfg(feature = "server")]
@@ -85,3 +87,5 @@ pub use tail::{Seen, Tail};
 pub use targets::Lookup;
 #[cfg(feature = "server")]
 pub use trim::Trim;
+#[cfg(feature = "server")]
+pub use whole::ReadError;
