@@ -13,7 +13,6 @@ mod clients;
 mod crash;
 mod dead;
 mod delivery;
-mod dirty_commit;
 mod doctor;
 mod embed;
 mod index;
@@ -25,6 +24,13 @@ mod poison;
 mod positions;
 mod reload;
 mod secure;
+#[allow(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    reason = "the fault suite uses another part of it"
+)]
+#[path = "../support/mod.rs"]
 mod support;
 mod timers;
 mod topics;

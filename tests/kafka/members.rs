@@ -220,7 +220,8 @@ fn a_process_waits_for_a_kafka_that_does_not_answer_and_says_so() {
     assert_eq!(process.get("/health/live").unwrap().0, 200);
     // What is found there names the broker's own address, so the proxy is needed for the first step only.
     let brokers = &fixture.connection.brokers;
-    let _proxy = Proxy::start(&address, brokers.split(',').next().unwrap_or(brokers));
+    let broker = brokers.split(',').next().unwrap_or(brokers);
+    let _proxy = Proxy::start(&[(&*address, broker)]);
     process.wait_until_ready();
     deliver(&fixture, &target, "at last", 10);
     process.stop_well();

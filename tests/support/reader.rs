@@ -83,11 +83,22 @@ pub struct Log {
 impl Log {
     #[track_caller]
     pub fn open(fixture: &Fixture, topic: &str) -> Self {
+        Self::open_to(fixture, topic, "read_committed")
+    }
+
+    /// The same for what every transaction wrote, whether it was committed or not.
+    #[track_caller]
+    pub fn uncommitted(fixture: &Fixture, topic: &str) -> Self {
+        Self::open_to(fixture, topic, "read_uncommitted")
+    }
+
+    #[track_caller]
+    fn open_to(fixture: &Fixture, topic: &str, isolation: &str) -> Self {
         let mut config = fixture.client();
         config
             .set("group.id", "reads-without-a-group")
             .set("enable.auto.commit", "false")
-            .set("isolation.level", "read_committed")
+            .set("isolation.level", isolation)
             .set("enable.partition.eof", "true")
             .set("fetch.message.max.bytes", "4000000")
             .set("fetch.wait.max.ms", "50");
@@ -109,6 +120,12 @@ impl Log {
         consumer.assign(&list).expect("assigned");
         let (ended, trouble) = (BTreeSet::new(), None);
         Self { consumer, topic: topic.to_owned(), partitions, seen: Vec::new(), ended, trouble }
+    }
+
+    /// Reads for so long, or a little less.
+    pub fn read_on(&mut self, most: Duration) {
+        let until = Instant::now() + most;
+        while Instant::now() < until && self.read(most / 2) {}
     }
 
     fn read(&mut self, most: Duration) -> bool {
@@ -173,6 +190,13 @@ impl Log {
             ids.len() >= count
         })
     }
+}
+
+/// How many records more than once, whoever reads them: with `uncommitted`, those that a transaction wrote again after
+/// one was aborted.
+pub fn written_again(seen: &[Rec]) -> usize {
+    let different: BTreeSet<_> = seen.iter().map(|rec| (&rec.key, &rec.value)).collect();
+    seen.len() - different.len()
 }
 
 /// The whole of a topic, up to its very end: waits until no transaction is open in it, and reads it anew.

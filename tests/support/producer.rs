@@ -134,14 +134,23 @@ impl Producer {
         }
     }
 
+    /// What is known by now of all that was sent, in the order of sending.
+    pub fn heard(&self) -> Vec<Option<Result<Ack, String>>> {
+        self.acks.lock().expect("no panic before").clone()
+    }
+
+    /// Waits until something is known of all that was sent.
+    #[track_caller]
+    pub fn settled(&self) -> Vec<Option<Result<Ack, String>>> {
+        self.producer.flush(PATIENCE).expect("flushed");
+        self.heard()
+    }
+
     /// Waits for the acknowledgements of all that was sent, in the order of sending.
     #[track_caller]
     pub fn acks(&self) -> Vec<Ack> {
-        self.producer.flush(PATIENCE).expect("flushed");
-        let acks = self.acks.lock().expect("no panic before");
-        acks.iter()
-            .map(|ack| ack.clone().expect("acknowledged").expect("accepted by the broker"))
-            .collect()
+        let acks = self.settled().into_iter();
+        acks.map(|ack| ack.expect("acknowledged").expect("accepted by the broker")).collect()
     }
 
     /// Sends one record and waits for its acknowledgement.

@@ -13,7 +13,7 @@ use waterclock::engine::Millis;
 use waterclock::kafka::Connection;
 use waterclock::kafka::topics::{Names, Request, apply, delete, inspect};
 
-use super::{Launch, Mode, Process, Producer, eventually, variable};
+use super::{Launch, Mode, PATIENCE, Process, Producer, eventually, eventually_within, variable};
 
 /// A namespace with its topics in place; gone with the test.
 pub struct Fixture {
@@ -146,16 +146,24 @@ impl Fixture {
     /// Waits until every position of the group is committed behind the last record of its partition.
     #[track_caller]
     pub fn wait_until_nothing_is_pending(&self) {
+        self.wait_until_nothing_is_pending_within(PATIENCE);
+    }
+
+    /// The same with another deadline.
+    #[track_caller]
+    pub fn wait_until_nothing_is_pending_within(&self, patience: Duration) {
         let mut config = self.client();
         config.set("group.id", self.namespace()).set("enable.auto.commit", "false");
         config.set("enable.partition.eof", "true").set("isolation.level", "read_committed");
         let consumer: BaseConsumer = config.create().expect("a consumer");
         let mut wanted = TopicPartitionList::new();
-        for topic in self.lane_topics() {
-            wanted.add_partition_range(&topic, 0, i32::from(self.lanes()) - 1);
+        // Records go down the tiers: who looks from the top sees each.
+        let (intakes, tiers) = (1 + self.request.further_intakes.len(), self.lane_topics());
+        for topic in tiers[..intakes].iter().chain(tiers[intakes..].iter().rev()) {
+            wanted.add_partition_range(topic, 0, i32::from(self.lanes()) - 1);
         }
         let most = Duration::from_secs(20);
-        eventually("nothing is pending", || {
+        eventually_within(patience, "nothing is pending", || {
             let committed =
                 consumer.committed_offsets(wanted.clone(), most).map_err(|e| e.to_string())?;
             for element in committed.elements() {

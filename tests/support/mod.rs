@@ -22,8 +22,10 @@ pub use fixture::Fixture;
 pub use load::Load;
 pub use process::{Launch, Process};
 pub use producer::{Ack, Out, Producer, out};
-pub use proxy::{END_TXN, Proxy, TXN_OFFSET_COMMIT, free_address};
-pub use reader::{Log, Rec, whole};
+pub use proxy::{
+    END_TXN, Hold, PRODUCE, Proxy, State, TXN_OFFSET_COMMIT, Way, Weather, free_address,
+};
+pub use reader::{Log, Rec, whole, written_again};
 
 /// How long anything may take that has no bound of its own: a rebalance on a machine that also builds.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -83,11 +85,16 @@ pub fn eventually<T>(what: &str, ask: impl FnMut() -> Result<T, String>) -> T {
 
 /// A variable of the environment that `scripts/kafka start` prints.
 #[track_caller]
-#[allow(clippy::disallowed_methods, reason = "a test must be told where the broker is")]
 pub fn variable(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| {
+    variable_if_set(name).unwrap_or_else(|| {
         panic!("{name} is not set: type `scripts/kafka start` and `eval \"$(scripts/kafka env)\"`")
     })
+}
+
+/// The same, where a run may do without.
+#[allow(clippy::disallowed_methods, reason = "a test must be told where the broker is")]
+pub fn variable_if_set(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }
 
 /// Each of the ids is there once and nothing else is; tells what is missing, doubled or foreign.

@@ -1,0 +1,291 @@
+//! The outside checkers: they are told what was acknowledged, what was answered and what readers saw, and nothing else.
+//!
+//! Each promise of `docs/reliability.md` that a row can break has a function here, and a test below that shows it bite on
+//! a history that was doctored.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::load::{Cancel, Fate, History, Sent};
+use crate::support::Rec;
+
+/// `settle`, the default: a cancel that Kafka acknowledged so long before the due time always wins.
+const SETTLE_MS: u64 = 50;
+/// What is less late than this is on time, and so in order.
+const ON_TIME_MS: u64 = 20;
+/// Late by more than this is told of.
+const LATE_MS: u64 = 1_000;
+/// Breaches that are shown of one promise.
+const SHOWN: usize = 10;
+
+/// A promise and how it was broken.
+type Breach = (&'static str, String);
+
+/// What a row asks of its history.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// Nothing arrives later than this after the fault was healed, or after its own due time if that was later.
+    pub recovery: Duration,
+}
+
+/// Fails unless every promise was kept; prints what the row saw.
+#[track_caller]
+pub fn check(history: &History, wish: Wish) {
+    println!("{}", summary(history));
+    let found = breaches(history, wish);
+    let mut text = String::new();
+    for promise in found.iter().map(|(promise, _)| promise).collect::<BTreeSet<_>>() {
+        let all: Vec<_> = found.iter().filter(|(of, _)| of == promise).collect();
+        text += &format!("\n{promise}: {} times", all.len());
+        for (_, what) in all.iter().take(SHOWN) {
+            text += &format!("\n    {what}");
+        }
+    }
+    assert!(found.is_empty(), "{} broke promises:{text}", history.name);
+}
+
+/// All that is wrong with a history.
+pub fn breaches(history: &History, wish: Wish) -> Vec<Breach> {
+    let seen = Seen::of(history);
+    let mut found = seen.foreign.clone();
+    never_early(history, &seen, &mut found);
+    once(history, &seen, &mut found);
+    bytes(history, &mut found);
+    in_order(history, &mut found);
+    cancels(history, &seen, &mut found);
+    readers_agree(history, &mut found);
+    forward_only(history, &mut found);
+    dead(history, &mut found);
+    recovers(history, wish, &mut found);
+    found
+}
+
+/// How many were sent and arrived, and how late.
+pub fn summary(history: &History) -> String {
+    let History { name, sent, late, healed_at, .. } = history;
+    let acked = sent.iter().filter(|sent| sent.ack.is_some()).count();
+    let tracked = sent.iter().filter(|sent| is_tracked(sent)).count();
+    let cancels = sent.iter().filter(|sent| sent.cancel.is_some()).count();
+    let mut lateness: Vec<(u64, u64)> =
+        arrivals(history).map(|(_, rec, due)| (rec.at.saturating_sub(due), rec.at)).collect();
+    lateness.sort_unstable();
+    let worst = lateness.last().map_or(0, |(late, _)| *late);
+    let last_late = lateness.iter().filter(|(late, _)| *late > LATE_MS).map(|(_, at)| *at).max();
+    let recovered = match (healed_at, last_late) {
+        (Some(healed), Some(last)) if last > *healed => {
+            format!(
+                "the last that was more than 1 s late arrived {} ms after the fault",
+                last - healed
+            )
+        }
+        (Some(_), _) => "nothing was more than 1 s late after the fault".to_owned(),
+        (None, _) => "no fault".to_owned(),
+    };
+    format!(
+        "{name}: {acked} of {} acknowledged, {tracked} with ids, {cancels} cancels, {} delivered; at most {worst} ms late; {recovered}",
+        sent.len(),
+        late.len(),
+    )
+}
+
+fn is_tracked(sent: &Sent) -> bool {
+    sent.record.headers.iter().any(|(name, _)| name == "x-delay-id")
+}
+
+fn due(sent: &Sent) -> Option<u64> {
+    Some(sent.ack?.at + sent.delay_ms)
+}
+
+/// The number of a record, from the beginning of its value.
+fn number(rec: &Rec) -> Option<usize> {
+    let value = rec.value.as_deref()?;
+    let end = value.iter().position(|byte| *byte == b' ')?;
+    std::str::from_utf8(&value[..end]).ok()?.parse().ok()
+}
+
+/// Each arrival that the late reader saw, with its number and due time.
+fn arrivals(history: &History) -> impl Iterator<Item = (usize, &Rec, u64)> {
+    history.late.iter().filter_map(|rec| {
+        let n = number(rec)?;
+        Some((n, rec, due(history.sent.get(n)?)?))
+    })
+}
+
+/// How often each number was seen, by the late reader.
+struct Seen {
+    times: Vec<usize>,
+    foreign: Vec<Breach>,
+}
+
+impl Seen {
+    fn of(history: &History) -> Self {
+        let mut seen = Self { times: vec![0; history.sent.len()], foreign: Vec::new() };
+        for rec in &history.late {
+            match number(rec).and_then(|n| seen.times.get_mut(n)) {
+                Some(times) => *times += 1,
+                None => seen.foreign.push(("no phantoms", format!("nobody sent {rec:?}"))),
+            }
+        }
+        seen
+    }
+}
+
+/// Promise 1, by the append times of the intake and of the target.
+fn never_early(history: &History, _: &Seen, found: &mut Vec<Breach>) {
+    for (n, rec, due) in arrivals(history).filter(|(_, rec, due)| rec.at < *due) {
+        found.push(("never early", format!("n={n} {} ms: {rec:?}", due - rec.at)));
+    }
+}
+
+/// Promises 2 and 3: what was acknowledged is there once, unless it was cancelled; what is unknown at most once.
+fn once(history: &History, seen: &Seen, found: &mut Vec<Breach>) {
+    for (n, (sent, times)) in history.sent.iter().zip(&seen.times).enumerate() {
+        let is_wanted = sent.fate == Fate::Delivered && sent.ack.is_some() && sent.cancel.is_none();
+        if *times == 0 && is_wanted {
+            found.push(("never lost", format!("n={n}, {:?}", sent.ack)));
+        }
+        if *times > 1 {
+            found.push(("exactly once", format!("n={n} arrived {times} times")));
+        }
+        if *times > 0 && sent.fate != Fate::Delivered {
+            found.push(("no phantoms", format!("n={n} is malformed and was delivered")));
+        }
+    }
+}
+
+/// Promise 5: key, value and headers, without the control headers and with nothing more.
+fn bytes(history: &History, found: &mut Vec<Breach>) {
+    for (n, rec, _) in arrivals(history) {
+        let sent = &history.sent[n].record;
+        let own = sent.headers.iter().filter(|(name, _)| !name.starts_with("x-delay"));
+        let own = own.map(|(name, value)| (name.as_bytes().to_vec(), value.clone()));
+        if rec.key != sent.key || rec.value != sent.value || !own.eq(rec.headers.iter().cloned()) {
+            found.push(("your bytes", format!("n={n} arrived as {rec:?}")));
+        }
+    }
+}
+
+/// Promise 4, of what was not late: of one key by due time, then in the order of submission.
+fn in_order(history: &History, found: &mut Vec<Breach>) {
+    let mut last: BTreeMap<(i32, &[u8]), (u64, i64, usize)> = BTreeMap::new();
+    let mut all: Vec<_> = arrivals(history).collect();
+    all.sort_by_key(|(_, rec, _)| (rec.partition, rec.offset));
+    for (n, rec, due) in all {
+        let Some((key, ack)) = rec.key.as_deref().zip(history.sent[n].ack) else { continue };
+        let this = (due, ack.offset, n);
+        let is_on_time = rec.at <= due + ON_TIME_MS && history.sent[n].delay_ms > SETTLE_MS;
+        match last.get(&(rec.partition, key)) {
+            Some(before) if *before > this => {
+                if is_on_time {
+                    let what =
+                        format!("n={} (due {}) before n={n} (due {due})", before.2, before.0);
+                    found.push(("in order", what));
+                }
+            }
+            _ => {
+                last.insert((rec.partition, key), this);
+            }
+        }
+    }
+}
+
+/// Promise 6: what a cancel was answered is what the target shows; one in time always wins.
+fn cancels(history: &History, seen: &Seen, found: &mut Vec<Breach>) {
+    for (n, (sent, times)) in history.sent.iter().zip(&seen.times).enumerate() {
+        let Some(cancel) = &sent.cancel else { continue };
+        let is_there = *times > 0;
+        let told = match cancel {
+            Cancel::Record(Some(ack)) => {
+                let in_time = due(sent).is_some_and(|due| ack.at + SETTLE_MS <= due);
+                if in_time && is_there { Some("a cancel in time, and was delivered") } else { None }
+            }
+            Cancel::Record(None) | Cancel::Answer(None) => None,
+            Cancel::Answer(Some(answer)) => match (answer.as_str(), is_there) {
+                ("cancelled", true) => Some("is answered \"cancelled\", and was delivered"),
+                ("delivered", false) => Some("is answered \"delivered\", and was not"),
+                ("cancelled" | "delivered", _) => None,
+                _ if sent.ack.is_some() => {
+                    Some("is answered neither \"cancelled\" nor \"delivered\"")
+                }
+                _ => None,
+            },
+        };
+        if let Some(told) = told {
+            found.push(("a cancel is decided", format!("n={n} {told}: {cancel:?}")));
+        }
+    }
+}
+
+/// Promise 3 as well: what was read once stays, and what is there was read. An aborted read breaks it.
+fn readers_agree(history: &History, found: &mut Vec<Breach>) {
+    let places = |all: &[Rec]| -> BTreeMap<(i32, i64), Option<usize>> {
+        all.iter().map(|rec| ((rec.partition, rec.offset), number(rec))).collect()
+    };
+    let (concurrent, late) = (places(&history.concurrent), places(&history.late));
+    for (place, n) in &concurrent {
+        if late.get(place) != Some(n) {
+            found.push((
+                "no aborted read",
+                format!("{n:?} at {place:?} was read, and is not there"),
+            ));
+        }
+    }
+    for (place, n) in &late {
+        if !concurrent.contains_key(place) {
+            found.push(("readers agree", format!("{n:?} at {place:?} came before what was read")));
+        }
+    }
+}
+
+/// The reader that was there all the time never went back.
+fn forward_only(history: &History, found: &mut Vec<Breach>) {
+    let mut last = BTreeMap::new();
+    for rec in &history.concurrent {
+        if let Some(before) = last.insert(rec.partition, rec.offset)
+            && before >= rec.offset
+        {
+            let what = format!("{} after {before} of partition {}", rec.offset, rec.partition);
+            found.push(("offsets only grow", what));
+        }
+    }
+}
+
+/// Promise 8: what is malformed is a dead letter, once, and nothing else is.
+fn dead(history: &History, found: &mut Vec<Breach>) {
+    let mut letters: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for rec in &history.dead {
+        match number(rec).filter(|n| *n < history.sent.len()) {
+            Some(n) => {
+                let code = rec.header("x-delay-error-code").unwrap_or_default();
+                letters.entry(n).or_default().push(code);
+            }
+            None => found.push(("dead letters", format!("nobody sent {rec:?}"))),
+        }
+    }
+    for (n, sent) in history.sent.iter().enumerate() {
+        let got = letters.remove(&n).unwrap_or_default();
+        let is_right = match sent.fate {
+            Fate::Delivered => got.is_empty(),
+            Fate::Dead(code) => got == [code] || (got.is_empty() && sent.ack.is_none()),
+        };
+        if !is_right {
+            found.push(("dead letters", format!("n={n} is to be {:?}: {got:?}", sent.fate)));
+        }
+    }
+}
+
+/// Promise 10: what was due before the fault was over is there soon after it, and everything else soon after it is due.
+fn recovers(history: &History, wish: Wish, found: &mut Vec<Breach>) {
+    let most = wish.recovery.as_millis() as u64;
+    let healed = history.healed_at.unwrap_or(0);
+    for (n, rec, due) in arrivals(history) {
+        let late = rec.at.saturating_sub(due.max(healed));
+        if late > most {
+            let what = format!("n={n} arrived {late} ms after it was due, or after the fault");
+            found.push(("on time after the fault", what));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! Each checker bites: a history that keeps every promise is doctored, and exactly the promise that it breaks is named.
+
+use super::*;
+use crate::support::{Ack, out};
+
+const WISH: Wish = Wish { recovery: Duration::from_secs(5) };
+
+/// Ten records, of which number 9 is malformed and number 8 was cancelled in time; all of one key, a second each.
+fn good() -> History {
+    let sent = |n: usize| {
+        let mut record = out(format!("{n} v")).key("k").header("own", "h").to("t");
+        record = record.header("x-delay-id", format!("id-{n}"));
+        let cancelled = Cancel::Record(Some(Ack { partition: 0, offset: 20, at: 1_000 }));
+        Sent {
+            record,
+            delay_ms: 1_000 * (n as u64 + 1),
+            ack: Some(Ack { partition: 0, offset: n as i64, at: 1_000 }),
+            fate: if n == 9 { Fate::Dead("bad_delay") } else { Fate::Delivered },
+            cancel: (n == 8).then_some(cancelled),
+        }
+    };
+    let sent: Vec<Sent> = (0..10).map(sent).collect();
+    let arrived = |n: usize| Rec {
+        partition: 0,
+        offset: 2 * n as i64,
+        at: 1_000 + sent[n].delay_ms + 5,
+        key: Some(b"k".to_vec()),
+        value: sent[n].record.value.clone(),
+        headers: vec![(b"own".to_vec(), Some(b"h".to_vec()))],
+    };
+    let late: Vec<Rec> = (0..8).map(arrived).collect();
+    let mut letter = arrived(9);
+    letter.headers.push((b"x-delay-error-code".to_vec(), Some(b"bad_delay".to_vec())));
+    History {
+        name: "good".to_owned(),
+        concurrent: late.clone(),
+        late,
+        dead: vec![letter],
+        healed_at: Some(3_000),
+        sent,
+    }
+}
+
+/// What is said of a history that was changed where both readers saw it.
+fn said(doctor: impl FnOnce(&mut History)) -> BTreeSet<&'static str> {
+    let mut history = good();
+    doctor(&mut history);
+    breaches(&history, WISH).into_iter().map(|(promise, _)| promise).collect()
+}
+
+/// The same change to what both readers saw.
+fn both(doctor: impl Fn(&mut Vec<Rec>)) -> impl FnOnce(&mut History) {
+    move |history| {
+        doctor(&mut history.late);
+        doctor(&mut history.concurrent);
+    }
+}
+
+/// A copy of record `n` at the end of its partition.
+fn again(n: usize) -> impl Fn(&mut Vec<Rec>) {
+    move |seen| {
+        let (mut rec, last) = (seen[n].clone(), seen[seen.len() - 1].clone());
+        (rec.offset, rec.at) = (last.offset + 1, last.at);
+        seen.push(rec);
+    }
+}
+
+#[test]
+fn a_good_history_is_not_complained_of() {
+    assert_eq!(said(|_| {}), BTreeSet::new());
+    assert!(
+        summary(&good()).contains("10 of 10 acknowledged, 10 with ids, 1 cancels, 8 delivered")
+    );
+}
+
+#[test]
+fn each_checker_bites() {
+    let only = |promise| BTreeSet::from([promise]);
+    assert_eq!(said(both(|seen| seen[3].at -= 6)), only("never early"));
+    assert_eq!(said(both(|seen| drop(seen.remove(3)))), only("never lost"));
+    assert_eq!(said(both(|seen| seen[3].headers.clear())), only("your bytes"));
+    assert_eq!(said(both(|seen| seen[3].key = None)), only("your bytes"));
+    assert_eq!(said(both(|seen| seen[7].at += 6_000)), only("on time after the fault"));
+    assert!(said(both(again(3))).contains("exactly once"));
+    assert_eq!(said(both(|seen| seen[3].value = Some(b"x".to_vec()))).len(), 2, "phantom, lost");
+    assert_eq!(said(|history| drop(history.concurrent.remove(3))), only("readers agree"));
+    assert_eq!(said(|history| history.concurrent.swap(3, 4)), only("offsets only grow"));
+    assert_eq!(said(|history| again(3)(&mut history.concurrent)), only("no aborted read"));
+    assert_eq!(said(|history| history.dead.clear()), only("dead letters"));
+    let twice = |history: &mut History| history.dead.push(history.dead[0].clone());
+    assert_eq!(said(twice), only("dead letters"));
+    let other = |history: &mut History| history.sent[9].fate = Fate::Dead("too_large");
+    assert_eq!(said(other), only("dead letters"));
+}
+
+#[test]
+fn order_counts_for_what_was_not_late() {
+    let swap = |seen: &mut Vec<Rec>, late: u64| {
+        let (third, fourth) = (seen[3].offset, seen[4].offset);
+        (seen[3].offset, seen[4].offset) = (fourth, third);
+        seen[3].at += late;
+        seen.swap(3, 4);
+    };
+    assert_eq!(said(both(|seen| swap(seen, 0))), BTreeSet::from(["in order"]));
+    assert_eq!(said(both(|seen| swap(seen, 1_500))), BTreeSet::new());
+}
+
+#[test]
+fn what_a_cancel_was_answered_counts() {
+    let answer = |n: usize, answer: Option<&str>| {
+        let answer = answer.map(str::to_owned);
+        move |history: &mut History| history.sent[n].cancel = Some(Cancel::Answer(answer))
+    };
+    let decided = BTreeSet::from(["a cancel is decided"]);
+    assert_eq!(said(answer(3, Some("cancelled"))), decided);
+    assert_eq!(said(answer(3, Some("unknown"))), decided);
+    assert_eq!(said(answer(3, Some("delivered"))), BTreeSet::new());
+    assert_eq!(said(answer(8, Some("delivered"))), decided);
+    assert_eq!(said(answer(8, Some("cancelled"))), BTreeSet::new());
+    assert_eq!(said(answer(8, None)), BTreeSet::new(), "nobody knows");
+    let by_record = |at| {
+        let ack = Some(Ack { partition: 0, offset: 20, at });
+        move |history: &mut History| history.sent[3].cancel = Some(Cancel::Record(ack))
+    };
+    assert_eq!(said(by_record(4_950)), decided, "in time: it is due at 5,000");
+    assert_eq!(said(by_record(4_951)), BTreeSet::new(), "a race");
+}
+
+#[test]
+fn what_was_not_acknowledged_is_unknown() {
+    let unknown = |history: &mut History| history.sent[3].ack = None;
+    assert_eq!(said(unknown), BTreeSet::new(), "it may be there");
+    let gone = |history: &mut History| {
+        both(|seen| drop(seen.remove(3)))(history);
+        history.sent[3].ack = None;
+    };
+    assert_eq!(said(gone), BTreeSet::new(), "and need not");
+    let twice = |history: &mut History| {
+        both(again(3))(history);
+        history.sent[3].ack = None;
+    };
+    assert!(said(twice).contains("exactly once"), "but once");
+}

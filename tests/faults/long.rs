@@ -1,0 +1,1 @@
+//! Rows that take longer than a minute and a half: `scripts/faults --long`.

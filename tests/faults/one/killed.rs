@@ -1,0 +1,45 @@
+//! F1: instances that are killed.
+
+use std::time::Duration;
+
+use crate::checkers::{Wish, check};
+use crate::load::{Load, Mix};
+use crate::support::{Fixture, Log, Mode, Process, written_again};
+
+/// The suite's session timeout, and what a take-over takes besides on a machine that does much else.
+pub const TAKEN_OVER: Duration = Duration::from_secs(6 + 6);
+
+/// A run kills at least so many...
+const KILLS: usize = 4;
+/// ...and goes on until a transaction was open when its instance died, but not for ever.
+const KILLS_MAX: usize = 16;
+
+#[test]
+fn f1_random_ones_of_three_are_killed_and_restarted_in_their_slots() {
+    let fixture = Fixture::with("f1", |request| request.lanes = Some(6));
+    let start = |name: &str| fixture.launch(Mode::ExactlyOnce).data(name).start();
+    let names = ["a", "b", "c"];
+    let mut members = names.map(start);
+    let load = Load::begin(&fixture, Mix { rate: 80, ..Mix::default() });
+    load.cancel_through(&members.each_ref());
+    let mut uncommitted = Log::uncommitted(&fixture, &load.target);
+    load.wait_for_more(100);
+    let (mut kills, mut aborted) = (0, 0);
+    while kills < KILLS || (aborted == 0 && kills < KILLS_MAX) {
+        let dies = usize::from(uuid::Uuid::new_v4().as_bytes()[0]) % names.len();
+        members[dies].kill();
+        kills += 1;
+        load.wait_for_more(40);
+        members[dies] = start(names[dies]);
+        load.cancel_through(&members.each_ref());
+        uncommitted.read_on(Duration::from_secs(1));
+        aborted = written_again(&uncommitted.seen);
+    }
+    load.healed();
+    load.wait_for_more(60);
+    let history = load.finish("f1");
+    members.iter_mut().for_each(Process::stop_well);
+    println!("f1: {kills} kills, {aborted} records were written again after an abort");
+    assert!(aborted > 0, "no transaction was open at any of {kills} kills");
+    check(&history, Wish { recovery: TAKEN_OVER });
+}

@@ -1,0 +1,1 @@
+//! Rows on a cluster of three: `scripts/faults --brokers 3`.
