@@ -120,6 +120,15 @@ pub struct Config {
     #[serde(deserialize_with = "text::one")]
     pub settle: Millis,
 
+    /// In which order records of one key arrive at one target when waterclock is late: after a stop, behind a broker that
+    /// stalls, with a backlog. `by-due`: each as soon as it can, so that a record that comes up late may arrive after
+    /// one that was due later. `strict`: by due time, and at the same due time by submission, always; a record then
+    /// waits while one that was due before it may still be unread in any topic of its lane.
+    ///
+    /// Default: `by-due`. Range: `by-due` or `strict`.
+    #[serde(deserialize_with = "text::one")]
+    pub order: Order,
+
     /// How long due records with an id wait while a producer holds a transaction open on their intake, behind which a
     /// cancel may stand. After that they are delivered, with a warning and a metric; such a cancel comes too late.
     ///
@@ -282,6 +291,16 @@ pub enum Tracking {
     Cancellations,
 }
 
+/// In which order records of one key arrive when waterclock is late.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Each as soon as it can.
+    #[default]
+    ByDue,
+    /// By due time, whatever that takes.
+    Strict,
+}
+
 /// The tiers as configured; [`Config::load`] has checked names, range and order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LadderConfig {
@@ -332,6 +351,7 @@ impl Default for Config {
             history: Millis::DAY,
             max_tracked: 1_000_000,
             settle: Millis(50),
+            order: Order::ByDue,
             foreign_wait: Millis(10_000),
             allow: None,
             max_delay: Millis(400 * Millis::DAY.0),

@@ -8,7 +8,7 @@ use crate::config::{self, Config, Delivery, MAIN_INTAKE};
 use crate::engine::allow::{Allow, BadPattern};
 use crate::engine::ladder::Ladder;
 use crate::engine::state::StateKey;
-use crate::engine::{Intake, Limits, Millis, Setup, Topics, Tracking};
+use crate::engine::{Arrival, Intake, Limits, Millis, Setup, Topics, Tracking};
 use crate::index;
 use crate::kafka::meta::Secret;
 use crate::kafka::topics::{self, Request};
@@ -181,6 +181,10 @@ pub fn setup(
             config::Tracking::Cancellations => Tracking::Cancellations,
         },
         settle: Some(config.settle),
+        arrival: match config.order {
+            config::Order::ByDue => Arrival::ByDue,
+            config::Order::Strict => Arrival::Strict,
+        },
         tracked_max: usize::try_from(config.max_tracked).unwrap_or(usize::MAX)
             / usize::from(config.threads).max(1),
         ..Limits::default()

@@ -162,6 +162,7 @@ fn each_wrong_value_is_named_with_its_range() {
         ("no integer",                       "threads = 1.5",                           ["threads", "1.5", "1 to 64"]),
         ("beyond the type",                  "threads = 70000",                         ["threads", "70000", "1 to 64"]),
         ("no such thing",                    "tracking = \"none\"",                     ["tracking", "none", "full or cancellations"]),
+        ("no such order",                    "order = \"due\"",                         ["order", "due", "by-due or strict"]),
         ("longer than any horizon",          "settle = \"2s\"",                         ["settle", "2s", "0s to 1s"]),
         ("longer than transactions live",    "foreign-wait = \"1h\"",                   ["foreign-wait", "1h", "0s to 15m"]),
         ("too short to catch a retry",       "history = \"10s\"",                         ["history", "10s", "1m to 30d"]),

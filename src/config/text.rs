@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Unexpected, Visitor};
 
-use super::{Delivery, LadderConfig, LogFormat, LogLevel, Tracking};
+use super::{Delivery, LadderConfig, LogFormat, LogLevel, Order, Tracking};
 use crate::engine::{Millis, header};
 
 /// A number of bytes.
@@ -76,6 +76,17 @@ impl Text for Tracking {
         match text {
             "full" => Some(Self::Full),
             "cancellations" => Some(Self::Cancellations),
+            _ => None,
+        }
+    }
+}
+
+impl Text for Order {
+    const WANT: &'static str = "by-due or strict";
+    fn read(text: &str) -> Option<Self> {
+        match text {
+            "by-due" => Some(Self::ByDue),
+            "strict" => Some(Self::Strict),
             _ => None,
         }
     }

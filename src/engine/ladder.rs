@@ -61,6 +61,12 @@ impl Tier {
         self.lead.half()
     }
 
+    /// How far a new leader's clock may be behind that of the one before without harm to strict order.
+    #[must_use]
+    pub fn guard(&self) -> Millis {
+        Millis(self.lead.0 / 8)
+    }
+
     /// The least that must remain of a delay for this tier to be picked.
     #[must_use]
     pub fn reach(&self) -> Millis {
@@ -277,6 +283,12 @@ impl Ladder {
     pub fn pick(&self, remaining: Millis) -> Option<usize> {
         let fit = self.picks.partition_point(|&(reach, _)| reach <= remaining);
         fit.checked_sub(1).map(|last| self.picks[last].1)
+    }
+
+    /// The index of the shortest tier that is written to.
+    #[must_use]
+    pub fn shortest(&self) -> usize {
+        self.picks[0].1
     }
 
     /// How many tiers a record of this delay passes through before it is within `horizon`.

@@ -266,6 +266,8 @@ impl Engine {
                 }
             }
             Input::Passed { source, at } => self.passed(now, source, at),
+            // Strict order is not kept yet.
+            Input::Late { .. } => {}
             Input::Assigned { starts } => self.assigned(now, starts, out),
             Input::Known { lane, live, voids, whole } => {
                 self.known(now, lane, &live, voids, whole, out);

@@ -34,5 +34,5 @@ pub use orders::{
     Answer, Batch, Blame, Commit, Edit, Input, Outcome, Output, Refused, Send, Start, Target, To,
 };
 pub use record::{Headers, Record};
-pub use setup::{Intake, Limits, Setup, Topics, Tracking};
+pub use setup::{Arrival, Intake, Limits, Setup, Tardy, Topics, Tracking};
 pub use time::{Millis, UnixMillis};

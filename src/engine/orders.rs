@@ -52,6 +52,16 @@ pub enum Input {
         /// When that was: a lower bound of the time that its leader had then. Zero for what was not asked for.
         at: UnixMillis,
     },
+    /// A hop of a batch on its way was appended later than its tier needs ([`Setup::tardiness`]); told before the batch is
+    /// [`Committed`](Input::Committed). Of several of one batch in one partition: the last offset, the least due time.
+    Late {
+        /// The tier's partition.
+        source: Source,
+        /// Where it stands there.
+        offset: Offset,
+        /// When it is due.
+        due: UnixMillis,
+    },
     /// Timers of a lane that are final for longer than `history`, by what was committed when
     /// [`Output::Forgettable`] was carried out; it is answered by this once, with none if there are none.
     Ended {
@@ -96,6 +106,9 @@ pub enum Blame {
     Record,
     /// A target: we may not write there.
     Target,
+    /// A hop came to stand too late for its tier, which would break the order of its lane ([`Setup::tardiness`]): nothing
+    /// was refused, and nobody is to blame.
+    Late,
     /// It may be a record or a target, and may pass: it counts only when it happens again and again.
     Unclear,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::allow::Allow;
 use super::ladder::Ladder;
 use super::state::{StateKey, intake_tag};
-use super::{Millis, TopicId};
+use super::{Millis, TopicId, UnixMillis};
 
 /// One intake topic and what holds for records that came in by it.
 #[derive(Clone, Debug)]
@@ -124,6 +124,16 @@ pub enum Tracking {
     Cancellations,
 }
 
+/// In which order records of one key arrive at one target when their lane is late.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Arrival {
+    /// Each as soon as it can: what comes up late may arrive after what was due later.
+    #[default]
+    ByDue,
+    /// By due time, and at the same due time by submission, always. See `docs/adr/0013-strict-order.md`.
+    Strict,
+}
+
 /// Bounds and waits. Every one has a default that a user may keep.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -163,6 +173,8 @@ pub struct Limits {
     /// How long before its due time a cancel must be readable in the intake to win for certain: a timer fires only once
     /// its intake is read up to there. `None`: it does not wait for that.
     pub settle: Option<Millis>,
+    /// In which order records of one key arrive when their lane is late.
+    pub arrival: Arrival,
     /// How long it is kept what became of a timer.
     pub history: Millis,
     /// Timers that are remembered, pending and void ones together, at most.
@@ -189,6 +201,7 @@ impl Default for Limits {
             target_fresh: Millis(30_000),
             tracking: Tracking::Full,
             settle: Some(Millis(50)),
+            arrival: Arrival::ByDue,
             history: Millis::DAY,
             tracked_max: 1_000_000,
         }
@@ -208,7 +221,32 @@ pub struct Setup {
     pub limits: Limits,
 }
 
+/// What a hop means for the order of its lane, by when it was appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tardy {
+    /// It is let go in time, or order does not matter.
+    No,
+    /// It stands in the shortest tier: the engine is to be told of it ([`Input::Late`](super::Input::Late)).
+    Tell,
+    /// It must not be committed; where that cannot be helped any more, the engine is to be told of it.
+    Refuse,
+}
+
 impl Setup {
+    /// What a hop to this topic means that is due then and was appended then by its leader's clock.
+    #[must_use]
+    pub fn tardiness(&self, topic: TopicId, due: UnixMillis, appended: UnixMillis) -> Tardy {
+        let Some(at) = self.topics.tier_of(topic) else { return Tardy::No };
+        let Some(tier) = self.topics.ladder.tiers().get(at) else { return Tardy::No };
+        if self.limits.arrival == Arrival::ByDue || due >= appended + tier.wait() + tier.guard() {
+            Tardy::No
+        } else if at == self.topics.ladder.shortest() {
+            Tardy::Tell
+        } else {
+            Tardy::Refuse
+        }
+    }
+
     /// The same, but for where records of each intake may go: one for each of [`Topics::intakes`], in their order.
     #[must_use]
     pub fn with_allow(&self, allow: impl IntoIterator<Item = Allow>) -> Self {

@@ -35,7 +35,9 @@ impl Suspect {
     fn of(blame: Blame, carried: &Carried) -> Option<Self> {
         let Carried { source, offset, to } = carried;
         match (blame, to) {
-            (_, To::Dead | To::Timers) | (Blame::Target | Blame::Unclear, To::Lane(_)) => None,
+            (Blame::Late, _)
+            | (_, To::Dead | To::Timers)
+            | (Blame::Target | Blame::Unclear, To::Lane(_)) => None,
             (Blame::Target, To::Target(name)) => Some(Self::Target(Arc::clone(name))),
             (Blame::Record | Blame::Unclear, To::Target(_)) | (Blame::Record, To::Lane(_)) => {
                 Some(Self::Record(*source, *offset))
