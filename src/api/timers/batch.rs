@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 use super::ask::{Asker, Told, What};
 use super::known::{Answer, Command, Name, Order, Timer, Trouble};
 use super::problem::Problem;
-use super::shown::{self, Ticket};
+use super::shown;
+use super::token::Ticket;
 use super::{Answered, BATCH_MAX, key_needed, keyed, read, single, tracked};
 
 /// One object of a batch, and where it stands.

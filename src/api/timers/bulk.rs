@@ -5,7 +5,7 @@
 //! versions from before the count are cancelled: what was submitted or replaced since is not what was counted.
 //!
 //! # Invariants
-//! 1. Nothing is cancelled without a token of a count within the last [`TOKEN_MS_MAX`].
+//! 1. Nothing is cancelled without a token of a count within the last [`COUNT_MS_MAX`].
 //! 2. A page that is asked for again cancels nothing that it did not mean the first time: each cancel names its version.
 
 use std::collections::BTreeMap;
@@ -15,60 +15,25 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::response::IntoResponse as _;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::ask::{Asker, Told, What, fault};
-use super::known::{Answer, Command, Filter, Order, Timers};
+use super::known::{Answer, Command, Filter, Order};
 use super::problem::Problem;
+use super::token::{self, BadToken, COUNT_MS_MAX, Counted};
 use super::{Answered, batch, list, read, single, tracked};
 
-/// How long a token may be used.
-const TOKEN_MS_MAX: u64 = 15 * 60_000;
-/// Bytes of the seal that stand in a token.
-const SEAL_BYTES: usize = 16;
 /// Timers that are cancelled in one request, unless it is said.
 const LIMIT: usize = 500;
 
-/// What was counted, and when.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Counted {
-    filter: Filter,
-    at: u64,
-    count: u64,
-}
-
-impl Counted {
-    fn seal(&self, timers: &dyn Timers) -> (Vec<u8>, [u8; 32]) {
-        let text = serde_json::to_vec(self).unwrap_or_default();
-        let sealed = timers.seal(&[b"bulk cancel\n", &text[..]].concat());
-        (text, sealed)
-    }
-
-    fn token(&self, timers: &dyn Timers) -> String {
-        let (text, seal) = self.seal(timers);
-        URL_SAFE_NO_PAD.encode([&seal[..SEAL_BYTES], &text].concat())
-    }
-
-    fn of_token(timers: &dyn Timers, token: &str, now: u64) -> Result<Self, Problem> {
-        let bad = |detail: &str| Problem::bad("bad_token", "body.token", detail);
-        let broken = || bad("it is not a token that a count of this namespace gave");
-        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| broken())?;
-        let (seal, text) = bytes.split_at_checked(SEAL_BYTES).ok_or_else(broken)?;
-        let counted: Self = serde_json::from_slice(text).map_err(|_| broken())?;
-        let (_, right) = counted.seal(timers);
-        // Every byte is looked at, so that the time tells nothing of where they differ.
-        let differs = seal.iter().zip(right).fold(0, |sum, (a, b)| sum | (a ^ b));
-        if differs != 0 {
-            return Err(broken());
-        }
-        if now.saturating_sub(counted.at) > TOKEN_MS_MAX {
-            return Err(bad("it has expired; count again"));
-        }
-        Ok(counted)
-    }
+fn counted(asker: &Asker, token: &str, now: u64) -> Result<Counted, Problem> {
+    Counted::of_token(|what| asker.timers().seal(what), token, now).map_err(|bad| {
+        let detail = match bad {
+            BadToken::Expired => "it has expired; count again",
+            _ => "it is not a token that a count of this namespace gave",
+        };
+        Problem::bad("bad_token", "body.token", detail)
+    })
 }
 
 pub(super) async fn cancel(
@@ -129,14 +94,14 @@ async fn count(asker: &Asker, mut body: Map<String, Value>) -> Answered {
         let Told::Counted(counted) = told else { return Err(fault().into()) };
         count += counted;
     }
-    let token = Counted { filter, at, count }.token(asker.timers());
-    let expires = at + TOKEN_MS_MAX;
+    let token = Counted { filter, at, count }.token(|what| asker.timers().seal(what));
+    let expires = at + COUNT_MS_MAX;
     Ok(Json(json!({ "count": count, "token": token, "expires": expires })).into_response())
 }
 
 async fn carry_out(asker: &Asker, token: &str, mut body: Map<String, Value>) -> Answered {
     let now = asker.timers().now().ok_or_else(single::no_time)?;
-    let counted = Counted::of_token(asker.timers(), token, now)?;
+    let counted = counted(asker, token, now)?;
     let limit: Option<usize> = read::member(&mut body, "body", "limit", "a number")?;
     let limit = limit.unwrap_or(LIMIT);
     if !(1..=list::LIMIT_MAX).contains(&limit) {
@@ -144,7 +109,7 @@ async fn carry_out(asker: &Asker, token: &str, mut body: Map<String, Value>) -> 
         return Err(Problem::bad("bad_limit", "body.limit", detail));
     }
     let page: Option<String> = read::member(&mut body, "body", "page", "a string")?;
-    let after = page.map(|page| list::decoded(&page, &counted.filter)).transpose()?;
+    let after = page.map(|page| list::place(&page, &counted.filter)).transpose()?;
     tracked(asker.timers())?;
     let (timers, next) = list::page(asker, &counted.filter, after, limit).await?;
     // A key that is not kept whole names no timer.
@@ -172,7 +137,7 @@ async fn carry_out(asker: &Asker, token: &str, mut body: Map<String, Value>) -> 
     if !unnamed.is_empty() {
         outcomes.insert("key_too_long".to_owned(), unnamed.len() as u64);
     }
-    let next = next.map(|cursor| list::encoded(cursor, &counted.filter));
+    let next = next.map(|cursor| token::of_page(cursor, &counted.filter));
     let told = json!({ "count": counted.count, "outcomes": outcomes, "next": next });
     Ok(Json(told).into_response())
 }

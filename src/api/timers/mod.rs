@@ -21,6 +21,7 @@ mod problem;
 mod read;
 mod shown;
 mod single;
+mod token;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! Timers and answers as programs see them: in JSON, with a stable form.
 
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use serde::{Deserialize, Serialize};
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use super::known::{Answer, Name, Timer};
+use super::token::Ticket;
 
 /// `id` and `key`; a key that is not UTF-8 stands in `key_base64`.
 pub(super) fn name(name: &Name) -> Map<String, Value> {
@@ -39,25 +39,6 @@ pub(super) fn timer(timer: &Timer) -> Value {
         map.insert("code".to_owned(), json!(code));
     }
     Value::Object(map)
-}
-
-/// What to ask again with: which command about which timer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Ticket {
-    #[serde(rename = "n")]
-    pub(super) name: Name,
-    #[serde(rename = "t")]
-    pub(super) ticket: String,
-}
-
-impl Ticket {
-    pub(super) fn encode(&self) -> String {
-        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
-    }
-
-    pub(super) fn decode(text: &str) -> Option<Self> {
-        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text).ok()?).ok()
-    }
 }
 
 /// The way to ask again.

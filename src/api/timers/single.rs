@@ -13,7 +13,8 @@ use super::ask::{Asker, Told, What, fault};
 use super::known::{Answer, Command, Name, Order, Timer, Trouble};
 use super::problem::Problem;
 use super::read::{self, Query};
-use super::shown::{self, Ticket};
+use super::shown;
+use super::token::Ticket;
 use super::{Answered, WAIT_MS, WAIT_MS_MAX, key_needed, keyed, tracked};
 
 /// Begins the path of one timer.

@@ -520,7 +520,7 @@ async fn bad_input_is_named_and_changes_nothing() {
     let long = format!("/v1/timers/{}?key=k", "a".repeat(256));
     let far = format!(
         "/v1/timers?page={}",
-        list::encoded(
+        token::of_page(
             Cursor { due: 1, order: [0; 16] },
             &Filter { target: Some("x".to_owned()), ..Filter::default() },
         )

@@ -1,0 +1,162 @@
+//! What callers are given to come back with: where a page ended, what was counted, which command is meant.
+//!
+//! All of it comes back from outside and may be anything; fuzzing reads it, too (`fuzz/`).
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+
+use super::known::{Cursor, Filter, Name};
+
+/// How long a count may be acted on.
+pub(super) const COUNT_MS_MAX: u64 = 15 * 60_000;
+/// Bytes of the seal that stand in the token of a count.
+const SEAL_BYTES: usize = 16;
+/// The form of a page token.
+const VERSION: u8 = 1;
+
+/// Why a token says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BadToken {
+    /// It was not made here.
+    Broken,
+    /// It was made for another filter.
+    OtherFilter,
+    /// It is too old.
+    Expired,
+}
+
+/// A token for what is behind a place; it goes with its filter.
+pub(super) fn of_page(cursor: Cursor, filter: &Filter) -> String {
+    let mut bytes = vec![VERSION];
+    bytes.extend(cursor.due.to_be_bytes());
+    bytes.extend(cursor.order);
+    bytes.extend(sum(filter));
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// The place of a token.
+pub(super) fn page(token: &str, filter: &Filter) -> Result<Cursor, BadToken> {
+    let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| BadToken::Broken)?;
+    let Some(([VERSION], rest)) = bytes.split_first_chunk() else { return Err(BadToken::Broken) };
+    let Some((due, rest)) = rest.split_first_chunk() else { return Err(BadToken::Broken) };
+    let Some((order, rest)) = rest.split_first_chunk() else { return Err(BadToken::Broken) };
+    let sum = sum(filter);
+    if rest.len() != sum.len() {
+        return Err(BadToken::Broken);
+    }
+    if rest != sum {
+        return Err(BadToken::OtherFilter);
+    }
+    Ok(Cursor { due: u64::from_be_bytes(*due), order: *order })
+}
+
+/// A few bytes that tell one filter from another.
+fn sum(filter: &Filter) -> [u8; 4] {
+    use sha2::Digest as _;
+    let bytes = sha2::Sha256::digest(serde_json::to_vec(filter).unwrap_or_default());
+    [bytes[0], bytes[1], bytes[2], bytes[3]]
+}
+
+/// What was counted, and when.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Counted {
+    pub(super) filter: Filter,
+    pub(super) at: u64,
+    pub(super) count: u64,
+}
+
+impl Counted {
+    fn sealed(&self, seal: impl Fn(&[u8]) -> [u8; 32]) -> (Vec<u8>, [u8; 32]) {
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        let sealed = seal(&[b"bulk cancel\n", &text[..]].concat());
+        (text, sealed)
+    }
+
+    /// A token, with a seal that only instances of the namespace can make.
+    pub(super) fn token(&self, seal: impl Fn(&[u8]) -> [u8; 32]) -> String {
+        let (text, seal) = self.sealed(seal);
+        URL_SAFE_NO_PAD.encode([&seal[..SEAL_BYTES], &text].concat())
+    }
+
+    /// What a token says, if it was sealed so and is not too old.
+    pub(super) fn of_token(
+        seal: impl Fn(&[u8]) -> [u8; 32],
+        token: &str,
+        now: u64,
+    ) -> Result<Self, BadToken> {
+        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| BadToken::Broken)?;
+        let (given, text) = bytes.split_at_checked(SEAL_BYTES).ok_or(BadToken::Broken)?;
+        let counted: Self = serde_json::from_slice(text).map_err(|_| BadToken::Broken)?;
+        let (_, right) = counted.sealed(seal);
+        // Every byte is looked at, so that the time tells nothing of where they differ.
+        let differs = given.iter().zip(right).fold(0, |sum, (a, b)| sum | (a ^ b));
+        if differs != 0 {
+            return Err(BadToken::Broken);
+        }
+        if now.saturating_sub(counted.at) > COUNT_MS_MAX {
+            return Err(BadToken::Expired);
+        }
+        Ok(counted)
+    }
+}
+
+/// What to ask again with: which command about which timer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ticket {
+    #[serde(rename = "n")]
+    pub(super) name: Name,
+    #[serde(rename = "t")]
+    pub(super) ticket: String,
+}
+
+impl Ticket {
+    pub(super) fn encode(&self) -> String {
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
+    }
+
+    pub(super) fn decode(text: &str) -> Option<Self> {
+        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text).ok()?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_token_is_read_back_with_its_filter_only() {
+        let cursor = Cursor { due: 7, order: [7; 16] };
+        let filter = Filter { target: Some("out".to_owned()), ..Filter::default() };
+        let token = of_page(cursor, &filter);
+        assert_eq!(page(&token, &filter), Ok(cursor));
+        let other = Filter::default();
+        for (why, token, filter, want) in [
+            ("another filter", token.as_str(), &other, BadToken::OtherFilter),
+            ("cut", &token[..20], &filter, BadToken::Broken),
+            ("longer", &format!("{token}AAAA"), &filter, BadToken::Broken),
+            ("no base64", "?", &filter, BadToken::Broken),
+            ("empty", "", &filter, BadToken::Broken),
+            ("another form", &format!("B{}", &token[1..]), &filter, BadToken::Broken),
+        ] {
+            assert_eq!(page(token, filter), Err(want), "{why}");
+        }
+    }
+
+    #[test]
+    fn the_token_of_a_count_is_read_back_with_its_seal_and_in_time_only() {
+        let seal = |of: u8| move |bytes: &[u8]| [of ^ bytes.iter().fold(0, |sum, b| sum ^ b); 32];
+        let counted = || Counted { filter: Filter::default(), at: 1_000, count: 3 };
+        let token = counted().token(seal(1));
+        assert_eq!(Counted::of_token(seal(1), &token, 1_000 + COUNT_MS_MAX), Ok(counted()));
+        for (why, token, of, now, want) in [
+            ("too late", token.as_str(), 1, 1_001 + COUNT_MS_MAX, BadToken::Expired),
+            ("another namespace", &token, 2, 1_000, BadToken::Broken),
+            ("cut", &token[..24], 1, 1_000, BadToken::Broken),
+            ("no base64", "?", 1, 1_000, BadToken::Broken),
+            ("empty", "", 1, 1_000, BadToken::Broken),
+        ] {
+            assert_eq!(Counted::of_token(seal(of), token, now), Err(want), "{why}");
+        }
+    }
+}
