@@ -146,6 +146,7 @@ impl Tree {
     }
 
     pub(super) fn write(&self, batch: Batch) -> Result<(), Trouble> {
+        fail::fail_point!("before_index_write", |_| std::process::abort());
         guarded(|| {
             fail::fail_point!("index-write", |_| Err(sled::Error::Io(
                 std::io::ErrorKind::StorageFull.into()

@@ -104,7 +104,7 @@ fn number(rec: &Rec) -> Option<usize> {
 }
 
 /// Each arrival that the late reader saw, with its number and due time.
-fn arrivals(history: &History) -> impl Iterator<Item = (usize, &Rec, u64)> {
+pub fn arrivals(history: &History) -> impl Iterator<Item = (usize, &Rec, u64)> {
     history.late.iter().filter_map(|rec| {
         let n = number(rec)?;
         Some((n, rec, due(history.sent.get(n)?)?))

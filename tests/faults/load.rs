@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::checkers::arrivals;
 use crate::support::{
     Ack, Fixture, Log, Out, PATIENCE, Process, Producer, Rec, eventually, out, whole,
 };
@@ -291,7 +292,8 @@ fn send(
             shared.sent.store(all.len(), Ordering::SeqCst);
         }
         plans.retain(|plan| {
-            let due = plan.at <= Instant::now();
+            // Only of what the broker has can the answer not be "unknown".
+            let due = plan.at <= Instant::now() && producer.has(places[plan.n]);
             if due {
                 let key = all[plan.n].record.key.clone().expect("a key");
                 let doors = shared.doors.lock().expect("no panic before");
@@ -352,4 +354,11 @@ fn ask(door: &str, key: &[u8], n: usize) -> JoinHandle<Option<String>> {
         let told: serde_json::Value = serde_json::from_str(&answer.text().ok()?).ok()?;
         told["outcome"].as_str().map(str::to_owned)
     })
+}
+
+impl History {
+    /// How many arrived later than so many milliseconds after they were due.
+    pub fn late_by_more_than(&self, ms: u64) -> usize {
+        arrivals(self).filter(|(_, rec, due)| rec.at > due + ms).count()
+    }
 }

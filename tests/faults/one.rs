@@ -1,4 +1,6 @@
 //! Rows on the one broker that they all share, and on brokers of their own.
 
+mod crash;
+mod frozen;
 mod held;
 mod killed;

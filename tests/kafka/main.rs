@@ -9,8 +9,6 @@ mod bytes;
 mod cancel;
 mod client;
 mod clients;
-#[cfg(feature = "failpoints")]
-mod crash;
 mod dead;
 mod delivery;
 mod doctor;

@@ -20,6 +20,8 @@ pub struct Launch<'a> {
     arguments: Vec<OsString>,
     environment: Vec<(String, String)>,
     brokers: String,
+    /// A command that becomes the binary.
+    through: Vec<OsString>,
 }
 
 impl<'a> Launch<'a> {
@@ -30,6 +32,7 @@ impl<'a> Launch<'a> {
             arguments: Vec::new(),
             environment: Vec::new(),
             brokers: fixture.connection.brokers.clone(),
+            through: Vec::new(),
         };
         // The shortest times that the configuration allows, so that a crash is over soon.
         launch
@@ -57,6 +60,12 @@ impl<'a> Launch<'a> {
         self
     }
 
+    /// Has it started by a command that becomes the binary, such as `prlimit --nofile=64`.
+    pub fn through(mut self, command: &[&str]) -> Self {
+        self.through = command.iter().map(OsString::from).collect();
+        self
+    }
+
     /// A file of configuration.
     pub fn config(self, toml: &str) -> Self {
         let path = self.fixture.path(&format!("{}.toml", self.data));
@@ -66,8 +75,11 @@ impl<'a> Launch<'a> {
 
     /// Starts it and does not wait.
     pub fn spawn(self) -> Process {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_waterclock"));
+        let mut words = self.through;
+        words.push(env!("CARGO_BIN_EXE_waterclock").into());
+        let mut command = Command::new(&words[0]);
         command
+            .args(&words[1..])
             .args(["run", "--http", "127.0.0.1:0"])
             .args(["--brokers", &self.brokers, "--namespace", self.fixture.namespace()])
             .arg("--data-dir")
@@ -172,6 +184,20 @@ impl Process {
     /// Lanes that it owns.
     pub fn lanes(&self) -> usize {
         self.metric("waterclock_lanes_owned") as usize
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGSTOP: it stands still until it is told to go on.
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        self.signal("-CONT");
     }
 
     fn signal(&self, signal: &str) {

@@ -134,6 +134,12 @@ impl Producer {
         }
     }
 
+    /// Whether the broker has the record that was sent as this one, counted from 0.
+    pub fn has(&self, number: usize) -> bool {
+        let acks = self.acks.lock().expect("no panic before");
+        acks.get(number).is_some_and(|ack| matches!(ack, Some(Ok(_))))
+    }
+
     /// What is known by now of all that was sent, in the order of sending.
     pub fn heard(&self) -> Vec<Option<Result<Ack, String>>> {
         self.acks.lock().expect("no panic before").clone()

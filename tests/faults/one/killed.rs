@@ -1,10 +1,10 @@
-//! F1: instances that are killed.
+//! F1, F3: instances that are killed.
 
 use std::time::Duration;
 
 use crate::checkers::{Wish, check};
 use crate::load::{Load, Mix};
-use crate::support::{Fixture, Log, Mode, Process, written_again};
+use crate::support::{Fixture, Log, Mode, PATIENCE, Process, written_again};
 
 /// The suite's session timeout, and what a take-over takes besides on a machine that does much else.
 pub const TAKEN_OVER: Duration = Duration::from_secs(6 + 6);
@@ -42,4 +42,27 @@ fn f1_random_ones_of_three_are_killed_and_restarted_in_their_slots() {
     println!("f1: {kills} kills, {aborted} records were written again after an abort");
     assert!(aborted > 0, "no transaction was open at any of {kills} kills");
     check(&history, Wish { recovery: TAKEN_OVER });
+}
+
+/// `transaction_timeout` of the suite, the broker's look for what timed out, and a take-over.
+const ABORTED_AND_TAKEN_OVER: Duration = Duration::from_secs(10 + 2 + 8);
+
+#[test]
+fn f3_what_a_killed_instance_left_open_is_taken_over_by_another_slot() {
+    let fixture = Fixture::new("f3");
+    let failpoint = "after_send_offsets=20*off->return";
+    let mut first =
+        fixture.launch(Mode::ExactlyOnce).data("a").env("FAILPOINTS", failpoint).start();
+    let load = Load::begin(&fixture, Mix::default());
+    let mut uncommitted = Log::uncommitted(&fixture, &load.target);
+    // It dies with a transaction open, of which another slot cannot say that it is over.
+    assert_eq!(first.wait(PATIENCE), None, "it was to be ended by a signal");
+    load.healed();
+    let mut second = fixture.launch(Mode::ExactlyOnce).data("b").start();
+    load.wait_for_more(100);
+    uncommitted.read_on(Duration::from_secs(2));
+    let history = load.finish("f3");
+    second.stop_well();
+    assert!(written_again(&uncommitted.seen) > 0, "nothing was left open");
+    check(&history, Wish { recovery: ABORTED_AND_TAKEN_OVER });
 }

@@ -1,0 +1,92 @@
+//! F4, F6: instances that stand still (SIGSTOP), for longer than their session and for less.
+
+use std::time::{Duration, Instant};
+
+use crate::checkers::{Wish, check};
+use crate::load::{Load, Mix};
+use crate::support::{
+    END_TXN, Fixture, Log, Mode, Process, Proxy, State, eventually, written_again,
+};
+
+/// Twice the suite's session timeout.
+const LONGER_THAN_A_SESSION: Duration = Duration::from_secs(12);
+
+#[track_caller]
+fn wait_until_shared(lanes: usize, members: &[&Process]) {
+    eventually("the lanes are shared", || {
+        let own: Vec<usize> = members.iter().map(|member| member.lanes()).collect();
+        let all = own.iter().sum::<usize>() == lanes && own.iter().all(|lanes| *lanes > 0);
+        if all { Ok(()) } else { Err(format!("{own:?} of {lanes}")) }
+    });
+}
+
+#[test]
+fn f4_a_zombie_that_wakes_in_the_middle_of_a_commit_commits_nothing() {
+    let fixture = Fixture::with("f4", |request| request.lanes = Some(6));
+    let proxy = Proxy::shared();
+    let through = fixture.launch(Mode::ExactlyOnce).data("a").brokers(&proxy.brokers);
+    let mut zombie = through.env("WATERCLOCK_INSTANCE", "zombie").start();
+    let mut other = fixture.launch(Mode::ExactlyOnce).data("b").start();
+    wait_until_shared(6, &[&zombie, &other]);
+    let load = Load::begin(&fixture, Mix { rate: 60, ..Mix::default() });
+    let mut uncommitted = Log::uncommitted(&fixture, &load.target);
+    load.cancel_through(&[&other]);
+    load.wait_for_more(100);
+
+    // Its commit stands on the way when it does not any more.
+    let hold = proxy.hold(END_TXN, &format!("{}/zombie/", fixture.namespace()), None);
+    hold.wait_until(State::Held);
+    zombie.freeze();
+    let frozen = Instant::now();
+    wait_until_shared(6, &[&other]);
+    let taken_over = frozen.elapsed();
+    std::thread::sleep(LONGER_THAN_A_SESSION.saturating_sub(frozen.elapsed()));
+    hold.release();
+    zombie.thaw();
+    load.healed();
+    wait_until_shared(6, &[&zombie, &other]);
+    load.wait_for_more(100);
+    let renewed = zombie.metric("waterclock_producers_renewed_total");
+    let history = load.finish("f4");
+    uncommitted.read_on(Duration::from_secs(1));
+    zombie.stop_well();
+    other.stop_well();
+    let again = written_again(&uncommitted.seen);
+    println!("f4: taken over after {taken_over:?}, {again} were written again");
+    assert!(renewed >= 1.0, "the zombie was not fenced");
+    assert!(again > 0, "nothing was aborted");
+    // What was open when it froze times out: until then its offsets are not stable.
+    check(&history, Wish { recovery: Duration::from_secs(12) });
+}
+
+/// Long enough to be felt, and less than half of what makes a commit a slow one.
+const SHORT: [u64; 6] = [1_000, 2_500, 1_500, 3_500, 2_000, 3_000];
+
+#[test]
+fn f6_short_stops_cost_no_rebalance() {
+    let fixture = Fixture::with("f6", |request| request.lanes = Some(6));
+    let mut members = ["a", "b"].map(|name| fixture.launch(Mode::ExactlyOnce).data(name).start());
+    let [a, b] = &members;
+    wait_until_shared(6, &[a, b]);
+    let load = Load::begin(&fixture, Mix { rate: 60, ..Mix::default() });
+    load.cancel_through(&[a, b]);
+    load.wait_for_more(100);
+    let rebalances = |member: &Process| member.log().matches("revoked partitions").count();
+    let before = [rebalances(a), rebalances(b)];
+    for (n, ms) in SHORT.into_iter().enumerate() {
+        let member = &members[n % 2];
+        member.freeze();
+        std::thread::sleep(Duration::from_millis(ms));
+        member.thaw();
+        load.wait_for_more(60);
+    }
+    load.healed();
+    load.wait_for_more(60);
+    let [a, b] = &members;
+    assert_eq!([rebalances(a), rebalances(b)], before, "lanes moved");
+    let history = load.finish("f6");
+    members.iter_mut().for_each(Process::stop_well);
+    let late = history.late_by_more_than(1_000);
+    assert!(late > 0, "nobody felt the stops");
+    check(&history, Wish { recovery: Duration::from_secs(3) });
+}
