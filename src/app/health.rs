@@ -90,12 +90,16 @@ impl Status for Health {
             }
             Some(_) => {}
         }
+        let mut said = processor.unfit();
+        said.iter_mut().for_each(|unfit| unfit.insert_str(0, "nothing new is admitted: "));
         let views = processor.statuses().iter().map(|status| View {
             trouble: status.trouble(),
             joined: status.joined.load(Ordering::Relaxed),
             lanes: status.lanes.load(Ordering::Relaxed),
         });
-        ready(views)
+        let mut report = ready(views);
+        report.reasons.append(&mut said);
+        report
     }
 
     fn metrics(&self) -> String {

@@ -12,7 +12,9 @@ use crate::engine::{Arrival, Intake, Limits, Millis, Setup, Topics, Tracking};
 use crate::index;
 use crate::kafka::meta::Secret;
 use crate::kafka::topics::{self, Request};
-use crate::kafka::{self, BrokerClock, Connection, Indexing, Member, Members, Processor, Settings};
+use crate::kafka::{
+    self, BrokerClock, Connection, Indexing, Member, Members, Processor, Settings, Wanted,
+};
 
 use super::instance::{self, Instance};
 
@@ -117,6 +119,8 @@ pub fn start(
     let key = StateKey::new(in_force.secret.bytes());
     let setup = setup(config, in_force.lanes, in_force.ladder, key)?;
     let settings = settings(config, connection, &instance.name, &BrokerClock::boot(), setup);
+    let names = topics::Names::new(&config.namespace);
+    let settings = Settings { watched: Some(Wanted { names, specs: in_force.specs }), ..settings };
     let me = Member {
         instance: instance.name.clone(),
         boot: settings.boot.clone(),
@@ -218,6 +222,7 @@ pub fn settings(
         transaction_timeout: duration(config.transaction_timeout),
         drain: duration(config.drain),
         foreign_wait: duration(config.foreign_wait),
+        watched: None,
         embedded: false,
     }
 }

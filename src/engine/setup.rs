@@ -101,6 +101,12 @@ impl Topics {
         format!("{}.timers", self.namespace).into()
     }
 
+    /// `<ns>.meta`.
+    #[must_use]
+    pub fn meta(&self) -> Arc<str> {
+        format!("{}.meta", self.namespace).into()
+    }
+
     /// The topic of a tier.
     #[must_use]
     pub fn of_tier(&self, tier: usize) -> TopicId {

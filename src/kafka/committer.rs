@@ -32,7 +32,7 @@ use crate::engine::{Batch, BatchId, Commit, Refused, Source, To, Topics};
 use crate::telemetry::LaneFigures;
 
 use work::Work;
-pub(super) use work::offsets_of;
+pub(super) use work::{chunks, offsets_of};
 
 /// How records get to Kafka.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +61,19 @@ pub(super) struct Setting {
     pub written: Arc<Written>,
 }
 
+/// What a member has of an assignment: the right to commit its offsets.
+pub(super) struct Tenure {
+    /// The group's metadata of it.
+    pub(super) group: ConsumerGroupMetadata,
+    /// The ids of the lane topics, by [`TopicId`](crate::engine::TopicId); empty where no checkpoints are written (the
+    /// embedded broker).
+    pub(super) ids: Vec<String>,
+}
+
 /// A batch with the right to commit its offsets.
 struct Job {
     batch: Batch,
-    group: Arc<ConsumerGroupMetadata>,
+    tenure: Arc<Tenure>,
 }
 
 enum Order {
@@ -73,6 +82,8 @@ enum Order {
     /// A record was refused after it was enqueued (`at_least_once`, where no commit would say so).
     Failed(String),
     Batch(Box<Job>),
+    /// Positions that are acknowledged, for `<ns>.meta` (`at_least_once`).
+    Checkpoint(Vec<Commit>, Arc<Tenure>),
     Stop,
 }
 
@@ -179,9 +190,14 @@ impl Committer {
     }
 
     /// Hands a batch over. At most the engine's `batches_max` are open, which bounds the channel.
-    pub(super) fn submit(&self, batch: Batch, group: Arc<ConsumerGroupMetadata>) {
+    pub(super) fn submit(&self, batch: Batch, tenure: Arc<Tenure>) {
         self.shared.update(|progress| progress.open += 1);
-        let _ = self.orders.send(Order::Batch(Box::new(Job { batch, group })));
+        let _ = self.orders.send(Order::Batch(Box::new(Job { batch, tenure })));
+    }
+
+    /// Writes positions that are acknowledged and about to be committed to `<ns>.meta`, too (`at_least_once`).
+    pub(super) fn checkpoint(&self, commits: Vec<Commit>, tenure: Arc<Tenure>) {
+        let _ = self.orders.send(Order::Checkpoint(commits, tenure));
     }
 
     /// What has been finished since the last call.
@@ -251,6 +267,7 @@ pub(super) struct Names {
     tiers_from: usize,
     dead: Arc<str>,
     timers: Arc<str>,
+    meta: Arc<str>,
 }
 
 impl Names {
@@ -262,6 +279,7 @@ impl Names {
             tiers_from: topics.intakes.len(),
             dead: topics.dead(),
             timers: topics.timers(),
+            meta: topics.meta(),
         }
     }
 

@@ -5,7 +5,8 @@
 //! 2. Every client can be given tokens: its context has the items of [`tokens!`], and one that is asked before anybody
 //!    polls it (a reader, an admin client) is handed one when it is made. One that lives for long without being polled
 //!    is handed one by [`Connection::token`] before each use.
-//! 3. Who gets no answer says why as far as librdkafka knows: a wrong password is no silence.
+//! 3. No consumer chooses another position by itself when its own is not in the log: `auto.offset.reset` is `error`.
+//! 4. Who gets no answer says why as far as librdkafka knows: a wrong password is no silence.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -54,6 +55,15 @@ impl ClientContext for Quiet {
 }
 
 impl ConsumerContext for Quiet {}
+
+/// Whether a consumer stands still in a partition since its position is not in the log: what it was to read next was
+/// deleted.
+pub(super) fn is_outside(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange)
+    )
+}
 
 /// `socket.timeout.ms` of every client: a leader that is paused rather than dead is noticed after this long (faults F8).
 /// A commit slower than half of it is dirty.
@@ -190,7 +200,7 @@ impl Connection {
                     Isolation::Uncommitted => "read_uncommitted",
                 },
             )
-            .set("auto.offset.reset", "earliest")
+            .set("auto.offset.reset", "error")
             .set("allow.auto.create.topics", "false")
             .set("fetch.wait.max.ms", wait.as_millis().to_string())
             // A reader that is behind must not fill the memory with what it will read later: librdkafka's own 64 MiB are

@@ -25,6 +25,7 @@ use super::follower::Follower;
 use super::rebalance::Error as TakeOver;
 use super::targets::Lookup;
 use super::trim::Trim;
+use super::watch::Seen;
 use super::written::Written;
 use super::{BrokerClock, Connection};
 use crate::engine::allow::Allow;
@@ -233,6 +234,8 @@ impl Policies {
 pub struct Shared {
     /// Where records may go.
     pub policies: Arc<Policies>,
+    /// What was seen of the topics: whether records may be admitted.
+    pub(super) seen: Arc<Seen>,
     /// The brokers' time.
     pub clock: Arc<BrokerClock>,
     /// Finds out about targets.

@@ -6,6 +6,8 @@ mod backlog;
 pub mod bench;
 #[cfg(feature = "server")]
 mod changelog;
+#[cfg(feature = "server")]
+mod checkpoint;
 mod clock;
 #[cfg(feature = "server")]
 mod committer;
@@ -49,6 +51,8 @@ pub mod topics;
 #[cfg(feature = "server")]
 mod trim;
 #[cfg(feature = "server")]
+mod watch;
+#[cfg(feature = "server")]
 mod whole;
 #[cfg(feature = "server")]
 mod written;
@@ -87,5 +91,7 @@ pub use tail::{Seen, Tail};
 pub use targets::Lookup;
 #[cfg(feature = "server")]
 pub use trim::Trim;
+#[cfg(feature = "server")]
+pub use watch::Wanted;
 #[cfg(feature = "server")]
 pub use whole::ReadError;

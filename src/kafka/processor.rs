@@ -14,6 +14,7 @@ use super::desk::{self, Desk};
 use super::driver::{self, Plan, Policies, Shared, Status};
 use super::ends::Ends;
 use super::follower::{self, Follower};
+use super::watch::{Seen, Wanted, Watch};
 use super::written::Written;
 use super::{BrokerClock, Connection, Delivery, Indexing, Lookup, Probe, Trim};
 use crate::engine::Setup;
@@ -45,6 +46,8 @@ pub struct Settings {
     pub drain: Duration,
     /// How long what is due waits for a transaction of somebody else that stays open on an intake.
     pub foreign_wait: Duration,
+    /// The topics as they must be, looked at now and then; `None`: nobody looks.
+    pub watched: Option<Wanted>,
     /// A broker inside the process (the demo).
     pub embedded: bool,
 }
@@ -60,6 +63,8 @@ pub struct Processor {
     desk: Arc<Desk>,
     _probe: Option<Probe>,
     backlog: Option<Backlog>,
+    seen: Arc<Seen>,
+    _watch: Option<Watch>,
 }
 
 impl Processor {
@@ -100,7 +105,13 @@ impl Processor {
             written: Arc::clone(&written),
             reader: follower.reader().cloned(),
         })?;
+        let seen = Arc::new(Seen::default());
+        let watch = match &settings.watched {
+            Some(wanted) => Some(Watch::start(connection, wanted.clone(), Arc::clone(&seen))?),
+            None => None,
+        };
         let shared = Shared {
+            seen: Arc::clone(&seen),
             policies: Arc::clone(&policies),
             clock: Arc::clone(&clock),
             lookup: Lookup::start(connection, *embedded)?,
@@ -163,7 +174,8 @@ impl Processor {
             Some(Backlog::start(connection, Arc::clone(&settings.setup), statuses.clone())?)
         };
         let desk = Arc::new(desk);
-        Ok(Self { stop, statuses, ended, clock, policies, desk, _probe: probe, backlog })
+        let (_probe, _watch) = (probe, watch);
+        Ok(Self { stop, statuses, ended, clock, policies, desk, _probe, backlog, seen, _watch })
     }
 
     /// Answers for the timers of the lanes that run here.
@@ -199,6 +211,12 @@ impl Processor {
     #[must_use]
     pub fn silence(&self) -> Option<Duration> {
         self.clock.silence(Instant::now())
+    }
+
+    /// What is wrong with the topics, for people; while there is anything nothing new is admitted.
+    #[must_use]
+    pub fn unfit(&self) -> Vec<String> {
+        self.seen.unfit()
     }
 
     /// One message for each thread that has ended, with why it did.

@@ -5,32 +5,33 @@
 //! goes with every batch of it, and whatever was pending of revoked lanes is dropped before they are let go.
 //!
 //! # Invariants
-//! 1. Every partition is given its offset explicitly: what is committed, else the log's start; `auto.offset.reset`
-//!    is `error`.
+//! 1. Every partition is given its offset explicitly: what is committed, else our own checkpoint, else the log's start;
+//!    `auto.offset.reset` is `error`.
 //! 2. A transaction that is on its way is waited for before the lanes are acknowledged as revoked, for a bounded time.
 //! 3. Where the logs end is asked after the committed offsets are known: whoever reads `<ns>.timers` up to there misses
 //!    nothing of what was done by then.
 //! 4. Committed offsets are fetched only after an earlier transaction of ours is decided (`Committer::ready`) and only
 //!    stable ones (`isolation.level=read_committed` asks for those), so that nothing is read twice.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
-use rdkafka::consumer::{
-    BaseConsumer, CommitMode, Consumer as _, ConsumerContext, ConsumerGroupMetadata,
-};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList, TopicPartitionListElem};
 use rdkafka::types::RDKafkaRespErr;
 
-use super::committer::{Committer, offsets_of};
+use super::Connection;
+use super::checkpoint::{self, Position, Positions};
+use super::committer::{Committer, Tenure, chunks, offsets_of};
 use super::ends::{self, Ends, Partition};
 use super::oauth::tokens;
+use super::raw::ask;
 use crate::engine::window::Window;
-use crate::engine::{Lane, Offset, Source, Start, TopicId};
+use crate::engine::{Commit, Lane, Offset, Source, Start, TopicId};
 use crate::telemetry;
 
 /// How long a revoke waits for what is on its way; well below the session and the transaction timeout.
@@ -57,8 +58,8 @@ pub(super) struct Taken {
     pub(super) starts: Vec<Start>,
     /// Where the lanes' changelogs ended.
     pub(super) changelogs: Vec<(Lane, Offset)>,
-    /// The group's metadata of this assignment.
-    pub(super) group: Arc<ConsumerGroupMetadata>,
+    /// The right to commit for them.
+    pub(super) tenure: Arc<Tenure>,
 }
 
 /// Why lanes could not be taken over.
@@ -87,9 +88,8 @@ pub enum Error {
     },
     /// A lane was worked on and its position is not known any more: what was done cannot be told from what was not.
     #[error(
-        "group {group} has no committed offset for {topic}/{partition}, though records before {first} are done: offsets \
-         expire when a group is away for longer than the broker's offsets.retention.minutes. To deliver again what may \
-         have been delivered: kafka-consumer-groups.sh --group {group} --topic {topic} --reset-offsets --to-earliest \
+        "group {group} has no committed offset for {topic}/{partition}, and meta no checkpoint, though records before \
+         {first} are done. To deliver again what may have been delivered: kafka-consumer-groups.sh --group {group} --topic {topic} --reset-offsets --to-earliest \
          --execute"
     )]
     PositionGone {
@@ -130,6 +130,8 @@ pub(super) struct Who {
     pub(super) lanes: Vec<Arc<str>>,
     /// Name of the changelog.
     pub(super) timers: Arc<str>,
+    /// Where the checkpoints are.
+    pub(super) meta: Arc<str>,
     /// The embedded broker knows no groups to describe.
     pub(super) embedded: bool,
 }
@@ -138,19 +140,29 @@ pub(super) struct Who {
 pub(super) struct Context {
     pub(super) who: Who,
     pub(super) committer: Arc<Committer>,
+    connection: Connection,
     ends: Ends,
     events: Mutex<Vec<Event>>,
+    /// Of the assignment that was taken over last.
+    tenure: Mutex<Option<Arc<Tenure>>>,
     /// A position was outside of its log: the next take-over compares every one with its log's ends.
     look_at_ends: AtomicBool,
 }
 
 impl Context {
-    pub(super) fn new(who: Who, committer: Arc<Committer>, ends: Ends) -> Self {
+    pub(super) fn new(
+        who: Who,
+        committer: Arc<Committer>,
+        connection: Connection,
+        ends: Ends,
+    ) -> Self {
         Self {
             who,
             committer,
+            connection,
             ends,
             events: Mutex::default(),
+            tenure: Mutex::default(),
             look_at_ends: AtomicBool::new(false),
         }
     }
@@ -184,11 +196,28 @@ impl Context {
         if commits.is_empty() {
             return;
         }
-        let committed =
-            offsets_of(&commits, &self.who.lanes).and_then(|list| consumer.commit(&list, mode));
+        let tenure = self.tenure();
+        let committed = self.commit_all(consumer, &commits, mode);
         if let Err(error) = committed {
             tracing::warn!(%error, partitions = commits.len(), "could not commit; what was delivered since is delivered again");
         }
+        if let Some(tenure) = tenure {
+            self.committer.checkpoint(commits, tenure);
+        }
+    }
+
+    fn tenure(&self) -> Option<Arc<Tenure>> {
+        self.tenure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn commit_all(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        commits: &[Commit],
+        mode: CommitMode,
+    ) -> Result<(), KafkaError> {
+        chunks(commits)
+            .try_for_each(|chunk| consumer.commit(&offsets_of(chunk, &self.who.lanes)?, mode))
     }
 
     /// Finds where every partition starts, and assigns them there.
@@ -218,60 +247,65 @@ impl Context {
         let told = self.ends_of(partitions).map_err(failed("ends of the logs"))?;
         let log_ends: HashMap<(&str, i32), Offset> =
             told.iter().filter_map(|t| Some(((&*t.topic, t.partition), t.last?))).collect();
-        let ends = self.look_at_ends.swap(false, Ordering::Relaxed);
+        let ids = self.ids(consumer).map_err(failed("ids of the topics"))?;
+        // The group's offsets of a topic go with it, sooner or later; those that it may still have are of the old one.
+        let before = self.tenure().map(|tenure| tenure.ids.clone()).unwrap_or_default();
+        let elements = committed.elements();
+        let expired = elements.iter().filter(|e| !matches!(e.offset(), At::Offset(_)));
+        let checkpoints = self.checkpoints(expired).map_err(failed("checkpoints"))?;
+        let look_at_ends = self.look_at_ends.swap(false, Ordering::Relaxed);
         let mut starts = Vec::with_capacity(count);
         let mut list = TopicPartitionList::with_capacity(count);
-        let mut fresh = TopicPartitionList::new();
-        for element in committed.elements() {
+        let mut fresh = Vec::new();
+        for element in elements {
             element.error().map_err(failed("committed offsets"))?;
+            let (topic, partition) = (element.topic(), element.partition());
+            let known = self.who.lanes.iter().position(|name| **name == *topic);
+            let source = known
+                .zip(u16::try_from(partition).ok())
+                .map(|(topic, lane)| Source { topic: TopicId(topic as u16), lane: Lane(lane) });
+            let is_remade = known.is_some_and(|topic| before.get(topic) != ids.get(topic));
             let (next, metadata, at) = match element.offset() {
-                At::Offset(next) if ends => {
-                    let (topic, partition) = (element.topic(), element.partition());
-                    let (low, high) = consumer
-                        .fetch_watermarks(topic, partition, ATTEMPT)
-                        .map_err(failed("ends of the log"))?;
-                    let start = next.clamp(low, high);
-                    if start != next {
-                        // What stood between is gone; what is left is delivered, and somebody is told.
-                        tracing::error!(
-                            topic,
-                            partition,
-                            offset = next,
-                            low,
-                            high,
-                            "committed position is outside of the log"
-                        );
-                        telemetry::position_lost(next.abs_diff(start));
-                    }
-                    let metadata = if start == next { element.metadata() } else { "" };
-                    (start, metadata.to_owned(), At::Offset(start))
+                At::Offset(_) if is_remade && !before.is_empty() => {
+                    let low = made_anew(consumer, topic, partition)?;
+                    (low, String::new(), At::Offset(low))
                 }
-                At::Offset(next) => (next, element.metadata().to_owned(), At::Offset(next)),
+                At::Offset(next) => {
+                    let (next, metadata) = if look_at_ends {
+                        inside(consumer, (topic, partition), next, element.metadata())
+                            .map_err(failed("ends of the log"))?
+                    } else {
+                        (next, element.metadata().to_owned())
+                    };
+                    (next, metadata, At::Offset(next))
+                }
                 _ if self.who.embedded => (0, String::new(), At::Beginning),
                 _ => {
-                    let first =
-                        self.never_started(consumer, element.topic(), element.partition())?;
-                    fresh
-                        .add_partition_offset(
-                            element.topic(),
-                            element.partition(),
-                            At::Offset(first),
-                        )
-                        .map_err(failed("start offsets"))?;
-                    (first, String::new(), At::Offset(first))
+                    let found = checkpoints.get(&(topic.to_owned(), partition));
+                    let id = known.and_then(|topic| ids.get(topic));
+                    let (next, metadata) = match found.filter(|found| Some(&found.id) == id) {
+                        Some(Position { next, metadata, .. }) => {
+                            inside(consumer, (topic, partition), next.0, metadata)
+                                .map_err(failed("ends of the log"))?
+                        }
+                        None if found.is_some() => {
+                            (made_anew(consumer, topic, partition)?, String::new())
+                        }
+                        None => (self.never_started(consumer, topic, partition)?, String::new()),
+                    };
+                    if let Some(source) = source {
+                        let metadata = metadata.clone();
+                        fresh.push(Commit { source, next: Offset(next), metadata });
+                    }
+                    (next, metadata, At::Offset(next))
                 }
             };
-            list.add_partition_offset(element.topic(), element.partition(), at)
-                .map_err(failed("start offsets"))?;
-            let topic = self.who.lanes.iter().position(|name| **name == *element.topic());
-            let lane = u16::try_from(element.partition()).ok();
-            if let (Some(topic), Some(lane)) = (topic, lane) {
-                let source = Source { topic: TopicId(topic as u16), lane: Lane(lane) };
+            list.add_partition_offset(topic, partition, at).map_err(failed("start offsets"))?;
+            if let Some(source) = source {
                 if let Err(error) = Window::load(Offset(next), &metadata) {
-                    let (topic, partition) = (element.topic(), element.partition());
                     tracing::error!(%error, topic, partition, offset = next, "what is pending cannot be read, the lane rests");
                 }
-                let end = log_ends.get(&(element.topic(), element.partition()));
+                let end = log_ends.get(&(topic, partition));
                 let end = end.copied().unwrap_or(Offset(i64::MAX));
                 starts.push(Start { source, next: Offset(next), metadata, end });
             }
@@ -282,15 +316,54 @@ impl Context {
         // A pause survives a revoke and an assign in librdkafka (1849, 5113): begin with none.
         consumer.resume(&list).map_err(failed("resume"))?;
         fresh_positions(consumer).map_err(failed("positions"))?;
-        // A lane that was started is known by that from now on.
-        if fresh.count() > 0 {
-            consumer.commit(&fresh, CommitMode::Sync).map_err(failed("first positions"))?;
-        }
+        // A lane that was started is known by that from now on, and the group knows again what had expired.
+        self.commit_all(consumer, &fresh, CommitMode::Sync).map_err(failed("first positions"))?;
         let changelogs = told.iter().filter(|told| told.topic == self.who.timers);
         let changelogs = changelogs
             .filter_map(|told| Some((Lane(u16::try_from(told.partition).ok()?), told.last?)))
             .collect();
-        Ok(Taken { starts, changelogs, group: Arc::new(group) })
+        let tenure = Arc::new(Tenure { group, ids });
+        *self.tenure.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&tenure));
+        Ok(Taken { starts, changelogs, tenure })
+    }
+
+    /// The ids of the lane topics.
+    fn ids(&self, consumer: &BaseConsumer<Self>) -> Result<Vec<String>, KafkaError> {
+        if self.who.embedded {
+            return Ok(Vec::new());
+        }
+        let names: Vec<String> = self.who.lanes.iter().map(ToString::to_string).collect();
+        let told: HashMap<String, Result<String, RDKafkaErrorCode>> =
+            ask::ids(consumer.client(), &names, ATTEMPT)?.into_iter().collect();
+        let id = |name: &String| match told.get(name) {
+            Some(Ok(id)) => Ok(id.clone()),
+            Some(Err(code)) => Err(KafkaError::AdminOp(*code)),
+            None => Err(KafkaError::AdminOp(RDKafkaErrorCode::UnknownTopicOrPartition)),
+        };
+        names.iter().map(id).collect()
+    }
+
+    /// Our own checkpoints of lanes of which the group does not know all positions.
+    fn checkpoints<'e>(
+        &self,
+        expired: impl Iterator<Item = &'e TopicPartitionListElem<'e>>,
+    ) -> Result<Positions, KafkaError> {
+        let lanes: BTreeSet<Lane> =
+            expired.filter_map(|e| u16::try_from(e.partition()).ok()).map(Lane).collect();
+        if lanes.is_empty() || self.who.embedded {
+            return Ok(Positions::new());
+        }
+        let began = Instant::now();
+        let of = (&self.who.meta, &*self.who.group);
+        let found = checkpoint::read(&self.connection, &self.ends, of, &lanes, TAKE_OVER)?;
+        let took = began.elapsed();
+        tracing::info!(
+            lanes = lanes.len(),
+            found = found.len(),
+            ?took,
+            "the group has not all positions; checkpoints read"
+        );
+        Ok(found)
     }
 
     /// Where the logs of these partitions and the changelogs of their lanes end, be it that what stands last is of a
@@ -315,9 +388,7 @@ impl Context {
         topic: &str,
         partition: i32,
     ) -> Result<i64, Error> {
-        let (first, end) = consumer
-            .fetch_watermarks(topic, partition, ATTEMPT)
-            .map_err(|source| Error::TakeOver { partitions: 1, what: "ends of the log", source })?;
+        let (first, end) = watermarks(consumer, topic, partition)?;
         if first > 0 && first < end {
             let topic = topic.to_owned();
             return Err(Error::PositionGone {
@@ -357,6 +428,57 @@ impl Context {
             }),
         }
     }
+}
+
+/// A position that is inside of its log, and its marks: what stood between is gone. What is left is delivered, and
+/// somebody is told.
+fn inside(
+    consumer: &BaseConsumer<Context>,
+    (topic, partition): (&str, i32),
+    next: i64,
+    metadata: &str,
+) -> Result<(i64, String), KafkaError> {
+    let (low, high) = consumer.fetch_watermarks(topic, partition, ATTEMPT)?;
+    let start = next.clamp(low, high);
+    if start == next {
+        return Ok((next, metadata.to_owned()));
+    }
+    tracing::error!(
+        topic,
+        partition,
+        offset = next,
+        low,
+        high,
+        "the position is outside of the log: records were deleted that were not done, or the log was cut. What is left is \
+         delivered. Find out who did it (retention, DeleteRecords, an unclean election)"
+    );
+    telemetry::position_lost(next.abs_diff(start));
+    Ok((start, String::new()))
+}
+
+/// Where a topic begins that was deleted and made anew: what was pending in the old one is gone, nothing of the new one is
+/// done.
+fn made_anew(consumer: &BaseConsumer<Context>, topic: &str, partition: i32) -> Result<i64, Error> {
+    let (low, _) = watermarks(consumer, topic, partition)?;
+    tracing::error!(
+        topic,
+        partition,
+        low,
+        "the topic was deleted and made anew: what was pending in it is gone, what stands there now is delivered"
+    );
+    Ok(low)
+}
+
+fn watermarks(
+    consumer: &BaseConsumer<Context>,
+    topic: &str,
+    partition: i32,
+) -> Result<(i64, i64), Error> {
+    consumer.fetch_watermarks(topic, partition, ATTEMPT).map_err(|source| Error::TakeOver {
+        partitions: 1,
+        what: "ends of the log",
+        source,
+    })
 }
 
 /// Waits until no partition has the position of an earlier assignment any more: stopping to fetch goes on behind an

@@ -7,7 +7,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
-use super::connect::{Isolation, Reader};
+use super::connect::{Isolation, Reader, is_outside};
 use super::{Connection, raw};
 use crate::engine::{Record, UnixMillis};
 
@@ -64,6 +64,7 @@ impl Tail {
                     Some(RDKafkaErrorCode::Fatal | RDKafkaErrorCode::TopicAuthorizationFailed) => {
                         Err(error)
                     }
+                    _ if is_outside(&error) => Err(error),
                     _ => Ok(None),
                 };
             }

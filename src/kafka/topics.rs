@@ -25,7 +25,7 @@ use super::{NoAnswer, meta};
 use crate::engine::Millis;
 use crate::engine::ladder::{Ladder, LadderError};
 
-pub(super) use admin::block;
+pub(super) use admin::{block, inspect_with};
 pub use admin::{create, delete, delete_group, inspect, live_members};
 pub use diff::{Finding, Found, FoundTopic, Severity, diff};
 pub use force::{Applied, InForce, Request, Survey, apply, check, compare, survey};

@@ -65,7 +65,11 @@ const LANES: &str = "waterclock_lanes_owned";
 const READY: &str = "waterclock_ready";
 const CLOCK_OFFSET: &str = "waterclock_clock_offset_seconds";
 const CLOCK_STEPS: &str = "waterclock_clock_steps_total";
+const CLOCK_SKEW: &str = "waterclock_clock_skew_seconds";
+const LOCAL_CLOCK_STEPS: &str = "waterclock_local_clock_steps_total";
 const LOST: &str = "waterclock_records_lost_total";
+const TOPICS_UNFIT: &str = "waterclock_topics_unfit";
+const TOPICS_REMADE: &str = "waterclock_topics_remade_total";
 const UNREADABLE: &str = "waterclock_partitions_unreadable_total";
 const INDEX_REBUILDS: &str = "waterclock_index_rebuilds_total";
 const INDEX_GIVEN_UP: &str = "waterclock_index_given_up";
@@ -80,7 +84,7 @@ const HALVED: &str = "waterclock_suspects_halved_total";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 39] = [
+pub const ALL: [Metric; 43] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "", help: "How long after its due time a record was committed in its target" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
     Metric { name: FORWARDED, kind: Kind::Counter, unit: Unit::Count, label: "tier", help: "Records appended to a tier" },
@@ -109,7 +113,11 @@ pub const ALL: [Metric; 39] = [
     Metric { name: READY, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "1 if /health/ready says yes, else 0" },
     Metric { name: CLOCK_OFFSET, kind: Kind::Gauge, unit: Unit::Seconds, label: "broker", help: "How far the lower bound of a broker's clock is ahead of the slowest broker's" },
     Metric { name: CLOCK_STEPS, kind: Kind::Counter, unit: Unit::Count, label: "broker", help: "Times that a broker's clock was seen to go back" },
+    Metric { name: CLOCK_SKEW, kind: Kind::Gauge, unit: Unit::Seconds, label: "broker", help: "How far a broker's clock is ahead of this machine's, less than 0 if it is behind; true to a round trip" },
+    Metric { name: LOCAL_CLOCK_STEPS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times that this machine's clock was seen to be set" },
     Metric { name: LOST, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that Kafka no longer had when they were to be read; anything but zero is an alarm" },
+    Metric { name: TOPICS_UNFIT, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Settings of own topics that may lose what is pending, and topics that are not there: nothing new is admitted while it is not 0" },
+    Metric { name: TOPICS_REMADE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Own topics that were deleted and made anew while this process ran: what was pending in them is gone" },
     Metric { name: UNREADABLE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Partitions whose committed metadata could not be read, so that their lanes rest" },
     Metric { name: INDEX_REBUILDS, kind: Kind::Counter, unit: Unit::Count, label: "reason", help: "Times that an index, or a lane of it, was thrown away and read from the changelog again" },
     Metric { name: INDEX_GIVEN_UP, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "1 if this process goes on without an index, since its disk is full or does not work" },
@@ -318,6 +326,26 @@ pub fn clock_offset(broker: i32, ahead: Duration) {
 /// A broker's clock went back.
 pub fn clock_stepped_back(broker: i32) {
     counter!(CLOCK_STEPS, "broker" => broker.to_string()).increment(1);
+}
+
+/// How far a broker's clock is ahead of this machine's, in seconds.
+pub fn clock_skew(broker: i32, ahead_seconds: f64) {
+    gauge!(CLOCK_SKEW, "broker" => broker.to_string()).set(ahead_seconds);
+}
+
+/// This machine's clock was set.
+pub fn local_clock_stepped() {
+    counter!(LOCAL_CLOCK_STEPS).increment(1);
+}
+
+/// So many things of own topics are not as they must be.
+pub fn topics_unfit(count: usize) {
+    gauge!(TOPICS_UNFIT).set(count as f64);
+}
+
+/// A topic of ours was deleted and made anew.
+pub fn topic_remade() {
+    counter!(TOPICS_REMADE).increment(1);
 }
 
 /// A committed position was outside of its log by `count` offsets.

@@ -1,1 +1,3 @@
 //! Rows that take longer than a minute and a half: `scripts/faults --long`.
+
+mod expiry;

@@ -7,6 +7,7 @@
 //! 4. Every process that a test starts ends with the test, and tells its log if the test failed.
 
 mod acl;
+mod cluster;
 mod fixture;
 mod load;
 mod process;
@@ -18,6 +19,7 @@ pub mod secure;
 use std::time::{Duration, Instant};
 
 pub use acl::{Right, allow_only};
+pub use cluster::Cluster;
 pub use fixture::Fixture;
 pub use load::Load;
 pub use process::{Launch, Process};

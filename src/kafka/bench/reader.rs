@@ -44,7 +44,7 @@ pub(super) fn consumer(
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
         .set("isolation.level", "read_committed")
-        .set("auto.offset.reset", "earliest")
+        .set("auto.offset.reset", "error")
         .set("fetch.queue.backoff.ms", "5")
         .set("fetch.wait.max.ms", "100")
         .create_with_context(Quiet)

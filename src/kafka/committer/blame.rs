@@ -57,7 +57,7 @@ pub(super) struct Named {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Of {
     pub(super) batch: BatchId,
-    /// Its place among the batch's sends.
+    /// Its place among the batch's sends, or [`CHECKPOINT`].
     pub(super) at: usize,
     /// It goes to `<ns>.timers`, where it stands matters.
     pub(super) is_timer: bool,
@@ -84,6 +84,8 @@ impl Of {
 /// A batch has some ten thousand records.
 const AT_BITS: u32 = 24;
 const AT_MAX: usize = (1 << AT_BITS) - 1;
+/// The place of a checkpoint, which is no send of any batch.
+pub(super) const CHECKPOINT: usize = AT_MAX;
 
 /// The first batch's refusals of one kind: of several kinds the others come again.
 pub(super) fn gather(named: Vec<Named>) -> Option<Refused> {

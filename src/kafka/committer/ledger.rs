@@ -11,7 +11,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
-use super::blame::{self, Named, Of};
+use super::blame::{self, CHECKPOINT, Named, Of};
 use super::{Order, Report, Shared, Written};
 use crate::engine::header::Code;
 use crate::engine::orders::Because;
@@ -127,7 +127,7 @@ impl ProducerContext for Context {
             let offset = Some(Offset(message.offset())).filter(|offset| offset.0 >= 0);
             self.ledger.timers().push((Lane(lane), offset));
         }
-        let Some(done) = &self.done else { return };
+        let Some(done) = self.done.as_ref().filter(|_| at != CHECKPOINT) else { return };
         let mut batches = self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = batches.iter_mut().find(|open| open.id == batch) {
             open.left = open.left.saturating_sub(1);
@@ -144,8 +144,14 @@ impl Context {
         error: &KafkaError,
         message: &BorrowedMessage<'_>,
     ) {
+        let is_checkpoint = at == CHECKPOINT;
+        if is_checkpoint && self.done.is_some() {
+            let partition = message.partition();
+            return tracing::warn!(%error, partition, "a checkpoint was not written");
+        }
         let mut failed = self.ledger.failed();
         let blame = error.rdkafka_error_code().and_then(blame::blame);
+        let blame = blame.filter(|_| !is_checkpoint);
         if blame.is_none() && failed.first.is_some() {
             return;
         }

@@ -10,13 +10,13 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
-use super::blame::{self, Named, Of};
+use super::blame::{self, CHECKPOINT, Named, Of};
 use super::ledger::{Context, Done, Ledger, Open, Told};
-use super::{Delivery, Job, Names, Order, Report, Setting, Shared};
+use super::{Delivery, Job, Names, Order, Report, Setting, Shared, Tenure};
 use crate::engine::{Batch, BatchId, Blame, Commit, Refused, To};
-use crate::kafka::BrokerClock;
 use crate::kafka::connect::SOCKET_TIMEOUT;
-use crate::kafka::raw::Outlet;
+use crate::kafka::raw::{Outlet, ask};
+use crate::kafka::{BrokerClock, checkpoint};
 use crate::telemetry::{LaneFigures, Renewed};
 
 /// Partitions in one call that sends offsets, at most: the broker's record of them has a limit, too.
@@ -26,9 +26,15 @@ const OFFSETS_BYTES_PER_CALL: usize = 512 << 10;
 /// `batch.size` where every target takes as much: below Kafka's own default of `max.message.bytes`.
 const BATCH_BYTES_MAX: usize = 900_000;
 
+/// How long what is on its way is given at the end: only checkpoints are, since batches were waited for.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
+
 /// Producers that take turns in `exactly_once`. After a commit the coordinator still writes its markers, and a producer
 /// that begins again meanwhile is told to wait: librdkafka does so for 20 ms. The other one need not.
 const TURNS: usize = 2;
+
+/// Longest wait for room in the client's queue.
+const ENQUEUE_MAX: Duration = Duration::from_secs(15);
 
 type Producer = ThreadedProducer<Context>;
 
@@ -59,7 +65,13 @@ impl Work {
                 Order::Failed(_) => {}
                 Order::Ready => self.make_ready(),
                 Order::Batch(job) => self.batch(*job),
+                Order::Checkpoint(commits, tenure) => self.checkpoint(&commits, &tenure),
             }
+        }
+        if let (Some(outlet), Delivery::AtLeastOnce) = (self.outlets.front(), self.setting.delivery)
+            && let Err(error) = outlet.producer().flush(FLUSH_MAX)
+        {
+            tracing::debug!(%error, "not all checkpoints were acknowledged");
         }
         // Whatever waits for this thread waits no longer.
         self.outlets.clear();
@@ -96,6 +108,15 @@ impl Work {
         }
     }
 
+    /// Writes positions to `<ns>.meta` that are acknowledged already. One that does not get there is behind what was done:
+    /// what it does not know of would be delivered twice, should the offsets expire before the next one.
+    fn checkpoint(&mut self, commits: &[Commit], tenure: &Tenure) {
+        let Some(outlet) = self.outlets.front_mut() else { return };
+        if let Err(dirty) = checkpoints(outlet, &self.topics, commits, tenure, BatchId(0)) {
+            tracing::warn!(error = %dirty.detail, "could not write checkpoints");
+        }
+    }
+
     /// A target takes smaller batches than the producer makes: a new one, with smaller ones.
     fn shrink(&mut self) -> Result<(), Dirty> {
         tracing::info!(
@@ -117,12 +138,13 @@ impl Work {
 
     /// Drops the producer and says why; `batch`: the only one that can have failed.
     fn fail(&mut self, dirty: &Dirty, batch: Option<BatchId>) {
+        let blame = dirty.blame.filter(|_| self.may_checkpoint());
         // Before the ledger is read: a producer that is dropped hands out its last delivery reports.
         self.outlets.clear();
         let ledger = std::mem::take(&mut self.ledger);
         let named = std::mem::take(&mut ledger.failed().refused);
         let refused = blame::gather(named).or_else(|| {
-            let (batch, blame) = (batch?, dirty.blame?);
+            let (batch, blame) = (batch?, blame?);
             Some(Refused { batch, named: Vec::new(), blame, why: dirty.detail.as_str().into() })
         });
         let reason = if refused.is_some() { Renewed::Refused } else { dirty.reason };
@@ -143,10 +165,26 @@ impl Work {
         let _ = self.reports.send(Report::Failed { why, refused });
     }
 
+    /// Whether we may write to `<ns>.meta`. Every transaction does, and one whose partitions cannot be added does not say
+    /// which: what is wrong with a topic of our own must not be blamed on records.
+    fn may_checkpoint(&self) -> bool {
+        let Some(outlet) = self.outlets.front() else { return false };
+        let meta = self.topics.meta.to_string();
+        match ask::topics(outlet.producer().client(), &[meta], SOCKET_TIMEOUT) {
+            Ok(told) => told.iter().all(|(_, rights)| {
+                rights.as_ref().is_ok_and(|rights| rights.contains(&ask::Right::Write))
+            }),
+            Err(error) => {
+                tracing::warn!(%error, "not known what is wrong with a batch");
+                false
+            }
+        }
+    }
+
     /// One transaction; `Ok(Some)` is told when it committed cleanly.
     fn transaction(&mut self, job: Job) -> Result<Option<Told>, Dirty> {
         let Some(outlet) = self.outlets.front_mut() else { return Ok(None) };
-        let Job { batch, group } = job;
+        let Job { batch, tenure } = job;
         let told = Told::of(&batch, self.topics.tiers_from);
         let before = self.ledger.disconnects.load(Ordering::SeqCst);
         let timeout = self.setting.transaction_timeout;
@@ -154,12 +192,13 @@ impl Work {
         outlet.producer().begin_transaction().map_err(|e| Dirty::new("begin", &e))?;
         fail::fail_point!("before_produce", |_| std::process::abort());
         produce(outlet, &self.topics, &batch, &self.ledger)?;
+        checkpoints(outlet, &self.topics, &batch.commits, &tenure, batch.id)?;
         fail::fail_point!("after_produce", |_| std::process::abort());
         for chunk in chunks(&batch.commits) {
             let offsets = offsets_of(chunk, &self.topics.lanes)?;
             outlet
                 .producer()
-                .send_offsets_to_transaction(&offsets, &group, timeout)
+                .send_offsets_to_transaction(&offsets, &tenure.group, timeout)
                 .map_err(|e| Dirty::new("send_offsets", &e))?;
         }
         fail::fail_point!("after_send_offsets", |_| std::process::abort());
@@ -336,47 +375,76 @@ impl Dirty {
     }
 }
 
-/// Enqueues every record of a batch; waits while the client's queue is full.
+/// Enqueues every record of a batch.
 fn produce(
     outlet: &mut Outlet<Context>,
     topics: &Names,
     batch: &Batch,
     ledger: &Ledger,
 ) -> Result<(), Dirty> {
-    let deadline = Instant::now() + Duration::from_secs(15);
+    let deadline = Instant::now() + ENQUEUE_MAX;
     for (at, send) in batch.sends.iter().enumerate() {
-        loop {
-            let topic = topics.of(&send.to);
-            match outlet.produce(
-                topic,
-                send.partition,
-                send.body(),
-                |add| send.headers(add),
-                Of { batch: batch.id, at, is_timer: send.to == To::Timers }.opaque(),
-            ) {
-                Ok(()) => break,
-                Err(error)
-                    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull)
-                        && Instant::now() < deadline =>
-                {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                Err(error) => {
-                    let detail = format!("{topic}: {error}");
-                    if let Some(blame) = error.rdkafka_error_code().and_then(blame::blame) {
-                        let why = detail.as_str().into();
-                        ledger.failed().refused.push(Named { batch: batch.id, at, blame, why });
-                    }
-                    return Err(Dirty::produce(detail));
-                }
+        let topic = topics.of(&send.to);
+        let opaque = Of { batch: batch.id, at, is_timer: send.to == To::Timers }.opaque();
+        let enqueued = enqueue(deadline, || {
+            outlet.produce(topic, send.partition, send.body(), |add| send.headers(add), opaque)
+        });
+        if let Err(error) = enqueued {
+            let detail = format!("{topic}: {error}");
+            if let Some(blame) = error.rdkafka_error_code().and_then(blame::blame) {
+                let why = detail.as_str().into();
+                ledger.failed().refused.push(Named { batch: batch.id, at, blame, why });
             }
+            return Err(Dirty::produce(detail));
         }
     }
     Ok(())
 }
 
+/// Enqueues the checkpoints of these positions.
+fn checkpoints(
+    outlet: &mut Outlet<Context>,
+    topics: &Names,
+    commits: &[Commit],
+    tenure: &Tenure,
+    batch: BatchId,
+) -> Result<(), Dirty> {
+    fail::fail_point!("no_checkpoints", |_| Ok(()));
+    let deadline = Instant::now() + ENQUEUE_MAX;
+    let opaque = Of { batch, at: CHECKPOINT, is_timer: false }.opaque();
+    for commit in commits {
+        let topic = usize::from(commit.source.topic.0);
+        let Some(id) = tenure.ids.get(topic) else { continue };
+        let record = checkpoint::record(&topics.lanes[topic], id, commit);
+        let partition = checkpoint::partition(commit.source.lane);
+        enqueue(deadline, || {
+            outlet.produce(&topics.meta, Some(partition), &record, |_| {}, opaque)
+        })
+        .map_err(|error| Dirty::produce(format!("{}: {error}", topics.meta)))?;
+    }
+    Ok(())
+}
+
+/// Waits while the client's queue is full.
+fn enqueue(
+    deadline: Instant,
+    mut produce: impl FnMut() -> Result<(), KafkaError>,
+) -> Result<(), KafkaError> {
+    loop {
+        match produce() {
+            Err(error)
+                if error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull)
+                    && Instant::now() < deadline =>
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            enqueued => return enqueued,
+        }
+    }
+}
+
 /// Positions in the pieces that one call may carry.
-fn chunks(commits: &[Commit]) -> impl Iterator<Item = &[Commit]> {
+pub(in crate::kafka) fn chunks(commits: &[Commit]) -> impl Iterator<Item = &[Commit]> {
     let mut rest = commits;
     std::iter::from_fn(move || {
         let mut bytes = 0;

@@ -21,7 +21,7 @@ use crate::engine::header;
 use crate::engine::state::{Kind, State};
 use crate::engine::timers::{ELSEWHERE, Timer};
 use crate::engine::{Lane, Millis, Record, Setup, TopicId, UnixMillis};
-use crate::kafka::connect::{Isolation, Reader};
+use crate::kafka::connect::{Isolation, Reader, is_outside};
 use crate::kafka::{Connection, raw};
 
 /// How the client is named in the brokers' logs.
@@ -114,6 +114,13 @@ impl<'a> Search<'a> {
                 None => continue,
                 Some(Ok(message)) => message,
                 Some(Err(KafkaError::PartitionEOF(_))) => break,
+                // What stood there is done and deleted by now; what is left may be the record.
+                Some(Err(error)) if is_outside(&error) => {
+                    let (low, _) = reader.fetch_watermarks(name, partition, SILENCE_MAX)?;
+                    list.set_partition_offset(name, partition, At::Offset(low))?;
+                    reader.assign(&list)?;
+                    continue;
+                }
                 Some(Err(error)) => {
                     tracing::debug!(%error, "looking for a record");
                     continue;

@@ -3,13 +3,13 @@
 mod asks;
 mod lanes;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerGroupMetadata};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
@@ -20,7 +20,8 @@ use super::{Error, Plan, Shared, Status};
 use crate::engine::{
     self, BatchId, Commit, Engine, Figures, Input, Lane, Offset, Output, Source, UnixMillis,
 };
-use crate::kafka::committer::{Committer, Delivery, Names, Report, Setting};
+use crate::kafka::committer::{Committer, Delivery, Names, Report, Setting, Tenure};
+use crate::kafka::connect::is_outside;
 use crate::kafka::rebalance::{Context, Who};
 use crate::kafka::targets::Answer;
 use crate::kafka::{ends, follower, raw};
@@ -65,8 +66,8 @@ pub(super) struct Session<'a> {
     levels: LaneLevels,
     /// What the metrics have been told of.
     counted: Figures,
-    /// The group's metadata of the assignment in force.
-    group: Option<Arc<ConsumerGroupMetadata>>,
+    /// The right to commit, of the assignment in force.
+    tenure: Option<Arc<Tenure>>,
     answers: (Sender<Answer>, Receiver<Answer>),
     /// Lookups on their way.
     asked: usize,
@@ -93,6 +94,12 @@ pub(super) struct Session<'a> {
     out: Vec<Output>,
     /// Which change of the policies the engine has been told.
     policies: u64,
+    /// Intakes that are held: records are not admitted.
+    held: bool,
+    /// Intakes that the engine wants paused.
+    paused: HashSet<Source>,
+    /// How often topics had been made anew when the lanes were taken over last.
+    remade: u64,
 }
 
 impl<'a> Session<'a> {
@@ -124,10 +131,12 @@ impl<'a> Session<'a> {
             slot,
             lanes: plan.setup.topics.names().to_vec(),
             timers: plan.setup.topics.timers(),
+            meta: plan.setup.topics.meta(),
             embedded: plan.embedded,
         };
         let failed = |e: KafkaError| Error::Client { what: "consumer", source: Box::new(e) };
-        let context = Context::new(who, Arc::clone(&committer), shared.ends.clone());
+        let context =
+            Context::new(who, Arc::clone(&committer), plan.connection.clone(), shared.ends.clone());
         let consumer: Consumer =
             settings(plan, &client_id).create_with_context(context).map_err(failed)?;
         let names: Vec<&str> = plan.setup.topics.names().iter().map(|name| &**name).collect();
@@ -143,8 +152,11 @@ impl<'a> Session<'a> {
             levels: LaneLevels::new(plan.thread, setup.limits.memory_bytes as u64),
             engine: Engine::new(setup),
             policies,
+            held: false,
+            paused: HashSet::new(),
+            remade: shared.seen.remade(),
             counted: Figures::default(),
-            group: None,
+            tenure: None,
             answers: crossbeam_channel::unbounded(),
             asked: 0,
             ends: crossbeam_channel::unbounded(),
@@ -263,9 +275,58 @@ impl<'a> Session<'a> {
         if self.retake.is_some_and(|at| at <= Instant::now()) {
             self.take_over_anew()?;
         }
+        self.look_at_topics();
         self.look_at_positions();
         self.step(Input::Tick);
         Ok(())
+    }
+
+    /// Carries out what was seen of the topics: holds the intakes or lets them go on, and begins anew in topics that are
+    /// others now.
+    fn look_at_topics(&mut self) {
+        let remade = self.shared.seen.remade();
+        if remade != self.remade && self.assignment.is_some() {
+            self.remade = remade;
+            self.give_up();
+            self.retake = Some(Instant::now());
+        }
+        let holds = self.shared.seen.holds();
+        if holds != self.held {
+            self.held = holds;
+            let intakes: Vec<Source> = self.intakes().collect();
+            if holds {
+                self.pause(&intakes);
+            } else {
+                let go_on: Vec<Source> =
+                    intakes.into_iter().filter(|source| !self.paused.contains(source)).collect();
+                self.resume(&go_on);
+            }
+        }
+    }
+
+    fn is_intake(&self, source: Source) -> bool {
+        usize::from(source.topic.0) < self.plan.setup.topics.intakes.len()
+    }
+
+    /// The intakes of the assignment in force.
+    fn intakes(&self) -> impl Iterator<Item = Source> {
+        self.starts.keys().copied().filter(|source| self.is_intake(*source))
+    }
+
+    fn pause(&self, sources: &[Source]) {
+        if !sources.is_empty()
+            && let Err(error) = self.consumer.pause(&self.list(sources))
+        {
+            tracing::warn!(%error, partitions = sources.len(), "could not pause");
+        }
+    }
+
+    fn resume(&self, sources: &[Source]) {
+        if !sources.is_empty()
+            && let Err(error) = self.consumer.resume(&self.list(sources))
+        {
+            tracing::warn!(%error, partitions = sources.len(), "could not resume");
+        }
     }
 
     /// How long the next wait may take.
@@ -310,8 +371,16 @@ impl<'a> Session<'a> {
         let (mut pause, mut resume) = (Vec::new(), Vec::new());
         for order in out.drain(..) {
             match order {
-                Output::Pause(source) => pause.push(source),
-                Output::Resume(source) => resume.push(source),
+                Output::Pause(source) => {
+                    self.paused.insert(source);
+                    pause.push(source);
+                }
+                Output::Resume(source) => {
+                    self.paused.remove(&source);
+                    if !(self.held && self.is_intake(source)) {
+                        resume.push(source);
+                    }
+                }
                 Output::Rewind(source, offset) => self.rewind(source, offset),
                 Output::Lookup(topic) => {
                     self.asked += 1;
@@ -329,23 +398,15 @@ impl<'a> Session<'a> {
                     let lows = batch.commits.iter().map(|c: &Commit| (c.source, c.next)).collect();
                     let answers = std::mem::take(&mut batch.answers);
                     self.flying.push_back(Flying { id: batch.id, lows, answers });
-                    if let Some(group) = &self.group {
-                        self.committer.submit(batch, Arc::clone(group));
+                    if let Some(tenure) = &self.tenure {
+                        self.committer.submit(batch, Arc::clone(tenure));
                     }
                 }
             }
         }
         self.out = out;
-        if !pause.is_empty()
-            && let Err(error) = self.consumer.pause(&self.list(&pause))
-        {
-            tracing::warn!(%error, partitions = pause.len(), "could not pause");
-        }
-        if !resume.is_empty()
-            && let Err(error) = self.consumer.resume(&self.list(&resume))
-        {
-            tracing::warn!(%error, partitions = resume.len(), "could not resume");
-        }
+        self.pause(&pause);
+        self.resume(&resume);
     }
 
     fn list(&self, sources: &[Source]) -> TopicPartitionList {
@@ -394,7 +455,7 @@ impl<'a> Session<'a> {
 
     fn read_failed(&mut self, error: KafkaError) -> Result<(), Error> {
         match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange) => {
+            _ if is_outside(&error) => {
                 // Records were deleted under us, or the log was cut: never passed over in silence (faults 0.4). Or only
                 // what was done already was deleted before this reader passed it: the committed position tells, when
                 // the lanes are taken over anew. Not at once: who lost its lanes meanwhile hears of it before.

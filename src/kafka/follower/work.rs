@@ -16,7 +16,7 @@ use super::upkeep::LOOK_SOON;
 use super::{CLIENT, Order, Progress, Told, WAIT};
 use crate::engine::{Input, Lane, Millis, Offset, UnixMillis};
 use crate::index::{self, BATCH_MAX, Index, Reason};
-use crate::kafka::connect::{Isolation, Reader};
+use crate::kafka::connect::{Isolation, Reader, is_outside};
 use crate::kafka::ends::{self, Ends};
 use crate::kafka::written::Written;
 use crate::kafka::{BrokerClock, Connection};
@@ -26,6 +26,8 @@ use crate::telemetry;
 const POLL_MAX: Duration = Duration::from_millis(50);
 /// The same while somebody waits for a position, which a marker passes without ending a poll.
 const POLL_SHORT: Duration = Duration::from_millis(5);
+/// Longest wait for one answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Timers to be forgotten that are told at once, at most.
 const FORGET_MAX: usize = 500;
 
@@ -215,6 +217,13 @@ impl Work {
                     let at = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
                     following.at = at.map_or(following.at, UnixMillis);
                 }
+                Some(Err(error)) if is_outside(&error) => {
+                    tracing::warn!(%error, "records of the changelog were deleted, reading lanes anew");
+                    if let Err(error) = self.read_anew() {
+                        self.failed(error);
+                    }
+                    break;
+                }
                 Some(Err(error)) => {
                     let what = "following the changelog";
                     match error.rdkafka_error_code() {
@@ -229,6 +238,30 @@ impl Work {
             }
             timeout = Duration::ZERO;
         }
+    }
+
+    /// Begins the lanes anew whose positions are not in the changelog any more. A lane that cannot be looked at is begun anew,
+    /// too: that costs time and no timer.
+    fn read_anew(&mut self) -> Result<(), index::Error> {
+        for (lane, following) in &mut self.lanes {
+            let inside = self
+                .consumer
+                .fetch_watermarks(&self.topic, i32::from(lane.0), ANSWER_MAX)
+                .is_ok_and(|(low, high)| (low..=high).contains(&following.next.0));
+            if inside {
+                continue;
+            }
+            following.changes.clear();
+            following.next = Offset(0);
+            if let Some((_, holding)) = &mut following.telling {
+                *holding = Holding::default();
+            }
+            if let Some(index) = &mut self.index {
+                index.outdated(*lane, Reason::Outside)?;
+            }
+        }
+        self.is_moved = true;
+        Ok(())
     }
 
     fn write(&mut self) -> Result<(), index::Error> {

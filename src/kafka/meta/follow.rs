@@ -9,11 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rdkafka::consumer::Consumer as _;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Message as _};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use super::{Error, LADDER, LadderInForce, Reader, Slot, open, read_ladder, to_end};
+use super::{Error, LADDER, LadderInForce, PARTITION, Reader, Slot, open, read_ladder, to_end};
 use crate::engine::Lane;
+use crate::kafka::connect::is_outside;
 use crate::kafka::{Connection, Member, Roster};
 
 /// How often the thread looks whether it is to end.
@@ -62,13 +65,14 @@ impl Follower {
         let reader = open(connection, topic, group, WAIT)?;
         to_end(&reader, topic, |message| known.take(message))?;
         known.complete = Some(Instant::now());
+        let name = topic.to_owned();
         let known = Arc::new(Mutex::new(known));
         let stop = Arc::new(AtomicBool::new(false));
         let follower =
             Self { topic: topic.to_owned(), known: Arc::clone(&known), stop: Arc::clone(&stop) };
         std::thread::Builder::new()
             .name("wc-meta".into())
-            .spawn(move || follow(&reader, &known, &stop))
+            .spawn(move || follow(&reader, &name, &known, &stop))
             .map_err(Error::Thread)?;
         Ok(follower)
     }
@@ -111,7 +115,10 @@ impl Drop for Follower {
     }
 }
 
-fn follow(reader: &Reader, known: &Mutex<Known>, stop: &AtomicBool) {
+fn follow(reader: &Reader, topic: &str, known: &Mutex<Known>, stop: &AtomicBool) {
+    let mut from_start = TopicPartitionList::new();
+    // Its offset is one that librdkafka knows: this cannot fail.
+    let _ = from_start.add_partition_offset(topic, PARTITION, Offset::Beginning);
     while !stop.load(Ordering::Relaxed) {
         let polled = reader.poll(POLL);
         let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,6 +126,13 @@ fn follow(reader: &Reader, known: &Mutex<Known>, stop: &AtomicBool) {
             None => {}
             Some(Ok(message)) => known.take(&message),
             Some(Err(KafkaError::PartitionEOF(_))) => known.complete = Some(Instant::now()),
+            // Somebody deleted records of it; the last value of each key may stand behind them.
+            Some(Err(error)) if is_outside(&error) => {
+                tracing::warn!(%error, topic, "records of meta were deleted, reading it anew");
+                if let Err(error) = reader.assign(&from_start) {
+                    tracing::warn!(%error, topic, "could not read meta anew");
+                }
+            }
             Some(Err(error)) => tracing::debug!(%error, "following meta"),
         }
     }

@@ -1,5 +1,5 @@
 //! Questions to the brokers that rdkafka has no safe call for: the ends of many partitions in one request each leader,
-//! who leads the cluster, what the members of a group own, and what our principal may do.
+//! who leads the cluster, what the members of a group own, the ids of topics, and what our principal may do.
 //!
 //! # Invariants
 //! 1. Whatever librdkafka gives is copied before the event that it came with is destroyed.
@@ -311,6 +311,46 @@ pub(in crate::kafka) fn topics<C: ClientContext>(
     of: &[String],
     within: Duration,
 ) -> Result<Vec<RightsOf>, KafkaError> {
+    describe(client, of, within, |topic| {
+        let mut count = 0;
+        // SAFETY: the description lives during the call, and the list as long as it.
+        unsafe {
+            let list =
+                rdsys::rd_kafka_TopicDescription_authorized_operations(topic, &raw mut count);
+            rights(listed(list, count))
+        }
+    })
+}
+
+/// The id of each of these topics, which another topic of the same name does not have; `Err` where the broker would not
+/// describe it.
+///
+/// # Errors
+/// No answer in time.
+pub(in crate::kafka) fn ids<C: ClientContext>(
+    client: &Client<C>,
+    of: &[String],
+    within: Duration,
+) -> Result<Vec<(String, Result<String, RDKafkaErrorCode>)>, KafkaError> {
+    describe(client, of, within, |topic| {
+        // SAFETY: the description lives during the call, the id and its text as long as it.
+        unsafe {
+            let id = rdsys::rd_kafka_TopicDescription_topic_id(topic);
+            if id.is_null() {
+                return String::new();
+            }
+            owned(rdsys::rd_kafka_Uuid_base64str(id))
+        }
+    })
+}
+
+/// Describes topics, and takes one thing from each description, which lives during that call.
+fn describe<C: ClientContext, T>(
+    client: &Client<C>,
+    of: &[String],
+    within: Duration,
+    take: impl Fn(*const rdsys::rd_kafka_TopicDescription_t) -> T,
+) -> Result<Vec<(String, Result<T, RDKafkaErrorCode>)>, KafkaError> {
     if of.is_empty() {
         return Ok(Vec::new());
     }
@@ -336,14 +376,7 @@ pub(in crate::kafka) fn topics<C: ClientContext>(
             let name = owned(rdsys::rd_kafka_TopicDescription_name(*topic));
             let told = match code(rdsys::rd_kafka_TopicDescription_error(*topic)) {
                 Some(code) => Err(code),
-                None => {
-                    let mut count = 0;
-                    let list = rdsys::rd_kafka_TopicDescription_authorized_operations(
-                        *topic,
-                        &raw mut count,
-                    );
-                    Ok(rights(listed(list, count)))
-                }
+                None => Ok(take(*topic)),
             };
             (name, told)
         });

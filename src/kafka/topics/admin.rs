@@ -12,7 +12,7 @@ use rdkafka::admin::{
     AdminOptions, NewTopic, OwnedResourceSpecifier, ResourceSpecifier, TopicReplication,
 };
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::metadata::MetadataTopic;
+use rdkafka::metadata::{Metadata, MetadataTopic};
 
 use super::{Error, Found, FoundTopic, Names, TopicSpec};
 use crate::kafka::Connection;
@@ -44,7 +44,29 @@ fn options() -> AdminOptions {
 /// The brokers did not answer, or do not let us look; nothing was changed.
 pub fn inspect(connection: &Connection, names: &Names) -> Result<Found, Error> {
     let metadata = connection.metadata(ANSWER_MAX)?;
-    let admin = admin(connection)?;
+    found(&admin(connection)?, connection, names, &metadata)
+}
+
+/// The same with a client that is there already.
+///
+/// # Errors
+/// As [`inspect`].
+pub(in crate::kafka) fn inspect_with(
+    admin: &Admin,
+    connection: &Connection,
+    names: &Names,
+) -> Result<Found, Error> {
+    // Of all topics: to ask for one by its name can create it.
+    let metadata = admin.inner().fetch_metadata(None, ANSWER_MAX).map_err(failed("list topics"))?;
+    found(admin, connection, names, &metadata)
+}
+
+fn found(
+    admin: &Admin,
+    connection: &Connection,
+    names: &Names,
+    metadata: &Metadata,
+) -> Result<Found, Error> {
     let prefix = format!("{}.", names.namespace);
     let mut topics: BTreeMap<String, FoundTopic> = metadata
         .topics()
@@ -52,7 +74,7 @@ pub fn inspect(connection: &Connection, names: &Names) -> Result<Found, Error> {
         .filter(|topic| topic.name().starts_with(&prefix) && !topic.partitions().is_empty())
         .map(|topic| (topic.name().to_owned(), shape(topic)))
         .collect();
-    settings(&admin, &mut topics)?;
+    settings(admin, &mut topics)?;
     Ok(Found {
         bootstrap: connection.brokers.clone(),
         brokers: metadata.brokers().iter().map(|broker| broker.id()).collect(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::{Kind, MIN_INSYNC, Names, REPLICATION_MAX, STEP_BYTES, TopicSpec};
+use super::{Kind, META_PARTITIONS_MIN, MIN_INSYNC, Names, REPLICATION_MAX, STEP_BYTES, TopicSpec};
 
 const MAX_BYTES: &str = "max.message.bytes";
 
@@ -178,6 +178,8 @@ impl Findings<'_> {
         let severity = match spec.kind {
             Kind::Intake | Kind::Delay | Kind::Timers if is != want => Severity::Wrong,
             Kind::Dead if is < want => Severity::Wrong,
+            // A lane's checkpoints stand in one of these.
+            Kind::Meta if is < META_PARTITIONS_MIN as i32 => Severity::Wrong,
             _ => return,
         };
         let remedy = if is < want {

@@ -77,7 +77,7 @@ fn each_setting_that_cannot_hold_is_refused_and_says_what_to_do() {
         found.topics.get_mut(name).unwrap()
     }
     #[rustfmt::skip]
-    let cases: [(&str, usize, Break, &str, &str, Severity, &str); 26] = [
+    let cases: [(&str, usize, Break, &str, &str, Severity, &str); 27] = [
         // why                            brokers, what is broken, topic, what, severity, in the remedy
         ("a tier is not there",           1, |f| { f.topics.remove("ns.delay.1m"); }, "ns.delay.1m", "topic", Missing, "waterclock topics apply"),
         ("pending records go by age",     1, |f| set(f, "ns.delay.1h", "retention.ms", "604800000"), "ns.delay.1h", "retention.ms", Wrong, "kafka-configs.sh --bootstrap-server b:9092 --alter --add-config retention.ms=-1 --entity-type topics --entity-name ns.delay.1h"),
@@ -98,6 +98,7 @@ fn each_setting_that_cannot_hold_is_refused_and_says_what_to_do() {
         ("too few partitions",            1, |f| topic(f, "ns.delay.1m").partitions = 4, "ns.delay.1m", "partitions", Wrong, "kafka-topics.sh --bootstrap-server b:9092 --alter --partitions 6 --topic ns.delay.1m"),
         ("too many partitions",           1, |f| topic(f, "ns.intake").partitions = 7, "ns.intake", "partitions", Wrong, "drain and delete"),
         ("a lane has no dead letters",    1, |f| topic(f, "ns.dead").partitions = 5, "ns.dead", "partitions", Wrong, "--partitions 6"),
+        ("a lane has no checkpoints",     1, |f| topic(f, "ns.meta").partitions = 5, "ns.meta", "partitions", Wrong, "--partitions 6"),
         ("no write is acknowledged",      1, |f| set(f, "ns.intake", "min.insync.replicas", "2"), "ns.intake", "min.insync.replicas", Wrong, "min.insync.replicas=1"),
         ("one copy is no copy",           3, |f| set(f, "ns.intake", "min.insync.replicas", "1"), "ns.intake", "min.insync.replicas", Note, "min.insync.replicas=2"),
         ("one broker down stops all",     3, |f| set(f, "ns.intake", "min.insync.replicas", "3"), "ns.intake", "min.insync.replicas", Note, "min.insync.replicas=2"),

@@ -22,7 +22,7 @@ impl Session<'_> {
     pub(super) fn give_up(&mut self) {
         self.flying.clear();
         self.lows.clear();
-        self.group = None;
+        self.tenure = None;
         self.reach.clear();
         self.again.clear();
         if let Some(assignment) = self.assignment.take() {
@@ -50,10 +50,10 @@ impl Session<'_> {
     }
 
     fn begin(&mut self, taken: Taken) {
-        let Taken { starts, changelogs, group } = taken;
+        let Taken { starts, changelogs, tenure } = taken;
         self.give_up();
         self.retake = None;
-        self.group = Some(group);
+        self.tenure = Some(tenure);
         // A batch of the assignment before may still be reported.
         while self.committer.reports().try_recv().is_ok() {}
         let partitions = starts.len();
@@ -63,6 +63,9 @@ impl Session<'_> {
             self.reach.add(start.source, start.end, UnixMillis(0), now);
         }
         self.starts = starts.iter().map(|start| (start.source, start.next)).collect();
+        // Taking over has resumed all.
+        self.paused.clear();
+        self.held = false;
         let intakes = self.plan.setup.topics.intakes.len();
         let intakes = starts.iter().filter(|start| usize::from(start.source.topic.0) < intakes);
         let done: Vec<_> =

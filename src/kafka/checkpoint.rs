@@ -1,0 +1,226 @@
+//! Positions and pending marks of lanes, kept in `<ns>.meta` beside what the group keeps.
+//!
+//! Committed offsets of a group that is away for longer than `offsets.retention.minutes` (7 days by default) expire, while
+//! records may wait for a year. So every commit of a position is also written here, in the same transaction: one record for
+//! each partition that changed, under the key `position/<topic>/<partition>`. The topic is compacted and keeps the last one
+//! for ever.
+//!
+//! # Invariants
+//! 1. What the group has counts. A checkpoint is asked for only where the group has nothing.
+//! 2. All checkpoints of a lane stand in one partition, a fixed function of the lane: partitions may be added to the topic,
+//!    and the last value of a key still wins.
+//! 3. Reading goes to the end that the partition had when it was asked, open transactions of whomever being decided first: a
+//!    commit that was acknowledged before is never missed.
+//! 4. A checkpoint names the topic's id, and counts for that topic only: one that was deleted and made anew is another.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::Consumer as _;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::Message as _;
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+
+use super::Connection;
+use super::connect::{Isolation, Reader};
+use super::ends::{Ends, Partition};
+use crate::engine::{Commit, Lane, Offset, Record};
+
+/// Begins the key of every checkpoint; topic and partition follow.
+const POSITION: &str = "position/";
+/// The form of the values that this program writes; what is newer is not understood.
+const VERSION: &str = "1";
+/// The first partition of `<ns>.meta` that has any: what is in force has one for itself.
+const FIRST: i32 = 1;
+/// How many partitions have some. Never changed: it says where a lane's are.
+const SPREAD: u16 = 5;
+/// How long a broker holds a fetch for which there is nothing.
+const WAIT: Duration = Duration::from_millis(20);
+/// Between two looks whether a transaction has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Longest wait for one answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Which partition of `<ns>.meta` a lane's checkpoints stand in.
+pub(super) fn partition(lane: Lane) -> i32 {
+    FIRST + i32::from(lane.0 % SPREAD)
+}
+
+/// Where a partition stood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    /// The id of the topic that it is about.
+    pub(super) id: String,
+    /// The first offset that is not done, or behind all.
+    pub(super) next: Offset,
+    /// Pending marks, as they are committed.
+    pub(super) metadata: String,
+}
+
+/// The record of a position in the topic of this name and id.
+pub(super) fn record(topic: &str, id: &str, commit: &Commit) -> Record {
+    let key = format!("{POSITION}{topic}/{}", commit.source.lane.0);
+    let value = format!("{VERSION} {id} {} {}", commit.next.0, commit.metadata);
+    Record::new(Some(key.as_bytes()), Some(value.as_bytes()), std::iter::empty())
+}
+
+/// Topic and partition of a key; `None` where it is no checkpoint's.
+fn read_key(key: &[u8]) -> Option<(&str, i32)> {
+    let rest = std::str::from_utf8(key).ok()?.strip_prefix(POSITION)?;
+    let (topic, partition) = rest.rsplit_once('/')?;
+    Some((topic, partition.parse().ok()?))
+}
+
+fn read_value(value: &[u8]) -> Option<Position> {
+    let mut parts = std::str::from_utf8(value).ok()?.splitn(4, ' ');
+    if parts.next()? != VERSION {
+        return None;
+    }
+    let (id, next) = (parts.next()?.to_owned(), parts.next()?.parse().ok()?);
+    Some(Position { id, next: Offset(next), metadata: parts.next()?.to_owned() })
+}
+
+/// What was found, by topic and partition.
+pub(super) type Positions = HashMap<(String, i32), Position>;
+
+/// Reads the last checkpoints of some lanes from `<ns>.meta`. Blocks for at most `most`, and some seconds.
+///
+/// # Errors
+/// They could not be read to the end in time; try again.
+pub(super) fn read(
+    connection: &Connection,
+    ends: &Ends,
+    (meta, group): (&Arc<str>, &str),
+    lanes: &BTreeSet<Lane>,
+    most: Duration,
+) -> Result<Positions, KafkaError> {
+    let deadline = Instant::now() + most;
+    let wanted: BTreeSet<i32> = lanes.iter().map(|lane| partition(*lane)).collect();
+    let asked: Vec<Partition> = wanted.iter().map(|at| (Arc::clone(meta), *at)).collect();
+    let ends = ends.wait(&asked, ANSWER_MAX)?;
+    let reader =
+        connection.reader_to_ends("waterclock-checkpoints", group, Isolation::Committed, WAIT)?;
+    let mut open: HashMap<i32, i64> = HashMap::new();
+    let mut list = TopicPartitionList::new();
+    for told in ends {
+        let end = told.last.unwrap_or_default().0;
+        if end > 0 {
+            decided(&reader, (meta, told.partition), end, deadline)?;
+            list.add_partition_offset(meta, told.partition, At::Beginning)?;
+            open.insert(told.partition, end);
+        }
+    }
+    reader.assign(&list)?;
+    let mut found = Positions::new();
+    while !open.is_empty() {
+        if Instant::now() > deadline {
+            return Err(KafkaError::OffsetFetch(RDKafkaErrorCode::OperationTimedOut));
+        }
+        match reader.poll(Duration::from_millis(100)) {
+            Some(Ok(message)) => {
+                let offset = message.offset();
+                take(&mut found, message.key(), message.payload(), offset);
+                if open.get(&message.partition()).is_some_and(|end| offset + 1 >= *end) {
+                    open.remove(&message.partition());
+                }
+            }
+            // What stands last may be the mark of a transaction, which nobody is handed.
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                open.remove(&partition);
+            }
+            Some(Err(error)) => tracing::debug!(%error, "reading checkpoints goes on"),
+            None => {}
+        }
+    }
+    Ok(found)
+}
+
+/// Waits until no transaction is open before an end.
+fn decided(
+    reader: &Reader,
+    (topic, partition): (&str, i32),
+    end: i64,
+    deadline: Instant,
+) -> Result<(), KafkaError> {
+    loop {
+        let (_, stable) = reader.fetch_watermarks(topic, partition, ANSWER_MAX)?;
+        if stable >= end {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(KafkaError::OffsetFetch(RDKafkaErrorCode::OperationTimedOut));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn take(found: &mut Positions, key: Option<&[u8]>, value: Option<&[u8]>, offset: i64) {
+    let Some((topic, partition)) = key.and_then(read_key) else { return };
+    let at = (topic.to_owned(), partition);
+    match value.map(read_value) {
+        Some(Some(position)) => {
+            found.insert(at, position);
+        }
+        // Better none than one from before: what was done since would be done again.
+        Some(None) => {
+            tracing::error!(topic, partition, offset, "a checkpoint in meta cannot be read");
+            found.remove(&at);
+        }
+        None => {
+            found.remove(&at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Source, TopicId};
+
+    fn commit(next: i64, metadata: &str) -> Commit {
+        let source = Source { topic: TopicId(3), lane: Lane(4) };
+        Commit { source, next: Offset(next), metadata: metadata.to_owned() }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_the_last_one_counts() {
+        let mut found = Positions::new();
+        for (at, (next, metadata)) in [(7, ""), (9, "b64=="), (12, "")].into_iter().enumerate() {
+            let record = record("a.b-c.delay.1m", "id_1-x", &commit(next, metadata));
+            take(&mut found, record.key(), record.value(), at as i64);
+            let position = &found[&("a.b-c.delay.1m".to_owned(), 4)];
+            let id = "id_1-x".to_owned();
+            assert_eq!(*position, Position { id, next: Offset(next), metadata: metadata.into() });
+        }
+        assert_eq!(found.len(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_read_hides_what_was_before_and_other_keys_are_passed_over() {
+        let mut found = Positions::new();
+        let key = b"position/t/4".as_slice();
+        #[rustfmt::skip]
+        let table: [(&[u8], Option<&[u8]>, usize, &str); 7] = [
+            (key,                   Some(b"1 id 5 "),   1, "a position without marks"),
+            (b"clock",              None,               1, "a probe"),
+            (b"member/a",           Some(b"{}"),        1, "a member"),
+            (key,                   Some(b"2 id 6 "),   0, "a newer form: what it says is not known"),
+            (key,                   Some(b"1 id 7 x"),  1, "and again one that is"),
+            (key,                   Some(b"1 id y x"),  0, "no offset"),
+            (b"position/t",         Some(b"1 id 5 "),   0, "no partition"),
+        ];
+        for (key, value, count, why) in table {
+            take(&mut found, Some(key), value, 0);
+            assert_eq!(found.len(), count, "{why}");
+        }
+    }
+
+    #[test]
+    fn a_lane_has_its_checkpoints_in_one_partition_that_is_there_and_not_the_first() {
+        for lane in 0..1_000 {
+            assert!((1..6).contains(&partition(Lane(lane))), "lane {lane}");
+        }
+        assert_eq!([0, 1, 4, 5, 7].map(|lane| partition(Lane(lane))), [1, 2, 5, 1, 3]);
+    }
+}

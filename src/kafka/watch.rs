@@ -1,0 +1,215 @@
+//! Looks now and then whether the topics can still hold what stands in them, and stops admitting when they cannot.
+//!
+//! At the start unfit topics are refused (`topics::check`). This is for what changes later: a retention that somebody sets,
+//! a topic that is deleted, or deleted and made anew.
+//!
+//! # Invariants
+//! 1. While a topic of ours is unfit nothing new is read from the intakes; what is in the tiers moves on. Records with an id
+//!    wait, too: a cancel for them may stand in what is not read.
+//! 2. Whatever is unfit is logged with what to do, again every few minutes, and is a metric with an alarm.
+//! 3. A question that is not answered changes nothing. That a topic is not there is believed when it is seen twice: a broker
+//!    that has just started may not know all of them yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdkafka::error::KafkaError;
+
+use super::Connection;
+use super::connect::Admin;
+use super::raw::ask;
+use super::topics::{self, Finding, Severity, TopicSpec};
+use crate::telemetry;
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(20);
+/// The same while something is wrong, so that what was mended counts soon.
+const EVERY_UNFIT: Duration = Duration::from_secs(5);
+/// What is wrong still is said again after this long.
+const SAY_AGAIN: Duration = Duration::from_secs(300);
+/// Longest wait for the ids.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// What the watcher has seen last.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    unfit: Mutex<Vec<String>>,
+    held: AtomicBool,
+    remade: AtomicU64,
+}
+
+impl Seen {
+    /// Whether nothing new may be read from the intakes.
+    pub(super) fn holds(&self) -> bool {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// How often topics were seen to have been made anew: their positions are void.
+    pub(super) fn remade(&self) -> u64 {
+        self.remade.load(Ordering::Relaxed)
+    }
+
+    /// What is unfit, for people.
+    pub(super) fn unfit(&self) -> Vec<String> {
+        self.unfit.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn tell(&self, findings: &[Finding]) {
+        *self.unfit.lock().unwrap_or_else(PoisonError::into_inner) =
+            findings.iter().map(ToString::to_string).collect();
+        self.held.store(!findings.is_empty(), Ordering::Relaxed);
+        telemetry::topics_unfit(findings.len());
+    }
+}
+
+/// The topics as they must be.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Their names.
+    pub names: topics::Names,
+    /// Every topic that there should be.
+    pub specs: Vec<TopicSpec>,
+}
+
+/// The looking thread; stops when dropped.
+#[derive(Debug)]
+pub(super) struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Watch {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The client could not be made: the configuration is wrong.
+    pub(super) fn start(
+        connection: &Connection,
+        wanted: Wanted,
+        seen: Arc<Seen>,
+    ) -> Result<Self, KafkaError> {
+        let admin = connection.admin("waterclock-watch")?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut work = Work {
+            connection: connection.clone(),
+            admin,
+            wanted,
+            seen,
+            missing: BTreeSet::new(),
+            ids: BTreeMap::new(),
+            said: BTreeMap::new(),
+        };
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("wc-watch".into())
+            .spawn(move || work.run(&stopped))
+            .map_err(|_| KafkaError::Canceled)?;
+        Ok(Self { stop, thread })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // Not waited for: with the brokers away it may be asking still.
+        self.thread.thread().unpark();
+    }
+}
+
+struct Work {
+    connection: Connection,
+    admin: Admin,
+    wanted: Wanted,
+    seen: Arc<Seen>,
+    /// Topics that were not there at the last look.
+    missing: BTreeSet<String>,
+    /// By topic.
+    ids: BTreeMap<String, String>,
+    /// What was said, and when.
+    said: BTreeMap<String, Instant>,
+}
+
+impl Work {
+    fn run(&mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            self.look();
+            let every = if self.seen.holds() { EVERY_UNFIT } else { EVERY };
+            let until = Instant::now() + every;
+            while !stop.load(Ordering::Relaxed) && Instant::now() < until {
+                std::thread::park_timeout(until.saturating_duration_since(Instant::now()));
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        self.connection.token(self.admin.inner());
+        let Wanted { names, specs } = &self.wanted;
+        let found = match topics::inspect_with(&self.admin, &self.connection, names) {
+            Ok(found) => found,
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                return tracing::debug!(error, "whether the topics are fit is not known anew");
+            }
+        };
+        let mut unfit = topics::diff(names, specs, &found);
+        unfit.retain(Finding::refuses);
+        let is_missing = |finding: &Finding| finding.severity == Severity::Missing;
+        let missing: BTreeSet<String> =
+            unfit.iter().filter(|f| is_missing(f)).map(|f| f.topic.clone()).collect();
+        unfit.retain(|finding| !is_missing(finding) || self.missing.contains(&finding.topic));
+        self.missing = missing;
+        self.say(&unfit);
+        self.seen.tell(&unfit);
+        self.look_at_ids();
+    }
+
+    fn say(&mut self, unfit: &[Finding]) {
+        self.said.retain(|said, _| unfit.iter().any(|finding| finding.to_string() == *said));
+        if unfit.is_empty() && self.seen.holds() {
+            tracing::info!("the topics are fit again, records are admitted");
+        }
+        for finding in unfit {
+            let said = self.said.entry(finding.to_string());
+            let is_due = match &said {
+                std::collections::btree_map::Entry::Vacant(_) => true,
+                std::collections::btree_map::Entry::Occupied(at) => at.get().elapsed() > SAY_AGAIN,
+            };
+            if is_due {
+                said.insert_entry(Instant::now());
+                let Finding { topic, what, found, wanted, remedy, .. } = finding;
+                tracing::error!(
+                    topic, what = %what, found = %found, wanted = %wanted, remedy = %remedy,
+                    "a topic may lose what it holds: nothing new is admitted until it is mended"
+                );
+            }
+        }
+    }
+
+    /// Compares the ids with those of the last look.
+    fn look_at_ids(&mut self) {
+        let names: Vec<String> = self.wanted.specs.iter().map(|spec| spec.name.clone()).collect();
+        let told = match ask::ids(self.admin.inner(), &names, ANSWER_MAX) {
+            Ok(told) => told,
+            Err(error) => return tracing::debug!(%error, "the ids of the topics are not known"),
+        };
+        for (topic, id) in told {
+            let Ok(id) = id else { continue };
+            match self.ids.insert(topic.clone(), id.clone()) {
+                Some(before) if before != id => {
+                    tracing::error!(
+                        topic,
+                        before,
+                        id,
+                        "a topic was deleted and made anew: what stood in it is gone. Find out who did it; positions in it \
+                         are begun anew"
+                    );
+                    telemetry::topic_remade();
+                    self.seen.remade.fetch_add(1, Ordering::Relaxed);
+                }
+                _ => {}
+            }
+        }
+    }
+}
