@@ -203,10 +203,11 @@ pub struct Config {
     /// Default: empty. Range: what librdkafka takes, but for the settings that waterclock decides (below).
     pub kafka: KafkaConfig,
 
-    /// A member that Kafka has not heard of for this long loses its lanes to the others. Shorter recovers sooner
-    /// from a crash, longer forgives longer pauses. The broker's `group.min.session.timeout.ms` is 6s by default.
+    /// A member that Kafka has not heard of for this long loses its lanes to the others. Longer forgives longer pauses;
+    /// who is started again on its data directory has its lanes at once. The broker's `group.min.session.timeout.ms` is
+    /// 6s by default.
     ///
-    /// Default: `10s`. Range: 6s to 30m.
+    /// Default: `6s`. Range: 6s to 30m.
     #[serde(deserialize_with = "text::one")]
     pub session_timeout: Millis,
 
@@ -363,7 +364,7 @@ impl Default for Config {
             lanes: None,
             intakes: BTreeMap::new(),
             kafka: KafkaConfig::default(),
-            session_timeout: Millis(10_000),
+            session_timeout: Millis(6_000),
             transaction_timeout: Millis(15_000),
             commit_interval: Millis(2),
             log: LogConfig::default(),

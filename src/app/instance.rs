@@ -2,6 +2,9 @@
 //!
 //! A restart finds its name again, so that its own producer is fenced by its own transactional id at once, instead of
 //! after the transaction's timeout. Two processes on one directory: the second is refused.
+//!
+//! Beside the name stands the home: what tells this directory from all others. Whoever has the lock knows that the last
+//! one that had this home is dead, and may take its place in the group (docs/adr/0015).
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -49,6 +52,8 @@ pub enum Error {
 pub struct Instance {
     /// The name.
     pub name: String,
+    /// Tells the data directory from those of other processes that were given the same name.
+    pub home: String,
     /// The data directory.
     pub directory: PathBuf,
     _lock: File,
@@ -57,7 +62,8 @@ pub struct Instance {
 impl Instance {
     /// Takes a data directory: the one asked for, or the first of this working directory that no other process holds.
     ///
-    /// `name`: the one asked for, else the one kept there, else `fresh`, which is kept from then on.
+    /// `name`: the one asked for, else the one kept there, else `fresh`, which is kept from then on and is the home of a
+    /// directory that has none.
     ///
     /// # Errors
     /// See [`Error`]; nothing has been started.
@@ -94,22 +100,30 @@ impl Instance {
             Err(TryLockError::WouldBlock) => return Err(Error::InUse(directory.to_owned())),
             Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
         }
-        let mut kept = String::new();
-        file.read_to_string(&mut kept).map_err(failed("read the instance file of"))?;
-        let kept = kept.trim();
-        let name = name.unwrap_or(if kept.is_empty() { fresh } else { kept }).to_owned();
-        let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        if name.is_empty() || name.len() > 64 || !name.chars().all(good) {
-            return Err(Error::BadName { path, found: name });
+        let mut found = String::new();
+        file.read_to_string(&mut found).map_err(failed("read the instance file of"))?;
+        let (kept, home) = found.trim().split_once('\n').unwrap_or((found.trim(), ""));
+        let or_fresh = |kept: &str| if kept.is_empty() { fresh } else { kept }.to_owned();
+        let (name, home) = (name.map_or_else(|| or_fresh(kept), str::to_owned), or_fresh(home));
+        for word in [&name, &home] {
+            if !is_good(word) {
+                return Err(Error::BadName { path, found: word.clone() });
+            }
         }
-        if kept != name {
+        let text = format!("{name}\n{home}\n");
+        if text != found {
             file.rewind().map_err(failed("write the instance file of"))?;
             file.set_len(0).map_err(failed("write the instance file of"))?;
-            writeln!(file, "{name}").map_err(failed("write the instance file of"))?;
+            file.write_all(text.as_bytes()).map_err(failed("write the instance file of"))?;
             file.sync_all().map_err(failed("write the instance file of"))?;
         }
-        Ok(Self { name, directory: directory.to_owned(), _lock: file })
+        Ok(Self { name, home, directory: directory.to_owned(), _lock: file })
     }
+}
+
+fn is_good(word: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    !word.is_empty() && word.len() <= 64 && word.chars().all(good)
 }
 
 #[cfg(test)]
@@ -121,15 +135,26 @@ mod tests {
         let base = tempfile::tempdir().expect("a directory");
         let directory = base.path().join("0");
         let first = Instance::claim(Some(&directory), None, "amber-1").expect("free");
-        assert_eq!(first.name, "amber-1");
+        assert_eq!((&*first.name, &*first.home), ("amber-1", "amber-1"));
         let second = Instance::claim(Some(&directory), None, "amber-2");
         assert!(matches!(second, Err(Error::InUse(_))), "{second:?}");
         drop(first);
         let again = Instance::claim(Some(&directory), None, "amber-3").expect("free again");
-        assert_eq!(again.name, "amber-1");
+        assert_eq!((&*again.name, &*again.home), ("amber-1", "amber-1"));
         drop(again);
         let asked = Instance::claim(Some(&directory), Some("blue"), "amber-4").expect("free again");
-        assert_eq!(asked.name, "blue");
+        assert_eq!((&*asked.name, &*asked.home), ("blue", "amber-1"));
+    }
+
+    #[test]
+    fn a_directory_of_an_older_version_keeps_its_name_and_gets_a_home() {
+        let base = tempfile::tempdir().expect("a directory");
+        std::fs::write(base.path().join(FILE), "amber-1\n").expect("written");
+        let first = Instance::claim(Some(base.path()), None, "fresh").expect("free");
+        assert_eq!((&*first.name, &*first.home), ("amber-1", "fresh"));
+        drop(first);
+        let again = Instance::claim(Some(base.path()), None, "another").expect("free again");
+        assert_eq!((&*again.name, &*again.home), ("amber-1", "fresh"));
     }
 
     #[test]

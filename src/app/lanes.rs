@@ -118,7 +118,8 @@ pub fn start(
     let indexing = Indexing::open(&connection, &config.namespace, &in_force, &directory)?;
     let key = StateKey::new(in_force.secret.bytes());
     let setup = setup(config, in_force.lanes, in_force.ladder, key)?;
-    let settings = settings(config, connection, &instance.name, &BrokerClock::boot(), setup);
+    let (name, home) = (&*instance.name, &*instance.home);
+    let settings = settings(config, connection, (name, home), &BrokerClock::boot(), setup);
     let names = topics::Names::new(&config.namespace);
     let settings = Settings { watched: Some(Wanted { names, specs: in_force.specs }), ..settings };
     let me = Member {
@@ -126,6 +127,7 @@ pub fn start(
         boot: settings.boot.clone(),
         address,
         lanes: Vec::new(),
+        threads: config.threads,
     };
     tracing::info!(
         instance = instance.name,
@@ -139,7 +141,8 @@ pub fn start(
     );
     let processor = Processor::start(&settings, indexing).map_err(Error::Client)?;
     let meta = format!("{}.meta", config.namespace);
-    let members = Members::start(&settings.connection, &meta, me, processor.statuses().to_vec());
+    let (statuses, heard) = (processor.statuses().to_vec(), processor.heard());
+    let members = Members::start(&settings.connection, &meta, me, statuses, heard);
     Ok(Started {
         processor,
         instance,
@@ -202,7 +205,7 @@ pub fn setup(
 pub fn settings(
     config: &Config,
     connection: Connection,
-    instance: &str,
+    (instance, home): (&str, &str),
     boot: &str,
     setup: Arc<Setup>,
 ) -> Settings {
@@ -211,6 +214,7 @@ pub fn settings(
         connection,
         namespace: config.namespace.clone(),
         instance: instance.to_owned(),
+        home: home.to_owned(),
         boot: boot.to_owned(),
         setup,
         delivery: match config.delivery {

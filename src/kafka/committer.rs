@@ -32,7 +32,7 @@ use crate::engine::{Batch, BatchId, Commit, Refused, Source, To, Topics};
 use crate::telemetry::LaneFigures;
 
 use work::Work;
-pub(super) use work::{chunks, offsets_of};
+pub(super) use work::{TURNS, chunks, offsets_of};
 
 /// How records get to Kafka.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ mod reach;
 mod session;
 mod settings;
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use rdkafka::error::KafkaError;
 use super::committer::Delivery;
 use super::desk::board::Board;
 use super::ends::Ends;
+use super::fence::Heard;
 use super::follower::Follower;
 use super::rebalance::Error as TakeOver;
 use super::targets::Lookup;
@@ -34,6 +36,9 @@ use crate::telemetry::LaneFigures;
 
 use session::Session;
 
+/// Who is fenced so often within a minute is so by another process.
+const FENCED_MAX: usize = 6;
+
 /// What one lane thread is made from.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -43,6 +48,8 @@ pub struct Plan {
     pub namespace: String,
     /// This process's name.
     pub instance: String,
+    /// Tells its data directory from others.
+    pub home: String,
     /// Which of its threads.
     pub thread: usize,
     /// This start of the process: tells it from the one before it.
@@ -160,6 +167,17 @@ pub enum Error {
     /// Lanes could not be taken over.
     #[error(transparent)]
     TakeOver(#[from] TakeOver),
+    /// Another process sits in the same seat again and again: one of the two must go, and it is this one.
+    #[error(
+        "the seat of instance {instance} in group {group} is taken by another process, which must have a copy of this \
+         one's data directory; give one of them an empty one"
+    )]
+    Fenced {
+        /// The name.
+        instance: String,
+        /// The group.
+        group: String,
+    },
     /// A thread panicked: a defect of ours. The process stops, and another takes over.
     #[error("lane thread {thread} panicked: {what}")]
     Panicked {
@@ -186,6 +204,7 @@ impl Error {
         match self {
             Self::Client { .. }
             | Self::Panicked { .. }
+            | Self::Fenced { .. }
             | Self::TakeOver(TakeOver::NameInUse { .. } | TakeOver::PositionGone { .. }) => true,
             Self::TakeOver(TakeOver::Producer { fatal, .. }) => *fatal,
             Self::TakeOver(TakeOver::TakeOver { .. }) | Self::Consumer { .. } => false,
@@ -248,6 +267,8 @@ pub struct Shared {
     pub(super) written: Arc<Written>,
     /// Says where partitions end.
     pub(super) ends: Ends,
+    /// What the members have said.
+    pub heard: Heard,
     /// Deletes what is done.
     pub trim: Option<Trim>,
     /// Set when the process is to stop.
@@ -267,10 +288,20 @@ pub fn run(
     status: &Status,
 ) -> Result<(), Error> {
     let mut pause = Duration::from_millis(250);
+    let mut fenced = VecDeque::with_capacity(FENCED_MAX);
     while !shared.stop.load(Ordering::Relaxed) {
         let began = Instant::now();
         match Session::new(plan, shared, figures, status).and_then(Session::run) {
             Ok(()) => return Ok(()),
+            // librdkafka may be told so of a request that its own rejoin overtook; a copy of this one is told so, too, again
+            // and again.
+            Err(Error::Fenced { .. }) if !is_often(&mut fenced, began) => {
+                tracing::warn!(
+                    thread = plan.thread,
+                    "the seat in the group was taken, taking it again"
+                );
+                continue;
+            }
             Err(error) if error.is_final() => return Err(error),
             Err(error) => {
                 tracing::warn!(
@@ -291,6 +322,13 @@ pub fn run(
         wait(shared, status, pause.min(Duration::from_secs(5)));
     }
     Ok(())
+}
+
+/// Whether it was fenced too often within a minute for it to be by chance.
+fn is_often(fenced: &mut VecDeque<Instant>, at: Instant) -> bool {
+    fenced.retain(|before| before.elapsed() < Duration::from_secs(60));
+    fenced.push_back(at);
+    fenced.len() >= FENCED_MAX
 }
 
 fn wait(shared: &Shared, status: &Status, most: Duration) {

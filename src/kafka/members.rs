@@ -10,7 +10,7 @@
 //! What it does not do: it decides nothing about lanes, which is the group's matter.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
@@ -22,6 +22,7 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::connect::{Isolation, Reader};
 use super::driver::Status;
+use super::fence::Heard;
 use super::meta::{MEMBER, PARTITION};
 use super::oauth::tokens;
 use super::{Connection, Member, Roster};
@@ -43,14 +44,14 @@ const LEAVE_MAX: Duration = Duration::from_millis(800);
 /// The members of the namespace; this one says farewell when it is dropped or [left](Self::leave).
 #[derive(Debug)]
 pub struct Members {
-    roster: Arc<Mutex<Roster>>,
+    roster: Heard,
     stop: Arc<AtomicBool>,
     ended: Receiver<()>,
 }
 
 impl Members {
     /// Starts the thread that speaks for this process, whose lane threads these are; they say which lanes `me` has.
-    /// `topic` is `<ns>.meta`.
+    /// `topic` is `<ns>.meta`; what is heard goes into `roster`.
     ///
     /// # Errors
     /// The clients could not be made: the configuration is wrong.
@@ -59,6 +60,7 @@ impl Members {
         topic: &str,
         me: Member,
         statuses: Vec<Arc<Status>>,
+        roster: Heard,
     ) -> Result<Self, KafkaError> {
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(topic, PARTITION, At::Beginning)?;
@@ -67,7 +69,6 @@ impl Members {
         let mut config = connection.client("waterclock-members");
         config.set("acks", "all").set("linger.ms", "0").set("message.timeout.ms", "5000");
         let producer: BaseProducer<Context> = config.create_with_context(Context)?;
-        let roster = Arc::new(Mutex::new(Roster::default()));
         let stop = Arc::new(AtomicBool::new(false));
         // Ends when the thread drops its side.
         let (alive, ended) = crossbeam_channel::bounded(0);
@@ -149,7 +150,7 @@ struct Speaker {
     /// Without its lanes.
     me: Member,
     statuses: Vec<Arc<Status>>,
-    roster: Arc<Mutex<Roster>>,
+    roster: Heard,
     /// What was said last, and when.
     sent: Option<(Member, Instant)>,
 }

@@ -27,6 +27,8 @@ mod ends;
 #[cfg(feature = "server")]
 mod feed;
 #[cfg(feature = "server")]
+mod fence;
+#[cfg(feature = "server")]
 mod follower;
 #[cfg(feature = "server")]
 mod members;
@@ -71,6 +73,8 @@ pub use desk::Desk;
 pub use embedded::Embedded;
 #[cfg(feature = "server")]
 pub use feed::{Ack, Feed};
+#[cfg(feature = "server")]
+pub use fence::Heard;
 #[cfg(feature = "server")]
 pub use follower::Indexing;
 #[cfg(feature = "server")]

@@ -13,6 +13,7 @@ use super::desk::board::Board;
 use super::desk::{self, Desk};
 use super::driver::{self, Plan, Policies, Shared, Status};
 use super::ends::Ends;
+use super::fence::Heard;
 use super::follower::{self, Follower};
 use super::watch::{Seen, Wanted, Watch};
 use super::written::Written;
@@ -30,6 +31,8 @@ pub struct Settings {
     pub namespace: String,
     /// This process's name.
     pub instance: String,
+    /// Tells its data directory from others: who has it may take the place of the last one that had it.
+    pub home: String,
     /// Tells this start from the one before.
     pub boot: String,
     /// What every engine is given.
@@ -61,6 +64,7 @@ pub struct Processor {
     clock: Arc<BrokerClock>,
     policies: Arc<Policies>,
     desk: Arc<Desk>,
+    heard: Heard,
     _probe: Option<Probe>,
     backlog: Option<Backlog>,
     seen: Arc<Seen>,
@@ -120,9 +124,11 @@ impl Processor {
             written,
             ends,
             trim: if *embedded { None } else { Some(Trim::start(connection)?) },
+            heard: Heard::default(),
             stop: Arc::clone(&stop),
             drain: settings.drain,
         };
+        let heard = Arc::clone(&shared.heard);
         let figures = Arc::new(LaneFigures::new(
             settings.setup.topics.ladder.tiers().iter().map(|tier| tier.hold),
         ));
@@ -136,6 +142,7 @@ impl Processor {
                 connection: connection.clone(),
                 namespace: settings.namespace.clone(),
                 instance: settings.instance.clone(),
+                home: settings.home.clone(),
                 thread,
                 boot: settings.boot.clone(),
                 setup: Arc::clone(&settings.setup),
@@ -175,13 +182,31 @@ impl Processor {
         };
         let desk = Arc::new(desk);
         let (_probe, _watch) = (probe, watch);
-        Ok(Self { stop, statuses, ended, clock, policies, desk, _probe, backlog, seen, _watch })
+        Ok(Self {
+            stop,
+            statuses,
+            ended,
+            clock,
+            policies,
+            desk,
+            heard,
+            _probe,
+            backlog,
+            seen,
+            _watch,
+        })
     }
 
     /// Answers for the timers of the lanes that run here.
     #[must_use]
     pub fn desk(&self) -> &Arc<Desk> {
         &self.desk
+    }
+
+    /// What the members have said, to be filled in by [`Members`](super::Members): who died is known by it.
+    #[must_use]
+    pub fn heard(&self) -> Heard {
+        Arc::clone(&self.heard)
     }
 
     /// How many records stand in each intake and tier, in the lanes that run here, as counted every 15 seconds.

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::groups::GroupMemberInfo;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList, TopicPartitionListElem};
 use rdkafka::types::RDKafkaRespErr;
 
@@ -28,6 +29,7 @@ use super::Connection;
 use super::checkpoint::{self, Position, Positions};
 use super::committer::{Committer, Tenure, chunks, offsets_of};
 use super::ends::{self, Ends, Partition};
+use super::fence::Fence;
 use super::oauth::tokens;
 use super::raw::ask;
 use crate::engine::window::Window;
@@ -39,6 +41,8 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// How long taking over may take: a dead member's transaction is decided after its timeout (15 s) plus the
 /// coordinator's next look (10 s).
 const TAKE_OVER: Duration = Duration::from_secs(40);
+/// How long it is asked, at a stop, who is there.
+const LEAVING: Duration = Duration::from_millis(500);
 /// One attempt of it.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
@@ -126,6 +130,10 @@ pub(super) struct Who {
     pub(super) client_id: String,
     /// The part of it that names the instance and the thread, however often it was started.
     pub(super) slot: String,
+    /// The part of it that names the instance.
+    pub(super) process: String,
+    /// `group.instance.id`: instance, thread and home. Whoever has it is this thread, or the one that it comes after.
+    pub(super) seat: String,
     /// Names of the lane topics, by [`TopicId`].
     pub(super) lanes: Vec<Arc<str>>,
     /// Name of the changelog.
@@ -136,12 +144,29 @@ pub(super) struct Who {
     pub(super) embedded: bool,
 }
 
+impl Who {
+    /// The broker makes a member's id from its seat, and keeps the client id of whoever took the seat first.
+    fn is_me(&self, member: &GroupMemberInfo) -> bool {
+        member.id().strip_prefix(&*self.seat).is_some_and(|rest| rest.starts_with('-'))
+    }
+}
+
+/// Who has a seat in the group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seats {
+    /// This thread.
+    pub(super) mine: bool,
+    /// Threads of another process.
+    pub(super) others: bool,
+}
+
 /// The consumer's context.
 pub(super) struct Context {
     pub(super) who: Who,
     pub(super) committer: Arc<Committer>,
     connection: Connection,
     ends: Ends,
+    fence: Fence,
     events: Mutex<Vec<Event>>,
     /// Of the assignment that was taken over last.
     tenure: Mutex<Option<Arc<Tenure>>>,
@@ -155,12 +180,14 @@ impl Context {
         committer: Arc<Committer>,
         connection: Connection,
         ends: Ends,
+        fence: Fence,
     ) -> Self {
         Self {
             who,
             committer,
             connection,
             ends,
+            fence,
             events: Mutex::default(),
             tenure: Mutex::default(),
             look_at_ends: AtomicBool::new(false),
@@ -188,6 +215,19 @@ impl Context {
             );
         }
         self.commit(consumer, CommitMode::Sync);
+    }
+
+    /// Who has a seat in the group now; nothing where nobody tells.
+    pub(super) fn seats(&self, consumer: &BaseConsumer<Self>) -> Option<Seats> {
+        if self.who.embedded {
+            return None;
+        }
+        let list = consumer.fetch_group_list(Some(&self.who.group), LEAVING).ok()?;
+        let members = || list.groups().iter().flat_map(|group| group.members());
+        Some(Seats {
+            mine: members().any(|member| self.who.is_me(member)),
+            others: members().any(|member| !member.client_id().starts_with(&self.who.process)),
+        })
     }
 
     /// Commits what is acknowledged and not committed yet (`at_least_once`).
@@ -228,7 +268,7 @@ impl Context {
     ) -> Result<Taken, Error> {
         let count = partitions.count();
         let failed = |what| move |source| Error::TakeOver { partitions: count, what, source };
-        self.alone(consumer)?;
+        self.look_around(consumer)?;
         self.committer.drop_commits();
         if let Err(not_ready) = self.committer.ready(TAKE_OVER) {
             let fatal = not_ready.fatal;
@@ -402,8 +442,8 @@ impl Context {
     }
 
     /// Refuses to run beside a live member of the same name that was there first: the two would fence each other for
-    /// ever. Once an assignment is here, a dead namesake has left the group already.
-    fn alone(&self, consumer: &BaseConsumer<Self>) -> Result<(), Error> {
+    /// ever. Those that are not there any more are fenced.
+    fn look_around(&self, consumer: &BaseConsumer<Self>) -> Result<(), Error> {
         if self.who.embedded {
             return Ok(());
         }
@@ -414,13 +454,24 @@ impl Context {
                 return Ok(());
             }
         };
-        let other = list.groups().iter().flat_map(|group| group.members()).find(|member| {
+        let members = || list.groups().iter().flat_map(|group| group.members());
+        let is_me = |member: &GroupMemberInfo| self.who.is_me(member);
+        let me = members().find(|member| is_me(member)).map(GroupMemberInfo::client_id);
+        let me = me.unwrap_or(&self.who.client_id);
+        let other = members().find(|member| {
             // The same slot, and a start before ours: the later one goes, and the earlier one stays.
             member.client_id().starts_with(&self.who.slot)
-                && *member.client_id() < *self.who.client_id
+                && !is_me(member)
+                && member.client_id() < me
         });
         match other {
-            None => Ok(()),
+            None => {
+                self.fence.fence(|instance| {
+                    let process = format!("waterclock/{instance}/");
+                    members().any(|member| member.client_id().starts_with(&process))
+                });
+                Ok(())
+            }
             Some(member) => Err(Error::NameInUse {
                 instance: self.who.instance.clone(),
                 group: self.who.group.clone(),
@@ -537,7 +588,13 @@ impl ConsumerContext for Context {
                 lost = consumer.assignment_lost(),
                 "revoked"
             );
-            self.let_go(consumer);
+            if consumer.assignment_lost() {
+                // Others may have them by now. What is on its way cannot be committed in this generation, nor waited for
+                // before the group is joined again.
+                self.commit(consumer, CommitMode::Async);
+            } else {
+                self.let_go(consumer);
+            }
             if let Err(error) = consumer.unassign() {
                 tracing::warn!(%error, "could not let the lanes go");
             }

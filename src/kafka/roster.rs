@@ -34,6 +34,8 @@ pub struct Member {
     pub address: String,
     /// The lanes that it ran when it said so, ascending.
     pub lanes: Vec<Lane>,
+    /// Its lane threads, each of which has transactions of its own; 0: it did not say so.
+    pub threads: u16,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -43,6 +45,8 @@ struct Text {
     boot: String,
     address: String,
     lanes: Vec<u16>,
+    #[serde(default)]
+    threads: u16,
     /// When it was written by the member's own clock, for people.
     at: u64,
 }
@@ -56,6 +60,7 @@ impl Member {
             boot: self.boot.clone(),
             address: self.address.clone(),
             lanes: self.lanes.iter().map(|lane| lane.0).collect(),
+            threads: self.threads,
             at: wall_clock().0,
         };
         // Numbers and strings: nothing in them can fail.
@@ -70,6 +75,7 @@ impl Member {
             boot: text.boot,
             address: text.address,
             lanes: text.lanes.into_iter().map(Lane).collect(),
+            threads: text.threads,
         })
     }
 }
@@ -156,6 +162,7 @@ mod tests {
             boot: "0001".to_owned(),
             address: format!("{instance}:80"),
             lanes: lanes.iter().copied().map(Lane).collect(),
+            threads: 1,
         }
     }
 

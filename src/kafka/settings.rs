@@ -78,7 +78,7 @@ pub const PROTECTED: [Protected; 21] = [
     protected(&["group.id"],
         Some("namespace"), "the group is the namespace, so that all its instances share the lanes"),
     protected(&["group.instance.id"],
-        None, "the lanes of a static member would rest after a stop until its session times out"),
+        Some("data-dir"), "a restarted process finds its place in the group by it, and no other may take that"),
     protected(&["partition.assignment.strategy", "group.protocol", "group.protocol.type", "group.remote.assignor"],
         None, "all topics of a lane must go to one member, and only the classic protocol's range does that"),
     protected(&["session.timeout.ms", "heartbeat.interval.ms"],

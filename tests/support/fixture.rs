@@ -91,7 +91,7 @@ impl Fixture {
     /// The same with further settings.
     pub fn target_with(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) -> String {
         let topic = self.name(name);
-        let mut new = NewTopic::new(&topic, partitions, TopicReplication::Fixed(1))
+        let mut new = NewTopic::new(&topic, partitions, TopicReplication::Fixed(-1))
             .set("message.timestamp.type", "LogAppendTime")
             .set("max.message.bytes", "2097152");
         for (key, value) in settings {

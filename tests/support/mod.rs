@@ -10,6 +10,7 @@ mod acl;
 mod cluster;
 mod fixture;
 mod load;
+mod nodes;
 mod process;
 mod producer;
 mod proxy;
@@ -22,6 +23,7 @@ pub use acl::{Right, allow_only};
 pub use cluster::Cluster;
 pub use fixture::Fixture;
 pub use load::Load;
+pub use nodes::Nodes;
 pub use process::{Launch, Process};
 pub use producer::{Ack, Out, Producer, out};
 pub use proxy::{

@@ -41,6 +41,12 @@ impl<'a> Launch<'a> {
             .env("WATERCLOCK_TRANSACTION_TIMEOUT", "10s")
     }
 
+    /// With the times that it has by itself.
+    pub fn defaults(mut self) -> Self {
+        self.environment.retain(|(name, _)| !name.ends_with("_TIMEOUT"));
+        self
+    }
+
     /// The name of its data directory: `a` unless told.
     pub fn data(self, name: &str) -> Self {
         Self { data: name.to_owned(), ..self }

@@ -126,7 +126,8 @@ impl Stage {
 
         let setup = lanes::setup(&config, LANES, ladder.clone(), key)
             .map_err(|error| Failure::new(Exit::Internal, StageError::Setup(error)))?;
-        let settings = lanes::settings(&config, connection.clone(), "demo", &tag[8..16], setup);
+        let settings =
+            lanes::settings(&config, connection.clone(), ("demo", &tag), &tag[8..16], setup);
         let is_embedded = embedded.is_some();
         Ok(Self {
             connection,

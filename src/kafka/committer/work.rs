@@ -31,7 +31,7 @@ const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 /// Producers that take turns in `exactly_once`. After a commit the coordinator still writes its markers, and a producer
 /// that begins again meanwhile is told to wait: librdkafka does so for 20 ms. The other one need not.
-const TURNS: usize = 2;
+pub(in crate::kafka) const TURNS: usize = 2;
 
 /// Longest wait for room in the client's queue.
 const ENQUEUE_MAX: Duration = Duration::from_secs(15);

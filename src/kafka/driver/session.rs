@@ -15,13 +15,14 @@ use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::reach::Reach;
-use super::settings::settings;
+use super::settings::{HEARTBEAT, settings};
 use super::{Error, Plan, Shared, Status};
 use crate::engine::{
     self, BatchId, Commit, Engine, Figures, Input, Lane, Offset, Output, Source, UnixMillis,
 };
-use crate::kafka::committer::{Committer, Delivery, Names, Report, Setting, Tenure};
+use crate::kafka::committer::{Committer, Delivery, Names, Report, Setting, TURNS, Tenure};
 use crate::kafka::connect::is_outside;
+use crate::kafka::fence::Fence;
 use crate::kafka::rebalance::{Context, Who};
 use crate::kafka::targets::Answer;
 use crate::kafka::{ends, follower, raw};
@@ -109,7 +110,9 @@ impl<'a> Session<'a> {
         figures: &'a Arc<LaneFigures>,
         status: &'a Status,
     ) -> Result<Self, Error> {
-        let slot = format!("waterclock/{}/{}/", plan.instance, plan.thread);
+        let process = format!("waterclock/{}/", plan.instance);
+        let slot = format!("{process}{}/", plan.thread);
+        let seat = format!("{}.{}.{}", plan.instance, plan.thread, plan.home);
         let client_id = format!("{slot}{}", plan.boot);
         let setting = Setting {
             connection: plan.connection.clone(),
@@ -129,16 +132,30 @@ impl<'a> Session<'a> {
             instance: plan.instance.clone(),
             client_id: client_id.clone(),
             slot,
+            process,
+            seat: seat.clone(),
             lanes: plan.setup.topics.names().to_vec(),
             timers: plan.setup.topics.timers(),
             meta: plan.setup.topics.meta(),
             embedded: plan.embedded,
         };
         let failed = |e: KafkaError| Error::Client { what: "consumer", source: Box::new(e) };
-        let context =
-            Context::new(who, Arc::clone(&committer), plan.connection.clone(), shared.ends.clone());
+        let fence = Fence::new(
+            plan.connection.clone(),
+            plan.namespace.clone(),
+            plan.transaction_timeout,
+            if plan.delivery == Delivery::ExactlyOnce { TURNS } else { 0 },
+            Arc::clone(&shared.heard),
+        );
+        let context = Context::new(
+            who,
+            Arc::clone(&committer),
+            plan.connection.clone(),
+            shared.ends.clone(),
+            fence,
+        );
         let consumer: Consumer =
-            settings(plan, &client_id).create_with_context(context).map_err(failed)?;
+            settings(plan, &client_id, &seat).create_with_context(context).map_err(failed)?;
         let names: Vec<&str> = plan.setup.topics.names().iter().map(|name| &**name).collect();
         consumer.subscribe(&names).map_err(failed)?;
         let (policies, setup) = shared.policies.now();
@@ -187,8 +204,8 @@ impl<'a> Session<'a> {
 
     fn serve(&mut self) -> Result<(), Error> {
         let mut stop_by = None;
-        let (mut committed, mut trimmed, mut told) =
-            (Instant::now(), Instant::now(), Instant::now());
+        let (mut committed, mut trimmed, mut told, mut woken) =
+            (Instant::now(), Instant::now(), Instant::now(), Instant::now());
         loop {
             if stop_by.is_none() && self.shared.stop.load(Ordering::Relaxed) {
                 stop_by = Some(Instant::now() + self.shared.drain);
@@ -205,6 +222,11 @@ impl<'a> Session<'a> {
             if self.plan.delivery == Delivery::AtLeastOnce && at - committed >= COMMIT_EVERY {
                 committed = at;
                 self.consumer.context().commit(&self.consumer, CommitMode::Async);
+            }
+            if at - woken >= HEARTBEAT {
+                woken = at;
+                // What is asked of librdkafka's main thread wakes it, and then it looks whether a heartbeat is due.
+                let _ = self.consumer.assignment();
             }
             if at - trimmed >= TRIM_EVERY {
                 trimmed = at;
@@ -464,7 +486,13 @@ impl<'a> Session<'a> {
                 self.give_up();
                 self.retake = Some(Instant::now() + LOOK_AGAIN);
             }
-            Some(RDKafkaErrorCode::Fatal) => {
+            Some(RDKafkaErrorCode::FencedInstanceId) => {
+                return Err(Error::Fenced {
+                    instance: self.plan.instance.clone(),
+                    group: self.plan.namespace.clone(),
+                });
+            }
+            _ if matches!(error, KafkaError::MessageConsumptionFatal(_)) => {
                 return Err(Error::Consumer { group: self.plan.namespace.clone(), source: error });
             }
             Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown) => {

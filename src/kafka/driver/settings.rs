@@ -1,19 +1,27 @@
 //! The settings of a lane thread's consumer: what our promises rest on.
 
+use std::time::Duration;
+
 use super::Plan;
 
-/// Those of the consumer of this name.
-pub(super) fn settings(plan: &Plan, client_id: &str) -> rdkafka::ClientConfig {
+/// Between two heartbeats, by which a member learns that another came or left: the others' lanes rest meanwhile.
+/// librdkafka's main thread looks at it twice a second at the least; [`Session`](super::session::Session) wakes it.
+pub(super) const HEARTBEAT: Duration = Duration::from_millis(200);
+
+/// Those of the consumer of this name; `seat`: its place in the group, which it finds again after a restart.
+pub(super) fn settings(plan: &Plan, client_id: &str, seat: &str) -> rdkafka::ClientConfig {
     let mut config = plan.connection.client(client_id);
-    let session_ms = plan.session_timeout.as_millis();
+    if !plan.embedded {
+        config.set("group.instance.id", seat);
+    }
     config
         .set("group.id", &plan.namespace)
         // 848's protocol has a fatal error after a slow poll in this librdkafka (faults 6, 10).
         .set("group.protocol", "classic")
         // Equal partition numbers of all topics to one member: the others do not (core notes 2).
         .set("partition.assignment.strategy", "range")
-        .set("session.timeout.ms", session_ms.to_string())
-        .set("heartbeat.interval.ms", (session_ms / 10).clamp(200, 1_000).to_string())
+        .set("session.timeout.ms", plan.session_timeout.as_millis().to_string())
+        .set("heartbeat.interval.ms", HEARTBEAT.as_millis().to_string())
         .set("max.poll.interval.ms", "180000")
         .set("isolation.level", "read_committed")
         .set("enable.auto.commit", "false")

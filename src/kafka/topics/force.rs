@@ -21,6 +21,12 @@ const WAIT: Duration = Duration::from_millis(50);
 /// Longest look into a tier that is being drained.
 const LOOK_MAX: Duration = Duration::from_secs(20);
 
+/// How long members are waited for that have ended: whoever stops as the last one keeps its seat for its session's
+/// length, which is 6 s by default.
+const SEATS_MAX: Duration = Duration::from_secs(8);
+/// Between two looks.
+const SEATS_AGAIN: Duration = Duration::from_millis(500);
+
 /// What was asked for. `None` takes what is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -81,8 +87,17 @@ pub struct Applied {
 pub fn apply(connection: &Connection, request: &Request) -> Result<Applied, Error> {
     let names = Names::new(&request.namespace);
     let before = read(connection, &names, request)?;
-    let live = live_members(connection, &request.namespace)?;
-    let mut plan = next(request, before.ladder.as_ref(), live)?;
+    let mut live = live_members(connection, &request.namespace)?;
+    let until = Instant::now() + SEATS_MAX;
+    let mut plan = loop {
+        match next(request, before.ladder.as_ref(), live) {
+            Err(Error::Live { .. }) if Instant::now() < until => {
+                std::thread::sleep(SEATS_AGAIN);
+                live = live_members(connection, &request.namespace)?;
+            }
+            plan => break plan?,
+        }
+    };
     let (drained, empty) = drain(connection, &names, request, &mut plan, live)?;
     let ladder = ladder_of(request, &plan)?;
 

@@ -122,7 +122,9 @@ impl Session<'_> {
         }
     }
 
-    /// Leaves the group: what is acknowledged is committed, and the others take over at once.
+    /// Leaves the group: what is acknowledged is committed, and the others take over at once. Where there are no others,
+    /// the seat in the group is kept, for whoever comes back to it before the session ends: it has its lanes at once,
+    /// and does not wait for a new group to form.
     ///
     /// With the brokers away this can take long, and closing can hang for ever (rust-rdkafka 509): it has a thread of
     /// its own, and the process its own end.
@@ -132,13 +134,11 @@ impl Session<'_> {
         let Self { consumer, committer, plan, .. } = self;
         let (done, closed) = crossbeam_channel::bounded(1);
         let closing = std::thread::Builder::new().name("wc-close".into()).spawn(move || {
-            consumer.unsubscribe();
-            let by = Instant::now() + CLOSE_MAX;
-            let gone = |consumer: &Consumer| {
-                consumer.context().events().iter().any(|event| matches!(event, Event::Revoked))
-            };
-            while Instant::now() < by && !gone(&consumer) {
-                let _ = consumer.poll(POLL_SHORT * 20);
+            if consumer.context().seats(&consumer).is_some_and(|seats| !seats.others) {
+                tracing::info!("nobody else is in the group: the seat is kept");
+                consumer.context().let_go(&consumer);
+            } else {
+                get_up(&consumer);
             }
             drop(consumer);
             drop(committer);
@@ -151,5 +151,21 @@ impl Session<'_> {
             );
         }
         tracing::info!(thread = plan.thread, drained, "lanes let go");
+    }
+}
+
+/// Leaves the group, so that the others have the lanes at once. Of a static member the end of its client is no leave, so
+/// it must have been heard before that.
+fn get_up(consumer: &Consumer) {
+    consumer.unsubscribe();
+    let by = Instant::now() + CLOSE_MAX;
+    let mut revoked = false;
+    while Instant::now() < by {
+        let _ = consumer.poll(POLL_SHORT * 20);
+        let context = consumer.context();
+        revoked |= context.events().iter().any(|event| matches!(event, Event::Revoked));
+        if revoked && context.seats(consumer).is_none_or(|seats| !seats.mine) {
+            break;
+        }
     }
 }

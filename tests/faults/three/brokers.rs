@@ -1,0 +1,177 @@
+//! F7, F8, F9, F33, F36: brokers that are killed, frozen, stopped, and too few.
+
+use std::time::Duration;
+
+use crate::support::{State, TXN_OFFSET_COMMIT, eventually};
+
+use super::{Bed, Through, row};
+
+/// A killed broker counts as dead after the cluster's `broker.session.timeout.ms` (6 s here, 9 s by default); its
+/// partitions have other leaders a moment later.
+const KILLED: Duration = Duration::from_secs(15);
+/// A frozen one keeps its connections open: `socket.timeout.ms` runs beside that.
+const FROZEN: Duration = Duration::from_secs(20);
+
+/// Kills the leader of a partition, which proves to have been one by having a successor.
+fn kill_leader(bed: &Bed<'_>, topic: &str, partition: i32) {
+    let node = bed.nodes.leader(topic, partition);
+    bed.nodes.kill(node);
+    bed.load.healed();
+    wait_for_successor(bed, topic, partition, node);
+    bed.load.wait_for_more(200);
+}
+
+fn wait_for_successor(bed: &Bed<'_>, topic: &str, partition: i32, before: i32) {
+    eventually(&format!("{topic}/{partition} has another leader than {before}"), || {
+        match bed.nodes.leader(topic, partition) {
+            now if now == before => Err(now.to_string()),
+            _ => Ok(()),
+        }
+    });
+}
+
+#[test]
+#[ignore = "scripts/faults --brokers 3"]
+fn f7_the_leader_of_an_intake_is_killed() {
+    row("f7-intake", Through::Nothing, KILLED, |bed| {
+        kill_leader(bed, &bed.fixture.names.intake(), 0);
+    });
+}
+
+#[test]
+#[ignore = "scripts/faults --brokers 3"]
+fn f7_the_leader_of_a_tier_is_killed() {
+    row("f7-tier", Through::Nothing, KILLED, |bed| {
+        let tiers = bed.fixture.lane_topics();
+        kill_leader(bed, &tiers[tiers.len() - 1], 0);
+    });
+}
+
+#[test]
+#[ignore = "scripts/faults --brokers 3"]
+fn f7_the_leader_of_a_target_is_killed() {
+    row("f7-target", Through::Nothing, KILLED, |bed| kill_leader(bed, &bed.load.target, 0));
+}
+
+#[test]
+#[ignore = "scripts/faults --brokers 3"]
+fn f7_the_leader_of_the_changelog_is_killed() {
+    row("f7-timers", Through::Nothing, KILLED, |bed| {
+        kill_leader(bed, &format!("{}.timers", bed.fixture.namespace()), 0);
+    });
+}
+
+#[test]
+#[ignore = "scripts/faults --brokers 3"]
+fn f7_the_coordinator_of_the_group_is_killed() {
+    row("f7-group", Through::Nothing, KILLED, |bed| {
+        let node = bed.coordinator();
+        bed.nodes.kill(node);
+        bed.load.healed();
+        eventually("the group has another coordinator", || {
+            if bed.coordinator() == node { Err(node.to_string()) } else { Ok(()) }
+        });
+        bed.load.wait_for_more(200);
+    });
+}
+
+#[test]
+#[ignore = "scripts/faults --brokers 3"]
+fn f7_the_coordinator_of_the_transactions_is_killed() {
+    row("f7-transactions", Through::Nothing, KILLED, |bed| {
+        let name = std::fs::read_to_string(bed.fixture.path("a").join("instance")).unwrap();
+        let name = name.lines().next().unwrap_or_default();
+        let id = format!("{}/{name}/0/0", bed.fixture.namespace());
+        let coordinator = || bed.nodes.transaction_coordinator(&id);
+        let node = coordinator();
+        bed.nodes.kill(node);
+        bed.load.healed();
+        eventually("the transactions have another coordinator", || {
+            if coordinator() == node { Err(node.to_string()) } else { Ok(()) }
+        });
+        bed.load.wait_for_more(200);
+    });
+}
+
+/// Freezes the coordinator of the group for so long. Its connections stay open and say nothing.
+fn freeze(bed: &Bed<'_>, long: Duration) {
+    let node = bed.coordinator();
+    bed.nodes.pause(node);
+    bed.load.healed();
+    let since = std::time::Instant::now();
+    eventually("the group has another coordinator", || {
+        if bed.coordinator() == node { Err(node.to_string()) } else { Ok(()) }
+    });
+    bed.load.wait_for_more(100);
+    std::thread::sleep(long.saturating_sub(since.elapsed()));
+    bed.nodes.resume(node);
+}
+
+#[test]
+#[ignore = "scripts/faults --brokers 3"]
+fn f8_a_broker_is_frozen_for_15_s() {
+    row("f8-15s", Through::Nothing, FROZEN, |bed| freeze(bed, Duration::from_secs(15)));
+}
+
+#[test]
+#[ignore = "scripts/faults --brokers 3"]
+fn f8_a_broker_is_frozen_for_60_s() {
+    row("f8-60s", Through::Nothing, FROZEN, |bed| freeze(bed, Duration::from_secs(60)));
+}
+
+#[test]
+#[ignore = "scripts/faults --brokers 3"]
+fn f9_all_brokers_are_restarted_one_after_the_other() {
+    row("f9", Through::Nothing, KILLED, |bed| {
+        bed.load.healed();
+        for node in &bed.nodes.all {
+            bed.nodes.stop(*node);
+            bed.load.wait_for_more(60);
+            bed.nodes.restart(*node);
+            bed.nodes.heal();
+        }
+    });
+}
+
+#[test]
+#[ignore = "scripts/faults --brokers 3"]
+fn f33_a_target_has_too_few_replicas_for_30_s() {
+    row("f33", Through::Nothing, KILLED, |bed| {
+        // All three, so that one that is away is too few.
+        let id = bed.fixture.name("strict");
+        let _ = bed.fixture.target_with("strict", 1, &[("min.insync.replicas", "3")]);
+        let producer = bed.fixture.producer();
+        let node = bed.nodes.all[0];
+        bed.nodes.kill(node);
+        let record = crate::support::out("too few").key("k").delay(1_000).to(&id);
+        producer.send_one(&bed.fixture.names.intake(), &record);
+        eventually("it says that it is not ready", || match bed.process.get("/health/ready")? {
+            (503, _) => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+        std::thread::sleep(Duration::from_secs(30));
+        assert_eq!(bed.process.get("/health/live").unwrap().0, 200);
+        bed.nodes.restart(node);
+        bed.nodes.heal();
+        bed.load.healed();
+        let mut log = crate::support::Log::open(bed.fixture, &id);
+        log.count(1);
+    });
+}
+
+#[test]
+#[ignore = "scripts/faults --brokers 3"]
+fn f36_the_coordinator_moves_in_the_middle_of_a_commit() {
+    row("f36", Through::TheProxy, FROZEN, |bed| {
+        let node = bed.coordinator();
+        let hold = bed.proxy().hold(TXN_OFFSET_COMMIT, bed.fixture.namespace(), None);
+        hold.wait_until(State::Held);
+        bed.nodes.kill(node);
+        bed.load.healed();
+        hold.release();
+        eventually("the group has another coordinator", || {
+            if bed.coordinator() == node { Err(node.to_string()) } else { Ok(()) }
+        });
+        bed.load.wait_for_more(200);
+    });
+}
