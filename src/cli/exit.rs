@@ -41,9 +41,10 @@ impl From<&app::Error> for Exit {
             app::Error::Lanes(driver::Error::TakeOver(TakeOverError::PositionGone { .. })) => {
                 Self::Configuration
             }
-            app::Error::Lanes(driver::Error::TakeOver(TakeOverError::NameInUse { .. })) => {
-                Self::InUse
-            }
+            app::Error::Lanes(
+                driver::Error::TakeOver(TakeOverError::NameInUse { .. })
+                | driver::Error::Fenced { .. },
+            ) => Self::InUse,
             app::Error::Lanes(_) | app::Error::Died => Self::Internal,
         }
     }

@@ -300,6 +300,7 @@ pub fn run(
                     thread = plan.thread,
                     "the seat in the group was taken, taking it again"
                 );
+                status.own(Vec::new());
                 continue;
             }
             Err(error) if error.is_final() => return Err(error),
