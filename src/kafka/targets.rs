@@ -3,6 +3,7 @@
 //! Asked before anything is produced: an unknown topic would stall a whole transaction for 30 s (faults 0.6). A
 //! consumer's client is used for it, since a producer's question may create the topic it asks for.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -16,8 +17,12 @@ use super::Connection;
 use super::connect::{Admin, Quiet, Reader};
 use crate::engine::Target;
 
+/// How the clients are named in the brokers' logs.
+const CLIENT: &str = "waterclock-targets";
 /// How long one question may take.
 const ASK: Duration = Duration::from_secs(5);
+/// The same about the limits of a topic that were told before, and that are taken for what they were if nobody answers.
+const ASK_AGAIN_MAX: Duration = Duration::from_millis(1_500);
 /// A question without an answer is asked again after this long.
 const ASK_AGAIN: Duration = Duration::from_millis(300);
 /// A topic is missing when no broker has known it for this long.
@@ -44,12 +49,13 @@ impl Lookup {
     /// The clients could not be made: the configuration is wrong.
     pub fn start(connection: &Connection, embedded: bool) -> Result<Self, KafkaError> {
         let (questions, inbox) = crossbeam_channel::unbounded();
-        let mut config = connection.client("waterclock-targets");
+        let mut config = connection.client(CLIENT);
         config.set("allow.auto.create.topics", "false");
-        let clients = Clients {
+        let mut clients = Clients {
             connection: connection.clone(),
             consumer: config.create_with_context(Quiet)?,
-            admin: if embedded { None } else { Some(connection.admin("waterclock-targets")?) },
+            admin: if embedded { None } else { Some(connection.admin(CLIENT)?) },
+            limits: BTreeMap::new(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -59,7 +65,7 @@ impl Lookup {
         let least = Arc::clone(&record_bytes_least);
         std::thread::Builder::new()
             .name("wc-targets".into())
-            .spawn(move || answer(&inbox, &clients, &runtime, &least))
+            .spawn(move || answer(&inbox, &mut clients, &runtime, &least))
             .map_err(|_| KafkaError::Canceled)?;
         Ok(Self { questions, record_bytes_least })
     }
@@ -82,11 +88,42 @@ struct Clients {
     consumer: Reader,
     /// None for the embedded broker, which has no settings to tell.
     admin: Option<Admin>,
+    /// What was told last of each topic.
+    limits: BTreeMap<String, (u64, bool)>,
+}
+
+impl Clients {
+    /// `max.message.bytes` of a topic, and whether it is compacted.
+    ///
+    /// librdkafka sends the question to whatever broker was named as the controller last, and goes on waiting for that one
+    /// when it has died. So a client that had no answer is made anew, and what was told before holds meanwhile.
+    fn limits(
+        &mut self,
+        runtime: &tokio::runtime::Runtime,
+        topic: &str,
+    ) -> Result<(u64, bool), KafkaError> {
+        let Some(admin) = &self.admin else { return Ok((RECORD_BYTES_MAX, false)) };
+        self.connection.token(admin.inner());
+        let before = self.limits.get(topic).copied();
+        let most = if before.is_some() { ASK_AGAIN_MAX } else { ASK };
+        match runtime.block_on(limits(admin, topic, most)) {
+            Ok(told) => {
+                self.limits.insert(topic.to_owned(), told);
+                Ok(told)
+            }
+            Err(error) => {
+                self.admin = Some(self.connection.admin(CLIENT)?);
+                let before = before.ok_or(error)?;
+                tracing::info!(topic, "nobody told the limits of a target; those from before hold");
+                Ok(before)
+            }
+        }
+    }
 }
 
 fn answer(
     inbox: &Receiver<Question>,
-    clients: &Clients,
+    clients: &mut Clients,
     runtime: &tokio::runtime::Runtime,
     least: &AtomicUsize,
 ) {
@@ -138,11 +175,11 @@ struct Again {
 }
 
 fn look(
-    clients: &Clients,
+    clients: &mut Clients,
     runtime: &tokio::runtime::Runtime,
     topic: &str,
 ) -> Result<Target, KafkaError> {
-    let Clients { connection, consumer, admin } = clients;
+    let Clients { connection, consumer, .. } = &*clients;
     connection.token(consumer.client());
     let metadata = consumer.fetch_metadata(Some(topic), ASK)?;
     let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
@@ -162,13 +199,7 @@ fn look(
     if partitions == 0 {
         return Ok(Target::Missing);
     }
-    let (record_bytes_max, keyed) = match admin {
-        None => (RECORD_BYTES_MAX, false),
-        Some(admin) => {
-            connection.token(admin.inner());
-            runtime.block_on(limits(admin, topic))?
-        }
-    };
+    let (record_bytes_max, keyed) = clients.limits(runtime, topic)?;
     Ok(Target::Found { partitions, record_bytes_max, keyed: keyed && !forgets_compaction() })
 }
 
@@ -179,8 +210,8 @@ fn forgets_compaction() -> bool {
 }
 
 /// `max.message.bytes` of a topic, and whether it is compacted; without the right to ask, Kafka's defaults.
-async fn limits(admin: &Admin, topic: &str) -> Result<(u64, bool), KafkaError> {
-    let options = AdminOptions::new().request_timeout(Some(ASK));
+async fn limits(admin: &Admin, topic: &str, most: Duration) -> Result<(u64, bool), KafkaError> {
+    let options = AdminOptions::new().request_timeout(Some(most));
     let resources = [ResourceSpecifier::Topic(topic)];
     let answers = admin.describe_configs(&resources, &options).await?;
     let told = answers.into_iter().next().and_then(Result::ok);
