@@ -160,9 +160,17 @@ impl Broker {
         UnixMillis((EPOCH_MS + at).saturating_add_signed(skew))
     }
 
-    /// Steps a node's clock forwards (a step back would break the lower bound that readers already have).
-    pub fn step_clock(&mut self, node: usize, by: u64) {
-        self.skews[node] += by as i64;
+    pub fn nodes(&self) -> usize {
+        self.skews.len()
+    }
+
+    pub fn leader(&self, place: Place) -> usize {
+        self.partition(place).map_or(0, |partition| partition.leader)
+    }
+
+    /// Steps a node's clock.
+    pub fn step_clock(&mut self, node: usize, by: i64) {
+        self.skews[node] += by;
     }
 
     /// Another node becomes leader; append times of a partition may step back by that.
@@ -198,7 +206,7 @@ impl Broker {
         let appended = self.clock(leader, at);
         let moment = self.next_moment();
         let partition = self.partition_mut(place).ok_or(Refusal::UnknownTopic)?;
-        Ok(partition.append(Entry { appended, tx, record: Some(record), moment, at }))
+        Ok(partition.append(Entry { appended, tx, record: Some(record), moment, at, node: leader }))
     }
 
     /// The next record from `from` on that a `read_committed` consumer may see.
@@ -232,6 +240,26 @@ impl Broker {
         }
     }
 
+    /// Retention: deletes what was appended more than `keep` ago. The offsets that went, if any.
+    pub fn retain(&mut self, at: Time, place: Place, keep: Time) -> Option<(Offset, Offset)> {
+        let now = self.clock(self.leader(place), at);
+        self.partition_mut(place)?.retain_from(UnixMillis(now.0.saturating_sub(keep)))
+    }
+
+    /// Compacts a partition; `keep`: how long tombstones stay.
+    pub fn compact(&mut self, at: Time, place: Place, keep: Time) -> u64 {
+        let now = self.clock(self.leader(place), at);
+        let gone = UnixMillis(now.0.saturating_sub(keep));
+        self.partition_mut(place).map_or(0, |partition| partition.compact(gone))
+    }
+
+    /// The group was empty for longer than offsets are kept: those that `which` names are gone.
+    pub fn expire_offsets(&mut self, mut which: impl FnMut(Place) -> bool) -> usize {
+        let before = self.offsets.len();
+        self.offsets.retain(|place, _| !which(*place));
+        before - self.offsets.len()
+    }
+
     /// Commits offsets without a transaction.
     pub fn commit(
         &mut self,
@@ -259,10 +287,14 @@ impl Broker {
         Ok(())
     }
 
-    /// Whether a position after this offset is committed, be it that its marker is still on its way.
-    pub fn is_done(&self, place: Place, offset: Offset) -> bool {
-        let stable = self.offsets.get(&place).is_some_and(|position| position.next > offset.0);
-        stable || self.decided(place).any(|position| position.next > offset.0)
+    /// The committed position of a partition, whatever is on its way.
+    pub fn stable(&self, place: Place) -> Option<&Position> {
+        self.offsets.get(&place)
+    }
+
+    /// The furthest position that is decided to be committed, though its marker is still on its way.
+    pub fn last_decided(&self, place: Place) -> Option<Position> {
+        self.decided(place).max_by_key(|position| position.next).cloned()
     }
 
     /// The committed positions of these partitions, once none of them waits for a transaction.

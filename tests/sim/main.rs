@@ -1,166 +1,166 @@
-//! The first simulation: engines, shells and a Kafka, all of them models but the engine, in one thread without a clock.
+//! The simulation: engines, shells and a Kafka, all of them models but the engine, in one thread without a clock.
 //!
 //! ```text
 //!  seed ──▶ plan ──▶ workload ──▶ world (one queue of events) ──▶ checkers
 //!                                  │ members (shell + engine) ◀── network ──▶ broker
 //! ```
 //!
-//! A seed decides everything: who is killed, which answer is lost, how long a fetch takes. `SEED=n cargo test --test
-//! sim` repeats one and tells its last events; `scripts/sim N` runs many. What a seed has found stays in [`REGRESSIONS`].
+//! A seed decides everything: who is killed, which answer is lost, how long a fetch takes. `scripts/sim` runs many, and
+//! one alone. What fails is made smaller and printed as the command that repeats it; [`REGRESSIONS`] keeps the seed.
 #![allow(unreachable_pub, missing_docs, reason = "a test exports nothing")]
 
+mod bites;
 mod broker;
 mod chance;
 mod checkers;
+mod checkpoint;
 mod linear;
 mod member;
 mod mutation;
 mod network;
+mod options;
 mod plan;
+mod shrink;
 mod workload;
 mod world;
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use mutation::Mutation;
-use plan::{Delivery, Plan, Weather};
+use options::{Command, Options};
+use plan::{Delivery, Kind, Plan};
+use shrink::Shrinking;
 use world::{Breach, World};
 
 /// Seeds that failed once. They stay, though a change of the workload gives them another run.
 const REGRESSIONS: &[u64] = &[50, 146, 498, 652, 837, 3114, 4352, 104_828, 117_258];
 /// How many of the last events a failure tells.
 const HISTORY: usize = 120;
-/// How many seeds a test run tries, over all modes.
-const SEEDS: u64 = 200;
+/// How many seeds a test run tries.
+const SEEDS: u64 = 500;
+/// Failures that are shrunk and told, at most.
+const TOLD_MAX: usize = 3;
 
-/// The mode of a seed: crashes with transactions are where most can go wrong.
-fn mode_of(seed: u64) -> (Weather, Delivery) {
-    match seed % 5 {
-        0 => (Weather::Healthy, Delivery::ExactlyOnce),
-        1 => (Weather::Healthy, Delivery::AtLeastOnce),
-        2 => (Weather::Faulty, Delivery::AtLeastOnce),
-        _ => (Weather::Faulty, Delivery::ExactlyOnce),
-    }
-}
-
-fn run(plan: Plan, mutation: Option<Mutation>, history_max: usize) -> World {
-    let mut world = World::new(plan, mutation, history_max);
+fn run(options: &Options, history_max: usize) -> World {
+    let mut world = World::new(options, history_max);
     world.run();
     checkers::check(&mut world);
     world
 }
 
-fn breaches(seed: u64, mutation: Option<Mutation>) -> (Vec<Breach>, BTreeMap<&'static str, u64>) {
-    let (weather, delivery) = mode_of(seed);
-    let world = run(Plan::new(seed, weather, delivery), mutation, 0);
-    (world.breaches, world.seen)
-}
-
-/// Runs a failed seed again to tell what happened last.
-fn tell(seed: u64, found: &[Breach]) -> String {
-    let (weather, delivery) = mode_of(seed);
-    let again = run(
-        Plan::new(seed, weather, delivery),
-        None,
-        HISTORY.max(number_from("HISTORY").unwrap_or_default() as usize),
-    );
-    let history: Vec<String> = again.history.into_iter().flatten().collect();
-    let found: Vec<String> = found
-        .iter()
-        .take(10)
-        .map(|breach| format!("{}: {}", breach.promise, breach.what))
-        .collect();
-    format!(
-        "SEED={seed} ({weather:?}, {delivery:?})\n{}\n\nlast events:\n{}\n\nSEED={seed}, met: {:?}",
-        found.join("\n"),
-        history.join("\n"),
-        again.seen,
-    )
-}
-
+/// What `scripts/sim` was asked for.
 #[expect(clippy::disallowed_methods, reason = "a test is told by its environment what to run")]
-fn number_from(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
+fn command() -> Command {
+    let text = std::env::var("SIM").unwrap_or_default();
+    text.parse().unwrap_or_else(|error| panic!("SIM={text:?}: {error}"))
 }
 
-/// The seeds of one shard; `SEED` names a single one, `SEEDS` says how many, `FIRST_SEED` from where on.
-fn seeds(which: impl Fn(u64) -> bool) -> Vec<u64> {
-    if let Some(seed) = number_from("SEED") {
-        return [seed].into_iter().filter(|seed| which(*seed)).collect();
-    }
-    let first = number_from("FIRST_SEED").unwrap_or_default();
-    let count = number_from("SEEDS").unwrap_or(SEEDS);
-    REGRESSIONS.iter().copied().chain(first..first + count).filter(|seed| which(*seed)).collect()
-}
+type Met = BTreeMap<&'static str, u64>;
 
-fn run_seeds(weather: Weather, delivery: Delivery) -> BTreeMap<&'static str, u64> {
-    let mut met: BTreeMap<&'static str, u64> = BTreeMap::new();
-    let mut failed = Vec::new();
-    for seed in seeds(|seed| mode_of(seed) == (weather, delivery)) {
-        let (found, seen) = breaches(seed, None);
-        for (what, times) in seen {
-            *met.entry(what).or_default() += times;
+/// A failure: what was asked for, and what was found.
+type Failure = (Options, Vec<Breach>);
+
+/// Runs all of them on all cores.
+fn run_all(all: &[Options]) -> (Met, Vec<Failure>) {
+    let (next, done) = (AtomicU64::new(0), Mutex::new((Met::new(), Vec::new())));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                while let Some(options) = all.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                    let world = run(options, 0);
+                    let mut done = done.lock().unwrap_or_else(|error| error.into_inner());
+                    for (what, times) in world.seen {
+                        *done.0.entry(what).or_default() += times;
+                    }
+                    if !world.breaches.is_empty() {
+                        eprintln!("{options}: {}", world.breaches[0].promise);
+                        done.1.push((options.clone(), world.breaches));
+                    }
+                }
+            });
         }
-        if !found.is_empty() {
-            failed.push((seed, found));
+    });
+    done.into_inner().unwrap_or_else(|error| error.into_inner())
+}
+
+/// What is to be known of a failure: what is broken, the least plan that breaks it, and how to see it again.
+fn tell((options, breaches): &Failure, command: &Command) -> String {
+    let promise = breaches[0].promise;
+    let whole = command.whole || options.mode().0 == Kind::Flood;
+    let least =
+        if whole { options.clone() } else { Shrinking::new(options.clone(), promise).run() };
+    let world = run(&least, command.history.unwrap_or(HISTORY));
+    let mut text = vec![format!("scripts/sim {options}")];
+    text.extend(breaches.iter().take(5).map(|of| format!("  {}: {}", of.promise, of.what)));
+    text.push(format!("\nscripts/sim {least}"));
+    text.extend(world.breaches.iter().take(5).map(|of| format!("  {}: {}", of.promise, of.what)));
+    let submissions = world.workload.submissions.iter().enumerate();
+    let made = |at: &usize| least.submissions.as_ref().is_none_or(|only| only.contains(at));
+    text.push("\nfaults:".to_owned());
+    let faults = world.plan.faults.iter().take(40);
+    text.extend(faults.map(|(at, fault)| format!("  {at:>10} {fault:?}")));
+    text.push("submissions:".to_owned());
+    let some = submissions.filter(|(at, _)| made(at)).take(20);
+    text.extend(some.map(|(at, of)| format!("  {:>10} n={at} {}", of.at, of.brief())));
+    text.push("last events:".to_owned());
+    text.extend(world.history.into_iter().flatten());
+    text.join("\n")
+}
+
+/// Runs them, and fails with what is to be known of the first that fail.
+fn all_hold(all: &[Options], command: &Command) -> Met {
+    let (met, failed) = run_all(all);
+    if failed.is_empty() {
+        return met;
+    }
+    let told: Vec<String> = failed.iter().take(TOLD_MAX).map(|of| tell(of, command)).collect();
+    let of = |(options, found): &Failure| {
+        format!("scripts/sim {options}: {}: {}", found[0].promise, found[0].what)
+    };
+    let every: Vec<String> = failed.iter().map(of).collect();
+    panic!("{}\n\n{} failed:\n{}", told.join("\n\n"), failed.len(), every.join("\n"));
+}
+
+/// What must have been met by many seeds, or their faults were none.
+#[rustfmt::skip]
+const MUST_MEET: &[&str] = &[
+    "kills", "stops", "zombies", "freezes", "faults between steps", "timed out", "commit aborted", "fenced",
+    "old generation", "refused", "revoked in flight", "revoked after finishing", "rewinds", "spilled",
+    "commits held up", "commits slow", "leaders changed", "nodes stalled", "silences",
+    "requests to nodes that stand still", "retention deleted", "losses told", "offsets expired", "checkpoints taken",
+    "indexes torn", "indexes missing", "indexes refused", "changelogs compacted", "clocks stepped back",
+    "clocks stepped forward", "steps back seen", "wall clocks stepped", "foreign transactions seen",
+    "cancels", "cancelled", "forgotten", "moves", "hops", "deliveries", "dead letters", "answers lost",
+];
+
+#[test]
+fn every_seed_keeps_every_promise() {
+    let command = command();
+    let count = command.seeds.unwrap_or(SEEDS);
+    let all: Vec<Options> = match &command.one {
+        Some(one) => vec![one.clone()],
+        None => {
+            let first = command.first_seed.unwrap_or_default();
+            let seeds = (first..first + count).chain(REGRESSIONS.iter().copied());
+            let with = |seed| {
+                let Command { kind, delivery, .. } = command;
+                Options { kind, delivery, ..Options::seed(seed) }
+            };
+            seeds.map(with).collect()
+        }
+    };
+    let met = all_hold(&all, &command);
+    eprintln!("{} runs; met, and how often:", all.len());
+    for (what, times) in &met {
+        eprintln!("{times:>12} {what}");
+    }
+    if command.one.is_none() && command.kind.is_none() && count >= SEEDS {
+        for what in MUST_MEET {
+            assert!(met.contains_key(what), "no {what} in all seeds: {met:?}");
         }
     }
-    if let Some((seed, found)) = failed.first() {
-        let all: Vec<String> = failed
-            .iter()
-            .map(|(seed, found)| format!("SEED={seed} {}: {}", found[0].promise, found[0].what))
-            .collect();
-        panic!("{}\n\n{} seeds failed:\n{}", tell(*seed, found), failed.len(), all.join("\n"));
-    }
-    met
-}
-
-/// What a run over many seeds must have met, or its faults were none.
-fn must_have_met(seen: &BTreeMap<&'static str, u64>, what: &[&str]) {
-    if number_from("SEED").is_none() && number_from("SEEDS").is_none_or(|count| count >= SEEDS) {
-        for what in what {
-            assert!(
-                seen.get(what).is_some_and(|times| *times > 0),
-                "no {what} in all seeds: {seen:?}"
-            );
-        }
-    }
-}
-
-#[test]
-fn exactly_once_in_good_weather_is_in_order_and_on_time_too() {
-    let seen = run_seeds(Weather::Healthy, Delivery::ExactlyOnce);
-    must_have_met(&seen, &["batches", "assignments"]);
-}
-
-#[test]
-fn at_least_once_in_good_weather_doubles_nothing() {
-    let seen = run_seeds(Weather::Healthy, Delivery::AtLeastOnce);
-    must_have_met(&seen, &["batches", "assignments"]);
-}
-
-#[test]
-fn exactly_once_holds_through_crashes_zombies_rebalances_and_lost_answers() {
-    let seen = run_seeds(Weather::Faulty, Delivery::ExactlyOnce);
-    let faults = [
-        "kills",
-        "stops",
-        "zombies",
-        "timed out",
-        "commit aborted",
-        "fenced",
-        "old generation",
-        "refused",
-    ];
-    must_have_met(&seen, &faults);
-    must_have_met(&seen, &["revoked in flight", "revoked after finishing", "rewinds"]);
-    must_have_met(&seen, &["cancels", "cancelled", "forgotten"]);
-}
-
-#[test]
-fn at_least_once_loses_nothing_through_crashes_and_doubles_only_what_was_in_flight() {
-    let seen = run_seeds(Weather::Faulty, Delivery::AtLeastOnce);
-    must_have_met(&seen, &["kills", "stops", "zombies", "old generation"]);
 }
 
 #[test]
@@ -168,8 +168,9 @@ fn a_window_that_is_full_frees_itself_and_loses_nothing() {
     let (mut spilled, mut longest) = (0, 0);
     for seed in 0..4 {
         let delivery = if seed % 2 == 0 { Delivery::ExactlyOnce } else { Delivery::AtLeastOnce };
-        let world = run(Plan::flood(seed, delivery), None, 0);
-        assert_eq!(world.breaches, [], "SEED={seed}, met: {:?}", world.seen);
+        let options = Options::new(seed, Kind::Flood, delivery);
+        let world = run(&options, 0);
+        assert_eq!(world.breaches, [], "scripts/sim {options}, met: {:?}", world.seen);
         longest = longest.max(world.longest_metadata);
         spilled += world.seen.get("spilled").copied().unwrap_or_default();
     }
@@ -179,150 +180,26 @@ fn a_window_that_is_full_frees_itself_and_loses_nothing() {
 
 #[test]
 fn what_brokers_refuse_is_found_and_its_neighbours_wait_some_seconds_at_most() {
-    let mut met = 0;
-    let seeds = number_from("POISON").map_or(0..60, |seed| seed..seed + 1);
-    for seed in seeds {
-        let delivery = if seed % 2 == 0 { Delivery::ExactlyOnce } else { Delivery::AtLeastOnce };
-        let told = number_from("HISTORY").unwrap_or_default() as usize;
-        let world = run(Plan::poison(seed, delivery), None, told);
-        let history: Vec<&String> = world.history.iter().flatten().collect();
-        assert_eq!(world.breaches, [], "POISON={seed}, met: {:?}\n{history:#?}", world.seen);
-        met += world.seen.get("refused").copied().unwrap_or_default();
-    }
-    assert!(met > 60, "{met} batches refused");
+    let of = |seed| match seed % 2 {
+        0 => Options::new(seed, Kind::Poison, Delivery::ExactlyOnce),
+        _ => Options::new(seed, Kind::Poison, Delivery::AtLeastOnce),
+    };
+    let all: Vec<Options> = (0..60).map(of).collect();
+    let met = all_hold(&all, &Command::default());
+    assert!(met.get("refused").is_some_and(|times| *times > 60), "{met:?}");
 }
 
 #[test]
 fn the_same_seed_is_the_same_run() {
-    for seed in 0..5 {
-        let (weather, delivery) = mode_of(seed);
-        let history = || run(Plan::new(seed, weather, delivery), None, HISTORY).history;
+    for seed in 0..20 {
+        let history = || run(&Options::seed(seed), HISTORY).history;
         assert_eq!(history(), history(), "seed {seed}");
     }
 }
 
-/// Runs mutated worlds until a checker of one of these promises objects.
-fn bites(mutation: Mutation, promises: &[&str]) {
-    const TRIES: u64 = 500;
-    let mut others = Vec::new();
-    for seed in 1_000..1_000 + TRIES {
-        let (found, _) = breaches(seed, Some(mutation));
-        match found.iter().find(|breach| promises.contains(&breach.promise)) {
-            Some(_) => return,
-            None => others.extend(found.into_iter().map(|breach| breach.promise)),
-        }
+#[test]
+fn every_kind_of_world_is_drawn_by_some_seed() {
+    for kind in Kind::ALL.iter().filter(|kind| !matches!(kind, Kind::Flood | Kind::Strict)) {
+        assert!((0..20).any(|seed| Plan::of(&Options::seed(seed)).kind == *kind), "{kind:?}");
     }
-    panic!(
-        "{mutation:?} went through {TRIES} seeds unseen by {promises:?}; others saw: {others:?}"
-    );
-}
-
-#[test]
-fn a_delivery_that_is_a_millisecond_early_is_seen() {
-    bites(Mutation::Hasty(1), &["never early"]);
-}
-
-#[test]
-fn a_record_that_is_dropped_is_seen() {
-    bites(Mutation::DropsSend, &["never lost"]);
-    bites(Mutation::OffsetsAlone, &["never lost"]);
-}
-
-#[test]
-fn a_record_that_arrives_twice_is_seen() {
-    bites(Mutation::SendsTwice, &["exactly once"]);
-    bites(Mutation::RecordsAlone, &["exactly once"]);
-}
-
-#[test]
-fn a_record_that_overtakes_another_is_seen() {
-    bites(Mutation::Swaps, &["in order"]);
-}
-
-#[test]
-fn a_byte_that_changes_is_seen() {
-    bites(Mutation::KeepsControl, &["your bytes"]);
-    bites(Mutation::NullBecomesEmpty, &["your bytes"]);
-    bites(Mutation::TurnsHeaders, &["your bytes"]);
-}
-
-#[test]
-fn a_record_in_another_partition_is_seen() {
-    bites(Mutation::WrongPartition, &["as agreed"]);
-}
-
-#[test]
-fn a_delivery_that_is_late_for_no_reason_is_seen() {
-    bites(Mutation::Oversleeps, &["on time"]);
-}
-
-#[test]
-fn a_dead_letter_that_does_not_say_where_it_stood_is_seen() {
-    bites(Mutation::Misleads, &["dead letters"]);
-}
-
-#[test]
-fn memory_over_the_budget_is_seen() {
-    bites(Mutation::NeverPauses, &["memory"]);
-}
-
-#[test]
-fn standing_still_is_seen() {
-    bites(Mutation::ForgetsAnswer, &["never lost"]);
-    bites(Mutation::NeverResumes, &["never lost"]);
-}
-
-/// What objects to a wrong end of a timer.
-const TIMERS: &[&str] =
-    &["cancelled", "cancelled in time", "delivered", "linearizable", "timers", "answers"];
-
-#[test]
-fn a_record_that_was_cancelled_and_arrives_is_seen() {
-    bites(Mutation::DropsTimers, TIMERS);
-    bites(Mutation::DeliversCancelled, TIMERS);
-    bites(Mutation::ForgetsVoids, &["cancelled", "cancelled in time", "linearizable"]);
-    bites(Mutation::ForgetsUnmet, &["cancelled", "cancelled in time", "linearizable"]);
-}
-
-#[test]
-fn a_timer_that_does_not_wait_for_a_cancel_in_time_is_seen() {
-    bites(Mutation::SkipsGate, &["cancelled in time", "linearizable"]);
-    bites(Mutation::SkipsSettle, &["cancelled in time", "linearizable"]);
-    bites(Mutation::PassesUnread, &["cancelled in time", "linearizable"]);
-}
-
-#[test]
-fn an_answer_that_is_not_true_is_seen() {
-    bites(Mutation::AnswersEarly, &["cancelled", "delivered", "answers", "linearizable"]);
-}
-
-#[test]
-fn a_second_timer_of_a_pending_id_is_seen() {
-    bites(Mutation::DeliversDuplicates, &["linearizable"]);
-    bites(Mutation::FreesEarly, TIMERS);
-    bites(Mutation::ForgetsLive, TIMERS);
-    bites(Mutation::DropsLastPiece, TIMERS);
-}
-
-#[test]
-fn a_record_that_was_made_after_a_cancel_and_does_not_arrive_is_seen() {
-    bites(Mutation::ComparesWithoutOrder, &["never lost", "linearizable"]);
-}
-
-#[test]
-fn what_a_user_took_back_is_seen() {
-    bites(Mutation::ReadsUncommitted, &["no phantom"]);
-}
-
-#[test]
-fn a_record_that_is_blamed_for_a_broker_or_never_found_is_seen() {
-    bites(Mutation::BlamesBrokers, &["as agreed"]);
-    bites(Mutation::KeepsSilent, &["never lost"]);
-}
-
-#[test]
-fn without_the_rules_about_commits_the_promises_break() {
-    bites(Mutation::GoesOnAfterUnknown, &["never lost", "exactly once"]);
-    bites(Mutation::TakesUnstable, &["exactly once"]);
-    bites(Mutation::OldGenerations, &["never lost", "exactly once"]);
 }

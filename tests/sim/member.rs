@@ -9,23 +9,29 @@
 //! 3. In `at_least_once` offsets are committed only after every record of their batch and of all before it.
 
 mod batches;
+mod clock;
+mod group;
 mod index;
+mod late;
+mod mutating;
 mod reading;
+mod tally;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use waterclock::engine::orders::{Answer, Input, Start, Target};
-use waterclock::engine::{BatchId, Engine, Lane, Offset, Record, Source, UnixMillis};
+use waterclock::engine::orders::{Answer, Input, Target};
+use waterclock::engine::{BatchId, Engine, Offset, Record, Source, UnixMillis};
 
 use crate::broker::{Place, Position, Time, Writer};
-use crate::mutation::Mutation;
-use crate::network::{Event, Identity, Outgoing, Process, Reply, Request, Taken, Wake, Why};
+use crate::network::{Event, Identity, Outgoing, Process, Reply, Request, Wake};
 use crate::plan::SECOND;
 use crate::workload::NUMBER;
 use crate::world::World;
+use clock::Clocks;
 use index::{Disk, Pieces, Waiting};
 use reading::Asked;
+use tally::Tally;
 
 /// How long a stop may take.
 const DRAIN_MAX: Time = 10 * SECOND;
@@ -76,50 +82,10 @@ struct Flight {
     /// Records handed to brokers, and the targets of those in the last request.
     sent: usize,
     asked: Vec<Arc<str>>,
-}
-
-/// What the engine was given and has not given back.
-#[derive(Debug, Default)]
-pub struct Tally {
-    /// By submission: where each copy was read, and its size.
-    held: BTreeMap<u32, Vec<(Source, Offset, usize)>>,
-    bytes: usize,
-    largest: usize,
-    /// Partitions that were read while the engine was over its budget: each may be, once, before it is paused.
-    over: BTreeSet<Source>,
-    /// No window was loaded, so nothing that is read was done before.
-    exact: bool,
-}
-
-impl Tally {
-    fn take_in(&mut self, source: Source, offset: Offset, record: &Record) {
-        let size = record.size();
-        self.largest = self.largest.max(size);
-        // Commands, duplicates and what is void go without a word.
-        if record.headers().any(|(name, _)| name == b"x-delay-id") {
-            return;
-        }
-        self.held
-            .entry(number_of(record).unwrap_or(u32::MAX))
-            .or_default()
-            .push((source, offset, size));
-        self.bytes += size;
-    }
-
-    fn give_back(&mut self, number: u32) {
-        // Of several copies the largest: what is left is then surely held.
-        let Some(copies) = self.held.get_mut(&number) else { return };
-        copies.sort_by_key(|(_, _, size)| *size);
-        self.bytes -= copies.pop().map_or(0, |(_, _, size)| size);
-    }
-
-    /// What was read of a partition from here on is dropped.
-    fn drop_from(&mut self, source: Source, offset: Offset) {
-        for copies in self.held.values_mut() {
-            copies.retain(|(of, at, _)| *of != source || *at < offset);
-        }
-        self.bytes = self.held.values().flatten().map(|(_, _, size)| size).sum();
-    }
+    /// Of the last request: the hops, and where they went.
+    hops: Vec<Option<(Source, UnixMillis)>>,
+    /// Hops that came to stand too late for their tier, which the engine is told of.
+    late: Vec<(Source, Offset, UnixMillis)>,
 }
 
 pub struct Member {
@@ -161,6 +127,11 @@ pub struct Member {
     /// Submissions acknowledged whose offsets are not committed yet.
     acknowledged: Vec<u32>,
     last_now: UnixMillis,
+    clocks: Clocks,
+    /// A position was outside of its log: the next take-over compares every one with its log.
+    looks_at_ends: bool,
+    /// The last commit was slow: its producer is not to be used again.
+    dirty: bool,
     tick_at: Option<Time>,
     poll_queued: bool,
     draining: bool,
@@ -198,6 +169,9 @@ impl Member {
             committing: None,
             acknowledged: Vec::new(),
             last_now: UnixMillis(0),
+            clocks: Clocks::default(),
+            looks_at_ends: false,
+            dirty: false,
             tick_at: None,
             poll_queued: false,
             draining: false,
@@ -390,116 +364,5 @@ impl World {
         self.member(slot).up = Up::Dead;
         self.member(slot).engine = None;
         self.after(back_after, Event::Start(slot));
-    }
-
-    // The group.
-
-    pub(super) fn rebalance(&mut self, slot: usize) {
-        let member = &self.members[slot];
-        let known = self.broker.group.knows(&member.name);
-        if known && !self.broker.group.awaited().contains(&member.name) {
-            return;
-        }
-        match member.phase {
-            Phase::Starting | Phase::Finishing => {}
-            Phase::Joining => self.join(slot),
-            Phase::Renewing | Phase::Fetching => {
-                self.member(slot).forget();
-                self.join(slot);
-            }
-            Phase::Running if !member.idle() && self.chance.percent(50) => {
-                self.count("revoked after finishing");
-                self.member(slot).phase = Phase::Finishing;
-            }
-            Phase::Running => {
-                self.revoke(slot);
-                self.join(slot);
-            }
-        }
-    }
-
-    /// Drops everything. What is on its way in a transaction is left to the next producer of the same id to abort.
-    pub(super) fn revoke(&mut self, slot: usize) {
-        if !self.members[slot].flights.is_empty() {
-            self.count("revoked in flight");
-            self.member(slot).writer = None;
-        }
-        self.members[slot].expose(&mut self.exposed);
-        self.member(slot).forget();
-        self.step(slot, Input::Revoked);
-    }
-
-    pub(super) fn round_over(&mut self, slot: usize) {
-        let member = &self.members[slot];
-        if member.phase != Phase::Joining {
-            return;
-        }
-        let Some((generation, lanes)) = self.broker.group.assignment(&member.name) else { return };
-        let lanes = lanes.to_vec();
-        self.note(|| format!("slot {slot} has lanes {lanes:?} in generation {generation}"));
-        let member = self.member(slot);
-        (member.generation, member.lanes) = (generation, lanes);
-        member.round += 1;
-        if self.plan.exactly_once() && self.members[slot].writer.is_none() {
-            self.renew(slot);
-        } else {
-            self.fetch_committed(slot);
-        }
-    }
-
-    /// Lanes are taken over from what is committed.
-    pub(super) fn take_over(&mut self, slot: usize, taken: Taken) {
-        let Taken { places, committed, ends } = taken;
-        let mut starts = Vec::new();
-        // With doubles about, which of them was given back cannot be told.
-        let mut exact = self.plan.exactly_once();
-        let all_ends = places.iter().copied().zip(ends.iter().copied()).collect();
-        self.member(slot).ends = all_ends;
-        self.member(slot).behind.clear();
-        for ((place, position), end) in places.iter().zip(committed).zip(ends) {
-            let Some(source) = self.source(*place) else { continue };
-            let log_start = self.broker.partition(*place).map(|p| p.start()).unwrap_or_default();
-            let (next, metadata) = match position {
-                Some(position) => (Offset(position.next), position.metadata),
-                None => (log_start, String::new()),
-            };
-            exact &= metadata.is_empty();
-            let reading = Reading { next, paused: false, from: self.at };
-            self.member(slot).reading.insert(source, reading);
-            let end = if self.mutation == Some(Mutation::SkipsGate) { next } else { end };
-            if next < end {
-                self.member(slot).behind.insert(source);
-            }
-            starts.push(Start { source, next, metadata, end });
-        }
-        self.member(slot).tally = Tally { exact, ..Tally::default() };
-        self.member(slot).phase = Phase::Running;
-        self.count("assignments");
-        self.step(slot, Input::Assigned { starts });
-        for lane in self.members[slot].lanes.clone() {
-            self.order_changelog_end(slot, Lane(lane), Why::Known);
-        }
-        self.step(slot, Input::Tick);
-        self.stirred = true;
-    }
-
-    /// After anything doubtful: nothing that is held is believed, and the producer is another one.
-    pub(super) fn discard(&mut self, slot: usize, why: &'static str) {
-        self.note(|| format!("slot {slot} discards its lanes: {why}"));
-        self.count(why);
-        let finishing = self.members[slot].phase == Phase::Finishing;
-        self.members[slot].expose(&mut self.exposed);
-        self.member(slot).forget();
-        self.member(slot).writer = None;
-        // Not running: a step's orders are not carried out any more.
-        self.member(slot).phase = Phase::Renewing;
-        self.step(slot, Input::Revoked);
-        if finishing || why == "old generation" || why == "old position" {
-            self.join(slot);
-        } else if self.plan.exactly_once() {
-            self.renew(slot);
-        } else {
-            self.fetch_committed(slot);
-        }
     }
 }

@@ -71,4 +71,91 @@ pub enum Mutation {
     DropsTimers,
     /// A cancelled record is delivered nevertheless.
     DeliversCancelled,
+    /// Records that are due at the same time leave in the opposite order.
+    ReversesTies,
+    /// Offsets are committed before what they stand for is produced.
+    CommitsFirst,
+    /// What is done above the watermark is forgotten when lanes are taken over.
+    ForgetsWindow,
+    /// After a commit that was slow the same producer goes on.
+    ReusesDirty,
+    /// What retention has deleted is passed over without a word.
+    LosesInSilence,
+    /// Where offsets have expired, reading begins where the logs begin.
+    StartsFromBeginning,
+    /// Where offsets have expired, reading begins where the logs end.
+    StartsFromEnd,
+    /// Half of the checkpoints are not written.
+    StaleCheckpoint,
+    /// None is.
+    NoCheckpoints,
+    /// A client is told that what was cancelled was delivered.
+    SaysDelivered,
+    /// A client is told two things of one command.
+    AnswersTwice,
+    /// The engine is not told of a hop that stands too late for its tier.
+    ForgetsLateHops,
+    /// Strict order is asked for, and not kept.
+    IgnoresStrict,
+    /// The `now` is that of the process's own machine.
+    TrustsWallClock,
+    /// A node whose clock stepped back is believed to be where it was.
+    IgnoresStepBack,
+}
+
+impl Mutation {
+    /// Each of them.
+    pub fn all() -> Vec<Self> {
+        vec![
+            Self::Hasty(1),
+            Self::DropsSend,
+            Self::SendsTwice,
+            Self::Swaps,
+            Self::KeepsControl,
+            Self::NullBecomesEmpty,
+            Self::TurnsHeaders,
+            Self::WrongPartition,
+            Self::OffsetsAlone,
+            Self::RecordsAlone,
+            Self::GoesOnAfterUnknown,
+            Self::TakesUnstable,
+            Self::OldGenerations,
+            Self::NeverPauses,
+            Self::NeverResumes,
+            Self::Oversleeps,
+            Self::Misleads,
+            Self::ForgetsAnswer,
+            Self::BlamesBrokers,
+            Self::KeepsSilent,
+            Self::ReadsUncommitted,
+            Self::ForgetsVoids,
+            Self::ForgetsLive,
+            Self::DropsLastPiece,
+            Self::AnswersEarly,
+            Self::PassesUnread,
+            Self::SkipsSettle,
+            Self::DeliversDuplicates,
+            Self::FreesEarly,
+            Self::ForgetsUnmet,
+            Self::SkipsGate,
+            Self::ComparesWithoutOrder,
+            Self::DropsTimers,
+            Self::DeliversCancelled,
+            Self::ReversesTies,
+            Self::CommitsFirst,
+            Self::ForgetsWindow,
+            Self::ReusesDirty,
+            Self::LosesInSilence,
+            Self::StartsFromBeginning,
+            Self::StartsFromEnd,
+            Self::StaleCheckpoint,
+            Self::NoCheckpoints,
+            Self::SaysDelivered,
+            Self::AnswersTwice,
+            Self::ForgetsLateHops,
+            Self::IgnoresStrict,
+            Self::TrustsWallClock,
+            Self::IgnoresStepBack,
+        ]
+    }
 }

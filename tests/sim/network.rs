@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use waterclock::engine::orders::Outcome;
 use waterclock::engine::timers::Phase;
-use waterclock::engine::{Offset, Record, Source, UnixMillis};
+use waterclock::engine::{Offset, Record, Source, TopicId, UnixMillis};
 
 use crate::broker::{Place, Position, Refusal, Writer};
 
@@ -16,6 +16,8 @@ pub struct Outgoing {
     pub topic: Arc<str>,
     pub partition: i32,
     pub record: Record,
+    /// It is a hop: to where, and when the record is due.
+    pub hop: Option<(TopicId, UnixMillis)>,
 }
 
 /// What a member asks of the cluster.
@@ -25,6 +27,8 @@ pub enum Request {
     Join(String),
     Leave(String),
     FetchCommitted(Vec<Place>),
+    /// The checkpoints of those of which no position is committed.
+    Checkpoints(Vec<Place>, Vec<Option<Position>>),
     /// Where the logs of a take-over end; the committed positions come along.
     Ends(Vec<Place>, Vec<Option<Position>>),
     /// Where one partition ends, asked at this time of the shell's.
@@ -35,6 +39,8 @@ pub enum Request {
     SendOffsets(Writer, Identity, Vec<(Place, Position)>),
     EndTransaction(Writer, bool),
     CommitOffsets(Identity, Vec<(Place, Position)>),
+    /// The same, and the checkpoints before that.
+    CommitBoth(Identity, Vec<(Place, Position)>),
     DeleteRecords(Vec<(Place, Offset)>),
     Describe(Arc<str>),
 }
@@ -78,11 +84,13 @@ pub enum Told {
 pub enum Reply {
     Init(Result<Writer, Refusal>),
     Committed(Vec<Place>, Result<Vec<Option<Position>>, Refusal>),
+    Checkpoints(Vec<Place>, Result<Vec<Option<Position>>, Refusal>),
     Taken(Taken),
     /// The end of a partition, as it was asked for.
     End(Source, UnixMillis, Offset),
     Changelog(i32, Why, Offset),
-    Produced(Result<(), Refusal>),
+    /// Where each record stands now, and since when.
+    Produced(Result<Vec<(Offset, UnixMillis)>, Refusal>),
     OffsetsSent(Result<(), Refusal>),
     Ended(Result<(), Refusal>),
     OffsetsCommitted(Result<(), Refusal>),
@@ -91,6 +99,9 @@ pub enum Reply {
     /// Nothing came for too long.
     TimedOut,
 }
+
+/// The round of a request whose answer nobody waits for.
+pub const NOBODY: u64 = u64::MAX;
 
 /// A process of a slot: the same slot starts again with a higher life and the same transactional id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,4 +154,8 @@ pub enum Event {
     Told(usize, Told),
     /// Something can be read again.
     Stir,
+    /// The group was away for long enough; all its offsets are gone, or some.
+    ExpireOffsets {
+        whole: bool,
+    },
 }

@@ -2,17 +2,20 @@
 //!
 //! The expectation is stated by the contract (design 2), from outside: nothing here asks the engine.
 
+mod draft;
 mod stories;
+mod wire;
 
 use std::collections::BTreeMap;
 
-use waterclock::engine::state::{Kind, Order, State, StateKey, intake_tag};
-use waterclock::engine::timers::{Place, TimerKey};
-use waterclock::engine::{Millis, Record, UnixMillis};
+use waterclock::engine::Record;
+use waterclock::engine::timers::TimerKey;
 
-use crate::broker::{EPOCH_MS, POISON, Time};
+use crate::broker::{EPOCH_MS, Time};
 use crate::chance::Chance;
-use crate::plan::{DAY, MINUTE, Plan, SECOND};
+use crate::plan::{Kind, Plan, SECOND};
+use draft::Draft;
+pub use wire::{amend, java_partition};
 
 /// The header that names a submission; the contract does not know it, so it is kept.
 pub const NUMBER: &[u8] = b"n";
@@ -81,6 +84,24 @@ pub struct Submission {
     pub act: Act,
 }
 
+impl Submission {
+    /// In a line.
+    pub fn brief(&self) -> String {
+        let headers = self.record.headers().filter(|(name, _)| name.starts_with(b"x-delay"));
+        let text = |of: Option<&[u8]>| of.map(|of| String::from_utf8_lossy(of).into_owned());
+        let headers: Vec<String> = headers
+            .filter(|(name, _)| *name != b"x-delay-state")
+            .map(|(name, value)| {
+                format!("{}={}", String::from_utf8_lossy(name), text(value).unwrap_or_default())
+            })
+            .collect();
+        let Self { topic, partition, act, transaction, .. } = self;
+        let key = text(self.record.key());
+        let within = transaction.map_or(String::new(), |of| format!(" in transaction {of}"));
+        format!("{act:?} to {topic}/{partition} key {key:?} {}{within}", headers.join(" "))
+    }
+}
+
 /// What a record is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
@@ -131,40 +152,6 @@ pub struct Workload {
     pub transactions: Vec<End>,
 }
 
-/// Headers that break the contract, and the code that says so; all but the time and target are set by these.
-type Bad = (&'static [(&'static str, Option<&'static str>)], &'static str);
-
-const GOOD_TARGET: (&str, Option<&str>) = ("x-delay-target", Some("t0"));
-
-#[rustfmt::skip]
-const BAD: &[Bad] = &[
-    (&[GOOD_TARGET, ("x-delay", Some("soon"))], "bad_delay"),
-    (&[GOOD_TARGET, ("x-delay", Some("-5"))], "negative_delay"),
-    (&[GOOD_TARGET, ("x-delay", Some("500d"))], "delay_too_long"),
-    (&[GOOD_TARGET, ("x-delay", Some("99999999999999999999"))], "delay_overflow"),
-    (&[GOOD_TARGET, ("x-delay-until", Some("1700000000"))], "ambiguous_timestamp"),
-    (&[GOOD_TARGET, ("x-delay-until", Some("yesterday"))], "bad_until"),
-    (&[GOOD_TARGET, ("x-delay", Some("1s")), ("x-delay-until", Some("1800000100000"))], "conflicting_directives"),
-    (&[GOOD_TARGET], "missing_delay"),
-    (&[("x-delay", Some("1s"))], "missing_target"),
-    (&[("x-delay", Some("1s")), ("x-delay-target", Some("a b"))], "bad_target"),
-    (&[("x-delay", Some("1s")), ("x-delay-target", Some("waterclock.intake"))], "target_forbidden"),
-    (&[("x-delay", Some("1s")), ("x-delay-target", Some("__consumer_offsets"))], "target_forbidden"),
-    (&[("x-delay", Some("1s")), ("x-delay-target", Some("secret"))], "target_denied"),
-    (&[("x-delay", Some("1s")), ("x-delay-target", Some("gone"))], "target_missing"),
-    (&[GOOD_TARGET, ("x-delay", Some("1s")), ("x-delay-partition", Some("-1"))], "bad_partition"),
-    (&[GOOD_TARGET, ("x-delay", Some("1s")), ("x-delay-partition", Some("99"))], "bad_partition"),
-    (&[GOOD_TARGET, ("x-delay", Some("1s")), ("x-delay-action", Some("cancel"))], "missing_id"),
-    (&[GOOD_TARGET, ("x-delay", Some("1s")), ("x-delay-action", Some("melt"))], "bad_action"),
-    (&[GOOD_TARGET, ("x-delay", Some("1s")), ("x-delay-id", Some(""))], "bad_id"),
-    (&[GOOD_TARGET, ("x-delay", Some("1s")), ("x-delay-expires", Some("never"))], "bad_expires"),
-    (&[GOOD_TARGET, ("x-delay", Some("1s")), ("x-delay-trace", Some("2"))], "bad_trace"),
-    (&[GOOD_TARGET, ("x-delay", Some("1s")), GOOD_TARGET], "duplicate_header"),
-    (&[GOOD_TARGET, ("x-delay", Some("1s")), ("x-delay-spell", Some("1"))], "unknown_header"),
-    (&[GOOD_TARGET, ("x-delay", None)], "bad_header"),
-    (&[GOOD_TARGET, ("x-delay", Some("1s")), ("x-delay-state", Some("\u{1}forged"))], "bad_state"),
-];
-
 type Header = (Vec<u8>, Option<Vec<u8>>);
 
 fn header(name: &str, value: impl ToString) -> Header {
@@ -189,7 +176,7 @@ pub fn draw(plan: &Plan, chance: &mut Chance) -> Workload {
             at = chance.between(plan.submits.0, plan.submits.1);
         }
         let mut submission = one(plan, chance, number, at, &instants);
-        if open.is_none() && !plan.flood && chance.percent(6) {
+        if open.is_none() && plan.kind != Kind::Flood && chance.percent(6) {
             load.transactions.push(End::Hang);
             open = Some((load.transactions.len() - 1, chance.between(1, 8) as usize));
         }
@@ -208,7 +195,7 @@ pub fn draw(plan: &Plan, chance: &mut Chance) -> Workload {
         }
         load.submissions.push(submission);
     }
-    if !plan.flood {
+    if plan.kind != Kind::Flood {
         load.cancel(plan, chance);
         load.stories(plan, chance);
     }
@@ -294,8 +281,8 @@ fn absolute(plan: &Plan, chance: &mut Chance) -> u64 {
 }
 
 fn one(plan: &Plan, chance: &mut Chance, number: usize, at: Time, instants: &[u64]) -> Submission {
-    let key = key(chance);
-    let id = chance.percent(20).then(|| format!("id-{}", chance.below(20)));
+    let key = key(plan, chance);
+    let id = (plan.ids && chance.percent(20)).then(|| format!("id-{}", chance.below(20)));
     let mut draft = Draft {
         headers: vec![header("n", number)],
         when: When::After(0),
@@ -305,10 +292,10 @@ fn one(plan: &Plan, chance: &mut Chance, number: usize, at: Time, instants: &[u6
         topic: 0,
         broken: false,
     };
-    let crowd = !plan.flood && chance.percent(15);
+    let crowd = plan.kind != Kind::Flood && chance.percent(15);
     let key = if crowd { Some(b"k0".to_vec()) } else { key };
     match chance.between(0, 99) {
-        _ if plan.flood => draft.brief(chance),
+        _ if plan.kind == Kind::Flood => draft.brief(chance),
         _ if crowd => draft.crowd(instants[0]),
         _ if plan.poison > 0 && chance.percent(plan.poison) => draft.poison(plan, chance),
         0..=9 => draft.bad(chance),
@@ -350,264 +337,11 @@ fn one(plan: &Plan, chance: &mut Chance, number: usize, at: Time, instants: &[u6
     }
 }
 
-fn key(chance: &mut Chance) -> Option<Vec<u8>> {
+fn key(plan: &Plan, chance: &mut Chance) -> Option<Vec<u8>> {
     match chance.between(0, 9) {
         0 => None,
         1 => Some(Vec::new()),
         2 => Some(vec![0, 0xff, chance.between(0, 3) as u8]),
-        _ => Some(format!("k{}", chance.below(8)).into_bytes()),
+        _ => Some(format!("k{}", chance.below(plan.keys)).into_bytes()),
     }
-}
-
-/// A submission in the making.
-struct Draft {
-    headers: Vec<Header>,
-    when: When,
-    fates: Vec<Fate>,
-    expires: Option<When>,
-    trace: bool,
-    topic: usize,
-    /// It breaks the contract.
-    broken: bool,
-}
-
-impl Draft {
-    fn has(&self, name: &str) -> bool {
-        self.headers.iter().any(|(known, _)| known == name.as_bytes())
-    }
-
-    fn bad(&mut self, chance: &mut Chance) {
-        let (headers, code) = *chance.pick(BAD);
-        self.headers.extend(headers.iter().map(|(name, value)| {
-            (name.as_bytes().to_vec(), value.map(|value| value.as_bytes().to_vec()))
-        }));
-        self.fates = vec![Fate::Dead(code)];
-        // What only its target can tell may be cancelled before.
-        let by_target = headers.iter().any(|(_, value)| matches!(value, Some("99" | "gone")))
-            || matches!(code, "target_forbidden" | "target_denied");
-        self.broken = !by_target;
-    }
-
-    /// Many of one key, due at one instant: their order is what counts.
-    fn crowd(&mut self, due: u64) {
-        self.when = When::At(due);
-        self.headers.push(header("x-delay-until", due));
-        self.headers.push(header("x-delay-target", "t0"));
-        self.fates = vec![Fate::Deliver { target: "t0", partition: None }];
-    }
-
-    /// Due within the horizon, but late enough to make it through a tier.
-    fn brief(&mut self, chance: &mut Chance) {
-        let delay = chance.between(1_200, 1_990);
-        self.after(chance, delay);
-        self.headers.push(header("x-delay-target", "t0"));
-        self.fates = vec![Fate::Deliver { target: "t0", partition: None }];
-    }
-
-    /// Follows the contract, and is refused by the broker.
-    fn poison(&mut self, plan: &Plan, chance: &mut Chance) {
-        let delay = *chance.pick(&[0, 1_000, plan.delay_max.min(30 * SECOND)]);
-        self.after(chance, delay);
-        if chance.percent(30) {
-            self.headers.push(header("x-delay-target", DENIED));
-        } else {
-            self.headers.push(header("x-delay-target", chance.pick(&["t0", "t1"])));
-            self.headers.push((POISON.to_vec(), None));
-        }
-        self.fates = vec![Fate::Dead("target_refused")];
-    }
-
-    /// Nothing but what the intake's defaults say.
-    fn defaults(&mut self) {
-        self.topic = 1;
-        self.when = When::After(4_500);
-        self.fates = vec![Fate::Deliver { target: "t0", partition: None }];
-    }
-
-    /// Written to a tier by one who knows the ladder.
-    fn tier(&mut self, plan: &Plan, chance: &mut Chance) {
-        let tiers = plan.setup.topics.ladder.tiers();
-        let within = tiers.iter().filter(|tier| tier.hold.0 <= plan.delay_max.max(SECOND)).count();
-        let tier = chance.below(within.max(1));
-        self.topic = plan.setup.topics.intakes.len() + tier;
-        self.when = When::After(tiers[tier].hold.0);
-        if chance.percent(30) {
-            let delay = chance.spread(1, plan.delay_max);
-            self.when = When::After(delay);
-            self.headers.push(header("x-delay", delay));
-        }
-        self.target(plan, chance);
-    }
-
-    fn ordinary(&mut self, plan: &Plan, chance: &mut Chance, at: Time, instants: &[u64]) {
-        match chance.between(0, 9) {
-            0 => self.after(chance, 0),
-            1 => self.after(chance, 1_000),
-            2..=5 => {
-                let delay = chance.spread(1, plan.delay_max);
-                self.after(chance, delay);
-            }
-            6..=7 => {
-                let due = *chance.pick(instants);
-                self.when = When::At(due);
-                self.headers.push(header("x-delay-until", due));
-            }
-            8 => {
-                let due = EPOCH_MS + at + chance.spread(1, plan.delay_max);
-                // A fraction of a millisecond is rounded up.
-                let fraction = chance.between(0, 999_999);
-                self.when = When::At(due + u64::from(fraction > 0));
-                self.headers.push(header("x-delay-until", rfc3339(due, fraction)));
-            }
-            _ => {
-                let due = EPOCH_MS - chance.spread(1, DAY);
-                self.when = When::At(due);
-                self.headers.push(header("x-delay-until", due));
-            }
-        }
-        self.target(plan, chance);
-        if chance.percent(10) {
-            self.expiry(plan, chance);
-        }
-        if chance.percent(10) {
-            self.trace = true;
-            self.headers.push(header("x-delay-trace", 1));
-        }
-        if chance.percent(10) {
-            self.headers.push(header("x-delay-label", "a label"));
-        }
-    }
-
-    fn after(&mut self, chance: &mut Chance, delay: u64) {
-        self.when = When::After(delay);
-        let text = if chance.percent(50) { delay.to_string() } else { Millis(delay).to_string() };
-        self.headers.push(header("x-delay", text));
-    }
-
-    fn target(&mut self, plan: &Plan, chance: &mut Chance) {
-        let (name, partitions, _) = *chance.pick(&TARGETS);
-        self.headers.push(header("x-delay-target", name));
-        let widens = name == WIDENED.0 && !plan.healthy();
-        let most = if widens { WIDENED.1 } else { partitions };
-        let partition = chance.percent(15).then(|| chance.below(most) as i32);
-        if let Some(partition) = partition {
-            self.headers.push(header("x-delay-partition", partition));
-        }
-        self.fates = vec![Fate::Deliver { target: name, partition }];
-        if partition.is_some_and(|partition| partition as usize >= partitions) {
-            // Before it is widened there is no such partition.
-            self.fates.push(Fate::Dead("bad_partition"));
-        }
-        if name == "later" {
-            // Before it is made it is not there.
-            self.fates.push(Fate::Dead("target_missing"));
-        }
-    }
-
-    /// Either before the due time, so that it never arrives, or long after it.
-    fn expiry(&mut self, plan: &Plan, chance: &mut Chance) {
-        let When::After(delay) = self.when else { return };
-        let after = match chance.between(0, 2) {
-            0 if delay > 1 => {
-                self.fates.retain(|fate| matches!(fate, Fate::Dead(_)));
-                self.fates.push(Fate::Dead("expired"));
-                chance.between(1, delay - 1)
-            }
-            1 if !plan.healthy() => {
-                self.fates.push(Fate::Dead("expired"));
-                delay + chance.spread(1, 2 * SECOND)
-            }
-            _ => delay + plan.heal_at + 30 * MINUTE,
-        };
-        self.expires = Some(When::After(after));
-        self.headers.push(header("x-delay-expires", format!("{after}ms")));
-    }
-
-    fn value(&mut self, plan: &Plan, chance: &mut Chance, key: Option<&[u8]>) -> Option<Vec<u8>> {
-        let bytes = match chance.between(0, 19) {
-            0 => return None,
-            1 => 0,
-            2 if plan.large => chance.spread(1 << 10, 40 << 10),
-            3 => chance.between(1_100, 1_500),
-            _ => chance.between(1, 100),
-        };
-        let value: Vec<u8> = (0..bytes).map(|byte| byte as u8).collect();
-        if self.fates.iter().any(|fate| matches!(fate, Fate::Deliver { target: "t2", .. })) {
-            // What is close to the limit may be refused or not: the state and other headers come and go.
-            let size = crate::broker::batch_bytes(&record(key, Some(&value), &[]));
-            if size + 800 > SMALL_TARGET {
-                self.fates.push(Fate::Dead("too_large"));
-            }
-            if size > SMALL_TARGET {
-                self.fates.retain(|fate| matches!(fate, Fate::Dead(_)));
-            }
-        }
-        Some(value)
-    }
-
-    /// Headers of the user's own, in any place: repeated, null, empty, not text.
-    fn noise(&mut self, chance: &mut Chance) {
-        for _ in 0..chance.between(0, 4) {
-            let noise: Header = match chance.between(0, 5) {
-                0 => (b"twice".to_vec(), Some(b"1".to_vec())),
-                1 => (b"twice".to_vec(), None),
-                2 => (b"".to_vec(), Some(Vec::new())),
-                3 => (vec![0xff, 0], Some(vec![0xfe])),
-                4 => (b"x-delayed".to_vec(), Some(b"not of the contract".to_vec())),
-                _ => (b"traceparent".to_vec(), Some(b"00-1-2-01".to_vec())),
-            };
-            let place = chance.below(self.headers.len() + 1);
-            self.headers.insert(place, noise);
-        }
-    }
-}
-
-/// `ms` and `fraction` nanoseconds after it, in words.
-fn rfc3339(ms: u64, fraction: u64) -> String {
-    let nanoseconds = i128::from(ms) * 1_000_000 + i128::from(fraction);
-    jiff::Timestamp::from_nanosecond(nanoseconds).map(|at| at.to_string()).unwrap_or_default()
-}
-
-/// The partition that Java's default partitioner gives a key: written from Kafka's `Utils.murmur2`, not from ours.
-pub fn java_partition(key: &[u8], partitions: u32) -> i32 {
-    const M: u32 = 0x5bd1_e995;
-    let mut hash = 0x9747_b28c ^ key.len() as u32;
-    let mut chunks = key.chunks_exact(4);
-    for chunk in &mut chunks {
-        let mut word = u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]).wrapping_mul(M);
-        word = (word ^ (word >> 24)).wrapping_mul(M);
-        hash = hash.wrapping_mul(M) ^ word;
-    }
-    let rest = chunks.remainder();
-    for (index, byte) in rest.iter().enumerate().rev() {
-        hash ^= u32::from(*byte) << (8 * index);
-    }
-    if !rest.is_empty() {
-        hash = hash.wrapping_mul(M);
-    }
-    hash = (hash ^ (hash >> 13)).wrapping_mul(M);
-    hash ^= hash >> 15;
-    ((hash & 0x7fff_ffff) % partitions) as i32
-}
-
-/// A command about one version of a timer, as waterclock writes it for who asks for that.
-pub fn amend(command: &Record, version: Place, due: u64, key: &StateKey) -> Record {
-    let headers: Vec<Header> =
-        command.headers().map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec))).collect();
-    let state = State {
-        kind: Kind::Amend,
-        due: UnixMillis(due),
-        first_appended: version.first_appended,
-        order: Order { appended: version.first_appended, offset: version.offset },
-        expires: None,
-        intake: intake_tag(""),
-        hops: 0,
-    };
-    let with = |headers: &[Header]| record(command.key(), command.value(), headers);
-    let plain = with(&headers);
-    let Ok(directive) = waterclock::engine::header::read(plain.headers()) else { return plain };
-    let sealed = state.seal(key, &directive.bound(command.key()));
-    let mut headers = headers;
-    headers.push((b"x-delay-state".to_vec(), Some(sealed.as_ref().to_vec())));
-    with(&headers)
 }

@@ -2,21 +2,54 @@
 //!
 //! Time jumps from event to event, so seven days of waiting cost nothing.
 
+mod cluster;
+mod faults;
+mod users;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use waterclock::engine::{Offset, timers};
+use waterclock::engine::{Arrival, Offset, timers};
 
-use crate::broker::{Broker, EPOCH_MS, Place, Refusal, Time, Writer};
+use crate::broker::{Broker, EPOCH_MS, Place, Time, Writer};
 use crate::chance::Chance;
+use crate::checkpoint::META;
 use crate::member::{Member, Up};
 use crate::mutation::Mutation;
-use crate::network::{Event, Process, Reply, Request, Taken, Told, Wake};
-use crate::plan::{Fault, Plan, SECOND, SESSION, TRANSACTION};
-use crate::workload::{self, DENIED, End, TARGETS, WIDENED, When, Workload};
+use crate::network::{Event, Process, Told, Wake};
+use crate::options::Options;
+use crate::plan::{Kind, Plan, SECOND, TRANSACTION};
+use crate::workload::{self, DENIED, End, TARGETS, WIDENED, Workload};
 
-/// More events than this mean that something spins.
+/// More events than this in one millisecond mean that something spins.
+const EVENTS_AT_ONCE_MAX: u64 = 100_000;
+/// More than this in a run do so, too.
 const EVENTS_MAX: u64 = 3_000_000;
+
+/// All that can be broken; each has a mutation that makes it object.
+pub const PROMISES: &[&str] = &[
+    "never early",
+    "never lost",
+    "never silent",
+    "exactly once",
+    "in order",
+    "strictly in order",
+    "your bytes",
+    "as agreed",
+    "on time",
+    "dead letters",
+    "memory",
+    "liveness",
+    "no phantom",
+    "cancelled",
+    "cancelled in time",
+    "delivered",
+    "linearizable",
+    "timers",
+    "answers",
+];
+/// What only an engine that asks for the impossible, or a model that is wrong, can break.
+const OTHERS: &[&str] = &["contract", "model", "too wide"];
 
 /// A breach, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +83,18 @@ pub struct World {
     pub told: BTreeMap<usize, Vec<Answered>>,
     /// Partitions from which nothing comes, and until when.
     silent: BTreeMap<Place, Time>,
+    /// Nodes that stand still, and until when.
+    stalled: BTreeMap<usize, Time>,
+    /// Nobody comes back before this.
+    pub away_until: Time,
+    /// What waterclock said that it lost: offsets of a partition, from the first to before the last.
+    pub told_lost: Vec<(Place, Offset, Offset)>,
+    /// What retention has deleted, in the same way.
+    pub deleted: Vec<(Place, Offset, Offset)>,
+    /// When a node's clock stepped back, and by how much.
+    pub stepped_back: Vec<(usize, Time, u64)>,
+    /// How far each slot's wall clock is off.
+    pub walls: Vec<i64>,
     /// Submissions that a crash may double (`at_least_once`).
     pub exposed: BTreeSet<u32>,
     /// What was seen to be wrong while it ran.
@@ -61,6 +106,7 @@ pub struct World {
     /// Lane topics by the engine's index.
     pub lane_topics: Vec<usize>,
     pub timers_topic: usize,
+    pub meta_topic: usize,
     queue: BTreeMap<(Time, u64), Event>,
     sequence: u64,
     writers: BTreeMap<usize, Writer>,
@@ -74,9 +120,13 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(mut plan: Plan, mutation: Option<Mutation>, history_max: usize) -> Self {
+    pub fn new(options: &Options, history_max: usize) -> Self {
+        let (mut plan, mutation) = (Plan::of(options), options.mutation);
         if matches!(mutation, Some(Mutation::SkipsSettle | Mutation::SkipsGate)) {
             Arc::make_mut(&mut plan.setup).limits.settle = None;
+        }
+        if mutation == Some(Mutation::IgnoresStrict) {
+            Arc::make_mut(&mut plan.setup).limits.arrival = Arrival::ByDue;
         }
         let mut broker = Broker::new(plan.skews.clone());
         broker.hands_out_unstable = mutation == Some(Mutation::TakesUnstable);
@@ -91,18 +141,26 @@ impl World {
             let topic = broker.create(name, *partitions, *limit);
             broker.topics[topic].picky = true;
         }
+        let meta_topic = broker.create(META, lanes.min(2), 1 << 20);
         let denied = broker.create(DENIED, 2, 1 << 20);
         broker.topics[denied].denied = true;
         let (mut for_load, chance) =
             std::mem::replace(&mut plan.luck, (Chance::new(0), Chance::new(0)));
         let workload = workload::draw(&plan, &mut for_load);
-        let members = (0..plan.slots).map(Member::new).collect();
+        let slots = plan.slots;
+        let members = (0..slots).map(Member::new).collect();
         let ends = workload.submissions.iter().map(|s| {
             let appended = EPOCH_MS + s.at;
             s.when.due(appended).max(appended + plan.hold_of(s.topic))
         });
+        let made = |at: &usize| plan.only.as_ref().is_none_or(|only| only.contains(at));
+        let ends = ends.enumerate().filter(|(at, _)| made(at)).map(|(_, end)| end);
         let last_due = ends.max().unwrap_or_default().saturating_sub(EPOCH_MS);
-        let deadline = last_due.max(plan.heal_at).max(plan.submits.1) + plan.recovery();
+        let safety = plan.kind == Kind::Storm;
+        let healed = last_due.max(plan.heal_at).max(plan.submits.1)
+            + plan.recovery()
+            + 12 * plan.clocks_apart();
+        let deadline = if safety { plan.heal_at } else { healed };
         let mut world = Self {
             plan,
             at: 0,
@@ -112,6 +170,12 @@ impl World {
             named: BTreeMap::new(),
             told: BTreeMap::new(),
             silent: BTreeMap::new(),
+            stalled: BTreeMap::new(),
+            away_until: 0,
+            told_lost: Vec::new(),
+            deleted: Vec::new(),
+            stepped_back: Vec::new(),
+            walls: vec![0; slots],
             members,
             chance,
             mutation,
@@ -121,6 +185,7 @@ impl World {
             longest_metadata: 0,
             lane_topics,
             timers_topic,
+            meta_topic,
             queue: BTreeMap::new(),
             sequence: 0,
             writers: BTreeMap::new(),
@@ -137,7 +202,9 @@ impl World {
     /// Puts everything into the queue that is known from the start.
     fn lay_out(&mut self) {
         for index in 0..self.workload.submissions.len() {
-            self.push(self.workload.submissions[index].at, Event::Submit(index));
+            if self.plan.only.as_ref().is_none_or(|only| only.contains(&index)) {
+                self.push(self.workload.submissions[index].at, Event::Submit(index));
+            }
         }
         for index in 0..self.workload.transactions.len() {
             match self.workload.transactions[index] {
@@ -192,6 +259,10 @@ impl World {
     }
 
     pub fn breach(&mut self, promise: &'static str, what: String) {
+        assert!(
+            PROMISES.contains(&promise) || OTHERS.contains(&promise),
+            "{promise} is no promise"
+        );
         self.note(|| format!("BREACH {promise}: {what}"));
         self.breaches.push(Breach { promise, what });
     }
@@ -203,7 +274,11 @@ impl World {
         let own = self.appended(number);
         cancels.into_iter().flatten().filter_map(move |&cancel| {
             let (own, (at, place, offset)) = (own?, self.appended(cancel)?);
-            let after = at > own.0 || (at == own.0 && place == own.1 && offset > own.2);
+            let after = if place == own.1 && (self.stepped_back.is_empty() || place.topic == 0) {
+                offset > own.2
+            } else {
+                at > own.0 && self.stepped_back.is_empty()
+            };
             after.then_some((cancel, place, offset))
         })
     }
@@ -233,19 +308,21 @@ impl World {
 
     /// Runs to the deadline, or to the first breach that is seen on the way.
     pub fn run(&mut self) {
-        let mut events = 0;
+        let (mut events, mut at_once) = (0, 0);
         while let Some(((at, _), event)) = self.queue.pop_first() {
             if at > self.deadline || !self.breaches.is_empty() {
                 break;
             }
+            at_once = if at == self.at { at_once + 1 } else { 0 };
             self.at = at;
             self.happen(event);
             if std::mem::take(&mut self.stirred) {
                 self.rouse();
             }
             events += 1;
-            if events == EVENTS_MAX {
-                self.breach("liveness", format!("{events} events and no end: something spins"));
+            if events == EVENTS_MAX || at_once == EVENTS_AT_ONCE_MAX {
+                let what = format!("{events} events, {at_once} of them at once: something spins");
+                self.breach("liveness", what);
             }
         }
         *self.seen.entry("events").or_default() += events;
@@ -255,7 +332,11 @@ impl World {
         match event {
             Event::Submit(index) => self.submit(index),
             Event::EndTransaction(index) => self.end_transaction(index),
+            Event::Start(slot) if self.at < self.away_until => {
+                self.push(self.away_until, Event::Start(slot));
+            }
             Event::Start(slot) => self.start(slot),
+            Event::ExpireOffsets { whole } => self.expire_offsets(whole),
             Event::Process(process, wake) => match self.members[process.slot].up {
                 _ if self.members[process.slot].life != process.life => {}
                 Up::Dead => {}
@@ -287,386 +368,5 @@ impl World {
                 }
             }
         }
-    }
-
-    // Users.
-
-    fn submit(&mut self, index: usize) {
-        if self.workload.submissions[index].act.names_a_version() && !self.name_version(index) {
-            return;
-        }
-        let submission = &self.workload.submissions[index];
-        let topic = self.lane_topics[submission.topic];
-        let place = Place { topic, partition: submission.partition };
-        let record = submission.record.clone();
-        let writer = match submission.transaction {
-            None => None,
-            Some(transaction) => match self.users_writer(transaction) {
-                Some(writer) => Some(writer),
-                None => return,
-            },
-        };
-        match self.broker.produce(self.at, writer.as_ref(), place, record) {
-            Ok(offset) => {
-                self.note(|| format!("submit n={index} to {place:?} at {offset:?}"));
-                self.accepted.insert(index, (place, offset));
-                self.stirred = true;
-            }
-            // Its transaction has ended already: the user was told, nothing was submitted.
-            Err(Refusal::Fenced) => {}
-            Err(refusal) => {
-                self.breach("model", format!("submission {index} refused: {refusal:?}"))
-            }
-        }
-    }
-
-    /// Seals a command about one version, which its client has learned of by now; `false`: it has not.
-    fn name_version(&mut self, index: usize) -> bool {
-        let submission = &self.workload.submissions[index];
-        let (Some(of), Some(name)) = (submission.act.version(), submission.timer) else {
-            return false;
-        };
-        let Some((appended, _, offset)) = self.appended(of) else { return false };
-        let made = &self.workload.submissions[of];
-        let stays = made.own_lane && made.topic < self.plan.setup.topics.intakes.len();
-        let place = Place { topic: self.timers_topic, partition: submission.partition };
-        let log = self.broker.partition(place);
-        let said = log.into_iter().flat_map(|log| log.ledger()).filter_map(|(_, entry)| {
-            let record = entry.record.as_ref()?;
-            match timers::Change::decode(record.key(), record.value()) {
-                Ok(timers::Change::Timer(timer)) if timer.name == name => Some(timer.version),
-                _ => None,
-            }
-        });
-        let is_it = |version: &timers::Place| {
-            version.first_appended.0 == appended
-                && (!stays || version.offset.0 & !timers::ELSEWHERE == offset.0)
-        };
-        let version = said.filter(is_it).last();
-        let Some(version) = version else { return false };
-        let due = match submission.when {
-            When::At(due) => due,
-            When::After(_) => EPOCH_MS + self.at,
-        };
-        let sealed = workload::amend(&submission.record, version, due, &self.plan.setup.key);
-        self.workload.submissions[index].record = sealed;
-        self.named.insert(index, version);
-        self.count("amends");
-        true
-    }
-
-    /// Whether nobody's transaction hid what stands there for as long as such a one is waited for.
-    pub fn was_readable(&self, place: Place, offset: Offset) -> bool {
-        let hidden = self.broker.partition(place).and_then(|log| log.hidden_for(offset));
-        hidden.is_some_and(|hidden| hidden < self.plan.foreign_wait)
-    }
-
-    /// How far the brokers' clocks are apart, at most, with what they have stepped.
-    pub fn clocks_apart(&self) -> u64 {
-        let skews = &self.plan.skews;
-        let (low, high) = (skews.iter().min(), skews.iter().max());
-        let steps = self.plan.faults.iter().map(|(_, fault)| match fault {
-            Fault::ClockStep { by, .. } => *by,
-            _ => 0,
-        });
-        low.zip(high).map_or(0, |(low, high)| high.abs_diff(*low)) + steps.sum::<u64>()
-    }
-
-    fn users_writer(&mut self, transaction: usize) -> Option<Writer> {
-        if let Some(writer) = self.writers.get(&transaction) {
-            return Some(writer.clone());
-        }
-        let id: Arc<str> = format!("user-{transaction}").into();
-        let writer = self.broker.init(&id).ok()?;
-        self.writers.insert(transaction, writer.clone());
-        self.after(TRANSACTION + SECOND, Event::Expire(id));
-        Some(writer)
-    }
-
-    fn end_transaction(&mut self, index: usize) {
-        let commit = matches!(self.workload.transactions[index], End::Commit(_));
-        if let Some(writer) = self.writers.get(&index).cloned() {
-            let ended = self.broker.end(&writer, commit);
-            self.note(|| format!("user's transaction {index} ends, commit {commit}: {ended:?}"));
-            self.want_marker();
-        }
-    }
-
-    fn make_target(&mut self) {
-        let Some((name, partitions, limit)) = TARGETS.iter().find(|(name, ..)| *name == "later")
-        else {
-            return;
-        };
-        self.broker.create(name, *partitions, *limit);
-        self.tell_of(name);
-    }
-
-    /// Some notice by themselves that a target changed, others when they ask again.
-    fn tell_of(&mut self, name: &str) {
-        for slot in 0..self.members.len() {
-            let process = self.members[slot].process();
-            let wait = self.chance.between(0, 5 * SECOND);
-            if self.chance.percent(50) {
-                self.wake(process, wait, Wake::TargetChanged(Arc::from(name)));
-            }
-        }
-    }
-
-    /// A client learns what became of its command.
-    fn told_client(&mut self, number: usize, told: Told) {
-        self.note(|| format!("n={number} is told {told:?}"));
-        let moment = self.broker.next_moment();
-        let answers = self.told.entry(number).or_default();
-        if let Some(before) = answers.iter().find(|before| before.told != told) {
-            let before = before.told;
-            // A record that is read again after a crash is decided anew.
-            // A replace is its own record: it is read, and answered, again as long as it is pending.
-            let replaces = self.workload.submissions[number].act.replaces();
-            if self.plan.exactly_once() && !replaces {
-                self.breach("answers", format!("n={number}: {before:?}, then {told:?}"));
-            }
-            return;
-        }
-        answers.push(Answered { told, moment });
-        self.count("answers");
-    }
-
-    /// Nothing comes from this partition's leader at present.
-    pub fn is_silent(&self, place: Place) -> bool {
-        self.silent.get(&place).is_some_and(|until| *until > self.at)
-    }
-
-    // The cluster.
-
-    /// Transactions end in their own time, partition by partition.
-    pub fn want_marker(&mut self) {
-        if !self.marker_queued && !self.broker.missing_markers().is_empty() {
-            self.marker_queued = true;
-            let wait = self.chance.latency(self.plan.network.marker_max);
-            self.after(wait, Event::Marker);
-        }
-    }
-
-    fn marker(&mut self) {
-        self.marker_queued = false;
-        let missing = self.broker.missing_markers();
-        if !missing.is_empty() {
-            let marker = *self.chance.pick(&missing);
-            self.broker.write_marker(self.at, marker);
-            self.stirred = true;
-        }
-        self.want_marker();
-    }
-
-    fn silent(&mut self, process: Process, member: &str) {
-        let of = &self.members[process.slot];
-        let alive = of.life == process.life && of.up == Up::Alive;
-        let fresh = matches!(of.up, Up::Frozen { since, .. } if self.at < since + SESSION);
-        if (alive || fresh) && of.life == process.life {
-            return;
-        }
-        self.note(|| format!("{member} is silent"));
-        self.broker.group.remove(member);
-        self.count("members lost");
-        self.regroup();
-    }
-
-    /// Lets the group's round go on after any change to it.
-    pub fn regroup(&mut self) {
-        let lanes = self.plan.setup.lanes;
-        if self.broker.group.complete(lanes) {
-            self.count("generations");
-            for slot in 0..self.members.len() {
-                let wait = self.latency();
-                self.wake(self.members[slot].process(), wait, Wake::Assigned);
-            }
-            return;
-        }
-        for name in self.broker.group.awaited() {
-            let of =
-                self.members.iter().find(|member| member.name == name && member.up != Up::Dead);
-            if let Some(process) = of.map(Member::process) {
-                let heartbeat = self.chance.between(0, 3 * SECOND);
-                self.wake(process, heartbeat, Wake::Rebalance);
-            }
-        }
-    }
-
-    /// Sends a request on its way.
-    pub fn request(&mut self, process: Process, round: u64, request: Request) {
-        let wait = self.latency();
-        self.after(wait, Event::Arrives(process, round, request));
-    }
-
-    fn arrives(&mut self, process: Process, round: u64, request: Request) {
-        let again = request.clone();
-        let reply = match request {
-            Request::Init(id) => Reply::Init(self.broker.init(&id)),
-            Request::Join(name) => {
-                // One that has another name by now would have joined a second time.
-                let of = &self.members[process.slot];
-                if of.up == Up::Dead || of.name != name {
-                    return;
-                }
-                if self.broker.group.has_joined(&name) {
-                    let wait = self.latency();
-                    return self.wake(process, wait, Wake::Assigned);
-                }
-                self.broker.group.join(&name);
-                return self.regroup();
-            }
-            Request::Leave(name) => {
-                self.broker.group.remove(&name);
-                return self.regroup();
-            }
-            Request::FetchCommitted(places) => {
-                let committed = self.broker.committed(&places);
-                Reply::Committed(places, committed)
-            }
-            Request::Ends(places, committed) => {
-                let end = |place: &Place| self.broker.partition(*place).map(|log| log.end());
-                let ends = places.iter().map(|place| end(place).unwrap_or_default()).collect();
-                Reply::Taken(Taken { places, committed, ends })
-            }
-            Request::End(source, place, at) => {
-                if let Some(until) = self.silent.get(&place).filter(|until| **until > self.at) {
-                    return self.push(*until, Event::Arrives(process, round, again));
-                }
-                let end = self.broker.partition(place).map(|log| log.end());
-                Reply::End(source, at, end.unwrap_or_default())
-            }
-            Request::Changelog(lane, why) => Reply::Changelog(lane, why, self.changelog_end(lane)),
-            Request::Produce(writer, records) => {
-                Reply::Produced(self.produce(writer.as_ref(), records))
-            }
-            Request::SendOffsets(writer, who, positions) => {
-                let sent = self.broker.send_offsets(
-                    self.at,
-                    &writer,
-                    &who.member,
-                    who.generation,
-                    &positions,
-                );
-                Reply::OffsetsSent(sent)
-            }
-            Request::EndTransaction(writer, commit) => {
-                let ended = self.broker.end(&writer, commit);
-                self.note(|| format!("end of {writer:?}, commit {commit}: {ended:?}"));
-                Reply::Ended(ended)
-            }
-            Request::CommitOffsets(who, positions) => {
-                let done = self.broker.commit(&who.member, who.generation, &positions);
-                Reply::OffsetsCommitted(done)
-            }
-            Request::DeleteRecords(until) => {
-                until
-                    .into_iter()
-                    .for_each(|(place, until)| self.broker.delete_records(place, until));
-                return;
-            }
-            Request::Describe(name) => {
-                let found = self.broker.topic(&name).map(|topic| {
-                    let topic = &self.broker.topics[topic];
-                    (topic.partitions.len() as i32, topic.record_bytes_max)
-                });
-                Reply::Described(name, found)
-            }
-        };
-        self.want_marker();
-        let wait = self.latency();
-        let waits = matches!(
-            reply,
-            Reply::Init(Err(Refusal::Concurrent))
-                | Reply::Produced(Err(Refusal::Concurrent))
-                | Reply::OffsetsSent(Err(Refusal::Concurrent))
-                | Reply::Ended(Err(Refusal::Concurrent))
-                | Reply::Committed(_, Err(Refusal::Unstable))
-        );
-        if waits {
-            let backoff = self.chance.between(1, 50);
-            self.wake(process, wait + backoff, Wake::Again(round, again));
-        } else {
-            self.wake(process, wait, Wake::Reply(round, reply));
-        }
-    }
-
-    /// All or, from the first refusal on, none of the rest.
-    fn produce(
-        &mut self,
-        writer: Option<&Writer>,
-        records: Vec<crate::network::Outgoing>,
-    ) -> Result<(), Refusal> {
-        if let Some(writer) = writer {
-            self.after(TRANSACTION + SECOND, Event::Expire(Arc::clone(&writer.id)));
-        }
-        for sent in records {
-            let topic = self.broker.topic(&sent.topic).ok_or(Refusal::UnknownTopic)?;
-            let place = Place { topic, partition: sent.partition };
-            self.broker.produce(self.at, writer, place, sent.record)?;
-        }
-        self.stirred = true;
-        Ok(())
-    }
-
-    // What goes wrong.
-
-    fn fault(&mut self, fault: Fault) {
-        self.note(|| format!("{fault:?}"));
-        match fault {
-            Fault::Kill { slot, back_after } => {
-                if self.members[slot].up != Up::Dead {
-                    self.count("kills");
-                    self.kill(slot);
-                    self.after(back_after, Event::Start(slot));
-                }
-            }
-            Fault::Stop { slot, back_after } => {
-                if self.members[slot].up != Up::Dead {
-                    self.count("stops");
-                    self.members[slot].back_after = back_after;
-                    self.wake(self.members[slot].process(), 0, Wake::Drain);
-                }
-            }
-            Fault::Freeze { slot, lasts } => self.freeze(slot, lasts),
-            Fault::ClockStep { node, by } => self.broker.step_clock(node, by),
-            Fault::Leader { topic, partition, node } => {
-                let place = Place { topic: self.lane_topics[topic], partition: partition as i32 };
-                self.broker.move_leader(place, node);
-            }
-            Fault::Silence { topic, partition, lasts } => {
-                self.count("silences");
-                let place = Place { topic: self.lane_topics[topic], partition: partition as i32 };
-                let until = (self.at + lasts).min(self.plan.heal_at.max(self.at));
-                self.silent.insert(place, until);
-                self.push(until, Event::Stir);
-            }
-        }
-    }
-
-    pub fn kill(&mut self, slot: usize) {
-        self.note(|| format!("slot {slot} dies"));
-        self.members[slot].expose(&mut self.exposed);
-        let (process, name) = (self.members[slot].process(), self.members[slot].name.clone());
-        self.members[slot].up = Up::Dead;
-        self.members[slot].engine = None;
-        self.tear_index(slot);
-        self.after(SESSION, Event::Silent(process, name));
-    }
-
-    pub fn freeze(&mut self, slot: usize, lasts: Time) {
-        if self.members[slot].up != Up::Alive {
-            return;
-        }
-        self.note(|| format!("slot {slot} stands still for {lasts} ms"));
-        self.count(if lasts >= SESSION { "zombies" } else { "freezes" });
-        let (process, name) = (self.members[slot].process(), self.members[slot].name.clone());
-        self.members[slot].up = Up::Frozen { since: self.at, until: self.at + lasts };
-        if lasts >= SESSION {
-            self.after(SESSION, Event::Silent(process, name));
-            // The first heartbeat after it wakes says that nobody knows it any more.
-            let heartbeat = self.chance.between(0, 3 * SECOND);
-            self.wake(process, lasts + heartbeat, Wake::Rebalance);
-        }
-        self.wake(process, lasts, Wake::Poll);
     }
 }

@@ -36,6 +36,10 @@ impl Group {
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
     pub fn knows(&self, member: &str) -> bool {
         self.members.contains_key(member)
     }

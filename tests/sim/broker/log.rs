@@ -19,6 +19,8 @@ pub struct Entry {
     pub moment: u64,
     /// The same in the world's time.
     pub at: Time,
+    /// The node that led the partition then.
+    pub node: usize,
 }
 
 /// A log.
@@ -32,6 +34,8 @@ pub struct Partition {
     /// The first offset of every transaction that has no marker here yet.
     open: BTreeMap<TxId, i64>,
     aborted: BTreeSet<TxId>,
+    /// What compaction has taken away.
+    compacted: BTreeSet<i64>,
 }
 
 impl Partition {
@@ -42,6 +46,7 @@ impl Partition {
             entries: Vec::new(),
             open: BTreeMap::new(),
             aborted: BTreeSet::new(),
+            compacted: BTreeSet::new(),
         }
     }
 
@@ -100,12 +105,41 @@ impl Partition {
         self.start = self.start.max(until.0.min(self.end().0));
     }
 
+    /// Retention: what was appended before `stamp` goes, as far as its transactions have ended. What went, if anything.
+    pub fn retain_from(&mut self, stamp: UnixMillis) -> Option<(Offset, Offset)> {
+        let from = self.start;
+        let until = self.last_stable().0;
+        let young = (from..until).find(|at| self.entries[*at as usize].appended >= stamp);
+        self.start = young.unwrap_or(until);
+        (self.start > from).then_some((Offset(from), Offset(self.start)))
+    }
+
+    /// Compaction: of each key the last record stays; a tombstone that was written before `gone` goes, too.
+    pub fn compact(&mut self, gone: UnixMillis) -> u64 {
+        let mut last: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
+        let mut away = Vec::new();
+        for (offset, entry) in self.readable_from(Offset(0)) {
+            let Some(key) = entry.record.as_ref().and_then(Record::key) else { continue };
+            away.extend(last.insert(key.to_vec(), offset.0));
+        }
+        let tombstone = |offset: &&i64| {
+            let entry = &self.entries[**offset as usize];
+            entry.record.as_ref().is_some_and(|record| record.value().is_none())
+                && entry.appended < gone
+        };
+        away.extend(last.values().filter(tombstone));
+        let before = self.compacted.len();
+        self.compacted.extend(away);
+        (self.compacted.len() - before) as u64
+    }
+
     /// The next record that a `read_committed` consumer may see.
     pub fn next_readable(&self, from: Offset) -> Result<Option<(Offset, &Entry)>, Refusal> {
         if from.0 < self.start || from > self.end() {
             return Err(Refusal::OutOfRange);
         }
-        Ok(self.readable_from(from).next())
+        let there = |offset: &Offset| !self.compacted.contains(&offset.0);
+        Ok(self.readable_from(from).find(|(offset, _)| there(offset)))
     }
 
     fn readable_from(&self, from: Offset) -> impl Iterator<Item = (Offset, &Entry)> {
@@ -130,6 +164,12 @@ impl Partition {
             .next()
             .filter(|(found, _)| *found == offset)
             .map(|(_, entry)| entry)
+    }
+
+    /// All that stand here, but those of aborted transactions; open ones have yet to be told from decided ones.
+    pub fn unless_aborted(&self) -> impl Iterator<Item = (Offset, &Entry)> {
+        let all = self.entries.iter().enumerate().map(|(at, entry)| (Offset(at as i64), entry));
+        all.filter(|(_, entry)| entry.record.is_some() && !self.is_aborted(entry))
     }
 
     /// The next record, whatever became of its transaction.

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use waterclock::engine::{Offset, Record};
+
 use super::{Broker, Entry, Place, Position, Refusal, Time};
 
 /// A transaction, numbered upwards.
@@ -193,7 +195,8 @@ impl Broker {
                 let appended = self.clock(leader, at);
                 let moment = self.next_moment();
                 if let Some(partition) = self.partition_mut(place) {
-                    let marker = Entry { appended, tx: Some(tx), record: None, moment, at };
+                    let marker =
+                        Entry { appended, tx: Some(tx), record: None, moment, at, node: leader };
                     partition.mark(tx, committed, marker);
                 }
             }
@@ -202,6 +205,16 @@ impl Broker {
         if transaction.places.is_empty() && transaction.offsets.is_empty() {
             self.finish(tx, committed);
         }
+    }
+
+    /// Every record of a partition that is there for good, be it that a reader has yet to see it.
+    pub fn decided_records(&self, place: Place) -> impl Iterator<Item = (Offset, &Record)> {
+        let all = self.partition(place).into_iter().flat_map(|log| log.unless_aborted());
+        let decided = |tx: TxId| {
+            matches!(self.transactions[tx.0].status, Status::Ending(true) | Status::Done)
+        };
+        all.filter(move |(_, entry)| entry.tx.is_none_or(decided))
+            .filter_map(|(offset, entry)| Some((offset, entry.record.as_ref()?)))
     }
 
     /// When an entry was there for good, in the order of all that happened in the cluster.

@@ -76,7 +76,7 @@ fn may_be_cancelled(view: &View<'_>, accepted: &Accepted<'_>) -> bool {
             && (of.act == Act::CancelVersion(accepted.number)
                 || of.act == Act::ReplaceVersion(accepted.number)
                 || other.appended > accepted.appended
-                || (other.appended == accepted.appended
-                    && (other.place != accepted.place || other.offset > accepted.offset)))
+                || (other.place == accepted.place && other.offset > accepted.offset)
+                || (other.place != accepted.place && other.appended == accepted.appended))
     })
 }

@@ -1,3 +1,4 @@
+use super::search::Search;
 use super::{Answer, Failure, History, Index, Operation, Stand, What};
 use crate::chance::Chance;
 
@@ -293,14 +294,14 @@ fn a_search_agrees_with_trying_all_orders() {
 
 /// The same without memory or cleverness.
 fn by_trying(history: &History) -> bool {
-    let search = super::Search {
+    let search = Search {
         history,
         after: history.precedence(),
         tries: (0..history.operations.len()).collect(),
     };
     let fates = vec![super::Fate::Ahead; history.operations.len()];
     let start = super::State { done: 0, live: None, last: None, fates };
-    fn go(search: &super::Search<'_>, state: &super::State) -> bool {
+    fn go(search: &Search<'_>, state: &super::State) -> bool {
         let all = (1_u64 << search.tries.len()) - 1;
         if state.done == all {
             return state.live.is_none();

@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use waterclock::engine::orders::{Answer, Batch, Because, Edit, Input, Send, To};
-use waterclock::engine::timers::{self, Change};
-use waterclock::engine::{BatchId, Blame, Offset, Refused};
+use waterclock::engine::{BatchId, Blame, Offset, Refused, UnixMillis};
 
+use super::late::hop_of;
+use super::mutating::reverse_ties;
 use super::{Flight, Phase, Positions, Up, number_of};
 use crate::broker::{Position, Refusal, Writer};
 use crate::mutation::Mutation;
-use crate::network::{Event, Outgoing, Reply, Request, Wake};
+use crate::network::{Event, NOBODY, Outgoing, Reply, Request, Wake};
 use crate::plan::SECOND;
 use crate::workload::{DENIED, java_partition};
 use crate::world::World;
@@ -44,9 +45,22 @@ impl World {
             });
         }
         self.check_known(slot, &sends);
+        let dues: Vec<UnixMillis> = sends.iter().map(|send| send.due).collect();
         let mut outgoing: VecDeque<Outgoing> =
             sends.iter().map(|send| self.outgoing(send)).collect();
         self.mutate(&mut outgoing);
+        if self.mutation == Some(Mutation::ReversesTies) {
+            reverse_ties(&mut outgoing, &dues);
+        }
+        if self.plan.exactly_once() {
+            let checkpoints = self.checkpoints_of(&positions);
+            outgoing.extend(checkpoints);
+        }
+        if self.mutation == Some(Mutation::CommitsFirst) {
+            let identity = self.members[slot].identity();
+            let process = self.members[slot].process();
+            self.request(process, NOBODY, Request::CommitOffsets(identity, positions.clone()));
+        }
         self.count(if outgoing.is_empty() { "batches of offsets only" } else { "batches" });
         if self.plan.exactly_once() && !self.members[slot].flights.is_empty() {
             self.breach("contract", "two batches at once in exactly_once".to_owned());
@@ -63,6 +77,8 @@ impl World {
             offsets_sent: false,
             sent: 0,
             asked: Vec::new(),
+            hops: Vec::new(),
+            late: Vec::new(),
         };
         self.member(slot).flights.push_back(flight);
     }
@@ -84,7 +100,11 @@ impl World {
             (None, Some(key)) => java_partition(key, count as u32),
             (None, None) => self.chance.below(count) as i32,
         };
-        Outgoing { topic, partition, record }
+        let hop = match send.to {
+            To::Lane(topic) => Some((topic, send.due)),
+            _ => None,
+        };
+        Outgoing { topic, partition, record, hop }
     }
 
     /// No record leaves that a cancel covers which its owner could have read: it stood in the lane's intake when the lane
@@ -140,6 +160,7 @@ impl World {
         if !flight.outgoing.is_empty() {
             let count = most.min(flight.outgoing.len());
             let records: Vec<Outgoing> = flight.outgoing.drain(..count).collect();
+            flight.hops = records.iter().map(hop_of).collect();
             flight.asked = records.iter().map(|of| Arc::clone(&of.topic)).collect();
             flight.sent += count;
             return self.produce_some(slot, records);
@@ -184,7 +205,7 @@ impl World {
 
     pub(super) fn produce_some(&mut self, slot: usize, records: Vec<Outgoing>) {
         if self.mutation == Some(Mutation::OffsetsAlone) && self.chance.percent(10) {
-            return self.reply(slot, Reply::Produced(Ok(())));
+            return self.reply(slot, Reply::Produced(Ok(Vec::new())));
         }
         let fails = self.commits_fail(self.plan.network.produce_fails);
         let writer = self.members[slot].writer.clone();
@@ -195,7 +216,7 @@ impl World {
         let process = self.members[slot].process();
         if self.chance.percent(50) {
             // It arrives, and nobody learns of it.
-            self.request(process, 0, request);
+            self.request(process, NOBODY, request);
         }
         let wait = self.chance.between(100, 6 * SECOND);
         let round = self.members[slot].round;
@@ -206,19 +227,32 @@ impl World {
         let process = self.members[slot].process();
         let round = self.members[slot].round;
         if self.commits_fail(self.plan.network.commit_aborts) {
-            self.request(process, 0, Request::EndTransaction(writer, false));
+            let late = if self.chance.percent(50) { 0 } else { self.chance.spread(1, 20 * SECOND) };
+            let abort = Request::EndTransaction(writer, false);
+            self.after(late, Event::Arrives(process, NOBODY, abort));
             let wait = self.chance.between(1, 50);
             self.wake(process, wait, Wake::Reply(round, Reply::Ended(Err(Refusal::InvalidState))));
             return;
+        }
+        if self.commits_fail(self.plan.network.commit_held) {
+            // The client gave up on the first request, asked again, and is told that it is done (F16).
+            self.count("commits held up");
+            let late = self.chance.spread(100, 30 * SECOND);
+            let held = Request::EndTransaction(writer.clone(), true);
+            self.after(late, Event::Arrives(process, NOBODY, held));
+            self.member(slot).dirty = true;
         }
         if !self.commits_fail(self.plan.network.commit_unknown) {
             return self.ask(slot, Request::EndTransaction(writer, true));
         }
         match self.chance.between(0, 2) {
-            0 => self.request(process, 0, Request::EndTransaction(writer, true)),
+            0 => self.request(process, NOBODY, Request::EndTransaction(writer, true)),
             1 => {
                 let late = self.chance.spread(100, 20 * SECOND);
-                self.after(late, Event::Arrives(process, 0, Request::EndTransaction(writer, true)));
+                self.after(
+                    late,
+                    Event::Arrives(process, NOBODY, Request::EndTransaction(writer, true)),
+                );
             }
             _ => {}
         }
@@ -235,15 +269,31 @@ impl World {
                     _ => self.fetch_committed(slot),
                 }
             }
-            Reply::Committed(places, Ok(committed)) => {
+            Reply::Committed(places, Ok(committed)) if committed.iter().any(Option::is_none) => {
+                self.ask(slot, Request::Checkpoints(places, committed));
+            }
+            Reply::Committed(places, Ok(committed)) | Reply::Checkpoints(places, Ok(committed)) => {
                 self.ask(slot, Request::Ends(places, committed));
             }
             Reply::Taken(taken) => self.take_over(slot, taken),
             Reply::End(source, at, end) => self.told_end(slot, source, at, end),
             Reply::Changelog(lane, why, end) => self.wait_for_index(slot, lane, why, end),
-            Reply::Produced(Ok(())) | Reply::OffsetsSent(Ok(())) => {
+            Reply::Produced(Ok(stand)) => {
+                if self.stands_in_time(slot, &stand) {
+                    self.member(slot).busy = false;
+                    self.drive(slot);
+                }
+            }
+            Reply::OffsetsSent(Ok(())) => {
                 self.member(slot).busy = false;
                 self.drive(slot);
+            }
+            // Its request may still be on its way somewhere, and would end what is begun next (KAFKA-17754).
+            Reply::Ended(Ok(()))
+                if std::mem::take(&mut self.member(slot).dirty)
+                    && self.mutation != Some(Mutation::ReusesDirty) =>
+            {
+                self.discard(slot, "commits slow");
             }
             Reply::Ended(Ok(())) => self.finished(slot),
             Reply::OffsetsCommitted(Ok(())) => self.offsets_committed(slot),
@@ -271,7 +321,9 @@ impl World {
                     self.breach("liveness", format!("a batch that can never pass: {refusal:?}"))
                 }
             },
-            Reply::Init(Err(refusal)) | Reply::Committed(_, Err(refusal)) => {
+            Reply::Init(Err(refusal))
+            | Reply::Committed(_, Err(refusal))
+            | Reply::Checkpoints(_, Err(refusal)) => {
                 self.breach("model", format!("{refusal:?} has no answer"));
             }
             Reply::Described(..) => {}
@@ -298,7 +350,7 @@ impl World {
         self.discard(slot, "refused");
     }
 
-    fn tell_refused(&mut self, slot: usize, refused: Refused) {
+    pub(super) fn tell_refused(&mut self, slot: usize, refused: Refused) {
         // Not running: a step's orders are not carried out any more.
         let busy = std::mem::replace(&mut self.member(slot).busy, true);
         self.step(slot, Input::Refused(refused));
@@ -320,6 +372,7 @@ impl World {
         let Some(flight) = self.member(slot).flights.pop_front() else { return };
         self.answer_all(slot, &flight.answers);
         self.delete_records(slot, flight.positions);
+        self.tell_late(slot, flight.late);
         self.tell(slot, flight.id);
     }
 
@@ -332,6 +385,7 @@ impl World {
         member.acknowledged.extend(&flight.numbers);
         member.positions.extend(flight.positions);
         self.commit_offsets(slot);
+        self.tell_late(slot, flight.late);
         self.tell(slot, flight.id);
     }
 
@@ -367,7 +421,7 @@ impl World {
         let positions: Positions = std::mem::take(&mut member.positions).into_iter().collect();
         member.committing = Some((numbers, positions.clone()));
         let identity = member.identity();
-        self.ask(slot, Request::CommitOffsets(identity, positions));
+        self.ask(slot, Request::CommitBoth(identity, positions));
     }
 
     pub(super) fn offsets_committed(&mut self, slot: usize) {
@@ -389,68 +443,7 @@ impl World {
         let until = positions.into_iter().map(|(place, p)| (place, Offset(p.next))).collect();
         let process = self.members[slot].process();
         let wait = self.chance.spread(1, 5 * SECOND);
-        self.after(wait, Event::Arrives(process, 0, Request::DeleteRecords(until)));
-    }
-
-    /// Writes something else of a timer than what was decided.
-    fn misstate(&mut self, sent: &mut Outgoing) {
-        let changed = match Change::decode(sent.record.key(), sent.record.value()) {
-            Ok(Change::Timer(timer))
-                if self.mutation == Some(Mutation::FreesEarly)
-                    && timer.phase == timers::Phase::Delay =>
-            {
-                Change::Timer(timers::Timer { phase: timers::Phase::Cancelled, ..timer })
-            }
-            Ok(Change::Void(void)) if self.mutation == Some(Mutation::ForgetsUnmet) => {
-                Change::ForgottenVoid(void.name)
-            }
-            _ => return,
-        };
-        if sent.topic == self.plan.setup.topics.timers() && self.chance.percent(50) {
-            let (key, value) = changed.encode();
-            sent.record = crate::workload::record(Some(&key), value.as_deref(), &[]);
-        }
-    }
-
-    /// Does to a batch what a mutation asks for, now and then.
-    pub(super) fn mutate(&mut self, outgoing: &mut VecDeque<Outgoing>) {
-        let Some(mutation) = self.mutation else { return };
-        if mutation == Mutation::DropsTimers {
-            let changelog = self.plan.setup.topics.timers();
-            outgoing.retain(|sent| sent.topic != changelog);
-        }
-        outgoing.iter_mut().for_each(|sent| self.misstate(sent));
-        if outgoing.is_empty() || !self.chance.percent(20) {
-            return;
-        }
-        let index = self.chance.below(outgoing.len());
-        let target = !outgoing[index].topic.starts_with("waterclock.");
-        match mutation {
-            Mutation::DropsSend => drop(outgoing.remove(index)),
-            Mutation::SendsTwice => {
-                let again = outgoing[index].clone();
-                outgoing.push_back(again);
-            }
-            Mutation::Swaps if index + 1 < outgoing.len() => outgoing.swap(index, index + 1),
-            Mutation::WrongPartition if target => outgoing[index].partition ^= 1,
-            Mutation::KeepsControl if target => rewrite(&mut outgoing[index], |_, headers| {
-                headers.push((b"x-delay-target".to_vec(), Some(b"t0".to_vec())));
-            }),
-            Mutation::NullBecomesEmpty if target => rewrite(&mut outgoing[index], |value, _| {
-                value.get_or_insert_default();
-            }),
-            Mutation::Misleads => rewrite(&mut outgoing[index], |_, headers| {
-                for (name, value) in headers {
-                    if name == b"x-delay-error-offset" {
-                        *value = Some(b"999999".to_vec());
-                    }
-                }
-            }),
-            Mutation::TurnsHeaders if target => {
-                rewrite(&mut outgoing[index], |_, headers| headers.reverse());
-            }
-            _ => {}
-        }
+        self.after(wait, Event::Arrives(process, NOBODY, Request::DeleteRecords(until)));
     }
 }
 
@@ -465,15 +458,4 @@ fn because(because: Because) -> &'static str {
         Because::Met => "cancelled",
         Because::Forgotten => "forgotten",
     }
-}
-
-type Headers = Vec<(Vec<u8>, Option<Vec<u8>>)>;
-
-fn rewrite(outgoing: &mut Outgoing, edit: impl FnOnce(&mut Option<Vec<u8>>, &mut Headers)) {
-    let record = &outgoing.record;
-    let mut value = record.value().map(<[u8]>::to_vec);
-    let mut headers: Headers =
-        record.headers().map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec))).collect();
-    edit(&mut value, &mut headers);
-    outgoing.record = crate::workload::record(record.key(), value.as_deref(), &headers);
 }

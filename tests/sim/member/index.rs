@@ -25,6 +25,8 @@ const SNAPSHOTS: usize = 3;
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     next: Offset,
+    /// When something was taken in last.
+    at: UnixMillis,
     timers: BTreeMap<TimerKey, Timer>,
     voids: BTreeMap<TimerKey, Void>,
 }
@@ -126,7 +128,7 @@ impl World {
     }
 
     fn follow_lane(&mut self, slot: usize, lane: i32, most: usize) {
-        let place = self.changelog(lane);
+        let (place, now) = (self.changelog(lane), self.now(slot));
         let mut index = self.member(slot).disk.lanes.remove(&lane).unwrap_or_default();
         for _ in 0..most {
             let Ok(Some((offset, entry))) = self.broker.fetch(place, index.next) else { break };
@@ -139,13 +141,14 @@ impl World {
                     break;
                 }
             }
-            index.next = offset.next();
+            (index.next, index.at) = (offset.next(), now);
         }
         let log = self.broker.partition(place);
         if let Some(log) = log
             && matches!(self.broker.fetch(place, index.next), Ok(None))
         {
             index.next = index.next.max(log.last_stable());
+            index.at = now;
         }
         if self.chance.percent(20) {
             let snapshots = self.member(slot).disk.snapshots.entry(lane).or_default();
@@ -155,12 +158,28 @@ impl World {
         self.member(slot).disk.lanes.insert(lane, index);
     }
 
+    /// A lane's index is of use only if the changelog still has every tombstone that it has not seen.
+    pub(super) fn look_at_index(&mut self, slot: usize, lane: i32) {
+        let (now, keep) = (self.now(slot), self.plan.tombstones);
+        let end = self.changelog_end(lane);
+        let Some(index) = self.members[slot].disk.lanes.get(&lane) else { return };
+        let stale = (now - index.at).0 > keep / 2 && index.next > Offset(0);
+        if stale || index.next > end {
+            self.count("indexes refused");
+            self.member(slot).disk.lanes.remove(&lane);
+            self.member(slot).disk.snapshots.remove(&lane);
+        }
+    }
+
     /// What a crash leaves of the indexes: all, what was written some time ago, or nothing.
     pub fn tear_index(&mut self, slot: usize) {
         let lanes: Vec<i32> = self.members[slot].disk.lanes.keys().copied().collect();
         for lane in lanes {
             let torn = match self.chance.between(0, 5) {
-                0 => Some(Index::default()),
+                0 => {
+                    self.count("indexes missing");
+                    Some(Index::default())
+                }
                 1 | 2 => {
                     let of = self.members[slot].disk.snapshots.get(&lane).map_or(0, VecDeque::len);
                     let older = (of > 0).then(|| self.chance.below(of));
@@ -172,7 +191,7 @@ impl World {
                 _ => None,
             };
             if let Some(torn) = torn {
-                self.count("torn indexes");
+                self.count("indexes torn");
                 self.member(slot).disk.lanes.insert(lane, torn);
             }
         }
@@ -321,6 +340,15 @@ impl World {
         }
         let late = if self.chance.percent(10) { self.chance.spread(1, 2 * SECOND) } else { 0 };
         let wait = self.latency() + late;
+        let told = match told {
+            Told::By(Outcome::Cancelled) if self.mutation == Some(Mutation::SaysDelivered) => {
+                Told::Found(Some(timers::Phase::Delivered))
+            }
+            told => told,
+        };
+        if self.mutation == Some(Mutation::AnswersTwice) && self.chance.percent(20) {
+            self.after(wait, Event::Told(number, Told::Superseded));
+        }
         self.after(wait, Event::Told(number, told));
     }
 }

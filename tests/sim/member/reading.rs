@@ -1,31 +1,17 @@
 //! Feeding the engine: the time it is told, the records it is given, the orders that come out.
 
 use waterclock::engine::orders::{Input, Output, Send, Start};
-use waterclock::engine::{Engine, Lane, Offset, Record, Source, TopicId, UnixMillis};
+use waterclock::engine::{Engine, Lane, Offset, Source, TopicId, UnixMillis};
 
 use super::{Phase, Reading, Up, number_of};
 use crate::broker::{Place, Refusal};
 use crate::mutation::Mutation;
 use crate::network::{Event, Request, Wake, Why};
-use crate::plan::SECOND;
-use crate::workload::Act;
+use crate::plan::{Kind, SECOND};
 use crate::world::World;
 
 impl World {
     // The engine.
-
-    /// A lower bound of every broker's clock, which never goes back within a process.
-    pub(super) fn now(&mut self, slot: usize) -> UnixMillis {
-        let slowest = self.broker.slowest_clock(self.at);
-        if let Some(Mutation::Hasty(by)) = self.mutation {
-            return UnixMillis(slowest.0 + by);
-        }
-        let lag =
-            if self.chance.percent(40) { 0 } else { self.chance.between(0, self.plan.lag_max) };
-        let now = UnixMillis(slowest.0.saturating_sub(lag)).max(self.members[slot].last_now);
-        self.member(slot).last_now = now;
-        now
-    }
 
     pub(super) fn step(&mut self, slot: usize, input: Input) {
         let now = self.now(slot);
@@ -72,7 +58,8 @@ impl World {
             self.member(slot).spilled = figures.spilled;
             *self.seen.entry("spilled").or_default() += spilled;
         }
-        if figures.lost + figures.unreadable > 0 {
+        let lost = if self.plan.kind == Kind::Retention { 0 } else { figures.lost };
+        if lost + figures.unreadable > 0 {
             self.breach("never lost", format!("slot {slot}: {figures:?}"));
         }
     }
@@ -275,11 +262,13 @@ impl World {
             if reading.from > self.at || self.is_silent(place) {
                 return None;
             }
-            let waited = member.foreign.get(source).is_some_and(|since| {
-                let stable = self.broker.partition(place).map(|log| log.last_stable());
-                self.at >= since + self.plan.foreign_wait
-                    && stable.is_some_and(|at| self.broker.is_read_to(place, reading.next, at))
-            });
+            let is_intake = usize::from(source.topic.0) < self.plan.setup.topics.intakes.len();
+            let waited = is_intake
+                && member.foreign.get(source).is_some_and(|since| {
+                    let stable = self.broker.partition(place).map(|log| log.last_stable());
+                    self.at >= since + self.plan.foreign_wait
+                        && stable.is_some_and(|at| self.broker.is_read_to(place, reading.next, at))
+                });
             let passed = waited || self.broker.is_read_to(place, reading.next, end);
             let unread = self.mutation == Some(Mutation::PassesUnread);
             (passed || unread).then_some((*source, asked.at))
@@ -301,9 +290,10 @@ impl World {
                 self.discard(slot, "old position");
                 return false;
             }
-            // What was done before a takeover is committed as done before it is read again, and may then be
-            // deleted; `auto.offset.reset=error` tells, and the lanes are taken over anew.
-            Err(Refusal::OutOfRange) if self.broker.is_done(self.place(source), next) => {
+            // What was done before a takeover is committed as done before it is read again, and may then be deleted; or
+            // it was deleted and not done. The committed position tells, when the lanes are taken over anew.
+            Err(Refusal::OutOfRange) => {
+                self.member(slot).looks_at_ends = true;
                 self.discard(slot, "deleted before the reader");
                 return false;
             }
@@ -331,38 +321,6 @@ impl World {
         let record = self.unnamed(source, record);
         self.step(slot, Input::Record { source, offset, appended, record });
         true
-    }
-
-    /// The record, or what a mutation makes of it: one without an id, which is delivered whatever is said of its timer.
-    fn unnamed(&mut self, source: Source, record: Record) -> Record {
-        let number = number_of(&record).map(|number| number as usize);
-        let of = number.and_then(|number| self.workload.submissions.get(number));
-        let Some(of) = of.filter(|of| source.topic.0 == 0 && of.own_lane && of.act == Act::Create)
-        else {
-            return record;
-        };
-        let others = self
-            .workload
-            .submissions
-            .iter()
-            .enumerate()
-            .filter(|(other, _)| Some(*other) != number && self.accepted.contains_key(other));
-        let mut of_timer =
-            others.filter(|(_, other)| of.timer.is_some() && other.timer == of.timer);
-        let strip = match self.mutation {
-            Some(Mutation::DeliversDuplicates) => {
-                of_timer.any(|(_, other)| other.act == Act::Create)
-            }
-            Some(Mutation::DeliversCancelled) => {
-                of_timer.any(|(_, other)| other.act == Act::Cancel)
-            }
-            _ => false,
-        };
-        if !strip || !self.chance.percent(50) {
-            return record;
-        }
-        let kept = record.headers().filter(|(name, _)| *name != b"x-delay-id");
-        Record::new(record.key(), record.value(), kept)
     }
 
     pub(super) fn owns(&self, slot: usize) -> bool {

@@ -1,0 +1,130 @@
+//! What mutations do to what leaves, and to what is read.
+
+use std::collections::VecDeque;
+
+use waterclock::engine::timers::{self, Change};
+use waterclock::engine::{Record, Source, UnixMillis};
+
+use super::number_of;
+use crate::mutation::Mutation;
+use crate::network::Outgoing;
+use crate::workload::Act;
+use crate::world::World;
+
+impl World {
+    /// The record, or what a mutation makes of it: one without an id, which is delivered whatever is said of its timer.
+    pub(super) fn unnamed(&mut self, source: Source, record: Record) -> Record {
+        let number = number_of(&record).map(|number| number as usize);
+        let of = number.and_then(|number| self.workload.submissions.get(number));
+        let Some(of) = of.filter(|of| source.topic.0 == 0 && of.own_lane && of.act == Act::Create)
+        else {
+            return record;
+        };
+        let others = self
+            .workload
+            .submissions
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| Some(*other) != number && self.accepted.contains_key(other));
+        let mut of_timer =
+            others.filter(|(_, other)| of.timer.is_some() && other.timer == of.timer);
+        let strip = match self.mutation {
+            Some(Mutation::DeliversDuplicates) => {
+                of_timer.any(|(_, other)| other.act == Act::Create)
+            }
+            Some(Mutation::DeliversCancelled) => {
+                of_timer.any(|(_, other)| other.act == Act::Cancel)
+            }
+            _ => false,
+        };
+        if !strip || !self.chance.percent(50) {
+            return record;
+        }
+        let kept = record.headers().filter(|(name, _)| *name != b"x-delay-id");
+        Record::new(record.key(), record.value(), kept)
+    }
+
+    /// Writes something else of a timer than what was decided.
+    fn misstate(&mut self, sent: &mut Outgoing) {
+        let changed = match Change::decode(sent.record.key(), sent.record.value()) {
+            Ok(Change::Timer(timer))
+                if self.mutation == Some(Mutation::FreesEarly)
+                    && timer.phase == timers::Phase::Delay =>
+            {
+                Change::Timer(timers::Timer { phase: timers::Phase::Cancelled, ..timer })
+            }
+            Ok(Change::Void(void)) if self.mutation == Some(Mutation::ForgetsUnmet) => {
+                Change::ForgottenVoid(void.name)
+            }
+            _ => return,
+        };
+        if sent.topic == self.plan.setup.topics.timers() && self.chance.percent(50) {
+            let (key, value) = changed.encode();
+            sent.record = crate::workload::record(Some(&key), value.as_deref(), &[]);
+        }
+    }
+
+    /// Does to a batch what a mutation asks for, now and then.
+    pub(super) fn mutate(&mut self, outgoing: &mut VecDeque<Outgoing>) {
+        let Some(mutation) = self.mutation else { return };
+        if mutation == Mutation::DropsTimers {
+            let changelog = self.plan.setup.topics.timers();
+            outgoing.retain(|sent| sent.topic != changelog);
+        }
+        outgoing.iter_mut().for_each(|sent| self.misstate(sent));
+        if outgoing.is_empty() || !self.chance.percent(20) {
+            return;
+        }
+        let index = self.chance.below(outgoing.len());
+        let target = !outgoing[index].topic.starts_with("waterclock.");
+        match mutation {
+            Mutation::DropsSend => drop(outgoing.remove(index)),
+            Mutation::SendsTwice => {
+                let again = outgoing[index].clone();
+                outgoing.push_back(again);
+            }
+            Mutation::Swaps if index + 1 < outgoing.len() => outgoing.swap(index, index + 1),
+            Mutation::WrongPartition if target => outgoing[index].partition ^= 1,
+            Mutation::KeepsControl if target => rewrite(&mut outgoing[index], |_, headers| {
+                headers.push((b"x-delay-target".to_vec(), Some(b"t0".to_vec())));
+            }),
+            Mutation::NullBecomesEmpty if target => rewrite(&mut outgoing[index], |value, _| {
+                value.get_or_insert_default();
+            }),
+            Mutation::Misleads => rewrite(&mut outgoing[index], |_, headers| {
+                for (name, value) in headers {
+                    if name == b"x-delay-error-offset" {
+                        *value = Some(b"999999".to_vec());
+                    }
+                }
+            }),
+            Mutation::TurnsHeaders if target => {
+                rewrite(&mut outgoing[index], |_, headers| headers.reverse());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Neighbours that are due at the same time leave the other way round.
+pub(super) fn reverse_ties(outgoing: &mut VecDeque<Outgoing>, dues: &[UnixMillis]) {
+    let outgoing = outgoing.make_contiguous();
+    let mut from = 0;
+    for at in 1..=outgoing.len().min(dues.len()) {
+        if dues.get(at) != dues.get(from) {
+            outgoing[from..at].reverse();
+            from = at;
+        }
+    }
+}
+
+type Headers = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+fn rewrite(outgoing: &mut Outgoing, edit: impl FnOnce(&mut Option<Vec<u8>>, &mut Headers)) {
+    let record = &outgoing.record;
+    let mut value = record.value().map(<[u8]>::to_vec);
+    let mut headers: Headers =
+        record.headers().map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec))).collect();
+    edit(&mut value, &mut headers);
+    outgoing.record = crate::workload::record(record.key(), value.as_deref(), &headers);
+}

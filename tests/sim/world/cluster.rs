@@ -1,0 +1,273 @@
+//! The cluster at work: markers, the group, and every request that arrives.
+
+use std::sync::Arc;
+
+use waterclock::engine::{Offset, UnixMillis};
+
+use super::World;
+use crate::broker::{Place, Refusal, Time, Writer};
+use crate::member::{Member, Up};
+use crate::network::{Event, NOBODY, Outgoing, Process, Reply, Request, Taken, Wake};
+use crate::plan::{SECOND, SESSION, TRANSACTION};
+
+/// The node that coordinates the group and all transactions.
+const COORDINATOR: usize = 0;
+/// A client waits this long for an answer: `socket.timeout.ms`.
+const PATIENCE: Time = 8 * SECOND;
+
+impl World {
+    /// Nothing comes from this partition's leader at present.
+    pub fn is_silent(&self, place: Place) -> bool {
+        self.silent.get(&place).is_some_and(|until| *until > self.at)
+            || self.stalled_until(place).is_some()
+    }
+
+    /// Transactions end in their own time, partition by partition.
+    pub fn want_marker(&mut self) {
+        if !self.marker_queued && !self.broker.missing_markers().is_empty() {
+            self.marker_queued = true;
+            let wait = self.chance.latency(self.plan.network.marker_max);
+            self.after(wait, Event::Marker);
+        }
+    }
+
+    pub(super) fn marker(&mut self) {
+        self.marker_queued = false;
+        let mut missing = self.broker.missing_markers();
+        let node = |place: Option<Place>| place.map_or(COORDINATOR, |of| self.broker.leader(of));
+        let until = missing.iter().filter_map(|(_, place)| self.standstill(node(*place))).min();
+        missing.retain(|(_, place)| self.standstill(node(*place)).is_none());
+        if missing.is_empty() {
+            if let Some(until) = until {
+                self.marker_queued = true;
+                self.push(until, Event::Marker);
+            }
+            return;
+        }
+        let marker = *self.chance.pick(&missing);
+        self.broker.write_marker(self.at, marker);
+        self.stirred = true;
+        self.want_marker();
+    }
+
+    pub(super) fn silent(&mut self, process: Process, member: &str) {
+        let of = &self.members[process.slot];
+        let alive = of.life == process.life && of.up == Up::Alive;
+        let fresh = matches!(of.up, Up::Frozen { since, .. } if self.at < since + SESSION);
+        if (alive || fresh) && of.life == process.life {
+            return;
+        }
+        // What it has on its way may be there, and is another's from now on.
+        self.members[process.slot].expose(&mut self.exposed);
+        self.note(|| format!("{member} is silent"));
+        self.broker.group.remove(member);
+        self.count("members lost");
+        self.regroup();
+    }
+
+    /// Lets the group's round go on after any change to it.
+    pub fn regroup(&mut self) {
+        let lanes = self.plan.setup.lanes;
+        if self.broker.group.complete(lanes) {
+            self.count("generations");
+            for slot in 0..self.members.len() {
+                let wait = self.latency();
+                self.wake(self.members[slot].process(), wait, Wake::Assigned);
+            }
+            return;
+        }
+        for name in self.broker.group.awaited() {
+            let of =
+                self.members.iter().find(|member| member.name == name && member.up != Up::Dead);
+            if let Some(process) = of.map(Member::process) {
+                let heartbeat = self.chance.between(0, 3 * SECOND);
+                self.wake(process, heartbeat, Wake::Rebalance);
+            }
+        }
+    }
+
+    /// Sends a request on its way.
+    pub fn request(&mut self, process: Process, round: u64, request: Request) {
+        let wait = self.latency();
+        self.after(wait, Event::Arrives(process, round, request));
+    }
+
+    /// Until when a node stands still, if it does.
+    pub fn standstill(&self, node: usize) -> Option<Time> {
+        self.stalled.get(&node).copied().filter(|until| *until > self.at)
+    }
+
+    /// Until when the leader of a partition stands still, if it does.
+    pub fn stalled_until(&self, place: Place) -> Option<Time> {
+        self.standstill(self.broker.leader(place))
+    }
+
+    /// Until when nobody answers this.
+    fn unanswered_until(&self, request: &Request) -> Option<Time> {
+        let of = |places: &mut dyn Iterator<Item = Place>| {
+            places.filter_map(|place| self.stalled_until(place)).max()
+        };
+        let topic = |sent: &Outgoing| {
+            let topic = self.broker.topic(&sent.topic)?;
+            Some(Place { topic, partition: sent.partition })
+        };
+        match request {
+            Request::Produce(_, records) => of(&mut records.iter().filter_map(topic)),
+            Request::End(_, place, _) => of(&mut [*place].into_iter()),
+            Request::Ends(places, _) => of(&mut places.iter().copied()),
+            Request::Changelog(lane, _) => {
+                of(&mut [Place { topic: self.timers_topic, partition: *lane }].into_iter())
+            }
+            Request::DeleteRecords(until) => of(&mut until.iter().map(|(place, _)| *place)),
+            Request::Describe(_) => None,
+            Request::Checkpoints(places, _) => {
+                of(&mut places.iter().map(|place| self.meta_place(place.partition)))
+            }
+            _ => self.standstill(COORDINATOR),
+        }
+    }
+
+    /// What a client may not wait for without end: it gives up, and what it sent is on its way all the same.
+    fn waits(&mut self, process: Process, round: u64, request: Request, until: Time) {
+        let gives_up = matches!(
+            request,
+            Request::Produce(..)
+                | Request::SendOffsets(..)
+                | Request::EndTransaction(..)
+                | Request::CommitOffsets(..)
+                | Request::CommitBoth(..)
+        );
+        self.count("requests to nodes that stand still");
+        if round == NOBODY || !gives_up || until - self.at <= PATIENCE {
+            return self.push(until, Event::Arrives(process, round, request));
+        }
+        self.push(until, Event::Arrives(process, NOBODY, request));
+        self.wake(process, PATIENCE, Wake::Reply(round, Reply::TimedOut));
+    }
+
+    pub(super) fn arrives(&mut self, process: Process, round: u64, request: Request) {
+        if let Some(until) = self.unanswered_until(&request) {
+            return self.waits(process, round, request, until);
+        }
+        let again = request.clone();
+        let reply = match request {
+            Request::Init(id) => Reply::Init(self.broker.init(&id)),
+            Request::Join(name) => {
+                // One that has another name by now would have joined a second time.
+                let of = &self.members[process.slot];
+                if of.up == Up::Dead || of.name != name {
+                    return;
+                }
+                if self.broker.group.has_joined(&name) {
+                    let wait = self.latency();
+                    return self.wake(process, wait, Wake::Assigned);
+                }
+                self.broker.group.join(&name);
+                return self.regroup();
+            }
+            Request::Leave(name) => {
+                self.broker.group.remove(&name);
+                return self.regroup();
+            }
+            Request::FetchCommitted(places) => {
+                let committed = self.broker.committed(&places);
+                Reply::Committed(places, committed)
+            }
+            Request::Checkpoints(places, committed) => {
+                let found = self.checkpoints(&places, committed);
+                Reply::Checkpoints(places, found)
+            }
+            Request::Ends(places, committed) => {
+                let end = |place: &Place| self.broker.partition(*place).map(|log| log.end());
+                let ends = places.iter().map(|place| end(place).unwrap_or_default()).collect();
+                Reply::Taken(Taken { places, committed, ends })
+            }
+            Request::End(source, place, at) => {
+                if let Some(until) = self.silent.get(&place).filter(|until| **until > self.at) {
+                    return self.push(*until, Event::Arrives(process, round, again));
+                }
+                let end = self.broker.partition(place).map(|log| log.end());
+                Reply::End(source, at, end.unwrap_or_default())
+            }
+            Request::Changelog(lane, why) => Reply::Changelog(lane, why, self.changelog_end(lane)),
+            Request::Produce(writer, records) => {
+                Reply::Produced(self.produce(writer.as_ref(), records))
+            }
+            Request::SendOffsets(writer, who, positions) => {
+                let sent = self.broker.send_offsets(
+                    self.at,
+                    &writer,
+                    &who.member,
+                    who.generation,
+                    &positions,
+                );
+                Reply::OffsetsSent(sent)
+            }
+            Request::EndTransaction(writer, commit) => {
+                let ended = self.broker.end(&writer, commit);
+                self.note(|| format!("end of {writer:?}, commit {commit}: {ended:?}"));
+                Reply::Ended(ended)
+            }
+            Request::CommitOffsets(who, positions) => {
+                let done = self.broker.commit(&who.member, who.generation, &positions);
+                Reply::OffsetsCommitted(done)
+            }
+            Request::CommitBoth(who, positions) => {
+                self.write_checkpoints(&positions);
+                let wait = self.latency();
+                let commit = Request::CommitOffsets(who, positions);
+                return self.after(wait, Event::Arrives(process, round, commit));
+            }
+            Request::DeleteRecords(until) => {
+                until
+                    .into_iter()
+                    .for_each(|(place, until)| self.broker.delete_records(place, until));
+                return;
+            }
+            Request::Describe(name) => {
+                let found = self.broker.topic(&name).map(|topic| {
+                    let topic = &self.broker.topics[topic];
+                    (topic.partitions.len() as i32, topic.record_bytes_max)
+                });
+                Reply::Described(name, found)
+            }
+        };
+        self.want_marker();
+        let wait = self.latency();
+        let waits = matches!(
+            reply,
+            Reply::Init(Err(Refusal::Concurrent))
+                | Reply::Produced(Err(Refusal::Concurrent))
+                | Reply::OffsetsSent(Err(Refusal::Concurrent))
+                | Reply::Ended(Err(Refusal::Concurrent))
+                | Reply::Committed(_, Err(Refusal::Unstable))
+                | Reply::Checkpoints(_, Err(Refusal::Unstable))
+        );
+        if waits {
+            let backoff = self.chance.between(1, 50);
+            self.wake(process, wait + backoff, Wake::Again(round, again));
+        } else {
+            self.wake(process, wait, Wake::Reply(round, reply));
+        }
+    }
+
+    /// All or, from the first refusal on, none of the rest.
+    fn produce(
+        &mut self,
+        writer: Option<&Writer>,
+        records: Vec<Outgoing>,
+    ) -> Result<Vec<(Offset, UnixMillis)>, Refusal> {
+        if let Some(writer) = writer {
+            self.after(TRANSACTION + SECOND, Event::Expire(Arc::clone(&writer.id)));
+        }
+        let mut stand = Vec::with_capacity(records.len());
+        for sent in records {
+            let topic = self.broker.topic(&sent.topic).ok_or(Refusal::UnknownTopic)?;
+            let place = Place { topic, partition: sent.partition };
+            let offset = self.broker.produce(self.at, writer, place, sent.record)?;
+            stand.push((offset, self.broker.clock(self.broker.leader(place), self.at)));
+        }
+        self.stirred = true;
+        Ok(stand)
+    }
+}
