@@ -76,8 +76,9 @@ fn row(name: &str, through: Through, recovery: Duration, fault: impl FnOnce(&Bed
     nodes.heal();
     process.stop_well();
     println!(
-        "{name}: {} producers were renewed",
-        process.log().matches("the producer is renewed").count()
+        "{name}: {} batches failed, lanes were taken over {} times",
+        process.log().matches("renewing the producer").count(),
+        process.log().matches("lanes taken over").count(),
     );
     crate::checkers::check(&history, crate::checkers::Wish { recovery });
 }
