@@ -98,6 +98,7 @@ pub async fn run_reloading(
     let local = listener.local_addr().map_err(refused)?;
     tracing::info!(address = %local, "health, metrics and timers");
     let advertise = config.advertise.clone().unwrap_or_else(|| reached_at(local));
+    warn_if_short_of_files();
     warn_if_open(&config);
 
     let (stopping, _) = watch::channel(());
@@ -177,6 +178,17 @@ fn reached_at(local: SocketAddr) -> String {
     match name.trim() {
         "" => SocketAddr::from((Ipv4Addr::LOCALHOST, local.port())).to_string(),
         name => format!("{name}:{}", local.port()),
+    }
+}
+
+/// Connections to a few brokers from every client, the index, and callers of the API.
+const FILES_MIN: u64 = 512;
+
+/// Without files there are no connections, which then looks as if no broker were there.
+fn warn_if_short_of_files() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    if let Some(limit) = limit.filter(|limit| *limit < FILES_MIN) {
+        tracing::warn!(limit, "few files may be open here: at {FILES_MIN} and more none is missed");
     }
 }
 

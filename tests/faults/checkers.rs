@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::load::{Cancel, Fate, History, Sent};
-use crate::support::Rec;
+use crate::support::{Rec, patience};
 
 /// `settle`, the default: a cancel that Kafka acknowledged so long before the due time always wins.
 const SETTLE_MS: u64 = 50;
@@ -139,16 +139,22 @@ fn never_early(history: &History, _: &Seen, found: &mut Vec<Breach>) {
 
 /// Promises 2 and 3: what was acknowledged is there once, unless it was cancelled; what is unknown at most once.
 fn once(history: &History, seen: &Seen, found: &mut Vec<Breach>) {
+    let letters: BTreeSet<usize> = history.dead.iter().filter_map(number).collect();
     for (n, (sent, times)) in history.sent.iter().zip(&seen.times).enumerate() {
-        let is_wanted = sent.fate == Fate::Delivered && sent.ack.is_some() && sent.cancel.is_none();
+        let is_dead = letters.contains(&n);
+        let is_wanted = match sent.fate {
+            Fate::Delivered => sent.ack.is_some() && sent.cancel.is_none(),
+            Fate::Either(_) => sent.ack.is_some() && sent.cancel.is_none() && !is_dead,
+            Fate::Dead(_) => false,
+        };
         if *times == 0 && is_wanted {
             found.push(("never lost", format!("n={n}, {:?}", sent.ack)));
         }
         if *times > 1 {
             found.push(("exactly once", format!("n={n} arrived {times} times")));
         }
-        if *times > 0 && sent.fate != Fate::Delivered {
-            found.push(("no phantoms", format!("n={n} is malformed and was delivered")));
+        if *times > 0 && (is_dead || matches!(sent.fate, Fate::Dead(_))) {
+            found.push(("no phantoms", format!("n={n} is a dead letter and was delivered")));
         }
     }
 }
@@ -266,6 +272,7 @@ fn dead(history: &History, found: &mut Vec<Breach>) {
         let got = letters.remove(&n).unwrap_or_default();
         let is_right = match sent.fate {
             Fate::Delivered => got.is_empty(),
+            Fate::Either(code) => got.is_empty() || got == [code],
             Fate::Dead(code) => got == [code] || (got.is_empty() && sent.ack.is_none()),
         };
         if !is_right {
@@ -276,7 +283,7 @@ fn dead(history: &History, found: &mut Vec<Breach>) {
 
 /// Promise 10: what was due before the fault was over is there soon after it, and everything else soon after it is due.
 fn recovers(history: &History, wish: Wish, found: &mut Vec<Breach>) {
-    let most = wish.recovery.as_millis() as u64;
+    let most = wish.recovery.as_millis() as u64 * u64::from(patience());
     let healed = history.healed_at.unwrap_or(0);
     for (n, rec, due) in arrivals(history) {
         let late = rec.at.saturating_sub(due.max(healed));

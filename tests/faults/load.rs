@@ -22,6 +22,10 @@ const LOAD_MAX: Duration = Duration::from_secs(300);
 /// What a cancel by HTTP waits for its answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
+/// Bytes of a value.
+const SMALL: usize = 64;
+const LARGE: usize = 5_000;
+
 /// What is sent.
 #[derive(Clone, Debug)]
 pub struct Mix {
@@ -39,22 +43,25 @@ pub struct Mix {
     pub partitions: i32,
     /// Every so many is malformed, and a dead letter; 0: none.
     pub poison_every: usize,
-    /// Bytes of a value, about.
-    pub value_bytes: usize,
+    /// Every so many is larger than 5 kB, and a dead letter if the target does not take that; 0: none.
+    pub large_every: usize,
+    /// Settings of the target.
+    pub target: Vec<(&'static str, &'static str)>,
 }
 
 impl Default for Mix {
     /// Through the wheel alone, through one tier and through two.
     fn default() -> Self {
         Self {
-            rate: 40,
+            rate: 30,
             delays: vec![0, 400, 1_100, 2_600, 4_300, 7_700],
             tracked_every: 3,
             cancelled_every: 4,
             keys: 23,
             partitions: 3,
             poison_every: 0,
-            value_bytes: 64,
+            large_every: 0,
+            target: Vec::new(),
         }
     }
 }
@@ -65,6 +72,8 @@ pub enum Fate {
     Delivered,
     /// A dead letter with this code.
     Dead(&'static str),
+    /// One of the two: what it meets when it is due is not known to the load.
+    Either(&'static str),
 }
 
 /// How a record was cancelled, and what is known of that.
@@ -142,7 +151,7 @@ impl<'a> Load<'a> {
     /// Makes a target, and begins.
     #[track_caller]
     pub fn begin(fixture: &'a Fixture, mix: Mix) -> Self {
-        let target = fixture.target("out", mix.partitions);
+        let target = fixture.target_with("out", mix.partitions, &mix.target);
         let shared = Arc::<Shared>::default();
         let mut log = Log::open(fixture, &target);
         let of_reader = Arc::clone(&shared);
@@ -237,15 +246,16 @@ pub fn now_ms() -> u64 {
 fn record(mix: &Mix, target: &str, n: usize) -> Sent {
     let delay_ms = mix.delays[n % mix.delays.len()];
     let mut value = format!("{n} ").into_bytes();
-    // Bytes that are no text, another for each.
-    value.extend((0..mix.value_bytes).map(|at| (n * 131 + at * 7) as u8));
+    let is_large = mix.large_every > 0 && n % mix.large_every == 0;
+    // Bytes that are no text, others for each.
+    value.extend((0..if is_large { LARGE } else { SMALL }).map(|at| (n * 131 + at * 7) as u8));
     let mut record = out(value)
         .key(format!("k{}", n % mix.keys))
         .header("own", format!("of {n}"))
         .null_header("empty")
         .header("own", [n as u8, 0xff])
         .to(target);
-    let mut fate = Fate::Delivered;
+    let mut fate = if is_large { Fate::Dead("too_large") } else { Fate::Delivered };
     if mix.poison_every > 0 && n % mix.poison_every == 0 {
         record = record.header("x-delay", "soon");
         fate = Fate::Dead("bad_delay");
@@ -285,7 +295,7 @@ fn send(
             producer.send(intake, &sent.record);
             places.push(count);
             count += 1;
-            if let Some(at) = cancel_at(mix, n, sent.delay_ms) {
+            if let Some(at) = cancel_at(mix, n, sent.delay_ms, sent.fate) {
                 plans.push(Plan { n, at: Instant::now() + at });
             }
             all.push(sent);
@@ -327,13 +337,13 @@ fn send(
     all
 }
 
-/// When a record is cancelled, if it is: long before it is due, shortly before, and about then.
-fn cancel_at(mix: &Mix, n: usize, delay_ms: u64) -> Option<Duration> {
+/// When a record is cancelled, if it is: at once, long before it is due, shortly before, and about then.
+fn cancel_at(mix: &Mix, n: usize, delay_ms: u64, fate: Fate) -> Option<Duration> {
     let every = mix.tracked_every * mix.cancelled_every;
-    if every == 0 || n % every != 0 || (mix.poison_every > 0 && n % mix.poison_every == 0) {
+    if every == 0 || n % every != 0 || fate != Fate::Delivered {
         return None;
     }
-    let before = [3_000, 500, 150, 20, 0][n / every % 5];
+    let before = [delay_ms, 3_000, 500, 150, 20, 0][n / every % 6];
     Some(Duration::from_millis(delay_ms.saturating_sub(before)))
 }
 

@@ -16,6 +16,7 @@ mod load;
 mod long;
 mod one;
 mod root;
+mod rows;
 #[allow(
     dead_code,
     unused_imports,

@@ -3,4 +3,7 @@
 mod crash;
 mod frozen;
 mod held;
-mod killed;
+pub mod index;
+pub mod killed;
+mod refused;
+mod stalled;

@@ -179,18 +179,6 @@ fn the_threads_of_one_process_are_members_of_the_group() {
 }
 
 #[test]
-fn the_second_owner_of_a_data_directory_is_refused() {
-    let fixture = fixture("owner", Mode::ExactlyOnce, 3);
-    let mut first = fixture.start(Mode::ExactlyOnce);
-    let mut second = fixture.launch(Mode::ExactlyOnce).spawn();
-    assert_eq!(second.wait(PATIENCE), Some(73));
-    let last = second.log().lines().last().unwrap_or_default().to_owned();
-    assert!(last.contains("is in use by another process"), "{last}");
-    assert!(last.contains(&*fixture.path("a").to_string_lossy()), "{last}");
-    first.stop_well();
-}
-
-#[test]
 fn the_second_owner_of_a_name_is_refused_and_the_first_goes_on() {
     let fixture = fixture("name", Mode::ExactlyOnce, 3);
     let target = fixture.target("out", 1);

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::producer::Producer as _;
 use serde_json::{Value, json};
 
 use crate::support::{
     Fixture, Log, Mode, Out, PATIENCE, Process, Rec, eventually, eventually_within, in_both_modes,
-    out, whole,
+    open_transaction, out, whole,
 };
 
 in_both_modes!(
@@ -325,29 +325,6 @@ fn answers_stay_true_through_a_kill() {
     second.stop_well();
 }
 
-/// A producer that holds a transaction open on the intake, in the lane of its key.
-fn open_transaction(fixture: &Fixture, record: &Out) -> BaseProducer {
-    let mut config = fixture.client();
-    config
-        .set("transactional.id", fixture.name("foreign"))
-        .set("transaction.timeout.ms", "60000")
-        .set("partitioner", "murmur2_random");
-    let producer: BaseProducer = config.create().expect("a producer");
-    producer.init_transactions(PATIENCE).expect("ready");
-    producer.begin_transaction().expect("begun");
-    let mut headers = rdkafka::message::OwnedHeaders::new();
-    for (key, value) in &record.headers {
-        headers = headers.insert(rdkafka::message::Header { key, value: value.as_ref() });
-    }
-    let intake = fixture.names.intake();
-    let mut sent: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(&intake).headers(headers);
-    sent.key = record.key.as_deref();
-    sent.payload = record.value.as_deref();
-    producer.send(sent).expect("sent");
-    producer.flush(PATIENCE).expect("written");
-    producer
-}
-
 #[test]
 fn what_is_due_waits_for_a_foreign_transaction_and_not_for_ever() {
     let mode = Mode::ExactlyOnce;
@@ -361,7 +338,7 @@ fn what_is_due_waits_for_a_foreign_transaction_and_not_for_ever() {
     // A cancel in it that is committed in time.
     producer.send_one(&intake, &timer(&target, "in time", "k", 3_000));
     asker.is_in("k", "delay");
-    let foreign = open_transaction(&fixture, &cancel("k"));
+    let foreign = open_transaction(&fixture, &intake, None, &cancel("k"));
     let began = Instant::now();
     wait_until(began + Duration::from_millis(4_500));
     foreign.commit_transaction(PATIENCE).expect("committed");
@@ -371,7 +348,7 @@ fn what_is_due_waits_for_a_foreign_transaction_and_not_for_ever() {
     // One that stays open: what is due is late by no more than the wait.
     producer.send_one(&intake, &timer(&target, "after the wait", "k", 2_000));
     asker.is_in("k", "delay");
-    let foreign = open_transaction(&fixture, &cancel("k"));
+    let foreign = open_transaction(&fixture, &intake, None, &cancel("k"));
     let began = Instant::now();
     Log::open(&fixture, &target).count(1);
     let took = began.elapsed();

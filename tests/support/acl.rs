@@ -5,10 +5,20 @@ use std::net::TcpStream;
 
 use super::variable;
 
-/// What may be done to a topic, as Kafka numbers it.
+/// Of what rights are told, as Kafka numbers it, and its name or what its name begins with.
+#[derive(Clone, Copy, Debug)]
+pub enum Resource<'a> {
+    Topic(&'a str),
+    Group(&'a str),
+    TransactionalIds(&'a str),
+}
+
+/// What may be done to it, as Kafka numbers it.
 #[derive(Clone, Copy, Debug)]
 pub enum Right {
+    All = 2,
     Read = 3,
+    Write = 4,
     Delete = 6,
     Describe = 8,
     DescribeConfigs = 10,
@@ -17,13 +27,27 @@ pub enum Right {
 
 const CREATE_ACLS: i16 = 30;
 const TOPIC: u8 = 2;
+const GROUP: u8 = 3;
+const TRANSACTIONAL_ID: u8 = 5;
 const LITERAL: u8 = 3;
+const PREFIXED: u8 = 4;
 const ALLOW: u8 = 3;
 const SECURITY_DISABLED: i16 = 54;
 
 /// Gives everybody these rights on a topic, and so no others: a topic of which nothing is said is free to all.
 #[track_caller]
 pub fn allow_only(topic: &str, rights: &[Right]) {
+    allow(Resource::Topic(topic), rights);
+}
+
+/// The same for anything; what was given before stays.
+#[track_caller]
+pub fn allow(resource: Resource<'_>, rights: &[Right]) {
+    let (kind, name, pattern) = match resource {
+        Resource::Topic(name) => (TOPIC, name, LITERAL),
+        Resource::Group(name) => (GROUP, name, LITERAL),
+        Resource::TransactionalIds(prefix) => (TRANSACTIONAL_ID, prefix, PREFIXED),
+    };
     let mut body = Vec::new();
     body.extend(CREATE_ACLS.to_be_bytes());
     body.extend(1_i16.to_be_bytes());
@@ -31,9 +55,9 @@ pub fn allow_only(topic: &str, rights: &[Right]) {
     put(&mut body, "test");
     body.extend((rights.len() as i32).to_be_bytes());
     for right in rights {
-        body.push(TOPIC);
-        put(&mut body, topic);
-        body.push(LITERAL);
+        body.push(kind);
+        put(&mut body, name);
+        body.push(pattern);
         put(&mut body, "User:*");
         put(&mut body, "*");
         body.extend([*right as u8, ALLOW]);
@@ -55,7 +79,7 @@ pub fn allow_only(topic: &str, rights: &[Right]) {
             code, SECURITY_DISABLED,
             "the cluster has no authorizer; scripts/kafka start has"
         );
-        assert_eq!(code, 0, "{right:?} on {topic}");
+        assert_eq!(code, 0, "{right:?} on {resource:?}");
         let message = i16::from_be_bytes([rest[2], rest[3]]).max(0) as usize;
         rest = &rest[4 + message..];
     }

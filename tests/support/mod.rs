@@ -17,15 +17,16 @@ mod proxy;
 mod reader;
 pub mod secure;
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-pub use acl::{Right, allow_only};
+pub use acl::{Resource, Right, allow, allow_only};
 pub use cluster::Cluster;
 pub use fixture::Fixture;
 pub use load::Load;
 pub use nodes::Nodes;
 pub use process::{Launch, Process};
-pub use producer::{Ack, Out, Producer, out};
+pub use producer::{Ack, Out, Producer, open_transaction, out};
 pub use proxy::{
     END_TXN, Hold, PRODUCE, Proxy, State, TXN_OFFSET_COMMIT, Way, Weather, free_address,
 };
@@ -33,6 +34,13 @@ pub use reader::{Log, Rec, whole, written_again};
 
 /// How long anything may take that has no bound of its own: a rebalance on a machine that also builds.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What such times are multiplied by on a machine that does much else: `TEST_PATIENCE`, else 1.
+pub fn patience() -> u32 {
+    static FACTOR: OnceLock<u32> = OnceLock::new();
+    let told = || variable_if_set("TEST_PATIENCE")?.parse().ok();
+    *FACTOR.get_or_init(|| told().unwrap_or(1))
+}
 
 /// How records get to their targets: each test that makes sense in both runs in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +79,7 @@ pub fn eventually_within<T>(
     what: &str,
     mut ask: impl FnMut() -> Result<T, String>,
 ) -> T {
+    let most = most * patience();
     let until = Instant::now() + most;
     loop {
         match ask() {

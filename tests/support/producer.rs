@@ -7,10 +7,10 @@ use rdkafka::ClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{
-    BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
+    BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
 };
 
-use super::{Fixture, PATIENCE};
+use super::{Fixture, PATIENCE, patience};
 
 /// A record to be written.
 #[derive(Clone, Debug, Default)]
@@ -148,7 +148,7 @@ impl Producer {
     /// Waits until something is known of all that was sent.
     #[track_caller]
     pub fn settled(&self) -> Vec<Option<Result<Ack, String>>> {
-        self.producer.flush(PATIENCE).expect("flushed");
+        self.producer.flush(PATIENCE * patience()).expect("flushed");
         self.heard()
     }
 
@@ -165,4 +165,33 @@ impl Producer {
         self.send(topic, out);
         *self.acks().last().expect("one was sent")
     }
+}
+
+/// A foreign producer that has written a record and keeps its transaction open; to this partition, or that of its key.
+#[track_caller]
+pub fn open_transaction(
+    fixture: &Fixture,
+    topic: &str,
+    partition: Option<i32>,
+    record: &Out,
+) -> BaseProducer {
+    let mut config = fixture.client();
+    config
+        .set("transactional.id", fixture.name("foreign"))
+        .set("transaction.timeout.ms", "60000")
+        .set("partitioner", "murmur2_random");
+    let producer: BaseProducer = config.create().expect("a producer");
+    producer.init_transactions(PATIENCE).expect("ready");
+    producer.begin_transaction().expect("begun");
+    let mut headers = OwnedHeaders::new();
+    for (key, value) in &record.headers {
+        headers = headers.insert(Header { key, value: value.as_ref() });
+    }
+    let mut sent: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(topic).headers(headers);
+    sent.partition = partition;
+    sent.key = record.key.as_deref();
+    sent.payload = record.value.as_deref();
+    producer.send(sent).expect("sent");
+    producer.flush(PATIENCE).expect("written");
+    producer
 }

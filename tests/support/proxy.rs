@@ -32,6 +32,8 @@ pub const TXN_OFFSET_COMMIT: i16 = 28;
 
 /// How long a broker is given to carry out a request that was let go, which perhaps nothing answers any more.
 const CARRIED_OUT: Duration = Duration::from_millis(500);
+/// The same for a transaction's other requests, some of which are tried again while the one before is being ended.
+const OTHERS_CARRIED_OUT: Duration = Duration::from_secs(2);
 /// Chunks of one connection and direction that wait for better weather.
 const WAITING_MAX: usize = 256;
 
@@ -383,8 +385,8 @@ async fn requests(
                 continue;
             }
             for held in gate.due_before(kind, client) {
-                // What the client has sent on its other connections by now is to be carried out before.
-                sleep(CARRIED_OUT).await;
+                // What the client sends on its other connections now is to be carried out before.
+                sleep(OTHERS_CARRIED_OUT).await;
                 held.release();
                 let mut state = held.state.subscribe();
                 let _ = state.wait_for(|state| *state == State::CarriedOut).await;

@@ -9,7 +9,7 @@ use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::{Offset, TopicPartitionList};
 use waterclock::kafka::raw;
 
-use super::{Fixture, PATIENCE, eventually};
+use super::{Fixture, PATIENCE, eventually, patience};
 
 /// A record as it was read, with names of headers as bytes.
 #[derive(Clone, PartialEq, Eq)]
@@ -154,6 +154,7 @@ impl Log {
         what: &str,
         mut so: impl FnMut(&[Rec]) -> bool,
     ) -> &[Rec] {
+        let most = most * patience();
         let until = Instant::now() + most;
         while !so(&self.seen) {
             let last = &self.seen[self.seen.len().saturating_sub(20)..];
@@ -223,7 +224,7 @@ pub fn whole(fixture: &Fixture, topic: &str) -> Vec<Rec> {
     });
     // The ends that were seen before that moment do not count.
     log = Log::open(fixture, topic);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + PATIENCE * patience();
     while (log.ended.len() as i32) < log.partitions {
         assert!(Instant::now() < until, "the end of {topic} was not reached: {:?}", log.ended);
         log.read(Duration::from_millis(50));

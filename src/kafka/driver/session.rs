@@ -216,6 +216,7 @@ impl<'a> Session<'a> {
             {
                 break;
             }
+            fail::fail_point!("lane_stalls");
             self.turn()?;
             self.status.beat();
             let at = Instant::now();

@@ -89,6 +89,19 @@ fn each_checker_bites() {
     assert_eq!(said(|history| history.dead.clear()), only("dead letters"));
     let twice = |history: &mut History| history.dead.push(history.dead[0].clone());
     assert_eq!(said(twice), only("dead letters"));
+    let neither = |history: &mut History| {
+        history.dead.clear();
+        history.sent[9].fate = Fate::Either("bad_delay");
+    };
+    assert_eq!(said(neither), only("never lost"));
+    let delivered = |history: &mut History| {
+        history.sent[9].fate = Fate::Either("bad_delay");
+        let (mut rec, last) = (history.dead[0].clone(), history.late[7].offset);
+        (rec.offset, rec.headers) = (last + 1, history.late[7].headers.clone());
+        history.late.push(rec.clone());
+        history.concurrent.push(rec);
+    };
+    assert_eq!(said(delivered), only("no phantoms"), "both delivered and dead");
     let other = |history: &mut History| history.sent[9].fate = Fate::Dead("too_large");
     assert_eq!(said(other), only("dead letters"));
 }

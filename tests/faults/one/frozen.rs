@@ -28,7 +28,7 @@ fn f4_a_zombie_that_wakes_in_the_middle_of_a_commit_commits_nothing() {
     let mut zombie = through.env("WATERCLOCK_INSTANCE", "zombie").start();
     let mut other = fixture.launch(Mode::ExactlyOnce).data("b").start();
     wait_until_shared(6, &[&zombie, &other]);
-    let load = Load::begin(&fixture, Mix { rate: 60, ..Mix::default() });
+    let load = Load::begin(&fixture, Mix { rate: 40, ..Mix::default() });
     let mut uncommitted = Log::uncommitted(&fixture, &load.target);
     load.cancel_through(&[&other]);
     load.wait_for_more(100);
@@ -68,7 +68,7 @@ fn f6_short_stops_cost_no_rebalance() {
     let mut members = ["a", "b"].map(|name| fixture.launch(Mode::ExactlyOnce).data(name).start());
     let [a, b] = &members;
     wait_until_shared(6, &[a, b]);
-    let load = Load::begin(&fixture, Mix { rate: 60, ..Mix::default() });
+    let load = Load::begin(&fixture, Mix { rate: 40, ..Mix::default() });
     load.cancel_through(&[a, b]);
     load.wait_for_more(100);
     let rebalances = |member: &Process| member.log().matches("revoked partitions").count();

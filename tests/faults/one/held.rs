@@ -42,7 +42,7 @@ fn with_delays(
         .brokers(&proxy.brokers)
         .env("FAILPOINTS", failpoints)
         .start();
-    let load = Load::begin(&fixture, Mix { rate: 60, ..Mix::default() });
+    let load = Load::begin(&fixture, Mix { rate: 40, ..Mix::default() });
     let mut uncommitted = Log::uncommitted(&fixture, &load.target);
     load.cancel_through(&[&process]);
     load.wait_for_more(100);

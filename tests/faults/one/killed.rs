@@ -20,7 +20,7 @@ fn f1_random_ones_of_three_are_killed_and_restarted_in_their_slots() {
     let start = |name: &str| fixture.launch(Mode::ExactlyOnce).data(name).start();
     let names = ["a", "b", "c"];
     let mut members = names.map(start);
-    let load = Load::begin(&fixture, Mix { rate: 80, ..Mix::default() });
+    let load = Load::begin(&fixture, Mix { rate: 50, ..Mix::default() });
     load.cancel_through(&members.each_ref());
     let mut uncommitted = Log::uncommitted(&fixture, &load.target);
     load.wait_for_more(100);
