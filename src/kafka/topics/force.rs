@@ -187,8 +187,13 @@ pub fn compare(connection: &Connection, request: &Request) -> Result<Vec<Finding
 /// start; every error says what to do.
 pub fn check(connection: &Connection, request: &Request) -> Result<InForce, Error> {
     let names = Names::new(&request.namespace);
-    let Meta { ladder: Some(plan), secret: Some(secret) } = read(connection, &names, request)?
-    else {
+    // Side by side: whoever is started again is late by as long as this takes.
+    let (meta, found) = std::thread::scope(|scope| {
+        let found = scope.spawn(|| inspect(connection, &names));
+        let meta = read(connection, &names, request);
+        (meta, found.join())
+    });
+    let Meta { ladder: Some(plan), secret: Some(secret) } = meta? else {
         return Err(Error::NotApplied { namespace: request.namespace.clone() });
     };
     same_lanes(request, &plan)?;
@@ -202,7 +207,7 @@ pub fn check(connection: &Connection, request: &Request) -> Result<InForce, Erro
         });
     }
     let ladder = ladder_of(request, &plan)?;
-    let found = inspect(connection, &names)?;
+    let found = found.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     let specs = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
     let (unfit, notes): (Vec<_>, Vec<_>) =
         diff(&names, &specs, &found).into_iter().partition(Finding::refuses);
