@@ -98,6 +98,23 @@ impl Window {
         Ok(window)
     }
 
+    /// What becomes of a position whose log begins at `start` now, beyond it: where to go on, the metadata for that, and how
+    /// many offsets are lost. What is pending before `start` is given up; what is done above stays done.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn cut(
+        next: Offset,
+        metadata: &str,
+        start: Offset,
+    ) -> Result<(Offset, String, u64), WindowError> {
+        let mut window = Self::load(next, metadata)?;
+        let unread = start.0.saturating_sub(window.upto).max(0).unsigned_abs();
+        let lost = unread + u64::from(window.pass(start));
+        let (low, metadata) = window.commit_anyway();
+        Ok((low, metadata, lost))
+    }
+
     /// How much of what a commit can say is taken, at the worst, in thousandths. At 1000 reading stops.
     #[must_use]
     pub fn fill_permille(&self) -> u32 {

@@ -503,8 +503,15 @@ fn inside(
         "the position is outside of the log: records were deleted that were not done, or the log was cut. What is left is \
          delivered. Find out who did it (retention, DeleteRecords, an unclean election)"
     );
-    telemetry::position_lost(next.abs_diff(start));
-    Ok((start, String::new()))
+    let cut = (start > next).then(|| Window::cut(Offset(next), metadata, Offset(start)));
+    // Metadata that cannot be read is told of by who reads it; of a log that was cut at its end it says nothing.
+    let (start, metadata, lost) = match cut {
+        Some(Ok((start, metadata, lost))) => (start.0, metadata, lost),
+        Some(Err(_)) => (start, metadata.to_owned(), start.abs_diff(next)),
+        None => (start, String::new(), next.abs_diff(start)),
+    };
+    telemetry::position_lost(lost);
+    Ok((start, metadata))
 }
 
 /// Where a topic begins that was deleted and made anew: what was pending in the old one is gone, nothing of the new one is

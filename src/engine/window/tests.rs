@@ -511,3 +511,30 @@ fn a_full_window_whose_records_were_all_deleted_does_not_bar_the_next_one() {
     assert_eq!(began, Began { standing: Standing::New, lost: at as u32 - 2 });
     assert_eq!(window.pending(), 2);
 }
+
+#[test]
+fn a_log_that_was_cut_loses_what_was_pending_there_and_keeps_what_is_done_above() {
+    // Read to 100; done but for these.
+    let mut window = Window::load(Offset(10), "").unwrap();
+    for at in 10..100 {
+        window.begin(Offset(at));
+    }
+    let pending = [10, 20, 30, 90];
+    (10..100).filter(|at| !pending.contains(at)).for_each(|at| window.finish(Offset(at)));
+    let (next, metadata) = window.commit_anyway();
+    #[rustfmt::skip]
+    let table: [(i64, i64, u64, &[i64], &str); 5] = [
+        (10,   10, 0, &[10, 20, 30, 90], "nothing is gone"),
+        (15,   20, 1, &[20, 30, 90],     "what is done next is not read again"),
+        (21,   30, 2, &[30, 90],         "two are gone"),
+        (95,  100, 4, &[],               "nothing is left"),
+        (120, 120, 24, &[],              "more is gone than was read"),
+    ];
+    for (start, low, lost, left, why) in table {
+        let cut = Window::cut(next, &metadata, Offset(start)).unwrap();
+        assert_eq!((cut.0, cut.2), (Offset(low), lost), "{why}");
+        let mut window = Window::load(cut.0, &cut.1).unwrap();
+        let again = (low..100).filter(|at| window.begin(Offset(*at)).standing != Standing::Done);
+        assert_eq!(again.collect::<Vec<_>>(), left, "{why}");
+    }
+}

@@ -1,6 +1,7 @@
 //! Taking lanes over and letting them go.
 
 use waterclock::engine::orders::{Input, Start};
+use waterclock::engine::window::Window;
 use waterclock::engine::{Lane, Offset};
 
 use super::{Phase, Reading, Tally};
@@ -81,14 +82,14 @@ impl World {
             if !started {
                 fresh.push((*place, position.clone()));
             }
+            let position = if looks_at_ends { self.within_log(*place, position) } else { position };
             let next = Offset(position.next);
-            let from = if looks_at_ends { self.within_log(*place, next) } else { next };
             let metadata = match self.mutation {
                 Some(Mutation::ForgetsWindow) => String::new(),
                 _ => position.metadata,
             };
             exact &= metadata.is_empty();
-            let reading = Reading { next: from, paused: false, from: self.at };
+            let reading = Reading { next, paused: false, from: self.at };
             self.member(slot).reading.insert(source, reading);
             let end = if self.mutation == Some(Mutation::SkipsGate) { next } else { end };
             if next < end {
@@ -139,16 +140,23 @@ impl World {
         at(start)
     }
 
-    /// Where to read on from a position that may be outside of its log: what stood between is lost, and that is said.
-    fn within_log(&mut self, place: Place, next: Offset) -> Offset {
-        let Some(log) = self.broker.partition(place) else { return next };
-        let from = next.clamp(log.start(), log.end());
-        if from > next && self.mutation != Some(Mutation::LosesInSilence) {
-            self.count("losses told");
-            self.note(|| format!("{place:?} lost {next:?} to {from:?}"));
-            self.told_lost.push((place, next, from));
+    /// A position that may be outside of its log: what stood between is lost, and that is said.
+    fn within_log(&mut self, place: Place, position: Position) -> Position {
+        let Some(log) = self.broker.partition(place) else { return position };
+        let (next, start) = (Offset(position.next), log.start());
+        if start <= next {
+            return position;
         }
-        from
+        let Ok((next_left, metadata, lost)) = Window::cut(next, &position.metadata, start) else {
+            self.breach("model", format!("{place:?} stands at {position:?}"));
+            return position;
+        };
+        if lost > 0 && self.mutation != Some(Mutation::LosesInSilence) {
+            self.count("losses told");
+            self.note(|| format!("{place:?} lost {lost} from {next:?} to {start:?}"));
+            self.told_lost.push((place, next, start));
+        }
+        Position { next: next_left.0, metadata }
     }
 
     /// After anything doubtful: nothing that is held is believed, and the producer is another one.
