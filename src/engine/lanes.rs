@@ -18,6 +18,7 @@
 //! 5. Over the memory budget nothing is read. What is held goes away by itself: the wheel within the horizon, hops
 //!    within the linger, buffers of far tiers by being dropped and read again later.
 
+mod away;
 mod barrier;
 mod batch;
 mod bounds;
@@ -72,6 +73,8 @@ pub struct Figures {
     pub unreadable: u64,
     /// Records that hopped again to free a window or memory.
     pub spilled: u64,
+    /// Due records that went back to a tier, since their target is away.
+    pub put_off: u64,
     /// Records and targets that Kafka may have refused, and that are being found out about.
     pub suspects: usize,
     /// Groups of suspects that failed and were halved.
@@ -259,6 +262,8 @@ impl Engine {
             }
             Input::Refused(refused) => self.refused(now, &refused),
             Input::Target(name, target) => self.target(now, &name, target),
+            Input::Away(name, partitions) => self.away(now, &name, partitions),
+            Input::Doubt(names) => self.doubt(&names),
             Input::Policies(setup) => {
                 self.setup = setup;
                 for known in self.targets.values_mut() {
@@ -634,12 +639,15 @@ impl Engine {
             asked: false,
             allowed: 0,
             parked: Vec::new(),
+            away: Arc::default(),
+            away_since: None,
         });
         let age = now - known.told;
         let (ask, answer) = match known.target {
             None => (true, None),
             // Asked again soon: a topic made a moment ago shall not cost a dead letter for long.
             Some(Target::Missing | Target::Hidden) if age.0 > fresh.0 / 15 => (true, None),
+            Some(target) if !known.away.is_empty() => (age.0 > fresh.0 / 15, Some(target)),
             Some(target) => (age > fresh, Some(target)),
         };
         if ask && !known.asked {

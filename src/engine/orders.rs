@@ -72,6 +72,11 @@ pub enum Input {
     },
     /// The answer to [`Output::Lookup`]; also told unasked when it changed.
     Target(Arc<str>, Target),
+    /// Which partitions of a target have no leader now, ascending; told before each `Target`.
+    Away(Arc<str>, Arc<[i32]>),
+    /// A batch failed, records for these topics in it were not taken in time, and nobody is to blame: what is known of
+    /// them is void. `Revoked` and `Assigned` follow.
+    Doubt(Vec<Arc<str>>),
     /// A batch is done: every record of it acknowledged, and in `exactly_once` its transaction committed.
     Committed(BatchId),
     /// The same setup with other allow-lists, which hold from now on: for what comes in, and for what fires.

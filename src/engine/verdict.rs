@@ -452,6 +452,10 @@ pub(super) struct Known {
     /// Records that wait for the answer.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
     pub(super) parked: Vec<Box<Entry>>,
+    /// Partitions that have no leader.
+    pub(super) away: Arc<[i32]>,
+    /// Since when there are such.
+    pub(super) away_since: Option<UnixMillis>,
 }
 
 impl Known {

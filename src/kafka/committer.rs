@@ -93,8 +93,8 @@ pub(super) enum Report {
     /// Every record of the batch is acknowledged and, in `exactly_once`, its transaction committed.
     Done(BatchId),
     /// A batch failed, or may have: take the lanes over anew once [`Committer::ready`] says so. With what Kafka refused,
-    /// if that is why.
-    Failed { why: String, refused: Option<Refused> },
+    /// if that is why, and the topics of records that were not taken in time.
+    Failed { why: String, refused: Option<Refused>, doubted: Vec<Arc<str>> },
 }
 
 /// How far the committer is; shared with the rebalance callback, which waits for it.

@@ -30,8 +30,15 @@ const MISSING_AFTER: Duration = Duration::from_millis(1_500);
 /// Kafka's own default of `max.message.bytes`, for brokers that do not tell (the embedded one).
 const RECORD_BYTES_MAX: u64 = 1_048_588;
 
-/// An answer: which topic, and what is known of it.
-pub(super) type Answer = (Arc<str>, Target);
+/// What is known of a topic.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) name: Arc<str>,
+    pub(super) target: Target,
+    /// Partitions without a leader.
+    pub(super) away: Arc<[i32]>,
+}
+
 /// A question: which topic, and who wants to know.
 type Question = (Arc<str>, Sender<Answer>);
 
@@ -145,10 +152,13 @@ fn answer(
         let (topic, reply) = &next.question;
         match look(clients, runtime, topic) {
             // A broker may not have heard yet of a topic that was made a moment ago.
-            Ok(Target::Missing | Target::Hidden) if next.since.elapsed() < MISSING_AFTER => {
+            Ok((Target::Missing | Target::Hidden, _)) if next.since.elapsed() < MISSING_AFTER => {
                 again.push(next)
             }
-            Ok(target) => {
+            Ok((target, away)) => {
+                if !away.is_empty() {
+                    tracing::warn!(topic = &**topic, partitions = ?away, "partitions of a target have no leader");
+                }
                 if let Target::Found { record_bytes_max, .. } = target {
                     // Before the answer: the first batch with a record for it has to know.
                     least.fetch_min(
@@ -156,7 +166,7 @@ fn answer(
                         Ordering::SeqCst,
                     );
                 }
-                let _ = reply.send((Arc::clone(topic), target));
+                let _ = reply.send(Answer { name: Arc::clone(topic), target, away });
             }
             Err(error) => {
                 let topic = &**topic;
@@ -178,12 +188,13 @@ fn look(
     clients: &mut Clients,
     runtime: &tokio::runtime::Runtime,
     topic: &str,
-) -> Result<Target, KafkaError> {
+) -> Result<(Target, Arc<[i32]>), KafkaError> {
+    let without = |target| Ok((target, Arc::default()));
     let Clients { connection, consumer, .. } = &*clients;
     connection.token(consumer.client());
     let metadata = consumer.fetch_metadata(Some(topic), ASK)?;
     let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
-        return Ok(Target::Missing);
+        return without(Target::Missing);
     };
     match found.error().map(RDKafkaErrorCode::from) {
         None => {}
@@ -191,16 +202,20 @@ fn look(
             RDKafkaErrorCode::UnknownTopicOrPartition
             | RDKafkaErrorCode::UnknownTopic
             | RDKafkaErrorCode::InvalidTopic,
-        ) => return Ok(Target::Missing),
-        Some(RDKafkaErrorCode::TopicAuthorizationFailed) => return Ok(Target::Hidden),
+        ) => return without(Target::Missing),
+        Some(RDKafkaErrorCode::TopicAuthorizationFailed) => return without(Target::Hidden),
         Some(code) => return Err(KafkaError::MetadataFetch(code)),
     }
     let partitions = found.partitions().len() as i32;
     if partitions == 0 {
-        return Ok(Target::Missing);
+        return without(Target::Missing);
     }
+    let without_leader = found.partitions().iter().filter(|partition| partition.leader() < 0);
+    let mut away: Vec<i32> = without_leader.map(|partition| partition.id()).collect();
+    away.sort_unstable();
     let (record_bytes_max, keyed) = clients.limits(runtime, topic)?;
-    Ok(Target::Found { partitions, record_bytes_max, keyed: keyed && !forgets_compaction() })
+    let keyed = keyed && !forgets_compaction();
+    Ok((Target::Found { partitions, record_bytes_max, keyed }, away.into()))
 }
 
 /// For the test of what happens when a broker refuses what we had not foreseen.

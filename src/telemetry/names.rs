@@ -52,6 +52,7 @@ const GATED: &str = "waterclock_waiting_for_cancels";
 const FOREIGN_WAITS: &str = "waterclock_foreign_waits_total";
 const ASKS: &str = "waterclock_asks_total";
 const SPILLED: &str = "waterclock_spilled_total";
+const PUT_OFF: &str = "waterclock_put_off_total";
 const DEAD_LETTERS: &str = "waterclock_dead_letters_total";
 const PENDING: &str = "waterclock_pending";
 const IN_MEMORY: &str = "waterclock_pending_in_memory";
@@ -229,6 +230,7 @@ pub struct LaneFigures {
     lost: Counter,
     halved: Counter,
     spilled: Counter,
+    put_off: Counter,
     unreadable: Counter,
     duplicates: Counter,
     superseded: Counter,
@@ -410,6 +412,7 @@ impl LaneFigures {
             lost: counter!(LOST),
             halved: counter!(HALVED),
             spilled: counter!(SPILLED),
+            put_off: counter!(PUT_OFF),
             unreadable: counter!(UNREADABLE),
             duplicates: counter!(DUPLICATES),
             superseded: counter!(SUPERSEDED),
@@ -474,6 +477,11 @@ impl LaneFigures {
     /// `count` records hopped once more to make room.
     pub fn spilled(&self, count: u64) {
         self.spilled.increment(count);
+    }
+
+    /// Due records that went back to a tier, since a partition of their target has no leader.
+    pub fn put_off(&self, count: u64) {
+        self.put_off.increment(count);
     }
 
     /// `count` records were of an id that was pending, and `superseded` put another version in the place of one.

@@ -234,6 +234,9 @@ impl Engine {
         };
         match checked {
             Ok(Delivery { partition, trace, timer }) => {
+                let Some(partition) = self.within_reach(&entry, partition) else {
+                    return self.put_off(now, entry);
+                };
                 let place = entry.place();
                 let Entry { source, offset, record, target, due, decided, .. } = *entry;
                 let named = entry.timer.map(|name| Named { name, place, decided });

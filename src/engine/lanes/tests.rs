@@ -569,3 +569,69 @@ fn a_record_that_hopped_more_often_than_any_delay_needs_is_a_dead_letter() {
     let Edit::Dead(letter) = &dead.sends[0].edit else { panic!("{:?}", dead.sends[0]) };
     assert_eq!(letter.code, Code::TooManyHops);
 }
+
+#[test]
+fn a_target_without_a_leader_holds_up_nobody_and_gets_its_records_once_it_has_one() {
+    let mut world = World::new(&[1, 5, 60], Limits::default());
+    let to: Arc<str> = "orders.far".into();
+    let submit = |world: &mut World, target| {
+        let submitted = world.submit("k", &[("x-delay", "100"), ("x-delay-target", target)]);
+        assert!(no_batch(&submitted));
+    };
+    submit(&mut world, "orders.far");
+    submit(&mut world, "orders.near");
+    let all: Arc<[i32]> = [0, 1, 2].into();
+    world.tell(Input::Away(Arc::clone(&to), all));
+
+    // Only what has a leader is delivered, and the other waits on disk: longer, the longer its target has been away.
+    let mut out = world.after(100);
+    let first = batch(std::mem::take(&mut out));
+    assert_eq!(first.sends.len(), 1);
+    assert_eq!(first.sends[0].to, To::Target("orders.near".into()));
+    let mut sent = world.tell(Input::Committed(first.id));
+    sent.extend(world.after(500));
+    let hop = batch(sent);
+    let tier = world.engine.setup.topics.of_tier(1);
+    assert_eq!(hop.sends.iter().map(|send| &send.to).collect::<Vec<_>>(), [&To::Lane(tier)]);
+    let (lane, back) = (hop.commits[0].source.lane, written(&hop.sends[0]));
+    world.tell(Input::Committed(hop.id));
+
+    // It comes up again and is asked about; its own partition alone decides.
+    world.record(Source { topic: tier, lane }, back);
+    let own = i32::from(murmur2::partition(b"k", 3));
+    world.tell(Input::Away(Arc::clone(&to), [(own + 1) % 3].into()));
+    let late = batch(world.after(5_000));
+    assert_eq!(late.sends[0].to, To::Target(to));
+    assert!(!headers_of(&late.sends[0]).iter().any(|(name, _)| name.starts_with("x-delay")));
+}
+
+/// The record that a hop writes.
+fn written(send: &Send) -> Record {
+    let mut headers = Vec::new();
+    send.headers(|n, v| headers.push((n.to_vec(), v.map(<[u8]>::to_vec))));
+    let headers = headers.iter().map(|(n, v)| (&n[..], v.as_deref()));
+    Record::new(send.record.key(), send.record.value(), headers)
+}
+
+#[test]
+fn what_is_away_is_asked_about_again_soon_and_what_is_in_doubt_at_once() {
+    let mut world = World::new(&[1, 5, 60], Limits::default());
+    let to: Arc<str> = "orders.far".into();
+    let submit = |world: &mut World| {
+        let lane = murmur2::partition(b"k", LANES);
+        let headers = [("x-delay", "1h"), ("x-delay-target", "orders.far")];
+        let out = world.record(source(0, lane), record("k", &headers));
+        out.iter().any(|out| matches!(out, Output::Lookup(_)))
+    };
+    assert!(submit(&mut world), "nothing is known of it");
+    world.tell(Input::Target(Arc::clone(&to), FOUND));
+    world.after(5_000);
+    assert!(!submit(&mut world), "it is known");
+    world.tell(Input::Away(Arc::clone(&to), [1].into()));
+    assert!(submit(&mut world), "one of its partitions is away");
+    world.tell(Input::Away(Arc::clone(&to), Arc::default()));
+    world.tell(Input::Target(Arc::clone(&to), FOUND));
+    assert!(!submit(&mut world), "it is back");
+    world.tell(Input::Doubt(vec!["wc.timers".into(), to]));
+    assert!(submit(&mut world), "a batch with a record for it failed");
+}

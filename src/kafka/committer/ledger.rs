@@ -38,6 +38,8 @@ pub(super) struct Failed {
     pub(super) first: Option<String>,
     /// Those that were refused for what they are, or for where they go.
     pub(super) refused: Vec<Named>,
+    /// Topics of those that were not taken in time, each once.
+    pub(super) doubted: Vec<Arc<str>>,
 }
 
 impl Ledger {
@@ -152,6 +154,9 @@ impl Context {
         let mut failed = self.ledger.failed();
         let blame = error.rdkafka_error_code().and_then(blame::blame);
         let blame = blame.filter(|_| !is_checkpoint);
+        if blame.is_none() && !failed.doubted.iter().any(|topic| **topic == *message.topic()) {
+            failed.doubted.push(message.topic().into());
+        }
         if blame.is_none() && failed.first.is_some() {
             return;
         }

@@ -143,6 +143,7 @@ impl Work {
         self.outlets.clear();
         let ledger = std::mem::take(&mut self.ledger);
         let named = std::mem::take(&mut ledger.failed().refused);
+        let doubted = std::mem::take(&mut ledger.failed().doubted);
         let refused = blame::gather(named).or_else(|| {
             let (batch, blame) = (batch?, blame?);
             Some(Refused { batch, named: Vec::new(), blame, why: dirty.detail.as_str().into() })
@@ -162,7 +163,7 @@ impl Work {
             // What is acknowledged stays: the lane thread may commit it before it takes the lanes over.
         });
         let why = format!("{}: {}", dirty.step, dirty.detail);
-        let _ = self.reports.send(Report::Failed { why, refused });
+        let _ = self.reports.send(Report::Failed { why, refused, doubted });
     }
 
     /// Whether we may write to `<ns>.meta`. Every transaction does, and one whose partitions cannot be added does not say

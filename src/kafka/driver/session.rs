@@ -258,6 +258,7 @@ impl<'a> Session<'a> {
         self.levels.window(figures.window_permille);
         self.figures.lost(figures.lost - self.counted.lost);
         self.figures.spilled(figures.spilled - self.counted.spilled);
+        self.figures.put_off(figures.put_off - self.counted.put_off);
         self.figures.unreadable(figures.unreadable - self.counted.unreadable);
         self.levels.suspects.set(figures.suspects as u64);
         self.figures.timers(
@@ -462,8 +463,9 @@ impl<'a> Session<'a> {
                 }
                 self.step(Input::Committed(id));
             }
-            Report::Failed { why, refused } => {
+            Report::Failed { why, refused, doubted } => {
                 self.status.tell(Some(why));
+                self.step(Input::Doubt(doubted));
                 if let Some(refused) = refused {
                     // Brokers are there, so this is quick; otherwise what was acknowledged before would be delivered again
                     // with each try to find out who it was (`at_least_once`).

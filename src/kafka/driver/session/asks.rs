@@ -46,8 +46,10 @@ impl Session<'_> {
         }
     }
 
-    fn answer(&mut self, (name, target): Answer) {
+    fn answer(&mut self, Answer { name, target, away }: Answer) {
         self.asked = self.asked.saturating_sub(1);
+        // Before what waits for the answer is let go.
+        self.step(Input::Away(Arc::clone(&name), away));
         self.step(Input::Target(name, target));
     }
 
