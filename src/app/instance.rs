@@ -102,7 +102,8 @@ impl Instance {
         }
         let mut found = String::new();
         file.read_to_string(&mut found).map_err(failed("read the instance file of"))?;
-        let (kept, home) = found.trim().split_once('\n').unwrap_or((found.trim(), ""));
+        let found = found.trim();
+        let (kept, home) = found.split_once('\n').unwrap_or((found, ""));
         let or_fresh = |kept: &str| if kept.is_empty() { fresh } else { kept }.to_owned();
         let (name, home) = (name.map_or_else(|| or_fresh(kept), str::to_owned), or_fresh(home));
         for word in [&name, &home] {

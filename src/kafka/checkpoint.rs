@@ -200,8 +200,9 @@ mod tests {
     fn what_cannot_be_read_hides_what_was_before_and_other_keys_are_passed_over() {
         let mut found = Positions::new();
         let key = b"position/t/4".as_slice();
+        type Case<'a> = (&'a [u8], Option<&'a [u8]>, usize, &'a str);
         #[rustfmt::skip]
-        let table: [(&[u8], Option<&[u8]>, usize, &str); 7] = [
+        let table: [Case<'_>; 7] = [
             (key,                   Some(b"1 id 5 "),   1, "a position without marks"),
             (b"clock",              None,               1, "a probe"),
             (b"member/a",           Some(b"{}"),        1, "a member"),

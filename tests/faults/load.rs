@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -347,13 +347,21 @@ fn cancel_at(mix: &Mix, n: usize, delay_ms: u64, fate: Fate) -> Option<Duration>
     Some(Duration::from_millis(delay_ms.saturating_sub(before)))
 }
 
+/// One for all: each has a thread of its own.
+fn http() -> &'static reqwest::blocking::Client {
+    static HTTP: OnceLock<reqwest::blocking::Client> = OnceLock::new();
+    HTTP.get_or_init(|| {
+        let client = reqwest::blocking::Client::builder().timeout(ANSWER_MAX).no_proxy();
+        client.tls_built_in_root_certs(false).build().expect("a client")
+    })
+}
+
 /// Asks for a cancel by HTTP; the answer, if there is one.
 fn ask(door: &str, key: &[u8], n: usize) -> JoinHandle<Option<String>> {
     let key = String::from_utf8_lossy(key).into_owned();
     let url = format!("http://{door}/v1/timers/id-{n}?key={key}&wait=15s");
     std::thread::spawn(move || {
-        let client = reqwest::blocking::Client::builder().timeout(ANSWER_MAX).build().ok()?;
-        let answer = client.delete(url).send().ok()?;
+        let answer = http().delete(url).send().ok()?;
         if answer.status() == reqwest::StatusCode::NOT_FOUND {
             return Some("unknown".to_owned());
         }

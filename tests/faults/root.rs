@@ -3,6 +3,8 @@
 mod disk;
 mod limits;
 
+pub(crate) use limits::Group;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

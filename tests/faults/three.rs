@@ -4,6 +4,7 @@
 //! which must be in sync. The fault of most rows goes on while recovery is awaited: what counts is the time from the
 //! fault itself.
 
+mod away;
 mod brokers;
 mod groups;
 mod network;

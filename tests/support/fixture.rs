@@ -90,8 +90,24 @@ impl Fixture {
 
     /// The same with further settings.
     pub fn target_with(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) -> String {
+        self.make_target(name, partitions, TopicReplication::Fixed(-1), settings)
+    }
+
+    /// One whose only partition has one replica.
+    pub fn lonely_target(&self, name: &str) -> String {
+        let settings = [("min.insync.replicas", "1")];
+        self.make_target(name, 1, TopicReplication::Fixed(1), &settings)
+    }
+
+    fn make_target(
+        &self,
+        name: &str,
+        partitions: i32,
+        replication: TopicReplication<'_>,
+        settings: &[(&str, &str)],
+    ) -> String {
         let topic = self.name(name);
-        let mut new = NewTopic::new(&topic, partitions, TopicReplication::Fixed(-1))
+        let mut new = NewTopic::new(&topic, partitions, replication)
             .set("message.timestamp.type", "LogAppendTime")
             .set("max.message.bytes", "2097152");
         for (key, value) in settings {

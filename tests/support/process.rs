@@ -196,6 +196,16 @@ impl Process {
         self.child.id()
     }
 
+    /// The most memory that it has had so far (`VmHWM`).
+    pub fn memory_peak_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        let line = status.ok().and_then(|status| {
+            let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok())
+        });
+        line.expect("Linux says it")
+    }
+
     /// SIGSTOP: it stands still until it is told to go on.
     pub fn freeze(&self) {
         self.signal("-STOP");

@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use super::super::murmur2;
+use super::super::setup::Arrival;
 use super::super::verdict::Entry;
 use super::{Engine, Millis, Target, UnixMillis};
 
@@ -69,7 +70,11 @@ impl Engine {
     pub(super) fn put_off(&mut self, now: UnixMillis, mut entry: Box<Entry>) {
         let since = self.targets.get(&entry.target).and_then(|known| known.away_since);
         let wait = Millis((now - since.unwrap_or(now)).0 / 4).clamp(WAIT_MIN, WAIT_MAX);
-        let tier = self.setup.topics.ladder.pick(wait).unwrap_or(0);
+        // In strict order a hop may only be late in the shortest one, and holds up what is due after it.
+        let tier = match self.setup.limits.arrival {
+            Arrival::Strict => 0,
+            Arrival::ByDue => self.setup.topics.ladder.pick(wait).unwrap_or(0),
+        };
         self.figures.put_off += 1;
         // However often, it is no fault of the record's.
         entry.hops = entry.hops.saturating_sub(1);

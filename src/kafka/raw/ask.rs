@@ -322,6 +322,9 @@ pub(in crate::kafka) fn topics<C: ClientContext>(
     })
 }
 
+/// What was asked of each topic, by its name; `Err` where the broker would not tell.
+pub(in crate::kafka) type Each<T> = Vec<(String, Result<T, RDKafkaErrorCode>)>;
+
 /// The id of each of these topics, which another topic of the same name does not have; `Err` where the broker would not
 /// describe it.
 ///
@@ -331,7 +334,7 @@ pub(in crate::kafka) fn ids<C: ClientContext>(
     client: &Client<C>,
     of: &[String],
     within: Duration,
-) -> Result<Vec<(String, Result<String, RDKafkaErrorCode>)>, KafkaError> {
+) -> Result<Each<String>, KafkaError> {
     describe(client, of, within, |topic| {
         // SAFETY: the description lives during the call, the id and its text as long as it.
         unsafe {
@@ -350,7 +353,7 @@ fn describe<C: ClientContext, T>(
     of: &[String],
     within: Duration,
     take: impl Fn(*const rdsys::rd_kafka_TopicDescription_t) -> T,
-) -> Result<Vec<(String, Result<T, RDKafkaErrorCode>)>, KafkaError> {
+) -> Result<Each<T>, KafkaError> {
     if of.is_empty() {
         return Ok(Vec::new());
     }

@@ -9,7 +9,7 @@ use crate::load::{Load, Mix};
 use crate::support::{Fixture, Mode, PATIENCE};
 
 /// A control group of this row's, gone with it.
-struct Group {
+pub(crate) struct Group {
     at: PathBuf,
 }
 
@@ -17,21 +17,31 @@ impl Group {
     /// With these limits, in the words of version 1 of control groups and of version 2.
     #[track_caller]
     fn new(name: &str, controller: &str, first: &[(&str, &str)], second: &[(&str, &str)]) -> Self {
+        Self::try_new(name, controller, first, second).expect("a control group")
+    }
+
+    /// The same; `None` where we may not make one.
+    pub(crate) fn try_new(
+        name: &str,
+        controller: &str,
+        first: &[(&str, &str)],
+        second: &[(&str, &str)],
+    ) -> Option<Self> {
         let root = Path::new("/sys/fs/cgroup");
         let of_first = root.join(controller);
         let (root, limits) =
             if of_first.is_dir() { (of_first, first) } else { (root.into(), second) };
         let at = root.join(format!("waterclock-{name}-{}", std::process::id()));
-        fs::create_dir(&at).expect("a control group");
+        fs::create_dir(&at).ok()?;
         let group = Self { at };
         for (file, value) in limits {
             fs::write(group.at.join(file), value).unwrap_or_else(|e| panic!("{file}: {e}"));
         }
-        group
+        Some(group)
     }
 
     /// The command by which a process begins in it.
-    fn enter(&self) -> [String; 4] {
+    pub(crate) fn enter(&self) -> [String; 4] {
         let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.at.display());
         ["sh".to_owned(), "-c".to_owned(), enter, "sh".to_owned()]
     }
