@@ -1,5 +1,7 @@
 //! What fuzzing has found and kept, read again with the pinned toolchain: `fuzz/corpus`, one directory a target.
 
+#![allow(clippy::print_stdout, reason = "the file that fails is named")]
+
 #[path = "../fuzz/src/lib.rs"]
 mod targets;
 
