@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use rustix::process::Signal as Kill;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -15,6 +16,9 @@ use crate::telemetry;
 const RUNTIME_THREADS: usize = 2;
 /// Longest wait for what HTTP may still be doing when all else has ended.
 const RUNTIME_STOP_MAX: Duration = Duration::from_millis(500);
+
+/// How long a stop may take beyond the drain: 1 s to leave the group, 1 s for open requests, and the rest for closing.
+const STOP_MAX: Duration = Duration::from_secs(4);
 
 /// Arguments of `run`. Text, so that what is wrong in them is told with everything else that is wrong.
 #[derive(Args)]
@@ -72,12 +76,14 @@ impl Run {
 }
 
 async fn serve(config: Config, again: impl Fn() -> Result<Config, ConfigErrors>) -> Outcome {
+    let bound = Duration::from_millis(config.drain.0) + STOP_MAX;
     let listen = |kind| signal(kind).map_err(|e| Failure::new(Exit::Internal, Unstarted(e)));
     let (mut terminate, mut interrupt) =
         (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
     let stop = async move {
         let first = either(&mut terminate, &mut interrupt).await;
         tracing::info!(signal = first, "told to stop; a second signal ends at once");
+        end_by(bound);
         tokio::spawn(async move {
             either(&mut terminate, &mut interrupt).await;
             tracing::warn!("ended by a second signal; what was in flight is taken over by others");
@@ -110,6 +116,23 @@ async fn serve(config: Config, again: impl Fn() -> Result<Config, ConfigErrors>)
         Ok(()) => Ok(Exit::Ok),
         Err(error) => Err(Failure::new(Exit::from(&error), error)),
     }
+}
+
+/// Ends the process when stopping takes longer than that: a Kafka client that is closed can hang. What was in flight is
+/// taken over by others.
+fn end_by(bound: Duration) {
+    let ended = std::thread::Builder::new().name("wc-end".into()).spawn(move || {
+        std::thread::sleep(bound);
+        tracing::error!("stopping takes too long, the process ends now");
+        // Ending, too, can hang: handlers run then, beside threads that still use what these clean up.
+        let killed = std::thread::Builder::new().name("wc-kill".into()).spawn(|| {
+            std::thread::sleep(Duration::from_secs(1));
+            let _ = rustix::process::kill_process(rustix::process::getpid(), Kill::KILL);
+        });
+        drop(killed);
+        std::process::exit(Exit::Internal as i32);
+    });
+    drop(ended);
 }
 
 /// The number of the signal that came first.

@@ -7,13 +7,13 @@
 //!
 //! # Invariants
 //! 1. What the group has counts. A checkpoint is asked for only where the group has nothing.
-//! 2. All checkpoints of a lane stand in one partition, a fixed function of the lane: partitions may be added to the topic,
-//!    and the last value of a key still wins.
+//! 2. All of them stand in one partition, [`PARTITION`], so that a transaction has one partition more and not one for each
+//!    lane; and partitions may be added to the topic, and the last value of a key still wins.
 //! 3. Reading goes to the end that the partition had when it was asked, open transactions of whomever being decided first: a
 //!    commit that was acknowledged before is never missed.
 //! 4. A checkpoint names the topic's id, and counts for that topic only: one that was deleted and made anew is another.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,28 +24,21 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::Connection;
 use super::connect::{Isolation, Reader};
-use super::ends::{Ends, Partition};
-use crate::engine::{Commit, Lane, Offset, Record};
+use super::ends::Ends;
+use crate::engine::{Commit, Offset, Record};
 
 /// Begins the key of every checkpoint; topic and partition follow.
 const POSITION: &str = "position/";
 /// The form of the values that this program writes; what is newer is not understood.
 const VERSION: &str = "1";
-/// The first partition of `<ns>.meta` that has any: what is in force has one for itself.
-const FIRST: i32 = 1;
-/// How many partitions have some. Never changed: it says where a lane's are.
-const SPREAD: u16 = 5;
+/// Where they stand: what is in force has a partition for itself.
+pub(super) const PARTITION: i32 = 1;
 /// How long a broker holds a fetch for which there is nothing.
 const WAIT: Duration = Duration::from_millis(20);
 /// Between two looks whether a transaction has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Longest wait for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-
-/// Which partition of `<ns>.meta` a lane's checkpoints stand in.
-pub(super) fn partition(lane: Lane) -> i32 {
-    FIRST + i32::from(lane.0 % SPREAD)
-}
 
 /// Where a partition stood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +77,7 @@ fn read_value(value: &[u8]) -> Option<Position> {
 /// What was found, by topic and partition.
 pub(super) type Positions = HashMap<(String, i32), Position>;
 
-/// Reads the last checkpoints of some lanes from `<ns>.meta`. Blocks for at most `most`, and some seconds.
+/// Reads the last checkpoints from `<ns>.meta`. Blocks for at most `most`, and some seconds.
 ///
 /// # Errors
 /// They could not be read to the end in time; try again.
@@ -92,59 +85,43 @@ pub(super) fn read(
     connection: &Connection,
     ends: &Ends,
     (meta, group): (&Arc<str>, &str),
-    lanes: &BTreeSet<Lane>,
     most: Duration,
 ) -> Result<Positions, KafkaError> {
     let deadline = Instant::now() + most;
-    let wanted: BTreeSet<i32> = lanes.iter().map(|lane| partition(*lane)).collect();
-    let asked: Vec<Partition> = wanted.iter().map(|at| (Arc::clone(meta), *at)).collect();
-    let ends = ends.wait(&asked, ANSWER_MAX)?;
+    let told = ends.wait(&[(Arc::clone(meta), PARTITION)], ANSWER_MAX)?;
+    let end = told.first().and_then(|told| told.last).unwrap_or_default().0;
+    let mut found = Positions::new();
+    if end == 0 {
+        return Ok(found);
+    }
     let reader =
         connection.reader_to_ends("waterclock-checkpoints", group, Isolation::Committed, WAIT)?;
-    let mut open: HashMap<i32, i64> = HashMap::new();
+    decided(&reader, meta, end, deadline)?;
     let mut list = TopicPartitionList::new();
-    for told in ends {
-        let end = told.last.unwrap_or_default().0;
-        if end > 0 {
-            decided(&reader, (meta, told.partition), end, deadline)?;
-            list.add_partition_offset(meta, told.partition, At::Beginning)?;
-            open.insert(told.partition, end);
-        }
-    }
+    list.add_partition_offset(meta, PARTITION, At::Beginning)?;
     reader.assign(&list)?;
-    let mut found = Positions::new();
-    while !open.is_empty() {
-        if Instant::now() > deadline {
-            return Err(KafkaError::OffsetFetch(RDKafkaErrorCode::OperationTimedOut));
-        }
+    while Instant::now() < deadline {
         match reader.poll(Duration::from_millis(100)) {
             Some(Ok(message)) => {
                 let offset = message.offset();
                 take(&mut found, message.key(), message.payload(), offset);
-                if open.get(&message.partition()).is_some_and(|end| offset + 1 >= *end) {
-                    open.remove(&message.partition());
+                if offset + 1 >= end {
+                    return Ok(found);
                 }
             }
             // What stands last may be the mark of a transaction, which nobody is handed.
-            Some(Err(KafkaError::PartitionEOF(partition))) => {
-                open.remove(&partition);
-            }
+            Some(Err(KafkaError::PartitionEOF(_))) => return Ok(found),
             Some(Err(error)) => tracing::debug!(%error, "reading checkpoints goes on"),
             None => {}
         }
     }
-    Ok(found)
+    Err(KafkaError::OffsetFetch(RDKafkaErrorCode::OperationTimedOut))
 }
 
 /// Waits until no transaction is open before an end.
-fn decided(
-    reader: &Reader,
-    (topic, partition): (&str, i32),
-    end: i64,
-    deadline: Instant,
-) -> Result<(), KafkaError> {
+fn decided(reader: &Reader, topic: &str, end: i64, deadline: Instant) -> Result<(), KafkaError> {
     loop {
-        let (_, stable) = reader.fetch_watermarks(topic, partition, ANSWER_MAX)?;
+        let (_, stable) = reader.fetch_watermarks(topic, PARTITION, ANSWER_MAX)?;
         if stable >= end {
             return Ok(());
         }
@@ -176,7 +153,7 @@ fn take(found: &mut Positions, key: Option<&[u8]>, value: Option<&[u8]>, offset:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Source, TopicId};
+    use crate::engine::{Lane, Source, TopicId};
 
     fn commit(next: i64, metadata: &str) -> Commit {
         let source = Source { topic: TopicId(3), lane: Lane(4) };
@@ -215,13 +192,5 @@ mod tests {
             take(&mut found, Some(key), value, 0);
             assert_eq!(found.len(), count, "{why}");
         }
-    }
-
-    #[test]
-    fn a_lane_has_its_checkpoints_in_one_partition_that_is_there_and_not_the_first() {
-        for lane in 0..1_000 {
-            assert!((1..6).contains(&partition(Lane(lane))), "lane {lane}");
-        }
-        assert_eq!([0, 1, 4, 5, 7].map(|lane| partition(Lane(lane))), [1, 2, 5, 1, 3]);
     }
 }

@@ -21,6 +21,14 @@ const DRIFT_PPM: u64 = 500;
 /// How long it counts that somebody wanted the time to the millisecond.
 const WANTED_FOR: Duration = Duration::from_secs(3);
 
+/// A broker's clock that differs from this machine's by more than this is told of: one of the two is wrong, and people who
+/// write absolute times count on both.
+const SKEW_MAX: Duration = Duration::from_millis(500);
+
+fn is_skewed(ahead_ms: i64) -> bool {
+    u128::from(ahead_ms.unsigned_abs()) > SKEW_MAX.as_millis()
+}
+
 /// A lower bound of one broker's clock.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
@@ -41,6 +49,8 @@ impl Bound {
 #[derive(Debug, Default)]
 pub struct BrokerClock {
     bounds: Mutex<BTreeMap<i32, Bound>>,
+    /// How far each broker's clock is ahead of this machine's for certain, in milliseconds.
+    skews: Mutex<BTreeMap<i32, i64>>,
     /// When the last acknowledgement came, of whichever broker.
     heard: Mutex<Option<Instant>>,
     /// When somebody last said that the time matters to the millisecond.
@@ -95,6 +105,21 @@ impl BrokerClock {
         stepped_back
     }
 
+    /// Notes how far a broker's clock is ahead of this machine's for certain, 0 within what a probe cannot tell. True when it
+    /// is newly beyond half a second, or newly within it.
+    pub fn note_skew(&self, broker: i32, ahead_ms: i64) -> bool {
+        let mut skews = self.skews.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let before = skews.insert(broker, ahead_ms).unwrap_or_default();
+        is_skewed(before) != is_skewed(ahead_ms)
+    }
+
+    /// Brokers whose clocks differ from this machine's by more than half a second, and by how many milliseconds they
+    /// are ahead.
+    pub fn skewed(&self) -> Vec<(i32, i64)> {
+        let skews = self.skews.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        skews.iter().map(|(id, ms)| (*id, *ms)).filter(|(_, ms)| is_skewed(*ms)).collect()
+    }
+
     /// How long no broker has acknowledged anything; `None` before the first did. A broker inside the process is
     /// never silent.
     pub fn silence(&self, at: Instant) -> Option<Duration> {
@@ -121,6 +146,8 @@ impl BrokerClock {
     pub fn keep(&self, brokers: &[i32]) {
         let mut bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         bounds.retain(|broker, _| brokers.contains(broker));
+        let mut skews = self.skews.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        skews.retain(|broker, _| brokers.contains(broker));
     }
 
     /// A time that no known broker's clock is behind; `None` before the first probe was answered.
@@ -154,10 +181,15 @@ impl BrokerClock {
 /// This machine's time: what its own records are stamped with. Never what a due time is kept by, except where the
 /// broker is inside this process.
 #[must_use]
-#[allow(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 pub fn wall_clock() -> UnixMillis {
+    UnixMillis(wall_clock_us() / 1_000)
+}
+
+/// The same in microseconds.
+#[allow(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+pub(super) fn wall_clock_us() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    UnixMillis(since.map_or(0, |since| since.as_millis() as u64))
+    since.map_or(0, |since| since.as_micros() as u64)
 }
 
 #[cfg(test)]
@@ -177,6 +209,16 @@ mod tests {
         assert_eq!(clock.now(start + 10_002 * MS), Some(UnixMillis(19_995)));
         assert_eq!(clock.silence(start + 10_002 * MS), Some(10_000 * MS));
         assert_eq!(BrokerClock::new().silence(start), None);
+    }
+
+    #[test]
+    fn a_skew_is_told_when_it_comes_and_when_it_goes() {
+        let clock = BrokerClock::new();
+        let told = [0, 500, 501, 9_000, -700, 3, -501].map(|ms| clock.note_skew(1, ms));
+        assert_eq!(told, [false, false, true, false, false, true, true]);
+        assert_eq!(clock.skewed(), [(1, -501)]);
+        clock.keep(&[2]);
+        assert_eq!(clock.skewed(), []);
     }
 
     #[test]

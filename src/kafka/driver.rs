@@ -25,6 +25,7 @@ use super::ends::Ends;
 use super::fence::Heard;
 use super::follower::Follower;
 use super::rebalance::Error as TakeOver;
+use super::steps::Steps;
 use super::targets::Lookup;
 use super::trim::Trim;
 use super::watch::Seen;
@@ -255,6 +256,8 @@ pub struct Shared {
     pub policies: Arc<Policies>,
     /// What was seen of the topics: whether records may be admitted.
     pub(super) seen: Arc<Seen>,
+    /// Notices when this machine's clock is set.
+    pub(super) steps: Arc<Steps>,
     /// The brokers' time.
     pub clock: Arc<BrokerClock>,
     /// Finds out about targets.

@@ -43,6 +43,8 @@ pub mod raw;
 mod rebalance;
 mod roster;
 pub mod settings;
+#[cfg(feature = "server")]
+mod steps;
 mod submit;
 #[cfg(feature = "server")]
 mod tail;

@@ -10,7 +10,10 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::{Message as _, Timestamp};
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext};
 
+use super::clock::wall_clock_us;
 use super::oauth::tokens;
+use super::raw::Waker;
+use super::steps::Steps;
 use super::{BrokerClock, Connection};
 use crate::engine::UnixMillis;
 use crate::telemetry;
@@ -29,6 +32,8 @@ pub const PROBE_KEY: &str = "clock";
 struct Sent {
     broker: i32,
     at: Instant,
+    /// This machine's time then, in microseconds.
+    wall_us: u64,
 }
 
 struct Context {
@@ -51,10 +56,39 @@ impl ProducerContext for Context {
         if let Ok(message) = result
             && let Timestamp::LogAppendTime(appended) = message.timestamp()
             && let Ok(appended) = u64::try_from(appended)
-            && self.clock.observe(sent.broker, UnixMillis(appended), sent.at, acked)
         {
-            telemetry::clock_stepped_back(sent.broker);
-            tracing::warn!(broker = sent.broker, "clock of a broker was stepped back");
+            if self.clock.observe(sent.broker, UnixMillis(appended), sent.at, acked) {
+                telemetry::clock_stepped_back(sent.broker);
+                tracing::warn!(broker = sent.broker, "clock of a broker was stepped back");
+            }
+            self.compare(&sent, appended, acked);
+        }
+    }
+}
+
+impl Context {
+    /// Compares a broker's clock with this machine's: the append was between the two times.
+    fn compare(&self, sent: &Sent, appended: u64, acked: Instant) {
+        let took_us = acked.saturating_duration_since(sent.at).as_micros() as i64;
+        // A millisecond was cut off.
+        let least_us = appended.cast_signed() * 1_000 - (sent.wall_us.cast_signed() + took_us);
+        let most_us = least_us + took_us + 1_000;
+        let middle_us = least_us.midpoint(most_us);
+        telemetry::clock_skew(sent.broker, middle_us as f64 / 1e6);
+        let certain_us = if least_us > 0 { least_us } else { most_us.min(0) };
+        let broker = sent.broker;
+        if self.clock.note_skew(broker, certain_us / 1_000) {
+            match self.clock.skewed().iter().find(|(id, _)| *id == broker) {
+                Some((_, ahead_ms)) => tracing::error!(
+                    broker,
+                    ahead_ms,
+                    "the clocks of a broker and of this machine differ: delays count by the brokers' clocks, none is early by \
+                     those. Synchronise them (chrony, ntpd)"
+                ),
+                None => {
+                    tracing::info!(broker, "the clocks of a broker and of this machine agree again")
+                }
+            }
         }
     }
 }
@@ -75,6 +109,19 @@ impl Probe {
         meta: String,
         clock: Arc<BrokerClock>,
     ) -> Result<Self, KafkaError> {
+        Self::start_waking(connection, meta, clock, &Arc::default())
+    }
+
+    /// The same, woken when this machine's clock is set.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub(super) fn start_waking(
+        connection: &Connection,
+        meta: String,
+        clock: Arc<BrokerClock>,
+        steps: &Arc<Steps>,
+    ) -> Result<Self, KafkaError> {
         let mut config = connection.client("waterclock-clock");
         config
             .set("acks", "1")
@@ -85,9 +132,14 @@ impl Probe {
         let producer: BaseProducer<Context> = config.create_with_context(context)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let waits = Waker::of_producer(producer.client()).map(|waker| steps.wake(waker));
         std::thread::Builder::new()
             .name("wc-clock".into())
-            .spawn(move || run(&producer, &meta, &clock, &stopped))
+            .spawn(move || {
+                run(&producer, &meta, &clock, &stopped);
+                // Before its client goes.
+                drop(waits);
+            })
             .map_err(|_| KafkaError::Canceled)?;
         Ok(Self { stop })
     }
@@ -112,7 +164,8 @@ fn run(producer: &BaseProducer<Context>, meta: &str, clock: &BrokerClock, stop: 
             looked = Some(Instant::now());
         }
         for (broker, partition) in &leaders {
-            let sent = Box::new(Sent { broker: *broker, at: Instant::now() });
+            let (at, wall_us) = (Instant::now(), wall_clock_us());
+            let sent = Box::new(Sent { broker: *broker, at, wall_us });
             let record: BaseRecord<'_, str, [u8], Box<Sent>> =
                 BaseRecord::with_opaque_to(meta, sent).key(PROBE_KEY).partition(*partition);
             if let Err((error, _)) = producer.send(record) {

@@ -15,6 +15,7 @@ use super::driver::{self, Plan, Policies, Shared, Status};
 use super::ends::Ends;
 use super::fence::Heard;
 use super::follower::{self, Follower};
+use super::steps::{Looking, Steps};
 use super::watch::{Seen, Wanted, Watch};
 use super::written::Written;
 use super::{BrokerClock, Connection, Delivery, Indexing, Lookup, Probe, Trim};
@@ -69,6 +70,7 @@ pub struct Processor {
     backlog: Option<Backlog>,
     seen: Arc<Seen>,
     _watch: Option<Watch>,
+    _looking: Looking,
 }
 
 impl Processor {
@@ -80,11 +82,13 @@ impl Processor {
     pub fn start(settings: &Settings, indexing: Option<Indexing>) -> Result<Self, KafkaError> {
         let Settings { connection, embedded, .. } = settings;
         let clock = Arc::new(if *embedded { BrokerClock::local() } else { BrokerClock::new() });
+        let steps = Arc::new(Steps::default());
+        let looking = Looking::start(Arc::clone(&steps)).map_err(|_| KafkaError::Canceled)?;
         let meta = format!("{}.meta", settings.namespace);
         let probe = if *embedded {
             None
         } else {
-            Some(Probe::start(connection, meta, Arc::clone(&clock))?)
+            Some(Probe::start_waking(connection, meta, Arc::clone(&clock), &steps)?)
         };
         let stop = Arc::new(AtomicBool::new(false));
         let policies = Arc::new(Policies::new(Arc::clone(&settings.setup)));
@@ -116,6 +120,7 @@ impl Processor {
         };
         let shared = Shared {
             seen: Arc::clone(&seen),
+            steps,
             policies: Arc::clone(&policies),
             clock: Arc::clone(&clock),
             lookup: Lookup::start(connection, *embedded)?,
@@ -181,7 +186,6 @@ impl Processor {
             Some(Backlog::start(connection, Arc::clone(&settings.setup), statuses.clone())?)
         };
         let desk = Arc::new(desk);
-        let (_probe, _watch) = (probe, watch);
         Ok(Self {
             stop,
             statuses,
@@ -190,10 +194,11 @@ impl Processor {
             policies,
             desk,
             heard,
-            _probe,
+            _probe: probe,
             backlog,
             seen,
-            _watch,
+            _watch: watch,
+            _looking: looking,
         })
     }
 
@@ -236,6 +241,12 @@ impl Processor {
     #[must_use]
     pub fn silence(&self) -> Option<Duration> {
         self.clock.silence(Instant::now())
+    }
+
+    /// Brokers whose clocks differ much from this machine's, and by how many milliseconds they are ahead.
+    #[must_use]
+    pub fn skewed(&self) -> Vec<(i32, i64)> {
+        self.clock.skewed()
     }
 
     /// What is wrong with the topics, for people; while there is anything nothing new is admitted.

@@ -1,11 +1,12 @@
 //! The raw calls into librdkafka, in one place (and in `ask`, what admin requests rdkafka lacks).
 //!
-//! Four reasons, and nothing else stands here:
+//! Five reasons, and nothing else stands here:
 //! 1. rdkafka's safe header access panics on a header name that is not UTF-8, which any producer can write.
 //! 2. A produce by cached topic handle, with headers added straight from our record, costs about two thirds of
 //!    the safe one (core notes 1: 329 k/s against 272 k/s by name, 199 k/s through the safe types).
 //! 3. A client that nobody polls is never asked for a token; it is handed one.
 //! 4. The positions of some partitions: the safe call asks for those of the whole assignment, and for the assignment first.
+//! 5. Whoever waits in a poll can be woken by nothing that is safe.
 //!
 //! # Invariants
 //! 1. A pointer never outlives the client or the message that it came from: handles are destroyed before the client.
@@ -72,6 +73,49 @@ pub(super) fn positions<C: ClientContext>(
     match unsafe { rdsys::rd_kafka_position(client.native_ptr(), list.ptr()) } {
         rdsys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
         error => Err(KafkaError::MetadataFetch(error.into())),
+    }
+}
+
+/// Ends a poll that somebody waits in, from another thread.
+#[cfg(feature = "server")]
+#[derive(Debug)]
+pub(super) struct Waker(*mut rdsys::rd_kafka_queue_t);
+
+// SAFETY: queues are thread-safe by librdkafka's contract, and to yield is all that is done with this one.
+#[cfg(feature = "server")]
+unsafe impl Send for Waker {}
+// SAFETY: as above.
+#[cfg(feature = "server")]
+unsafe impl Sync for Waker {}
+
+#[cfg(feature = "server")]
+impl Waker {
+    /// Of a consumer that is polled.
+    pub(super) fn of_consumer<C: ClientContext>(client: &Client<C>) -> Option<Self> {
+        // SAFETY: the client is alive; the reference that is given is ours.
+        let queue = unsafe { rdsys::rd_kafka_queue_get_consumer(client.native_ptr()) };
+        (!queue.is_null()).then_some(Self(queue))
+    }
+
+    /// Of a producer that is polled.
+    pub(super) fn of_producer<C: ClientContext>(client: &Client<C>) -> Option<Self> {
+        // SAFETY: the client is alive; the reference that is given is ours.
+        let queue = unsafe { rdsys::rd_kafka_queue_get_main(client.native_ptr()) };
+        (!queue.is_null()).then_some(Self(queue))
+    }
+
+    /// Ends the poll that is going on, if there is one.
+    pub(super) fn wake(&self) {
+        // SAFETY: the queue lives until this is dropped.
+        unsafe { rdsys::rd_kafka_queue_yield(self.0) }
+    }
+}
+
+#[cfg(feature = "server")]
+impl Drop for Waker {
+    fn drop(&mut self) {
+        // SAFETY: a reference of ours, destroyed once, before the client (invariant 1).
+        unsafe { rdsys::rd_kafka_queue_destroy(self.0) }
     }
 }
 

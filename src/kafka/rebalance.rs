@@ -13,7 +13,7 @@
 //! 4. Committed offsets are fetched only after an earlier transaction of ours is decided (`Committer::ready`) and only
 //!    stable ones (`isolation.level=read_committed` asks for those), so that nothing is read twice.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use rdkafka::ClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::groups::GroupMemberInfo;
-use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList, TopicPartitionListElem};
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 
 use super::Connection;
@@ -291,7 +291,7 @@ impl Context {
         // The group's offsets of a topic go with it, sooner or later; those that it may still have are of the old one.
         let before = self.tenure().map(|tenure| tenure.ids.clone()).unwrap_or_default();
         let elements = committed.elements();
-        let expired = elements.iter().filter(|e| !matches!(e.offset(), At::Offset(_)));
+        let expired = elements.iter().filter(|e| !matches!(e.offset(), At::Offset(_))).count();
         let checkpoints = self.checkpoints(expired).map_err(failed("checkpoints"))?;
         let look_at_ends = self.look_at_ends.swap(false, Ordering::Relaxed);
         let mut starts = Vec::with_capacity(count);
@@ -364,6 +364,9 @@ impl Context {
             .collect();
         let tenure = Arc::new(Tenure { group, ids });
         *self.tenure.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&tenure));
+        if !fresh.is_empty() {
+            self.committer.checkpoint(fresh, Arc::clone(&tenure));
+        }
         Ok(Taken { starts, changelogs, tenure })
     }
 
@@ -383,25 +386,20 @@ impl Context {
         names.iter().map(id).collect()
     }
 
-    /// Our own checkpoints of lanes of which the group does not know all positions.
-    fn checkpoints<'e>(
-        &self,
-        expired: impl Iterator<Item = &'e TopicPartitionListElem<'e>>,
-    ) -> Result<Positions, KafkaError> {
-        let lanes: BTreeSet<Lane> =
-            expired.filter_map(|e| u16::try_from(e.partition()).ok()).map(Lane).collect();
-        if lanes.is_empty() || self.who.embedded {
+    /// Our own checkpoints, if there are positions that the group does not know.
+    fn checkpoints(&self, expired: usize) -> Result<Positions, KafkaError> {
+        if expired == 0 || self.who.embedded {
             return Ok(Positions::new());
         }
         let began = Instant::now();
         let of = (&self.who.meta, &*self.who.group);
-        let found = checkpoint::read(&self.connection, &self.ends, of, &lanes, TAKE_OVER)?;
-        let took = began.elapsed();
+        let found = checkpoint::read(&self.connection, &self.ends, of, TAKE_OVER)?;
+        let (found_count, took) = (found.len(), began.elapsed());
         tracing::info!(
-            lanes = lanes.len(),
-            found = found.len(),
+            expired,
+            found = found_count,
             ?took,
-            "the group has not all positions; checkpoints read"
+            "the group does not know all positions; checkpoints read"
         );
         Ok(found)
     }
@@ -437,6 +435,15 @@ impl Context {
                 first,
                 group: self.who.group.clone(),
             });
+        }
+        if first > 0 {
+            tracing::error!(
+                topic,
+                partition,
+                first,
+                "nothing is known of a partition whose records are all deleted: if it was not waterclock who did it, they are lost"
+            );
+            telemetry::position_lost(first.unsigned_abs());
         }
         Ok(first)
     }

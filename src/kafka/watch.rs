@@ -23,6 +23,8 @@ use super::raw::ask;
 use super::topics::{self, Finding, Severity, TopicSpec};
 use crate::telemetry;
 
+/// How the client is named in the brokers' logs.
+const CLIENT: &str = "waterclock-watch";
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(20);
 /// The same while something is wrong, so that what was mended counts soon.
@@ -90,7 +92,7 @@ impl Watch {
         wanted: Wanted,
         seen: Arc<Seen>,
     ) -> Result<Self, KafkaError> {
-        let admin = connection.admin("waterclock-watch")?;
+        let admin = connection.admin(CLIENT)?;
         let stop = Arc::new(AtomicBool::new(false));
         let mut work = Work {
             connection: connection.clone(),
@@ -149,8 +151,15 @@ impl Work {
         let found = match topics::inspect_with(&self.admin, &self.connection, names) {
             Ok(found) => found,
             Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                return tracing::debug!(error, "whether the topics are fit is not known anew");
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "whether the topics are fit is not known anew"
+                );
+                // A client can go on waiting for a controller that has died.
+                if let Ok(fresh) = self.connection.admin(CLIENT) {
+                    self.admin = fresh;
+                }
+                return;
             }
         };
         let mut unfit = topics::diff(names, specs, &found);

@@ -7,3 +7,5 @@ pub mod index;
 pub mod killed;
 mod refused;
 mod stalled;
+mod stops;
+pub mod topics;

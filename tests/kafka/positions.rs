@@ -44,8 +44,7 @@ fn forget_checkpoints(fixture: &Fixture) {
     for topic in fixture.lane_topics() {
         for lane in 0..i32::from(fixture.lanes()) {
             let key = format!("position/{topic}/{lane}");
-            let record: BaseRecord<'_, str, str> =
-                BaseRecord::to(&meta).partition(1 + lane % 5).key(&key);
+            let record: BaseRecord<'_, str, str> = BaseRecord::to(&meta).partition(1).key(&key);
             producer.send(record).expect("enqueued");
         }
     }

@@ -108,12 +108,33 @@ impl Work {
         }
     }
 
-    /// Writes positions to `<ns>.meta` that are acknowledged already. One that does not get there is behind what was done:
-    /// what it does not know of would be delivered twice, should the offsets expire before the next one.
+    /// Writes positions to `<ns>.meta` that are committed otherwise: all in `at_least_once`, and those of lanes that begin.
+    /// One that does not get there is behind what was done: what it does not know of would be delivered twice, should the
+    /// offsets expire before the next one.
     fn checkpoint(&mut self, commits: &[Commit], tenure: &Tenure) {
         let Some(outlet) = self.outlets.front_mut() else { return };
-        if let Err(dirty) = checkpoints(outlet, &self.topics, commits, tenure, BatchId(0)) {
-            tracing::warn!(error = %dirty.detail, "could not write checkpoints");
+        let exactly_once = self.setting.delivery == Delivery::ExactlyOnce;
+        let timeout = self.setting.transaction_timeout;
+        let before = self.ledger.disconnects.load(Ordering::SeqCst);
+        let mut took = Duration::ZERO;
+        let mut write = || -> Result<(), Dirty> {
+            if exactly_once {
+                outlet.producer().begin_transaction().map_err(|e| Dirty::new("begin", &e))?;
+            }
+            checkpoints(outlet, &self.topics, commits, tenure, BatchId(0))?;
+            if exactly_once {
+                let commit = Instant::now();
+                let committed = outlet.commit(timeout);
+                committed.map_err(|(_, text)| Dirty { step: "commit", ..Dirty::produce(text) })?;
+                took = commit.elapsed();
+            }
+            Ok(())
+        };
+        let written = write();
+        match written.and_then(|()| self.clean(took, before)) {
+            Ok(()) => self.outlets.rotate_left(usize::from(exactly_once)),
+            Err(dirty) if exactly_once => self.fail(&dirty, None),
+            Err(dirty) => tracing::warn!(error = %dirty.detail, "could not write checkpoints"),
         }
     }
 
@@ -212,9 +233,14 @@ impl Work {
         })?;
         fail::fail_point!("after_commit", |_| std::process::abort());
         self.ledger.count_timers(&self.setting.written);
-        let took = commit.elapsed();
+        self.clean(commit.elapsed(), before)?;
+        Ok(Some(told))
+    }
+
+    /// Whether a commit that said OK was clean: soon enough, and with as many connections lost as `before`.
+    fn clean(&self, took: Duration, before: u64) -> Result<(), Dirty> {
         if keeps_dirty_producers() {
-            return Ok(Some(told));
+            return Ok(());
         }
         if took > SOCKET_TIMEOUT / 2 {
             let detail = format!("the commit took {took:?}");
@@ -225,7 +251,7 @@ impl Work {
             let reason = Renewed::Disconnected;
             return Err(Dirty { step: "commit", reason, blame: None, detail });
         }
-        Ok(Some(told))
+        Ok(())
     }
 
     /// What went wrong, with the first record that failed if one is known.
@@ -417,11 +443,9 @@ fn checkpoints(
         let topic = usize::from(commit.source.topic.0);
         let Some(id) = tenure.ids.get(topic) else { continue };
         let record = checkpoint::record(&topics.lanes[topic], id, commit);
-        let partition = checkpoint::partition(commit.source.lane);
-        enqueue(deadline, || {
-            outlet.produce(&topics.meta, Some(partition), &record, |_| {}, opaque)
-        })
-        .map_err(|error| Dirty::produce(format!("{}: {error}", topics.meta)))?;
+        let partition = Some(checkpoint::PARTITION);
+        enqueue(deadline, || outlet.produce(&topics.meta, partition, &record, |_| {}, opaque))
+            .map_err(|error| Dirty::produce(format!("{}: {error}", topics.meta)))?;
     }
     Ok(())
 }

@@ -23,7 +23,9 @@ use crate::engine::{
 use crate::kafka::committer::{Committer, Delivery, Names, Report, Setting, TURNS, Tenure};
 use crate::kafka::connect::is_outside;
 use crate::kafka::fence::Fence;
+use crate::kafka::raw::Waker;
 use crate::kafka::rebalance::{Context, Who};
+use crate::kafka::steps::Waits;
 use crate::kafka::targets::Answer;
 use crate::kafka::{ends, follower, raw};
 use crate::telemetry::{LaneFigures, LaneLevels};
@@ -62,6 +64,10 @@ pub(super) struct Session<'a> {
     figures: &'a Arc<LaneFigures>,
     status: &'a Status,
     committer: Arc<Committer>,
+    /// Has the consumer woken when this machine's clock is set; gone before it.
+    waits: Option<Waits>,
+    /// How often that was, when it was last looked at.
+    steps: u64,
     consumer: Consumer,
     engine: Engine,
     levels: LaneLevels,
@@ -159,12 +165,15 @@ impl<'a> Session<'a> {
         let names: Vec<&str> = plan.setup.topics.names().iter().map(|name| &**name).collect();
         consumer.subscribe(&names).map_err(failed)?;
         let (policies, setup) = shared.policies.now();
+        let waits = Waker::of_consumer(consumer.client()).map(|waker| shared.steps.wake(waker));
         Ok(Self {
             plan,
             shared,
             figures,
             status,
             committer,
+            waits,
+            steps: shared.steps.count(),
             consumer,
             levels: LaneLevels::new(plan.thread, setup.limits.memory_bytes as u64),
             engine: Engine::new(setup),
@@ -299,10 +308,20 @@ impl<'a> Session<'a> {
         if self.retake.is_some_and(|at| at <= Instant::now()) {
             self.take_over_anew()?;
         }
+        self.look_at_steps();
         self.look_at_topics();
         self.look_at_positions();
         self.step(Input::Tick);
         Ok(())
+    }
+
+    /// When this machine's clock was set, librdkafka's own thread may wait for as long as that was: an order wakes it.
+    fn look_at_steps(&mut self) {
+        let steps = self.shared.steps.count();
+        if steps != self.steps {
+            self.steps = steps;
+            let _ = self.consumer.assignment();
+        }
     }
 
     /// Carries out what was seen of the topics: holds the intakes or lets them go on, and begins anew in topics that are

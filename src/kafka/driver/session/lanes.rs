@@ -131,6 +131,7 @@ impl Session<'_> {
     pub(super) fn leave(mut self) {
         let drained = self.engine.is_drained();
         self.give_up();
+        self.waits = None;
         let Self { consumer, committer, plan, .. } = self;
         let (done, closed) = crossbeam_channel::bounded(1);
         let closing = std::thread::Builder::new().name("wc-close".into()).spawn(move || {
