@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(told, [false, false, true, false, false, true, true]);
         assert_eq!(clock.skewed(), [(1, -501)]);
         clock.keep(&[2]);
-        assert_eq!(clock.skewed(), []);
+        assert!(clock.skewed().is_empty());
     }
 
     #[test]
