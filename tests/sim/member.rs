@@ -15,6 +15,7 @@ mod index;
 mod late;
 mod mutating;
 mod reading;
+mod refused;
 mod tally;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

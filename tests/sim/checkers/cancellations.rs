@@ -53,7 +53,7 @@ fn was_kept_back(
     });
     let Some(first) = first else { return };
     // In one log the order counts, be it that the append times went back.
-    let stepped = !may_be_cancelled(view, accepted);
+    let stepped = !may_be_cancelled(view, accepted) || !world.stepped_back.is_empty();
     for arrival in view.of(accepted).iter().filter(|arrival| arrival.target.is_some()) {
         let excused = !world.plan.exactly_once() && world.exposed.contains(&(number as u32));
         let forgotten = of_timer.iter().any(|said| {

@@ -69,6 +69,10 @@ impl World {
     pub(super) fn take_over(&mut self, slot: usize, taken: Taken) {
         let Taken { places, committed, ends } = taken;
         let (mut starts, mut fresh) = (Vec::new(), Vec::new());
+        if committed.iter().any(Option::is_none) && !self.owns(slot) {
+            // It slept since it was told that nothing is known: by now somebody may have started, and deleted what is done.
+            return self.discard(slot, "old position");
+        }
         // With doubles about, which of them was given back cannot be told.
         let mut exact = self.plan.exactly_once();
         let all_ends = places.iter().copied().zip(ends.iter().copied()).collect();

@@ -131,7 +131,10 @@ impl Draft {
     ) {
         match chance.between(0, 9) {
             0 => self.after(chance, 0),
-            1 => self.after(chance, 1_000),
+            1 => {
+                let delay = border(plan, chance);
+                self.after(chance, delay);
+            }
             2..=5 => {
                 let delay = chance.spread(1, plan.delay_max);
                 self.after(chance, delay);
@@ -254,6 +257,18 @@ impl Draft {
             self.headers.insert(place, noise);
         }
     }
+}
+
+/// A delay where a tier begins to be the right one, or a millisecond beside it; or the longest that there is.
+fn border(plan: &Plan, chance: &mut Chance) -> u64 {
+    let tiers = plan.setup.topics.ladder.tiers();
+    let within = tiers.iter().filter(|tier| tier.hold.0 <= plan.delay_max).count();
+    if within == 0 || chance.percent(10) {
+        return plan.delay_max;
+    }
+    let tier = &tiers[chance.below(within)];
+    let at = *chance.pick(&[tier.hold.0, tier.wait().0, plan.setup.limits.horizon.0]);
+    (at + chance.between(0, 2)).saturating_sub(1)
 }
 
 /// `ms` and `fraction` nanoseconds after it, in words.
