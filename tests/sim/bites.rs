@@ -136,7 +136,7 @@ fn every_mutation_is_in_the_list() {
 #[test]
 fn a_failure_shrinks_to_a_few_submissions_that_still_fail() {
     let cases: [Case; 3] = [
-        (Mutation::Swaps, HEALTHY, &["in order"], 150),
+        (Mutation::ReversesTies, HEALTHY, &["in order"], 30),
         (Mutation::ForgetsWindow, FAULTY, &["exactly once"], 50),
         (Mutation::DeliversCancelled, ANY, &["cancelled", "linearizable"], 30),
     ];
@@ -147,7 +147,8 @@ fn a_failure_shrinks_to_a_few_submissions_that_still_fail() {
         let again = run(&command.one.unwrap_or_default(), 0);
         let still = again.breaches.iter().any(|breach| breach.promise == promises[0]);
         assert!(still, "{least} does not fail any more");
-        let left = least.submissions.map_or(usize::MAX, |of| of.len());
+        let left = least.submissions.as_ref().map_or(usize::MAX, |of| of.len());
+        eprintln!("{least}");
         assert!(left <= 8, "{left} submissions are left of {:?}", case.0);
     }
 }

@@ -10,9 +10,9 @@ use crate::plan::Plan;
 use crate::run;
 
 /// Runs that it may take.
-const RUNS_MAX: u32 = 600;
+const RUNS_MAX: u32 = 1_000;
 /// Orders of events that are tried of each smaller plan.
-const LUCKS: u64 = 3;
+const LUCKS: u64 = 4;
 
 /// A smaller run that breaks the same promise, if `options` does.
 pub struct Shrinking {
