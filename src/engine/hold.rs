@@ -49,6 +49,8 @@ pub(super) struct Hold {
     dropped: Option<UnixMillis>,
     /// Where the log ended when it was taken over; where reading was when that end was passed.
     end: Offset,
+    /// Everything that was appended up to then was read.
+    read_upto: UnixMillis,
 }
 
 impl Hold {
@@ -62,25 +64,39 @@ impl Hold {
             paused: false,
             dropped: None,
             end,
+            read_upto: UnixMillis(0),
         }
     }
 
-    /// Everything before the end was read. What stands last may be no record (a marker), so that only who reads can tell.
-    pub(super) fn passed(&mut self) {
+    /// Everything before the end was read, and so was what stood here at a time (zero where that is not known). What
+    /// stands last may be no record (a marker), so that only who reads can tell.
+    pub(super) fn passed(&mut self, at: UnixMillis) {
         // What was dropped is read again; until then nobody can tell.
         if self.dropped.is_none() {
             self.end = self.end.min(self.next);
+            self.read_upto = self.read_upto.max(at);
         }
     }
 
-    /// One past the last offset that was read.
-    pub(super) fn next(&self) -> Offset {
-        self.next
+    /// Everything that was appended up to then was read.
+    pub(super) fn read_upto(&self) -> UnixMillis {
+        self.read_upto
     }
 
-    /// The first offset that was read and not let go.
-    pub(super) fn first(&self) -> Option<Offset> {
-        self.buffer.front().map(|held| held.offset)
+    /// Everything that was appended up to then was let go.
+    pub(super) fn gone_upto(&self) -> UnixMillis {
+        let first = self.buffer.front().map(|held| held.appended - Millis(1));
+        first.map_or(self.read_upto, |first| first.min(self.read_upto))
+    }
+
+    /// When a record is due at the earliest that is not let go, if none here is due sooner than `reach` after its append.
+    pub(super) fn floor(&self, reach: Millis) -> UnixMillis {
+        self.buffer.front().map_or(self.read_upto, |held| held.appended) + reach
+    }
+
+    /// Whether what stands at this offset was let go, or was never there.
+    pub(super) fn is_gone(&self, offset: Offset) -> bool {
+        self.next > offset && self.buffer.front().is_none_or(|held| held.offset > offset)
     }
 
     /// Whether all that stood here at the take-over was let go.
@@ -100,6 +116,8 @@ impl Hold {
         }
         self.next = held.offset.next();
         self.dropped = None;
+        // Another of the same millisecond may follow.
+        self.read_upto = self.read_upto.max(held.appended - Millis(1));
         self.bytes += held.record.size();
         self.buffer.push_back(held);
     }
@@ -138,8 +156,9 @@ impl Hold {
     /// Drops what was read of a paused partition whose head has long to wait; says where to read again from.
     pub(super) fn drop_buffer(&mut self, soon: UnixMillis) -> Option<(Offset, usize)> {
         let head = self.head().filter(|&head| self.paused && head > soon)?;
-        let first = self.buffer.front()?.offset;
+        let Held { offset: first, appended, .. } = *self.buffer.front()?;
         let freed = self.bytes;
+        self.read_upto = appended - Millis(1);
         self.buffer.clear();
         self.bytes = 0;
         self.next = first;

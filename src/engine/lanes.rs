@@ -23,6 +23,7 @@ mod barrier;
 mod batch;
 mod bounds;
 mod endings;
+mod floor;
 mod lifecycle;
 mod suspects;
 
@@ -37,7 +38,7 @@ use super::orders::{
 };
 use super::outbox::Outbox;
 use super::setup::{Setup, Tracking};
-use super::state::{Kind, Sealed};
+use super::state::{Kind, Order, Sealed};
 use super::timers::{Live, Remembered, TimerKey, Void};
 use super::verdict::{self, Entry, Known, Verdict, Way, refusal};
 use super::wheel::Wheel;
@@ -45,6 +46,7 @@ use super::window::{Began, Standing, Window};
 use super::{BatchId, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis};
 use barrier::Barrier;
 use endings::Endings;
+use floor::Floors;
 use lifecycle::{Fate, Named};
 use suspects::Suspects;
 
@@ -85,6 +87,10 @@ pub struct Figures {
     pub remembered: usize,
     /// Due records with an id that wait until it is known that no cancel was there in time.
     pub gated: usize,
+    /// Due records with a key that wait for their order.
+    pub ordered: usize,
+    /// Hops that came to stand later than their tier needs, counted once for a partition and batch.
+    pub late_hops: u64,
     /// Records whose id was pending already: nothing was done with them.
     pub duplicates: u64,
     /// Pending versions in whose place another one was put.
@@ -97,10 +103,20 @@ struct Suspected {
     source: Source,
     offset: Offset,
     send: Send,
+    /// Its place among records of the same due time.
+    order: Order,
     /// A delivery's version of its timer: it may be void by then.
     named: Option<Named>,
     /// What is said of its timer when it leaves.
     timer: Option<Record>,
+}
+
+impl Suspected {
+    /// Its place in the order of its lane, if order matters for it.
+    fn rank(&self) -> Option<(UnixMillis, Order)> {
+        let keyed = matches!(self.send.to, To::Target(_)) && self.send.record.key().is_some();
+        keyed.then_some((self.send.due, self.order))
+    }
 }
 
 /// What goes with the next batch, in this order.
@@ -122,6 +138,8 @@ struct Flight {
     id: BatchId,
     bytes: usize,
     carried: Vec<Carried>,
+    /// The hops in it, where order matters: their lanes, and when they are due.
+    hops: Vec<(Lane, UnixMillis)>,
     /// It is all of one group of suspects.
     test: bool,
 }
@@ -160,13 +178,14 @@ pub struct Engine {
     ready: VecDeque<Ready>,
     /// How many of those have been taken into batches.
     taken: u64,
-    /// Due records that had to wait for their target to be known.
+    floors: Floors,
+    /// Due records that had to wait for something: they go back into the wheel, which has them in order.
     late: VecDeque<Box<Entry>>,
     timers: Remembered,
     endings: Endings,
     /// By lane.
     gates: Vec<Gate>,
-    /// By intake, then lane.
+    /// By lane topic, then lane.
     barriers: Vec<Vec<Barrier>>,
     targets: HashMap<Arc<str>, Known>,
     /// Batches on their way.
@@ -216,7 +235,8 @@ impl Engine {
             timers: Remembered::new(setup.lanes),
             endings: Endings::default(),
             gates: (0..setup.lanes).map(|_| Gate::default()).collect(),
-            barriers: (0..setup.topics.intakes.len())
+            floors: Floors::new(setup.lanes),
+            barriers: (0..topics)
                 .map(|_| (0..setup.lanes).map(|_| Barrier::default()).collect())
                 .collect(),
             targets: HashMap::new(),
@@ -271,8 +291,7 @@ impl Engine {
                 }
             }
             Input::Passed { source, at } => self.passed(now, source, at),
-            // Strict order is not kept yet.
-            Input::Late { .. } => {}
+            Input::Late { source, offset, due } => self.late_hop(source, offset, due),
             Input::Assigned { starts } => self.assigned(now, starts, out),
             Input::Known { lane, live, voids, whole } => {
                 self.known(now, lane, &live, voids, whole, out);
@@ -317,6 +336,7 @@ impl Engine {
             live: self.timers.live_len(),
             remembered: self.timers.voids_len(),
             gated: self.gated(),
+            ordered: self.floors.waiting(),
             ..self.figures
         }
     }
@@ -359,7 +379,8 @@ impl Engine {
         let draining = self.draining;
         let mut suspects = std::mem::take(&mut self.suspects);
         suspects.let_go();
-        *self = Self { next_batch, figures, draining, suspects, ..Self::new(setup) };
+        let floors = self.floors.let_go();
+        *self = Self { next_batch, figures, draining, suspects, floors, ..Self::new(setup) };
     }
 
     fn assigned(&mut self, now: UnixMillis, starts: Vec<Start>, out: &mut Vec<Output>) {
@@ -442,6 +463,7 @@ impl Engine {
 
     fn read(&mut self, now: UnixMillis, source: Source, held: Held, out: &mut Vec<Output>) {
         let size = held.record.size();
+        let room = (!self.stopped, !self.is_brimful());
         let Some(hold) = self.hold(source) else { return };
         let before = hold.bytes;
         hold.read(held);
@@ -450,9 +472,8 @@ impl Engine {
             self.held_bytes += size;
         }
         self.pump(now, source, out);
-        let reading = !self.stopped;
         self.turn(now, source, out);
-        if reading && self.stopped {
+        if room.0 && self.stopped || room.1 && self.is_brimful() {
             // At once everywhere: every partition could hand over one more large record.
             self.turn_all(now, out);
         }
@@ -460,19 +481,19 @@ impl Engine {
 
     /// Lets go of what may go, in one partition.
     fn pump(&mut self, now: UnixMillis, source: Source, out: &mut Vec<Output>) {
-        let is_intake = usize::from(source.topic.0) < self.barriers.len();
+        let is_intake = usize::from(source.topic.0) < self.setup.topics.intakes.len();
         let is_known = self.gates.get(usize::from(source.lane.0)).is_some_and(|gate| gate.is_known);
         if is_intake && !is_known {
             // What its commands do depends on what is pending.
             return;
         }
-        let mut last = None;
+        let mut any = false;
         while let Some(hold) = self.hold(source)
             && let Some((held, began)) = hold.release(now)
         {
             let size = held.record.size();
             self.held_bytes -= size;
-            last = Some(held.appended);
+            any = true;
             let Began { standing, lost } = began;
             self.figures.lost += u64::from(lost);
             match standing {
@@ -493,13 +514,9 @@ impl Engine {
             self.wake(head);
         }
         if is_intake {
-            if let Some(appended) = last {
-                let barrier =
-                    &mut self.barriers[usize::from(source.topic.0)][usize::from(source.lane.0)];
-                // Another of the same millisecond may follow.
-                barrier.passed = barrier.passed.max(appended - Millis(1));
-            }
-            self.let_go(now, source);
+            self.let_go(source);
+        } else if any {
+            self.stir(source.lane);
         }
     }
 
@@ -531,7 +548,7 @@ impl Engine {
             },
             Verdict::Refuse(record, refusal) => {
                 let name =
-                    asked(&record).filter(|_| usize::from(source.topic.0) < self.barriers.len());
+                    asked(&record).filter(|_| self.setup.topics.tier_of(source.topic).is_none());
                 let outcome = Outcome::Refused(refusal.code);
                 self.dead(source, offset, appended, record, refusal);
                 self.attach(name.map(|name| Answer { source, offset, name, outcome }));
@@ -593,11 +610,15 @@ impl Engine {
         let remains = entry.due - now;
         let large = entry.record.size() > limits.large_bytes;
         let horizon = if large { limits.large_horizon.min(limits.horizon) } else { limits.horizon };
-        let tier = if remains > horizon { self.setup.topics.ladder.pick(remains) } else { None };
+        let ladder = &self.setup.topics.ladder;
+        let pick = |remains| floor::pick(ladder, self.margin(now), remains);
+        let tier = if remains > horizon { pick(remains) } else { None };
         match tier {
             None => {
                 self.wake(entry.due);
-                if entry.timer.is_some() {
+                if self.is_strict() && entry.record.key().is_some() {
+                    self.want_all(now, entry.source.lane, entry.due);
+                } else if entry.timer.is_some() {
                     let intake = Source { topic: TopicId(entry.intake), lane: entry.source.lane };
                     self.want(now, intake, entry.due);
                 }
@@ -614,6 +635,10 @@ impl Engine {
             return self.refuse(now, *entry, refusal(Code::TooManyHops, detail));
         }
         let lane = entry.source.lane;
+        if self.is_strict() {
+            self.floors.leaves(lane, entry.due);
+            self.lower_floor(lane, entry.due);
+        }
         self.outbox.push(now, tier, lane, entry);
         if let Some(ripe) = self.outbox.ripe_at(self.linger()) {
             self.wake(ripe);

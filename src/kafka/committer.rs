@@ -14,6 +14,7 @@
 //! 3. After that the lanes are taken over from what is committed: what this process remembers does not count.
 
 mod blame;
+mod hops;
 mod ledger;
 mod work;
 
@@ -28,9 +29,10 @@ use rdkafka::consumer::ConsumerGroupMetadata;
 
 use super::written::Written;
 use super::{BrokerClock, Connection};
-use crate::engine::{Batch, BatchId, Commit, Refused, Source, To, Topics};
+use crate::engine::{Batch, BatchId, Commit, Refused, Setup, Source, To, Topics};
 use crate::telemetry::LaneFigures;
 
+pub(super) use hops::Late;
 use work::Work;
 pub(super) use work::{TURNS, chunks, offsets_of};
 
@@ -59,6 +61,8 @@ pub(super) struct Setting {
     pub batch_bytes: Arc<AtomicUsize>,
     /// Told how far `<ns>.timers` is written.
     pub written: Arc<Written>,
+    /// What the engine is given.
+    pub setup: Arc<Setup>,
 }
 
 /// What a member has of an assignment: the right to commit its offsets.
@@ -91,7 +95,8 @@ enum Order {
 #[derive(Debug)]
 pub(super) enum Report {
     /// Every record of the batch is acknowledged and, in `exactly_once`, its transaction committed.
-    Done(BatchId),
+    /// With hops in it that came to stand late.
+    Done(BatchId, Vec<Late>),
     /// A batch failed, or may have: take the lanes over anew once [`Committer::ready`] says so. With what Kafka refused,
     /// if that is why, and the topics of records that were not taken in time.
     Failed { why: String, refused: Option<Refused>, doubted: Vec<Arc<str>> },

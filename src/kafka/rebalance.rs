@@ -33,7 +33,7 @@ use super::fence::Fence;
 use super::oauth::tokens;
 use super::raw::ask;
 use crate::engine::window::Window;
-use crate::engine::{Commit, Lane, Offset, Source, Start, TopicId};
+use crate::engine::{Commit, Lane, Offset, Source, Start, TopicId, UnixMillis};
 use crate::telemetry;
 
 /// How long a revoke waits for what is on its way; well below the session and the transaction timeout.
@@ -60,6 +60,8 @@ pub(super) enum Event {
 pub(super) struct Taken {
     /// Where they start.
     pub(super) starts: Vec<Start>,
+    /// When it was asked where their logs ended: a lower bound of their leaders' time.
+    pub(super) asked: UnixMillis,
     /// Where the lanes' changelogs ended.
     pub(super) changelogs: Vec<(Lane, Offset)>,
     /// The right to commit for them.
@@ -367,7 +369,8 @@ impl Context {
         if !fresh.is_empty() {
             self.committer.checkpoint(fresh, Arc::clone(&tenure));
         }
-        Ok(Taken { starts, changelogs, tenure })
+        let asked = told.iter().map(|told| told.at).min().unwrap_or_default();
+        Ok(Taken { starts, asked, changelogs, tenure })
     }
 
     /// The ids of the lane topics.

@@ -49,6 +49,8 @@ const CANCELS: &str = "waterclock_cancels_total";
 const CANCELLED: &str = "waterclock_cancelled_total";
 const CANCELS_REMEMBERED: &str = "waterclock_cancels_remembered";
 const GATED: &str = "waterclock_waiting_for_cancels";
+const ORDERED: &str = "waterclock_waiting_for_order";
+const LATE_HOPS: &str = "waterclock_late_hops_total";
 const FOREIGN_WAITS: &str = "waterclock_foreign_waits_total";
 const ASKS: &str = "waterclock_asks_total";
 const SPILLED: &str = "waterclock_spilled_total";
@@ -85,7 +87,7 @@ const HALVED: &str = "waterclock_suspects_halved_total";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 43] = [
+pub const ALL: [Metric; 45] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "", help: "How long after its due time a record was committed in its target" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
     Metric { name: FORWARDED, kind: Kind::Counter, unit: Unit::Count, label: "tier", help: "Records appended to a tier" },
@@ -98,7 +100,9 @@ pub const ALL: [Metric; 43] = [
     Metric { name: CANCELLED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records kept from their targets because they were cancelled" },
     Metric { name: CANCELS_REMEMBERED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Ids of which cancelled or replaced versions may still be on their way" },
     Metric { name: GATED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Due records with an id that wait until their intakes are known to be read far enough, so that no cancel that was in time is missed" },
-    Metric { name: ASKS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Questions to the brokers for where intakes end, so that records with an id may fire" },
+    Metric { name: ASKS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Questions to the brokers for where partitions end, so that records with an id, or in strict order with a key, may fire" },
+    Metric { name: ORDERED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Due records with a key that wait until nothing that was due before them can come after them (order = strict)" },
+    Metric { name: LATE_HOPS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Partitions of batches in which hops came to stand later than strict order needs; they are remembered until they are read back" },
     Metric { name: FOREIGN_WAITS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times that records with an id were not held up any longer for a transaction that a producer keeps open on their intake" },
     Metric { name: SPILLED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that hopped once more to free memory, or what a commit can say" },
     Metric { name: DEAD_LETTERS, kind: Kind::Counter, unit: Unit::Count, label: "code", help: "Records that went to the dead letters" },
@@ -165,11 +169,20 @@ pub enum Renewed {
     Slow,
     /// A broker disconnected while the transaction was open.
     Disconnected,
+    /// A hop came to stand too late for strict order.
+    Late,
 }
 
 impl Renewed {
-    const ALL: [Self; 6] =
-        [Self::Fenced, Self::Refused, Self::Aborted, Self::Unknown, Self::Slow, Self::Disconnected];
+    const ALL: [Self; 7] = [
+        Self::Fenced,
+        Self::Refused,
+        Self::Aborted,
+        Self::Unknown,
+        Self::Slow,
+        Self::Disconnected,
+        Self::Late,
+    ];
 
     /// The value of the label `reason`.
     #[must_use]
@@ -181,6 +194,7 @@ impl Renewed {
             Self::Unknown => "unknown",
             Self::Slow => "slow",
             Self::Disconnected => "disconnected",
+            Self::Late => "late",
         }
     }
 }
@@ -231,6 +245,7 @@ pub struct LaneFigures {
     halved: Counter,
     spilled: Counter,
     put_off: Counter,
+    late_hops: Counter,
     unreadable: Counter,
     duplicates: Counter,
     superseded: Counter,
@@ -272,6 +287,8 @@ pub struct LaneLevels {
     pub timers: Level,
     /// Due records that wait until it is known what was cancelled.
     pub gated: Level,
+    /// Due records with a key that wait for their order.
+    pub ordered: Level,
     _memory_limit: Level,
     window: Gauge,
 }
@@ -291,6 +308,7 @@ impl LaneLevels {
             cancels: Level::new(gauge!(CANCELS_REMEMBERED)),
             timers: Level::new(gauge!(TIMERS)),
             gated: Level::new(gauge!(GATED)),
+            ordered: Level::new(gauge!(ORDERED)),
             _memory_limit: memory_limit,
             window: gauge!(WINDOW_FILL, "thread" => thread.to_string()),
         }
@@ -413,6 +431,7 @@ impl LaneFigures {
             halved: counter!(HALVED),
             spilled: counter!(SPILLED),
             put_off: counter!(PUT_OFF),
+            late_hops: counter!(LATE_HOPS),
             unreadable: counter!(UNREADABLE),
             duplicates: counter!(DUPLICATES),
             superseded: counter!(SUPERSEDED),
@@ -472,6 +491,11 @@ impl LaneFigures {
     /// `count` groups of suspects failed and were halved.
     pub fn halved(&self, count: u64) {
         self.halved.increment(count);
+    }
+
+    /// Hops came to stand late, `count` times in a partition and batch.
+    pub fn late_hops(&self, count: u64) {
+        self.late_hops.increment(count);
     }
 
     /// `count` records hopped once more to make room.

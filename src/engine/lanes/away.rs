@@ -72,7 +72,7 @@ impl Engine {
         let wait = Millis((now - since.unwrap_or(now)).0 / 4).clamp(WAIT_MIN, WAIT_MAX);
         // In strict order a hop may only be late in the shortest one, and holds up what is due after it.
         let tier = match self.setup.limits.arrival {
-            Arrival::Strict => 0,
+            Arrival::Strict => self.setup.topics.ladder.shortest(),
             Arrival::ByDue => self.setup.topics.ladder.pick(wait).unwrap_or(0),
         };
         self.figures.put_off += 1;

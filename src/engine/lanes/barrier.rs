@@ -1,31 +1,40 @@
-//! What a record with an id waits for before it fires: that the cancels which were there in time are known.
+//! What is known of partitions that nothing comes from, and what a record with an id waits for before it fires: that the
+//! cancels which were there in time are known.
 //!
 //! # Invariants
-//! 1. It fires once its intake in its lane is let go up to `due - settle`, by the append times there; and not before all
-//!    that stood in its lane's intakes at the take-over is let go. As long as that is not known, it waits.
+//! 1. A record with an id fires once its intake in its lane is let go up to `due - settle`, by the append times there; and
+//!    not before all that stood in its lane's intakes at the take-over is let go. As long as that is not known, it waits.
 //! 2. Nothing is asked for that reading has told anyway, nothing twice at a time, and nothing more often than every half
-//!    `settle` in a partition, however much is due.
-//! 3. A record without an id waits for nothing here.
+//!    reach in a partition (`settle` of an intake, the hold but for the lead of a tier), however much is due.
+//! 3. A record without an id waits for nothing here. What strict order waits for is in [`floor`](super::floor).
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::super::setup::Arrival;
 use super::super::state::Order;
 use super::super::verdict::Entry;
 use super::{Engine, Lane, Millis, Offset, Output, Source, TopicId, UnixMillis};
 
-/// An intake's partition, as far as records wait for what stands there.
+/// Records by what they wait for: first what is due first, at the same time what was submitted first.
+pub(super) type Waiting = BTreeMap<(UnixMillis, Order, Source, Offset), Box<Entry>>;
+
+/// Strict order where nothing waits for cancels.
+const SETTLE: Millis = Millis(50);
+
+/// A partition, as far as records wait for what stands there.
 #[derive(Debug, Default)]
 pub(super) struct Barrier {
-    /// Everything that was appended up to then is let go.
-    pub(super) passed: UnixMillis,
-    /// Told, but not let go yet: everything before the offset, and up to when it is what stood here then.
-    told: Option<(Offset, UnixMillis)>,
     /// Its end is being asked for.
     asked: bool,
-    /// When to ask again; multiples of half `settle`.
+    /// When to ask again; multiples of half the reach.
     wanted: BTreeSet<UnixMillis>,
-    /// Due records that wait, by what they wait for.
-    waiting: BTreeMap<(UnixMillis, Order, Source, Offset), Box<Entry>>,
+    /// Due records with an id that wait for what stands in this intake.
+    waiting: Waiting,
+}
+
+/// Where an entry waits.
+pub(super) fn place(entry: &Entry) -> (UnixMillis, Order, Source, Offset) {
+    (entry.due, entry.order, entry.source, entry.offset)
 }
 
 impl Engine {
@@ -33,58 +42,83 @@ impl Engine {
         self.barriers.get_mut(usize::from(source.topic.0))?.get_mut(usize::from(source.lane.0))
     }
 
-    fn is_open(&self, lane: Lane) -> bool {
+    pub(super) fn is_open(&self, lane: Lane) -> bool {
         self.gates.get(usize::from(lane.0)).is_some_and(|gate| gate.is_open)
+    }
+
+    /// How much later than its append a record here is due, at least, if anything waits for what is here.
+    pub(super) fn reach(&self, topic: TopicId) -> Option<Millis> {
+        let (limits, topics) = (&self.setup.limits, &self.setup.topics);
+        match (limits.arrival, topics.tier_of(topic)) {
+            (Arrival::ByDue, None) => limits.settle,
+            (Arrival::ByDue, Some(_)) => None,
+            (Arrival::Strict, None) => Some(limits.settle.unwrap_or(SETTLE)),
+            (Arrival::Strict, Some(tier)) => topics.ladder.tiers().get(tier).map(|t| t.wait()),
+        }
     }
 
     /// Gives an entry back that may fire, and keeps one that must wait.
     pub(super) fn let_through(&mut self, now: UnixMillis, entry: Box<Entry>) -> Option<Box<Entry>> {
+        let entry = self.let_arrive(now, entry)?;
         if entry.timer.is_none() {
             return Some(entry);
         }
         let intake = Source { topic: TopicId(entry.intake), lane: entry.source.lane };
+        let (due, settle) = (entry.due, self.setup.limits.settle);
         let is_open = self.is_open(intake.lane);
-        let settle = self.setup.limits.settle;
-        let Some(barrier) = self.barrier(intake) else { return Some(entry) };
-        if is_open && settle.is_none_or(|settle| barrier.passed >= entry.due - settle) {
+        let Some(hold) = self.hold(intake) else { return Some(entry) };
+        if is_open && settle.is_none_or(|settle| hold.gone_upto() >= due - settle) {
             return Some(entry);
         }
-        let due = entry.due;
-        barrier.waiting.insert((due, entry.order, entry.source, entry.offset), entry);
-        self.want(now, intake, due);
+        self.barrier(intake)?.waiting.insert(place(&entry), entry);
+        if settle.is_some() {
+            self.want(now, intake, due);
+        }
         None
     }
 
-    /// A record with an id is due then: what is in its intake must be known by that time.
-    pub(super) fn want(&mut self, now: UnixMillis, intake: Source, due: UnixMillis) {
-        let Some(settle) = self.setup.limits.settle else { return };
-        let grid = settle.half().0.max(1);
-        let Some(barrier) = self.barrier(intake) else { return };
-        let from = due - settle;
-        if barrier.passed >= from {
+    /// A record is due then: what is due by that time must be known of a partition.
+    pub(super) fn want(&mut self, now: UnixMillis, source: Source, due: UnixMillis) {
+        let Some(reach) = self.reach(source.topic) else { return };
+        let from = due - reach;
+        let Some(hold) = self.hold(source) else { return };
+        if hold.read_upto() >= from {
             return;
         }
+        let grid = reach.half().0.max(1);
         // What is overdue wants to know it now, however long it is overdue.
         let at = UnixMillis(from.0.div_ceil(grid).max(now.0 / grid).saturating_mul(grid));
-        if barrier.wanted.insert(at) && !barrier.asked {
-            self.wake(at);
+        let Some(barrier) = self.barrier(source) else { return };
+        if barrier.wanted.insert(at) {
+            if at <= now {
+                // One question answers what was to be asked before.
+                barrier.wanted = barrier.wanted.split_off(&at);
+            }
+            if !barrier.asked {
+                self.wake(at);
+            }
         }
     }
 
-    /// Asks where intakes end, for which it is time.
+    /// Asks where partitions end, for which it is time.
     pub(super) fn ask(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
-        if self.setup.limits.settle.is_none() {
-            return;
-        }
+        self.want_for_order(now);
         let (mut ask, mut next) = (Vec::new(), None::<UnixMillis>);
-        for (topic, lanes) in self.barriers.iter_mut().enumerate() {
-            for (lane, barrier) in lanes.iter_mut().enumerate() {
-                while barrier.wanted.first().is_some_and(|at| *at <= barrier.passed) {
-                    barrier.wanted.pop_first();
-                }
-                // An answer that is not let go up to yet says more than another would.
-                if barrier.asked || barrier.told.is_some() {
+        for topic in 0..self.barriers.len() {
+            if self.reach(TopicId(topic as u16)).is_none() {
+                continue;
+            }
+            for (lane, barrier) in self.barriers[topic].iter_mut().enumerate() {
+                if barrier.wanted.is_empty() || barrier.asked {
                     continue;
+                }
+                let known = self.holds[topic][lane].as_ref().map(super::Hold::read_upto);
+                while barrier
+                    .wanted
+                    .first()
+                    .is_some_and(|at| known.is_none_or(|known| *at <= known))
+                {
+                    barrier.wanted.pop_first();
                 }
                 while barrier.wanted.first().is_some_and(|at| *at <= now) {
                     barrier.wanted.pop_first();
@@ -108,17 +142,16 @@ impl Engine {
     /// Everything that stood in a partition at a time was told.
     pub(super) fn passed(&mut self, now: UnixMillis, source: Source, at: UnixMillis) {
         let Some(hold) = self.hold(source) else { return };
-        hold.passed();
-        // What was dropped, which an intake's never is, would have to be told again.
-        let next = hold.next();
-        if at == UnixMillis(0) {
-            return self.let_go(now, source);
-        }
-        if let Some(barrier) = self.barrier(source) {
+        hold.passed(at);
+        if at > UnixMillis(0)
+            && let Some(barrier) = self.barrier(source)
+        {
             barrier.asked = false;
-            barrier.told = Some((next, at));
+            // What is needed beyond that is asked for anew.
+            self.wake(now);
+            self.want_for_waiting(now, source);
         }
-        self.let_go(now, source);
+        self.let_go(source);
     }
 
     /// What is kept waiting needs to be known about, be it that the last answer was of too early a time.
@@ -126,40 +159,27 @@ impl Engine {
         let first = self
             .barrier(source)
             .and_then(|barrier| barrier.waiting.first_key_value().map(|((due, ..), _)| *due));
-        if let Some(due) = first {
+        if let Some(due) = first
+            && self.setup.limits.settle.is_some()
+        {
             self.want(now, source, due);
         }
     }
 
-    /// Records of an intake were let go, or it is known that there are none: fires what has waited for that.
-    pub(super) fn let_go(&mut self, now: UnixMillis, source: Source) {
+    /// Records of a partition were let go, or it is known that there are none: fires what has waited for that.
+    pub(super) fn let_go(&mut self, source: Source) {
         if !self.is_open(source.lane) && self.try_gate(source.lane) {
-            for topic in 0..self.barriers.len() {
-                self.release_waiting(now, Source { topic: TopicId(topic as u16), ..source });
+            for topic in 0..self.setup.topics.intakes.len() {
+                self.fire_waiting(Source { topic: TopicId(topic as u16), ..source });
             }
         }
-        self.release_waiting(now, source);
+        self.fire_waiting(source);
+        self.stir(source.lane);
     }
 
-    fn release_waiting(&mut self, now: UnixMillis, source: Source) {
-        let first = self.hold(source).and_then(|hold| hold.first());
+    fn fire_waiting(&mut self, source: Source) {
         let (settle, is_open) = (self.setup.limits.settle, self.is_open(source.lane));
-        let Some(barrier) = self.barrier(source) else { return };
-        if let Some((next, at)) = barrier.told
-            && first.is_none_or(|first| first >= next)
-        {
-            barrier.told = None;
-            barrier.passed = barrier.passed.max(at);
-            // What is needed beyond that is asked for anew.
-            self.wake(now);
-            self.fire_waiting(source, settle, is_open);
-            self.want_for_waiting(now, source);
-        } else {
-            self.fire_waiting(source, settle, is_open);
-        }
-    }
-
-    fn fire_waiting(&mut self, source: Source, settle: Option<Millis>, is_open: bool) {
+        let gone_upto = self.hold(source).map_or(UnixMillis(0), |hold| hold.gone_upto());
         let Some(barrier) = self.barrier(source) else { return };
         if !is_open || barrier.waiting.is_empty() {
             return;
@@ -167,7 +187,7 @@ impl Engine {
         let rest = match settle {
             None => BTreeMap::new(),
             Some(settle) => {
-                let due = barrier.passed + settle + Millis(1);
+                let due = gone_upto + settle + Millis(1);
                 let key = (due, Order::default(), Source::default(), Offset::default());
                 barrier.waiting.split_off(&key)
             }
@@ -199,24 +219,22 @@ impl Engine {
 
     /// Lets records that wait hop once more, through the shortest tier: they would hold up what they wait for.
     pub(super) fn spill_waiting(&mut self, now: UnixMillis, mut which: impl FnMut(&Entry) -> bool) {
-        for topic in 0..self.barriers.len() {
-            for lane in 0..self.barriers[topic].len() {
-                let waiting = &mut self.barriers[topic][lane].waiting;
-                if waiting.is_empty() {
-                    continue;
-                }
-                let all = std::mem::take(waiting);
-                for (key, mut entry) in all {
-                    if which(&entry) {
-                        self.figures.spilled += 1;
-                        // However long it takes, it is no fault of the record's.
-                        entry.hops = entry.hops.saturating_sub(1);
-                        self.hop(now, 0, entry);
-                    } else {
-                        self.barriers[topic][lane].waiting.insert(key, entry);
-                    }
-                }
-            }
+        let mut out = Vec::new();
+        for barrier in self.barriers.iter_mut().flatten() {
+            let taken = barrier.waiting.extract_if(.., |_, entry| which(entry));
+            out.extend(taken.map(|(_, entry)| entry));
+        }
+        self.spill_late(now, out);
+    }
+
+    /// Overdue records go into the shortest tier once more.
+    pub(super) fn spill_late(&mut self, now: UnixMillis, entries: Vec<Box<Entry>>) {
+        let tier = self.setup.topics.ladder.shortest();
+        for mut entry in entries {
+            self.figures.spilled += 1;
+            // However long it takes, it is no fault of the record's.
+            entry.hops = entry.hops.saturating_sub(1);
+            self.hop(now, tier, entry);
         }
     }
 

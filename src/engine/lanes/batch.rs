@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::super::header::{Code, Refusal};
-use super::super::orders::{Answer, Because, Carried, Refused};
-use super::super::setup::Limits;
-use super::super::state::Kind;
+use super::super::orders::{Answer, Because, Blame, Carried, Refused};
+use super::super::setup::{Arrival, Setup};
+use super::super::state::{Kind, Order};
 use super::super::verdict::{self, Delivery, Entry};
 use super::lifecycle::{is_standing, stands};
 use super::{
@@ -28,6 +28,7 @@ impl Engine {
             && let Some(flight) = self.flying.pop_front()
         {
             self.figures.memory_bytes -= flight.bytes;
+            flight.hops.iter().for_each(|(lane, due)| self.floors.left(*lane, *due));
             self.last_batch = now;
             self.suspects.acknowledged(&flight.carried);
         }
@@ -35,6 +36,9 @@ impl Engine {
 
     /// Kafka refused something of a batch: whom to suspect is remembered, the batch itself goes with `Revoked`.
     pub(super) fn refused(&mut self, now: UnixMillis, refused: &Refused) {
+        if refused.blame == Blame::Late {
+            return self.widen_margin(now);
+        }
         if let Some(flight) = self.flying.iter().find(|flight| flight.id == refused.batch) {
             self.suspects.refused(now, &flight.carried, self.flying.len() == 1, refused);
         }
@@ -86,12 +90,38 @@ impl Engine {
         if self.flying.iter().any(|flight| flight.test) {
             return Test::Wait;
         }
-        match self.suspects.next() {
+        match self.next_test() {
             Some(group) if !self.tested && (self.test_at <= now || self.draining) => {
                 if self.flying.is_empty() { Test::Now(group) } else { Test::Wait }
             }
             _ => Test::No,
         }
+    }
+
+    /// The group to test next; in strict order that of the record that is due first, which is held up by none.
+    fn next_test(&self) -> Option<u64> {
+        let next = self.suspects.next()?;
+        if !self.is_strict() {
+            return Some(next);
+        }
+        let ranked = self.suspects.held_by_group();
+        let ranked = ranked.filter_map(|(group, held)| Some((held.rank()?, group)));
+        Some(ranked.min().map_or(next, |(_, group)| group))
+    }
+
+    /// By lane, in strict order: what other groups have that is to arrive first.
+    fn firsts(&self, group: u64) -> Vec<Option<(UnixMillis, Order)>> {
+        let mut firsts: Vec<Option<(UnixMillis, Order)>> = vec![None; self.gates.len()];
+        if self.is_strict() {
+            let others = self.suspects.held_by_group().filter(|(of, _)| *of != group);
+            for (lane, rank) in
+                others.filter_map(|(_, held)| Some((held.source.lane, held.rank()?)))
+            {
+                let first = &mut firsts[usize::from(lane.0)];
+                *first = Some(first.map_or(rank, |first| first.min(rank)));
+            }
+        }
+        firsts
     }
 
     fn idle_test(&mut self, now: UnixMillis) -> Option<Batch> {
@@ -104,11 +134,16 @@ impl Engine {
 
     fn fill_test(&mut self, now: UnixMillis, group: u64) -> Option<Batch> {
         self.tested = true;
-        let mut load = Load::new(&self.setup.limits);
+        let mut load = Load::new(&self.setup);
+        let firsts = self.firsts(group);
+        let may = |held: &Suspected| {
+            let first = firsts[usize::from(held.source.lane.0)];
+            first.is_none_or(|first| held.rank().is_none_or(|rank| rank < first))
+        };
         while load.room()
-            && let Some(suspected) = self.suspects.take(group)
+            && let Some(suspected) = self.suspects.take_where(group, may)
         {
-            let Suspected { source, offset, send, named, timer } = suspected;
+            let Suspected { source, offset, send, named, timer, .. } = suspected;
             // A cancel may have come while it was held.
             match named.filter(|named| !is_standing(&self.timers, source.lane, *named)) {
                 Some(Named { name, place, .. }) => {
@@ -132,13 +167,16 @@ impl Engine {
         &mut self,
         load: &mut Load,
         (source, offset): (Source, Offset),
-        send: Send,
+        (send, order): (Send, Order),
         named: Option<Named>,
         timer: Option<Record>,
     ) {
         match self.suspects.group(source, offset, &send.to) {
             Some(group) => {
-                let suspected = Suspected { source, offset, send, named, timer };
+                let suspected = Suspected { source, offset, send, order, named, timer };
+                if let Some((due, _)) = suspected.rank() {
+                    self.lower_floor(source.lane, due);
+                }
                 self.suspects.hold(group, suspected);
             }
             None => self.send_off(load, (source, offset), send, named, timer),
@@ -174,7 +212,7 @@ impl Engine {
             match (ready.done, ready.send) {
                 // A move may be under suspicion.
                 (Some(done), Some(send)) if matches!(send.to, To::Lane(_)) => {
-                    self.load(load, done, send, None, None);
+                    self.load(load, done, (send, Order::default()), None, None);
                 }
                 (done, send) => load.take(Ready { done, send, ..ready }),
             }
@@ -183,13 +221,12 @@ impl Engine {
 
     /// One batch: moves and dead letters, then what is due in order, then ripe hops of few partitions.
     fn fill(&mut self, now: UnixMillis, out: &mut Vec<Output>) -> Option<Batch> {
-        let mut load = Load::new(&self.setup.limits);
+        let mut load = Load::new(&self.setup);
         self.forget(now);
         self.load_ready(&mut load);
-        while load.room()
-            && let Some(entry) = self.late.pop_front()
-        {
-            self.fire(now, entry, &mut load, out);
+        self.fire_ordered();
+        for entry in std::mem::take(&mut self.late) {
+            self.wheel.insert(entry.due, entry.order, entry);
         }
         let mut due = Vec::new();
         while load.room() {
@@ -238,11 +275,11 @@ impl Engine {
                     return self.put_off(now, entry);
                 };
                 let place = entry.place();
-                let Entry { source, offset, record, target, due, decided, .. } = *entry;
+                let Entry { source, offset, record, target, due, order, decided, .. } = *entry;
                 let named = entry.timer.map(|name| Named { name, place, decided });
                 let edit = Edit::Deliver(trace);
                 let send = Send { to: To::Target(target), partition, record, edit, due };
-                self.load(load, (source, offset), send, named, timer);
+                self.load(load, (source, offset), (send, order), named, timer);
             }
             Err(refusal) => self.refuse(now, *entry, refusal),
         }
@@ -268,23 +305,30 @@ impl Engine {
         }
         let soon = self.wheel.next_due().is_some_and(|due| due <= now + DUE_SOON);
         let mut left = if soon { HOPS_BESIDE_DUE.max(self.outbox.len() / 4) } else { usize::MAX };
-        let mut void = Vec::new();
+        let (mut void, mut back) = (Vec::new(), Vec::new());
+        let tiers = setup.topics.ladder.tiers().len();
+        let too_late: Vec<Option<Millis>> = (0..tiers).map(|tier| self.needs(now, tier)).collect();
         let Self { suspects, outbox, timers, .. } = self;
         outbox.take(now, linger, partitions, |tier, lane, entry| {
             if !stands(timers, &entry) {
                 void.push(entry);
                 return true;
             }
+            if too_late[tier].is_some_and(|needs| entry.due < now + needs) {
+                back.push(entry);
+                return true;
+            }
             match verdict::seal(&setup, &entry, Kind::Hop) {
                 Ok(sealed) => {
-                    let Entry { source, offset, record, due, .. } = *entry;
+                    let Entry { source, offset, record, due, order, .. } = *entry;
                     let to = To::Lane(setup.topics.of_tier(tier));
                     let partition = Some(i32::from(lane.0));
                     let send = Send { to, partition, record, edit: Edit::State(sealed), due };
                     match suspects.group(source, offset, &send.to) {
                         Some(group) => {
                             let (named, timer) = (None, None);
-                            suspects.hold(group, Suspected { source, offset, send, named, timer });
+                            let held = Suspected { source, offset, send, order, named, timer };
+                            suspects.hold(group, held);
                         }
                         None => {
                             let held = send.record.size();
@@ -298,9 +342,15 @@ impl Engine {
             left > 0 && load.room()
         });
         for entry in void {
+            self.hops_not(&entry);
             self.meet(now, *entry, None);
         }
+        for entry in back {
+            self.hops_not(&entry);
+            self.route(now, entry);
+        }
         for (entry, refusal) in refused {
+            self.hops_not(&entry);
             self.refuse(now, *entry, refusal);
         }
     }
@@ -349,8 +399,8 @@ impl Engine {
         }
         let id = self.next_batch;
         self.next_batch = BatchId(id.0 + 1);
-        let Load { sends, answers, held, carried, test, .. } = load;
-        self.flying.push_back(Flight { id, bytes: held, carried, test });
+        let Load { sends, answers, held, carried, hops, test, .. } = load;
+        self.flying.push_back(Flight { id, bytes: held, carried, hops, test });
         Some(Batch { id, sends, commits, answers })
     }
 }
@@ -370,6 +420,8 @@ struct Load {
     done: Vec<(Source, Offset)>,
     /// What becomes of each send, in their order.
     carried: Vec<Carried>,
+    /// The hops in it, where order matters: their lanes, and when they are due.
+    hops: Vec<(Lane, UnixMillis)>,
     /// It is all of one group of suspects.
     test: bool,
     answers: Vec<Answer>,
@@ -378,14 +430,20 @@ struct Load {
     held: usize,
     records_left: usize,
     bytes_max: usize,
+    /// The first topic that hops go to, where order matters.
+    tiers_from: Option<TopicId>,
 }
 
 impl Load {
-    fn new(limits: &Limits) -> Self {
+    fn new(setup: &Setup) -> Self {
+        let limits = &setup.limits;
+        let strict = limits.arrival == Arrival::Strict;
         Self {
             sends: Vec::new(),
             done: Vec::new(),
             carried: Vec::new(),
+            hops: Vec::new(),
+            tiers_from: strict.then(|| setup.topics.of_tier(0)),
             test: false,
             answers: Vec::new(),
             bytes: 0,
@@ -406,6 +464,11 @@ impl Load {
         self.records_left = self.records_left.saturating_sub(1);
         // What is said of a timer finishes nothing by itself: nobody is to blame for it.
         let (source, offset) = done.unwrap_or_default();
+        if let (To::Lane(topic), Some(first)) = (&send.to, self.tiers_from)
+            && *topic >= first
+        {
+            self.hops.push((source.lane, send.due));
+        }
         self.done.extend(done);
         self.carried.push(Carried { source, offset, to: send.to.clone() });
         self.sends.push(send);

@@ -4,12 +4,15 @@
 use std::sync::Arc;
 
 use super::super::verdict::Entry;
+use super::floor::pick;
 use super::{Engine, Lane, Millis, Offset, Output, Source, TopicId, Turn, UnixMillis};
 
 /// Spilling is tried again after this long; it looks through the whole wheel.
 const SPILL_AGAIN: Millis = Millis(250);
 /// Pending records of one partition that one spill takes, at most.
 const SPILL_MAX: usize = 1_000;
+/// The same in strict order, where what holds a window up waits for what comes behind it.
+const SPILL_MAX_STRICT: usize = 8_000;
 
 impl Engine {
     /// Frees windows that hold their partitions up: their lowest pending records hop once more.
@@ -19,11 +22,12 @@ impl Engine {
         }
         let lanes = usize::from(self.setup.lanes);
         let mut cuts: Vec<Option<Offset>> = Vec::new();
+        let most = if self.is_strict() { SPILL_MAX_STRICT } else { SPILL_MAX };
         for (topic, holds) in self.holds.iter().enumerate() {
             for (lane, hold) in holds.iter().enumerate() {
                 if let Some(hold) = hold.as_ref().filter(|hold| hold.blocked(now)) {
                     cuts.resize(self.holds.len() * lanes, None);
-                    cuts[topic * lanes + lane] = hold.window.lowest(SPILL_MAX).last();
+                    cuts[topic * lanes + lane] = hold.window.lowest(most).last();
                 }
             }
         }
@@ -32,21 +36,23 @@ impl Engine {
         }
         self.unblock_at = now + SPILL_AGAIN;
         self.wake(self.unblock_at);
-        self.spill(now, |entry| {
+        let which = |entry: &Entry| {
             let Source { topic, lane } = entry.source;
             let cut = cuts[usize::from(topic.0) * lanes + usize::from(lane.0)];
             cut.is_some_and(|cut| entry.offset <= cut)
-        });
+        };
+        self.spill(now, which);
+        self.spill_ordered(now, which);
     }
 
     /// Takes records out of the wheel that can still make it through a tier.
     fn spill(&mut self, now: UnixMillis, mut which: impl FnMut(&Entry) -> bool) {
         let setup = Arc::clone(&self.setup);
-        let ladder = &setup.topics.ladder;
-        let taken =
-            self.wheel.take_where(|entry| ladder.pick(entry.due - now).is_some() && which(entry));
+        let (ladder, margin) = (&setup.topics.ladder, self.margin(now));
+        let pick = |due: UnixMillis| pick(ladder, margin, due - now);
+        let taken = self.wheel.take_where(|entry| pick(entry.due).is_some() && which(entry));
         for (due, _, entry) in taken {
-            if let Some(tier) = ladder.pick(due - now) {
+            if let Some(tier) = pick(due) {
                 self.figures.spilled += 1;
                 self.hop(now, tier, entry);
             }
@@ -71,7 +77,8 @@ impl Engine {
             } else {
                 self.figures.memory_bytes > limits.memory_bytes
             };
-        let stop = self.stopped;
+        let none = self.draining || self.is_brimful();
+        let stop = self.stopped && (none || !self.is_awaited(source));
         let Some(hold) = self.hold(source) else { return };
         match hold.turn(now, reach, share, stop) {
             Some(Turn::Pause) => out.push(Output::Pause(source)),
@@ -141,5 +148,6 @@ impl Engine {
             freed += if take { entry.record.size() } else { 0 };
             take
         });
+        self.spill_last(now, over.saturating_sub(freed));
     }
 }

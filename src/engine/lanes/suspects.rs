@@ -96,19 +96,30 @@ impl<T> Suspects<T> {
         self.held.entry(group).or_default().push_back(send);
     }
 
-    /// The group to test next, of those of which something is here.
-    pub(super) fn next(&self) -> Option<u64> {
-        self.held.keys().next().copied()
+    /// All that is held.
+    pub(super) fn held(&self) -> impl Iterator<Item = &T> {
+        self.held.values().flatten()
     }
 
-    /// Takes one send of a group.
-    pub(super) fn take(&mut self, group: u64) -> Option<T> {
+    /// The same with their groups, those that are tested first first.
+    pub(super) fn held_by_group(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.held.iter().flat_map(|(group, sends)| sends.iter().map(|send| (*group, send)))
+    }
+
+    /// Takes the first send of a group that may be taken.
+    pub(super) fn take_where(&mut self, group: u64, may: impl Fn(&T) -> bool) -> Option<T> {
         let sends = self.held.get_mut(&group)?;
-        let send = sends.pop_front();
+        let at = sends.iter().position(may)?;
+        let send = sends.remove(at);
         if sends.is_empty() {
             self.held.remove(&group);
         }
         send
+    }
+
+    /// The group to test next, of those of which something is here.
+    pub(super) fn next(&self) -> Option<u64> {
+        self.held.keys().next().copied()
     }
 
     /// How many are under suspicion.
@@ -330,7 +341,7 @@ mod tests {
                 if batch.is_empty() {
                     let Some(group) = suspects.next() else { break };
                     while batch.len() < test_max
-                        && let Some(at) = suspects.take(group)
+                        && let Some(at) = suspects.take_where(group, |_| true)
                     {
                         batch.push(at);
                     }

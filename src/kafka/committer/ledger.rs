@@ -12,10 +12,11 @@ use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
 use super::blame::{self, CHECKPOINT, Named, Of};
+use super::hops::Hops;
 use super::{Order, Report, Shared, Written};
 use crate::engine::header::Code;
 use crate::engine::orders::Because;
-use crate::engine::{Batch, BatchId, Commit, Edit, Lane, Millis, Offset, To};
+use crate::engine::{Batch, BatchId, Commit, Edit, Lane, Millis, Offset, To, UnixMillis};
 use crate::kafka::BrokerClock;
 use crate::kafka::oauth::tokens;
 use crate::telemetry::LaneFigures;
@@ -29,6 +30,8 @@ pub(super) struct Ledger {
     pub(super) failed: Mutex<Failed>,
     /// Where what went to `<ns>.timers` stands, until its transaction has committed.
     timers: Mutex<Vec<(Lane, Option<Offset>)>>,
+    /// Where order is strict.
+    pub(super) hops: Option<Hops>,
 }
 
 /// Records whose delivery reports say that they failed.
@@ -43,6 +46,10 @@ pub(super) struct Failed {
 }
 
 impl Ledger {
+    pub(super) fn new(hops: Option<Hops>) -> Self {
+        Self { hops, ..Self::default() }
+    }
+
     pub(super) fn failed(&self) -> MutexGuard<'_, Failed> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,9 +131,14 @@ impl ProducerContext for Context {
             Ok(message) => message,
             Err((error, message)) => return self.failed((batch, at), error, message),
         };
+        // One that was sent twice is acknowledged without an offset.
+        let offset = Some(Offset(message.offset())).filter(|offset| offset.0 >= 0);
+        if let Some(hops) = &self.ledger.hops {
+            let appended = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
+            let appended = appended.filter(|ms| *ms > 0 && offset.is_some()).map(UnixMillis);
+            hops.appended((batch, at), offset, appended);
+        }
         if is_timer && let Ok(lane) = u16::try_from(message.partition()) {
-            // One that was sent twice is acknowledged without an offset.
-            let offset = Some(Offset(message.offset())).filter(|offset| offset.0 >= 0);
             self.ledger.timers().push((Lane(lane), offset));
         }
         let Some(done) = self.done.as_ref().filter(|_| at != CHECKPOINT) else { return };
@@ -135,7 +147,7 @@ impl ProducerContext for Context {
             open.left = open.left.saturating_sub(1);
         }
         self.ledger.count_timers(&done.written);
-        done.finish(&mut batches);
+        done.finish(&mut batches, self.ledger.hops.as_ref());
     }
 }
 
@@ -177,7 +189,7 @@ impl Context {
 impl Done {
     /// Reports the batches at the front that are complete. One whose record failed never is: it stays, and nothing
     /// after it is reported.
-    pub(super) fn finish(&self, batches: &mut VecDeque<Open>) {
+    pub(super) fn finish(&self, batches: &mut VecDeque<Open>, hops: Option<&Hops>) {
         while batches.front().is_some_and(|open| open.left == 0)
             && let Some(open) = batches.pop_front()
         {
@@ -186,7 +198,8 @@ impl Done {
                 progress.open = progress.open.saturating_sub(1);
                 progress.commits.extend(open.commits.into_iter().map(|c| (c.source, c)));
             });
-            let _ = self.reports.send(Report::Done(open.id));
+            let late = hops.map_or_else(Vec::new, |hops| hops.take(open.id));
+            let _ = self.reports.send(Report::Done(open.id, late));
         }
     }
 }

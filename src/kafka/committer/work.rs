@@ -11,9 +11,10 @@ use rdkafka::producer::{Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::blame::{self, CHECKPOINT, Named, Of};
+use super::hops::Hops;
 use super::ledger::{Context, Done, Ledger, Open, Told};
-use super::{Delivery, Job, Names, Order, Report, Setting, Shared, Tenure};
-use crate::engine::{Batch, BatchId, Blame, Commit, Refused, To};
+use super::{Delivery, Job, Late, Names, Order, Report, Setting, Shared, Tenure};
+use crate::engine::{Arrival, Batch, BatchId, Blame, Commit, Refused, To};
 use crate::kafka::connect::SOCKET_TIMEOUT;
 use crate::kafka::raw::{Outlet, ask};
 use crate::kafka::{BrokerClock, checkpoint};
@@ -101,7 +102,7 @@ impl Work {
                 self.outlets.rotate_left(1);
                 told.tell(&self.clock, &self.figures);
                 self.shared.update(|progress| progress.open = progress.open.saturating_sub(1));
-                let _ = self.reports.send(Report::Done(id));
+                let _ = self.reports.send(Report::Done(id, self.late(id)));
             }
             Ok(None) => {}
             Err(dirty) => self.fail(&dirty, Some(id)),
@@ -169,7 +170,8 @@ impl Work {
             let (batch, blame) = (batch?, blame?);
             Some(Refused { batch, named: Vec::new(), blame, why: dirty.detail.as_str().into() })
         });
-        let reason = if refused.is_some() { Renewed::Refused } else { dirty.reason };
+        let is_refusal = refused.as_ref().is_some_and(|refused| refused.blame != Blame::Late);
+        let reason = if is_refusal { Renewed::Refused } else { dirty.reason };
         tracing::warn!(
             step = dirty.step,
             reason = reason.as_str(),
@@ -213,6 +215,9 @@ impl Work {
         fail::fail_point!("before_begin", |_| std::process::abort());
         outlet.producer().begin_transaction().map_err(|e| Dirty::new("begin", &e))?;
         fail::fail_point!("before_produce", |_| std::process::abort());
+        if let Some(hops) = &self.ledger.hops {
+            hops.begin(&batch);
+        }
         produce(outlet, &self.topics, &batch, &self.ledger)?;
         checkpoints(outlet, &self.topics, &batch.commits, &tenure, batch.id)?;
         fail::fail_point!("after_produce", |_| std::process::abort());
@@ -224,6 +229,14 @@ impl Work {
                 .map_err(|e| Dirty::new("send_offsets", &e))?;
         }
         fail::fail_point!("after_send_offsets", |_| std::process::abort());
+        if let Some(hops) = &self.ledger.hops {
+            // What has failed the commit tells, which waits for the same.
+            let _ = outlet.producer().flush(timeout);
+            if let Some(detail) = hops.refused() {
+                let (step, reason, blame) = ("commit", Renewed::Late, Some(Blame::Late));
+                return Err(Dirty { step, reason, blame, detail });
+            }
+        }
         let commit = Instant::now();
         outlet.commit(timeout).map_err(|(code, text)| Dirty {
             step: "commit",
@@ -270,13 +283,20 @@ impl Work {
         let open =
             Open { id: batch.id, left: batch.sends.len(), commits: batch.commits.clone(), told };
         self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner).push_back(open);
+        if let Some(hops) = &self.ledger.hops {
+            hops.begin(&batch);
+        }
         produce(outlet, &self.topics, &batch, &self.ledger)?;
         if batch.sends.is_empty() {
             // Nothing will be acknowledged: look whether it is at the front now.
             let mut batches = self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner);
-            self.done().finish(&mut batches);
+            self.done().finish(&mut batches, self.ledger.hops.as_ref());
         }
         Ok(None)
+    }
+
+    fn late(&self, batch: BatchId) -> Vec<Late> {
+        self.ledger.hops.as_ref().map_or_else(Vec::new, |hops| hops.take(batch))
     }
 
     fn done(&self) -> Done {
@@ -317,7 +337,10 @@ impl Work {
 
     /// New producers; with a transactional id each fences the one before and decides what that left open.
     fn make(&mut self) -> Result<(), KafkaError> {
-        self.ledger = Arc::default();
+        let strict = self.setting.setup.limits.arrival == Arrival::Strict;
+        let refuses = self.setting.delivery == Delivery::ExactlyOnce;
+        let hops = strict.then(|| Hops::new(Arc::clone(&self.setting.setup), refuses));
+        self.ledger = Arc::new(Ledger::new(hops));
         self.batch_bytes = self.setting.batch_bytes.load(Ordering::Relaxed).min(BATCH_BYTES_MAX);
         let turns = if self.setting.delivery == Delivery::ExactlyOnce { TURNS } else { 1 };
         for turn in 0..turns {

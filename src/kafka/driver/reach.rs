@@ -14,15 +14,17 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{Offset, Source, UnixMillis};
 
-/// How often it is looked whether an intake is read to its goal.
-const LOOK_AT_INTAKES: Duration = Duration::from_millis(5);
-/// The same for tiers, for which nothing waits.
+/// How often it is looked whether a partition is read to its goal for which something waits; for an intake something may.
+const LOOK_SOON: Duration = Duration::from_millis(5);
+/// The same for tiers for which nothing waits.
 const LOOK_AT_TIERS: Duration = Duration::from_secs(1);
+/// An answer is mostly of what was read already, or is about to be: that is looked at for this long.
+const FRESH: Duration = Duration::from_secs(1);
 /// A goal that is not reached for longer may be behind an open transaction.
 const LONG: Duration = Duration::from_millis(100);
 /// Between two looks for open transactions.
 const LOOK_FOR_OPEN: Duration = Duration::from_millis(200);
-/// An intake that is not read to its goal is told of this often.
+/// A partition that is not read to its goal is told of this often.
 const SAY_BEHIND: Duration = Duration::from_secs(10);
 
 /// Somewhere to be read to.
@@ -33,6 +35,8 @@ struct Goal {
     /// When it was the end.
     at: UnixMillis,
     since: Instant,
+    /// Not only where it ended when it was taken over.
+    is_asked: bool,
 }
 
 /// A partition that is read to the beginning of a transaction.
@@ -74,28 +78,38 @@ impl Reach {
         self.blocked.clear();
     }
 
-    /// To be told when this partition, which ended there at that time, is read to there.
+    /// To be told when this partition, which ended there at that time when it was taken over, is read to there.
+    pub(super) fn begin(&mut self, source: Source, end: Offset, at: UnixMillis, since: Instant) {
+        self.goals.push(Goal { source, end, at, since, is_asked: false });
+    }
+
+    /// The same, where the engine has asked for it.
     pub(super) fn add(&mut self, source: Source, end: Offset, at: UnixMillis, since: Instant) {
-        self.goals.push(Goal { source, end, at, since });
+        self.goals.push(Goal { source, end, at, since, is_asked: true });
     }
 
     fn is_intake(&self, goal: &Goal) -> bool {
         usize::from(goal.source.topic.0) < self.tiers_from
     }
 
+    /// Goals for which something waits, or may wait; `awaited` says of which tiers.
+    fn awaited(&self, awaited: impl Fn(Source) -> bool) -> impl Iterator<Item = &Goal> {
+        self.goals.iter().filter(move |goal| self.is_intake(goal) || awaited(goal.source))
+    }
+
     /// How long to wait before the next look; `None`: nothing is to be reached soon.
-    pub(super) fn patience(&self) -> Option<Duration> {
-        let awaits = self.goals.iter().any(|goal| self.is_intake(goal));
-        awaits.then_some(LOOK_AT_INTAKES)
+    pub(super) fn patience(&self, awaited: impl Fn(Source) -> bool) -> Option<Duration> {
+        self.awaited(awaited).next().map(|_| LOOK_SOON)
     }
 
     /// The partitions to look at now.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<Source> {
+    pub(super) fn due(&mut self, now: Instant, awaited: impl Fn(Source) -> bool) -> Vec<Source> {
         if self.goals.is_empty() {
             return Vec::new();
         }
-        let intakes = self.goals.iter().filter(|goal| self.is_intake(goal));
-        let mut due: Vec<Source> = intakes.map(|goal| goal.source).collect();
+        let fresh = self.goals.iter().filter(|goal| goal.is_asked && now - goal.since < FRESH);
+        let mut due: Vec<Source> =
+            self.awaited(awaited).chain(fresh).map(|goal| goal.source).collect();
         if is_over(self.looked, LOOK_AT_TIERS, now) {
             self.looked = Some(now);
             due = self.goals.iter().map(|goal| goal.source).collect();
@@ -113,12 +127,16 @@ impl Reach {
         reached
     }
 
-    /// The intakes of which it is to be asked whether a transaction is open in them.
-    pub(super) fn suspects(&mut self, now: Instant) -> Vec<Source> {
+    /// The partitions of which it is to be asked whether a transaction is open in them.
+    pub(super) fn suspects(
+        &mut self,
+        now: Instant,
+        awaited: impl Fn(Source) -> bool,
+    ) -> Vec<Source> {
         if !is_over(self.looked_for_open, LOOK_FOR_OPEN, now) {
             return Vec::new();
         }
-        let long = self.goals.iter().filter(|g| self.is_intake(g) && now - g.since >= LONG);
+        let long = self.awaited(awaited).filter(|goal| now - goal.since >= LONG);
         let mut suspects: Vec<Source> = long.map(|goal| goal.source).collect();
         suspects.sort_unstable();
         suspects.dedup();
@@ -128,7 +146,7 @@ impl Reach {
         suspects
     }
 
-    /// Takes in where the first open transaction of an intake begins, if there is one, and that it is read to `next`;
+    /// Takes in where the first open transaction of a partition begins, if there is one, and that it is read to `next`;
     /// gives the goals that are waited for no longer.
     pub(super) fn open(
         &mut self,
@@ -158,14 +176,18 @@ impl Reach {
         given_up
     }
 
-    /// Whether somebody should hear that intakes are not read to their goals for long.
-    pub(super) fn is_to_be_told(&mut self, now: Instant) -> bool {
-        let late = self.goals.iter().any(|g| self.is_intake(g) && now - g.since >= SAY_BEHIND);
-        let is = late && is_over(self.told, SAY_BEHIND, now);
-        if is {
-            self.told = Some(now);
+    /// A partition that is not read to its goal for so long that somebody should hear of it.
+    pub(super) fn is_to_be_told(
+        &mut self,
+        now: Instant,
+        awaited: impl Fn(Source) -> bool,
+    ) -> Option<Source> {
+        if !is_over(self.told, SAY_BEHIND, now) {
+            return None;
         }
-        is
+        let late = self.awaited(awaited).find(|goal| now - goal.since >= SAY_BEHIND)?.source;
+        self.told = Some(now);
+        Some(late)
     }
 }
 
@@ -182,6 +204,10 @@ mod tests {
     const WAIT: Duration = Duration::from_secs(10);
     const INTAKE: Source = Source { topic: TopicId(0), lane: Lane(3) };
     const TIER: Source = Source { topic: TopicId(1), lane: Lane(3) };
+
+    fn never(_: Source) -> bool {
+        false
+    }
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -211,28 +237,31 @@ mod tests {
         for (why, source, next, want) in steps {
             assert_eq!(reach.read(source, Offset(next)), want, "{why}");
         }
-        assert!(reach.due(now).is_empty() && reach.patience().is_none());
+        assert!(reach.due(now, never).is_empty() && reach.patience(never).is_none());
     }
 
     #[test]
     fn intakes_are_looked_at_often_and_tiers_seldom() {
         let now = Instant::now();
         let mut reach = reach(&[(TIER, 5, 1), (INTAKE, 5, 1), (INTAKE, 6, 2)], now);
-        assert_eq!(reach.patience(), Some(LOOK_AT_INTAKES));
-        assert_eq!(reach.due(now), [INTAKE, TIER]);
-        assert_eq!(reach.due(now + ms(5)), [INTAKE]);
-        assert_eq!(reach.due(now + ms(1_000)), [INTAKE, TIER]);
+        assert_eq!(reach.patience(never), Some(LOOK_SOON));
+        assert_eq!(reach.due(now, never), [INTAKE, TIER]);
+        assert_eq!(reach.due(now + ms(5), never), [INTAKE]);
+        assert_eq!(reach.due(now + ms(1_000), never), [INTAKE, TIER]);
         reach.read(INTAKE, Offset(6));
-        assert_eq!(reach.patience(), None, "nothing waits for a tier");
+        assert_eq!(reach.patience(never), None, "nothing waits for a tier");
     }
 
     #[test]
     fn a_foreign_transaction_is_waited_for_from_when_it_was_first_seen() {
         let now = Instant::now();
         let mut reach = reach(&[(INTAKE, 10, 1)], now);
-        assert!(reach.suspects(now + ms(50)).is_empty(), "it may be that reading takes a moment");
-        assert_eq!(reach.suspects(now + ms(100)), [INTAKE]);
-        assert!(reach.suspects(now + ms(200)).is_empty(), "just asked");
+        assert!(
+            reach.suspects(now + ms(50), never).is_empty(),
+            "it may be that reading takes a moment"
+        );
+        assert_eq!(reach.suspects(now + ms(100), never), [INTAKE]);
+        assert!(reach.suspects(now + ms(200), never).is_empty(), "just asked");
         #[rustfmt::skip]
         let steps = [
             // why,                                                    after ms, read to, stable, want

@@ -20,7 +20,7 @@ use super::{Error, Plan, Shared, Status};
 use crate::engine::{
     self, BatchId, Commit, Engine, Figures, Input, Lane, Offset, Output, Source, UnixMillis,
 };
-use crate::kafka::committer::{Committer, Delivery, Names, Report, Setting, TURNS, Tenure};
+use crate::kafka::committer::{Committer, Delivery, Late, Names, Report, Setting, TURNS, Tenure};
 use crate::kafka::connect::is_outside;
 use crate::kafka::fence::Fence;
 use crate::kafka::raw::Waker;
@@ -127,6 +127,7 @@ impl<'a> Session<'a> {
             delivery: plan.delivery,
             batch_bytes: Arc::clone(shared.lookup.record_bytes_least()),
             written: Arc::clone(&shared.written),
+            setup: Arc::clone(&plan.setup),
         };
         let names = Arc::new(Names::new(&plan.setup.topics));
         let committer =
@@ -264,8 +265,10 @@ impl<'a> Session<'a> {
         self.levels.cancels.set(figures.remembered as u64);
         self.levels.timers.set(figures.live as u64);
         self.levels.gated.set(figures.gated as u64);
+        self.levels.ordered.set(figures.ordered as u64);
         self.levels.window(figures.window_permille);
         self.figures.lost(figures.lost - self.counted.lost);
+        self.figures.late_hops(figures.late_hops - self.counted.late_hops);
         self.figures.spilled(figures.spilled - self.counted.spilled);
         self.figures.put_off(figures.put_off - self.counted.put_off);
         self.figures.unreadable(figures.unreadable - self.counted.unreadable);
@@ -383,7 +386,8 @@ impl<'a> Session<'a> {
             || self.ends_asked > 0
             || self.unknown > 0
             || self.retake.is_some();
-        let most = match (awaited, self.reach.patience()) {
+        let soon = self.reach.patience(|source| self.engine.is_awaited(source));
+        let most = match (awaited, soon) {
             (true, _) => POLL_SHORT,
             // That a marker was passed does not end a poll.
             (false, Some(soon)) => soon,
@@ -472,13 +476,16 @@ impl<'a> Session<'a> {
 
     fn report(&mut self, report: Report) {
         match report {
-            Report::Done(id) => {
+            Report::Done(id, late) => {
                 if self.flying.front().is_some_and(|first| first.id == id)
                     && let Some(Flying { lows, answers, .. }) = self.flying.pop_front()
                 {
                     self.lows.extend(lows);
                     answers.iter().for_each(|answer| self.figures.answered(answer.outcome));
                     self.shared.board.give(answers);
+                }
+                for Late { source, offset, due } in late {
+                    self.step(Input::Late { source, offset, due });
                 }
                 self.step(Input::Committed(id));
             }

@@ -116,8 +116,8 @@ impl Session<'_> {
         tracing::warn!(
             topic,
             partition = source.lane.0,
-            "a transaction of a producer is open for longer than foreign-wait; records with an id that are due are not \
-             held up for it any longer, and a cancel that stands behind it may come too late"
+            "a transaction of a producer is open for longer than foreign-wait; records that are due are not held up for \
+             it any longer: a cancel that stands behind it may come too late, and strict order not include what does"
         );
         for at in given_up {
             self.step(Input::Passed { source, at });
@@ -127,13 +127,15 @@ impl Session<'_> {
     /// Tells the engine which partitions are read to where they ended when that was asked.
     pub(super) fn look_at_positions(&mut self) {
         let now = Instant::now();
-        let due = self.reach.due(now);
+        let awaited = |source| self.engine.is_awaited(source);
+        let due = self.reach.due(now, awaited);
         for (source, next) in self.positions(&due) {
             for at in self.reach.read(source, next) {
                 self.step(Input::Passed { source, at });
             }
         }
-        let suspects = self.reach.suspects(now);
+        let awaited = |source| self.engine.is_awaited(source);
+        let suspects = self.reach.suspects(now, awaited);
         if !suspects.is_empty() {
             self.ask_for_ends(&suspects, true);
         }
@@ -144,12 +146,17 @@ impl Session<'_> {
         if !again.is_empty() {
             self.ask_for_ends(&again, false);
         }
-        if self.reach.is_to_be_told(now) {
+        let awaited = |source| self.engine.is_awaited(source);
+        if let Some(source) = self.reach.is_to_be_told(now, awaited) {
+            let figures = self.engine.figures();
             tracing::warn!(
                 thread = self.plan.thread,
-                waiting = self.engine.figures().gated,
-                "intakes are not read yet to where they ended; due records with an id wait for that. A producer's \
-                 transaction may be open, or a broker away"
+                topic = &**self.plan.setup.topics.name(source.topic),
+                partition = source.lane.0,
+                for_cancels = figures.gated,
+                for_order = figures.ordered,
+                "a partition is not read yet to where it ended; due records wait for that. A producer's transaction may be \
+                 open, or a broker away"
             );
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rdkafka::consumer::Consumer as _;
 
 use super::{Consumer, POLL_SHORT, Session};
-use crate::engine::{Input, UnixMillis};
+use crate::engine::{Input, Source, Start};
 use crate::kafka::desk::board::Done;
 use crate::kafka::driver::Error;
 use crate::kafka::rebalance::{Event, Taken};
@@ -50,7 +50,7 @@ impl Session<'_> {
     }
 
     fn begin(&mut self, taken: Taken) {
-        let Taken { starts, changelogs, tenure } = taken;
+        let Taken { starts, asked, changelogs, tenure } = taken;
         self.give_up();
         self.retake = None;
         self.tenure = Some(tenure);
@@ -58,10 +58,12 @@ impl Session<'_> {
         while self.committer.reports().try_recv().is_ok() {}
         let partitions = starts.len();
         let now = Instant::now();
-        for start in starts.iter().filter(|start| start.next < start.end) {
-            // Nobody asked for it: it says nothing of a time.
-            self.reach.add(start.source, start.end, UnixMillis(0), now);
+        let (behind, read): (Vec<&Start>, Vec<&Start>) =
+            starts.iter().partition(|start| start.next < start.end);
+        for start in behind {
+            self.reach.begin(start.source, start.end, asked, now);
         }
+        let read: Vec<Source> = read.iter().map(|start| start.source).collect();
         self.starts = starts.iter().map(|start| (start.source, start.next)).collect();
         // Taking over has resumed all.
         self.paused.clear();
@@ -71,6 +73,9 @@ impl Session<'_> {
         let done: Vec<_> =
             intakes.map(|start| (start.source, Done::new(start.next, &start.metadata))).collect();
         self.step(Input::Assigned { starts });
+        for source in read {
+            self.step(Input::Passed { source, at: asked });
+        }
         let lanes = self.engine.lanes();
         let assignment = ASSIGNMENTS.fetch_add(1, Ordering::Relaxed);
         self.assignment = Some(assignment);

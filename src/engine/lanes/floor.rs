@@ -1,0 +1,292 @@
+//! Strict order: a record with a key fires once its due time is below its lane's *floor*, the least due time that a record
+//! could have which is pending in the lane and not in the wheel. See `docs/adr/0013-strict-order.md`.
+//!
+//! # Invariants
+//! 1. What fires of a lane with a key fires by due time, and at the same due time by submission; but for what was not
+//!    readable in the lane `settle` before it was due, which fires at once.
+//! 2. Every committed hop comes up before it is due ([`Setup::tardiness`](super::super::Setup)), or it stands in the
+//!    shortest tier; there it is remembered until it is let go, and whoever takes the lane over waits for that.
+//! 3. A record waits only for partitions whose floor is at or below its due time, and those are read up to a quarter
+//!    beyond the memory budget. What is held then goes away by itself: all that waits but the very first hops.
+//! 4. A record without a key waits for nothing here, and in `by-due` none does.
+
+use std::collections::BTreeMap;
+
+use super::super::ladder::Ladder;
+use super::super::setup::Arrival;
+use super::super::verdict::Entry;
+use super::barrier::{Waiting, place};
+use super::{Engine, Lane, Millis, Offset, Source, TopicId, UnixMillis};
+
+/// What a hop may take between the closing of its batch and its append, as long as none took longer.
+const MARGIN: Millis = Millis(250);
+/// The most that it is doubled to.
+const MARGIN_MAX: Millis = Millis(60_000);
+/// It is halved again after this long.
+const MARGIN_HALVES: Millis = Millis(60_000);
+
+/// What strict order has to remember.
+#[derive(Debug)]
+pub(super) struct Floors {
+    /// By lane: due records that wait for their order.
+    waiting: Vec<Waiting>,
+    /// By lane: how many hops are due when, of those that are collected, held for a test or on their way.
+    leaving: Vec<BTreeMap<UnixMillis, usize>>,
+    /// Hops that came to stand late: everything there up to the offset is due then or later.
+    late: Vec<(Source, Offset, UnixMillis)>,
+    /// By lane: what was found for this batch.
+    found: Vec<Option<UnixMillis>>,
+    margin: Margin,
+}
+
+/// How long hops take to be appended, and since when that is believed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Margin {
+    doublings: u32,
+    since: UnixMillis,
+}
+
+impl Margin {
+    fn at(self, now: UnixMillis) -> Millis {
+        let halvings = (now - self.since).0 / MARGIN_HALVES.0;
+        let doublings = u64::from(self.doublings).saturating_sub(halvings);
+        Millis((MARGIN.0 << doublings.min(16)).min(MARGIN_MAX.0))
+    }
+}
+
+impl Floors {
+    pub(super) fn new(lanes: u16) -> Self {
+        let lanes = usize::from(lanes);
+        Self {
+            waiting: (0..lanes).map(|_| Waiting::new()).collect(),
+            leaving: vec![BTreeMap::new(); lanes],
+            late: Vec::new(),
+            found: vec![None; lanes],
+            margin: Margin::default(),
+        }
+    }
+
+    /// The same without lanes.
+    pub(super) fn let_go(&self) -> Self {
+        Self { margin: self.margin, ..Self::new(self.waiting.len() as u16) }
+    }
+
+    /// How many records wait for their order.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.iter().map(Waiting::len).sum()
+    }
+
+    /// A hop is collected.
+    pub(super) fn leaves(&mut self, lane: Lane, due: UnixMillis) {
+        *self.leaving[usize::from(lane.0)].entry(due).or_default() += 1;
+    }
+
+    /// It stands in its tier, or will not go there.
+    pub(super) fn left(&mut self, lane: Lane, due: UnixMillis) {
+        let leaving = &mut self.leaving[usize::from(lane.0)];
+        if let Some(count) = leaving.get_mut(&due) {
+            *count -= 1;
+            if *count == 0 {
+                leaving.remove(&due);
+            }
+        }
+    }
+}
+
+/// The tier to wait in next. With a margin the longest that leaves so much in hand, and the shortest if none does.
+pub(super) fn pick(ladder: &Ladder, margin: Option<Millis>, remains: Millis) -> Option<usize> {
+    let Some(margin) = margin else { return ladder.pick(remains) };
+    let with_margin = ladder.pick(remains.saturating_sub(margin));
+    with_margin.or_else(|| ladder.pick(remains).map(|_| ladder.shortest()))
+}
+
+impl Engine {
+    pub(super) fn is_strict(&self) -> bool {
+        self.setup.limits.arrival == Arrival::Strict
+    }
+
+    /// What a hop has to have in hand beyond what its tier needs.
+    pub(super) fn margin(&self, now: UnixMillis) -> Option<Millis> {
+        self.is_strict().then(|| self.floors.margin.at(now))
+    }
+
+    /// Hops took longer to be appended than they were given.
+    pub(super) fn widen_margin(&mut self, now: UnixMillis) {
+        let Margin { doublings, since } = self.floors.margin;
+        let halvings = (now - since).0 / MARGIN_HALVES.0;
+        let doublings = u64::from(doublings).saturating_sub(halvings) as u32;
+        self.floors.margin = Margin { doublings: (doublings + 1).min(8), since: now };
+    }
+
+    /// How much time a hop into this tier must have left now, so that it comes up in time if its append takes no more than
+    /// the margin. The shortest tier takes what has less, too.
+    pub(super) fn needs(&self, now: UnixMillis, tier: usize) -> Option<Millis> {
+        let ladder = &self.setup.topics.ladder;
+        let margin = self.margin(now).filter(|_| tier != ladder.shortest())?;
+        ladder.tiers().get(tier).map(|tier| tier.wait() + tier.guard() + margin)
+    }
+
+    /// A hop that was collected will not be one.
+    pub(super) fn hops_not(&mut self, entry: &Entry) {
+        if self.is_strict() {
+            self.floors.left(entry.source.lane, entry.due);
+        }
+    }
+
+    /// A hop was appended late.
+    pub(super) fn late_hop(&mut self, source: Source, offset: Offset, due: UnixMillis) {
+        if self.is_strict() && self.hold(source).is_some_and(|hold| !hold.is_gone(offset)) {
+            self.figures.late_hops += 1;
+            self.floors.late.push((source, offset, due));
+        }
+    }
+
+    // The floor.
+
+    /// When a record is due at the earliest that stands in this partition and was not let go.
+    fn floor_of(&self, source: Source) -> UnixMillis {
+        let (at, lane) = (usize::from(source.topic.0), usize::from(source.lane.0));
+        let Some(hold) = self.holds[at][lane].as_ref() else { return UnixMillis(u64::MAX) };
+        let brief = self.setup.topics.tier_of(source.topic).is_none_or(|tier| {
+            // Any of these may have been the shortest of the owner before.
+            self.setup.topics.ladder.tiers()[tier].reach() <= self.setup.limits.horizon
+        });
+        if brief && !hold.caught_up() {
+            return UnixMillis(0);
+        }
+        let late = self.floors.late.iter().filter(|(of, ..)| *of == source).map(|(.., due)| *due);
+        late.fold(hold.floor(self.reach(source.topic).unwrap_or_default()), UnixMillis::min)
+    }
+
+    /// The lane's floor; found once for each batch.
+    fn floor(&mut self, lane: Lane) -> UnixMillis {
+        let at = usize::from(lane.0);
+        if let Some(found) = self.floors.found[at] {
+            return found;
+        }
+        let mut floor = if self.is_open(lane) { UnixMillis(u64::MAX) } else { UnixMillis(0) };
+        for topic in 0..self.holds.len() {
+            floor = floor.min(self.floor_of(Source { topic: TopicId(topic as u16), lane }));
+        }
+        let leaving = self.floors.leaving[at].first_key_value().map(|(due, _)| *due);
+        let held = self.suspects.held().filter(|held| held.source.lane == lane);
+        let held = held.filter_map(|held| held.rank().map(|(due, _)| due));
+        floor = held.chain(leaving).fold(floor, UnixMillis::min);
+        self.floors.found[at] = Some(floor);
+        floor
+    }
+
+    /// A delivery is held for a test: what is due after it waits for that.
+    pub(super) fn lower_floor(&mut self, lane: Lane, due: UnixMillis) {
+        if let Some(found) = &mut self.floors.found[usize::from(lane.0)] {
+            *found = due.min(*found);
+        }
+    }
+
+    /// Gives an entry back whose turn it is, and keeps one that must wait.
+    pub(super) fn let_arrive(&mut self, now: UnixMillis, entry: Box<Entry>) -> Option<Box<Entry>> {
+        let (lane, due) = (entry.source.lane, entry.due);
+        if !self.is_strict() || entry.record.key().is_none() || due < self.floor(lane) {
+            return Some(entry);
+        }
+        self.floors.waiting[usize::from(lane.0)].insert(place(&entry), entry);
+        self.want_all(now, lane, due);
+        None
+    }
+
+    /// Has those fire that wait for nothing any more, by putting them back among what is due.
+    pub(super) fn fire_ordered(&mut self) {
+        if !self.is_strict() {
+            return;
+        }
+        if !self.floors.late.is_empty() {
+            let (holds, late) = (&self.holds, &mut self.floors.late);
+            late.retain(|(Source { topic, lane }, offset, _)| {
+                let hold = &holds[usize::from(topic.0)][usize::from(lane.0)];
+                hold.as_ref().is_some_and(|hold| !hold.is_gone(*offset))
+            });
+        }
+        self.floors.found.fill(None);
+        for lane in 0..self.floors.waiting.len() {
+            if self.floors.waiting[lane].is_empty() {
+                continue;
+            }
+            let floor = self.floor(Lane(lane as u16));
+            let waiting = &mut self.floors.waiting[lane];
+            let key = (floor, Default::default(), Default::default(), Default::default());
+            let rest = waiting.split_off(&key);
+            self.late.extend(std::mem::replace(waiting, rest).into_values());
+        }
+    }
+
+    /// Something became known of a lane: at the next tick it is looked what fires by that.
+    pub(super) fn stir(&mut self, lane: Lane) {
+        if self.floors.waiting.get(usize::from(lane.0)).is_some_and(|waiting| !waiting.is_empty()) {
+            self.wake(UnixMillis(0));
+        }
+    }
+
+    /// A record with a key is due then: by that time all partitions of its lane must be known about.
+    pub(super) fn want_all(&mut self, now: UnixMillis, lane: Lane, due: UnixMillis) {
+        for topic in 0..self.holds.len() {
+            self.want(now, Source { topic: TopicId(topic as u16), lane }, due + Millis(1));
+        }
+    }
+
+    /// What waits longest must know of everything that may hold it up.
+    pub(super) fn want_for_order(&mut self, now: UnixMillis) {
+        for lane in 0..self.floors.waiting.len() {
+            if let Some(((due, ..), _)) = self.floors.waiting[lane].first_key_value() {
+                self.want_all(now, Lane(lane as u16), *due);
+            }
+        }
+    }
+
+    // Bounds.
+
+    /// Whether not even what others wait for may be read.
+    pub(super) fn is_brimful(&self) -> bool {
+        self.figures.memory_bytes > self.setup.limits.memory_bytes / 4 * 5
+    }
+
+    /// Whether the first that waits in the lane for its order waits for this partition: then it is read whatever is held,
+    /// and the shell should be quick to tell that it is.
+    #[must_use]
+    pub fn is_awaited(&self, source: Source) -> bool {
+        let waiting = self.floors.waiting.get(usize::from(source.lane.0));
+        waiting
+            .and_then(Waiting::first_key_value)
+            .is_some_and(|((due, ..), _)| self.floor_of(source) <= *due)
+    }
+
+    /// Lets records that wait for their order hop once more, whichever are said; of each lane not the first.
+    pub(super) fn spill_ordered(&mut self, now: UnixMillis, mut which: impl FnMut(&Entry) -> bool) {
+        let mut out = Vec::new();
+        for waiting in &mut self.floors.waiting {
+            let Some((first, entry)) = waiting.pop_first() else { continue };
+            out.extend(waiting.extract_if(.., |_, entry| which(entry)).map(|(_, entry)| entry));
+            waiting.insert(first, entry);
+        }
+        self.spill_late(now, out);
+    }
+
+    /// The same with those that are due last, until that frees so many bytes; the very first stays.
+    pub(super) fn spill_last(&mut self, now: UnixMillis, bytes: usize) {
+        let (mut out, mut freed) = (Vec::new(), 0);
+        let first = self.floors.waiting.iter().filter_map(Waiting::first_key_value);
+        let first = first.map(|(key, _)| *key).min();
+        while freed < bytes {
+            let lasts = self.floors.waiting.iter_mut();
+            let last = lasts.max_by_key(|waiting| waiting.last_key_value().map(|(key, _)| *key));
+            let last =
+                last.filter(|waiting| waiting.last_key_value().map(|(key, _)| *key) != first);
+            let Some((_, entry)) = last.and_then(Waiting::pop_last) else { break };
+            freed += entry.record.size();
+            out.push(entry);
+        }
+        self.spill_late(now, out);
+    }
+}
+
+#[cfg(test)]
+mod tests;
