@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use crate::engine::{Limits, Millis, Source, UnixMillis};
+use crate::engine::{Limits, Millis, UnixMillis};
 use kafka::{Kafka, Pace, SETTLE, TIERS};
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
@@ -138,8 +138,4 @@ proptest! {
         let limits = Limits { memory_bytes: 3_000, ..Kafka::limits() };
         all_arrive_in_order(limits, &steps)?;
     }
-}
-
-fn source_of(topic: u16, key: &str) -> Source {
-    kafka::source(topic, kafka::lane_of(key))
 }
