@@ -228,6 +228,7 @@ impl Engine {
     }
 
     /// Overdue records go into the shortest tier once more.
+    #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
     pub(super) fn spill_late(&mut self, now: UnixMillis, entries: Vec<Box<Entry>>) {
         let tier = self.setup.topics.ladder.shortest();
         for mut entry in entries {
