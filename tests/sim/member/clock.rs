@@ -1,6 +1,7 @@
 //! The brokers' time, as the shell has it: the least of lower bounds of all nodes' clocks, each renewed by a probe.
 //!
-//! A node that answers nobody keeps the bound that it has; one that was never heard of has none.
+//! A node that answers nobody keeps the bound that it has. One that never answered a process since its start has none in
+//! the real shell, which may then be early there by as much as the node is behind all others; the model leaves that out.
 
 use waterclock::engine::UnixMillis;
 
@@ -60,7 +61,8 @@ impl World {
         self.member(slot).clocks.nodes.resize(count, None);
         self.member(slot).clocks.probed = Some(self.at);
         for node in 0..count {
-            if self.standstill(node).is_some() {
+            // A node that was silent since this process began is taken to be known all the same: see the module.
+            if self.standstill(node).is_some() && self.members[slot].clocks.nodes[node].is_some() {
                 continue;
             }
             let took = self.chance.between(0, self.plan.lag_max);
