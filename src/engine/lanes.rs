@@ -515,7 +515,8 @@ impl Engine {
         }
         if is_intake {
             self.let_go(source);
-        } else if any {
+        }
+        if any {
             self.stir(source.lane);
         }
     }

@@ -174,7 +174,6 @@ impl Engine {
             }
         }
         self.fire_waiting(source);
-        self.stir(source.lane);
     }
 
     fn fire_waiting(&mut self, source: Source) {
