@@ -78,7 +78,7 @@ impl Engine {
                 self.figures.memory_bytes > limits.memory_bytes
             };
         let none = self.draining || self.is_brimful();
-        let stop = self.stopped && (none || !self.is_awaited(source));
+        let stop = self.stopped && (none || !self.is_read_first(source));
         let Some(hold) = self.hold(source) else { return };
         match hold.turn(now, reach, share, stop) {
             Some(Turn::Pause) => out.push(Output::Pause(source)),

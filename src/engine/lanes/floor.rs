@@ -6,8 +6,8 @@
 //!    readable in the lane `settle` before it was due, which fires at once.
 //! 2. Every committed hop comes up before it is due ([`Setup::tardiness`](super::super::Setup)), or it stands in the
 //!    shortest tier; there it is remembered until it is let go, and whoever takes the lane over waits for that.
-//! 3. A record waits only for partitions whose floor is at or below its due time, and those are read up to a quarter
-//!    beyond the memory budget. What is held then goes away by itself: all that waits but the very first hops.
+//! 3. A record waits only for partitions whose floor is at or below its due time, and the least of a lane is read up to a
+//!    quarter beyond the memory budget, where no other is. What is held then goes away by itself: all that waits but the very first hops.
 //! 4. A record without a key waits for nothing here, and in `by-due` none does.
 
 use std::collections::BTreeMap;
@@ -249,14 +249,21 @@ impl Engine {
         self.figures.memory_bytes > self.setup.limits.memory_bytes / 4 * 5
     }
 
-    /// Whether the first that waits in the lane for its order waits for this partition: then it is read whatever is held,
-    /// and the shell should be quick to tell that it is.
+    /// Whether the first that waits in the lane for its order waits for this partition: the shell should be quick to tell
+    /// how far it is read.
     #[must_use]
     pub fn is_awaited(&self, source: Source) -> bool {
         let waiting = self.floors.waiting.get(usize::from(source.lane.0));
         waiting
             .and_then(Waiting::first_key_value)
             .is_some_and(|((due, ..), _)| self.floor_of(source) <= *due)
+    }
+
+    /// Whether it is the one that the lane waits for before all others: then it is read beyond the budget.
+    pub(super) fn is_read_first(&self, source: Source) -> bool {
+        let floor = |topic| self.floor_of(Source { topic: TopicId(topic as u16), ..source });
+        self.is_awaited(source)
+            && (0..self.holds.len()).map(floor).min() == Some(self.floor_of(source))
     }
 
     /// Lets records that wait for their order hop once more, whichever are said; of each lane not the first.
