@@ -243,11 +243,16 @@ mod tests {
     #[test]
     fn intakes_are_looked_at_often_and_tiers_seldom() {
         let now = Instant::now();
-        let mut reach = reach(&[(TIER, 5, 1), (INTAKE, 5, 1), (INTAKE, 6, 2)], now);
+        let mut reach = reach(&[(INTAKE, 5, 1), (INTAKE, 6, 2)], now);
+        reach.begin(TIER, Offset(5), UnixMillis(1), now);
         assert_eq!(reach.patience(never), Some(LOOK_SOON));
         assert_eq!(reach.due(now, never), [INTAKE, TIER]);
         assert_eq!(reach.due(now + ms(5), never), [INTAKE]);
+        assert_eq!(reach.due(now + ms(5), |source| source == TIER), [INTAKE, TIER], "awaited");
         assert_eq!(reach.due(now + ms(1_000), never), [INTAKE, TIER]);
+        reach.add(TIER, Offset(7), UnixMillis(3), now + ms(1_000));
+        assert_eq!(reach.due(now + ms(1_005), never), [INTAKE, TIER], "asked a moment ago");
+        assert_eq!(reach.due(now + ms(1_999), never), [INTAKE, TIER]);
         reach.read(INTAKE, Offset(6));
         assert_eq!(reach.patience(never), None, "nothing waits for a tier");
     }
