@@ -87,7 +87,7 @@ const HALVED: &str = "waterclock_suspects_halved_total";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 45] = [
+pub const ALL: [Metric; 46] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "", help: "How long after its due time a record was committed in its target" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
     Metric { name: FORWARDED, kind: Kind::Counter, unit: Unit::Count, label: "tier", help: "Records appended to a tier" },
@@ -104,6 +104,7 @@ pub const ALL: [Metric; 45] = [
     Metric { name: ORDERED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Due records with a key that wait until nothing that was due before them can come after them (order = strict)" },
     Metric { name: LATE_HOPS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Partitions of batches in which hops came to stand later than strict order needs; they are remembered until they are read back" },
     Metric { name: FOREIGN_WAITS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times that records with an id were not held up any longer for a transaction that a producer keeps open on their intake" },
+    Metric { name: PUT_OFF, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Due records that went back to a tier, since a partition of their target has no leader" },
     Metric { name: SPILLED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that hopped once more to free memory, or what a commit can say" },
     Metric { name: DEAD_LETTERS, kind: Kind::Counter, unit: Unit::Count, label: "code", help: "Records that went to the dead letters" },
     Metric { name: PENDING, kind: Kind::Gauge, unit: Unit::Count, label: "tier", help: "Offsets of the lanes owned here that are not done, by tier or intake; some are marks of transactions" },
