@@ -118,3 +118,19 @@ pub fn faketime(file: &Path) -> Vec<(String, String)> {
         set("FAKETIME_DONT_FAKE_MONOTONIC", Path::new("1")),
     ]
 }
+
+/// The same for a process that waits by the wall clock through C11's threads, as librdkafka does: see `waits.c`.
+#[track_caller]
+pub fn faketime_of_waits(file: &Path) -> Vec<(String, String)> {
+    let library = file.with_extension("so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/waits.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-O1", "-pthread", "-o"]).arg(&library).arg(source);
+    let ended = compiler.output().expect("cc is here, the build needs it");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    let mut environment = faketime(file);
+    let preload = environment.iter_mut().find(|(name, _)| name == "LD_PRELOAD");
+    let (_, preload) = preload.expect("it is preloaded");
+    *preload = format!("{}:{preload}", library.display());
+    environment
+}

@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 pub use acl::{Resource, Right, allow, allow_only};
-pub use cluster::{Cluster, faketime};
+pub use cluster::{Cluster, faketime, faketime_of_waits};
 pub use fixture::Fixture;
 pub use load::Load;
 pub use nodes::Nodes;
