@@ -325,6 +325,10 @@ impl World {
                 self.breach("liveness", what);
             }
         }
+        // What is on its way at the end of a storm may be there, too.
+        for member in &self.members {
+            member.expose(&mut self.exposed);
+        }
         *self.seen.entry("events").or_default() += events;
     }
 
