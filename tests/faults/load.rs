@@ -54,7 +54,8 @@ impl Default for Mix {
     fn default() -> Self {
         Self {
             rate: 30,
-            delays: vec![0, 400, 1_100, 2_600, 4_300, 7_700],
+            // Seven, so that each of them is met by what every third and every twelfth is.
+            delays: vec![0, 400, 1_100, 1_800, 2_600, 4_300, 7_700],
             tracked_every: 3,
             cancelled_every: 4,
             keys: 23,
