@@ -638,6 +638,7 @@ impl Engine {
         let lane = entry.source.lane;
         if self.is_strict() {
             self.floors.leaves(lane, entry.due);
+            self.floors.collected += entry.record.size();
             self.lower_floor(lane, entry.due);
         }
         self.outbox.push(now, tier, lane, entry);

@@ -18,6 +18,7 @@ mod lanes;
 mod limits;
 mod members;
 mod metrics;
+mod order;
 mod poison;
 mod positions;
 mod reload;

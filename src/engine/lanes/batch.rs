@@ -308,8 +308,9 @@ impl Engine {
         let (mut void, mut back) = (Vec::new(), Vec::new());
         let tiers = setup.topics.ladder.tiers().len();
         let too_late: Vec<Option<Millis>> = (0..tiers).map(|tier| self.needs(now, tier)).collect();
-        let Self { suspects, outbox, timers, .. } = self;
+        let Self { suspects, outbox, timers, floors, .. } = self;
         outbox.take(now, linger, partitions, |tier, lane, entry| {
+            floors.collected = floors.collected.saturating_sub(entry.record.size());
             if !stands(timers, &entry) {
                 void.push(entry);
                 return true;

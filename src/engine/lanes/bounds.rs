@@ -148,6 +148,6 @@ impl Engine {
             freed += if take { entry.record.size() } else { 0 };
             take
         });
-        self.spill_last(now, over.saturating_sub(freed));
+        self.spill_last(now, over);
     }
 }

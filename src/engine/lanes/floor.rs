@@ -37,6 +37,8 @@ pub(super) struct Floors {
     /// By lane: what was found for this batch.
     found: Vec<Option<UnixMillis>>,
     margin: Margin,
+    /// Bytes of hops that are collected.
+    pub(super) collected: usize,
 }
 
 /// How long hops take to be appended, and since when that is believed.
@@ -63,6 +65,7 @@ impl Floors {
             late: Vec::new(),
             found: vec![None; lanes],
             margin: Margin::default(),
+            collected: 0,
         }
     }
 
@@ -277,8 +280,11 @@ impl Engine {
         self.spill_late(now, out);
     }
 
-    /// The same with those that are due last, until that frees so many bytes; the very first stays.
+    /// The same with those that are due last, until so many bytes are free once all that is leaving has left; the very
+    /// first stays. So in the end those that are due first are here together, and nothing goes round for ever.
     pub(super) fn spill_last(&mut self, now: UnixMillis, bytes: usize) {
+        let flying: usize = self.flying.iter().map(|flight| flight.bytes).sum();
+        let bytes = bytes.saturating_sub(self.floors.collected + flying);
         let (mut out, mut freed) = (Vec::new(), 0);
         let first = self.floors.waiting.iter().filter_map(Waiting::first_key_value);
         let first = first.map(|(key, _)| *key).min();

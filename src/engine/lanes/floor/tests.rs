@@ -122,7 +122,7 @@ fn all_arrive_in_order(limits: Limits, steps: &[Step]) -> Result<(), TestCaseErr
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_is_late_a_key_s_records_arrive_in_order_and_all_of_them(
