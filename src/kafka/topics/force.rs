@@ -188,12 +188,13 @@ pub fn compare(connection: &Connection, request: &Request) -> Result<Vec<Finding
 pub fn check(connection: &Connection, request: &Request) -> Result<InForce, Error> {
     let names = Names::new(&request.namespace);
     // Side by side: whoever is started again is late by as long as this takes.
-    let (meta, found) = std::thread::scope(|scope| {
-        let found = scope.spawn(|| inspect(connection, &names));
-        let meta = read(connection, &names, request);
-        (meta, found.join())
+    // Where nobody answers, the first that gives up is enough.
+    let looking = std::thread::spawn({
+        let (connection, names) = (connection.clone(), names.clone());
+        move || inspect(&connection, &names)
     });
-    let Meta { ladder: Some(plan), secret: Some(secret) } = meta? else {
+    let Meta { ladder: Some(plan), secret: Some(secret) } = read(connection, &names, request)?
+    else {
         return Err(Error::NotApplied { namespace: request.namespace.clone() });
     };
     same_lanes(request, &plan)?;
@@ -207,7 +208,7 @@ pub fn check(connection: &Connection, request: &Request) -> Result<InForce, Erro
         });
     }
     let ladder = ladder_of(request, &plan)?;
-    let found = found.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let found = looking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     let specs = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
     let (unfit, notes): (Vec<_>, Vec<_>) =
         diff(&names, &specs, &found).into_iter().partition(Finding::refuses);
