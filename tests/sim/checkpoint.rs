@@ -1,7 +1,7 @@
 //! The positions that stand in `<ns>.meta`, too: written with what they are the positions of, and read where the group has
 //! forgotten its own.
 //!
-//! In `exactly_once` they are part of the transaction; in `at_least_once` they are written before the offsets.
+//! In `exactly_once` they are part of the transaction; in `at_least_once` they are written behind the offsets.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ impl World {
         positions.iter().map(one).collect()
     }
 
-    /// `at_least_once`: by themselves, before the offsets.
+    /// `at_least_once`: by themselves, behind the offsets.
     pub fn write_checkpoints(&mut self, positions: &[(Place, Position)]) {
         for sent in self.checkpoints_of(positions) {
             let place = Place { topic: self.meta_topic, partition: sent.partition };

@@ -39,7 +39,7 @@ pub enum Request {
     SendOffsets(Writer, Identity, Vec<(Place, Position)>),
     EndTransaction(Writer, bool),
     CommitOffsets(Identity, Vec<(Place, Position)>),
-    /// The same, and the checkpoints before that.
+    /// The same, and the checkpoints, if that was taken.
     CommitBoth(Identity, Vec<(Place, Position)>),
     DeleteRecords(Vec<(Place, Offset)>),
     Describe(Arc<str>),
