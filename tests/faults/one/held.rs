@@ -134,6 +134,7 @@ fn f17_a_produce_that_comes_after_its_transaction_was_aborted_writes_nothing() {
 }
 
 #[test]
+#[ignore = "its fault did not always bite: scripts/faults --long"]
 fn f17_offsets_that_come_after_their_transaction_was_aborted_move_nothing() {
     let hold = |proxy: &Proxy, namespace: &str, process: &Process| {
         hold_until_renewed(TXN_OFFSET_COMMIT, proxy, namespace, process)

@@ -48,6 +48,7 @@ fn f1_random_ones_of_three_are_killed_and_restarted_in_their_slots() {
 const ABORTED_AND_TAKEN_OVER: Duration = Duration::from_secs(10 + 2 + 8);
 
 #[test]
+#[ignore = "its fault did not always bite: scripts/faults --long"]
 fn f3_what_a_killed_instance_left_open_is_taken_over_by_another_slot() {
     let fixture = Fixture::new("f3");
     let failpoint = "after_send_offsets=20*off->return";
