@@ -242,6 +242,8 @@ impl Context {
         let committed = self.commit_all(consumer, &commits, mode);
         if let Err(error) = committed {
             tracing::warn!(%error, partitions = commits.len(), "could not commit; what was delivered since is delivered again");
+            // One of an old generation must not have the last word in the checkpoints.
+            return;
         }
         if let Some(tenure) = tenure {
             self.committer.checkpoint(commits, tenure);
