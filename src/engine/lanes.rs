@@ -139,7 +139,7 @@ struct Flight {
     bytes: usize,
     carried: Vec<Carried>,
     /// The hops in it, where order matters: their lanes, and when they are due.
-    hops: Vec<(Lane, UnixMillis)>,
+    hops: Vec<(Lane, floor::Rank)>,
     /// It is all of one group of suspects.
     test: bool,
 }
@@ -637,9 +637,10 @@ impl Engine {
         }
         let lane = entry.source.lane;
         if self.is_strict() {
-            self.floors.leaves(lane, entry.due);
+            let rank = (entry.due, entry.order);
+            self.floors.leaves(lane, rank);
             self.floors.collected += entry.record.size();
-            self.lower_floor(lane, entry.due);
+            self.lower_floor(lane, rank);
         }
         self.outbox.push(now, tier, lane, entry);
         if let Some(ripe) = self.outbox.ripe_at(self.linger()) {

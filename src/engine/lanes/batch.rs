@@ -7,6 +7,7 @@ use super::super::orders::{Answer, Because, Blame, Carried, Refused};
 use super::super::setup::{Arrival, Setup};
 use super::super::state::{Kind, Order};
 use super::super::verdict::{self, Delivery, Entry};
+use super::floor::Rank;
 use super::lifecycle::{is_standing, stands};
 use super::{
     Batch, BatchId, Commit, Edit, Engine, Flight, Lane, Millis, Named, Offset, Output, Ready,
@@ -28,7 +29,7 @@ impl Engine {
             && let Some(flight) = self.flying.pop_front()
         {
             self.figures.memory_bytes -= flight.bytes;
-            flight.hops.iter().for_each(|(lane, due)| self.floors.left(*lane, *due));
+            flight.hops.iter().for_each(|(lane, rank)| self.floors.left(*lane, *rank));
             self.last_batch = now;
             self.suspects.acknowledged(&flight.carried);
         }
@@ -143,7 +144,8 @@ impl Engine {
         while load.room()
             && let Some(suspected) = self.suspects.take_where(group, may)
         {
-            let Suspected { source, offset, send, named, timer, .. } = suspected;
+            let Suspected { source, offset, send, order, named, timer } = suspected;
+            load.note(source.lane, &send, order);
             // A cancel may have come while it was held.
             match named.filter(|named| !is_standing(&self.timers, source.lane, *named)) {
                 Some(Named { name, place, .. }) => {
@@ -174,8 +176,8 @@ impl Engine {
         match self.suspects.group(source, offset, &send.to) {
             Some(group) => {
                 let suspected = Suspected { source, offset, send, order, named, timer };
-                if let Some((due, _)) = suspected.rank() {
-                    self.lower_floor(source.lane, due);
+                if let Some(rank) = suspected.rank() {
+                    self.lower_floor(source.lane, rank);
                 }
                 self.suspects.hold(group, suspected);
             }
@@ -333,6 +335,7 @@ impl Engine {
                         }
                         None => {
                             let held = send.record.size();
+                            load.note(source.lane, &send, order);
                             load.push(Some((source, offset)), send, held);
                         }
                     }
@@ -422,7 +425,7 @@ struct Load {
     /// What becomes of each send, in their order.
     carried: Vec<Carried>,
     /// The hops in it, where order matters: their lanes, and when they are due.
-    hops: Vec<(Lane, UnixMillis)>,
+    hops: Vec<(Lane, Rank)>,
     /// It is all of one group of suspects.
     test: bool,
     answers: Vec<Answer>,
@@ -458,6 +461,15 @@ impl Load {
         self.records_left > 0 && self.bytes < self.bytes_max
     }
 
+    /// Notes a hop, where order matters.
+    fn note(&mut self, lane: Lane, send: &Send, order: Order) {
+        if let (To::Lane(topic), Some(first)) = (&send.to, self.tiers_from)
+            && *topic >= first
+        {
+            self.hops.push((lane, (send.due, order)));
+        }
+    }
+
     /// Adds a record, and the offset that is done with it.
     fn push(&mut self, done: Option<(Source, Offset)>, send: Send, held: usize) {
         self.bytes += send.body().size();
@@ -465,11 +477,6 @@ impl Load {
         self.records_left = self.records_left.saturating_sub(1);
         // What is said of a timer finishes nothing by itself: nobody is to blame for it.
         let (source, offset) = done.unwrap_or_default();
-        if let (To::Lane(topic), Some(first)) = (&send.to, self.tiers_from)
-            && *topic >= first
-        {
-            self.hops.push((source.lane, send.due));
-        }
         self.done.extend(done);
         self.carried.push(Carried { source, offset, to: send.to.clone() });
         self.sends.push(send);

@@ -14,9 +14,13 @@ use std::collections::BTreeMap;
 
 use super::super::ladder::Ladder;
 use super::super::setup::Arrival;
+use super::super::state::Order;
 use super::super::verdict::Entry;
 use super::barrier::{Waiting, place};
 use super::{Engine, Lane, Millis, Offset, Source, TopicId, UnixMillis};
+
+/// A place in the order of a lane: when a record is due, and which of those was submitted first.
+pub(super) type Rank = (UnixMillis, Order);
 
 /// What a hop may take between the closing of its batch and its append, as long as none took longer.
 const MARGIN: Millis = Millis(250);
@@ -30,12 +34,12 @@ const MARGIN_HALVES: Millis = Millis(60_000);
 pub(super) struct Floors {
     /// By lane: due records that wait for their order.
     waiting: Vec<Waiting>,
-    /// By lane: how many hops are due when, of those that are collected, held for a test or on their way.
-    leaving: Vec<BTreeMap<UnixMillis, usize>>,
-    /// Hops that came to stand late: everything there up to the offset is due then or later.
-    late: Vec<(Source, Offset, UnixMillis)>,
+    /// By lane: how many hops have this rank, of those that are collected, held for a test or on their way.
+    leaving: Vec<BTreeMap<Rank, usize>>,
+    /// Hops that came to stand late: everything there up to the offset has this rank or a later one.
+    late: Vec<(Source, Offset, Rank)>,
     /// By lane: what was found for this batch.
-    found: Vec<Option<UnixMillis>>,
+    found: Vec<Option<Rank>>,
     margin: Margin,
     /// Bytes of hops that are collected.
     pub(super) collected: usize,
@@ -80,17 +84,17 @@ impl Floors {
     }
 
     /// A hop is collected.
-    pub(super) fn leaves(&mut self, lane: Lane, due: UnixMillis) {
-        *self.leaving[usize::from(lane.0)].entry(due).or_default() += 1;
+    pub(super) fn leaves(&mut self, lane: Lane, rank: Rank) {
+        *self.leaving[usize::from(lane.0)].entry(rank).or_default() += 1;
     }
 
     /// It stands in its tier, or will not go there.
-    pub(super) fn left(&mut self, lane: Lane, due: UnixMillis) {
+    pub(super) fn left(&mut self, lane: Lane, rank: Rank) {
         let leaving = &mut self.leaving[usize::from(lane.0)];
-        if let Some(count) = leaving.get_mut(&due) {
+        if let Some(count) = leaving.get_mut(&rank) {
             *count -= 1;
             if *count == 0 {
-                leaving.remove(&due);
+                leaving.remove(&rank);
             }
         }
     }
@@ -132,7 +136,7 @@ impl Engine {
     /// A hop that was collected will not be one.
     pub(super) fn hops_not(&mut self, entry: &Entry) {
         if self.is_strict() {
-            self.floors.left(entry.source.lane, entry.due);
+            self.floors.left(entry.source.lane, (entry.due, entry.order));
         }
     }
 
@@ -140,56 +144,63 @@ impl Engine {
     pub(super) fn late_hop(&mut self, source: Source, offset: Offset, due: UnixMillis) {
         if self.is_strict() && self.hold(source).is_some_and(|hold| !hold.is_gone(offset)) {
             self.figures.late_hops += 1;
-            self.floors.late.push((source, offset, due));
+            // Of those that are due then the first that may be meant.
+            let hops = self.flying.iter().flat_map(|flight| &flight.hops);
+            let ranks = hops.filter(|(lane, rank)| *lane == source.lane && rank.0 == due);
+            let rank = ranks.map(|(_, rank)| *rank).min().unwrap_or((due, Order::default()));
+            self.floors.late.push((source, offset, rank));
         }
     }
 
     // The floor.
 
-    /// When a record is due at the earliest that stands in this partition and was not let go.
-    fn floor_of(&self, source: Source) -> UnixMillis {
+    /// The first place that a record can have which stands in this partition and was not let go.
+    fn floor_of(&self, source: Source) -> Rank {
         let (at, lane) = (usize::from(source.topic.0), usize::from(source.lane.0));
-        let Some(hold) = self.holds[at][lane].as_ref() else { return UnixMillis(u64::MAX) };
+        let before = |due| (due, Order::default());
+        let Some(hold) = self.holds[at][lane].as_ref() else { return before(UnixMillis(u64::MAX)) };
         let brief = self.setup.topics.tier_of(source.topic).is_none_or(|tier| {
             // Any of these may have been the shortest of the owner before.
             self.setup.topics.ladder.tiers()[tier].reach() <= self.setup.limits.horizon
         });
         if brief && !hold.caught_up() {
-            return UnixMillis(0);
+            return before(UnixMillis(0));
         }
-        let late = self.floors.late.iter().filter(|(of, ..)| *of == source).map(|(.., due)| *due);
-        late.fold(hold.floor(self.reach(source.topic).unwrap_or_default()), UnixMillis::min)
+        let read = before(hold.floor(self.reach(source.topic).unwrap_or_default()));
+        let late = self.floors.late.iter().filter(|(of, ..)| *of == source);
+        late.fold(read, |floor, (.., rank)| floor.min(*rank))
     }
 
     /// The lane's floor; found once for each batch.
-    fn floor(&mut self, lane: Lane) -> UnixMillis {
+    fn floor(&mut self, lane: Lane) -> Rank {
         let at = usize::from(lane.0);
         if let Some(found) = self.floors.found[at] {
             return found;
         }
-        let mut floor = if self.is_open(lane) { UnixMillis(u64::MAX) } else { UnixMillis(0) };
+        let open = if self.is_open(lane) { UnixMillis(u64::MAX) } else { UnixMillis(0) };
+        let mut floor = (open, Order::default());
         for topic in 0..self.holds.len() {
             floor = floor.min(self.floor_of(Source { topic: TopicId(topic as u16), lane }));
         }
-        let leaving = self.floors.leaving[at].first_key_value().map(|(due, _)| *due);
+        let leaving = self.floors.leaving[at].first_key_value().map(|(rank, _)| *rank);
         let held = self.suspects.held().filter(|held| held.source.lane == lane);
-        let held = held.filter_map(|held| held.rank().map(|(due, _)| due));
-        floor = held.chain(leaving).fold(floor, UnixMillis::min);
+        floor = held.filter_map(super::Suspected::rank).chain(leaving).fold(floor, Rank::min);
         self.floors.found[at] = Some(floor);
         floor
     }
 
-    /// A delivery is held for a test: what is due after it waits for that.
-    pub(super) fn lower_floor(&mut self, lane: Lane, due: UnixMillis) {
+    /// Something is held for a test, or hops: what is to come after it waits for that.
+    pub(super) fn lower_floor(&mut self, lane: Lane, rank: Rank) {
         if let Some(found) = &mut self.floors.found[usize::from(lane.0)] {
-            *found = due.min(*found);
+            *found = rank.min(*found);
         }
     }
 
     /// Gives an entry back whose turn it is, and keeps one that must wait.
     pub(super) fn let_arrive(&mut self, now: UnixMillis, entry: Box<Entry>) -> Option<Box<Entry>> {
         let (lane, due) = (entry.source.lane, entry.due);
-        if !self.is_strict() || entry.record.key().is_none() || due < self.floor(lane) {
+        let is_bound = self.is_strict() && entry.record.key().is_some();
+        if !is_bound || (due, entry.order) < self.floor(lane) {
             return Some(entry);
         }
         self.floors.waiting[usize::from(lane.0)].insert(place(&entry), entry);
@@ -216,7 +227,7 @@ impl Engine {
             }
             let floor = self.floor(Lane(lane as u16));
             let waiting = &mut self.floors.waiting[lane];
-            let key = (floor, Default::default(), Default::default(), Default::default());
+            let key = (floor.0, floor.1, Source::default(), Offset::default());
             let rest = waiting.split_off(&key);
             self.late.extend(std::mem::replace(waiting, rest).into_values());
         }
@@ -247,9 +258,14 @@ impl Engine {
 
     // Bounds.
 
-    /// Whether not even what others wait for may be read.
+    /// Whether not even what others wait for may be read. The very first does not count, which cannot be let go.
     pub(super) fn is_brimful(&self) -> bool {
-        self.figures.memory_bytes > self.setup.limits.memory_bytes / 4 * 5
+        let most = self.setup.limits.memory_bytes / 4 * 5;
+        self.figures.memory_bytes > most && {
+            let firsts = self.floors.waiting.iter().filter_map(Waiting::first_key_value);
+            let first = firsts.min_by_key(|(key, _)| **key).map(|(_, entry)| entry.record.size());
+            self.figures.memory_bytes > most + first.unwrap_or_default()
+        }
     }
 
     /// Whether the first that waits in the lane for its order waits for this partition: the shell should be quick to tell
@@ -259,7 +275,7 @@ impl Engine {
         let waiting = self.floors.waiting.get(usize::from(source.lane.0));
         waiting
             .and_then(Waiting::first_key_value)
-            .is_some_and(|((due, ..), _)| self.floor_of(source) <= *due)
+            .is_some_and(|((due, order, ..), _)| self.floor_of(source) <= (*due, *order))
     }
 
     /// Whether it is the one that the lane waits for before all others: then it is read beyond the budget.

@@ -44,10 +44,13 @@ impl World {
         let member = &self.members[slot];
         let Some(figures) = member.engine.as_ref().map(Engine::figures) else { return };
         let limits = &self.plan.setup.limits;
-        // What holds others up in strict order is read up to a quarter beyond it.
-        let beyond = if limits.arrival == Arrival::Strict { limits.memory_bytes / 4 } else { 0 };
-        let budget = limits.memory_bytes + beyond;
         let (held, tally) = (figures.memory_bytes, &member.tally);
+        // What holds others up in strict order is read up to a quarter beyond it, and the first that waits does not count.
+        let beyond = match limits.arrival {
+            Arrival::Strict => limits.memory_bytes / 4 + tally.largest,
+            Arrival::ByDue => 0,
+        };
+        let budget = limits.memory_bytes + beyond;
         if held > budget + tally.largest {
             let what =
                 format!("slot {slot} holds {held}; budget {budget}, largest {}", tally.largest);

@@ -62,10 +62,7 @@ pub(super) fn limits(chance: &mut Chance, kind: Kind, delivery: Delivery, large:
         limits.hop_partitions_max = chance.between(1, 8) as usize;
     }
     let narrow = !healthy && chance.percent(50);
-    if narrow && kind == Kind::Strict {
-        // Strict order stands still where less memory than what is due at once is there: not promised yet.
-        limits.batch_records_max = chance.spread(1, 200) as usize;
-    } else if narrow {
+    if narrow {
         limits.memory_bytes = chance.spread(8 << 10, 1 << 20) as usize;
         limits.batch_records_max = chance.spread(1, 200) as usize;
         limits.batch_bytes_max = chance.spread(1 << 10, 1 << 20) as usize;
