@@ -147,7 +147,8 @@ impl Engine {
             // Of those that are due then the first that may be meant.
             let hops = self.flying.iter().flat_map(|flight| &flight.hops);
             let ranks = hops.filter(|(lane, rank)| *lane == source.lane && rank.0 == due);
-            let rank = ranks.map(|(_, rank)| *rank).min().unwrap_or((due, Order::default()));
+            let rank =
+                ranks.map(|(_, rank)| *rank).min().unwrap_or_else(|| (due, Order::default()));
             self.floors.late.push((source, offset, rank));
         }
     }
