@@ -5,7 +5,8 @@
 //! 2. Every client can be given tokens: its context has the items of [`tokens!`], and one that is asked before anybody
 //!    polls it (a reader, an admin client) is handed one when it is made. One that lives for long without being polled
 //!    is handed one by [`Connection::token`] before each use.
-//! 3. No consumer chooses another position by itself when its own is not in the log: `auto.offset.reset` is `error`.
+//! 3. Every consumer is configured by [`Connection::consumer`]: none chooses another position by itself when its own is not
+//!    in the log (`auto.offset.reset` is `error`), and none commits by itself.
 //! 4. Who gets no answer says why as far as librdkafka knows: a wrong password is no silence.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -123,7 +124,7 @@ impl Connection {
         self.given.get("sasl.username").map(|name| name.expose())
     }
 
-    /// A configuration for one client, named `client_id` in the brokers' logs and in the group.
+    /// A configuration for one producer or admin client, named `client_id` in the brokers' logs.
     #[must_use]
     pub fn client(&self, client_id: &str) -> ClientConfig {
         let mut config = settings::config(&self.given);
@@ -133,6 +134,19 @@ impl Connection {
         config.set("bootstrap.servers", &self.brokers).set("client.id", client_id);
         config.set("socket.timeout.ms", SOCKET_TIMEOUT.as_millis().to_string());
         config.set("reconnect.backoff.ms", "50").set("reconnect.backoff.max.ms", "1000");
+        config
+    }
+
+    /// A configuration for one consumer, named `client_id` in the brokers' logs and in the group; without a group it can
+    /// only ask.
+    pub(super) fn consumer(&self, client_id: &str) -> ClientConfig {
+        let mut config = self.client(client_id);
+        config
+            // `earliest` or `latest` would turn lost records into silence.
+            .set("auto.offset.reset", "error")
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("allow.auto.create.topics", "false");
         config
     }
 
@@ -187,11 +201,9 @@ impl Connection {
         wait: Duration,
         further: impl FnOnce(&mut ClientConfig),
     ) -> Result<Reader, KafkaError> {
-        let mut config = self.client(client_id);
+        let mut config = self.consumer(client_id);
         config
             .set("group.id", group)
-            .set("enable.auto.commit", "false")
-            .set("enable.auto.offset.store", "false")
             .set(
                 "isolation.level",
                 match isolation {
@@ -200,8 +212,6 @@ impl Connection {
                     Isolation::Uncommitted => "read_uncommitted",
                 },
             )
-            .set("auto.offset.reset", "error")
-            .set("allow.auto.create.topics", "false")
             .set("fetch.wait.max.ms", wait.as_millis().to_string())
             // A reader that is behind must not fill the memory with what it will read later: librdkafka's own 64 MiB are
             // some 170 MiB of small records.
@@ -240,7 +250,7 @@ impl Connection {
             source: Box::new(source),
         };
         let consumer: BaseConsumer<Heard> =
-            self.client("waterclock-ask").create_with_context(heard.clone()).map_err(failed)?;
+            self.consumer("waterclock-ask").create_with_context(heard.clone()).map_err(failed)?;
         if let Some(tokens) = &self.tokens {
             match tokens.token() {
                 Ok(token) => raw::set_token(consumer.client(), &token),

@@ -56,11 +56,9 @@ impl Lookup {
     /// The clients could not be made: the configuration is wrong.
     pub fn start(connection: &Connection, embedded: bool) -> Result<Self, KafkaError> {
         let (questions, inbox) = crossbeam_channel::unbounded();
-        let mut config = connection.client(CLIENT);
-        config.set("allow.auto.create.topics", "false");
         let mut clients = Clients {
             connection: connection.clone(),
-            consumer: config.create_with_context(Quiet)?,
+            consumer: connection.consumer(CLIENT).create_with_context(Quiet)?,
             admin: if embedded { None } else { Some(connection.admin(CLIENT)?) },
             limits: BTreeMap::new(),
         };

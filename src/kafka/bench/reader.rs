@@ -39,12 +39,9 @@ pub(super) fn consumer(
     partitions: u16,
 ) -> Result<Reader, Error> {
     let consumer: Reader = connection
-        .client("waterclock-bench")
+        .consumer("waterclock-bench")
         .set("group.id", group)
-        .set("enable.auto.commit", "false")
-        .set("enable.auto.offset.store", "false")
         .set("isolation.level", "read_committed")
-        .set("auto.offset.reset", "error")
         .set("fetch.queue.backoff.ms", "5")
         .set("fetch.wait.max.ms", "100")
         .create_with_context(Quiet)

@@ -202,14 +202,11 @@ fn open_since(connection: &Connection, partitions: &mut BTreeMap<(String, i32), 
 
 /// A reader of what is there, committed or not, that commits nothing.
 fn reader(connection: &Connection, group: &str) -> Result<Reader, KafkaError> {
-    let mut config = connection.client("waterclock-doctor");
+    let mut config = connection.consumer("waterclock-doctor");
     config
         .set("group.id", group)
-        .set("enable.auto.commit", "false")
         // What is committed by a transaction that is open is not waited for.
-        .set("isolation.level", "read_uncommitted")
-        .set("auto.offset.reset", "error")
-        .set("allow.auto.create.topics", "false");
+        .set("isolation.level", "read_uncommitted");
     config.create_with_context(Quiet)
 }
 

@@ -10,7 +10,7 @@ pub(super) const HEARTBEAT: Duration = Duration::from_millis(200);
 
 /// Those of the consumer of this name; `seat`: its place in the group, which it finds again after a restart.
 pub(super) fn settings(plan: &Plan, client_id: &str, seat: &str) -> rdkafka::ClientConfig {
-    let mut config = plan.connection.client(client_id);
+    let mut config = plan.connection.consumer(client_id);
     if !plan.embedded {
         config.set("group.instance.id", seat);
     }
@@ -24,10 +24,6 @@ pub(super) fn settings(plan: &Plan, client_id: &str, seat: &str) -> rdkafka::Cli
         .set("heartbeat.interval.ms", HEARTBEAT.as_millis().to_string())
         .set("max.poll.interval.ms", poll_interval_ms())
         .set("isolation.level", "read_committed")
-        .set("enable.auto.commit", "false")
-        .set("enable.auto.offset.store", "false")
-        .set("auto.offset.reset", "error")
-        .set("allow.auto.create.topics", "false")
         .set("fetch.queue.backoff.ms", "5")
         .set("fetch.wait.max.ms", if plan.embedded { "10" } else { "500" })
         .set("fetch.message.max.bytes", "1048576")

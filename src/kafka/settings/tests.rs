@@ -82,21 +82,30 @@ fn every_wrong_setting_is_told_and_no_secret_is() {
     assert!(!format!("{faults:?}{settings:?}").contains("xyzzy"), "{faults:?}");
 }
 
+/// Path and text of every source below a directory of the package, without the tests in it.
+fn sources(below: &str) -> Vec<(std::path::PathBuf, String)> {
+    let mut paths = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(below)];
+    let mut sources = Vec::new();
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            paths.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if !path.ends_with("tests.rs") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let code = text.split("#[cfg(test)]").next().unwrap().to_owned();
+            sources.push((path, code));
+        }
+    }
+    sources
+}
+
 /// librdkafka's other names for what is set in this room, which a person might use instead.
 #[test]
 fn whatever_this_room_sets_no_person_may() {
-    let mut files =
-        vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src/kafka"))];
     let mut count = 0;
-    while let Some(path) = files.pop() {
-        if path.is_dir() {
-            files.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+    for (path, source) in sources("src/kafka") {
+        if path.ends_with("settings.rs") {
             continue;
         }
-        if path.ends_with("settings.rs") || path.ends_with("tests.rs") {
-            continue;
-        }
-        let source = std::fs::read_to_string(&path).unwrap();
         for set in source.split(".set(\"").skip(1) {
             let name = set.split('"').next().unwrap();
             let ours = why_protected(name).is_some() || Source::takes(name);
@@ -111,19 +120,11 @@ fn whatever_this_room_sets_no_person_may() {
 /// until somebody turns SASL on.
 #[test]
 fn every_client_can_be_given_tokens() {
-    let mut files =
-        vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src/kafka"))];
-    while let Some(path) = files.pop() {
-        if path.is_dir() {
-            files.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-            continue;
-        }
-        let source = std::fs::read_to_string(&path).unwrap();
-        let code = source.split("#[cfg(test)]").next().unwrap();
+    for (path, code) in sources("src/kafka") {
         let (contexts, given) =
             (code.matches("ClientContext for ").count(), code.matches("    tokens!();").count());
         assert_eq!(contexts, given, "contexts and tokens!() in {}", path.display());
-        if path.ends_with("settings.rs") || path.ends_with("tests.rs") {
+        if path.ends_with("settings.rs") {
             continue;
         }
         for without in
@@ -132,6 +133,39 @@ fn every_client_can_be_given_tokens() {
             assert!(!code.contains(without), "{without} in {}", path.display());
         }
     }
+}
+
+/// A consumer that chooses another position by itself passes over lost records in silence.
+#[test]
+fn every_consumer_stops_where_its_position_is_not_in_the_log() {
+    let config = crate::kafka::Connection::new("", Given::new()).consumer("a");
+    let promised = [
+        ("auto.offset.reset", "error"),
+        ("enable.auto.commit", "false"),
+        ("enable.auto.offset.store", "false"),
+        ("allow.auto.create.topics", "false"),
+    ];
+    for (name, value) in promised {
+        assert_eq!(config.get(name), Some(value), "{name}");
+    }
+    // Whoever takes a configuration that is no consumer's makes a producer of it, and says how it is acknowledged.
+    let mut count = 0;
+    for (path, code) in sources("src") {
+        if path.ends_with("kafka/connect.rs") {
+            continue;
+        }
+        assert!(!code.contains(".set(\"auto.offset.reset\""), "set anew in {}", path.display());
+        let configs = code.split(".client(").skip(1).filter(|rest| !rest.starts_with(')'));
+        for rest in configs {
+            let made = rest.split("_context(").next().unwrap();
+            let is_producer = ["\"acks\"", "\"enable.idempotence\"", "\"transactional.id\""]
+                .iter()
+                .any(|setting| made.contains(setting));
+            assert!(is_producer, "a client in {} is not known to be a producer", path.display());
+            count += 1;
+        }
+    }
+    assert!(count >= 9, "{count} producers were found");
 }
 
 #[test]
