@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use rdkafka::error::KafkaError;
 
 use super::Connection;
-use super::connect::Admin;
 use super::driver::Status;
+use super::envoy::Envoy;
 use super::raw::ask::{End, EndOf, ends};
 use crate::engine::{Read, Topics};
 use crate::engine::{Setup, TopicId};
@@ -47,14 +47,13 @@ impl Backlog {
         setup: Arc<Setup>,
         statuses: Vec<Arc<Status>>,
     ) -> Result<Self, KafkaError> {
-        let admin = connection.admin("waterclock-backlog")?;
-        let connection = connection.clone();
+        let mut envoy = Envoy::new(connection, "waterclock-backlog")?;
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, counted) = (Arc::clone(&stop), Counts::default());
         let counts = Arc::clone(&counted);
         let thread = std::thread::Builder::new()
             .name("wc-backlog".into())
-            .spawn(move || run(&connection, &admin, &setup.topics, &statuses, &counts, &stopped))
+            .spawn(move || run(&mut envoy, &setup.topics, &statuses, &counts, &stopped))
             .map_err(|_| KafkaError::Canceled)?;
         Ok(Self { stop, counted, thread })
     }
@@ -74,8 +73,7 @@ impl Drop for Backlog {
 }
 
 fn run(
-    connection: &Connection,
-    admin: &Admin,
+    envoy: &mut Envoy,
     topics: &Topics,
     statuses: &[Arc<Status>],
     counted: &Counts,
@@ -99,14 +97,14 @@ fn run(
             .iter()
             .map(|read| (topics.name(read.source.topic).to_string(), i32::from(read.source.lane.0)))
             .collect();
-        connection.token(admin.inner());
-        match ends(admin.inner(), &asked, End::Last, ANSWER_MAX) {
+        match envoy.ask(|admin| ends(admin.inner(), &asked, End::Last, ANSWER_MAX)) {
             Ok(ends) if !stop.load(Ordering::Relaxed) => {
                 let counts = pending(topics, &reads, &ends).into_iter().enumerate();
                 let counts: Vec<(String, u64)> =
                     counts.map(|(at, count)| (label(topics, TopicId(at as u16)), count)).collect();
                 counts.iter().for_each(|(label, count)| telemetry::pending(label, *count));
                 *counted.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+                envoy.heard(ends.iter().filter_map(|(_, _, end)| end.as_ref().err().copied()));
             }
             Ok(_) => {}
             Err(error) => tracing::debug!(%error, "what is pending is not known anew"),

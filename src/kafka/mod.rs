@@ -25,6 +25,8 @@ pub mod embedded;
 #[cfg(feature = "server")]
 mod ends;
 #[cfg(feature = "server")]
+mod envoy;
+#[cfg(feature = "server")]
 mod feed;
 #[cfg(feature = "server")]
 mod fence;

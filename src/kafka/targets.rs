@@ -15,6 +15,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::Connection;
 use super::connect::{Admin, Quiet, Reader};
+use super::envoy::Envoy;
 use crate::engine::Target;
 
 /// How the clients are named in the brokers' logs.
@@ -59,7 +60,7 @@ impl Lookup {
         let mut clients = Clients {
             connection: connection.clone(),
             consumer: connection.consumer(CLIENT).create_with_context(Quiet)?,
-            admin: if embedded { None } else { Some(connection.admin(CLIENT)?) },
+            envoy: if embedded { None } else { Some(Envoy::new(connection, CLIENT)?) },
             limits: BTreeMap::new(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -92,7 +93,7 @@ struct Clients {
     connection: Connection,
     consumer: Reader,
     /// None for the embedded broker, which has no settings to tell.
-    admin: Option<Admin>,
+    envoy: Option<Envoy>,
     /// What was told last of each topic.
     limits: BTreeMap<String, (u64, bool)>,
 }
@@ -100,24 +101,21 @@ struct Clients {
 impl Clients {
     /// `max.message.bytes` of a topic, and whether it is compacted.
     ///
-    /// librdkafka sends the question to whatever broker was named as the controller last, and goes on waiting for that one
-    /// when it has died. So a client that had no answer is made anew, and what was told before holds meanwhile.
+    /// Where nobody answers, what was told before holds.
     fn limits(
         &mut self,
         runtime: &tokio::runtime::Runtime,
         topic: &str,
     ) -> Result<(u64, bool), KafkaError> {
-        let Some(admin) = &self.admin else { return Ok((RECORD_BYTES_MAX, false)) };
-        self.connection.token(admin.inner());
+        let Some(envoy) = &mut self.envoy else { return Ok((RECORD_BYTES_MAX, false)) };
         let before = self.limits.get(topic).copied();
         let most = if before.is_some() { ASK_AGAIN_MAX } else { ASK };
-        match runtime.block_on(limits(admin, topic, most)) {
+        match envoy.ask(|admin| runtime.block_on(limits(admin, topic, most))) {
             Ok(told) => {
                 self.limits.insert(topic.to_owned(), told);
                 Ok(told)
             }
             Err(error) => {
-                self.admin = Some(self.connection.admin(CLIENT)?);
                 let before = before.ok_or(error)?;
                 tracing::info!(topic, "nobody told the limits of a target; those from before hold");
                 Ok(before)

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rdkafka::error::KafkaError;
 
 use super::Connection;
-use super::connect::Admin;
+use super::envoy::Envoy;
 use super::raw::ask;
 use super::topics::{self, Finding, Severity, TopicSpec};
 use crate::telemetry;
@@ -92,11 +92,11 @@ impl Watch {
         wanted: Wanted,
         seen: Arc<Seen>,
     ) -> Result<Self, KafkaError> {
-        let admin = connection.admin(CLIENT)?;
+        let envoy = Envoy::new(connection, CLIENT)?;
         let stop = Arc::new(AtomicBool::new(false));
         let mut work = Work {
             connection: connection.clone(),
-            admin,
+            envoy,
             wanted,
             seen,
             missing: BTreeSet::new(),
@@ -122,7 +122,7 @@ impl Drop for Watch {
 
 struct Work {
     connection: Connection,
-    admin: Admin,
+    envoy: Envoy,
     wanted: Wanted,
     seen: Arc<Seen>,
     /// Topics that were not there at the last look.
@@ -146,19 +146,15 @@ impl Work {
     }
 
     fn look(&mut self) {
-        self.connection.token(self.admin.inner());
         let Wanted { names, specs } = &self.wanted;
-        let found = match topics::inspect_with(&self.admin, &self.connection, names) {
+        let connection = &self.connection;
+        let found = match self.envoy.ask(|admin| topics::inspect_with(admin, connection, names)) {
             Ok(found) => found,
             Err(error) => {
                 tracing::debug!(
                     error = &error as &dyn std::error::Error,
                     "whether the topics are fit is not known anew"
                 );
-                // A client can go on waiting for a controller that has died.
-                if let Ok(fresh) = self.connection.admin(CLIENT) {
-                    self.admin = fresh;
-                }
                 return;
             }
         };
@@ -199,7 +195,7 @@ impl Work {
     /// Compares the ids with those of the last look.
     fn look_at_ids(&mut self) {
         let names: Vec<String> = self.wanted.specs.iter().map(|spec| spec.name.clone()).collect();
-        let told = match ask::ids(self.admin.inner(), &names, ANSWER_MAX) {
+        let told = match self.envoy.ask(|admin| ask::ids(admin.inner(), &names, ANSWER_MAX)) {
             Ok(told) => told,
             Err(error) => return tracing::debug!(%error, "the ids of the topics are not known"),
         };
