@@ -92,6 +92,12 @@ impl Status for Health {
         }
         let mut said = processor.unfit();
         said.iter_mut().for_each(|unfit| unfit.insert_str(0, "nothing new is admitted: "));
+        said.extend(
+            processor
+                .weak()
+                .into_iter()
+                .map(|weak| format!("one lost broker loses records: {weak}")),
+        );
         said.extend(processor.skewed().into_iter().map(|(broker, ahead_ms)| {
             format!("the clock of broker {broker} is {ahead_ms} ms ahead of this machine's")
         }));

@@ -255,6 +255,12 @@ impl Processor {
         self.seen.unfit()
     }
 
+    /// What of the topics one lost broker would take along, for people.
+    #[must_use]
+    pub fn weak(&self) -> Vec<String> {
+        self.seen.weak()
+    }
+
     /// One message for each thread that has ended, with why it did.
     #[must_use]
     pub fn ended(&self) -> &Receiver<Result<(), driver::Error>> {

@@ -1,13 +1,15 @@
 //! Looks now and then whether the topics can still hold what stands in them, and stops admitting when they cannot.
 //!
 //! At the start unfit topics are refused (`topics::check`). This is for what changes later: a retention that somebody sets,
-//! a topic that is deleted, or deleted and made anew.
+//! a topic that is deleted, or deleted and made anew, fewer replicas that have to acknowledge.
 //!
 //! # Invariants
 //! 1. While a topic of ours is unfit nothing new is read from the intakes; what is in the tiers moves on. Records with an id
 //!    wait, too: a cancel for them may stand in what is not read.
 //! 2. Whatever is unfit is logged with what to do, again every few minutes, and is a metric with an alarm.
-//! 3. A question that is not answered changes nothing. That a topic is not there is believed when it is seen twice: a broker
+//! 3. So is what is only weak, where the loss of one broker loses records. It stops nothing: a start does not refuse it
+//!    either, nothing is being lost, and what would be is not only what is admitted from now on.
+//! 4. A question that is not answered changes nothing. That a topic is not there is believed when it is seen twice: a broker
 //!    that has just started may not know all of them yet.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +40,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     unfit: Mutex<Vec<String>>,
+    weak: Mutex<Vec<String>>,
     held: AtomicBool,
     remade: AtomicU64,
 }
@@ -58,11 +61,20 @@ impl Seen {
         self.unfit.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// What the loss of one broker would lose, for people.
+    pub(super) fn weak(&self) -> Vec<String> {
+        self.weak.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn tell(&self, findings: &[Finding]) {
-        *self.unfit.lock().unwrap_or_else(PoisonError::into_inner) =
-            findings.iter().map(ToString::to_string).collect();
-        self.held.store(!findings.is_empty(), Ordering::Relaxed);
-        telemetry::topics_unfit(findings.len());
+        let texts = |of: &[&Finding]| of.iter().map(ToString::to_string).collect();
+        let (unfit, weak): (Vec<&Finding>, Vec<&Finding>) =
+            findings.iter().partition(|finding| finding.refuses());
+        *self.unfit.lock().unwrap_or_else(PoisonError::into_inner) = texts(&unfit);
+        *self.weak.lock().unwrap_or_else(PoisonError::into_inner) = texts(&weak);
+        self.held.store(!unfit.is_empty(), Ordering::Relaxed);
+        telemetry::topics_unfit(unfit.len());
+        telemetry::topics_weak(weak.len());
     }
 }
 
@@ -120,6 +132,11 @@ impl Drop for Watch {
     }
 }
 
+/// Whether somebody has to hear of it while it runs: what could only be better was said at the start.
+fn is_told(finding: &Finding) -> bool {
+    finding.severity != Severity::Note
+}
+
 struct Work {
     connection: Connection,
     envoy: Envoy,
@@ -158,24 +175,24 @@ impl Work {
                 return;
             }
         };
-        let mut unfit = topics::diff(names, specs, &found);
-        unfit.retain(Finding::refuses);
+        let mut findings = topics::diff(names, specs, &found);
+        findings.retain(is_told);
         let is_missing = |finding: &Finding| finding.severity == Severity::Missing;
         let missing: BTreeSet<String> =
-            unfit.iter().filter(|f| is_missing(f)).map(|f| f.topic.clone()).collect();
-        unfit.retain(|finding| !is_missing(finding) || self.missing.contains(&finding.topic));
+            findings.iter().filter(|f| is_missing(f)).map(|f| f.topic.clone()).collect();
+        findings.retain(|finding| !is_missing(finding) || self.missing.contains(&finding.topic));
         self.missing = missing;
-        self.say(&unfit);
-        self.seen.tell(&unfit);
+        self.say(&findings);
+        self.seen.tell(&findings);
         self.look_at_ids();
     }
 
-    fn say(&mut self, unfit: &[Finding]) {
-        self.said.retain(|said, _| unfit.iter().any(|finding| finding.to_string() == *said));
-        if unfit.is_empty() && self.seen.holds() {
+    fn say(&mut self, findings: &[Finding]) {
+        self.said.retain(|said, _| findings.iter().any(|finding| finding.to_string() == *said));
+        if !findings.iter().any(Finding::refuses) && self.seen.holds() {
             tracing::info!("the topics are fit again, records are admitted");
         }
-        for finding in unfit {
+        for finding in findings {
             let said = self.said.entry(finding.to_string());
             let is_due = match &said {
                 std::collections::btree_map::Entry::Vacant(_) => true,
@@ -184,9 +201,13 @@ impl Work {
             if is_due {
                 said.insert_entry(Instant::now());
                 let Finding { topic, what, found, wanted, remedy, .. } = finding;
-                tracing::error!(
-                    topic, what = %what, found = %found, wanted = %wanted, remedy = %remedy,
+                let message = if finding.refuses() {
                     "a topic may lose what it holds: nothing new is admitted until it is mended"
+                } else {
+                    "a topic loses what it holds with one broker: records are admitted still"
+                };
+                tracing::error!(
+                    topic, what = %what, found = %found, wanted = %wanted, remedy = %remedy, "{message}"
                 );
             }
         }
@@ -215,6 +236,45 @@ impl Work {
                 }
                 _ => {}
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(severity: Severity) -> Finding {
+        Finding {
+            topic: "ns.delay.1m".to_owned(),
+            what: "a setting".to_owned(),
+            found: "1".to_owned(),
+            wanted: "2".to_owned(),
+            severity,
+            remedy: "set it".to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_loses_records_holds_the_intakes_and_what_is_weak_is_only_told() {
+        use Severity::{Missing, Note, Weak, Wrong};
+        #[rustfmt::skip]
+        let table: [(&str, &[Severity], bool, usize, usize); 6] = [
+            // why,                                   findings,            held,  unfit, weak
+            ("all is well",                           &[],                 false, 0,     0),
+            ("it could be better: said at the start", &[Note],             false, 0,     0),
+            ("fewer replicas have to acknowledge",    &[Weak, Note],       false, 0,     1),
+            ("a retention",                           &[Wrong],            true,  1,     0),
+            ("both",                                  &[Wrong, Weak],      true,  1,     1),
+            ("it is mended, a topic is gone",         &[Missing],          true,  1,     0),
+        ];
+        let seen = Seen::default();
+        for (why, severities, held, unfit, weak) in table {
+            let findings: Vec<Finding> =
+                severities.iter().copied().map(finding).filter(is_told).collect();
+            seen.tell(&findings);
+            let is = (seen.holds(), seen.unfit().len(), seen.weak().len());
+            assert_eq!(is, (held, unfit, weak), "{why}");
         }
     }
 }

@@ -72,6 +72,7 @@ const CLOCK_SKEW: &str = "waterclock_clock_skew_seconds";
 const LOCAL_CLOCK_STEPS: &str = "waterclock_local_clock_steps_total";
 const LOST: &str = "waterclock_records_lost_total";
 const TOPICS_UNFIT: &str = "waterclock_topics_unfit";
+const TOPICS_WEAK: &str = "waterclock_topics_weak";
 const TOPICS_REMADE: &str = "waterclock_topics_remade_total";
 const UNREADABLE: &str = "waterclock_partitions_unreadable_total";
 const INDEX_REBUILDS: &str = "waterclock_index_rebuilds_total";
@@ -87,7 +88,7 @@ const HALVED: &str = "waterclock_suspects_halved_total";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 46] = [
+pub const ALL: [Metric; 47] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "", help: "How long after its due time a record was committed in its target" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
     Metric { name: FORWARDED, kind: Kind::Counter, unit: Unit::Count, label: "tier", help: "Records appended to a tier" },
@@ -123,6 +124,7 @@ pub const ALL: [Metric; 46] = [
     Metric { name: LOCAL_CLOCK_STEPS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times that this machine's clock was seen to be set" },
     Metric { name: LOST, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that Kafka no longer had when they were to be read; anything but zero is an alarm" },
     Metric { name: TOPICS_UNFIT, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Settings of own topics that may lose what is pending, and topics that are not there: nothing new is admitted while it is not 0" },
+    Metric { name: TOPICS_WEAK, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Own topics in which fewer replicas have to acknowledge than could: one lost broker loses what it acknowledged" },
     Metric { name: TOPICS_REMADE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Own topics that were deleted and made anew while this process ran: what was pending in them is gone" },
     Metric { name: UNREADABLE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Partitions whose committed metadata could not be read, so that their lanes rest" },
     Metric { name: INDEX_REBUILDS, kind: Kind::Counter, unit: Unit::Count, label: "reason", help: "Times that an index, or a lane of it, was thrown away and read from the changelog again" },
@@ -362,6 +364,11 @@ pub fn local_clock_stepped() {
 /// So many things of own topics are not as they must be.
 pub fn topics_unfit(count: usize) {
     gauge!(TOPICS_UNFIT).set(count as f64);
+}
+
+/// So many own topics lose what they hold with one broker.
+pub fn topics_weak(count: usize) {
+    gauge!(TOPICS_WEAK).set(count as f64);
 }
 
 /// A topic of ours was deleted and made anew.

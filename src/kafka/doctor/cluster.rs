@@ -363,7 +363,7 @@ pub(super) fn topics(facts: &Facts, list: &mut List) {
     for finding in &survey.findings {
         let severity = match finding.severity {
             topics::Severity::Missing | topics::Severity::Wrong => Severity::Problem,
-            topics::Severity::Note => Severity::Note,
+            topics::Severity::Weak | topics::Severity::Note => Severity::Note,
         };
         let topics::Finding { topic, what, found, wanted, remedy, .. } = finding;
         let what = format!("{what} is {found}, want {wanted}");

@@ -40,6 +40,8 @@ pub enum Severity {
     Missing,
     /// A promise cannot be kept; `run` refuses to start.
     Wrong,
+    /// It works, and loses what was acknowledged when one broker is lost, though there are enough to survive that.
+    Weak,
     /// It works, and could be better.
     Note,
 }
@@ -49,6 +51,7 @@ impl fmt::Display for Severity {
         f.pad(match self {
             Self::Missing => "missing",
             Self::Wrong => "wrong",
+            Self::Weak => "weak",
             Self::Note => "note",
         })
     }
@@ -75,7 +78,7 @@ impl Finding {
     /// Whether a promise cannot be kept as long as this is so.
     #[must_use]
     pub fn refuses(&self) -> bool {
-        self.severity != Severity::Note
+        matches!(self.severity, Severity::Missing | Severity::Wrong)
     }
 }
 
@@ -230,7 +233,7 @@ impl Findings<'_> {
         let (severity, why) = if is > topic.replication {
             (Severity::Wrong, "no write would ever be acknowledged")
         } else if is < enough {
-            (Severity::Note, "what one broker acknowledged is lost with it")
+            (Severity::Weak, "what one broker acknowledged is lost with it")
         } else if is > 1 && is == topic.replication {
             (Severity::Note, "one broker down stops every write")
         } else {

@@ -67,7 +67,7 @@ fn every_record_fits_into_what_it_can_come_to() {
 
 #[test]
 fn each_setting_that_cannot_hold_is_refused_and_says_what_to_do() {
-    use Severity::{Missing, Note, Wrong};
+    use Severity::{Missing, Note, Weak, Wrong};
     type Break = fn(&mut Found);
     fn set(found: &mut Found, topic: &str, name: &str, value: &str) {
         let topic = found.topics.get_mut(topic).unwrap();
@@ -100,7 +100,7 @@ fn each_setting_that_cannot_hold_is_refused_and_says_what_to_do() {
         ("a lane has no dead letters",    1, |f| topic(f, "ns.dead").partitions = 5, "ns.dead", "partitions", Wrong, "--partitions 6"),
         ("a lane has no checkpoints",     1, |f| topic(f, "ns.meta").partitions = 5, "ns.meta", "partitions", Wrong, "--partitions 6"),
         ("no write is acknowledged",      1, |f| set(f, "ns.intake", "min.insync.replicas", "2"), "ns.intake", "min.insync.replicas", Wrong, "min.insync.replicas=1"),
-        ("one copy is no copy",           3, |f| set(f, "ns.intake", "min.insync.replicas", "1"), "ns.intake", "min.insync.replicas", Note, "min.insync.replicas=2"),
+        ("one copy is no copy",           3, |f| set(f, "ns.intake", "min.insync.replicas", "1"), "ns.intake", "min.insync.replicas", Weak, "min.insync.replicas=2"),
         ("one broker down stops all",     3, |f| set(f, "ns.intake", "min.insync.replicas", "3"), "ns.intake", "min.insync.replicas", Note, "min.insync.replicas=2"),
         ("fewer replicas than brokers",   3, |f| { let t = topic(f, "ns.delay.1m"); t.replication = 2; t.settings.insert("min.insync.replicas".into(), "1".into()); }, "ns.delay.1m", "replication", Note, "kafka-reassign-partitions.sh"),
         ("a clock is not read",           3, |f| { topic(f, "ns.meta").leaders.remove(&2); }, "ns.meta", "leaders", Note, "--partitions 7"),
