@@ -1,4 +1,5 @@
-//! Counts what is pending in the lanes that this process owns, for the metrics: every 15 seconds, off the hot path.
+//! Counts what is pending in the lanes that this process owns, and what open transactions hold back there and in the targets
+//! in use, for the metrics: every 15 seconds, off the hot path.
 //!
 //! The lane threads say how far each partition was read and what of that is pending; the brokers say where it ends, in
 //! one request to each leader. What lies between is pending, too, but for the marks of transactions.
@@ -9,12 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use super::Connection;
+use super::checkpoint;
 use super::driver::Status;
 use super::envoy::Envoy;
+use super::open::{Held, Open, by_label};
 use super::raw::ask::{End, EndOf, ends};
+use super::{Connection, Lookup};
 use crate::engine::{Read, Topics};
 use crate::engine::{Setup, TopicId};
 use crate::telemetry;
@@ -25,6 +28,11 @@ const EVERY: Duration = Duration::from_secs(15);
 const SAID_WITHIN: Duration = Duration::from_millis(1_500);
 /// Longest wait for the ends.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Lines about transactions that stay open in one look, at most.
+const SAY_MAX: usize = 5;
+/// The label of all targets together: their names are not ours, and there may be many.
+const TARGETS: &str = "targets";
 
 /// What was counted last, by tier or intake.
 type Counts = Arc<Mutex<Vec<(String, u64)>>>;
@@ -46,14 +54,17 @@ impl Backlog {
         connection: &Connection,
         setup: Arc<Setup>,
         statuses: Vec<Arc<Status>>,
+        lookup: Lookup,
     ) -> Result<Self, KafkaError> {
-        let mut envoy = Envoy::new(connection, "waterclock-backlog")?;
+        let envoy = Envoy::new(connection, "waterclock-backlog")?;
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, counted) = (Arc::clone(&stop), Counts::default());
-        let counts = Arc::clone(&counted);
+        let counted_last = Arc::clone(&counted);
+        let mut work =
+            Work { envoy, setup, statuses, lookup, counted: counted_last, open: Open::default() };
         let thread = std::thread::Builder::new()
             .name("wc-backlog".into())
-            .spawn(move || run(&mut envoy, &setup.topics, &statuses, &counts, &stopped))
+            .spawn(move || work.run(&stopped))
             .map_err(|_| KafkaError::Canceled)?;
         Ok(Self { stop, counted, thread })
     }
@@ -72,48 +83,135 @@ impl Drop for Backlog {
     }
 }
 
-fn run(
-    envoy: &mut Envoy,
-    topics: &Topics,
-    statuses: &[Arc<Status>],
-    counted: &Counts,
-    stop: &AtomicBool,
-) {
-    let pause = |most: Duration| {
-        let until = Instant::now() + most;
+/// What the counting thread works with.
+struct Work {
+    envoy: Envoy,
+    setup: Arc<Setup>,
+    statuses: Vec<Arc<Status>>,
+    lookup: Lookup,
+    counted: Counts,
+    open: Open,
+}
+
+impl Work {
+    fn run(&mut self, stop: &AtomicBool) {
+        let pause = |most: Duration| {
+            let until = Instant::now() + most;
+            while !stop.load(Ordering::Relaxed) {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                std::thread::park_timeout(left);
+            }
+        };
         while !stop.load(Ordering::Relaxed) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
+            self.statuses.iter().for_each(|status| status.ask_for_reads());
+            pause(SAID_WITHIN);
+            let reads: Vec<Read> = self.statuses.iter().flat_map(|status| status.reads()).collect();
+            let ends = self.count(&reads, stop);
+            if !stop.load(Ordering::Relaxed) {
+                self.look_for_open(ends, &reads);
             }
-            std::thread::park_timeout(left);
+            pause(EVERY.saturating_sub(SAID_WITHIN));
         }
-    };
-    while !stop.load(Ordering::Relaxed) {
-        statuses.iter().for_each(|status| status.ask_for_reads());
-        pause(SAID_WITHIN);
-        let reads: Vec<Read> = statuses.iter().flat_map(|status| status.reads()).collect();
-        let asked: Vec<(String, i32)> = reads
-            .iter()
-            .map(|read| (topics.name(read.source.topic).to_string(), i32::from(read.source.lane.0)))
-            .collect();
-        match envoy.ask(|admin| ends(admin.inner(), &asked, End::Last, ANSWER_MAX)) {
-            Ok(ends) if !stop.load(Ordering::Relaxed) => {
-                let counts = pending(topics, &reads, &ends).into_iter().enumerate();
-                let counts: Vec<(String, u64)> =
-                    counts.map(|(at, count)| (label(topics, TopicId(at as u16)), count)).collect();
-                counts.iter().for_each(|(label, count)| telemetry::pending(label, *count));
-                *counted.lock().unwrap_or_else(PoisonError::into_inner) = counts;
-                envoy.heard(ends.iter().filter_map(|(_, _, end)| end.as_ref().err().copied()));
+        let topics = &self.setup.topics;
+        for at in 0..topics.names().len() {
+            telemetry::pending(&label(topics, TopicId(at as u16)), 0);
+        }
+        self.tell(&[]);
+    }
+
+    /// Counts what is pending; gives where the partitions end.
+    fn count(&mut self, reads: &[Read], stop: &AtomicBool) -> Vec<EndOf> {
+        let topics = &self.setup.topics;
+        let asked: Vec<(String, i32)> = reads.iter().map(|read| place(topics, read)).collect();
+        let told = match self.envoy.ask(|admin| ends(admin.inner(), &asked, End::Last, ANSWER_MAX))
+        {
+            Ok(told) => told,
+            Err(error) => {
+                tracing::debug!(%error, "what is pending is not known anew");
+                return unknown(&asked);
             }
-            Ok(_) => {}
-            Err(error) => tracing::debug!(%error, "what is pending is not known anew"),
+        };
+        if !stop.load(Ordering::Relaxed) {
+            let counts = pending(topics, reads, &told).into_iter().enumerate();
+            let counts: Vec<(String, u64)> =
+                counts.map(|(at, count)| (label(topics, TopicId(at as u16)), count)).collect();
+            counts.iter().for_each(|(label, count)| telemetry::pending(label, *count));
+            *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = counts;
         }
-        pause(EVERY.saturating_sub(SAID_WITHIN));
+        self.envoy.heard(told.iter().filter_map(|(_, _, end)| end.err()));
+        told
     }
-    for at in 0..topics.names().len() {
-        telemetry::pending(&label(topics, TopicId(at as u16)), 0);
+
+    /// Looks whether a transaction holds readers back: in the lanes owned here, of which the ends are known, in meta, and
+    /// in the targets in use. These are asked about by themselves: one that was deleted a moment ago takes its time.
+    fn look_for_open(&mut self, mut last: Vec<EndOf>, reads: &[Read]) {
+        let topics = &self.setup.topics;
+        let intakes = reads.iter().filter(|read| read.source.topic == TopicId(0));
+        let timers =
+            intakes.map(|read| (topics.timers().to_string(), i32::from(read.source.lane.0)));
+        let meta = (topics.meta().to_string(), checkpoint::PARTITION);
+        let own: Vec<(String, i32)> = timers.chain([meta]).collect();
+        let lanes: Vec<(String, i32)> =
+            last.iter().map(|(topic, partition, _)| (topic.clone(), *partition)).collect();
+        let mut stable = Vec::new();
+        for (asked, is_last_known) in [(lanes, true), (own, false), (self.lookup.in_use(), false)] {
+            let mut ask = |end| {
+                let told = self.envoy.ask(|admin| ends(admin.inner(), &asked, end, ANSWER_MAX));
+                told.unwrap_or_else(|error| {
+                    tracing::debug!(%error, "whether transactions are open is not known anew");
+                    unknown(&asked)
+                })
+            };
+            // Where readers stand is asked last: what is appended in between is no open transaction.
+            if !is_last_known {
+                last.extend(ask(End::Last));
+            }
+            stable.extend(ask(End::Stable));
+        }
+        let held = self.open.look(&last, &stable, Instant::now());
+        self.tell(&held);
+        let told = held.iter().filter(|held| held.is_to_be_told);
+        for Held { topic, partition, offset, behind, age, .. } in told.take(SAY_MAX) {
+            tracing::error!(
+                topic,
+                partition,
+                offset,
+                behind,
+                age_s = age.as_secs(),
+                "a transaction stays open: what stands behind it is not read. If its producer has died: kafka-transactions.sh \
+                 find-hanging, then abort"
+            );
+        }
     }
+
+    fn tell(&self, held: &[Held]) {
+        let topics = &self.setup.topics;
+        let mut labels: BTreeMap<String, String> = BTreeMap::new();
+        for (at, name) in topics.names().iter().enumerate() {
+            labels.insert(name.to_string(), label(topics, TopicId(at as u16)));
+        }
+        labels.insert(topics.timers().to_string(), "timers".to_owned());
+        labels.insert(topics.meta().to_string(), "meta".to_owned());
+        let sums = by_label(held, |topic| labels.get(topic).map_or(TARGETS, String::as_str));
+        for label in labels.values().map(String::as_str).chain([TARGETS]) {
+            let (age, behind) = sums.get(label).copied().unwrap_or_default();
+            telemetry::held_back(label, age, behind);
+        }
+    }
+}
+
+/// What is told where nobody answers: of each that it is not known, so that what was seen of it before stays.
+fn unknown(asked: &[(String, i32)]) -> Vec<EndOf> {
+    let away = Err(RDKafkaErrorCode::OperationTimedOut);
+    asked.iter().map(|(topic, partition)| (topic.clone(), *partition, away)).collect()
+}
+
+/// A partition as it is asked about.
+fn place(topics: &Topics, read: &Read) -> (String, i32) {
+    (topics.name(read.source.topic).to_string(), i32::from(read.source.lane.0))
 }
 
 /// The hold of a tier; `intake`, or `intake.eu`.

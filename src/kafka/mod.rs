@@ -37,6 +37,8 @@ mod members;
 pub mod meta;
 mod oauth;
 #[cfg(feature = "server")]
+mod open;
+#[cfg(feature = "server")]
 mod probe;
 #[cfg(feature = "server")]
 mod processor;

@@ -118,12 +118,13 @@ impl Processor {
             Some(wanted) => Some(Watch::start(connection, wanted.clone(), Arc::clone(&seen))?),
             None => None,
         };
+        let lookup = Lookup::start(connection, *embedded)?;
         let shared = Shared {
             seen: Arc::clone(&seen),
             steps,
             policies: Arc::clone(&policies),
             clock: Arc::clone(&clock),
-            lookup: Lookup::start(connection, *embedded)?,
+            lookup: lookup.clone(),
             follower,
             board,
             written,
@@ -183,7 +184,8 @@ impl Processor {
         let backlog = if *embedded {
             None
         } else {
-            Some(Backlog::start(connection, Arc::clone(&settings.setup), statuses.clone())?)
+            let (setup, lookup) = (Arc::clone(&settings.setup), lookup);
+            Some(Backlog::start(connection, setup, statuses.clone(), lookup)?)
         };
         let desk = Arc::new(desk);
         Ok(Self {

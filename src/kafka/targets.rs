@@ -4,8 +4,8 @@
 //! consumer's client is used for it, since a producer's question may create the topic it asks for.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -31,6 +31,11 @@ const MISSING_AFTER: Duration = Duration::from_millis(1_500);
 /// Kafka's own default of `max.message.bytes`, for brokers that do not tell (the embedded one).
 const RECORD_BYTES_MAX: u64 = 1_048_588;
 
+/// A target that nobody asked about for longer is not in use.
+const IN_USE: Duration = Duration::from_secs(300);
+/// Partitions of targets in use that are told, at most.
+const IN_USE_MAX: usize = 1_000;
+
 /// What is known of a topic.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -43,11 +48,15 @@ pub(super) struct Answer {
 /// A question: which topic, and who wants to know.
 type Question = (Arc<str>, Sender<Answer>);
 
+/// Targets that were found, with their partitions, and when they were asked about last.
+type Used = BTreeMap<Arc<str>, (i32, Instant)>;
+
 /// Handle on the asking thread; it ends when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Lookup {
     questions: Sender<Question>,
     record_bytes_least: Arc<AtomicUsize>,
+    used: Arc<Mutex<Used>>,
 }
 
 impl Lookup {
@@ -62,7 +71,9 @@ impl Lookup {
             consumer: connection.consumer(CLIENT).create_with_context(Quiet)?,
             envoy: if embedded { None } else { Some(Envoy::new(connection, CLIENT)?) },
             limits: BTreeMap::new(),
+            used: Arc::default(),
         };
+        let used = Arc::clone(&clients.used);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
@@ -73,13 +84,18 @@ impl Lookup {
             .name("wc-targets".into())
             .spawn(move || answer(&inbox, &mut clients, &runtime, &least))
             .map_err(|_| KafkaError::Canceled)?;
-        Ok(Self { questions, record_bytes_least })
+        Ok(Self { questions, record_bytes_least, used })
     }
 
     /// The least `max.message.bytes` of all targets asked about.
     #[must_use]
     pub fn record_bytes_least(&self) -> &Arc<AtomicUsize> {
         &self.record_bytes_least
+    }
+
+    /// The partitions of the targets that records go to now; of those that came up last, if there are very many.
+    pub(super) fn in_use(&self) -> Vec<(String, i32)> {
+        in_use(&mut self.used.lock().unwrap_or_else(PoisonError::into_inner), Instant::now())
     }
 
     /// Asks about a topic; the answer comes by `reply`, however long it takes.
@@ -96,9 +112,23 @@ struct Clients {
     envoy: Option<Envoy>,
     /// What was told last of each topic.
     limits: BTreeMap<String, (u64, bool)>,
+    used: Arc<Mutex<Used>>,
 }
 
 impl Clients {
+    /// Keeps in mind that a target is in use, or is not there any more.
+    fn note(&self, topic: &Arc<str>, target: &Target) {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        match target {
+            Target::Found { partitions, .. } => {
+                used.insert(Arc::clone(topic), (*partitions, Instant::now()));
+            }
+            _ => {
+                used.remove(topic);
+            }
+        }
+    }
+
     /// `max.message.bytes` of a topic, and whether it is compacted.
     ///
     /// Where nobody answers, what was told before holds.
@@ -162,6 +192,7 @@ fn answer(
                         Ordering::SeqCst,
                     );
                 }
+                clients.note(topic, &target);
                 let _ = reply.send(Answer { name: Arc::clone(topic), target, away });
             }
             Err(error) => {
@@ -171,6 +202,17 @@ fn answer(
             }
         }
     }
+}
+
+/// Forgets what is not in use any more; gives the partitions of the rest.
+fn in_use(used: &mut Used, now: Instant) -> Vec<(String, i32)> {
+    used.retain(|_, (_, asked)| now.saturating_duration_since(*asked) < IN_USE);
+    let mut newest: Vec<_> = used.iter().collect();
+    newest.sort_by_key(|(_, (_, asked))| std::cmp::Reverse(*asked));
+    let partitions = newest.into_iter().flat_map(|(topic, (count, _))| {
+        (0..*count).map(|partition| (topic.to_string(), partition))
+    });
+    partitions.take(IN_USE_MAX).collect()
 }
 
 /// A question without an answer yet.
@@ -231,4 +273,30 @@ async fn limits(admin: &Admin, topic: &str, most: Duration) -> Result<(u64, bool
     // A broker wants keys as soon as a topic is compacted, be it that records are deleted by age, too.
     let keyed = value("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
     Ok((bytes.unwrap_or(RECORD_BYTES_MAX), keyed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_in_use_for_minutes_and_very_many_are_not_all_told() {
+        let now = Instant::now();
+        let ago = |seconds| now.checked_sub(Duration::from_secs(seconds)).unwrap();
+        let mut used = Used::from([
+            ("newest".into(), (1, now)),
+            ("old".into(), (5, ago(300))),
+            ("second".into(), (2, ago(299))),
+        ]);
+        let told = |topic: &str, partition| (topic.to_owned(), partition);
+        assert_eq!(
+            in_use(&mut used, now),
+            [told("newest", 0), told("second", 0), told("second", 1)]
+        );
+        assert_eq!(used.len(), 2, "what is not in use takes no memory");
+        used.insert("wide".into(), (5_000, ago(1)));
+        let many = in_use(&mut used, now);
+        assert_eq!((many.len(), &many[0]), (IN_USE_MAX, &told("newest", 0)));
+        assert!(many.iter().all(|(topic, _)| topic != "second"), "the one of long ago is left out");
+    }
 }

@@ -57,6 +57,8 @@ const SPILLED: &str = "waterclock_spilled_total";
 const PUT_OFF: &str = "waterclock_put_off_total";
 const DEAD_LETTERS: &str = "waterclock_dead_letters_total";
 const PENDING: &str = "waterclock_pending";
+const HELD_BACK: &str = "waterclock_held_back_offsets";
+const HELD_BACK_FOR: &str = "waterclock_held_back_seconds";
 const IN_MEMORY: &str = "waterclock_pending_in_memory";
 const MEMORY: &str = "waterclock_memory_bytes";
 const MEMORY_LIMIT: &str = "waterclock_memory_limit_bytes";
@@ -88,7 +90,7 @@ const HALVED: &str = "waterclock_suspects_halved_total";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 47] = [
+pub const ALL: [Metric; 49] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "", help: "How long after its due time a record was committed in its target" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
     Metric { name: FORWARDED, kind: Kind::Counter, unit: Unit::Count, label: "tier", help: "Records appended to a tier" },
@@ -109,6 +111,8 @@ pub const ALL: [Metric; 47] = [
     Metric { name: SPILLED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that hopped once more to free memory, or what a commit can say" },
     Metric { name: DEAD_LETTERS, kind: Kind::Counter, unit: Unit::Count, label: "code", help: "Records that went to the dead letters" },
     Metric { name: PENDING, kind: Kind::Gauge, unit: Unit::Count, label: "tier", help: "Offsets of the lanes owned here that are not done, by tier or intake; some are marks of transactions" },
+    Metric { name: HELD_BACK_FOR, kind: Kind::Gauge, unit: Unit::Seconds, label: "tier", help: "How long readers stand at one open transaction, by tier, intake, timers, meta, or all targets in use; the longest, by looks every 15 s" },
+    Metric { name: HELD_BACK, kind: Kind::Gauge, unit: Unit::Count, label: "tier", help: "Offsets behind the first open transaction of a partition, by tier, intake, timers, meta, or all targets in use" },
     Metric { name: IN_MEMORY, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Records in memory that wait for their due time" },
     Metric { name: MEMORY, kind: Kind::Gauge, unit: Unit::Bytes, label: "", help: "Bytes of records in memory" },
     Metric { name: MEMORY_LIMIT, kind: Kind::Gauge, unit: Unit::Bytes, label: "", help: "Bytes of records in memory over which nothing is read" },
@@ -332,6 +336,13 @@ impl Drop for LaneLevels {
 /// How many offsets of a tier (its hold) or an intake (`intake`, `intake.eu`) are not done, in the lanes owned here.
 pub fn pending(tier: &str, count: u64) {
     gauge!(PENDING, "tier" => tier.to_owned()).set(count as f64);
+}
+
+/// How long readers of a tier, an intake, or another label of topics stand at an open transaction at the longest, and how
+/// many offsets are behind such.
+pub fn held_back(tier: &str, longest: Duration, offsets: u64) {
+    gauge!(HELD_BACK_FOR, "tier" => tier.to_owned()).set(longest.as_secs_f64());
+    gauge!(HELD_BACK, "tier" => tier.to_owned()).set(offsets as f64);
 }
 
 /// Whether this process is ready.

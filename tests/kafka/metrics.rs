@@ -5,7 +5,11 @@ use std::time::Duration;
 
 use waterclock::telemetry::{ALL, Kind};
 
-use crate::support::{Fixture, Log, Mode, eventually, eventually_within, out};
+use rdkafka::producer::{BaseRecord, Producer as _};
+
+use crate::support::{
+    Fixture, Log, Mode, PATIENCE, eventually, eventually_within, open_transaction, out,
+};
 
 /// The names in a scrape, without what histograms add to them.
 fn names(text: &str) -> BTreeSet<&str> {
@@ -96,5 +100,39 @@ fn a_process_without_kafka_is_alive_and_says_why_it_is_not_ready() {
     });
     assert_eq!(process.get("/health/live").unwrap().0, 200);
     assert_eq!(process.metric("waterclock_ready"), 0.0);
+    process.stop_well();
+}
+
+#[test]
+fn a_transaction_that_stays_open_is_measured_where_it_holds_readers_back() {
+    let fixture = Fixture::new("metrics-open");
+    let target = fixture.target("orders", 2);
+    let intake = fixture.names.intake();
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    // A target is looked at once records went there.
+    fixture.producer().send_one(&intake, &out("one").key("k").to(&target).delay(0));
+    Log::open(&fixture, &target).count(1);
+    let never = out("never").key("k").to(&target).delay(0);
+    let foreign = open_transaction(&fixture, &intake, Some(0), &never);
+    let record: BaseRecord<'_, str, str> = BaseRecord::to(&target).partition(1).payload("never");
+    foreign.send(record).map_err(|(error, _)| error).expect("sent");
+    foreign.flush(PATIENCE).expect("written");
+
+    let of = |what: &str, tier: &str| {
+        process.metric(&format!("waterclock_held_back_{what}{{tier=\"{tier}\"}}"))
+    };
+    // Looks are 15 seconds apart: the second one knows for how long.
+    eventually("both are seen to stay open", || {
+        let ages = [of("seconds", "intake"), of("seconds", "targets")];
+        if ages.iter().all(|age| *age >= 10.0) { Ok(()) } else { Err(format!("{ages:?}")) }
+    });
+    assert_eq!([of("offsets", "intake"), of("offsets", "targets")], [1.0, 1.0]);
+    let others = process.metric("waterclock_held_back_offsets") - 2.0;
+    assert!(of("seconds", "1s") == 0.0 && others < 5.0, "{others} elsewhere");
+    foreign.abort_transaction(PATIENCE).expect("aborted");
+    eventually("neither is any more", || {
+        let ages = [of("seconds", "intake"), of("seconds", "targets")];
+        if ages == [0.0, 0.0] { Ok(()) } else { Err(format!("{ages:?}")) }
+    });
     process.stop_well();
 }
