@@ -13,6 +13,8 @@
 //! 4. Committed offsets are fetched only after an earlier transaction of ours is decided (`Committer::ready`) and only
 //!    stable ones (`isolation.level=read_committed` asks for those), so that nothing is read twice.
 
+mod unknown;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +27,7 @@ use rdkafka::groups::GroupMemberInfo;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 
+use self::unknown::{Unknown, is_new, unknown};
 use super::Connection;
 use super::checkpoint::{self, Position, Positions};
 use super::committer::{Committer, Tenure, chunks, offsets_of};
@@ -95,7 +98,7 @@ pub enum Error {
     /// A lane was worked on and its position is not known any more: what was done cannot be told from what was not.
     #[error(
         "group {group} has no committed offset for {topic}/{partition}, and meta no checkpoint, though records before \
-         {first} are done. To deliver again what may have been delivered: kafka-consumer-groups.sh --group {group} --topic {topic} --reset-offsets --to-earliest \
+         {first} are gone. To deliver again what may have been delivered: kafka-consumer-groups.sh --group {group} --topic {topic} --reset-offsets --to-earliest \
          --execute"
     )]
     PositionGone {
@@ -138,6 +141,8 @@ pub(super) struct Who {
     pub(super) seat: String,
     /// Names of the lane topics, by [`TopicId`].
     pub(super) lanes: Vec<Arc<str>>,
+    /// So many of them are intakes, which come first.
+    pub(super) intakes: usize,
     /// Name of the changelog.
     pub(super) timers: Arc<str>,
     /// Where the checkpoints are.
@@ -297,11 +302,18 @@ impl Context {
         let elements = committed.elements();
         let expired = elements.iter().filter(|e| !matches!(e.offset(), At::Offset(_))).count();
         let checkpoints = self.checkpoints(expired).map_err(failed("checkpoints"))?;
+        // Where anybody ever knew a position.
+        let mut places: Vec<(&str, i32)> = elements
+            .iter()
+            .filter(|element| matches!(element.offset(), At::Offset(_)))
+            .map(|element| (element.topic(), element.partition()))
+            .collect();
+        places.extend(checkpoints.keys().map(|(topic, partition)| (&**topic, *partition)));
         let look_at_ends = self.look_at_ends.swap(false, Ordering::Relaxed);
         let mut starts = Vec::with_capacity(count);
         let mut list = TopicPartitionList::with_capacity(count);
         let mut fresh = Vec::new();
-        for element in elements {
+        for element in &elements {
             element.error().map_err(failed("committed offsets"))?;
             let (topic, partition) = (element.topic(), element.partition());
             let known = self.who.lanes.iter().position(|name| **name == *topic);
@@ -335,7 +347,12 @@ impl Context {
                         None if found.is_some() => {
                             (made_anew(consumer, topic, partition)?, String::new())
                         }
-                        None => (self.never_started(consumer, topic, partition)?, String::new()),
+                        None => {
+                            let is_intake = known.is_some_and(|topic| topic < self.who.intakes);
+                            let is_new = is_intake && is_new(&places, topic, partition);
+                            let next = self.never_started(consumer, (topic, partition), is_new)?;
+                            (next, String::new())
+                        }
                     };
                     if let Some(source) = source {
                         let metadata = metadata.clone();
@@ -424,31 +441,40 @@ impl Context {
         self.ends.wait(&asked, ATTEMPT)
     }
 
-    /// Where a partition without a committed position starts: at its log's start, if nothing of it was ever done.
+    /// Where a partition starts of which nobody knows a position; `is_new`: it is an intake that was not read before.
     fn never_started(
         &self,
         consumer: &BaseConsumer<Self>,
-        topic: &str,
-        partition: i32,
+        (topic, partition): (&str, i32),
+        is_new: bool,
     ) -> Result<i64, Error> {
         let (first, end) = watermarks(consumer, topic, partition)?;
-        if first > 0 && first < end {
-            let topic = topic.to_owned();
-            return Err(Error::PositionGone {
+        match unknown(first, end, is_new) {
+            Unknown::Fresh => {}
+            Unknown::Gone => {
+                let (topic, group) = (topic.to_owned(), self.who.group.clone());
+                return Err(Error::PositionGone { topic, partition, first, group });
+            }
+            Unknown::Lost => {
+                tracing::error!(
+                    topic,
+                    partition,
+                    first,
+                    end,
+                    "all records of a partition were deleted, and nobody knows what of them was done: what was pending is \
+                     lost. Find out who did it (retention, DeleteRecords)"
+                );
+                // More than that it cannot be.
+                telemetry::position_lost(first.unsigned_abs());
+            }
+            Unknown::Before => tracing::error!(
                 topic,
                 partition,
                 first,
-                group: self.who.group.clone(),
-            });
-        }
-        if first > 0 {
-            tracing::error!(
-                topic,
-                partition,
-                first,
-                "nothing is known of a partition whose records are all deleted: if it was not waterclock who did it, they are lost"
-            );
-            telemetry::position_lost(first.unsigned_abs());
+                end,
+                "all records of an intake were deleted before it was read for the first time: if they were delays, these are \
+                 lost. Find out who did it (retention, DeleteRecords)"
+            ),
         }
         Ok(first)
     }

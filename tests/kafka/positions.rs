@@ -100,6 +100,69 @@ fn a_lane_whose_position_is_known_to_nobody_is_not_guessed() {
     assert_eq!(whole(&fixture, &target).len(), 4, "nothing was delivered again");
 }
 
+/// `position/<topic>/<partition>` of one partition only.
+fn forget_checkpoint(fixture: &Fixture, topic: &str, partition: i32) {
+    let producer: rdkafka::producer::BaseProducer = fixture.client().create().expect("a producer");
+    let (meta, key) = (fixture.names.meta(), format!("position/{topic}/{partition}"));
+    let record: BaseRecord<'_, str, str> = BaseRecord::to(&meta).partition(1).key(&key);
+    producer.send(record).expect("enqueued");
+    producer.flush(PATIENCE).expect("flushed");
+}
+
+#[test]
+fn what_was_deleted_while_nobody_knew_a_position_is_said_and_a_new_topic_says_nothing() {
+    let fixture = Fixture::with("positions", |request| request.lanes = Some(2));
+    let target = fixture.target("out", 1);
+    let intake = fixture.names.intake();
+    let send =
+        |id: &str| fixture.producer().send_one(&intake, &out(id).key("k").to(&target).delay(0));
+    const LOST: &str = "waterclock_records_lost_total";
+    let mut log = Log::open(&fixture, &target);
+    // Before the first start: they may have been anything.
+    let before = [send("0"), send("1")][1];
+    trim(&fixture, &intake, before.partition, before.offset + 1);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    send("2");
+    log.count(1);
+    let said = "were deleted before it was read for the first time";
+    assert_eq!(process.log().matches(said).count(), 1, "of one partition: {}", process.log());
+    assert_eq!((process.metric(LOST), process.log().matches("is lost").count()), (0.0, 0));
+    process.stop_well();
+
+    // While the group was away, with a checkpoint: of the other lane, whose position never changed.
+    let other = 1 - before.partition;
+    let producer = fixture.producer();
+    let (mut elsewhere, mut delivered) = (None, 1);
+    for n in 0..64 {
+        let ack = producer.send_one(&intake, &out("never").key(n.to_string()).to(&target).delay(0));
+        if ack.partition == other {
+            elsewhere = Some(ack);
+            break;
+        }
+        delivered += 1;
+    }
+    let elsewhere = elsewhere.expect("a key of the other lane");
+    trim(&fixture, &intake, other, elsewhere.offset + 1);
+    forget(&fixture);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    assert!(process.log().contains("the position is outside of the log"), "{}", process.log());
+    assert_eq!(process.metric(LOST), (elsewhere.offset + 1) as f64);
+    log.count(delivered);
+    process.stop_well();
+
+    // The same without: a lane that was read before has lost its position.
+    let last = send("never");
+    trim(&fixture, &intake, last.partition, last.offset + 1);
+    forget(&fixture);
+    forget_checkpoint(&fixture, &intake, last.partition);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    assert!(process.log().contains("nobody knows what of them was done"), "{}", process.log());
+    assert!(process.metric(LOST) >= (last.offset + 1) as f64, "{}", process.metric(LOST));
+    send("3");
+    log.count(delivered + 1);
+    process.stop_well();
+}
+
 fn what_is_done_is_known_after_a_clean_stop_and_no_offsets(mode: Mode) {
     let fixture = Fixture::new("positions");
     let target = fixture.target("out", 1);

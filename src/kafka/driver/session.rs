@@ -142,6 +142,7 @@ impl<'a> Session<'a> {
             process,
             seat: seat.clone(),
             lanes: plan.setup.topics.names().to_vec(),
+            intakes: plan.setup.topics.intakes.len(),
             timers: plan.setup.topics.timers(),
             meta: plan.setup.topics.meta(),
             embedded: plan.embedded,
