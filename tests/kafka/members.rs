@@ -6,8 +6,8 @@ use waterclock::engine::Lane;
 use waterclock::kafka::Roster;
 
 use crate::support::{
-    Fixture, Load, Log, Mode, PATIENCE, Process, Proxy, assert_each_once, assert_promise,
-    eventually, free_address, in_both_modes, out, whole,
+    Fixture, Load, Log, Mode, PATIENCE, Process, Proxy, Resource, Right, allow, assert_each_once,
+    assert_promise, eventually, free_address, in_both_modes, out, whole,
 };
 
 in_both_modes!(
@@ -212,5 +212,21 @@ fn a_process_waits_for_a_kafka_that_does_not_answer_and_says_so() {
     let _proxy = Proxy::start(&[(&*address, broker)]);
     process.wait_until_ready();
     deliver(&fixture, &target, "at last", 10);
+    process.stop_well();
+}
+
+#[test]
+fn who_may_not_be_in_the_group_any_more_says_why_and_goes_on_once_it_may() {
+    let fixture = fixture("denied", Mode::ExactlyOnce, 2);
+    let target = fixture.target("out", 1);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    allow(Resource::Group(fixture.namespace()), &[Right::Describe]);
+    eventually("it says why it is not ready", || match process.get("/health/ready") {
+        Ok((503, body)) if body.contains("no right to be a member of group") => Ok(()),
+        answer => Err(format!("{answer:?}")),
+    });
+    allow(Resource::Group(fixture.namespace()), &[Right::Read]);
+    process.wait_until_ready();
+    deliver(&fixture, &target, "after", 1);
     process.stop_well();
 }

@@ -528,6 +528,12 @@ impl<'a> Session<'a> {
             Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown) => {
                 tracing::debug!(%error, "consumer lost a broker");
             }
+            Some(RDKafkaErrorCode::GroupAuthorizationFailed) => {
+                let group = &self.plan.namespace;
+                tracing::error!(%error, group, "no right to be a member of the group; asking again");
+                // Until lanes are taken over again.
+                self.status.tell(Some(format!("no right to be a member of group {group} (Read)")));
+            }
             _ => tracing::warn!(%error, "could not read"),
         }
         Ok(())
