@@ -258,6 +258,10 @@ impl World {
                 self.wait(WAITS[*wait]);
             }
             Step::Stop => {
+                // What is overdue when an owner comes, and what has to be moved first, may happen in any order.
+                if self.model.strays.iter().any(|strays| !strays.is_empty()) {
+                    self.step(&Step::Tell);
+                }
                 self.wait(0);
                 self.kafka.stop();
                 self.model.is_up = false;
@@ -318,7 +322,7 @@ impl World {
             expires: expires.then(|| now + Millis(delay + 10)),
         };
         let lane = lane_of(key);
-        // What is overdue when an owner comes, and what has to be moved first, may happen in any order.
+        // For the same reason as in `Stop`.
         let stray = stray && self.model.is_up;
         let partition = if stray { (lane + 1) % LANES } else { lane };
         self.kafka.append(source(0, partition), record(key, &headers));
