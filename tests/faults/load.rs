@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::checkers::arrivals;
+use crate::checkers::{arrivals, number};
 use crate::support::{
     Ack, Fixture, Log, Out, PATIENCE, Process, Producer, Rec, eventually, out, whole,
 };
@@ -91,8 +91,11 @@ pub enum Cancel {
 pub struct Sent {
     pub record: Out,
     pub delay_ms: u64,
-    /// Nothing: it is not known whether the broker has it.
+    /// Nothing: it is not known whether the broker has it. Of several copies the first.
     pub ack: Option<Ack>,
+    /// How often its producer wrote it: librdkafka's idempotent one begins its sequence anew when it cannot know what
+    /// became of a request, as when leaders change, and then a record may stand in the intake twice.
+    pub copies: usize,
     pub fate: Fate,
     pub cancel: Option<Cancel>,
 }
@@ -132,6 +135,8 @@ pub struct Load<'a> {
     shared: Arc<Shared>,
     sending: Option<JoinHandle<Vec<Sent>>>,
     reading: Option<JoinHandle<Vec<Rec>>>,
+    /// Reads the intake, whose records are deleted when they are done.
+    writing: Option<JoinHandle<Vec<Rec>>>,
 }
 
 impl Drop for Load<'_> {
@@ -163,11 +168,20 @@ impl<'a> Load<'a> {
             }
             log.seen
         });
+        let mut written = Log::uncommitted(fixture, &fixture.names.intake());
+        let of_intake = Arc::clone(&shared);
+        let writing = std::thread::spawn(move || {
+            while of_intake.ends.lock().expect("no panic before").is_none() {
+                written.read_on(Duration::from_millis(100));
+            }
+            written.seen
+        });
         let producer = fixture.producer();
         let (intake, to) = (fixture.names.intake(), target.clone());
         let of_sender = Arc::clone(&shared);
         let sending = std::thread::spawn(move || send(&of_sender, &producer, &intake, &to, &mix));
-        Self { fixture, target, shared, sending: Some(sending), reading: Some(reading) }
+        let (sending, reading, writing) = (Some(sending), Some(reading), Some(writing));
+        Self { fixture, target, shared, sending, reading, writing }
     }
 
     /// Records sent so far.
@@ -212,7 +226,7 @@ impl<'a> Load<'a> {
     pub fn finish_within(mut self, name: &str, patience: Duration) -> History {
         self.shared.stop.store(true, Ordering::SeqCst);
         let (sending, reading) = (self.sending.take(), self.reading.take());
-        let sent = sending.expect("it began").join().expect("the load was sent");
+        let mut sent = sending.expect("it began").join().expect("the load was sent");
         let reading = reading.expect("it began");
         self.fixture.wait_until_nothing_is_pending_within(patience);
         let late = whole(self.fixture, &self.target);
@@ -223,8 +237,31 @@ impl<'a> Load<'a> {
             if reading.is_finished() { Ok(()) } else { Err(format!("saw {}", self.seen())) }
         });
         let concurrent = reading.join().expect("the reader read");
+        let written = self.writing.take().expect("it began").join().expect("the intake was read");
+        copied(&mut sent, &written);
         let healed_at = *self.shared.healed_at.lock().expect("no panic before");
         History { name: name.to_owned(), sent, concurrent, late, dead, healed_at }
+    }
+}
+
+/// Notes what was written more than once.
+fn copied(sent: &mut [Sent], written: &[Rec]) {
+    let mut copies: BTreeMap<usize, Vec<&Rec>> = BTreeMap::new();
+    for rec in written {
+        if let Some(n) = number(rec) {
+            copies.entry(n).or_default().push(rec);
+        }
+    }
+    for (n, of) in copies.into_iter().filter(|(_, of)| of.len() > 1) {
+        let Some(sent) = sent.get_mut(n) else { continue };
+        let first = of.iter().min_by_key(|rec| rec.offset).expect("more than one");
+        println!("n={n} was written {} times by its producer", of.len());
+        sent.copies = of.len();
+        sent.ack = sent.ack.and(Some(Ack {
+            partition: first.partition,
+            offset: first.offset,
+            at: first.at,
+        }));
     }
 }
 
@@ -266,7 +303,7 @@ fn record(mix: &Mix, target: &str, n: usize) -> Sent {
     if mix.tracked_every > 0 && n % mix.tracked_every == 0 {
         record = record.header("x-delay-id", format!("id-{n}"));
     }
-    Sent { record, delay_ms, ack: None, fate, cancel: None }
+    Sent { record, delay_ms, ack: None, copies: 1, fate, cancel: None }
 }
 
 /// A cancel that is to be sent.

