@@ -115,7 +115,7 @@ pub fn start(
         tracing::warn!(topic = note.topic, what = %note.what, remedy = %note.remedy, "topic could be better");
     }
     let directory = instance.directory.join(INDEX);
-    let indexing = Indexing::open(&connection, &config.namespace, &in_force, &directory)?;
+    let indexing = Indexing::open(&config.namespace, &in_force, &directory)?;
     let key = StateKey::new(in_force.secret.bytes());
     let setup = setup(config, in_force.lanes, in_force.ladder, key)?;
     let (name, home) = (&*instance.name, &*instance.home);

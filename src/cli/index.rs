@@ -123,7 +123,7 @@ fn identity(connection: &Connection, config: &Config) -> Result<Identity, Failur
         let exit = if error.is_away() { Exit::Unavailable } else { Exit::Configuration };
         Failure::new(exit, error)
     })?;
-    let identity = Indexing::identity(connection, &config.namespace, &in_force);
+    let identity = Indexing::identity(&config.namespace, &in_force);
     identity.ok_or_else(|| failed(Error::NoClusterId))
 }
 

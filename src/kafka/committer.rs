@@ -210,11 +210,15 @@ impl Committer {
         &self.reports
     }
 
-    /// Makes a clean producer if there is none, and waits for it: what an earlier one left open is decided then.
+    /// Waits until nothing is on its way, makes a clean producer if there is none, and waits for it: what an earlier one left
+    /// open is decided then. The broker need not fence what is on its way: a member that comes back to its seat can
+    /// be given its old generation.
     ///
     /// # Errors
     /// Says why there is none: `fatal` ones will not go away by trying again.
     pub(super) fn ready(&self, most: Duration) -> Result<(), NotReady> {
+        // What is said of a batch that is still on its way is of no use.
+        self.shared.update(|progress| progress.ready = false);
         let _ = self.orders.send(Order::Ready);
         let answer = self.shared.wait(most, |progress| match (&progress.fatal, progress.ready) {
             (Some(why), _) => Some(Err(NotReady { why: why.clone(), fatal: true })),
@@ -295,5 +299,28 @@ impl Names {
             To::Dead => &self.dead,
             To::Timers => &self.timers,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_are_not_taken_over_while_a_batch_is_on_its_way() {
+        let (orders, inbox) = crossbeam_channel::unbounded();
+        let (_reporter, reports) = crossbeam_channel::unbounded();
+        let shared = Arc::new(Shared::default());
+        // As it is while the committing thread works on a batch.
+        shared.update(|progress| (progress.ready, progress.open) = (true, 1));
+        let committer = Committer { orders, reports, shared: Arc::clone(&shared), thread: None };
+        let asked = committer.ready(Duration::from_millis(50));
+        assert!(asked.is_err(), "the batch may still commit");
+        std::thread::spawn(move || {
+            let order = inbox.iter().nth(1);
+            assert!(matches!(order, Some(Order::Ready)), "the second question");
+            shared.update(|progress| (progress.ready, progress.open) = (true, 0));
+        });
+        assert!(committer.ready(Duration::from_secs(60)).is_ok());
     }
 }

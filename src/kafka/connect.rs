@@ -9,6 +9,8 @@
 //!    in the log (`auto.offset.reset` is `error`), and none commits by itself.
 //! 4. Who gets no answer says why as far as librdkafka knows: a wrong password is no silence.
 
+#[cfg(feature = "server")]
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,6 +41,42 @@ pub(super) enum Isolation {
 /// A client for questions and orders that are not about records.
 #[cfg(feature = "server")]
 pub(super) type Admin = AdminClient<Quiet>;
+
+/// Closes a client on a thread of its own: that takes librdkafka a tenth of a second, for which nobody need wait.
+pub(super) fn aside<T: Send + 'static>(client: T) {
+    // Where no thread can be had, it is closed here.
+    let closing = std::thread::Builder::new().name("wc-close".into()).spawn(move || drop(client));
+    drop(closing);
+}
+
+/// Closes clients side by side, and waits for that; false: one hangs, as librdkafka's close can, and is left behind.
+#[cfg(feature = "server")]
+pub(super) fn close<T: Send + 'static>(
+    clients: impl IntoIterator<Item = T>,
+    most: Duration,
+) -> bool {
+    let (open, closed) = channel::<()>();
+    for client in clients {
+        aside(Closing { client: Some(client), _open: open.clone() });
+    }
+    drop(open);
+    // Nothing is ever sent: it ends when the last one is closed.
+    closed.recv_timeout(most) == Err(RecvTimeoutError::Disconnected)
+}
+
+/// A client, and the word that it is not closed yet, in the order in which they are to be dropped.
+#[cfg(feature = "server")]
+struct Closing<T> {
+    client: Option<T>,
+    _open: Sender<()>,
+}
+
+#[cfg(feature = "server")]
+impl<T> Drop for Closing<T> {
+    fn drop(&mut self) {
+        drop(self.client.take());
+    }
+}
 
 /// The context of a [`Reader`] and of an [`Admin`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -328,3 +366,28 @@ impl ClientContext for Heard {
 }
 
 impl ConsumerContext for Heard {}
+
+#[cfg(all(test, feature = "server"))]
+mod tests {
+    use super::*;
+
+    /// Closing it takes until somebody lets it.
+    struct Hangs(std::sync::mpsc::Receiver<()>);
+
+    impl Drop for Hangs {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+
+    #[test]
+    fn a_client_whose_close_hangs_is_left_behind() {
+        let (let_go, hangs) = channel();
+        assert!(!close([Hangs(hangs)], Duration::from_millis(50)), "it is still closing");
+        drop(let_go);
+        let (let_go, hangs) = channel();
+        drop(let_go);
+        assert!(close([Hangs(hangs)], Duration::from_secs(60)), "nothing holds it");
+        assert!(close(Vec::<Hangs>::new(), Duration::from_secs(60)), "there is none");
+    }
+}

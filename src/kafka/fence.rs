@@ -18,6 +18,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerContext};
 
 use super::oauth::tokens;
+use super::raw::ask;
 use super::{Connection, Member, Roster};
 
 /// How the client is named in the brokers' logs.
@@ -121,6 +122,8 @@ impl Fence {
             .set("retry.backoff.max.ms", "50");
         let producer: BaseProducer<Context> = config.create_with_context(Context)?;
         self.connection.token(producer.client());
+        // As for every producer: without a connection it looks for its coordinator every half second only.
+        let _ = ask::controller(producer.client(), FENCE_MAX);
         producer.init_transactions(FENCE_MAX)
     }
 }

@@ -10,10 +10,9 @@
 //! What it does not do: it decides nothing about lanes, which is the group's matter.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Receiver;
 use rdkafka::ClientContext;
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::KafkaError;
@@ -46,7 +45,7 @@ const LEAVE_MAX: Duration = Duration::from_millis(800);
 pub struct Members {
     roster: Heard,
     stop: Arc<AtomicBool>,
-    ended: Receiver<()>,
+    voice: Arc<Voice>,
 }
 
 impl Members {
@@ -70,12 +69,17 @@ impl Members {
         config.set("acks", "all").set("linger.ms", "0").set("message.timeout.ms", "5000");
         let producer: BaseProducer<Context> = config.create_with_context(Context)?;
         let stop = Arc::new(AtomicBool::new(false));
-        // Ends when the thread drops its side.
-        let (alive, ended) = crossbeam_channel::bounded(0);
-        let speaker = Speaker {
-            consumer,
+        let voice = Arc::new(Voice {
             producer,
             topic: topic.to_owned(),
+            instance: me.instance.clone(),
+            boot: me.boot.clone(),
+            roster: Arc::clone(&roster),
+            has_left: Mutex::new(false),
+        });
+        let speaker = Speaker {
+            consumer,
+            voice: Arc::clone(&voice),
             me,
             statuses,
             roster: Arc::clone(&roster),
@@ -84,12 +88,9 @@ impl Members {
         let stopped = Arc::clone(&stop);
         std::thread::Builder::new()
             .name("wc-members".into())
-            .spawn(move || {
-                speaker.run(&stopped);
-                drop(alive);
-            })
+            .spawn(move || speaker.run(&stopped))
             .map_err(|_| KafkaError::Canceled)?;
-        Ok(Self { roster, stop, ended })
+        Ok(Self { roster, stop, voice })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Roster> {
@@ -108,16 +109,64 @@ impl Members {
         self.lock().members().cloned().collect()
     }
 
-    /// Says farewell, and waits for at most a second until that is written.
+    /// Takes away what was said, unless a later start of ours has said something already, and waits for less than a second
+    /// until that is written.
     pub fn leave(&self) {
         self.stop.store(true, Ordering::Relaxed);
-        let _ = self.ended.recv_timeout(POLL + LEAVE_MAX);
+        self.voice.farewell();
     }
 }
 
 impl Drop for Members {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Speaks for this process, until it has left.
+struct Voice {
+    producer: BaseProducer<Context>,
+    topic: String,
+    instance: String,
+    boot: String,
+    roster: Heard,
+    has_left: Mutex<bool>,
+}
+
+impl std::fmt::Debug for Voice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Voice").field("instance", &self.instance).finish_non_exhaustive()
+    }
+}
+
+impl Voice {
+    fn say(&self, member: &Member) {
+        let has_left = self.has_left.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*has_left {
+            self.send(Some(&member.encode()));
+        }
+    }
+
+    /// After it nothing is said any more.
+    fn farewell(&self) {
+        let mut has_left = self.has_left.lock().unwrap_or_else(PoisonError::into_inner);
+        let roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_another = roster.said(&self.instance).is_some_and(|said| said.boot > self.boot);
+        drop(roster);
+        if !std::mem::replace(&mut *has_left, true) && !is_another {
+            self.send(None);
+            let _ = self.producer.flush(LEAVE_MAX);
+        }
+    }
+
+    fn send(&self, value: Option<&str>) {
+        let key = format!("{MEMBER}{}", self.instance);
+        let mut record: BaseRecord<'_, str, str> =
+            BaseRecord::to(&self.topic).partition(PARTITION).key(&key);
+        record.payload = value;
+        if let Err((error, _)) = self.producer.send(record) {
+            tracing::debug!(%error, "could not say which lanes are run here");
+        }
     }
 }
 
@@ -145,8 +194,7 @@ impl ProducerContext for Context {
 /// The thread.
 struct Speaker {
     consumer: Reader,
-    producer: BaseProducer<Context>,
-    topic: String,
+    voice: Arc<Voice>,
     /// Without its lanes.
     me: Member,
     statuses: Vec<Arc<Status>>,
@@ -160,9 +208,9 @@ impl Speaker {
         while !stop.load(Ordering::Relaxed) {
             self.hear();
             self.speak();
-            self.producer.poll(Duration::ZERO);
+            self.voice.producer.poll(Duration::ZERO);
         }
-        self.farewell();
+        self.voice.farewell();
     }
 
     fn hear(&self) {
@@ -199,30 +247,8 @@ impl Speaker {
             Some((said, at)) => at.elapsed() >= AGAIN && self.heard().as_ref() != Some(said),
         };
         if is_due {
-            self.send(Some(&now.encode()));
+            self.voice.say(&now);
             self.sent = Some((now, Instant::now()));
-        }
-    }
-
-    fn send(&self, value: Option<&str>) {
-        let key = format!("{MEMBER}{}", self.me.instance);
-        let mut record: BaseRecord<'_, str, str> =
-            BaseRecord::to(&self.topic).partition(PARTITION).key(&key);
-        record.payload = value;
-        if let Err((error, _)) = self.producer.send(record) {
-            tracing::debug!(%error, "could not say which lanes are run here");
-        }
-    }
-
-    /// Takes away what was said, unless a later start of ours has said something already.
-    fn farewell(&self) {
-        let roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = roster.said(&self.me.instance);
-        let is_another = said.is_some_and(|said| said.boot > self.me.boot);
-        drop(roster);
-        if !is_another {
-            self.send(None);
-            let _ = self.producer.flush(LEAVE_MAX);
         }
     }
 }

@@ -28,7 +28,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext
 use rdkafka::topic_partition_list::TopicPartitionList;
 use serde::{Deserialize, Serialize};
 
-use super::connect::{Isolation, Reader};
+use super::connect::{Isolation, Reader, aside};
 use super::oauth::tokens;
 use super::{Connection, NoAnswer};
 use crate::engine::Millis;
@@ -360,7 +360,10 @@ pub(super) fn each(
     group: &str,
     take: impl FnMut(&BorrowedMessage<'_>),
 ) -> Result<(), Error> {
-    to_end(&open(connection, topic, group, WAIT)?, topic, take)
+    let reader = open(connection, topic, group, WAIT)?;
+    let read = to_end(&reader, topic, take);
+    aside(reader);
+    read
 }
 
 /// A reader of [`PARTITION`] from its beginning. `wait` as in [`Connection::reader_to_ends`].
@@ -379,6 +382,8 @@ fn open(
     if found.is_none_or(|found| found.partitions().is_empty()) {
         return Err(Error::Missing { topic: topic.to_owned() });
     }
+    // A client that knows no leader looks for one every half second only; this question finds it first.
+    consumer.fetch_watermarks(topic, PARTITION, ANSWER_MAX).map_err(failed("find the end of"))?;
     let mut from = TopicPartitionList::new();
     from.add_partition_offset(topic, PARTITION, Offset::Beginning).map_err(failed("read"))?;
     consumer.assign(&from).map_err(failed("read"))?;

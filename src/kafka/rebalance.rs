@@ -21,9 +21,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
+use rdkafka::client::Client;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::groups::GroupMemberInfo;
+use rdkafka::groups::{GroupList, GroupMemberInfo};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 
@@ -31,6 +32,7 @@ use self::unknown::{Unknown, is_new, unknown};
 use super::Connection;
 use super::checkpoint::{self, Position, Positions};
 use super::committer::{Committer, Tenure, chunks, offsets_of};
+use super::connect::{Admin, Quiet, aside};
 use super::ends::{self, Ends, Partition};
 use super::fence::Fence;
 use super::oauth::tokens;
@@ -174,6 +176,8 @@ pub(super) struct Context {
     connection: Connection,
     ends: Ends,
     fence: Fence,
+    /// Asks about the group. The consumer's own questions stand in line behind what it fetches, for up to half a second.
+    asker: Mutex<Option<Admin>>,
     events: Mutex<Vec<Event>>,
     /// Of the assignment that was taken over last.
     tenure: Mutex<Option<Arc<Tenure>>>,
@@ -195,6 +199,7 @@ impl Context {
             connection,
             ends,
             fence,
+            asker: Mutex::default(),
             events: Mutex::default(),
             tenure: Mutex::default(),
             look_at_ends: AtomicBool::new(false),
@@ -224,12 +229,40 @@ impl Context {
         self.commit(consumer, CommitMode::Sync);
     }
 
+    /// Asks something that is not about the consumer's own work.
+    fn ask<T>(
+        &self,
+        question: impl FnOnce(&Client<Quiet>) -> Result<T, KafkaError>,
+    ) -> Result<T, KafkaError> {
+        let kept = self.asker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let asker = match kept {
+            Some(asker) => {
+                self.connection.token(asker.inner());
+                asker
+            }
+            None => self.connection.admin("waterclock-group")?,
+        };
+        let answer = question(asker.inner());
+        if answer.is_ok() {
+            *self.asker.lock().unwrap_or_else(PoisonError::into_inner) = Some(asker);
+        } else {
+            // One that has no answer may go on waiting for a broker that has died.
+            aside(asker);
+        }
+        answer
+    }
+
+    /// The group as the brokers see it.
+    fn group(&self, most: Duration) -> Result<GroupList, KafkaError> {
+        self.ask(|client| client.fetch_group_list(Some(&self.who.group), most))
+    }
+
     /// Who has a seat in the group now; nothing where nobody tells.
-    pub(super) fn seats(&self, consumer: &BaseConsumer<Self>) -> Option<Seats> {
+    pub(super) fn seats(&self) -> Option<Seats> {
         if self.who.embedded {
             return None;
         }
-        let list = consumer.fetch_group_list(Some(&self.who.group), LEAVING).ok()?;
+        let list = self.group(LEAVING).ok()?;
         let members = || list.groups().iter().flat_map(|group| group.members());
         Some(Seats {
             mine: members().any(|member| self.who.is_me(member)),
@@ -277,7 +310,7 @@ impl Context {
     ) -> Result<Taken, Error> {
         let count = partitions.count();
         let failed = |what| move |source| Error::TakeOver { partitions: count, what, source };
-        self.look_around(consumer)?;
+        self.look_around()?;
         self.committer.drop_commits();
         if let Err(not_ready) = self.committer.ready(TAKE_OVER) {
             let fatal = not_ready.fatal;
@@ -296,7 +329,7 @@ impl Context {
         let told = self.ends_of(partitions).map_err(failed("ends of the logs"))?;
         let log_ends: HashMap<(&str, i32), Offset> =
             told.iter().filter_map(|t| Some(((&*t.topic, t.partition), t.last?))).collect();
-        let ids = self.ids(consumer).map_err(failed("ids of the topics"))?;
+        let ids = self.ids().map_err(failed("ids of the topics"))?;
         // The group's offsets of a topic go with it, sooner or later; those that it may still have are of the old one.
         let before = self.tenure().map(|tenure| tenure.ids.clone()).unwrap_or_default();
         let elements = committed.elements();
@@ -393,13 +426,13 @@ impl Context {
     }
 
     /// The ids of the lane topics.
-    fn ids(&self, consumer: &BaseConsumer<Self>) -> Result<Vec<String>, KafkaError> {
+    fn ids(&self) -> Result<Vec<String>, KafkaError> {
         if self.who.embedded {
             return Ok(Vec::new());
         }
         let names: Vec<String> = self.who.lanes.iter().map(ToString::to_string).collect();
         let told: HashMap<String, Result<String, RDKafkaErrorCode>> =
-            ask::ids(consumer.client(), &names, ATTEMPT)?.into_iter().collect();
+            self.ask(|client| ask::ids(client, &names, ATTEMPT))?.into_iter().collect();
         let id = |name: &String| match told.get(name) {
             Some(Ok(id)) => Ok(id.clone()),
             Some(Err(code)) => Err(KafkaError::AdminOp(*code)),
@@ -481,11 +514,11 @@ impl Context {
 
     /// Refuses to run beside a live member of the same name that was there first: the two would fence each other for
     /// ever. Those that are not there any more are fenced.
-    fn look_around(&self, consumer: &BaseConsumer<Self>) -> Result<(), Error> {
+    fn look_around(&self) -> Result<(), Error> {
         if self.who.embedded {
             return Ok(());
         }
-        let list = match consumer.fetch_group_list(Some(&self.who.group), ATTEMPT) {
+        let list = match self.group(ATTEMPT) {
             Ok(list) => list,
             Err(error) => {
                 tracing::warn!(%error, "could not list the group's members; their names are not checked");

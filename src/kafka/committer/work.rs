@@ -15,7 +15,7 @@ use super::hops::Hops;
 use super::ledger::{Context, Done, Ledger, Open, Told};
 use super::{Delivery, Job, Late, Names, Order, Report, Setting, Shared, Tenure};
 use crate::engine::{Arrival, Batch, BatchId, Blame, Commit, Refused, To};
-use crate::kafka::connect::SOCKET_TIMEOUT;
+use crate::kafka::connect::{SOCKET_TIMEOUT, close};
 use crate::kafka::raw::{Outlet, ask};
 use crate::kafka::{BrokerClock, checkpoint};
 use crate::telemetry::{LaneFigures, Renewed};
@@ -33,6 +33,11 @@ const FLUSH_MAX: Duration = Duration::from_secs(1);
 /// Producers that take turns in `exactly_once`. After a commit the coordinator still writes its markers, and a producer
 /// that begins again meanwhile is told to wait: librdkafka does so for 20 ms. The other one need not.
 pub(in crate::kafka) const TURNS: usize = 2;
+
+/// Longest wait for a producer's first connection.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// Longest wait for a producer to close; it takes a tenth of a second.
+const CLOSE_MAX: Duration = Duration::from_secs(3);
 
 /// Longest wait for room in the client's queue.
 const ENQUEUE_MAX: Duration = Duration::from_secs(15);
@@ -75,7 +80,7 @@ impl Work {
             tracing::debug!(%error, "not all checkpoints were acknowledged");
         }
         // Whatever waits for this thread waits no longer.
-        self.outlets.clear();
+        self.close();
         self.shared.update(|progress| progress.open = 0);
     }
 
@@ -149,7 +154,7 @@ impl Work {
             outlet.producer().flush(SOCKET_TIMEOUT).map_err(|e| Dirty::new("flush", &e))?;
         }
         let ledger = std::mem::take(&mut self.ledger);
-        self.outlets.clear();
+        self.close();
         if ledger.failed().first.is_some() {
             let dirty = Dirty::produce("a record failed".to_owned());
             self.ledger = ledger;
@@ -158,11 +163,18 @@ impl Work {
         self.make().map_err(|e| Dirty::new("init", &e))
     }
 
+    /// Closes the producers. One that hangs is left behind: whoever comes after it fences it.
+    fn close(&mut self) {
+        if !close(self.outlets.drain(..), CLOSE_MAX) {
+            tracing::warn!("a producer does not close, left behind");
+        }
+    }
+
     /// Drops the producer and says why; `batch`: the only one that can have failed.
     fn fail(&mut self, dirty: &Dirty, batch: Option<BatchId>) {
         let blame = dirty.blame.filter(|_| self.may_checkpoint());
         // Before the ledger is read: a producer that is dropped hands out its last delivery reports.
-        self.outlets.clear();
+        self.close();
         let ledger = std::mem::take(&mut self.ledger);
         let named = std::mem::take(&mut ledger.failed().refused);
         let doubted = std::mem::take(&mut ledger.failed().doubted);
@@ -317,7 +329,7 @@ impl Work {
         match self.make() {
             Ok(()) => self.shared.update(|progress| progress.ready = true),
             Err(error) => {
-                self.outlets.clear();
+                self.close();
                 let fatal = matches!(
                     error.rdkafka_error_code(),
                     Some(
@@ -379,6 +391,10 @@ impl Work {
         let context = Context { ledger: Arc::clone(&self.ledger), done };
         let producer: Producer = config.create_with_context(context)?;
         if exactly_once {
+            // A client without a connection looks for its coordinator every half second only; any question makes one first.
+            if let Err(error) = ask::controller(producer.client(), CONNECT_MAX) {
+                tracing::debug!(%error, "a new producer is not connected yet");
+            }
             producer
                 .init_transactions(self.setting.transaction_timeout + Duration::from_secs(15))?;
         }

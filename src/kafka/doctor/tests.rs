@@ -52,8 +52,12 @@ fn healthy() -> Facts {
         };
         (spec.name.clone(), found)
     });
-    let found =
-        Found { bootstrap: "b:9092".to_owned(), brokers: ids.clone(), topics: there.collect() };
+    let found = Found {
+        bootstrap: "b:9092".to_owned(),
+        cluster_id: None,
+        brokers: ids.clone(),
+        topics: there.collect(),
+    };
     let partition = Partition {
         leader: Some(1),
         replicas: vec![1, 2, 3],

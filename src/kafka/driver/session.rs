@@ -51,6 +51,7 @@ type Consumer = BaseConsumer<Context>;
 /// A batch on its way.
 struct Flying {
     id: BatchId,
+    since: Instant,
     /// The low watermarks that it commits.
     lows: Vec<(Source, Offset)>,
     /// What is answered once it is committed.
@@ -251,10 +252,27 @@ impl<'a> Session<'a> {
                     self.shared.clock.want();
                 }
                 self.tell(figures);
+                self.tell_what_hangs();
                 self.status.own(self.engine.lanes());
             }
         }
         Ok(())
+    }
+
+    /// Every wait of a batch is bounded; one that is on its way for longer than all of them must not be silent.
+    fn tell_what_hangs(&self) {
+        let Some(first) = self.flying.front() else { return };
+        let waits = first.since.elapsed();
+        if waits > 4 * self.plan.transaction_timeout {
+            let (batch, seconds) = (first.id.0, waits.as_secs());
+            tracing::error!(
+                thread = self.plan.thread,
+                batch,
+                seconds,
+                "a batch hangs, nothing is delivered"
+            );
+            self.status.tell(Some(format!("a batch has been on its way for {seconds} s")));
+        }
     }
 
     /// Tells the metrics what is held, and what was counted since the last time.
@@ -445,7 +463,8 @@ impl<'a> Session<'a> {
                 Output::Batch(mut batch) => {
                     let lows = batch.commits.iter().map(|c: &Commit| (c.source, c.next)).collect();
                     let answers = std::mem::take(&mut batch.answers);
-                    self.flying.push_back(Flying { id: batch.id, lows, answers });
+                    let since = Instant::now();
+                    self.flying.push_back(Flying { id: batch.id, since, lows, answers });
                     if let Some(tenure) = &self.tenure {
                         self.committer.submit(batch, Arc::clone(tenure));
                     }

@@ -2,22 +2,14 @@
 
 use std::fmt;
 use std::path::Path;
-use std::time::Duration;
 
-use rdkafka::consumer::Consumer as _;
 use sha2::{Digest as _, Sha256};
 
-use super::{CLIENT, WAIT};
 use crate::engine::Millis;
 use crate::engine::timers::VERSION;
 use crate::index::{self, Identity, Index};
-use crate::kafka::Connection;
-use crate::kafka::connect::Isolation;
 use crate::kafka::topics::InForce;
 use crate::telemetry;
-
-/// One question to the brokers.
-const ASK_MAX: Duration = Duration::from_secs(5);
 
 /// An index, and what must be known of its changelog to believe it.
 #[derive(Debug)]
@@ -34,12 +26,11 @@ impl Indexing {
     /// # Errors
     /// A person must mend it: another process has it, or the system does not let us.
     pub fn open(
-        connection: &Connection,
         namespace: &str,
         in_force: &InForce,
         directory: &Path,
     ) -> Result<Option<Self>, index::Error> {
-        let Some(identity) = Self::identity(connection, namespace, in_force) else {
+        let Some(identity) = Self::identity(namespace, in_force) else {
             give_up(&"Kafka does not tell its cluster's id");
             return Ok(None);
         };
@@ -55,13 +46,8 @@ impl Indexing {
 
     /// Whose index that of a namespace is; `None`: Kafka does not tell its cluster's id.
     #[must_use]
-    pub fn identity(
-        connection: &Connection,
-        namespace: &str,
-        in_force: &InForce,
-    ) -> Option<Identity> {
-        let asker = connection.reader(CLIENT, Isolation::Committed, WAIT).ok()?;
-        let cluster_id = asker.client().fetch_cluster_id(ASK_MAX)?;
+    pub fn identity(namespace: &str, in_force: &InForce) -> Option<Identity> {
+        let cluster_id = in_force.cluster_id.clone()?;
         // One of the same name that was deleted had another secret; what stands on disk must not tell it.
         let secret = Sha256::new().chain_update("index").chain_update(in_force.secret.bytes());
         let mark: String =

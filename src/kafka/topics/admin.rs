@@ -16,10 +16,12 @@ use rdkafka::metadata::{Metadata, MetadataTopic};
 
 use super::{Error, Found, FoundTopic, Names, TopicSpec};
 use crate::kafka::Connection;
-use crate::kafka::connect::Admin;
+use crate::kafka::connect::{Admin, aside};
 
 /// Longest wait for one answer.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// Longest wait for the cluster's id.
+const CLUSTER_ID_MAX: Duration = Duration::from_secs(5);
 /// Longest wait until every new partition has a leader; three busy brokers took some seconds for 170 topics.
 const LEADERS_MAX: Duration = Duration::from_secs(60);
 /// Between two looks at the metadata.
@@ -44,7 +46,10 @@ fn options() -> AdminOptions {
 /// The brokers did not answer, or do not let us look; nothing was changed.
 pub fn inspect(connection: &Connection, names: &Names) -> Result<Found, Error> {
     let metadata = connection.metadata(ANSWER_MAX)?;
-    found(&admin(connection)?, connection, names, &metadata)
+    let admin = admin(connection)?;
+    let found = found(&admin, connection, names, &metadata);
+    aside(admin);
+    found
 }
 
 /// The same with a client that is there already.
@@ -77,6 +82,8 @@ fn found(
     settings(admin, &mut topics)?;
     Ok(Found {
         bootstrap: connection.brokers.clone(),
+        // It has come with the first answer that the client got.
+        cluster_id: admin.inner().fetch_cluster_id(CLUSTER_ID_MAX),
         brokers: metadata.brokers().iter().map(|broker| broker.id()).collect(),
         topics,
     })

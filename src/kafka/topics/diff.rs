@@ -12,6 +12,8 @@ const MAX_BYTES: &str = "max.message.bytes";
 pub struct Found {
     /// How to reach it, for the commands that mend.
     pub bootstrap: String,
+    /// The cluster's id, if it tells.
+    pub cluster_id: Option<String>,
     /// The ids of the brokers that are there.
     pub brokers: BTreeSet<i32>,
     /// All topics of the namespace, by name.

@@ -57,6 +57,8 @@ pub struct InForce {
     pub topics: Vec<String>,
     /// Every topic, as it must be.
     pub specs: Vec<TopicSpec>,
+    /// The cluster's id, if it tells.
+    pub cluster_id: Option<String>,
     /// How long `<ns>.timers` keeps a tombstone at least, for whoever has not seen it yet.
     pub tombstones: Millis,
     /// What could be better; to be logged.
@@ -219,7 +221,16 @@ pub fn check(connection: &Connection, request: &Request) -> Result<InForce, Erro
     let kept =
         found.topics.get(&names.timers()).and_then(|t| t.settings.get("delete.retention.ms"));
     let tombstones = Millis(kept.and_then(|ms| ms.parse().ok()).unwrap_or(Millis::DAY.0));
-    Ok(InForce { lanes: plan.lanes, ladder, secret, topics, specs, tombstones, notes })
+    Ok(InForce {
+        lanes: plan.lanes,
+        ladder,
+        secret,
+        topics,
+        specs,
+        cluster_id: found.cluster_id,
+        tombstones,
+        notes,
+    })
 }
 
 fn read(connection: &Connection, names: &Names, request: &Request) -> Result<Meta, Error> {

@@ -32,7 +32,12 @@ fn fit(brokers: usize) -> Found {
         };
         (spec.name, topic)
     });
-    Found { bootstrap: "b:9092".to_owned(), brokers: ids.clone(), topics: topics.collect() }
+    Found {
+        bootstrap: "b:9092".to_owned(),
+        cluster_id: None,
+        brokers: ids.clone(),
+        topics: topics.collect(),
+    }
 }
 
 #[test]

@@ -140,7 +140,7 @@ impl Session<'_> {
         let Self { consumer, committer, plan, .. } = self;
         let (done, closed) = crossbeam_channel::bounded(1);
         let closing = std::thread::Builder::new().name("wc-close".into()).spawn(move || {
-            if consumer.context().seats(&consumer).is_some_and(|seats| !seats.others) {
+            if consumer.context().seats().is_some_and(|seats| !seats.others) {
                 tracing::info!("nobody else is in the group: the seat is kept");
                 consumer.context().let_go(&consumer);
             } else {
@@ -170,7 +170,7 @@ fn get_up(consumer: &Consumer) {
         let _ = consumer.poll(POLL_SHORT * 20);
         let context = consumer.context();
         revoked |= context.events().iter().any(|event| matches!(event, Event::Revoked));
-        if revoked && context.seats(consumer).is_none_or(|seats| !seats.mine) {
+        if revoked && context.seats().is_none_or(|seats| !seats.mine) {
             break;
         }
     }
