@@ -11,7 +11,7 @@
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::Connection;
-use super::connect::Admin;
+use super::connect::{Admin, aside};
 
 /// Whoever asks again and again.
 pub(super) struct Envoy {
@@ -60,7 +60,8 @@ impl Envoy {
 
     fn renew(&mut self) {
         match self.connection.admin(self.client_id) {
-            Ok(fresh) => self.admin = fresh,
+            // Closing the old one takes a while, and can hang.
+            Ok(fresh) => aside(std::mem::replace(&mut self.admin, fresh)),
             Err(error) => {
                 tracing::warn!(%error, client = self.client_id, "no new client, the old one is asked again");
             }

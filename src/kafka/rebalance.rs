@@ -21,7 +21,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
-use rdkafka::client::Client;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::groups::{GroupList, GroupMemberInfo};
@@ -32,8 +31,9 @@ use self::unknown::{Unknown, is_new, unknown};
 use super::Connection;
 use super::checkpoint::{self, Position, Positions};
 use super::committer::{Committer, Tenure, chunks, offsets_of};
-use super::connect::{Admin, Quiet, aside};
+use super::connect::Admin;
 use super::ends::{self, Ends, Partition};
+use super::envoy::Envoy;
 use super::fence::Fence;
 use super::oauth::tokens;
 use super::raw::ask;
@@ -177,7 +177,7 @@ pub(super) struct Context {
     ends: Ends,
     fence: Fence,
     /// Asks about the group. The consumer's own questions stand in line behind what it fetches, for up to half a second.
-    asker: Mutex<Option<Admin>>,
+    envoy: Mutex<Option<Envoy>>,
     events: Mutex<Vec<Event>>,
     /// Of the assignment that was taken over last.
     tenure: Mutex<Option<Arc<Tenure>>>,
@@ -199,7 +199,7 @@ impl Context {
             connection,
             ends,
             fence,
-            asker: Mutex::default(),
+            envoy: Mutex::default(),
             events: Mutex::default(),
             tenure: Mutex::default(),
             look_at_ends: AtomicBool::new(false),
@@ -232,29 +232,19 @@ impl Context {
     /// Asks something that is not about the consumer's own work.
     fn ask<T>(
         &self,
-        question: impl FnOnce(&Client<Quiet>) -> Result<T, KafkaError>,
+        question: impl FnOnce(&Admin) -> Result<T, KafkaError>,
     ) -> Result<T, KafkaError> {
-        let kept = self.asker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let asker = match kept {
-            Some(asker) => {
-                self.connection.token(asker.inner());
-                asker
-            }
-            None => self.connection.admin("waterclock-group")?,
+        let mut envoy = self.envoy.lock().unwrap_or_else(PoisonError::into_inner);
+        let envoy = match &mut *envoy {
+            Some(envoy) => envoy,
+            none => none.insert(Envoy::new(&self.connection, "waterclock-group")?),
         };
-        let answer = question(asker.inner());
-        if answer.is_ok() {
-            *self.asker.lock().unwrap_or_else(PoisonError::into_inner) = Some(asker);
-        } else {
-            // One that has no answer may go on waiting for a broker that has died.
-            aside(asker);
-        }
-        answer
+        envoy.ask(question)
     }
 
     /// The group as the brokers see it.
     fn group(&self, most: Duration) -> Result<GroupList, KafkaError> {
-        self.ask(|client| client.fetch_group_list(Some(&self.who.group), most))
+        self.ask(|admin| admin.inner().fetch_group_list(Some(&self.who.group), most))
     }
 
     /// Who has a seat in the group now; nothing where nobody tells.
@@ -432,7 +422,7 @@ impl Context {
         }
         let names: Vec<String> = self.who.lanes.iter().map(ToString::to_string).collect();
         let told: HashMap<String, Result<String, RDKafkaErrorCode>> =
-            self.ask(|client| ask::ids(client, &names, ATTEMPT))?.into_iter().collect();
+            self.ask(|admin| ask::ids(admin.inner(), &names, ATTEMPT))?.into_iter().collect();
         let id = |name: &String| match told.get(name) {
             Some(Ok(id)) => Ok(id.clone()),
             Some(Err(code)) => Err(KafkaError::AdminOp(*code)),
