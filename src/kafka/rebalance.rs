@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::groups::{GroupList, GroupMemberInfo};
+use rdkafka::groups::GroupMemberInfo;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 
@@ -33,7 +33,6 @@ use super::checkpoint::{self, Position, Positions};
 use super::committer::{Committer, Tenure, chunks, offsets_of};
 use super::connect::Admin;
 use super::ends::{self, Ends, Partition};
-use super::envoy::Envoy;
 use super::fence::Fence;
 use super::oauth::tokens;
 use super::raw::ask;
@@ -176,8 +175,6 @@ pub(super) struct Context {
     connection: Connection,
     ends: Ends,
     fence: Fence,
-    /// Asks about the group. The consumer's own questions stand in line behind what it fetches, for up to half a second.
-    envoy: Mutex<Option<Envoy>>,
     events: Mutex<Vec<Event>>,
     /// Of the assignment that was taken over last.
     tenure: Mutex<Option<Arc<Tenure>>>,
@@ -199,7 +196,6 @@ impl Context {
             connection,
             ends,
             fence,
-            envoy: Mutex::default(),
             events: Mutex::default(),
             tenure: Mutex::default(),
             look_at_ends: AtomicBool::new(false),
@@ -229,30 +225,16 @@ impl Context {
         self.commit(consumer, CommitMode::Sync);
     }
 
-    /// Asks something that is not about the consumer's own work.
-    fn ask<T>(
-        &self,
-        question: impl FnOnce(&Admin) -> Result<T, KafkaError>,
-    ) -> Result<T, KafkaError> {
-        let mut envoy = self.envoy.lock().unwrap_or_else(PoisonError::into_inner);
-        let envoy = match &mut *envoy {
-            Some(envoy) => envoy,
-            none => none.insert(Envoy::new(&self.connection, "waterclock-group")?),
-        };
-        envoy.ask(question)
-    }
-
-    /// The group as the brokers see it.
-    fn group(&self, most: Duration) -> Result<GroupList, KafkaError> {
-        self.ask(|admin| admin.inner().fetch_group_list(Some(&self.who.group), most))
+    /// Asks about the group at a stop. The consumer's own questions stand in line behind what it fetches, for up to half a
+    /// second; at a take-over it is the consumer that is asked, which knows best which brokers are there.
+    pub(super) fn asker(&self) -> Option<Admin> {
+        let admin = || self.connection.admin("waterclock-group").ok();
+        (!self.who.embedded).then(admin).flatten()
     }
 
     /// Who has a seat in the group now; nothing where nobody tells.
-    pub(super) fn seats(&self) -> Option<Seats> {
-        if self.who.embedded {
-            return None;
-        }
-        let list = self.group(LEAVING).ok()?;
+    pub(super) fn seats(&self, asker: &Admin) -> Option<Seats> {
+        let list = asker.inner().fetch_group_list(Some(&self.who.group), LEAVING).ok()?;
         let members = || list.groups().iter().flat_map(|group| group.members());
         Some(Seats {
             mine: members().any(|member| self.who.is_me(member)),
@@ -300,7 +282,7 @@ impl Context {
     ) -> Result<Taken, Error> {
         let count = partitions.count();
         let failed = |what| move |source| Error::TakeOver { partitions: count, what, source };
-        self.look_around()?;
+        self.look_around(consumer)?;
         self.committer.drop_commits();
         if let Err(not_ready) = self.committer.ready(TAKE_OVER) {
             let fatal = not_ready.fatal;
@@ -319,7 +301,7 @@ impl Context {
         let told = self.ends_of(partitions).map_err(failed("ends of the logs"))?;
         let log_ends: HashMap<(&str, i32), Offset> =
             told.iter().filter_map(|t| Some(((&*t.topic, t.partition), t.last?))).collect();
-        let ids = self.ids().map_err(failed("ids of the topics"))?;
+        let ids = self.ids(consumer).map_err(failed("ids of the topics"))?;
         // The group's offsets of a topic go with it, sooner or later; those that it may still have are of the old one.
         let before = self.tenure().map(|tenure| tenure.ids.clone()).unwrap_or_default();
         let elements = committed.elements();
@@ -416,13 +398,13 @@ impl Context {
     }
 
     /// The ids of the lane topics.
-    fn ids(&self) -> Result<Vec<String>, KafkaError> {
+    fn ids(&self, consumer: &BaseConsumer<Self>) -> Result<Vec<String>, KafkaError> {
         if self.who.embedded {
             return Ok(Vec::new());
         }
         let names: Vec<String> = self.who.lanes.iter().map(ToString::to_string).collect();
         let told: HashMap<String, Result<String, RDKafkaErrorCode>> =
-            self.ask(|admin| ask::ids(admin.inner(), &names, ATTEMPT))?.into_iter().collect();
+            ask::ids(consumer.client(), &names, ATTEMPT)?.into_iter().collect();
         let id = |name: &String| match told.get(name) {
             Some(Ok(id)) => Ok(id.clone()),
             Some(Err(code)) => Err(KafkaError::AdminOp(*code)),
@@ -504,11 +486,11 @@ impl Context {
 
     /// Refuses to run beside a live member of the same name that was there first: the two would fence each other for
     /// ever. Those that are not there any more are fenced.
-    fn look_around(&self) -> Result<(), Error> {
+    fn look_around(&self, consumer: &BaseConsumer<Self>) -> Result<(), Error> {
         if self.who.embedded {
             return Ok(());
         }
-        let list = match self.group(ATTEMPT) {
+        let list = match consumer.fetch_group_list(Some(&self.who.group), ATTEMPT) {
             Ok(list) => list,
             Err(error) => {
                 tracing::warn!(%error, "could not list the group's members; their names are not checked");

@@ -7,9 +7,10 @@ use rdkafka::consumer::Consumer as _;
 
 use super::{Consumer, POLL_SHORT, Session};
 use crate::engine::{Input, Source, Start};
+use crate::kafka::connect::aside;
 use crate::kafka::desk::board::Done;
 use crate::kafka::driver::Error;
-use crate::kafka::rebalance::{Event, Taken};
+use crate::kafka::rebalance::{Event, Seats, Taken};
 
 /// How long leaving the group and closing is waited for: together with the drain (8 s), a stop takes less than 10 s.
 const CLOSE_MAX: Duration = Duration::from_millis(1_500);
@@ -140,11 +141,16 @@ impl Session<'_> {
         let Self { consumer, committer, plan, .. } = self;
         let (done, closed) = crossbeam_channel::bounded(1);
         let closing = std::thread::Builder::new().name("wc-close".into()).spawn(move || {
-            if consumer.context().seats().is_some_and(|seats| !seats.others) {
+            let asker = consumer.context().asker();
+            let seats = || asker.as_ref().and_then(|asker| consumer.context().seats(asker));
+            if seats().is_some_and(|seats| !seats.others) {
                 tracing::info!("nobody else is in the group: the seat is kept");
                 consumer.context().let_go(&consumer);
             } else {
-                get_up(&consumer);
+                get_up(&consumer, seats);
+            }
+            if let Some(asker) = asker {
+                aside(asker);
             }
             drop(consumer);
             drop(committer);
@@ -162,15 +168,14 @@ impl Session<'_> {
 
 /// Leaves the group, so that the others have the lanes at once. Of a static member the end of its client is no leave, so
 /// it must have been heard before that.
-fn get_up(consumer: &Consumer) {
+fn get_up(consumer: &Consumer, seats: impl Fn() -> Option<Seats>) {
     consumer.unsubscribe();
     let by = Instant::now() + CLOSE_MAX;
     let mut revoked = false;
     while Instant::now() < by {
         let _ = consumer.poll(POLL_SHORT * 20);
-        let context = consumer.context();
-        revoked |= context.events().iter().any(|event| matches!(event, Event::Revoked));
-        if revoked && context.seats().is_none_or(|seats| !seats.mine) {
+        revoked |= consumer.context().events().iter().any(|event| matches!(event, Event::Revoked));
+        if revoked && seats().is_none_or(|seats| !seats.mine) {
             break;
         }
     }
