@@ -117,6 +117,8 @@ struct Progress {
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// What the client was asked last.
+    step: Mutex<&'static str>,
     progress: Mutex<Progress>,
     changed: Condvar,
 }
@@ -124,6 +126,11 @@ struct Shared {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client is asked something that it may not come back from.
+    fn at(&self, step: &'static str) {
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = step;
     }
 
     fn update<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {
@@ -203,6 +210,11 @@ impl Committer {
     /// Writes positions that are acknowledged and about to be committed to `<ns>.meta`, too (`at_least_once`).
     pub(super) fn checkpoint(&self, commits: Vec<Commit>, tenure: Arc<Tenure>) {
         let _ = self.orders.send(Order::Checkpoint(commits, tenure));
+    }
+
+    /// What the client was asked last.
+    pub(super) fn step(&self) -> &'static str {
+        *self.shared.step.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What has been finished since the last call.

@@ -172,7 +172,9 @@ impl Work {
 
     /// Drops the producer and says why; `batch`: the only one that can have failed.
     fn fail(&mut self, dirty: &Dirty, batch: Option<BatchId>) {
+        self.shared.at("may_checkpoint");
         let blame = dirty.blame.filter(|_| self.may_checkpoint());
+        self.shared.at("close");
         // Before the ledger is read: a producer that is dropped hands out its last delivery reports.
         self.close();
         let ledger = std::mem::take(&mut self.ledger);
@@ -225,7 +227,9 @@ impl Work {
         let before = self.ledger.disconnects.load(Ordering::SeqCst);
         let timeout = self.setting.transaction_timeout;
         fail::fail_point!("before_begin", |_| std::process::abort());
+        self.shared.at("begin");
         outlet.producer().begin_transaction().map_err(|e| Dirty::new("begin", &e))?;
+        self.shared.at("produce");
         fail::fail_point!("before_produce", |_| std::process::abort());
         if let Some(hops) = &self.ledger.hops {
             hops.begin(&batch);
@@ -233,6 +237,7 @@ impl Work {
         produce(outlet, &self.topics, &batch, &self.ledger)?;
         checkpoints(outlet, &self.topics, &batch.commits, &tenure, batch.id)?;
         fail::fail_point!("after_produce", |_| std::process::abort());
+        self.shared.at("send_offsets");
         for chunk in chunks(&batch.commits) {
             let offsets = offsets_of(chunk, &self.topics.lanes)?;
             outlet
@@ -249,7 +254,9 @@ impl Work {
                 return Err(Dirty { step, reason, blame, detail });
             }
         }
+        self.shared.at("commit");
         let commit = Instant::now();
+        fail::fail_point!("commit_hangs");
         outlet.commit(timeout).map_err(|(code, text)| Dirty {
             step: "commit",
             reason: Renewed::Unknown,
@@ -349,6 +356,7 @@ impl Work {
 
     /// New producers; with a transactional id each fences the one before and decides what that left open.
     fn make(&mut self) -> Result<(), KafkaError> {
+        self.shared.at("init");
         let strict = self.setting.setup.limits.arrival == Arrival::Strict;
         let refuses = self.setting.delivery == Delivery::ExactlyOnce;
         let hops = strict.then(|| Hops::new(Arc::clone(&self.setting.setup), refuses));

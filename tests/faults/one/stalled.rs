@@ -35,6 +35,26 @@ fn f35_a_lane_thread_that_does_not_poll_in_time_loses_its_lanes_and_joins_again(
     check(&history, Wish { recovery: Duration::from_secs(12) });
 }
 
+/// The client is asked to commit, and does not come back for an hour.
+#[test]
+fn f35_a_client_that_never_comes_back_is_left_behind() {
+    let fixture = Fixture::new("f35-hangs");
+    let hangs = "commit_hangs=100*off->1*sleep(3600000)->off";
+    let mut process = fixture.launch(Mode::ExactlyOnce).env("FAILPOINTS", hangs).start();
+    let load = Load::begin(&fixture, Mix { rate: 20, ..Mix::default() });
+    eventually("it begins anew", || {
+        let log = process.log();
+        if log.contains("hangs for") { Ok(()) } else { Err(format!("{} were seen", load.seen())) }
+    });
+    load.healed();
+    load.cancel_through(&[&process]);
+    load.wait_for_more(100);
+    let history = load.finish("f35-hangs");
+    // What hangs is not waited for.
+    process.stop_well();
+    check(&history, Wish { recovery: Duration::from_secs(12) });
+}
+
 /// Changes the quota of one `client.id`.
 #[track_caller]
 fn quota(client: &str, change: [&str; 2]) {
