@@ -61,10 +61,21 @@ impl World {
                 _ => None,
             }
         });
+        let elsewhere = !(made.own_lane && made.topic == 0);
         let is_it = |version: &timers::Place| {
             version.first_appended.0 == appended
+                && version.is_elsewhere() == elsewhere
                 && (!stays || version.offset.0 & !timers::ELSEWHERE == offset.0)
         };
+        // Where it will stand its client does not know; of two that were appended at once it cannot tell which is which.
+        let may_be_another = |(at, other): (usize, &workload::Submission)| {
+            let moves = !(other.own_lane && other.topic < self.plan.setup.topics.intakes.len());
+            let appended_then = || self.appended(at).is_some_and(|(then, ..)| then == appended);
+            at != of && other.timer == Some(name) && moves && appended_then()
+        };
+        if !stays && self.workload.submissions.iter().enumerate().any(may_be_another) {
+            return false;
+        }
         let version = said.filter(is_it).last();
         let Some(version) = version else { return false };
         let due = match submission.when {
