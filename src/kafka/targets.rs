@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rdkafka::admin::{AdminOptions, ResourceSpecifier};
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::metadata::MetadataPartition;
 
 use super::Connection;
 use super::connect::{Admin, Quiet, Reader};
@@ -41,7 +42,7 @@ const IN_USE_MAX: usize = 1_000;
 pub(super) struct Answer {
     pub(super) name: Arc<str>,
     pub(super) target: Target,
-    /// Partitions without a leader.
+    /// Partitions that take nothing now: without a leader, or with fewer replicas in sync than the topic must have.
     pub(super) away: Arc<[i32]>,
 }
 
@@ -104,6 +105,23 @@ impl Lookup {
     }
 }
 
+/// What a topic takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limits {
+    /// `max.message.bytes`.
+    record_bytes_max: u64,
+    /// It is compacted, so that every record must have a key.
+    keyed: bool,
+    /// `min.insync.replicas`.
+    in_sync_min: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { record_bytes_max: RECORD_BYTES_MAX, keyed: false, in_sync_min: 1 }
+    }
+}
+
 /// Who is asked.
 struct Clients {
     connection: Connection,
@@ -111,7 +129,7 @@ struct Clients {
     /// None for the embedded broker, which has no settings to tell.
     envoy: Option<Envoy>,
     /// What was told last of each topic.
-    limits: BTreeMap<String, (u64, bool)>,
+    limits: BTreeMap<String, Limits>,
     used: Arc<Mutex<Used>>,
 }
 
@@ -129,15 +147,15 @@ impl Clients {
         }
     }
 
-    /// `max.message.bytes` of a topic, and whether it is compacted.
+    /// The limits of a topic.
     ///
     /// Where nobody answers, what was told before holds.
     fn limits(
         &mut self,
         runtime: &tokio::runtime::Runtime,
         topic: &str,
-    ) -> Result<(u64, bool), KafkaError> {
-        let Some(envoy) = &mut self.envoy else { return Ok((RECORD_BYTES_MAX, false)) };
+    ) -> Result<Limits, KafkaError> {
+        let Some(envoy) = &mut self.envoy else { return Ok(Limits::default()) };
         let before = self.limits.get(topic).copied();
         let most = if before.is_some() { ASK_AGAIN_MAX } else { ASK };
         match envoy.ask(|admin| runtime.block_on(limits(admin, topic, most))) {
@@ -183,7 +201,7 @@ fn answer(
             }
             Ok((target, away)) => {
                 if !away.is_empty() {
-                    tracing::warn!(topic = &**topic, partitions = ?away, "partitions of a target have no leader");
+                    tracing::warn!(topic = &**topic, partitions = ?away, "partitions of a target have no leader, or too few replicas in sync");
                 }
                 if let Target::Found { record_bytes_max, .. } = target {
                     // Before the answer: the first batch with a record for it has to know.
@@ -248,10 +266,14 @@ fn look(
     if partitions == 0 {
         return without(Target::Missing);
     }
-    let without_leader = found.partitions().iter().filter(|partition| partition.leader() < 0);
-    let mut away: Vec<i32> = without_leader.map(|partition| partition.id()).collect();
+    let Limits { record_bytes_max, keyed, in_sync_min } = clients.limits(runtime, topic)?;
+    // A leader that has too few replicas beside it takes nothing either.
+    let is_away = |partition: &&MetadataPartition| {
+        partition.leader() < 0 || partition.isr().len() < in_sync_min
+    };
+    let mut away: Vec<i32> =
+        found.partitions().iter().filter(is_away).map(MetadataPartition::id).collect();
     away.sort_unstable();
-    let (record_bytes_max, keyed) = clients.limits(runtime, topic)?;
     let keyed = keyed && !forgets_compaction();
     Ok((Target::Found { partitions, record_bytes_max, keyed }, away.into()))
 }
@@ -262,17 +284,23 @@ fn forgets_compaction() -> bool {
     false
 }
 
-/// `max.message.bytes` of a topic, and whether it is compacted; without the right to ask, Kafka's defaults.
-async fn limits(admin: &Admin, topic: &str, most: Duration) -> Result<(u64, bool), KafkaError> {
+/// The limits of a topic; without the right to ask, Kafka's defaults.
+async fn limits(admin: &Admin, topic: &str, most: Duration) -> Result<Limits, KafkaError> {
     let options = AdminOptions::new().request_timeout(Some(most));
     let resources = [ResourceSpecifier::Topic(topic)];
     let answers = admin.describe_configs(&resources, &options).await?;
     let told = answers.into_iter().next().and_then(Result::ok);
     let value = |name| told.as_ref().and_then(|of| of.get(name)).and_then(|of| of.value.as_deref());
+    let usual = Limits::default();
     let bytes = value("max.message.bytes").and_then(|bytes| bytes.parse().ok());
+    let in_sync = value("min.insync.replicas").and_then(|count| count.parse().ok());
     // A broker wants keys as soon as a topic is compacted, be it that records are deleted by age, too.
     let keyed = value("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
-    Ok((bytes.unwrap_or(RECORD_BYTES_MAX), keyed))
+    Ok(Limits {
+        record_bytes_max: bytes.unwrap_or(usual.record_bytes_max),
+        keyed,
+        in_sync_min: in_sync.unwrap_or(usual.in_sync_min),
+    })
 }
 
 #[cfg(test)]

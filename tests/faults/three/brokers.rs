@@ -150,7 +150,15 @@ fn f33_a_target_has_too_few_replicas_for_30_s() {
             (503, _) => Ok(()),
             other => Err(format!("{other:?}")),
         });
-        std::thread::sleep(Duration::from_secs(30));
+        // Until the batch with it has failed, and it is known why. From then on the others flow.
+        eventually("it waits in a tier", || match bed.process.metric("waterclock_put_off_total") {
+            0.0 => Err("it does not".to_owned()),
+            _ => Ok(()),
+        });
+        let before = bed.load.seen();
+        std::thread::sleep(Duration::from_secs(20));
+        let others = bed.load.seen() - before;
+        assert!(others > 300, "{others} others in 20 s");
         assert_eq!(bed.process.get("/health/live").unwrap().0, 200);
         bed.nodes.restart(node);
         bed.nodes.heal();
