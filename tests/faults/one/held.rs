@@ -146,6 +146,7 @@ fn f16_a_commit_that_comes_after_its_transaction_was_aborted_shows_nothing_of_it
 /// Shows that the rows above can fail: without the rule the held commit ends the next transaction, whose records are then
 /// delivered without their offsets, and once more.
 #[test]
+#[ignore = "whether the next transaction has deliveries in it is chance: scripts/test -- --test faults -- --ignored f16_"]
 fn f16_without_a_new_producer_a_held_commit_delivers_twice() {
     let kept = "keep_dirty_producer=return";
     let hold = hold_a_commit_into_the_next_transaction;
