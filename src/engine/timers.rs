@@ -107,27 +107,6 @@ impl Place {
         let of = |place: Self| (place.first_appended, place.offset.0 & !ELSEWHERE);
         of(self) < of(other)
     }
-
-    /// The least place that what is before either of them is before, as far as that can be said.
-    #[must_use]
-    pub fn later(self, other: Self) -> Self {
-        if self.is_elsewhere() || other.is_elsewhere() {
-            return if self.is_before(other) { other } else { self };
-        }
-        let first_appended = self.first_appended.max(other.first_appended);
-        Self { first_appended, offset: self.offset.max(other.offset) }
-    }
-
-    /// The place, or if that is not after a version, one that is.
-    #[must_use]
-    pub fn after(self, version: Self) -> Self {
-        if version.is_before(self) {
-            return self;
-        }
-        let first_appended = self.first_appended.max(version.first_appended);
-        let offset = (self.offset.0 & !ELSEWHERE).max(version.offset.0 & !ELSEWHERE) + 1;
-        Self { first_appended, offset: Offset(offset | (version.offset.0 & ELSEWHERE)) }
-    }
 }
 
 impl fmt::Display for Place {
@@ -269,13 +248,49 @@ pub struct Live {
     pub label: Option<Arc<str>>,
 }
 
+/// Places, one of them at least after whatever is before this. Of one log the latest place stands for all, and so it does of
+/// all that are from elsewhere; but of the two no one stands for the other where a leader's clock went back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Before {
+    /// Of those that came straight to the main intake.
+    pub log: Place,
+    /// Of those from elsewhere.
+    pub elsewhere: Place,
+}
+
+impl Before {
+    /// What one place is after.
+    #[must_use]
+    pub fn of(place: Place) -> Self {
+        Self::default().or(place)
+    }
+
+    /// The same, and what one more place is after.
+    #[must_use]
+    pub fn or(self, place: Place) -> Self {
+        if place.is_elsewhere() {
+            let is_later = self.elsewhere.is_before(place);
+            return Self { elsewhere: if is_later { place } else { self.elsewhere }, ..self };
+        }
+        let first_appended = self.log.first_appended.max(place.first_appended);
+        let log = Place { first_appended, offset: self.log.offset.max(place.offset) };
+        Self { log, ..self }
+    }
+
+    /// Whether a place is before this.
+    #[must_use]
+    pub fn covers(self, place: Place) -> bool {
+        place.is_before(self.log) || place.is_before(self.elsewhere)
+    }
+}
+
 /// A timer of which every version from before a place is kept from its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Void {
     /// Which timer.
     pub name: TimerKey,
-    /// The place of the cancel, or of the version that was put in the place of an older one.
-    pub before: Place,
+    /// The places of the cancels, and of the versions that were put in the place of older ones.
+    pub before: Before,
     /// Remembered until then, at least.
     pub until: UnixMillis,
     /// A record was kept from its target because of it.
@@ -288,7 +303,7 @@ impl Void {
     /// Whether a record of this timer at this place is void: it was submitted before.
     #[must_use]
     pub fn covers(&self, place: Place) -> bool {
-        place.is_before(self.before)
+        self.before.covers(place)
     }
 }
 

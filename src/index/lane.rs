@@ -279,7 +279,7 @@ impl Work<'_> {
                 self.enter(timer)?;
             }
             Change::ForgottenTimer(name) => self.forget(*name)?,
-            Change::Void(void) => self.void(void.name, Some(void.value().to_vec()))?,
+            Change::Void(void) => self.void(void.name, Some(void.value()))?,
             Change::ForgottenVoid(name) => self.void(*name, None)?,
         }
         Ok(())

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::engine::header::Code;
-use crate::engine::timers::{Live, Phase, Place, Timer, Void};
+use crate::engine::timers::{Before, Live, Phase, Place, Timer, Void};
 
 mod answers;
 mod damage;
@@ -97,7 +97,13 @@ fn change(n: u64) -> Change {
         5 => Change::ForgottenVoid(name),
         7 | 8 => {
             let (met, several) = (n.is_multiple_of(2), n.is_multiple_of(3));
-            Change::Void(Void { name, before: place(n), until: UnixMillis(n), met, several })
+            Change::Void(Void {
+                name,
+                before: Before::of(place(n)),
+                until: UnixMillis(n),
+                met,
+                several,
+            })
         }
         kind => {
             let phase = Phase::ALL[(kind % 5) as usize];

@@ -109,8 +109,8 @@ pub struct Member {
     behind: BTreeSet<Source>,
     /// Partitions whose end the engine has asked for.
     asked: BTreeMap<Source, Asked>,
-    /// Since when a foreign transaction hides what a partition has.
-    foreign: BTreeMap<Source, Time>,
+    /// Where the first foreign transaction that hides what a partition has begins, and since when it was seen to.
+    foreign: BTreeMap<Source, (Offset, Time)>,
     /// What is on the slot's disk: it survives the process.
     pub disk: Disk,
     /// The index is about to go on.

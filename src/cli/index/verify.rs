@@ -303,10 +303,10 @@ fn verify(
 mod tests {
     use super::*;
     use crate::engine::UnixMillis;
-    use crate::engine::timers::{DecodeError, Place, Void};
+    use crate::engine::timers::{Before, DecodeError, Place, Void};
 
     fn void(n: u8, until: u64) -> Change {
-        let before = Place { first_appended: UnixMillis(1), offset: Offset(1) };
+        let before = Before::of(Place { first_appended: UnixMillis(1), offset: Offset(1) });
         let name = TimerKey([n; 16]);
         Change::Void(Void { name, before, until: UnixMillis(until), met: false, several: false })
     }

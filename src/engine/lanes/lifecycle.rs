@@ -15,7 +15,7 @@
 use super::super::header::{self, Code, Refusal};
 use super::super::orders::{Answer, Because, Edit, Outcome, Said, Send, To};
 use super::super::setup::Tracking;
-use super::super::timers::{Live, Pending, Phase, Place, Remembered, TimerKey, Told, Void};
+use super::super::timers::{Before, Live, Pending, Phase, Place, Remembered, TimerKey, Told, Void};
 use super::super::verdict::{self, Entry, Stage, Way, refusal};
 use super::{Engine, Lane, Millis, Offset, Ready, Record, Source, UnixMillis};
 
@@ -241,7 +241,8 @@ impl Engine {
             return self.attach(answer);
         }
         // It may be about a record that its producer wrote to a tier, which is not known before it comes up.
-        if meant.is_none() && void.is_none_or(|void| void.before.is_before(place)) {
+        let known = void.map(|void| void.before).unwrap_or_default();
+        if meant.is_none() && known.or(place) != known {
             // Those for which nothing was pending shall not keep others from being pending.
             if let (None, Err(refusal)) =
                 (void, self.room_for(self.setup.limits.tracked_max / 4 * 3))
@@ -250,8 +251,7 @@ impl Engine {
             }
             let until = now + self.longest_hold() + VOID_SLACK;
             let until = void.map_or(until, |void| until.max(void.until));
-            let before = void.map_or(place, |void| void.before.later(place));
-            let void = Void { name, before, until, met: false, several: false };
+            let void = Void { name, before: known.or(place), until, met: false, several: false };
             self.say_void(lane, void, Because::Recorded);
             let answer = answer(&entry, Outcome::Absent);
             self.conclude((entry.source, entry.offset), entry.record);
@@ -281,7 +281,7 @@ impl Engine {
         let old = self.timers.void(lane, name);
         Void {
             name,
-            before: old.map_or(before, |old| old.before.later(before)).after(live.version),
+            before: old.map(|old| old.before).unwrap_or_default().or(before),
             until: old.map_or(until, |old| until.max(old.until)),
             met: true,
             several: false,
@@ -294,12 +294,15 @@ impl Engine {
         // Nothing from before it is due later than that; and be it late, there is some time to meet it.
         let until = (before.first_appended + limits.max_delay).max(now) + limits.history;
         match self.timers.void(lane, name) {
-            None => Void { name, before, until, met: false, several: false },
+            None => {
+                let before = Before::of(before);
+                Void { name, before, until, met: false, several: false }
+            }
             // An older one that comes late: it was moved here, or is read again.
-            Some(old) if !old.before.is_before(before) => old,
+            Some(old) if old.before.or(before) == old.before => old,
             Some(old) => Void {
                 name,
-                before: old.before.later(before),
+                before: old.before.or(before),
                 until: until.max(old.until),
                 met: false,
                 // What the older one was about may not have been met.

@@ -7,14 +7,15 @@
 //! timer: version u8, phase u8, flags u8 (1: has a key, 2: it is cut, 4: supersedes, 8: has a label, 16: has a code),
 //!        first append u64, offset i64, due u64, since u64, [of what it supersedes: first append u64, offset i64],
 //!        target (u8 length, bytes), id (the same), [label (the same)], [code (the same)], [key: the rest]
-//! void:  version u8, flags u8 (1: met, 2: several), first append u64, offset i64, until u64
+//! void:  version u8, flags u8 (1: met, 2: several, 4: two places), first append u64, offset i64, until u64,
+//!        [of the place from elsewhere: first append u64, offset i64]
 //! ```
 
 use std::sync::Arc;
 
 use super::super::header::Code;
 use super::super::{Offset, UnixMillis};
-use super::{Phase, Place, Timer, TimerKey, Void};
+use super::{Before, Phase, Place, Timer, TimerKey, Void};
 
 /// The version of this code.
 pub const VERSION: u8 = 2;
@@ -23,9 +24,10 @@ pub const KEY_MAX: usize = 1_024;
 
 /// What follows a timer's name in the key of what is said of its void versions.
 const VOID: u8 = 1;
-const VOID_SIZE: usize = 26;
+const VOID_SIZE_MAX: usize = 42;
 const MET: u8 = 1;
 const SEVERAL: u8 = 2;
+const TWO: u8 = 4;
 
 const HAS_KEY: u8 = 1;
 const KEY_CUT: u8 = 2;
@@ -126,13 +128,22 @@ impl Void {
 
     /// The value of its record.
     #[must_use]
-    pub fn value(&self) -> [u8; VOID_SIZE] {
-        let mut bytes = [0; VOID_SIZE];
-        bytes[0] = VERSION;
-        bytes[1] = if self.met { MET } else { 0 } | if self.several { SEVERAL } else { 0 };
-        bytes[2..10].copy_from_slice(&self.before.first_appended.0.to_be_bytes());
-        bytes[10..18].copy_from_slice(&self.before.offset.0.to_be_bytes());
-        bytes[18..].copy_from_slice(&self.until.0.to_be_bytes());
+    pub fn value(&self) -> Vec<u8> {
+        let Before { log, elsewhere } = self.before;
+        let (one, other) = match (log == Place::default(), elsewhere == Place::default()) {
+            (true, _) => (elsewhere, None),
+            (false, true) => (log, None),
+            (false, false) => (log, Some(elsewhere)),
+        };
+        let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+        let flags = flag(self.met, MET) | flag(self.several, SEVERAL) | flag(other.is_some(), TWO);
+        let mut bytes = Vec::with_capacity(VOID_SIZE_MAX);
+        bytes.extend([VERSION, flags]);
+        put_place(&mut bytes, one);
+        bytes.extend(self.until.0.to_be_bytes());
+        if let Some(other) = other {
+            put_place(&mut bytes, other);
+        }
         bytes
     }
 }
@@ -167,7 +178,7 @@ impl Change {
                 };
                 (timer.name.0.to_vec(), Some(write(&told, timer.key_cut)))
             }
-            Self::Void(void) => (Void::key(void.name).to_vec(), Some(void.value().to_vec())),
+            Self::Void(void) => (Void::key(void.name).to_vec(), Some(void.value())),
             Self::ForgottenTimer(name) => (name.0.to_vec(), None),
             Self::ForgottenVoid(name) => (Void::key(*name).to_vec(), None),
         }
@@ -197,11 +208,14 @@ fn read_void(name: TimerKey, value: &[u8]) -> Result<Void, DecodeError> {
     let mut rest = Rest { bytes: value, size: value.len() };
     rest.version()?;
     let [flags] = rest.array()?;
-    let (before, until) = (rest.place()?, UnixMillis(rest.word()?));
-    rest.end()?;
-    if flags & !(MET | SEVERAL) != 0 {
+    if flags & !(MET | SEVERAL | TWO) != 0 {
         return Err(DecodeError::State { state: 0, flags });
     }
+    let (mut before, until) = (Before::of(rest.place()?), UnixMillis(rest.word()?));
+    if flags & TWO != 0 {
+        before = before.or(rest.place()?);
+    }
+    rest.end()?;
     Ok(Void { name, before, until, met: flags & MET != 0, several: flags & SEVERAL != 0 })
 }
 

@@ -11,7 +11,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use super::super::{Lane, UnixMillis};
-use super::{Live, Place, TimerKey, Void};
+use super::{Before, Live, Place, TimerKey, Void};
 
 /// Void versions are forgotten by buckets of this time.
 const BUCKET_MS: u64 = 300_000;
@@ -54,7 +54,7 @@ pub(in crate::engine) struct Pending {
 /// A [`Void`] without its timer.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
-    before: Place,
+    before: Before,
     until: UnixMillis,
     met: bool,
     several: bool,
@@ -309,7 +309,7 @@ mod tests {
         let mut remembered = Remembered::new(2);
         let void = |n, until| Void {
             name: name(n),
-            before: Place::default(),
+            before: Before::default(),
             until,
             met: false,
             several: false,

@@ -101,7 +101,7 @@ fn pieces<T>(mut all: impl Iterator<Item = T>, mut each: impl FnMut(Vec<T>)) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::timers::{Phase, Place, Timer};
+    use crate::engine::timers::{Before, Phase, Place, Timer};
     use crate::engine::{Offset, UnixMillis};
 
     fn name(n: u64) -> TimerKey {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn void(n: u64) -> Void {
-        let before = Place { first_appended: UnixMillis(1), offset: Offset(1) };
+        let before = Before::of(Place { first_appended: UnixMillis(1), offset: Offset(1) });
         Void { name: name(n), before, until: UnixMillis(9), met: false, several: false }
     }
 

@@ -1,6 +1,7 @@
 //! What holds where only cancels and replaces are remembered: a record from before one is kept from its target.
 
-use waterclock::engine::timers::Change;
+use waterclock::engine::timers::{Before, Change, Place, Void};
+use waterclock::engine::{Offset, UnixMillis};
 
 use super::{Accepted, Found, Said, View, forgotten_in_time, said};
 use crate::workload::Act;
@@ -23,13 +24,18 @@ pub(super) fn check(world: &World, view: &View<'_>, found: &mut Found) {
 }
 
 fn is_recorded(view: &View<'_>, cancel: &Accepted<'_>, of_timer: &[Said], found: &mut Found) {
-    let recorded = of_timer.iter().any(|said| {
-        matches!(said.change, Change::Void(c) if c.before.first_appended.0 >= cancel.appended)
-    });
+    let recorded = of_timer.iter().any(
+        |said| matches!(said.change, Change::Void(void) if latest_ms(void) >= cancel.appended),
+    );
     let names_one = cancel.submission.act.names_a_version();
     if !recorded && !names_one && view.of(cancel).is_empty() {
         found.push(("cancelled", format!("cancel n={} is not recorded", cancel.number)));
     }
+}
+
+fn latest_ms(void: Void) -> u64 {
+    let Before { log, elsewhere } = void.before;
+    log.first_appended.max(elsewhere.first_appended).0
 }
 
 fn was_kept_back(
@@ -48,18 +54,21 @@ fn was_kept_back(
         }
         return;
     }
-    let first = of_timer.iter().find(|said| {
-        matches!(said.change, Change::Void(c) if c.before.first_appended.0 > accepted.appended)
-    });
+    // Where it came to stand in its lane's intake if it did not come straight there is not known.
+    let submission = accepted.submission;
+    let straight = submission.own_lane && submission.topic == 0;
+    let offset = if straight { accepted.offset } else { Offset(i64::MAX) };
+    let place = Place { first_appended: UnixMillis(accepted.appended), offset };
+    let first = of_timer
+        .iter()
+        .find(|said| matches!(said.change, Change::Void(void) if void.covers(place)));
     let Some(first) = first else { return };
-    // In one log the order counts, be it that the append times went back.
-    let stepped = !may_be_cancelled(view, accepted) || !world.stepped_back.is_empty();
     for arrival in view.of(accepted).iter().filter(|arrival| arrival.target.is_some()) {
         let excused = !world.plan.exactly_once() && world.exposed.contains(&(number as u32));
         let forgotten = of_timer.iter().any(|said| {
             matches!(said.change, Change::ForgottenVoid(_)) && said.moment < arrival.moment
         });
-        if arrival.moment > first.moment && !forgotten && !excused && !stepped {
+        if arrival.moment > first.moment && !forgotten && !excused {
             let what = format!("n={number} was delivered after its cancel was recorded");
             found.push(("cancelled", what));
         }

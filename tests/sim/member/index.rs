@@ -251,8 +251,9 @@ impl World {
             Some(Mutation::ForgetsLive) => live.clear(),
             Some(Mutation::ComparesWithoutOrder) => {
                 for void in &mut voids {
-                    void.before.first_appended.0 = u64::MAX;
-                    void.before.offset.0 = timers::ELSEWHERE - 1;
+                    let offset = Offset(timers::ELSEWHERE - 1);
+                    let last = timers::Place { first_appended: UnixMillis(u64::MAX), offset };
+                    void.before = void.before.or(last);
                 }
             }
             _ => {}

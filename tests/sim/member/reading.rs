@@ -245,15 +245,16 @@ impl World {
         let place = self.place(source);
         let member = &self.members[slot];
         let asked = member.asked.get(&source).and_then(|asked| asked.end);
-        let hidden = asked.is_some_and(|end| {
-            self.broker.partition(place).is_some_and(|log| log.last_stable() < end)
-        });
-        if !hidden {
+        let stable = self.broker.partition(place).map(|log| log.last_stable());
+        let Some(stable) = stable.filter(|stable| asked.is_some_and(|end| *stable < end)) else {
             self.member(slot).foreign.remove(&source);
-        } else if !member.foreign.contains_key(&source) {
+            return;
+        };
+        // Another one is waited for anew.
+        if member.foreign.get(&source).is_none_or(|(of, _)| *of != stable) {
             self.count("foreign transactions seen");
             let at = self.at;
-            self.member(slot).foreign.insert(source, at);
+            self.member(slot).foreign.insert(source, (stable, at));
             let (process, round) = (self.members[slot].process(), self.members[slot].round);
             self.wake(process, self.plan.foreign_wait, Wake::WaitedEnough(round));
         }
@@ -270,10 +271,11 @@ impl World {
             }
             let is_intake = usize::from(source.topic.0) < self.plan.setup.topics.intakes.len();
             let waited = is_intake
-                && member.foreign.get(source).is_some_and(|since| {
+                && member.foreign.get(source).is_some_and(|(of, since)| {
                     let stable = self.broker.partition(place).map(|log| log.last_stable());
                     self.at >= since + self.plan.foreign_wait
-                        && stable.is_some_and(|at| self.broker.is_read_to(place, reading.next, at))
+                        && stable == Some(*of)
+                        && self.broker.is_read_to(place, reading.next, *of)
                 });
             let passed = waited || self.broker.is_read_to(place, reading.next, end);
             let unread = self.mutation == Some(Mutation::PassesUnread);
