@@ -160,6 +160,8 @@ pub struct Read {
 struct Gate {
     /// All is known of the lane's timers: it may decide.
     is_known: bool,
+    /// What is void is forgotten from then on.
+    forgets_from: UnixMillis,
     /// All that stood in the lane's intakes when it was taken over was let go: they may fire.
     is_open: bool,
     /// What tiers have let go before anything could be decided about it.
@@ -450,6 +452,7 @@ impl Engine {
             return;
         }
         self.gates[at].is_known = true;
+        self.gates[at].forgets_from = now + lifecycle::VOID_SLACK;
         for (source, held) in std::mem::take(&mut self.gates[at].early) {
             self.accept(now, source, held, out);
         }

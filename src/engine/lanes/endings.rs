@@ -5,7 +5,8 @@
 //!
 //! # Invariants
 //! 1. Void versions are forgotten after their `until`, and while their lane is on time: in a lane that is late a record
-//!    of them may still stand in a tier.
+//!    of them may still stand in a tier. Nor soon after their lane was taken over: while nobody owned it time went on, and
+//!    a record of them may still stand in the intake of another lane.
 //! 2. A timer is forgotten only if it is not pending and has not ended since the question; whatever ended before that
 //!    was committed when the question left.
 //! 3. One question at a time for a lane, and none while the last one is not answered.
@@ -70,7 +71,9 @@ impl Engine {
         let on_time: Vec<bool> = (0..usize::from(self.setup.lanes))
             .map(|lane| {
                 let mut holds = self.holds.iter().map(|holds| &holds[lane]);
-                self.gates[lane].is_known
+                let gate = &self.gates[lane];
+                gate.is_known
+                    && gate.forgets_from <= now
                     && holds.all(|hold| hold.as_ref().is_none_or(|hold| hold.on_time(now)))
             })
             .collect();

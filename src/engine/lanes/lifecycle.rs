@@ -21,7 +21,7 @@ use super::{Engine, Lane, Millis, Offset, Ready, Record, Source, UnixMillis};
 
 /// A void version is remembered for this much longer than until it is due, at least: what is late may still be on its
 /// way, and in `at_least_once` come again.
-const VOID_SLACK: Millis = Millis(600_000);
+pub(super) const VOID_SLACK: Millis = Millis(600_000);
 
 /// What is to become of a record with an id that was let go.
 #[derive(Clone, Copy, Debug)]

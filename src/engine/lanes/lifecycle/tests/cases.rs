@@ -542,3 +542,24 @@ fn an_old_cancel_is_not_forgotten_because_a_newer_one_was_met() {
         assert_eq!(delivered(&kafka), Vec::<&str>::new());
     }
 }
+
+#[test]
+fn what_was_cancelled_is_remembered_until_what_waited_while_all_was_down_has_come() {
+    let mut kafka = kafka();
+    kafka.submit("k", &create("a", "5s"));
+    kafka.after(Millis(5));
+    kafka.submit("k", &cancel());
+    kafka.after(Millis(5));
+    kafka.stop();
+    // Appended before the cancel, to the intake of another lane that nobody read.
+    let another = source(0, (lane_of("k") + 1) % LANES);
+    kafka.append_at(another, BEGAN, record("k", &create("b", "1s")));
+    kafka.after(Millis(400 * 86_400_000));
+    kafka.take_over(&[]);
+    kafka.after(Millis(5_000));
+    assert_eq!(delivered(&kafka), Vec::<&str>::new());
+    kafka.after(Millis(1_200_000));
+    assert_eq!(kafka.pending(), 0);
+    let is_void = |change: &Change| matches!(change, Change::Void(_));
+    assert!(!kafka.timers.values().any(is_void), "and not for ever: {:?}", kafka.timers);
+}
