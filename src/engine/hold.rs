@@ -4,7 +4,9 @@
 //! the due times are: they cannot block each other.
 //!
 //! # Invariants
-//! 1. A record is let go at or after `appended + wait`, in offset order.
+//! 1. A record of a tier is let go at or after `appended + wait`, one of an intake at once, both in offset order. Also one
+//!    that was appended later than it is now, since a clock was set back: it waits in the wheel, and what stands behind
+//!    it does not.
 //! 2. A record is in the window from when it is let go, not from when it is read: what is only read need not be
 //!    committed, and can be dropped and read again.
 //! 3. The partition is paused while what was read of it reaches further ahead than `read_ahead`, or takes more than
@@ -140,7 +142,15 @@ impl Hold {
 
     /// When the head may be let go.
     pub(super) fn head(&self) -> Option<UnixMillis> {
-        self.buffer.front().map(|held| held.appended + self.wait)
+        self.buffer.front().map(|held| self.goes_at(held))
+    }
+
+    fn last(&self) -> Option<UnixMillis> {
+        self.buffer.back().map(|held| self.goes_at(held))
+    }
+
+    fn goes_at(&self, held: &Held) -> UnixMillis {
+        if self.wait == Millis(0) { UnixMillis(0) } else { held.appended + self.wait }
     }
 
     /// Whether the head may go but for the window.
@@ -174,7 +184,7 @@ impl Hold {
         share: usize,
         stop: bool,
     ) -> Option<Turn> {
-        let last = self.buffer.back().map(|held| held.appended + self.wait).or(self.dropped);
+        let last = self.last().or(self.dropped);
         let pause = stop
             || last.is_some_and(|last| {
                 let reach = if self.paused { lead } else { ahead };
@@ -190,15 +200,8 @@ impl Hold {
 
     /// When to look again, if nothing is read before: the head's release, or the resume.
     pub(super) fn wake_at(&self, lead: Millis) -> Option<UnixMillis> {
-        let resume = if self.paused {
-            self.buffer
-                .back()
-                .map(|held| held.appended + self.wait)
-                .or(self.dropped)
-                .map(|at| at - lead)
-        } else {
-            None
-        };
+        let resume =
+            if self.paused { self.last().or(self.dropped).map(|at| at - lead) } else { None };
         match (self.head(), resume) {
             (Some(head), Some(resume)) => Some(head.min(resume)),
             (head, resume) => head.or(resume),

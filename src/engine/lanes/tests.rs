@@ -134,6 +134,23 @@ fn a_record_within_the_horizon_is_delivered_at_its_due_time_and_not_before() {
 }
 
 #[test]
+fn what_was_written_before_the_clock_of_an_intake_went_back_holds_up_nothing_behind_it() {
+    let mut world = World::new(&[1, 5, 600], Limits::default());
+    let to = [("x-delay", "0"), ("x-delay-target", "orders.expire")];
+    let intake = source(0, murmur2::partition(b"k", LANES));
+    let (offset, appended) = (Offset(0), world.now + Millis(600_000));
+    world.next.insert(intake, 1);
+    world.tell(Input::Record { source: intake, offset, appended, record: record("k", &to) });
+    world.tell(Input::Target("orders.expire".into(), FOUND));
+    let mut out = world.submit("k", &to);
+    out.extend(world.after(0));
+    let batch = batch(out);
+    assert_eq!(batch.sends.len(), 1, "the second, and not the first, which is due in ten minutes");
+    assert_eq!(batch.sends[0].to, To::Target("orders.expire".into()));
+    assert_eq!(batch.sends[0].due, world.now);
+}
+
+#[test]
 fn a_record_beyond_the_horizon_hops_to_the_largest_tier_that_fits_after_the_linger() {
     let mut world = World::new(&[1, 5, 60], Limits::default());
     world.submit("k", &[("x-delay", "5s"), ("x-delay-target", "orders.expire")]);
