@@ -30,5 +30,5 @@ impl Offset {
 }
 
 /// One hand-over of records and offsets to the producer; numbered upwards within a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId(pub u64);

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::engine::UnixMillis;
@@ -55,6 +56,8 @@ pub struct BrokerClock {
     heard: Mutex<Option<Instant>>,
     /// When somebody last said that the time matters to the millisecond.
     wanted: Mutex<Option<Instant>>,
+    /// A record came to stand before a time that its broker's clock was held to have reached.
+    doubted: AtomicBool,
     /// Set in the embedded mode, where one process is everything: this machine's own clock.
     local: Option<(UnixMillis, Instant)>,
 }
@@ -140,6 +143,16 @@ impl BrokerClock {
     pub fn is_wanted(&self) -> bool {
         let wanted = self.wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         wanted.is_some_and(|at| at.elapsed() < WANTED_FOR)
+    }
+
+    /// Says that a clock is behind its bound, or that a broker leads whose clock nobody has asked.
+    pub fn doubt(&self) {
+        self.doubted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody has said so since the last call.
+    pub fn take_doubt(&self) -> bool {
+        self.doubted.swap(false, Ordering::Relaxed)
     }
 
     /// Forgets brokers that are gone.

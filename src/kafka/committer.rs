@@ -12,8 +12,10 @@
 //!    fences what is still on its way, before anything else is produced. librdkafka speaks EndTxn v1, so that a
 //!    delayed one could end a later transaction (KAFKA-17754; librdkafka 5423; faults 0.1).
 //! 3. After that the lanes are taken over from what is committed: what this process remembers does not count.
+//! 4. In `exactly_once` nothing is committed that its target's leader appended before it was due.
 
 mod blame;
+mod early;
 mod hops;
 mod ledger;
 mod work;

@@ -156,7 +156,8 @@ fn run(producer: &BaseProducer<Context>, meta: &str, clock: &BrokerClock, stop: 
     let mut leaders: Vec<(i32, i32)> = Vec::new();
     let mut looked: Option<Instant> = None;
     while !stop.load(Ordering::Relaxed) {
-        if leaders.is_empty() || looked.is_none_or(|at| at.elapsed() > LEADERS_EVERY) {
+        let doubted = clock.take_doubt();
+        if leaders.is_empty() || doubted || looked.is_none_or(|at| at.elapsed() > LEADERS_EVERY) {
             if let Some(found) = leaders_of(producer.client(), meta) {
                 clock.keep(&found.iter().map(|(broker, _)| *broker).collect::<Vec<_>>());
                 leaders = found;

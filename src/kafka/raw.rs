@@ -292,6 +292,16 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Outlet<C> {
         }
     }
 
+    /// Waits until all that was handed over has been acknowledged or has failed, and its delivery reports were taken by the
+    /// producer's own thread; false if that takes longer. rdkafka's own flush takes steps of 100 ms, each to its end.
+    pub fn flush(&self, most: Duration) -> bool {
+        let timeout_ms = i32::try_from(most.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: the client is alive.
+        let told =
+            unsafe { rdsys::rd_kafka_flush(self.producer.client().native_ptr(), timeout_ms) };
+        told == rdsys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
+    }
+
     /// Commits the open transaction; flushes first. rdkafka's own commit flushes in a loop of its own before, which
     /// cost up to 100 ms (core notes, traps).
     ///

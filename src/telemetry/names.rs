@@ -178,10 +178,12 @@ pub enum Renewed {
     Disconnected,
     /// A hop came to stand too late for strict order.
     Late,
+    /// A record came to stand before it was due: a broker's clock was set back.
+    Early,
 }
 
 impl Renewed {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Fenced,
         Self::Refused,
         Self::Aborted,
@@ -189,6 +191,7 @@ impl Renewed {
         Self::Slow,
         Self::Disconnected,
         Self::Late,
+        Self::Early,
     ];
 
     /// The value of the label `reason`.
@@ -202,6 +205,7 @@ impl Renewed {
             Self::Slow => "slow",
             Self::Disconnected => "disconnected",
             Self::Late => "late",
+            Self::Early => "early",
         }
     }
 }

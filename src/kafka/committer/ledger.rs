@@ -8,10 +8,11 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 use rdkafka::ClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{BorrowedMessage, Message as _};
+use rdkafka::message::{BorrowedMessage, Message as _, Timestamp};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
 use super::blame::{self, CHECKPOINT, Named, Of};
+use super::early::Early;
 use super::hops::Hops;
 use super::{Order, Report, Shared, Written};
 use crate::engine::header::Code;
@@ -32,6 +33,7 @@ pub(super) struct Ledger {
     timers: Mutex<Vec<(Lane, Option<Offset>)>>,
     /// Where order is strict.
     pub(super) hops: Option<Hops>,
+    early: Mutex<Early>,
 }
 
 /// Records whose delivery reports say that they failed.
@@ -52,6 +54,10 @@ impl Ledger {
 
     pub(super) fn failed(&self) -> MutexGuard<'_, Failed> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn early(&self) -> MutexGuard<'_, Early> {
+        self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn timers(&self) -> MutexGuard<'_, Vec<(Lane, Option<Offset>)>> {
@@ -137,6 +143,12 @@ impl ProducerContext for Context {
             let appended = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
             let appended = appended.filter(|ms| *ms > 0 && offset.is_some()).map(UnixMillis);
             hops.appended((batch, at), offset, appended);
+        }
+        // Without a transaction it is there already.
+        if self.done.is_none()
+            && let Timestamp::LogAppendTime(appended) = message.timestamp()
+        {
+            self.ledger.early().appended((batch, at), appended, message.topic());
         }
         if is_timer && let Ok(lane) = u16::try_from(message.partition()) {
             self.ledger.timers().push((Lane(lane), offset));

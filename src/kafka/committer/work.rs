@@ -234,6 +234,7 @@ impl Work {
         if let Some(hops) = &self.ledger.hops {
             hops.begin(&batch);
         }
+        self.ledger.early().begin(&batch);
         produce(outlet, &self.topics, &batch, &self.ledger)?;
         checkpoints(outlet, &self.topics, &batch.commits, &tenure, batch.id)?;
         fail::fail_point!("after_produce", |_| std::process::abort());
@@ -246,13 +247,16 @@ impl Work {
                 .map_err(|e| Dirty::new("send_offsets", &e))?;
         }
         fail::fail_point!("after_send_offsets", |_| std::process::abort());
-        if let Some(hops) = &self.ledger.hops {
-            // What has failed the commit tells, which waits for the same.
-            let _ = outlet.producer().flush(timeout);
-            if let Some(detail) = hops.refused() {
-                let (step, reason, blame) = ("commit", Renewed::Late, Some(Blame::Late));
-                return Err(Dirty { step, reason, blame, detail });
-            }
+        self.shared.at("flush");
+        // What has failed the commit tells, which waits for the same.
+        outlet.flush(timeout);
+        if let Some(detail) = self.ledger.early().found() {
+            self.clock.doubt();
+            return Err(Dirty { step: "commit", reason: Renewed::Early, blame: None, detail });
+        }
+        if let Some(detail) = self.ledger.hops.as_ref().and_then(Hops::refused) {
+            let (step, reason, blame) = ("commit", Renewed::Late, Some(Blame::Late));
+            return Err(Dirty { step, reason, blame, detail });
         }
         self.shared.at("commit");
         let commit = Instant::now();
