@@ -25,7 +25,7 @@ impl Cluster {
 
     /// The same in an environment, which [`Cluster::restart`] has, too.
     #[track_caller]
-    pub fn start_with(properties: &str, environment: &[(&str, &str)]) -> Self {
+    pub fn start_with(properties: &str, environment: &[(&str, String)]) -> Self {
         // Beside the cluster of the run, whose end is the end of this one, too.
         let beside = PathBuf::from(variable("WATERCLOCK_KAFKA_DIR"));
         let name = format!("own-{}", uuid::Uuid::new_v4().simple());
@@ -34,7 +34,7 @@ impl Cluster {
         let add = files.path().join("server.properties");
         std::fs::write(&add, properties).expect("written");
         let environment =
-            environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            environment.iter().map(|(name, value)| ((*name).into(), value.clone())).collect();
         let mut cluster = Self { dir, environment, bootstrap: String::new() };
         let started = cluster.run(["start".as_ref(), "--add".as_ref(), add.as_os_str()]);
         let printed = String::from_utf8_lossy(&started.stdout).into_owned();
@@ -100,37 +100,4 @@ impl Drop for Cluster {
         let _ = self.script().arg("kill").output();
         let _ = std::fs::remove_dir_all(&self.dir);
     }
-}
-
-/// What makes a process see a clock that the file sets: `+3600` is an hour ahead. Monotonic time is left alone.
-#[track_caller]
-pub fn faketime(file: &Path) -> Vec<(String, String)> {
-    let found =
-        ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"]
-            .map(|dir| Path::new(dir).join("faketime/libfaketimeMT.so.1"));
-    let library = found.iter().find(|path| path.exists());
-    let library = library.expect("libfaketime is not installed: apt-get install faketime");
-    let set = |name: &str, value: &Path| (name.to_owned(), value.display().to_string());
-    vec![
-        set("LD_PRELOAD", library),
-        set("FAKETIME_TIMESTAMP_FILE", file),
-        set("FAKETIME_NO_CACHE", Path::new("1")),
-        set("FAKETIME_DONT_FAKE_MONOTONIC", Path::new("1")),
-    ]
-}
-
-/// The same for a process that waits by the wall clock through C11's threads, as librdkafka does: see `waits.c`.
-#[track_caller]
-pub fn faketime_of_waits(file: &Path) -> Vec<(String, String)> {
-    let library = file.with_extension("so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/waits.c");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-O1", "-pthread", "-o"]).arg(&library).arg(source);
-    let ended = compiler.output().expect("cc is here, the build needs it");
-    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-    let mut environment = faketime(file);
-    let preload = environment.iter_mut().find(|(name, _)| name == "LD_PRELOAD");
-    let (_, preload) = preload.expect("it is preloaded");
-    *preload = format!("{}:{preload}", library.display());
-    environment
 }

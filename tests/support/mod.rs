@@ -7,6 +7,7 @@
 //! 4. Every process that a test starts ends with the test, and tells its log if the test failed.
 
 mod acl;
+mod clock;
 mod cluster;
 mod fixture;
 mod load;
@@ -21,7 +22,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 pub use acl::{Resource, Right, allow, allow_only};
-pub use cluster::{Cluster, faketime, faketime_of_waits};
+pub use clock::Clock;
+pub use cluster::Cluster;
 pub use fixture::Fixture;
 pub use load::Load;
 pub use nodes::Nodes;

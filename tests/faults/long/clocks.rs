@@ -1,19 +1,18 @@
 //! F18: the clock of the machine that waterclock runs on is set.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::checkers::{Wish, check};
 use crate::load::{Load, Mix};
-use crate::support::{Fixture, Mode, Process, eventually, faketime_of_waits};
+use crate::support::{Clock, Fixture, Mode, Process, eventually};
 
 const STEPS: &str = "waterclock_local_clock_steps_total";
 /// Nothing stalls: what waited for a clock would be late by its step.
 const AT_ONCE: Wish = Wish { recovery: Duration::from_secs(3) };
 
-/// A process whose clock a file sets, under load.
+/// A process with a clock of its own, under load.
 struct Machine<'a> {
-    file: PathBuf,
+    clock: Clock,
     process: Process,
     load: Load<'a>,
     steps: f64,
@@ -22,24 +21,23 @@ struct Machine<'a> {
 impl<'a> Machine<'a> {
     #[track_caller]
     fn begin(fixture: &'a Fixture) -> Self {
-        let file = fixture.path("clock");
-        set(&file, "+0");
+        let clock = Clock::new();
         let mut launch = fixture.launch(Mode::ExactlyOnce);
-        for (name, value) in faketime_of_waits(&file) {
-            launch = launch.env(&name, &value);
+        for (name, value) in clock.environment() {
+            launch = launch.env(name, &value);
         }
         let process = launch.start();
         let load = Load::begin(fixture, Mix::default());
         load.cancel_through(&[&process]);
         load.wait_for_more(60);
         let steps = process.metric(STEPS);
-        Self { file, process, load, steps }
+        Self { clock, process, load, steps }
     }
 
-    /// Sets the clock by so many seconds, as seen by the process, and waits until it has noticed that.
+    /// Sets the clock, and waits until the process has noticed that.
     #[track_caller]
-    fn set(&mut self, by: &str) {
-        set(&self.file, by);
+    fn set(&mut self, ahead_ms: i64) {
+        self.clock.set(ahead_ms);
         self.noticed(self.steps);
     }
 
@@ -63,19 +61,12 @@ impl<'a> Machine<'a> {
     }
 }
 
-fn set(file: &Path, by: &str) {
-    // Whole at once: it is read all the time.
-    let fresh = file.with_extension("new");
-    std::fs::write(&fresh, format!("{by}\n")).expect("written");
-    std::fs::rename(fresh, file).expect("renamed");
-}
-
 #[test]
 #[ignore = "scripts/faults --long"]
 fn f18_a_step_forward_of_the_own_clock_fires_nothing_early() {
     let fixture = Fixture::new("f18-forward");
     let mut machine = Machine::begin(&fixture);
-    machine.set("+3600");
+    machine.set(3_600_000);
     machine.ends_well("f18-forward", AT_ONCE);
 }
 
@@ -84,7 +75,7 @@ fn f18_a_step_forward_of_the_own_clock_fires_nothing_early() {
 fn f18_a_step_back_of_the_own_clock_stalls_nothing() {
     let fixture = Fixture::new("f18-back");
     let mut machine = Machine::begin(&fixture);
-    machine.set("-3600");
+    machine.set(-3_600_000);
     machine.ends_well("f18-back", AT_ONCE);
 }
 
@@ -95,12 +86,12 @@ fn f18_a_strobe_of_the_own_clock_disturbs_nothing() {
     let mut machine = Machine::begin(&fixture);
     let until = Instant::now() + Duration::from_secs(5);
     while Instant::now() < until {
-        for by in ["+0.5", "-0.5"] {
-            set(&machine.file, by);
+        for ahead_ms in [500, -500] {
+            machine.clock.set(ahead_ms);
             std::thread::sleep(Duration::from_millis(120));
         }
     }
-    set(&machine.file, "+0");
+    machine.clock.set(0);
     machine.noticed(machine.steps + 10.0);
     machine.ends_well("f18-strobe", AT_ONCE);
 }

@@ -1,0 +1,43 @@
+//! A wall clock that a test sets, for a process or a broker: `clock.c`, preloaded.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::process::Command;
+
+/// A clock, as far from this machine's as the test says; who runs by it is to end before it.
+pub struct Clock {
+    files: tempfile::TempDir,
+    ahead: File,
+}
+
+impl Clock {
+    /// One that agrees with this machine's.
+    #[track_caller]
+    pub fn new() -> Self {
+        let files = tempfile::tempdir().expect("a directory");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/clock.c");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-O1", "-pthread", "-o"]);
+        compiler.arg(files.path().join("clock.so")).arg(source).arg("-ldl");
+        let ended = compiler.output().expect("cc is here, the build needs it");
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        let ahead = File::create_new(files.path().join("ahead")).expect("a file");
+        let clock = Self { files, ahead };
+        clock.set(0);
+        clock
+    }
+
+    /// What makes a process go by it.
+    pub fn environment(&self) -> [(&'static str, String); 2] {
+        let path = |name: &str| self.files.path().join(name).display().to_string();
+        [("LD_PRELOAD", path("clock.so")), ("TEST_CLOCK", path("ahead"))]
+    }
+
+    /// Sets it so many milliseconds ahead of this machine's, or behind.
+    pub fn set(&self, ahead_ms: i64) {
+        // In place, since it is mapped.
+        let ahead_ns = (ahead_ms * 1_000_000).to_ne_bytes();
+        self.ahead.write_all_at(&ahead_ns, 0).expect("written");
+    }
+}
