@@ -13,6 +13,9 @@
 //!    delayed one could end a later transaction (KAFKA-17754; librdkafka 5423; faults 0.1).
 //! 3. After that the lanes are taken over from what is committed: what this process remembers does not count.
 //! 4. In `exactly_once` nothing is committed that its target's leader appended before it was due.
+//! 5. Who has lost its lanes leaves the thread behind, and so does who takes them over while a batch takes longer than a
+//!    moment: another one's producers fence it, which decides its transaction. It produces nothing by what it initialises
+//!    after that, and nobody hears what it says (docs/adr/0017).
 
 mod blame;
 mod early;
@@ -21,7 +24,7 @@ mod ledger;
 mod work;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -37,6 +40,9 @@ use crate::telemetry::LaneFigures;
 pub(super) use hops::Late;
 use work::Work;
 pub(super) use work::{TURNS, chunks, offsets_of};
+
+/// How long whoever takes lanes over waits for a batch on its way: one takes milliseconds, unless a broker is away.
+const ON_ITS_WAY_MAX: Duration = Duration::from_millis(500);
 
 /// How records get to Kafka.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +125,8 @@ struct Progress {
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// Another thread commits instead of this one.
+    left: AtomicBool,
     /// What the client was asked last.
     step: Mutex<&'static str>,
     progress: Mutex<Progress>,
@@ -128,6 +136,12 @@ struct Shared {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether another thread commits instead of this one. Whoever initialised a producer asks after that: either it is told
+    /// so, or the other one fences it.
+    fn is_left(&self) -> bool {
+        self.left.load(Ordering::SeqCst)
     }
 
     /// The client is asked something that it may not come back from.
@@ -163,13 +177,49 @@ impl Shared {
     }
 }
 
-/// Handle on the committing thread.
-#[derive(Debug)]
+/// The committing thread: the one that counts, if others were left behind.
 pub(super) struct Committer {
+    parts: Parts,
+    hand: Mutex<Hand>,
+}
+
+/// What each thread is made from.
+struct Parts {
+    setting: Setting,
+    topics: Arc<Names>,
+    clock: Arc<BrokerClock>,
+    figures: Arc<LaneFigures>,
+}
+
+/// What one thread is handed, and what it says.
+struct Hand {
     orders: Sender<Order>,
     reports: Receiver<Report>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl Parts {
+    fn start(&self) -> std::io::Result<Hand> {
+        let (orders, inbox) = crossbeam_channel::unbounded();
+        let (outbox, reports) = crossbeam_channel::unbounded();
+        let shared = Arc::new(Shared::default());
+        let mut work = Work {
+            setting: self.setting.clone(),
+            topics: Arc::clone(&self.topics),
+            clock: Arc::clone(&self.clock),
+            figures: Arc::clone(&self.figures),
+            shared: Arc::clone(&shared),
+            orders: orders.clone(),
+            reports: outbox,
+            outlets: VecDeque::new(),
+            batch_bytes: 0,
+            ledger: Arc::default(),
+        };
+        let thread =
+            std::thread::Builder::new().name("wc-commit".into()).spawn(move || work.run(&inbox))?;
+        Ok(Hand { orders, reports, shared, thread: Some(thread) })
+    }
 }
 
 impl Committer {
@@ -183,93 +233,115 @@ impl Committer {
         clock: Arc<BrokerClock>,
         figures: Arc<LaneFigures>,
     ) -> std::io::Result<Self> {
-        let (orders, inbox) = crossbeam_channel::unbounded();
-        let (outbox, reports) = crossbeam_channel::unbounded();
-        let shared = Arc::new(Shared::default());
-        let mut work = Work {
-            setting,
-            topics,
-            clock,
-            figures,
-            shared: Arc::clone(&shared),
-            orders: orders.clone(),
-            reports: outbox,
-            outlets: VecDeque::new(),
-            batch_bytes: 0,
-            ledger: Arc::default(),
-        };
-        let thread =
-            std::thread::Builder::new().name("wc-commit".into()).spawn(move || work.run(&inbox))?;
-        Ok(Self { orders, reports, shared, thread: Some(thread) })
+        let parts = Parts { setting, topics, clock, figures };
+        let hand = Mutex::new(parts.start()?);
+        Ok(Self { parts, hand })
+    }
+
+    fn hand(&self) -> MutexGuard<'_, Hand> {
+        self.hand.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.hand().shared)
     }
 
     /// Hands a batch over. At most the engine's `batches_max` are open, which bounds the channel.
     pub(super) fn submit(&self, batch: Batch, tenure: Arc<Tenure>) {
-        self.shared.update(|progress| progress.open += 1);
-        let _ = self.orders.send(Order::Batch(Box::new(Job { batch, tenure })));
+        let hand = self.hand();
+        hand.shared.update(|progress| progress.open += 1);
+        let _ = hand.orders.send(Order::Batch(Box::new(Job { batch, tenure })));
     }
 
     /// Writes positions that are acknowledged and about to be committed to `<ns>.meta`, too (`at_least_once`).
     pub(super) fn checkpoint(&self, commits: Vec<Commit>, tenure: Arc<Tenure>) {
-        let _ = self.orders.send(Order::Checkpoint(commits, tenure));
+        let _ = self.hand().orders.send(Order::Checkpoint(commits, tenure));
     }
 
     /// What the client was asked last.
     pub(super) fn step(&self) -> &'static str {
-        *self.shared.step.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.shared().step.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has been finished since the last call.
-    pub(super) fn reports(&self) -> &Receiver<Report> {
-        &self.reports
+    /// What has been finished since the last call, until lanes are taken over again.
+    pub(super) fn reports(&self) -> Receiver<Report> {
+        self.hand().reports.clone()
     }
 
-    /// Waits until nothing is on its way, makes a clean producer if there is none, and waits for it: what an earlier one left
-    /// open is decided then. The broker need not fence what is on its way: a member that comes back to its seat can
-    /// be given its old generation.
+    /// Sees to it that nothing is on its way any more and a clean producer is there: what an earlier one left open is decided
+    /// then. The broker need not fence what is on its way: a member that comes back to its seat can be given its old
+    /// generation. So a batch that does not end soon is left behind, for the new producers to fence.
     ///
     /// # Errors
     /// Says why there is none: `fatal` ones will not go away by trying again.
     pub(super) fn ready(&self, most: Duration) -> Result<(), NotReady> {
-        // What is said of a batch that is still on its way is of no use.
-        self.shared.update(|progress| progress.ready = false);
-        let _ = self.orders.send(Order::Ready);
-        let answer = self.shared.wait(most, |progress| match (&progress.fatal, progress.ready) {
+        if !self.settle(ON_ITS_WAY_MAX) {
+            self.leave()?;
+        }
+        let shared = {
+            let hand = self.hand();
+            // What was said before is of no use: a checkpoint may be on its way.
+            hand.shared.update(|progress| progress.ready = false);
+            let _ = hand.orders.send(Order::Ready);
+            Arc::clone(&hand.shared)
+        };
+        let answer = shared.wait(most, |progress| match (&progress.fatal, progress.ready) {
             (Some(why), _) => Some(Err(NotReady { why: why.clone(), fatal: true })),
             (None, true) => Some(Ok(())),
             (None, false) => None,
         });
         answer.unwrap_or_else(|| {
+            // It may never come back. Whoever asks next has another one.
+            self.leave()?;
             let why = format!("no answer from the transaction coordinator within {most:?}");
             Err(NotReady { why, fatal: false })
         })
     }
 
+    /// Leaves the thread behind, with whatever it waits for, and starts another one, whose producers know nothing of brokers
+    /// that do not answer.
+    ///
+    /// # Errors
+    /// The operating system gives no thread; the old one goes on.
+    pub(super) fn leave(&self) -> Result<(), NotReady> {
+        let failed = |error| NotReady { why: format!("no thread: {error}"), fatal: false };
+        let mut hand = self.hand();
+        let next = self.parts.start().map_err(failed)?;
+        let left = std::mem::replace(&mut *hand, next);
+        drop(hand);
+        left.shared.left.store(true, Ordering::SeqCst);
+        // It ends as soon as it comes back, and nobody waits for that.
+        let _ = left.orders.send(Order::Stop);
+        let step = *left.shared.step.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = left.shared.lock().open;
+        tracing::info!(open, step, "other producers from now on, which fence what is on its way");
+        Ok(())
+    }
+
     /// Waits until nothing is on its way; false if it still is.
     pub(super) fn settle(&self, most: Duration) -> bool {
-        self.shared.wait(most, |progress| (progress.open == 0).then_some(())).is_some()
+        self.shared().wait(most, |progress| (progress.open == 0).then_some(())).is_some()
     }
 
     /// Takes the positions that are acknowledged and not committed yet (`at_least_once`).
     #[must_use]
     pub(super) fn take_commits(&self) -> Vec<Commit> {
-        std::mem::take(&mut self.shared.lock().commits).into_values().collect()
+        std::mem::take(&mut self.shared().lock().commits).into_values().collect()
     }
 
     /// Forgets them: their lanes are being taken over anew.
     pub(super) fn drop_commits(&self) {
-        self.shared.lock().commits.clear();
+        self.shared().lock().commits.clear();
     }
 }
 
 impl Drop for Committer {
     fn drop(&mut self) {
-        let _ = self.orders.send(Order::Stop);
+        let _ = self.hand().orders.send(Order::Stop);
         // A hanging client must not hold the process up: it is left to the exit.
-        if self.settle(Duration::from_secs(3))
-            && let Some(thread) = self.thread.take()
-        {
-            let _ = thread.join();
+        if self.settle(Duration::from_secs(3)) {
+            let thread = self.hand().thread.take();
+            let _ = thread.map(JoinHandle::join);
         }
     }
 }
@@ -319,22 +391,59 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::allow::Allow;
+    use crate::engine::ladder::Ladder;
+    use crate::engine::state::StateKey;
+    use crate::engine::{Intake, Limits, Millis};
+    use crate::kafka::settings::Given;
+
+    /// In `at_least_once` a producer is there at once, and no broker needs to be.
+    fn committer() -> Committer {
+        let ladder = Ladder::new(&[Millis(1_000)], &[], Millis(2_000)).unwrap();
+        let intake = Intake::new("", None, None, Allow::new("ns", None).unwrap());
+        let topics = Topics::new("ns", vec![intake], ladder);
+        let names = Arc::new(Names::new(&topics));
+        let (key, limits) = (StateKey::new([1; 32]), Limits::default());
+        let setting = Setting {
+            connection: Connection::new("127.0.0.1:1", Given::new()),
+            transactional_id: "test".to_owned(),
+            transaction_timeout: Duration::from_secs(1),
+            delivery: Delivery::AtLeastOnce,
+            batch_bytes: Arc::new(AtomicUsize::new(1_000)),
+            written: Arc::new(Written::new(1)),
+            setup: Arc::new(Setup { lanes: 1, topics, key, limits }),
+        };
+        let figures = Arc::new(LaneFigures::new([Millis(1_000)]));
+        Committer::start(setting, names, Arc::new(BrokerClock::new()), figures).unwrap()
+    }
 
     #[test]
-    fn lanes_are_not_taken_over_while_a_batch_is_on_its_way() {
-        let (orders, inbox) = crossbeam_channel::unbounded();
-        let (_reporter, reports) = crossbeam_channel::unbounded();
-        let shared = Arc::new(Shared::default());
-        // As it is while the committing thread works on a batch.
-        shared.update(|progress| (progress.ready, progress.open) = (true, 1));
-        let committer = Committer { orders, reports, shared: Arc::clone(&shared), thread: None };
-        let asked = committer.ready(Duration::from_millis(50));
-        assert!(asked.is_err(), "the batch may still commit");
-        std::thread::spawn(move || {
-            let order = inbox.iter().nth(1);
-            assert!(matches!(order, Some(Order::Ready)), "the second question");
-            shared.update(|progress| (progress.ready, progress.open) = (true, 0));
-        });
-        assert!(committer.ready(Duration::from_secs(60)).is_ok());
+    fn a_batch_that_ends_soon_is_waited_for_before_lanes_are_taken_over() {
+        let committer = committer();
+        let shared = committer.shared();
+        shared.update(|progress| progress.open = 1);
+        let batch = Arc::clone(&shared);
+        std::thread::spawn(move || batch.update(|progress| progress.open = 0));
+        committer.ready(Duration::from_secs(60)).unwrap();
+        assert!(!shared.is_left());
+        assert!(shared.lock().ready);
+    }
+
+    #[test]
+    fn a_batch_that_hangs_is_left_behind_and_nobody_hears_of_it_any_more() {
+        let committer = committer();
+        let (shared, said) = {
+            let hand = committer.hand();
+            (Arc::clone(&hand.shared), hand.reports.clone())
+        };
+        shared.update(|progress| progress.open = 1);
+        committer.ready(Duration::from_secs(60)).unwrap();
+        assert!(shared.is_left());
+        assert!(!shared.lock().ready, "another one makes the producers");
+        assert!(committer.settle(Duration::ZERO), "of which nothing is on its way");
+        assert!(!committer.reports().same_channel(&said));
+        // What it is still handed it does not do: its producers would fence those that count.
+        let ended = said.recv_timeout(Duration::from_secs(60));
+        assert!(ended.is_err_and(|error| error.is_disconnected()), "its thread has ended");
     }
 }

@@ -107,6 +107,9 @@ pub(super) fn is_outside(error: &KafkaError) -> bool {
 /// `socket.timeout.ms` of every client: a leader that is paused rather than dead is noticed after this long (faults F8).
 /// A commit slower than half of it is dirty.
 pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long a broker has for the first answer on a new connection. One that is frozen accepts connections all the same, and
+/// librdkafka does not look for another coordinator of the group as long as it waits for this one.
+const FIRST_ANSWER: Duration = Duration::from_secs(2);
 
 /// How long brokers that only refuse are asked: one that restarts may be back by then.
 const REFUSED_MAX: Duration = Duration::from_secs(3);
@@ -171,6 +174,7 @@ impl Connection {
         }
         config.set("bootstrap.servers", &self.brokers).set("client.id", client_id);
         config.set("socket.timeout.ms", SOCKET_TIMEOUT.as_millis().to_string());
+        config.set("api.version.request.timeout.ms", FIRST_ANSWER.as_millis().to_string());
         config.set("reconnect.backoff.ms", "50").set("reconnect.backoff.max.ms", "1000");
         config
     }

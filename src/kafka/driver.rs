@@ -187,16 +187,6 @@ pub enum Error {
         /// What it said.
         what: String,
     },
-    /// A batch has neither been committed nor failed for longer than all of its waits may take.
-    #[error("batch {batch} hangs for {seconds} s, at {step}")]
-    Hangs {
-        /// Its number.
-        batch: u64,
-        /// How long.
-        seconds: u64,
-        /// What was asked of the client last.
-        step: &'static str,
-    },
     /// librdkafka says that this consumer can do nothing any more.
     #[error("consumer of group {group} failed for good")]
     Consumer {
@@ -218,9 +208,7 @@ impl Error {
             | Self::Fenced { .. }
             | Self::TakeOver(TakeOver::NameInUse { .. } | TakeOver::PositionGone { .. }) => true,
             Self::TakeOver(TakeOver::Producer { fatal, .. }) => *fatal,
-            Self::TakeOver(TakeOver::TakeOver { .. })
-            | Self::Hangs { .. }
-            | Self::Consumer { .. } => false,
+            Self::TakeOver(TakeOver::TakeOver { .. }) | Self::Consumer { .. } => false,
         }
     }
 }

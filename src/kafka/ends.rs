@@ -8,7 +8,8 @@
 //!    the end that is told.
 //! 2. Questions to a leader that came while one was on its way are asked together, in one request.
 //! 3. A leader that is away keeps nobody waiting who asks about partitions of others.
-//! 4. Every question is answered for every partition, in one piece or several, be it that nothing is known.
+//! 4. A client whom nobody tells who leads is made anew: it may go on asking a broker that stands still.
+//! 5. Every question is answered for every partition, in one piece or several, be it that nothing is known.
 //!
 //! What it does not do: of its own it asks only once. Who was told nothing asks again, later.
 
@@ -21,7 +22,7 @@ use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
-use super::connect::{Isolation, Reader};
+use super::connect::{Isolation, Reader, aside};
 use super::{BrokerClock, Connection};
 use crate::engine::{Offset, UnixMillis};
 
@@ -99,7 +100,7 @@ impl Ends {
     ) -> Result<Self, KafkaError> {
         let asker = Asker {
             connection: connection.clone(),
-            last: connection.reader(CLIENT, Isolation::Uncommitted, WAIT)?,
+            last: Mutex::new(Arc::new(connection.reader(CLIENT, Isolation::Uncommitted, WAIT)?)),
             stable: Mutex::new(None),
             leaders: Mutex::default(),
             clock,
@@ -199,7 +200,7 @@ impl Question {
 
 struct Asker {
     connection: Connection,
-    last: Reader,
+    last: Mutex<Arc<Reader>>,
     /// Made when it is first needed: transactions of others are rare.
     stable: Mutex<Option<Arc<Reader>>>,
     /// Who leads which partition, by what was heard last.
@@ -216,7 +217,7 @@ impl Asker {
             let stable = self.stable(&questions);
             let asked = all(&questions, |_| true);
             let count = asked.len();
-            let last = told(&self.connection, &self.last, asked);
+            let last = told(&self.connection, &self.last(), asked);
             let is_lost = last.len() < count;
             for question in questions {
                 question.tell(at, &last, &stable);
@@ -227,12 +228,20 @@ impl Asker {
         }
     }
 
+    fn last(&self) -> Arc<Reader> {
+        Arc::clone(&self.last.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Hears who leads what, so that questions go where their answers are.
     fn find_leaders(&self) {
+        let asker = self.last();
         // Of all topics: to ask for one by its name can create it.
-        let metadata = match self.last.fetch_metadata(None, ASK_MAX) {
+        let metadata = match asker.fetch_metadata(None, ASK_MAX) {
             Ok(metadata) => metadata,
-            Err(error) => return tracing::debug!(%error, "asking who leads"),
+            Err(error) => {
+                tracing::debug!(%error, "asking who leads");
+                return self.renew(&asker);
+            }
         };
         let leaders = metadata.topics().iter().flat_map(|topic| {
             let name: Arc<str> = Arc::from(topic.name());
@@ -241,6 +250,19 @@ impl Asker {
         });
         let leaders = leaders.collect();
         *self.leaders.lock().unwrap_or_else(PoisonError::into_inner) = leaders;
+    }
+
+    /// Makes a new client, unless another thread has done so.
+    fn renew(&self, silent: &Arc<Reader>) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&last, silent) {
+            return;
+        }
+        match self.connection.reader(CLIENT, Isolation::Uncommitted, WAIT) {
+            // Closing the old one takes a while, and can hang.
+            Ok(fresh) => aside(std::mem::replace(&mut *last, Arc::new(fresh))),
+            Err(error) => tracing::warn!(%error, "no new client, the old one is asked again"),
+        }
     }
 
     fn stable(&self, questions: &[Question]) -> BTreeMap<Partition, Offset> {

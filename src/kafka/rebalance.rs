@@ -639,9 +639,12 @@ impl ConsumerContext for Context {
                 "revoked"
             );
             if consumer.assignment_lost() {
-                // Others may have them by now. What is on its way cannot be committed in this generation, nor waited for
-                // before the group is joined again.
+                // Others may have them by now, or a broker does not answer, and what is on its way cannot be waited for before the
+                // group is joined again.
                 self.commit(consumer, CommitMode::Async);
+                if let Err(error) = self.committer.leave() {
+                    tracing::warn!(%error, "what is on its way is waited for");
+                }
             } else {
                 self.let_go(consumer);
             }

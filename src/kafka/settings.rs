@@ -114,7 +114,7 @@ pub const PROTECTED: [Protected; 21] = [
     protected(&["socket.timeout.ms"],
         None, "a commit that takes half of it counts as unknown, on which exactly-once rests"),
     protected(&["reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms",
-                "topic.metadata.propagation.max.ms"],
+                "topic.metadata.propagation.max.ms", "api.version.request.timeout.ms"],
         None, "how late a record is after a fault rests on them"),
     protected(&["topic.blacklist"],
         None, "a target that is hidden from the client would count as missing"),

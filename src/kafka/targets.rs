@@ -12,10 +12,10 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rdkafka::admin::{AdminOptions, ResourceSpecifier};
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::metadata::MetadataPartition;
+use rdkafka::metadata::{Metadata, MetadataPartition};
 
 use super::Connection;
-use super::connect::{Admin, Quiet, Reader};
+use super::connect::{Admin, Quiet, Reader, aside};
 use super::envoy::Envoy;
 use crate::engine::Target;
 
@@ -23,8 +23,11 @@ use crate::engine::Target;
 const CLIENT: &str = "waterclock-targets";
 /// How long one question may take.
 const ASK: Duration = Duration::from_secs(5);
+/// How long the first one may take after one that was answered: most are within milliseconds, and a client may go on asking
+/// a broker that stands still.
+const ASK_FIRST: Duration = Duration::from_millis(500);
 /// The same about the limits of a topic that were told before, and that are taken for what they were if nobody answers.
-const ASK_AGAIN_MAX: Duration = Duration::from_millis(1_500);
+const ASK_AGAIN_MAX: Duration = Duration::from_millis(500);
 /// A question without an answer is asked again after this long.
 const ASK_AGAIN: Duration = Duration::from_millis(300);
 /// A topic is missing when no broker has known it for this long.
@@ -69,7 +72,8 @@ impl Lookup {
         let (questions, inbox) = crossbeam_channel::unbounded();
         let mut clients = Clients {
             connection: connection.clone(),
-            consumer: connection.consumer(CLIENT).create_with_context(Quiet)?,
+            consumer: reader(connection)?,
+            patience: ASK_FIRST,
             envoy: if embedded { None } else { Some(Envoy::new(connection, CLIENT)?) },
             limits: BTreeMap::new(),
             used: Arc::default(),
@@ -126,6 +130,8 @@ impl Default for Limits {
 struct Clients {
     connection: Connection,
     consumer: Reader,
+    /// How long it is given for an answer: more each time that there is none.
+    patience: Duration,
     /// None for the embedded broker, which has no settings to tell.
     envoy: Option<Envoy>,
     /// What was told last of each topic.
@@ -145,6 +151,19 @@ impl Clients {
                 used.remove(topic);
             }
         }
+    }
+
+    /// The partitions of a topic, by a new client if this one has no answer.
+    fn metadata(&mut self, topic: &str) -> Result<Metadata, KafkaError> {
+        self.connection.token(self.consumer.client());
+        let told = self.consumer.fetch_metadata(Some(topic), self.patience);
+        self.patience = if told.is_ok() { ASK_FIRST } else { ASK.min(self.patience * 2) };
+        if told.is_err() {
+            let fresh = reader(&self.connection)?;
+            // Closing the old one takes a while, and can hang.
+            aside(std::mem::replace(&mut self.consumer, fresh));
+        }
+        told
     }
 
     /// The limits of a topic.
@@ -170,6 +189,11 @@ impl Clients {
             }
         }
     }
+}
+
+/// A client that knows nothing yet, and asks whoever answers.
+fn reader(connection: &Connection) -> Result<Reader, KafkaError> {
+    connection.consumer(CLIENT).create_with_context(Quiet)
 }
 
 fn answer(
@@ -246,9 +270,7 @@ fn look(
     topic: &str,
 ) -> Result<(Target, Arc<[i32]>), KafkaError> {
     let without = |target| Ok((target, Arc::default()));
-    let Clients { connection, consumer, .. } = &*clients;
-    connection.token(consumer.client());
-    let metadata = consumer.fetch_metadata(Some(topic), ASK)?;
+    let metadata = clients.metadata(topic)?;
     let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
         return without(Target::Missing);
     };

@@ -64,6 +64,7 @@ impl Work {
     pub(super) fn run(&mut self, inbox: &Receiver<Order>) {
         for order in inbox {
             match order {
+                _ if self.shared.is_left() => break,
                 Order::Stop => break,
                 Order::Failed(detail) if !self.outlets.is_empty() => {
                     self.fail(&Dirty::produce(detail), None);
@@ -172,6 +173,10 @@ impl Work {
 
     /// Drops the producer and says why; `batch`: the only one that can have failed.
     fn fail(&mut self, dirty: &Dirty, batch: Option<BatchId>) {
+        if self.shared.is_left() {
+            tracing::info!(step = dirty.step, error = %dirty.detail, "what was left behind has failed");
+            return self.close();
+        }
         self.shared.at("may_checkpoint");
         let blame = dirty.blame.filter(|_| self.may_checkpoint());
         self.shared.at("close");
@@ -371,7 +376,8 @@ impl Work {
             let outlet = self.make_one(&format!("{}/{turn}", self.setting.transactional_id))?;
             self.outlets.push_back(outlet);
         }
-        Ok(())
+        // It may have fenced whoever commits now: that one makes new ones, and these do nothing.
+        if self.shared.is_left() { Err(KafkaError::Canceled) } else { Ok(()) }
     }
 
     fn make_one(&self, transactional_id: &str) -> Result<Outlet<Context>, KafkaError> {

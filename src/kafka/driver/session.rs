@@ -254,22 +254,27 @@ impl<'a> Session<'a> {
                     self.shared.clock.want();
                 }
                 self.tell(figures);
-                self.look_what_hangs()?;
+                self.look_what_hangs();
                 self.status.own(self.engine.lanes());
             }
         }
         Ok(())
     }
 
-    /// Every wait of a batch is bounded, by what librdkafka is told; if it waits on all the same, its producer is left behind, and
-    /// the next one fences it (seen once in some hundred changes of leaders).
-    fn look_what_hangs(&self) -> Result<(), Error> {
-        let Some(first) = self.flying.front() else { return Ok(()) };
+    /// Every wait of a batch is bounded, by what librdkafka is told; if it waits on all the same, the lanes are taken over anew,
+    /// which leaves it behind (seen once in some hundred changes of leaders).
+    fn look_what_hangs(&mut self) {
+        let Some(first) = self.flying.front() else { return };
         let (batch, waits) = (first.id.0, first.since.elapsed());
         if waits <= 2 * self.plan.transaction_timeout + HANGS_AFTER {
-            return Ok(());
+            return;
         }
-        Err(Error::Hangs { batch, seconds: waits.as_secs(), step: self.committer.step() })
+        let (seconds, step) = (waits.as_secs(), self.committer.step());
+        let why = format!("batch {batch} hangs for {seconds} s, at {step}");
+        tracing::warn!(thread = self.plan.thread, "{why}");
+        self.status.tell(Some(why));
+        self.give_up();
+        self.retake = Some(Instant::now());
     }
 
     /// Tells the metrics what is held, and what was counted since the last time.

@@ -1,7 +1,7 @@
 //! F35, F38, F43, F48: threads that stand still, quotas, limits of the system, and foreign transactions that hang.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::producer::Producer as _;
 
@@ -53,6 +53,38 @@ fn f35_a_client_that_never_comes_back_is_left_behind() {
     // What hangs is not waited for.
     process.stop_well();
     check(&history, Wish { recovery: Duration::from_secs(12) });
+}
+
+/// Its lanes are lost while it is asked to commit, and it comes back when they have long been taken over anew.
+#[test]
+fn f35_a_client_that_comes_back_after_its_lanes_were_taken_over_anew_commits_nothing() {
+    let fixture = Fixture::new("f35-late");
+    let hangs = "commit_hangs=100*off->1*sleep(30000)->off";
+    let mut process = fixture.launch(Mode::ExactlyOnce).env("FAILPOINTS", hangs).start();
+    let load = Load::begin(&fixture, Mix { rate: 20, ..Mix::default() });
+    let mut last = (load.seen(), Instant::now());
+    eventually("it hangs", || {
+        if load.seen() != last.0 {
+            last = (load.seen(), Instant::now());
+        }
+        let (seen, since) = (last.0, last.1.elapsed());
+        let hangs = seen > 0 && since > Duration::from_secs(2);
+        if hangs { Ok(()) } else { Err(format!("{seen} were seen, the last {since:?} ago")) }
+    });
+    // Beyond its session, so that the group gives its lanes away and it has them back.
+    process.freeze();
+    std::thread::sleep(Duration::from_secs(8));
+    process.thaw();
+    load.healed();
+    load.wait_for_more(60);
+    assert!(process.log().contains("lost=true"), "it did not lose its lanes: {}", process.log());
+    process.wait_until_logged(PATIENCE, "what was left behind has failed");
+    load.cancel_through(&[&process]);
+    load.wait_for_more(60);
+    let history = load.finish("f35-late");
+    process.stop_well();
+    // What hangs does so for twice as long.
+    check(&history, Wish { recovery: Duration::from_secs(10) });
 }
 
 /// Changes the quota of one `client.id`.

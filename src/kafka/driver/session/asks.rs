@@ -20,8 +20,9 @@ const PIECES: usize = 2;
 impl Session<'_> {
     /// Waits for another thread's answer, and takes it.
     pub(super) fn await_answers(&mut self, most: Duration) {
+        let reports = self.committer.reports();
         crossbeam_channel::select! {
-            recv(self.committer.reports()) -> report => if let Ok(report) = report { self.report(report) },
+            recv(reports) -> report => if let Ok(report) = report { self.report(report) },
             recv(self.answers.1) -> answer => if let Ok(answer) = answer { self.answer(answer) },
             recv(self.ends.1) -> told => if let Ok(told) = told { self.ends(told) },
             recv(self.known.1) -> told => if let Ok(told) = told { self.known(told) },
@@ -31,7 +32,8 @@ impl Session<'_> {
 
     /// Takes what has been answered meanwhile.
     pub(super) fn take_answers(&mut self) {
-        while let Ok(report) = self.committer.reports().try_recv() {
+        let reports = self.committer.reports();
+        while let Ok(report) = reports.try_recv() {
             self.report(report);
         }
         while let Ok(answer) = self.answers.1.try_recv() {

@@ -56,7 +56,8 @@ impl Session<'_> {
         self.retake = None;
         self.tenure = Some(tenure);
         // A batch of the assignment before may still be reported.
-        while self.committer.reports().try_recv().is_ok() {}
+        let reports = self.committer.reports();
+        while reports.try_recv().is_ok() {}
         let partitions = starts.len();
         let now = Instant::now();
         let (behind, read): (Vec<&Start>, Vec<&Start>) =
