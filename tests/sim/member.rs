@@ -109,6 +109,8 @@ pub struct Member {
     behind: BTreeSet<Source>,
     /// Partitions whose end the engine has asked for.
     asked: BTreeMap<Source, Asked>,
+    /// When what was last asked of the group's coordinator arrives.
+    pub coordinated: Time,
     /// Where the first foreign transaction that hides what a partition has begins, and since when it was seen to.
     foreign: BTreeMap<Source, (Offset, Time)>,
     /// What is on the slot's disk: it survives the process.
@@ -159,6 +161,7 @@ impl Member {
             ends: BTreeMap::new(),
             behind: BTreeSet::new(),
             asked: BTreeMap::new(),
+            coordinated: 0,
             foreign: BTreeMap::new(),
             disk: Disk::default(),
             following: false,

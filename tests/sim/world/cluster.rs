@@ -88,8 +88,14 @@ impl World {
 
     /// Sends a request on its way.
     pub fn request(&mut self, process: Process, round: u64, request: Request) {
-        let wait = self.latency();
-        self.after(wait, Event::Arrives(process, round, request));
+        let mut at = self.at + self.latency();
+        // They have one connection, so that none passes another.
+        if matches!(request, Request::CommitBoth(..) | Request::FetchCommitted(..)) {
+            let last = &mut self.members[process.slot].coordinated;
+            at = at.max(*last);
+            *last = at;
+        }
+        self.push(at, Event::Arrives(process, round, request));
     }
 
     /// Until when a node stands still, if it does.
