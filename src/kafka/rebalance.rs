@@ -31,7 +31,7 @@ use self::unknown::{Unknown, is_new, unknown};
 use super::Connection;
 use super::checkpoint::{self, Position, Positions};
 use super::committer::{Committer, Tenure, chunks, offsets_of};
-use super::connect::Admin;
+use super::connect::{Admin, aside};
 use super::ends::{self, Ends, Partition};
 use super::fence::Fence;
 use super::oauth::tokens;
@@ -49,6 +49,10 @@ const TAKE_OVER: Duration = Duration::from_secs(40);
 const LEAVING: Duration = Duration::from_millis(500);
 /// One attempt of it.
 const ATTEMPT: Duration = Duration::from_secs(10);
+/// One by a client that may ask in vain.
+const FIRST_ATTEMPT: Duration = Duration::from_secs(1);
+/// How clients beside the consumer are named in the brokers' logs.
+const CLIENT: &str = "waterclock-group";
 
 /// What happened in a callback, for the lane thread.
 pub(super) enum Event {
@@ -228,7 +232,7 @@ impl Context {
     /// Asks about the group at a stop. The consumer's own questions stand in line behind what it fetches, for up to half a
     /// second; at a take-over it is the consumer that is asked, which knows best which brokers are there.
     pub(super) fn asker(&self) -> Option<Admin> {
-        let admin = || self.connection.admin("waterclock-group").ok();
+        let admin = || self.connection.admin(CLIENT).ok();
         (!self.who.embedded).then(admin).flatten()
     }
 
@@ -403,8 +407,15 @@ impl Context {
             return Ok(Vec::new());
         }
         let names: Vec<String> = self.who.lanes.iter().map(ToString::to_string).collect();
-        let told: HashMap<String, Result<String, RDKafkaErrorCode>> =
-            ask::ids(consumer.client(), &names, ATTEMPT)?.into_iter().collect();
+        // The consumer's client is connected, but it may go on asking a broker that has died; a new one asks whoever answers.
+        let told = ask::ids(consumer.client(), &names, FIRST_ATTEMPT).or_else(|error| {
+            tracing::info!(%error, "ids of the topics: asking by another client");
+            let asker = self.connection.admin(CLIENT)?;
+            let told = ask::ids(asker.inner(), &names, ATTEMPT);
+            aside(asker);
+            told
+        });
+        let told: HashMap<String, Result<String, RDKafkaErrorCode>> = told?.into_iter().collect();
         let id = |name: &String| match told.get(name) {
             Some(Ok(id)) => Ok(id.clone()),
             Some(Err(code)) => Err(KafkaError::AdminOp(*code)),
