@@ -176,17 +176,18 @@ impl Hold {
         Some((first, freed))
     }
 
-    /// Derives whether to fetch from what is held. `stop`: nothing may be read now. `share`: bytes that it may hold.
+    /// Derives whether to fetch from what is held. `stop`: nothing may be read now. `share`: bytes that it may hold, if
+    /// what comes next is to be held.
     pub(super) fn turn(
         &mut self,
         now: UnixMillis,
         (ahead, lead): (Millis, Millis),
-        share: usize,
+        share: Option<usize>,
         stop: bool,
     ) -> Option<Turn> {
         let last = self.last().or(self.dropped);
         let pause = stop
-            || last.is_some_and(|last| {
+            || share.zip(last).is_some_and(|(share, last)| {
                 let reach = if self.paused { lead } else { ahead };
                 let share = if self.paused { share / 2 } else { share };
                 last > now + reach || self.bytes > share
@@ -196,6 +197,11 @@ impl Hold {
         }
         self.paused = pause;
         Some(if pause { Turn::Pause } else { Turn::Resume })
+    }
+
+    /// The shell is told to pause it, whatever is held.
+    pub(super) fn pause(&mut self) {
+        self.paused = true;
     }
 
     /// When to look again, if nothing is read before: the head's release, or the resume.

@@ -16,8 +16,9 @@
 //! 4. A record with an id fires only when the cancels that were written before its lane was taken over are known, and
 //!    never when one of them covers it.
 //! 5. Over the memory budget nothing is read. What is held goes away by itself: the wheel within the horizon, hops
-//!    within the linger, buffers of far tiers by being dropped and read again later.
+//!    within the linger, buffers of far tiers, and what waits for its order, by being dropped and read again later.
 
+mod again;
 mod away;
 mod barrier;
 mod batch;
@@ -467,14 +468,16 @@ impl Engine {
     fn read(&mut self, now: UnixMillis, source: Source, held: Held, out: &mut Vec<Output>) {
         let size = held.record.size();
         let room = (!self.stopped, !self.is_brimful());
+        self.end_again(source, held.offset);
         let Some(hold) = self.hold(source) else { return };
-        let before = hold.bytes;
-        hold.read(held);
-        if hold.bytes > before {
+        if hold.is_before(held.offset) {
+            self.read_again(now, source, held, out);
+        } else {
+            hold.read(held);
             self.figures.memory_bytes += size;
             self.held_bytes += size;
+            self.pump(now, source, out);
         }
-        self.pump(now, source, out);
         self.turn(now, source, out);
         if room.0 && self.stopped || room.1 && self.is_brimful() {
             // At once everywhere: every partition could hand over one more large record.

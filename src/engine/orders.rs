@@ -164,7 +164,8 @@ pub enum Output {
     Pause(Source),
     /// Fetch it again, from the record after the last one told.
     Resume(Source),
-    /// Read this (paused) partition again from here when it is resumed: what had been read ahead was dropped.
+    /// Read this (paused) partition from here when it is resumed: something that had been read was dropped. Nothing that was
+    /// not read yet is passed over by that.
     Rewind(Source, Offset),
     /// Find out about this target and answer with [`Input::Target`].
     Lookup(Arc<str>),

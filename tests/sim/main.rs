@@ -34,7 +34,8 @@ use shrink::Shrinking;
 use world::{Breach, World};
 
 /// Seeds that failed once. They stay, though a change of the workload gives them another run.
-const REGRESSIONS: &[u64] = &[50, 146, 498, 652, 837, 3114, 4352, 104_828, 117_258];
+const REGRESSIONS: &[u64] =
+    &[50, 146, 498, 652, 837, 3114, 4352, 104_828, 117_258, 1_795_400_015_393];
 /// How many of the last events a failure tells.
 const HISTORY: usize = 120;
 /// How many seeds a test run tries.

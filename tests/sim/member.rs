@@ -62,6 +62,8 @@ enum Phase {
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     next: Offset,
+    /// The furthest that it has been.
+    upto: Offset,
     paused: bool,
     /// Nothing comes before this: a resume takes its time.
     from: Time,

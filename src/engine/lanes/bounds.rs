@@ -79,6 +79,7 @@ impl Engine {
             };
         let none = self.draining || self.is_brimful();
         let stop = self.stopped && (none || !self.is_read_first(source));
+        let share = (!self.is_again(source)).then_some(share);
         let Some(hold) = self.hold(source) else { return };
         match hold.turn(now, reach, share, stop) {
             Some(Turn::Pause) => out.push(Output::Pause(source)),
@@ -107,6 +108,7 @@ impl Engine {
                     continue;
                 }
                 self.pump(now, source, out);
+                self.begin_again(now, source, out);
                 self.turn(now, source, out);
                 if let Some(at) = self.hold(source).and_then(|hold| hold.wake_at(lead))
                     && at > now

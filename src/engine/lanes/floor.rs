@@ -7,7 +7,8 @@
 //! 2. Every committed hop comes up before it is due ([`Setup::tardiness`](super::super::Setup)), or it stands in the
 //!    shortest tier; there it is remembered until it is let go, and whoever takes the lane over waits for that.
 //! 3. A record waits only for partitions whose floor is at or below its due time, and the least of a lane is read up to a
-//!    quarter beyond the memory budget, where no other is. What is held then goes away by itself: all that waits but the very first hops.
+//!    quarter beyond the memory budget, where no other is. What is held then goes away by itself; of what waits all but the
+//!    very first hops, or is dropped and read [again](super::again).
 //! 4. A record without a key waits for nothing here, and in `by-due` none does.
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use super::super::ladder::Ladder;
 use super::super::setup::Arrival;
 use super::super::state::Order;
 use super::super::verdict::Entry;
+use super::again::Missing;
 use super::barrier::{Waiting, place};
 use super::{Engine, Lane, Millis, Offset, Source, TopicId, UnixMillis};
 
@@ -33,7 +35,9 @@ const MARGIN_HALVES: Millis = Millis(60_000);
 #[derive(Debug)]
 pub(super) struct Floors {
     /// By lane: due records that wait for their order.
-    waiting: Vec<Waiting>,
+    pub(super) waiting: Vec<Waiting>,
+    /// Those of them that were dropped, and are read again.
+    pub(super) missing: BTreeMap<Source, Missing>,
     /// By lane: how many hops have this rank, of those that are collected, held for a test or on their way.
     leaving: Vec<BTreeMap<Rank, usize>>,
     /// Hops that came to stand late: everything there up to the offset has this rank or a later one.
@@ -65,6 +69,7 @@ impl Floors {
         let lanes = usize::from(lanes);
         Self {
             waiting: (0..lanes).map(|_| Waiting::new()).collect(),
+            missing: BTreeMap::new(),
             leaving: vec![BTreeMap::new(); lanes],
             late: Vec::new(),
             found: vec![None; lanes],
@@ -78,9 +83,16 @@ impl Floors {
         Self { margin: self.margin, ..Self::new(self.waiting.len() as u16) }
     }
 
-    /// How many records wait for their order.
+    /// How many records wait for their order, in memory or not.
     pub(super) fn waiting(&self) -> usize {
-        self.waiting.iter().map(Waiting::len).sum()
+        let missing: usize = self.missing.values().map(Missing::len).sum();
+        missing + self.waiting.iter().map(Waiting::len).sum::<usize>()
+    }
+
+    /// The last place of those that wait in memory.
+    pub(super) fn last_waiting(&self) -> Option<Rank> {
+        let lasts = self.waiting.iter().filter_map(Waiting::last_key_value);
+        lasts.map(|((due, order, ..), _)| (*due, *order)).max()
     }
 
     /// A hop is collected.
@@ -169,7 +181,9 @@ impl Engine {
         }
         let read = before(hold.floor(self.reach(source.topic).unwrap_or_default()));
         let late = self.floors.late.iter().filter(|(of, ..)| *of == source);
-        late.fold(read, |floor, (.., rank)| floor.min(*rank))
+        let late = late.map(|(.., rank)| *rank);
+        let missing = self.floors.missing.get(&source).and_then(Missing::first);
+        late.chain(missing).fold(read, Rank::min)
     }
 
     /// The lane's floor; found once for each batch.
@@ -178,16 +192,22 @@ impl Engine {
         if let Some(found) = self.floors.found[at] {
             return found;
         }
+        let floor = self.floor_now(lane);
+        self.floors.found[at] = Some(floor);
+        floor
+    }
+
+    /// The same as it is now.
+    pub(super) fn floor_now(&self, lane: Lane) -> Rank {
         let open = if self.is_open(lane) { UnixMillis(u64::MAX) } else { UnixMillis(0) };
         let mut floor = (open, Order::default());
         for topic in 0..self.holds.len() {
             floor = floor.min(self.floor_of(Source { topic: TopicId(topic as u16), lane }));
         }
-        let leaving = self.floors.leaving[at].first_key_value().map(|(rank, _)| *rank);
+        let leaving = self.floors.leaving[usize::from(lane.0)].first_key_value();
+        let leaving = leaving.map(|(rank, _)| *rank);
         let held = self.suspects.held().filter(|held| held.source.lane == lane);
-        floor = held.filter_map(super::Suspected::rank).chain(leaving).fold(floor, Rank::min);
-        self.floors.found[at] = Some(floor);
-        floor
+        held.filter_map(super::Suspected::rank).chain(leaving).fold(floor, Rank::min)
     }
 
     /// Something is held for a test, or hops: what is to come after it waits for that.
@@ -236,7 +256,7 @@ impl Engine {
 
     /// Something became known of a lane: at the next tick it is looked what fires by that.
     pub(super) fn stir(&mut self, lane: Lane) {
-        if self.floors.waiting.get(usize::from(lane.0)).is_some_and(|waiting| !waiting.is_empty()) {
+        if self.first_ordered(lane).is_some() {
             self.wake(UnixMillis(0));
         }
     }
@@ -251,8 +271,9 @@ impl Engine {
     /// What waits longest must know of everything that may hold it up.
     pub(super) fn want_for_order(&mut self, now: UnixMillis) {
         for lane in 0..self.floors.waiting.len() {
-            if let Some(((due, ..), _)) = self.floors.waiting[lane].first_key_value() {
-                self.want_all(now, Lane(lane as u16), *due);
+            let lane = Lane(lane as u16);
+            if let Some((due, _)) = self.first_ordered(lane) {
+                self.want_all(now, lane, due);
             }
         }
     }
@@ -273,10 +294,7 @@ impl Engine {
     /// how far it is read.
     #[must_use]
     pub fn is_awaited(&self, source: Source) -> bool {
-        let waiting = self.floors.waiting.get(usize::from(source.lane.0));
-        waiting
-            .and_then(Waiting::first_key_value)
-            .is_some_and(|((due, order, ..), _)| self.floor_of(source) <= (*due, *order))
+        self.first_ordered(source.lane).is_some_and(|first| self.floor_of(source) <= first)
     }
 
     /// Whether it is the one that the lane waits for before all others: then it is read beyond the budget.
@@ -297,7 +315,7 @@ impl Engine {
         self.spill_late(now, out);
     }
 
-    /// The same with those that are due last, until so many bytes are free once all that is leaving has left; the very
+    /// Takes those out of memory that are due last, until so many bytes are free once all that is leaving has left; the very
     /// first stays. So in the end those that are due first are here together, and nothing goes round for ever.
     pub(super) fn spill_last(&mut self, now: UnixMillis, bytes: usize) {
         let flying: usize = self.flying.iter().map(|flight| flight.bytes).sum();
@@ -312,7 +330,11 @@ impl Engine {
                 last.filter(|waiting| waiting.last_key_value().map(|(key, _)| *key) != first);
             let Some((_, entry)) = last.and_then(Waiting::pop_last) else { break };
             freed += entry.record.size();
-            out.push(entry);
+            if self.may_drop(now, entry.source) {
+                self.drop_for_now(&entry);
+            } else {
+                out.push(entry);
+            }
         }
         self.spill_late(now, out);
     }

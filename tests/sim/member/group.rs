@@ -74,7 +74,7 @@ impl World {
             return self.discard(slot, "old position");
         }
         // With doubles about, which of them was given back cannot be told.
-        let mut exact = self.plan.exactly_once();
+        let mut exact = self.plan.exactly_once() && self.plan.kind != Kind::Strict;
         let all_ends = places.iter().copied().zip(ends.iter().copied()).collect();
         self.member(slot).ends = all_ends;
         self.member(slot).behind.clear();
@@ -93,7 +93,7 @@ impl World {
                 _ => position.metadata,
             };
             exact &= metadata.is_empty();
-            let reading = Reading { next, paused: false, from: self.at };
+            let reading = Reading { next, upto: next, paused: false, from: self.at };
             self.member(slot).reading.insert(source, reading);
             let end = if self.mutation == Some(Mutation::SkipsGate) { next } else { end };
             if next < end {

@@ -107,7 +107,7 @@ impl World {
     pub(super) fn rewind(&mut self, slot: usize, source: Source, offset: Offset) {
         self.count("rewinds");
         let Some(reading) = self.member(slot).reading.get_mut(&source) else { return };
-        if !reading.paused || offset > reading.next {
+        if !reading.paused || offset > reading.upto {
             let what = format!("rewind of {source:?} to {offset:?} while it is at {reading:?}");
             return self.breach("contract", what);
         }
@@ -316,6 +316,7 @@ impl World {
         let Some(record) = record else { return false };
         if let Some(reading) = self.member(slot).reading.get_mut(&source) {
             reading.next = offset.next();
+            reading.upto = reading.upto.max(reading.next);
         }
         let budget = self.plan.setup.limits.memory_bytes;
         let member = self.member(slot);

@@ -15,7 +15,8 @@ pub struct Tally {
     pub(super) largest: usize,
     /// Partitions that were read while the engine was over its budget: each may be, once, before it is paused.
     pub(super) over: BTreeSet<Source>,
-    /// No window was loaded, so nothing that is read was done before.
+    /// No window was loaded, so nothing that is read was done before; and nothing is dropped without a word, as strict order
+    /// drops what waits.
     pub(super) exact: bool,
 }
 

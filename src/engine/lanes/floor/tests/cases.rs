@@ -21,3 +21,33 @@ fn on_time_everything_arrives_when_it_is_due() {
     assert_eq!(kafka.aborted, 0);
     assert!(kafka.asked < 3_000, "{}", kafka.asked);
 }
+
+#[test]
+fn more_that_is_due_at_one_instant_than_memory_holds_arrives_in_order() {
+    let mut kafka = Kafka::new(Limits { memory_bytes: 3_000, ..Kafka::limits() });
+    let due = (kafka.now + Millis(8_000)).0.to_string();
+    for n in 0..200 {
+        kafka.submit(KEYS[n % 3], &[("x-delay-until", &due)], false);
+    }
+    kafka.run(Millis(60_000));
+    assert_eq!(kafka.arrived.len(), 200, "{:?}", kafka.engine.figures());
+    assert_eq!(disorder(&kafka), None);
+}
+
+#[test]
+fn what_is_late_goes_on_arriving_though_memory_holds_little_of_it_and_batches_fail() {
+    let few = Limits { memory_bytes: 3_000, batch_records_max: 4, ..Kafka::limits() };
+    let mut kafka = Kafka::new(few);
+    kafka.stop();
+    for n in 0..300_u64 {
+        let delay = (n * 977) % 15_000 + 100;
+        kafka.submit(KEYS[n as usize % 3], &[("x-delay", &delay.to_string())], false);
+    }
+    kafka.run(Millis(20_000));
+    kafka.take_over();
+    kafka.aborts_every = Some(4);
+    kafka.run(Millis(3_600_000));
+    assert!(kafka.aborted > 10, "{}", kafka.aborted);
+    assert_eq!(kafka.arrived.len(), 300, "{:?}", kafka.engine.figures());
+    assert_eq!(disorder(&kafka), None);
+}

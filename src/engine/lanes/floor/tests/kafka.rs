@@ -86,6 +86,9 @@ pub(super) struct Kafka {
     pub(super) arrived: Vec<(usize, UnixMillis)>,
     pub(super) asked: usize,
     pub(super) aborted: usize,
+    /// One of so many transactions is aborted, and the lanes are taken over anew.
+    pub(super) aborts_every: Option<usize>,
+    ended: usize,
     setup: Arc<Setup>,
     logs: BTreeMap<Source, Vec<Entry>>,
     paces: BTreeMap<u16, Pace>,
@@ -130,6 +133,8 @@ impl Kafka {
             arrived: Vec::new(),
             asked: 0,
             aborted: 0,
+            aborts_every: None,
+            ended: 0,
             setup,
             logs: BTreeMap::new(),
             paces: BTreeMap::new(),
@@ -317,6 +322,10 @@ impl Kafka {
     }
 
     fn land(&mut self, flight: Flight) {
+        self.ended += 1;
+        if self.aborts_every.is_some_and(|every| self.ended.is_multiple_of(every)) {
+            return self.fail(flight);
+        }
         let mut late = Vec::new();
         for (send, place) in flight.batch.sends.iter().zip(&flight.places) {
             let Some((source, offset)) = *place else { continue };
@@ -355,11 +364,15 @@ impl Kafka {
 
     fn refuse(&mut self, flight: Flight) {
         let batch = flight.batch.id;
+        let (named, blame, why) = (Vec::new(), Blame::Late, "late".into());
+        self.tell(Input::Refused(Refused { batch, named, blame, why }));
+        self.fail(flight);
+    }
+
+    fn fail(&mut self, flight: Flight) {
         self.aborted += 1;
         self.flight = Some(flight);
         self.abort();
-        let (named, blame, why) = (Vec::new(), Blame::Late, "late".into());
-        self.tell(Input::Refused(Refused { batch, named, blame, why }));
         self.tell(Input::Revoked);
         self.is_up = false;
         self.retake = Some(self.now + RETAKE);
@@ -439,6 +452,8 @@ impl Kafka {
                 let on_its_way = self.flight.is_some();
                 self.tell(Input::Tick);
                 any |= self.flight.is_some() != on_its_way;
+                // What was resumed by that is read at once.
+                any |= self.read();
             }
             if !any && self.engine.wake_at().is_none_or(|at| at > self.now) {
                 return;
