@@ -7,7 +7,9 @@
 //!
 //! # Invariants
 //! 1. `now` is not ahead of any known broker's clock, unless that clock was stepped back since the last probe.
-//! 2. A probe that shows that a broker's clock went back replaces the bound at once, and is counted.
+//! 2. An append that shows that a broker's clock went back replaces the bound at once, and is counted.
+//! 3. A broker that is not probed has no bound until an append of ours shows that its clock is behind `now`; then it has one,
+//!    from that append and those that follow it, for as long as there are any.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -18,6 +20,9 @@ use crate::engine::UnixMillis;
 
 /// What a clock may gain or lose on another: 500 ppm is the most that NTP slews by.
 const DRIFT_PPM: u64 = 500;
+
+/// How long the bound of a broker that is not probed is kept after its last append: by then it has lost 30 ms to drift.
+const LEARNED_FOR: Duration = Duration::from_secs(60);
 
 /// How long it counts that somebody wanted the time to the millisecond.
 const WANTED_FOR: Duration = Duration::from_secs(3);
@@ -37,6 +42,8 @@ struct Bound {
     appended_us: u64,
     /// When its acknowledgement was here.
     acked: Instant,
+    /// It is known by a probe, and not by what else was appended alone.
+    is_probed: bool,
 }
 
 impl Bound {
@@ -82,7 +89,7 @@ impl BrokerClock {
         format!("{:013}-{:08x}", wall.0, rand::random::<u32>())
     }
 
-    /// Takes in an acknowledged append. True when the broker's clock must have been stepped back.
+    /// Takes in an acknowledged probe. True when the broker's clock must have been stepped back.
     pub fn observe(
         &self,
         broker: i32,
@@ -90,13 +97,31 @@ impl BrokerClock {
         sent: Instant,
         acked: Instant,
     ) -> bool {
+        self.take(broker, appended, (sent, acked), true)
+    }
+
+    /// Takes in another acknowledged append, of a broker that is not probed or whose clock it shows to be behind. True when
+    /// that clock must have been stepped back.
+    pub fn learn(&self, broker: i32, appended: UnixMillis, sent: Instant, acked: Instant) -> bool {
+        self.take(broker, appended, (sent, acked), false)
+    }
+
+    fn take(
+        &self,
+        broker: i32,
+        appended: UnixMillis,
+        (sent, acked): (Instant, Instant),
+        is_probed: bool,
+    ) -> bool {
         *self.heard.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(acked);
-        let fresh = Bound { appended_us: appended.0 * 1_000, acked };
+        let mut fresh = Bound { appended_us: appended.0 * 1_000, acked, is_probed };
         let mut bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(bound) = bounds.get_mut(&broker) else {
             bounds.insert(broker, fresh);
             return false;
         };
+        fresh.is_probed |= bound.is_probed;
+        bound.is_probed = fresh.is_probed;
         let known = bound.at(acked);
         let round_trip = acked.saturating_duration_since(sent).as_micros() as u64;
         // The append was after `sent`, so the clock is at most this far now; a millisecond was cut off.
@@ -155,10 +180,19 @@ impl BrokerClock {
         self.doubted.swap(false, Ordering::Relaxed)
     }
 
-    /// Forgets brokers that are gone.
-    pub fn keep(&self, brokers: &[i32]) {
+    /// Brokers that have a bound and are not probed.
+    pub fn unprobed(&self) -> Vec<i32> {
+        let bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        bounds.iter().filter(|(_, bound)| !bound.is_probed).map(|(broker, _)| *broker).collect()
+    }
+
+    /// Forgets brokers that are not among those that are probed, and of which nothing was heard for a while if they never were.
+    pub fn keep(&self, brokers: &[i32], at: Instant) {
         let mut bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        bounds.retain(|broker, _| brokers.contains(broker));
+        bounds.retain(|broker, bound| {
+            let is_fresh = at.saturating_duration_since(bound.acked) < LEARNED_FOR;
+            brokers.contains(broker) || !bound.is_probed && is_fresh
+        });
         let mut skews = self.skews.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         skews.retain(|broker, _| brokers.contains(broker));
     }
@@ -230,7 +264,7 @@ mod tests {
         let told = [0, 500, 501, 9_000, -700, 3, -501].map(|ms| clock.note_skew(1, ms));
         assert_eq!(told, [false, false, true, false, false, true, true]);
         assert_eq!(clock.skewed(), [(1, -501)]);
-        clock.keep(&[2]);
+        clock.keep(&[2], Instant::now());
         assert!(clock.skewed().is_empty());
     }
 
@@ -249,5 +283,33 @@ mod tests {
         clock.observe(1, UnixMillis(10_000), start, start + MS);
         assert!(clock.observe(1, UnixMillis(5_000), start + 1_000 * MS, start + 1_002 * MS));
         assert_eq!(clock.now(start + 1_002 * MS), Some(UnixMillis(5_000)));
+    }
+
+    #[test]
+    fn a_broker_that_is_not_probed_is_known_by_its_appends_for_as_long_as_there_are_any() {
+        let (clock, start) = (BrokerClock::new(), Instant::now());
+        let at = |ms| start + ms * MS;
+        clock.observe(1, UnixMillis(10_000), at(0), at(0));
+        // Three seconds behind, as a delivery shows.
+        assert!(!clock.learn(2, UnixMillis(7_000), at(0), at(0)));
+        assert_eq!((clock.now(at(0)), clock.unprobed()), (Some(UnixMillis(7_000)), vec![2]));
+        clock.keep(&[1], at(59_000));
+        assert_eq!(clock.now(at(59_000)), Some(UnixMillis(65_970)));
+        // The next delivery takes the drift back.
+        assert!(!clock.learn(2, UnixMillis(66_001), at(58_999), at(59_000)));
+        assert_eq!(clock.now(at(59_000)), Some(UnixMillis(66_001)));
+        clock.keep(&[1], at(118_000));
+        assert_eq!(clock.unprobed(), [2]);
+        clock.keep(&[1], at(119_000));
+        assert_eq!((clock.now(at(0)), clock.unprobed()), (Some(UnixMillis(10_000)), vec![]));
+    }
+
+    #[test]
+    fn a_delivery_that_is_early_shows_that_a_clock_was_stepped_back_before_a_probe_does() {
+        let (clock, start) = (BrokerClock::new(), Instant::now());
+        clock.observe(1, UnixMillis(10_000), start, start);
+        assert!(clock.learn(1, UnixMillis(9_050), start + 50 * MS, start + 60 * MS));
+        assert_eq!(clock.now(start + 60 * MS), Some(UnixMillis(9_050)));
+        assert!(clock.unprobed().is_empty(), "it is probed still");
     }
 }

@@ -35,7 +35,7 @@ use rdkafka::consumer::ConsumerGroupMetadata;
 use super::written::Written;
 use super::{BrokerClock, Connection};
 use crate::engine::{Batch, BatchId, Commit, Refused, Setup, Source, To, Topics};
-use crate::telemetry::LaneFigures;
+use crate::telemetry::{LaneFigures, Renewed};
 
 pub(super) use hops::Late;
 use work::Work;
@@ -314,6 +314,10 @@ impl Committer {
         let _ = left.orders.send(Order::Stop);
         let step = *left.shared.step.lock().unwrap_or_else(PoisonError::into_inner);
         let open = left.shared.lock().open;
+        if open > 0 {
+            // It may yet be carried out.
+            self.parts.figures.renewed(Renewed::Unknown);
+        }
         tracing::info!(open, step, "other producers from now on, which fence what is on its way");
         Ok(())
     }

@@ -58,8 +58,7 @@ impl ProducerContext for Context {
             && let Ok(appended) = u64::try_from(appended)
         {
             if self.clock.observe(sent.broker, UnixMillis(appended), sent.at, acked) {
-                telemetry::clock_stepped_back(sent.broker);
-                tracing::warn!(broker = sent.broker, "clock of a broker was stepped back");
+                stepped_back(sent.broker);
             }
             self.compare(&sent, appended, acked);
         }
@@ -91,6 +90,12 @@ impl Context {
             }
         }
     }
+}
+
+/// Says and counts it.
+pub(super) fn stepped_back(broker: i32) {
+    telemetry::clock_stepped_back(broker);
+    tracing::warn!(broker, "clock of a broker was stepped back");
 }
 
 /// The probing thread; stops when dropped.
@@ -159,7 +164,8 @@ fn run(producer: &BaseProducer<Context>, meta: &str, clock: &BrokerClock, stop: 
         let doubted = clock.take_doubt();
         if leaders.is_empty() || doubted || looked.is_none_or(|at| at.elapsed() > LEADERS_EVERY) {
             if let Some(found) = leaders_of(producer.client(), meta) {
-                clock.keep(&found.iter().map(|(broker, _)| *broker).collect::<Vec<_>>());
+                let brokers: Vec<i32> = found.iter().map(|(broker, _)| *broker).collect();
+                clock.keep(&brokers, Instant::now());
                 leaders = found;
             }
             looked = Some(Instant::now());

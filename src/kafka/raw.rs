@@ -1,12 +1,13 @@
 //! The raw calls into librdkafka, in one place (and in `ask`, what admin requests rdkafka lacks).
 //!
-//! Five reasons, and nothing else stands here:
+//! Six reasons, and nothing else stands here:
 //! 1. rdkafka's safe header access panics on a header name that is not UTF-8, which any producer can write.
 //! 2. A produce by cached topic handle, with headers added straight from our record, costs about two thirds of
 //!    the safe one (core notes 1: 329 k/s against 272 k/s by name, 199 k/s through the safe types).
 //! 3. A client that nobody polls is never asked for a token; it is handed one.
 //! 4. The positions of some partitions: the safe call asks for those of the whole assignment, and for the assignment first.
 //! 5. Whoever waits in a poll can be woken by nothing that is safe.
+//! 6. Which broker has acknowledged a message, rdkafka does not say.
 //!
 //! # Invariants
 //! 1. A pointer never outlives the client or the message that it came from: handles are destroyed before the client.
@@ -136,6 +137,13 @@ pub fn copy_record(message: &BorrowedMessage<'_>) -> Record {
         }
         Record::new(key, value, HeadersOf { headers, next: 0, borrow: std::marker::PhantomData })
     }
+}
+
+/// The broker that has acknowledged a message, -1 where that is not known.
+#[cfg(feature = "server")]
+pub(super) fn broker_of(message: &BorrowedMessage<'_>) -> i32 {
+    // SAFETY: the pointer is valid while `message` is borrowed, and nothing of it is kept.
+    unsafe { rdsys::rd_kafka_message_broker_id(message.ptr()) }
 }
 
 /// Null stays null, empty stays empty.

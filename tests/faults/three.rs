@@ -6,6 +6,7 @@
 
 mod away;
 mod brokers;
+mod clocks;
 mod groups;
 mod network;
 

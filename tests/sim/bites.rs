@@ -22,6 +22,8 @@ type Where = Option<(Kind, Delivery)>;
 const ANY: Where = None;
 const AWAY: Where = Some((Kind::Away, Delivery::ExactlyOnce));
 const CLOCKS: Where = Some((Kind::Clocks, Delivery::ExactlyOnce));
+/// Where what is early cannot be aborted.
+const CLOCKS_TWICE: Where = Some((Kind::Clocks, Delivery::AtLeastOnce));
 const FAULTY: Where = Some((Kind::Faulty, Delivery::ExactlyOnce));
 const HEALTHY: Where = Some((Kind::Healthy, Delivery::ExactlyOnce));
 const RETENTION: Where = Some((Kind::Retention, Delivery::ExactlyOnce));
@@ -33,9 +35,10 @@ type Case = (Mutation, Where, &'static [&'static str], u64);
 
 #[rustfmt::skip]
 const CASES: &[Case] = &[
-    (Mutation::Hasty(1), ANY, &["never early"], 30),
-    (Mutation::TrustsWallClock, CLOCKS, &["never early"], 30),
-    (Mutation::IgnoresStepBack, CLOCKS, &["never early"], 50),
+    (Mutation::Hasty(1), TWICE, &["never early"], 30),
+    (Mutation::TrustsWallClock, CLOCKS_TWICE, &["never early"], 30),
+    (Mutation::IgnoresStepBack, CLOCKS_TWICE, &["never early"], 50),
+    (Mutation::CommitsEarly, CLOCKS, &["never early"], 50),
     (Mutation::DropsSend, ANY, &["never lost"], 30),
     (Mutation::OffsetsAlone, ANY, &["never lost"], 30),
     (Mutation::CommitsFirst, TWICE, &["never lost"], 30),

@@ -19,9 +19,6 @@ use crate::plan::Kind;
 use crate::workload::{Submission, TARGETS};
 use crate::world::World;
 
-/// How far two brokers' clocks are apart, at most, with what they step.
-const CLOCKS_MS: u64 = 300_000;
-
 /// One record in a target or among the dead letters.
 pub struct Arrival<'a> {
     /// `None`: a dead letter.
@@ -186,14 +183,15 @@ fn said(world: &World, found: &mut Found) -> BTreeMap<TimerKey, Vec<Said>> {
 }
 
 /// A void version is not forgotten before its time.
-fn forgotten_in_time(said: &BTreeMap<TimerKey, Vec<Said>>, found: &mut Found) {
+fn forgotten_in_time(world: &World, said: &BTreeMap<TimerKey, Vec<Said>>, found: &mut Found) {
+    let apart = world.plan.clocks_apart();
     for (timer, of_timer) in said {
         let mut until = None;
         for said in of_timer {
             match &said.change {
                 Change::Void(void) => until = Some(void.until.0),
                 Change::ForgottenVoid(_) => {
-                    if until.take().is_some_and(|until| until > said.appended + CLOCKS_MS) {
+                    if until.take().is_some_and(|until| until > said.appended + apart) {
                         found.push(("cancelled", format!("{timer:?} is forgotten too early")));
                     }
                 }

@@ -44,7 +44,7 @@ impl World {
             let record =
                 crate::workload::record(Some(key(*place).as_bytes()), Some(value.as_bytes()), &[]);
             let partition = self.meta_place(place.partition).partition;
-            Outgoing { topic: Arc::from(META), partition, record, hop: None }
+            Outgoing { topic: Arc::from(META), partition, record, hop: None, due: None }
         };
         positions.iter().map(one).collect()
     }

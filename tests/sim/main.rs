@@ -132,7 +132,8 @@ const MUST_MEET: &[&str] = &[
     "commits held up", "commits slow", "leaders changed", "nodes stalled", "silences",
     "requests to nodes that stand still", "retention deleted", "losses told", "offsets expired", "checkpoints taken",
     "indexes torn", "indexes missing", "indexes refused", "changelogs compacted", "clocks stepped back",
-    "clocks stepped forward", "steps back seen", "wall clocks stepped", "foreign transactions seen",
+    "clocks stepped forward", "steps back seen", "clocks learned", "early deliveries aborted", "wall clocks stepped",
+    "foreign transactions seen",
     "cancels", "cancelled", "forgotten", "moves", "hops", "deliveries", "dead letters", "answers lost",
 ];
 

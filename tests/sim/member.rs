@@ -10,6 +10,7 @@
 
 mod batches;
 mod clock;
+mod early;
 mod group;
 mod index;
 mod late;
@@ -87,6 +88,10 @@ struct Flight {
     asked: Vec<Arc<str>>,
     /// Of the last request: the hops, and where they went.
     hops: Vec<Option<(Source, UnixMillis)>>,
+    /// The same: where all went, and when those that are deliveries are due.
+    went: Vec<(Arc<str>, i32, Option<UnixMillis>)>,
+    /// All clocks were held to have reached this when it was sent.
+    since: UnixMillis,
     /// Hops that came to stand too late for their tier, which the engine is told of.
     late: Vec<(Source, Offset, UnixMillis)>,
 }

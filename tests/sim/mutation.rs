@@ -101,6 +101,8 @@ pub enum Mutation {
     TrustsWallClock,
     /// A node whose clock stepped back is believed to be where it was.
     IgnoresStepBack,
+    /// What came to stand before it is due is committed.
+    CommitsEarly,
 }
 
 impl Mutation {
@@ -156,6 +158,7 @@ impl Mutation {
             Self::IgnoresStrict,
             Self::TrustsWallClock,
             Self::IgnoresStepBack,
+            Self::CommitsEarly,
         ]
     }
 }

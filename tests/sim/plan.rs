@@ -132,6 +132,8 @@ pub struct Plan {
     /// Faults between steps, at most: each costs the run a session or a transaction's time.
     pub step_faults_max: u64,
     pub skews: Vec<i64>,
+    /// A node whose clock nobody asks.
+    pub unprobed: Option<usize>,
     /// How old a clock's answer may be when it arrives, at most.
     pub lag_max: u64,
     pub network: Network,
@@ -211,6 +213,12 @@ impl Plan {
         };
         let nodes = chance.between(1, 3) as usize;
         let skews = (0..nodes).map(|_| chance.between(0, skew) as i64 - skew as i64 / 2).collect();
+        // What is early there can be aborted.
+        let is_unprobed = kind == Kind::Clocks
+            && delivery == Delivery::ExactlyOnce
+            && nodes > 1
+            && chance.percent(40);
+        let unprobed = is_unprobed.then(|| chance.below(nodes));
         let slots = chance.between(1, 4) as usize;
         let large = chance.percent(25);
         let limits = draw::limits(&mut chance, kind, delivery, large);
@@ -225,6 +233,7 @@ impl Plan {
             start_max: if healthy { SECOND } else { 20 * SECOND },
             step_faults_max: 8,
             skews,
+            unprobed,
             lag_max: chance.between(0, 8),
             network,
             faults: Vec::new(),

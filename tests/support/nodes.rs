@@ -45,8 +45,13 @@ impl Nodes {
     }
 
     fn order(&self, words: &[&str]) -> bool {
+        self.order_with(words, &[])
+    }
+
+    fn order_with(&self, words: &[&str], environment: &[(&str, String)]) -> bool {
         let mut command = Command::new(&self.script);
         command.args(words).args(["--dir", &self.dir]);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.status().expect("scripts/kafka runs").success()
     }
@@ -78,7 +83,24 @@ impl Nodes {
 
     /// Starts one that does not run, and waits until the others see it.
     pub fn restart(&self, node: i32) {
-        self.node("restart", node);
+        self.restart_with(node, &[]);
+    }
+
+    /// The same in an environment.
+    #[track_caller]
+    pub fn restart_with(&self, node: i32, environment: &[(&str, String)]) {
+        let words = ["restart", &node.to_string()];
+        assert!(self.order_with(&words, environment), "scripts/kafka restart {node}");
+    }
+
+    /// Runs one of Kafka's own tools.
+    #[track_caller]
+    pub fn tool(&self, class: &str, arguments: &[&str]) {
+        let bootstrap = variable("KAFKA_BOOTSTRAP");
+        let mut command = Command::new(&self.script);
+        command.args(["tool", "--dir", &self.dir, class, "--bootstrap-server", &bootstrap]);
+        let ended = command.args(arguments).output().expect("scripts/kafka runs");
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     }
 
     /// Everything runs again, and nothing lags behind.

@@ -139,7 +139,7 @@ impl Engine {
         let firsts = self.firsts(group);
         let may = |held: &Suspected| {
             let first = firsts[usize::from(held.source.lane.0)];
-            first.is_none_or(|first| held.rank().is_none_or(|rank| rank < first))
+            first.is_none_or(|first| held.rank().is_none_or(|rank| rank <= first))
         };
         while load.room()
             && let Some(suspected) = self.suspects.take_where(group, may)

@@ -1,5 +1,5 @@
-//! Strict order: a record with a key fires once its due time is below its lane's *floor*, the least due time that a record
-//! could have which is pending in the lane and not in the wheel. See `docs/adr/0013-strict-order.md`.
+//! Strict order: a record with a key fires once no place is before its own that a record could have which is pending in the
+//! lane and not in the wheel: once it is not behind its lane's *floor*. See `docs/adr/0013-strict-order.md`.
 //!
 //! # Invariants
 //! 1. What fires of a lane with a key fires by due time, and at the same due time by submission; but for what was not
@@ -221,7 +221,7 @@ impl Engine {
     pub(super) fn let_arrive(&mut self, now: UnixMillis, entry: Box<Entry>) -> Option<Box<Entry>> {
         let (lane, due) = (entry.source.lane, entry.due);
         let is_bound = self.is_strict() && entry.record.key().is_some();
-        if !is_bound || (due, entry.order) < self.floor(lane) {
+        if !is_bound || (due, entry.order) <= self.floor(lane) {
             return Some(entry);
         }
         self.floors.waiting[usize::from(lane.0)].insert(place(&entry), entry);
@@ -248,9 +248,12 @@ impl Engine {
             }
             let floor = self.floor(Lane(lane as u16));
             let waiting = &mut self.floors.waiting[lane];
-            let key = (floor.0, floor.1, Source::default(), Offset::default());
-            let rest = waiting.split_off(&key);
-            self.late.extend(std::mem::replace(waiting, rest).into_values());
+            // With those at the floor: a record does not wait for a copy of its own.
+            while let Some(first) = waiting.first_entry()
+                && (first.key().0, first.key().1) <= floor
+            {
+                self.late.push_back(first.remove());
+            }
         }
     }
 

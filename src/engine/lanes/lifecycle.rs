@@ -212,7 +212,7 @@ impl Engine {
     pub(super) fn cancel(&mut self, now: UnixMillis, entry: Entry) {
         let (Some(name), Way::Cancel(meant)) = (entry.timer, entry.way) else { return };
         let (lane, place) = (entry.source.lane, entry.place());
-        let before = meant.map_or(place, Place::next);
+        let mut before = meant.map_or(place, Place::next);
         let void = self.timers.void(lane, name);
         if !self.is_full() {
             if void.is_none()
@@ -232,6 +232,12 @@ impl Engine {
             None => live.version.is_before(place),
         });
         if let Some(live) = ends {
+            if before.is_elsewhere() && !place.is_elsewhere() {
+                // The clock that its time is of may be ahead of the lane's. What comes straight to the lane after the cancel
+                // is not meant, whatever its time is; what came before it is not pending any more, since that version is.
+                let first_appended = live.version.first_appended + Millis(1);
+                before = Place { first_appended, offset: place.offset };
+            }
             let void = self.voided(now, (lane, name), before, live);
             self.say_cancelled(now, (lane, name), live, &entry);
             self.glue();

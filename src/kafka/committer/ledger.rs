@@ -12,7 +12,7 @@ use rdkafka::message::{BorrowedMessage, Message as _, Timestamp};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
 use super::blame::{self, CHECKPOINT, Named, Of};
-use super::early::Early;
+use super::early::{Began, Early};
 use super::hops::Hops;
 use super::{Order, Report, Shared, Written};
 use crate::engine::header::Code;
@@ -20,6 +20,7 @@ use crate::engine::orders::Because;
 use crate::engine::{Batch, BatchId, Commit, Edit, Lane, Millis, Offset, To, UnixMillis};
 use crate::kafka::BrokerClock;
 use crate::kafka::oauth::tokens;
+use crate::kafka::raw;
 use crate::telemetry::LaneFigures;
 
 /// What the delivery reports say: how much of each batch is still on its way.
@@ -78,6 +79,7 @@ pub(super) struct Open {
     pub(super) left: usize,
     pub(super) commits: Vec<Commit>,
     pub(super) told: Told,
+    pub(super) began: Began,
 }
 
 /// What is told to the metrics when a batch is done.
@@ -144,10 +146,14 @@ impl ProducerContext for Context {
             let appended = appended.filter(|ms| *ms > 0 && offset.is_some()).map(UnixMillis);
             hops.appended((batch, at), offset, appended);
         }
+        let appended = match message.timestamp() {
+            Timestamp::LogAppendTime(at) => {
+                Some((raw::broker_of(message), UnixMillis(u64::try_from(at).unwrap_or_default())))
+            }
+            _ => None,
+        };
         // Without a transaction it is there already.
-        if self.done.is_none()
-            && let Timestamp::LogAppendTime(appended) = message.timestamp()
-        {
+        if let Some(appended) = appended.filter(|_| self.done.is_none()) {
             self.ledger.early().appended((batch, at), appended, message.topic());
         }
         if is_timer && let Ok(lane) = u16::try_from(message.partition()) {
@@ -157,6 +163,9 @@ impl ProducerContext for Context {
         let mut batches = self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = batches.iter_mut().find(|open| open.id == batch) {
             open.left = open.left.saturating_sub(1);
+            if let Some(shown) = appended.and_then(|(broker, at)| open.began.shown_by(broker, at)) {
+                shown.tell(&done.clock);
+            }
         }
         self.ledger.count_timers(&done.written);
         done.finish(&mut batches, self.ledger.hops.as_ref());

@@ -11,6 +11,7 @@ use rdkafka::producer::{Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::blame::{self, CHECKPOINT, Named, Of};
+use super::early::Began;
 use super::hops::Hops;
 use super::ledger::{Context, Done, Ledger, Open, Told};
 use super::{Delivery, Job, Late, Names, Order, Report, Setting, Shared, Tenure};
@@ -239,7 +240,7 @@ impl Work {
         if let Some(hops) = &self.ledger.hops {
             hops.begin(&batch);
         }
-        self.ledger.early().begin(&batch);
+        self.ledger.early().begin(&batch, Began::new(&self.clock));
         produce(outlet, &self.topics, &batch, &self.ledger)?;
         checkpoints(outlet, &self.topics, &batch.commits, &tenure, batch.id)?;
         fail::fail_point!("after_produce", |_| std::process::abort());
@@ -255,7 +256,9 @@ impl Work {
         self.shared.at("flush");
         // What has failed the commit tells, which waits for the same.
         outlet.flush(timeout);
-        if let Some(detail) = self.ledger.early().found() {
+        let (shown, early) = self.ledger.early().take();
+        shown.iter().for_each(|append| append.tell(&self.clock));
+        if let Some(detail) = early {
             self.clock.doubt();
             return Err(Dirty { step: "commit", reason: Renewed::Early, blame: None, detail });
         }
@@ -308,8 +311,8 @@ impl Work {
         let Some(outlet) = self.outlets.front_mut() else { return Ok(None) };
         let batch = job.batch;
         let told = Told::of(&batch, self.topics.tiers_from);
-        let open =
-            Open { id: batch.id, left: batch.sends.len(), commits: batch.commits.clone(), told };
+        let (left, commits) = (batch.sends.len(), batch.commits.clone());
+        let open = Open { id: batch.id, left, commits, told, began: Began::new(&self.clock) };
         self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner).push_back(open);
         if let Some(hops) = &self.ledger.hops {
             hops.begin(&batch);

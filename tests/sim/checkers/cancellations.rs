@@ -20,7 +20,7 @@ pub(super) fn check(world: &World, view: &View<'_>, found: &mut Found) {
             was_kept_back(world, view, accepted, of_timer, found);
         }
     }
-    forgotten_in_time(&said, found);
+    forgotten_in_time(world, &said, found);
 }
 
 fn is_recorded(view: &View<'_>, cancel: &Accepted<'_>, of_timer: &[Said], found: &mut Found) {
@@ -68,7 +68,13 @@ fn was_kept_back(
         let forgotten = of_timer.iter().any(|said| {
             matches!(said.change, Change::ForgottenVoid(_)) && said.moment < arrival.moment
         });
-        if arrival.moment > first.moment && !forgotten && !excused {
+        // A zombie's mark, of what it knew before: nothing fences it there.
+        let went_back = !world.plan.exactly_once()
+            && of_timer.iter().any(|said| {
+                let between = first.moment < said.moment && said.moment < arrival.moment;
+                matches!(said.change, Change::Void(void) if !void.covers(place)) && between
+            });
+        if arrival.moment > first.moment && !forgotten && !excused && !went_back {
             let what = format!("n={number} was delivered after its cancel was recorded");
             found.push(("cancelled", what));
         }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use waterclock::engine::orders::Outcome;
 use waterclock::engine::timers::{Change, ELSEWHERE, Phase, Timer, TimerKey};
 
-use super::{Accepted, Arrival, CLOCKS_MS, Found, Said, View, forgotten_in_time, said};
+use super::{Accepted, Arrival, Found, Said, View, forgotten_in_time, said};
 use crate::linear::{self, Failure, History, Index, Operation, Stand, What};
 use crate::network::Told;
 use crate::plan::{Fault, Kind};
@@ -22,7 +22,7 @@ struct Tale<'a> {
 
 pub(super) fn check(world: &World, view: &View<'_>, found: &mut Found) {
     let said = said(world, found);
-    forgotten_in_time(&said, found);
+    forgotten_in_time(world, &said, found);
     let mut tales: BTreeMap<TimerKey, Tale<'_>> = BTreeMap::new();
     for accepted in &view.accepted {
         let Some(timer) = accepted.submission.timer else { continue };
@@ -325,12 +325,17 @@ fn said_is_seen(world: &World, view: &View<'_>, tale: &Tale<'_>, found: &mut Fou
     let stamps: Vec<u64> =
         tale.versions().filter(|of| !stand(of).prompt).map(|of| of.appended).collect();
     let twins = |at: u64| stamps.iter().filter(|of| **of == at).count() > 1;
-    ends_in_order(tale.said, twins, &mut complain);
+    ends_in_order(tale.said, world.plan.clocks_apart(), twins, &mut complain);
 }
 
 /// Nothing is pending at the end; what ended never ends in another way; nothing pending, and nothing young, is forgotten.
 /// Two of one append time that came in by tiers or strange partitions have the same version: they are not told apart.
-fn ends_in_order(said: &[Said], twins: impl Fn(u64) -> bool, complain: &mut impl FnMut(String)) {
+fn ends_in_order(
+    said: &[Said],
+    clocks_apart: u64,
+    twins: impl Fn(u64) -> bool,
+    complain: &mut impl FnMut(String),
+) {
     let mut last: Option<&Timer> = None;
     let mut ended = HashSet::new();
     for of in said {
@@ -347,7 +352,7 @@ fn ends_in_order(said: &[Said], twins: impl Fn(u64) -> bool, complain: &mut impl
             }
             Change::ForgottenTimer(_) => {
                 let early = last.take().is_some_and(|last| {
-                    !last.phase.is_final() || last.since.0 > of.appended + CLOCKS_MS
+                    !last.phase.is_final() || last.since.0 > of.appended + clocks_apart
                 });
                 if early {
                     complain("it is forgotten while it is pending".to_owned());

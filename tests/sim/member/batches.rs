@@ -6,6 +6,7 @@ use std::sync::Arc;
 use waterclock::engine::orders::{Answer, Batch, Because, Edit, Input, Send, To};
 use waterclock::engine::{BatchId, Blame, Offset, UnixMillis};
 
+use super::early::went;
 use super::late::hop_of;
 use super::mutating::reverse_ties;
 use super::{Flight, Phase, Positions, Up, number_of};
@@ -78,6 +79,8 @@ impl World {
             sent: 0,
             asked: Vec::new(),
             hops: Vec::new(),
+            went: Vec::new(),
+            since: UnixMillis(0),
             late: Vec::new(),
         };
         self.member(slot).flights.push_back(flight);
@@ -100,11 +103,12 @@ impl World {
             (None, Some(key)) => java_partition(key, count as u32),
             (None, None) => self.chance.below(count) as i32,
         };
-        let hop = match send.to {
-            To::Lane(topic) => Some((topic, send.due)),
-            _ => None,
+        let (hop, due) = match send.to {
+            To::Lane(topic) => (Some((topic, send.due)), None),
+            To::Target(_) => (None, Some(send.due)),
+            _ => (None, None),
         };
-        Outgoing { topic, partition, record, hop }
+        Outgoing { topic, partition, record, hop, due }
     }
 
     /// No record leaves that a cancel covers which its owner could have read: it stood in the lane's intake when the lane
@@ -156,11 +160,14 @@ impl World {
             return;
         }
         let most = self.chance.between(1, PRODUCE_MAX) as usize;
+        let since = self.members[slot].last_now;
         let Some(flight) = self.member(slot).flights.front_mut() else { return };
         if !flight.outgoing.is_empty() {
             let count = most.min(flight.outgoing.len());
             let records: Vec<Outgoing> = flight.outgoing.drain(..count).collect();
             flight.hops = records.iter().map(hop_of).collect();
+            flight.went = records.iter().map(went).collect();
+            flight.since = since;
             flight.asked = records.iter().map(|of| Arc::clone(&of.topic)).collect();
             flight.sent += count;
             return self.produce_some(slot, records);
@@ -279,7 +286,7 @@ impl World {
             Reply::End(source, at, end) => self.told_end(slot, source, at, end),
             Reply::Changelog(lane, why, end) => self.wait_for_index(slot, lane, why, end),
             Reply::Produced(Ok(stand)) => {
-                if self.stands_in_time(slot, &stand) {
+                if self.stands_late_enough(slot, &stand) && self.stands_in_time(slot, &stand) {
                     self.member(slot).busy = false;
                     self.drive(slot);
                 }

@@ -1,7 +1,8 @@
 //! The brokers' time, as the shell has it: the least of lower bounds of all nodes' clocks, each renewed by a probe.
 //!
-//! A node that answers nobody keeps the bound that it has. One that never answered a process since its start has none in
-//! the real shell, which may then be early there by as much as the node is behind all others; the model leaves that out.
+//! A node that answers nobody keeps the bound that it has. One that never answered a process since its start has none, as one
+//! that nobody asks; what is then early there is aborted, and tells its clock (`early`). In `at_least_once` nothing can be:
+//! there such a node is taken to be known.
 
 use waterclock::engine::UnixMillis;
 
@@ -12,6 +13,8 @@ use crate::world::World;
 
 /// How long a probe's answer is believed.
 pub const PROBE: Time = SECOND;
+/// How long what an append has told is, of a node that is not probed.
+const LEARNED_FOR: Time = 60 * SECOND;
 
 /// A lower bound of a node's clock, and when it was that.
 #[derive(Clone, Copy, Debug)]
@@ -56,13 +59,43 @@ impl World {
         now
     }
 
+    /// What an append tells of a node's clock.
+    pub(super) fn learn_clock(
+        &mut self,
+        slot: usize,
+        node: usize,
+        appended: UnixMillis,
+        is_behind: bool,
+    ) {
+        let fresh = Bound { clock: appended.0, at: self.at };
+        let known = self.members[slot].clocks.nodes[node];
+        if is_behind {
+            self.member(slot).last_now = UnixMillis(0);
+            self.count(if known.is_some() { "steps back seen" } else { "clocks learned" });
+        }
+        let renews = self.plan.unprobed == Some(node)
+            && known.is_some_and(|known| known.now(self.at) <= fresh.clock);
+        if is_behind || renews {
+            self.member(slot).clocks.nodes[node] = Some(fresh);
+        }
+    }
+
     fn probe(&mut self, slot: usize) {
         let count = self.broker.nodes();
         self.member(slot).clocks.nodes.resize(count, None);
         self.member(slot).clocks.probed = Some(self.at);
         for node in 0..count {
-            // A node that was silent since this process began is taken to be known all the same: see the module.
-            if self.standstill(node).is_some() && self.members[slot].clocks.nodes[node].is_some() {
+            let known = self.members[slot].clocks.nodes[node];
+            if self.plan.unprobed == Some(node) {
+                let is_fresh = known.is_some_and(|known| self.at < known.at + LEARNED_FOR);
+                self.member(slot).clocks.nodes[node] = known.filter(|_| is_fresh);
+                continue;
+            }
+            // The shell joins no lanes before somebody has answered; here the first does, however it stands.
+            let needs_none = known.is_some()
+                || self.plan.exactly_once()
+                    && self.members[slot].clocks.nodes.iter().any(Option::is_some);
+            if self.standstill(node).is_some() && needs_none {
                 continue;
             }
             let took = self.chance.between(0, self.plan.lag_max);

@@ -51,3 +51,20 @@ fn what_is_late_goes_on_arriving_though_memory_holds_little_of_it_and_batches_fa
     assert_eq!(kafka.arrived.len(), 300, "{:?}", kafka.engine.figures());
     assert_eq!(disorder(&kafka), None);
 }
+
+#[test]
+fn copies_of_a_record_do_not_wait_for_each_other_though_memory_holds_one_of_them() {
+    let mut kafka = Kafka::new(Limits { memory_bytes: 200, ..Kafka::limits() });
+    kafka.copies = 3;
+    for n in 0..9 {
+        kafka.submit(KEYS[n % 3], &[("x-delay", "8000")], false);
+    }
+    kafka.run(Millis(5_000));
+    kafka.copies = 1;
+    kafka.run(Millis(600_000));
+    let times = |n| kafka.arrived.iter().filter(|(arrived, _)| *arrived == n).count();
+    let times: [usize; 9] = std::array::from_fn(times);
+    assert!(times.iter().all(|times| *times >= 3), "{times:?}, {:?}", kafka.engine.figures());
+    assert_eq!(kafka.engine.figures().ordered, 0);
+    assert_eq!(disorder(&kafka), None);
+}

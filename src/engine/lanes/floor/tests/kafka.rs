@@ -88,6 +88,8 @@ pub(super) struct Kafka {
     pub(super) aborted: usize,
     /// One of so many transactions is aborted, and the lanes are taken over anew.
     pub(super) aborts_every: Option<usize>,
+    /// Every hop stands in its tier so many times: what a crash leaves behind in `at_least_once`.
+    pub(super) copies: usize,
     ended: usize,
     setup: Arc<Setup>,
     logs: BTreeMap<Source, Vec<Entry>>,
@@ -134,6 +136,7 @@ impl Kafka {
             asked: 0,
             aborted: 0,
             aborts_every: None,
+            copies: 1,
             ended: 0,
             setup,
             logs: BTreeMap::new(),
@@ -307,6 +310,9 @@ impl Kafka {
             send.headers(|name, value| headers.push((name.to_vec(), value.map(Vec::from))));
             let headers = headers.iter().map(|(name, value)| (&name[..], value.as_deref()));
             let record = Record::new(send.record.key(), send.record.value(), headers);
+            for _ in 1..self.copies {
+                self.append(at, record.clone(), Fate::Committed);
+            }
             *place = Some((at, self.append(at, record, Fate::Open).0 as usize));
             any = true;
         }

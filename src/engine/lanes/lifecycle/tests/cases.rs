@@ -264,6 +264,31 @@ fn what_is_about_one_version_leaves_every_other_alone() {
 }
 
 #[test]
+fn what_is_submitted_after_a_version_was_cancelled_stands_though_that_one_came_by_a_clock_ahead() {
+    for restart in [false, true] {
+        let mut kafka = kafka();
+        let lane = lane_of("k");
+        let stray = source(0, (lane + 1) % LANES);
+        // Its leader's clock is 150 ms ahead of the one of the lane's own partition.
+        kafka.append_at(stray, BEGAN + Millis(150), record("k", &create("a", "1h")));
+        kafka.after(Millis(10));
+        let version = kafka.timer("k", "i").expect("it is pending").version;
+        assert!(version.is_elsewhere());
+        let cancelling = amend(&kafka, &cancel(), version, BEGAN);
+        kafka.append(source(0, lane), cancelling);
+        kafka.after(Millis(10));
+        if restart {
+            kafka.take_over(&[]);
+        }
+        kafka.submit("k", &create("b", "2s"));
+        kafka.after(Millis(7_300_000));
+        assert_eq!(outcomes(&kafka), [Outcome::Cancelled], "restart: {restart}");
+        assert_eq!(delivered(&kafka), ["b"], "restart: {restart}");
+        assert_eq!(kafka.pending(), 0);
+    }
+}
+
+#[test]
 fn a_version_cannot_be_amended_but_by_waterclock_itself() {
     let version = Place { first_appended: BEGAN, offset: Offset(0) };
     let mut kafka = kafka();
