@@ -179,7 +179,7 @@ fn check_one(name: &str, value: &Secret) -> Option<Fault> {
     }
     let shown =
         if is_secret(name) { "(not shown)".to_owned() } else { format!("{:?}", value.expose()) };
-    let mut config = ClientConfig::new();
+    let mut config = blank();
     match config.set(name, value.expose()).create_native_config() {
         Ok(_) => unusable(name, value),
         Err(KafkaError::ClientConfig(_, why, ..)) if why.starts_with("No such configuration") => {
@@ -227,9 +227,18 @@ fn together(given: &Given) -> Result<(), KafkaError> {
     config(given).create::<BaseConsumer>().map(drop)
 }
 
+/// A configuration of nothing yet; the only way to one.
+///
+/// OpenSSL is begun by us and not by librdkafka, so that it registers no exit handler: that would clean up under
+/// librdkafka's threads, which nobody waits for, and one that makes a connection just then crashes the process.
+fn blank() -> ClientConfig {
+    openssl::init();
+    ClientConfig::new()
+}
+
 /// What every client is configured with: what is given, but for what is read by us.
 pub(super) fn config(given: &Given) -> ClientConfig {
-    let mut config = ClientConfig::new();
+    let mut config = blank();
     for (name, value) in given.iter().filter(|(name, _)| !Source::takes(name)) {
         config.set(name, value.expose());
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use waterclock::kafka::Connection;
 
 use crate::support::secure::{CLIENT_SECRET, PASSWORD, Secured, token, token_endpoint};
-use crate::support::{Fixture, Log, Mode, eventually, free_address, whole};
+use crate::support::{Fixture, Log, Mode, eventually, free_address, preload, whole};
 
 /// Settings as variables of the environment.
 type Settings = Vec<(&'static str, String)>;
@@ -133,6 +133,24 @@ fn a_record_goes_through_every_kind_of_secured_listener() {
         process.stop_well();
         no_secret_in(case, &process.log());
     }
+}
+
+/// librdkafka's threads run beside exit handlers, and one that makes a connection crashes if OpenSSL's cleans up just then:
+/// two of 400 processes on a busy machine. Who ends well must not look killed by a signal.
+#[test]
+fn openssl_is_not_cleaned_up_at_exit() {
+    let secured = Secured::shared();
+    let settings = over_tls(&secured, &[("SECURITY_PROTOCOL", "SSL")]);
+    let fixture = fixture(&secured, "handlers");
+    let files = tempfile::tempdir().expect("a directory");
+    let handlers = preload::compile("handlers", files.path());
+    let mut launch = fixture.launch(Mode::ExactlyOnce).brokers(&secured.tls);
+    for (name, value) in set(&settings) {
+        launch = launch.env(&name, value);
+    }
+    let mut process = launch.env("LD_PRELOAD", &handlers).start();
+    process.stop_well();
+    assert!(!process.log().contains("exit handler registered"), "{}", process.log());
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
-use std::process::Command;
+
+use super::preload;
 
 /// A clock, as far from this machine's as the test says; who runs by it is to end before it.
 pub struct Clock {
     files: tempfile::TempDir,
+    library: String,
     ahead: File,
 }
 
@@ -16,22 +17,17 @@ impl Clock {
     #[track_caller]
     pub fn new() -> Self {
         let files = tempfile::tempdir().expect("a directory");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/clock.c");
-        let mut compiler = Command::new("cc");
-        compiler.args(["-shared", "-fPIC", "-O1", "-pthread", "-o"]);
-        compiler.arg(files.path().join("clock.so")).arg(source).arg("-ldl");
-        let ended = compiler.output().expect("cc is here, the build needs it");
-        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        let library = preload::compile("clock", files.path());
         let ahead = File::create_new(files.path().join("ahead")).expect("a file");
-        let clock = Self { files, ahead };
+        let clock = Self { files, library, ahead };
         clock.set(0);
         clock
     }
 
     /// What makes a process go by it.
     pub fn environment(&self) -> [(&'static str, String); 2] {
-        let path = |name: &str| self.files.path().join(name).display().to_string();
-        [("LD_PRELOAD", path("clock.so")), ("TEST_CLOCK", path("ahead"))]
+        let ahead = self.files.path().join("ahead").display().to_string();
+        [("LD_PRELOAD", self.library.clone()), ("TEST_CLOCK", ahead)]
     }
 
     /// Sets it so many milliseconds ahead of this machine's, or behind.

@@ -12,6 +12,7 @@ mod cluster;
 mod fixture;
 mod load;
 mod nodes;
+pub mod preload;
 mod process;
 mod producer;
 mod proxy;
