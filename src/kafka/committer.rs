@@ -8,9 +8,10 @@
 //! # Invariants
 //! 1. Batches are reported done in the order in which they were handed over.
 //! 2. After anything but a clean commit (an error, an unknown outcome, one slower than half of `socket.timeout.ms`, a
-//!    broker that disconnected meanwhile) the producer is dropped and made anew with the same transactional id, which
-//!    fences what is still on its way, before anything else is produced. librdkafka speaks EndTxn v1, so that a
-//!    delayed one could end a later transaction (KAFKA-17754; librdkafka 5423; faults 0.1).
+//!    transaction that took all of it, a connection that ended since the producer was made) the producer is dropped and made
+//!    anew with the same transactional id, which fences what is still on its way, before anything else is produced. librdkafka
+//!    speaks EndTxn v1, so that a delayed one could end a later transaction (KAFKA-17754; librdkafka 5423; faults 0.1), and
+//!    delayed offsets could move those of a later one back.
 //! 3. After that the lanes are taken over from what is committed: what this process remembers does not count.
 //! 4. In `exactly_once` nothing is committed that its target's leader appended before it was due.
 //! 5. Who has lost its lanes leaves the thread behind, and so does who takes them over while a batch takes longer than a

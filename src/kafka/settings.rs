@@ -70,7 +70,7 @@ const fn protected(
 
 /// Every setting that waterclock decides. `docs/configuration.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const PROTECTED: [Protected; 21] = [
+pub const PROTECTED: [Protected; 22] = [
     protected(&["bootstrap.servers", "metadata.broker.list"],
         Some("brokers"), "where Kafka is has a key of its own"),
     protected(&["client.id"],
@@ -113,6 +113,8 @@ pub const PROTECTED: [Protected; 21] = [
         Some("memory"), "the memory budget and the lateness rest on how much is read ahead, and when"),
     protected(&["socket.timeout.ms"],
         None, "a commit that takes half of it counts as unknown, on which exactly-once rests"),
+    protected(&["log.connection.close"],
+        None, "a producer whose connection has ended is not used again, on which exactly-once rests"),
     protected(&["reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms",
                 "topic.metadata.propagation.max.ms", "api.version.request.timeout.ms"],
         None, "how late a record is after a fault rests on them"),

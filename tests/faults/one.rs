@@ -2,7 +2,7 @@
 
 mod crash;
 mod frozen;
-mod held;
+pub mod held;
 pub mod index;
 pub mod killed;
 mod refused;

@@ -56,6 +56,7 @@ const CASES: &[Case] = &[
     (Mutation::NoCheckpoints, AWAY, &["liveness"], 30),
     (Mutation::GoesOnAfterUnknown, FAULTY, &["never lost", "exactly once"], 30),
     (Mutation::ReusesDirty, FAULTY, &["exactly once", "never lost"], 150),
+    (Mutation::ReusesAfterOffsets, FAULTY, &["exactly once", "never lost"], 150),
     (Mutation::TakesUnstable, FAULTY, &["exactly once"], 30),
     (Mutation::OldGenerations, FAULTY, &["never lost", "exactly once"], 150),
     (Mutation::Swaps, HEALTHY, &["in order"], 150),

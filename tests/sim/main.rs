@@ -129,7 +129,7 @@ fn all_hold(all: &[Options], command: &Command) -> Met {
 const MUST_MEET: &[&str] = &[
     "kills", "stops", "zombies", "freezes", "faults between steps", "timed out", "commit aborted", "fenced",
     "old generation", "refused", "revoked in flight", "revoked after finishing", "rewinds", "spilled",
-    "commits held up", "commits slow", "leaders changed", "nodes stalled", "silences",
+    "commits held up", "offsets held up", "commits slow", "leaders changed", "nodes stalled", "silences",
     "requests to nodes that stand still", "retention deleted", "losses told", "offsets expired", "checkpoints taken",
     "indexes torn", "indexes missing", "indexes refused", "changelogs compacted", "clocks stepped back",
     "clocks stepped forward", "steps back seen", "clocks learned", "early deliveries aborted", "wall clocks stepped",

@@ -79,6 +79,8 @@ pub enum Mutation {
     ForgetsWindow,
     /// After a commit that was slow the same producer goes on.
     ReusesDirty,
+    /// After a transaction whose offsets were asked for again the same producer goes on.
+    ReusesAfterOffsets,
     /// What retention has deleted is passed over without a word.
     LosesInSilence,
     /// Where offsets have expired, reading begins where the logs begin.
@@ -147,6 +149,7 @@ impl Mutation {
             Self::CommitsFirst,
             Self::ForgetsWindow,
             Self::ReusesDirty,
+            Self::ReusesAfterOffsets,
             Self::LosesInSilence,
             Self::StartsFromBeginning,
             Self::StartsFromEnd,

@@ -115,7 +115,7 @@ pub struct Network {
     pub step_faults: u32,
     /// The answer to a commit is lost; it was carried out, was not, or will be later.
     pub commit_unknown: u32,
-    /// A commit's request is held up; the client asks again and succeeds, and the first one arrives some time later.
+    /// A commit's request is held up, or its offsets are; the client asks again and succeeds, and the first one arrives some time later.
     pub commit_held: u32,
     /// Percent of answers to clients that never arrive.
     pub answers_lost: u32,

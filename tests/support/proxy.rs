@@ -96,6 +96,7 @@ struct Entry {
     /// The whole `client.id`, once it is held: producers take turns, and only its own next request counts.
     sender: Arc<Mutex<Vec<u8>>>,
     state: Arc<watch::Sender<State>>,
+    hung_up: Arc<watch::Sender<bool>>,
 }
 
 impl Entry {
@@ -124,6 +125,17 @@ impl Hold {
         eventually(&format!("a request of kind {} is {state:?}", self.0.wish.kind), || {
             if self.state() >= state { Ok(()) } else { Err(format!("it is {:?}", self.state())) }
         });
+    }
+
+    /// The `client.id` of who sent it; none until it is held.
+    pub fn sender(&self) -> String {
+        let sender = self.0.sender.lock().expect("no panic before");
+        String::from_utf8(sender.clone()).expect("as we named it")
+    }
+
+    /// Ends its connection to the client in good order (FIN), which has no answer then; it stays on its way to the broker.
+    pub fn hang_up(&self) {
+        self.0.hung_up.send_replace(true);
     }
 
     /// Lets it go.
@@ -239,7 +251,8 @@ impl Proxy {
     pub fn hold(&self, kind: i16, client: &str, before: Option<i16>) -> Hold {
         let wish = Arc::new(Wish { kind, client: client.to_owned(), before });
         let state = Arc::new(watch::Sender::new(State::Waiting));
-        let entry = Entry { wish, sender: Arc::default(), state };
+        let hung_up = Arc::new(watch::Sender::new(false));
+        let entry = Entry { wish, sender: Arc::default(), state, hung_up };
         self.gate.entries().push(entry.clone());
         Hold(entry)
     }
@@ -307,10 +320,11 @@ async fn connection(
     let was_reset = {
         let (from_client, to_client) = client.split();
         let (from_broker, to_broker) = broker.split();
+        let (hang_up, hung_up) = watch::channel(false);
         let passing = async {
             tokio::join!(
-                requests(from_client, to_broker, &gate, now.clone()),
-                replies(from_broker, to_client, &gate, now.clone()),
+                requests(from_client, to_broker, &gate, now.clone(), hang_up),
+                replies(from_broker, to_client, &gate, now.clone(), hung_up),
             )
         };
         tokio::select! {
@@ -369,6 +383,7 @@ async fn requests(
     mut to: WriteHalf<'_>,
     gate: &Gate,
     mut now: watch::Receiver<Weather>,
+    hang_up: watch::Sender<bool>,
 ) {
     let (queue, mut queued) = mpsc::channel::<Piece>(WAITING_MAX);
     let passing = async {
@@ -377,7 +392,17 @@ async fn requests(
             let kind = i16::from_be_bytes([request[4], request[5]]);
             let client = client_of(&request);
             if let Some(held) = gate.take(kind, client) {
-                let _ = held.state.subscribe().wait_for(|state| *state >= State::Released).await;
+                let (mut state, mut hung_up) = (held.state.subscribe(), held.hung_up.subscribe());
+                let released = state.wait_for(|state| *state >= State::Released);
+                let leaving = async {
+                    let _ = hung_up.wait_for(|hung_up| *hung_up).await;
+                    hang_up.send_replace(true);
+                    std::future::pending::<()>().await;
+                };
+                tokio::select! {
+                    _ = released => {}
+                    () = leaving => {}
+                }
                 let _ = to.write_all(&request).await;
                 // A broker may drop what came on a connection that has ended.
                 sleep(CARRIED_OUT).await;
@@ -405,11 +430,21 @@ async fn replies(
     mut to: WriteHalf<'_>,
     gate: &Gate,
     mut now: watch::Receiver<Weather>,
+    mut hung_up: watch::Receiver<bool>,
 ) {
     let (queue, mut queued) = mpsc::channel::<Piece>(WAITING_MAX);
     let passing = async {
         let mut is_gone = false;
-        while let Some((at, bytes)) = queued.recv().await {
+        loop {
+            let piece = tokio::select! {
+                piece = queued.recv() => piece,
+                Ok(()) = hung_up.changed(), if !is_gone => {
+                    let _ = to.shutdown().await;
+                    is_gone = true;
+                    continue;
+                }
+            };
+            let Some((at, bytes)) = piece else { break };
             let_pass(at, bytes.len(), Way::ToClient, gate, &mut now).await;
             // When the client has left, what the broker still says is for nobody.
             is_gone = is_gone || to.write_all(&bytes).await.is_err();

@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use crossbeam_channel::Sender;
 use rdkafka::ClientContext;
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message as _, Timestamp};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
@@ -27,8 +29,8 @@ use crate::telemetry::LaneFigures;
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) batches: Mutex<VecDeque<Open>>,
-    /// Connections lost; compared before and after a commit.
-    pub(super) disconnects: AtomicU64,
+    /// Connections that ended with requests on them, perhaps.
+    pub(super) lost: AtomicU64,
     pub(super) failed: Mutex<Failed>,
     /// Where what went to `<ns>.timers` stands, until its transaction has committed.
     timers: Mutex<Vec<(Lane, Option<Offset>)>>,
@@ -111,6 +113,15 @@ pub(super) struct Done {
 impl ClientContext for Context {
     tokens!();
 
+    /// librdkafka makes an error of a connection's end only where the system does (RST). Of one that a broker, or whoever is
+    /// between, ends in good order (FIN) its log alone tells.
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        if is_end_of_connection(facility, message) {
+            self.ledger.lost.fetch_add(1, Ordering::SeqCst);
+        }
+        DefaultClientContext.log(level, facility, message);
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
         let code = error.rdkafka_error_code();
         if matches!(
@@ -122,12 +133,17 @@ impl ClientContext for Context {
                     | RDKafkaErrorCode::Resolve
             )
         ) {
-            self.ledger.disconnects.fetch_add(1, Ordering::SeqCst);
             tracing::info!(%error, reason, "producer lost a broker");
         } else {
             tracing::warn!(%error, reason, "producer");
         }
     }
+}
+
+/// Whether librdkafka (2.12.1) says so that a connection has ended which requests may have been on: not one that did not come
+/// about, as to a broker that is away for hours.
+fn is_end_of_connection(facility: &str, message: &str) -> bool {
+    facility == "FAIL" && ["in state UP", "in state REAUTH"].iter().any(|up| message.contains(up))
 }
 
 impl ProducerContext for Context {
@@ -261,6 +277,27 @@ impl Told {
         figures.cancels(self.recorded, self.cancelled);
         for code in &self.dead {
             figures.dead_letter(*code);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_ends_only_if_it_was_there() {
+        #[rustfmt::skip]
+        let cases = [
+            (true,  "FAIL",     "[thrd:b:9092/1]: b:9092/1: Disconnected (after 8012ms in state UP)"),
+            (true,  "FAIL",     "[thrd:b:9092/1]: b:9092/1: Receive failed: Connection reset by peer (after 3ms in state UP)"),
+            (true,  "FAIL",     "[thrd:b:9092/1]: b:9092/1: Disconnected (after 8012ms in state REAUTH)"),
+            (false, "FAIL",     "[thrd:b:9092/1]: b:9092/1: Connect to ipv4#127.0.0.1:9 failed: Connection refused (after 0ms in state CONNECT)"),
+            (false, "FAIL",     "[thrd:b:9092/1]: b:9092/1: ApiVersionRequest failed: Local: Timed out (after 2001ms in state APIVERSION_QUERY)"),
+            (false, "REQTMOUT", "[thrd:b:9092/1]: b:9092/1: Timed out 1 in-flight, 0 retry-queued, 0 out-queue, 0 partially-sent requests"),
+        ];
+        for (ends, facility, message) in cases {
+            assert_eq!(is_end_of_connection(facility, message), ends, "{facility} {message}");
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
@@ -35,8 +36,14 @@ const FLUSH_MAX: Duration = Duration::from_secs(1);
 /// that begins again meanwhile is told to wait: librdkafka does so for 20 ms. The other one need not.
 pub(in crate::kafka) const TURNS: usize = 2;
 
+/// Longest wait for a commit where all before it has taken `socket.timeout.ms`: its producers are not used again anyway.
+const DOUBTED_COMMIT_MAX: Duration = Duration::from_secs(2);
+
 /// Longest wait for a producer's first connection.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// Longest wait for a transaction's offsets: a coordinator that stands still is asked once more, on a new connection. Another
+/// client finds another one sooner.
+const OFFSETS_MAX: Duration = SOCKET_TIMEOUT.saturating_add(CONNECT_MAX);
 /// Longest wait for a producer to close; it takes a tenth of a second.
 const CLOSE_MAX: Duration = Duration::from_secs(3);
 
@@ -123,7 +130,7 @@ impl Work {
         let Some(outlet) = self.outlets.front_mut() else { return };
         let exactly_once = self.setting.delivery == Delivery::ExactlyOnce;
         let timeout = self.setting.transaction_timeout;
-        let before = self.ledger.disconnects.load(Ordering::SeqCst);
+        let began = Instant::now();
         let mut took = Duration::ZERO;
         let mut write = || -> Result<(), Dirty> {
             if exactly_once {
@@ -138,11 +145,15 @@ impl Work {
             }
             Ok(())
         };
-        let written = write();
-        match written.and_then(|()| self.clean(took, before)) {
-            Ok(()) => self.outlets.rotate_left(usize::from(exactly_once)),
-            Err(dirty) if exactly_once => self.fail(&dirty, None),
-            Err(dirty) => tracing::warn!(error = %dirty.detail, "could not write checkpoints"),
+        match write() {
+            Err(dirty) if !exactly_once => {
+                tracing::warn!(error = %dirty.detail, "could not write checkpoints");
+            }
+            Ok(()) if !exactly_once => {}
+            written => match written.and_then(|()| self.clean(began, took)) {
+                Ok(()) => self.outlets.rotate_left(1),
+                Err(dirty) => self.fail(&dirty, None),
+            },
         }
     }
 
@@ -230,8 +241,7 @@ impl Work {
         let Some(outlet) = self.outlets.front_mut() else { return Ok(None) };
         let Job { batch, tenure } = job;
         let told = Told::of(&batch, self.topics.tiers_from);
-        let before = self.ledger.disconnects.load(Ordering::SeqCst);
-        let timeout = self.setting.transaction_timeout;
+        let (began, timeout) = (Instant::now(), self.setting.transaction_timeout);
         fail::fail_point!("before_begin", |_| std::process::abort());
         self.shared.at("begin");
         outlet.producer().begin_transaction().map_err(|e| Dirty::new("begin", &e))?;
@@ -249,7 +259,7 @@ impl Work {
             let offsets = offsets_of(chunk, &self.topics.lanes)?;
             outlet
                 .producer()
-                .send_offsets_to_transaction(&offsets, &tenure.group, timeout)
+                .send_offsets_to_transaction(&offsets, &tenure.group, OFFSETS_MAX)
                 .map_err(|e| Dirty::new("send_offsets", &e))?;
         }
         fail::fail_point!("after_send_offsets", |_| std::process::abort());
@@ -269,7 +279,9 @@ impl Work {
         self.shared.at("commit");
         let commit = Instant::now();
         fail::fail_point!("commit_hangs");
-        outlet.commit(timeout).map_err(|(code, text)| Dirty {
+        // Its coordinator may be what stands still; others find a new one.
+        let most = if began.elapsed() < SOCKET_TIMEOUT { timeout } else { DOUBTED_COMMIT_MAX };
+        outlet.commit(most).map_err(|(code, text)| Dirty {
             step: "commit",
             reason: Renewed::Unknown,
             blame: blame::of_transaction(code, &text),
@@ -277,23 +289,28 @@ impl Work {
         })?;
         fail::fail_point!("after_commit", |_| std::process::abort());
         self.ledger.count_timers(&self.setting.written);
-        self.clean(commit.elapsed(), before)?;
+        self.clean(began, commit.elapsed())?;
         Ok(Some(told))
     }
 
-    /// Whether a commit that said OK was clean: soon enough, and with as many connections lost as `before`.
-    fn clean(&self, took: Duration, before: u64) -> Result<(), Dirty> {
+    /// Whether a transaction whose commit said OK was clean: no request of it was asked again while the first one may still be
+    /// on its way, be it the commit or its offsets. librdkafka asks again after `socket.timeout.ms`, of which it makes no
+    /// error, and when a connection has ended.
+    fn clean(&self, began: Instant, commit: Duration) -> Result<(), Dirty> {
         if keeps_dirty_producers() {
             return Ok(());
         }
-        if took > SOCKET_TIMEOUT / 2 {
-            let detail = format!("the commit took {took:?}");
-            return Err(Dirty { step: "commit", reason: Renewed::Slow, blame: None, detail });
+        let dirty = |reason, detail| Err(Dirty { step: "commit", reason, blame: None, detail });
+        if commit > SOCKET_TIMEOUT / 2 {
+            return dirty(Renewed::Slow, format!("the commit took {commit:?}"));
         }
-        if self.ledger.disconnects.load(Ordering::SeqCst) != before {
-            let detail = "a broker disconnected during the transaction".to_owned();
-            let reason = Renewed::Disconnected;
-            return Err(Dirty { step: "commit", reason, blame: None, detail });
+        let took = began.elapsed();
+        if took >= SOCKET_TIMEOUT {
+            return dirty(Renewed::Slow, format!("the transaction took {took:?}"));
+        }
+        // Since the producer was made: of a second one at the same broker within 30 s librdkafka says nothing.
+        if self.ledger.lost.load(Ordering::SeqCst) > 0 {
+            return dirty(Renewed::Disconnected, "a connection to a broker ended".to_owned());
         }
         Ok(())
     }
@@ -407,6 +424,10 @@ impl Work {
             config
                 .set("transactional.id", transactional_id)
                 .set("transaction.timeout.ms", &timeout_ms);
+        }
+        // Ends of connections are told at this level, however little of it is shown.
+        if (config.log_level as i32) < RDKafkaLogLevel::Info as i32 {
+            config.set_log_level(RDKafkaLogLevel::Info);
         }
         let done = (!exactly_once).then(|| self.done());
         let context = Context { ledger: Arc::clone(&self.ledger), done };

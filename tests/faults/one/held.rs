@@ -174,3 +174,46 @@ fn f17_offsets_that_come_after_their_transaction_was_aborted_move_nothing() {
     assert!(outcome.again > 0, "nothing was aborted");
     check(&outcome.history, RENEWED_SOON);
 }
+
+/// Offsets are held until their client asks again, and its transaction commits; they come to the broker as the last ones of the
+/// same producer's next transaction. That they move what is committed back shows when somebody starts from it.
+pub fn offsets_come_in_the_next_transaction(name: &str, asks_again: impl Fn(&Hold)) {
+    let fixture = Fixture::new(name);
+    let proxy = Proxy::shared();
+    let launch = || fixture.launch(Mode::ExactlyOnce).brokers(&proxy.brokers);
+    let mut process = launch().start();
+    let load = Load::begin(&fixture, Mix { rate: 40, ..Mix::default() });
+    load.cancel_through(&[&process]);
+    load.wait_for_more(100);
+    let renewed = process.metric(RENEWED);
+    let offsets = proxy.hold(TXN_OFFSET_COMMIT, fixture.namespace(), None);
+    offsets.wait_until(State::Held);
+    asks_again(&offsets);
+    load.wait_for_more(60);
+    let renewed = process.metric(RENEWED) - renewed;
+    let end = proxy.hold(END_TXN, &offsets.sender(), None);
+    end.wait_until(State::Held);
+    // Whoever commits after that would move them forward again.
+    let next = proxy.hold(END_TXN, fixture.namespace(), None);
+    offsets.release();
+    offsets.wait_until(State::CarriedOut);
+    end.release();
+    end.wait_until(State::CarriedOut);
+    next.wait_until(State::Held);
+    process.kill();
+    let mut process = launch().start();
+    next.release();
+    load.healed();
+    load.cancel_through(&[&process]);
+    load.wait_for_more(100);
+    let history = load.finish(name);
+    process.stop_well();
+    check(&history, RENEWED_SOON);
+    assert!(renewed >= 1.0, "the producer was used again");
+}
+
+#[test]
+fn f17_offsets_that_were_not_answered_in_time_move_nothing_back_later() {
+    // By itself, after `socket.timeout.ms`.
+    offsets_come_in_the_next_transaction("f17-slow", |_| ());
+}

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::eventually;
+use crate::one::held::offsets_come_in_the_next_transaction;
+use crate::support::{Hold, Nodes, eventually};
 
 use super::{Bed, Through, row};
 
@@ -83,4 +84,12 @@ fn f14_connections_are_reset_again_and_again() {
         assert!(reset >= 45, "{reset} connections were reset");
         assert!(renewed(bed) > before, "a disconnect in a transaction makes its producer dirty");
     });
+}
+
+/// Where another broker is there, librdkafka makes no error of it.
+#[test]
+#[ignore = "scripts/faults --brokers 3"]
+fn f17_offsets_whose_connection_ended_move_nothing_back_later() {
+    Nodes::ours().heal();
+    offsets_come_in_the_next_transaction("f17-ended", Hold::hang_up);
 }

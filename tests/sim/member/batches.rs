@@ -184,7 +184,9 @@ impl World {
                 return self.reply(slot, Reply::OffsetsSent(Ok(())));
             }
             let identity = self.members[slot].identity();
-            return self.ask(slot, Request::SendOffsets(writer, identity, positions));
+            let request = Request::SendOffsets(writer, identity, positions);
+            self.hold_offsets(slot, &request);
+            return self.ask(slot, request);
         }
         if flight.sent == 0 && flight.positions.is_empty() {
             // Nothing but answers: there is no transaction to commit.
@@ -228,6 +230,20 @@ impl World {
         let wait = self.chance.between(100, 6 * SECOND);
         let round = self.members[slot].round;
         self.wake(process, wait, Wake::Reply(round, Reply::TimedOut));
+    }
+
+    /// Holds the first request with offsets up, perhaps: the client asks again, and is answered (F17).
+    fn hold_offsets(&mut self, slot: usize, request: &Request) {
+        if !self.commits_fail(self.plan.network.commit_held) {
+            return;
+        }
+        self.count("offsets held up");
+        let process = self.members[slot].process();
+        let late = self.chance.spread(100, 30 * SECOND);
+        self.after(late, Event::Arrives(process, NOBODY, request.clone()));
+        if self.mutation != Some(Mutation::ReusesAfterOffsets) {
+            self.member(slot).dirty = true;
+        }
     }
 
     pub(super) fn commit(&mut self, slot: usize, writer: Writer) {
