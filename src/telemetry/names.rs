@@ -172,9 +172,9 @@ pub enum Renewed {
     Aborted,
     /// Nobody knows whether the commit happened.
     Unknown,
-    /// The commit took longer than is safe.
+    /// The commit, or all of the transaction, took longer than is safe.
     Slow,
-    /// A broker disconnected while the transaction was open.
+    /// A connection of the producer ended.
     Disconnected,
     /// A hop came to stand too late for strict order.
     Late,
