@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use crossbeam_channel::Sender;
 use rdkafka::ClientContext;
-use rdkafka::client::DefaultClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message as _, Timestamp};
@@ -21,6 +20,7 @@ use crate::engine::header::Code;
 use crate::engine::orders::Because;
 use crate::engine::{Batch, BatchId, Commit, Edit, Lane, Millis, Offset, To, UnixMillis};
 use crate::kafka::BrokerClock;
+use crate::kafka::connect::Quiet;
 use crate::kafka::oauth::tokens;
 use crate::kafka::raw;
 use crate::telemetry::LaneFigures;
@@ -119,7 +119,7 @@ impl ClientContext for Context {
         if is_end_of_connection(facility, message) {
             self.ledger.lost.fetch_add(1, Ordering::SeqCst);
         }
-        DefaultClientContext.log(level, facility, message);
+        Quiet.log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {

@@ -259,7 +259,7 @@ impl Work {
             let offsets = offsets_of(chunk, &self.topics.lanes)?;
             outlet
                 .producer()
-                .send_offsets_to_transaction(&offsets, &tenure.group, OFFSETS_MAX)
+                .send_offsets_to_transaction(&offsets, &tenure.group, timeout.min(OFFSETS_MAX))
                 .map_err(|e| Dirty::new("send_offsets", &e))?;
         }
         fail::fail_point!("after_send_offsets", |_| std::process::abort());
