@@ -61,6 +61,16 @@ impl Mode {
     }
 }
 
+/// Runs one of Kafka's own tools on the cluster of this run.
+#[track_caller]
+pub fn tool(class: &str, arguments: &[&str]) {
+    let mut command = std::process::Command::new(variable("WATERCLOCK_KAFKA_SCRIPT"));
+    command.args(["tool", "--dir", &variable("WATERCLOCK_KAFKA_DIR"), class]);
+    command.args(["--bootstrap-server", &variable("KAFKA_BOOTSTRAP")]).args(arguments);
+    let ended = command.output().expect("scripts/kafka runs");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+}
+
 /// Makes two tests of each function that takes a [`Mode`].
 macro_rules! in_both_modes {
     ($($name:ident),+ $(,)?) => { $(

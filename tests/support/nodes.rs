@@ -93,16 +93,6 @@ impl Nodes {
         assert!(self.order_with(&words, environment), "scripts/kafka restart {node}");
     }
 
-    /// Runs one of Kafka's own tools.
-    #[track_caller]
-    pub fn tool(&self, class: &str, arguments: &[&str]) {
-        let bootstrap = variable("KAFKA_BOOTSTRAP");
-        let mut command = Command::new(&self.script);
-        command.args(["tool", "--dir", &self.dir, class, "--bootstrap-server", &bootstrap]);
-        let ended = command.args(arguments).output().expect("scripts/kafka runs");
-        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-    }
-
     /// Everything runs again, and nothing lags behind.
     #[track_caller]
     pub fn heal(&self) {

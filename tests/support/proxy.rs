@@ -75,6 +75,8 @@ pub enum State {
     Waiting,
     /// It is held.
     Held,
+    /// The same, and its client's connection has ended.
+    HungUp,
     /// It is on its way to the broker.
     Released,
     /// The broker has had the time to carry it out.
@@ -96,13 +98,12 @@ struct Entry {
     /// The whole `client.id`, once it is held: producers take turns, and only its own next request counts.
     sender: Arc<Mutex<Vec<u8>>>,
     state: Arc<watch::Sender<State>>,
-    hung_up: Arc<watch::Sender<bool>>,
 }
 
 impl Entry {
     fn release(&self) {
         self.state.send_if_modified(|state| {
-            let held = *state <= State::Held;
+            let held = *state < State::Released;
             if held {
                 *state = State::Released;
             }
@@ -135,7 +136,13 @@ impl Hold {
 
     /// Ends its connection to the client in good order (FIN), which has no answer then; it stays on its way to the broker.
     pub fn hang_up(&self) {
-        self.0.hung_up.send_replace(true);
+        self.0.state.send_if_modified(|state| {
+            let held = *state == State::Held;
+            if held {
+                *state = State::HungUp;
+            }
+            held
+        });
     }
 
     /// Lets it go.
@@ -251,8 +258,7 @@ impl Proxy {
     pub fn hold(&self, kind: i16, client: &str, before: Option<i16>) -> Hold {
         let wish = Arc::new(Wish { kind, client: client.to_owned(), before });
         let state = Arc::new(watch::Sender::new(State::Waiting));
-        let hung_up = Arc::new(watch::Sender::new(false));
-        let entry = Entry { wish, sender: Arc::default(), state, hung_up };
+        let entry = Entry { wish, sender: Arc::default(), state };
         self.gate.entries().push(entry.clone());
         Hold(entry)
     }
@@ -392,17 +398,13 @@ async fn requests(
             let kind = i16::from_be_bytes([request[4], request[5]]);
             let client = client_of(&request);
             if let Some(held) = gate.take(kind, client) {
-                let (mut state, mut hung_up) = (held.state.subscribe(), held.hung_up.subscribe());
-                let released = state.wait_for(|state| *state >= State::Released);
-                let leaving = async {
-                    let _ = hung_up.wait_for(|hung_up| *hung_up).await;
+                let mut state = held.state.subscribe();
+                let _ = state.wait_for(|state| *state >= State::HungUp).await;
+                let is_hung_up = *state.borrow() == State::HungUp;
+                if is_hung_up {
                     hang_up.send_replace(true);
-                    std::future::pending::<()>().await;
-                };
-                tokio::select! {
-                    _ = released => {}
-                    () = leaving => {}
                 }
+                let _ = state.wait_for(|state| *state >= State::Released).await;
                 let _ = to.write_all(&request).await;
                 // A broker may drop what came on a connection that has ended.
                 sleep(CARRIED_OUT).await;

@@ -145,15 +145,16 @@ impl Work {
             }
             Ok(())
         };
-        match write() {
-            Err(dirty) if !exactly_once => {
+        let written = write();
+        if !exactly_once {
+            if let Err(dirty) = written {
                 tracing::warn!(error = %dirty.detail, "could not write checkpoints");
             }
-            Ok(()) if !exactly_once => {}
-            written => match written.and_then(|()| self.clean(began, took)) {
-                Ok(()) => self.outlets.rotate_left(1),
-                Err(dirty) => self.fail(&dirty, None),
-            },
+            return;
+        }
+        match written.and_then(|()| self.clean(began, took)) {
+            Ok(()) => self.outlets.rotate_left(1),
+            Err(dirty) => self.fail(&dirty, None),
         }
     }
 

@@ -2,14 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use waterclock::index::{Identity, Index};
 
 use crate::checkers::{Wish, check};
 use crate::load::{Load, Mix};
-use crate::support::{Fixture, Log, Mode, PATIENCE, Process, eventually_within, variable};
+use crate::support::{Fixture, Log, Mode, PATIENCE, Process, eventually_within, tool};
 
 /// A restart, and the changelog read from its beginning.
 const RESTARTED: Wish = Wish { recovery: Duration::from_secs(10) };
@@ -133,13 +132,9 @@ fn f24_a_second_process_on_a_data_directory_is_refused_and_the_first_goes_on() {
 /// Has a topic compacted as eagerly as it goes; the broker looks every 15 s.
 #[track_caller]
 fn compact_eagerly(topic: &str) {
-    let mut tool = Command::new(variable("WATERCLOCK_KAFKA_SCRIPT"));
-    tool.args(["tool", "--dir", &variable("WATERCLOCK_KAFKA_DIR"), "kafka.admin.ConfigCommand"])
-        .args(["--bootstrap-server", &variable("KAFKA_BOOTSTRAP"), "--alter"])
-        .args(["--entity-type", "topics", "--entity-name", topic, "--add-config"])
-        .arg("segment.ms=1000,min.cleanable.dirty.ratio=0.01,delete.retention.ms=1000,max.compaction.lag.ms=1000");
-    let output = tool.output().expect("it runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let eagerly = "segment.ms=1000,min.cleanable.dirty.ratio=0.01,delete.retention.ms=1000,max.compaction.lag.ms=1000";
+    let of_topic = ["--alter", "--entity-type", "topics", "--entity-name", topic];
+    tool("kafka.admin.ConfigCommand", &[&of_topic[..], &["--add-config", eagerly]].concat());
 }
 
 #[test]

@@ -1,13 +1,12 @@
 //! F35, F38, F43, F48: threads that stand still, quotas, limits of the system, and foreign transactions that hang.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rdkafka::producer::Producer as _;
 
 use crate::checkers::{Wish, arrivals, check};
 use crate::load::{Load, Mix};
-use crate::support::{Fixture, Mode, PATIENCE, eventually, open_transaction, out, variable};
+use crate::support::{Fixture, Mode, PATIENCE, eventually, open_transaction, out, tool};
 
 #[test]
 fn f35_a_lane_thread_that_does_not_poll_in_time_loses_its_lanes_and_joins_again() {
@@ -90,13 +89,8 @@ fn f35_a_client_that_comes_back_after_its_lanes_were_taken_over_anew_commits_not
 /// Changes the quota of one `client.id`.
 #[track_caller]
 fn quota(client: &str, change: [&str; 2]) {
-    let mut tool = Command::new(variable("WATERCLOCK_KAFKA_SCRIPT"));
-    tool.args(["tool", "--dir", &variable("WATERCLOCK_KAFKA_DIR"), "kafka.admin.ConfigCommand"])
-        .args(["--bootstrap-server", &variable("KAFKA_BOOTSTRAP"), "--alter"])
-        .args(["--entity-type", "clients", "--entity-name", client])
-        .args(change);
-    let output = tool.output().expect("it runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let of_client = ["--alter", "--entity-type", "clients", "--entity-name", client];
+    tool("kafka.admin.ConfigCommand", &[&of_client[..], &change].concat());
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::support::{
-    Clock, Fixture, Log, Mode, Nodes, PATIENCE, assert_each_once, eventually_within, out, whole,
+    Clock, Fixture, Log, Mode, Nodes, PATIENCE, assert_each_once, eventually_within, out, tool,
+    whole,
 };
 
 /// How far it is behind, in milliseconds.
@@ -53,7 +54,7 @@ fn move_away(fixture: &Fixture, nodes: &Nodes, topic: &str, node: i32) {
     let plan = serde_json::json!({ "version": 1, "partitions": moves });
     std::fs::write(&file, plan.to_string()).expect("written");
     let file = file.display().to_string();
-    nodes.tool(REASSIGN, &["--execute", "--reassignment-json-file", &file]);
+    tool(REASSIGN, &["--execute", "--reassignment-json-file", &file]);
     eventually_within(PATIENCE, "another node leads each of them", || {
         let partitions = nodes.partitions()?;
         let of_topic = partitions.iter().filter(|((name, _), _)| name == topic);
