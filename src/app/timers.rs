@@ -7,7 +7,8 @@ use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 
 use crate::api::timers::known::{
-    Answer, Command, Cursor, Filter, Forecast, Name, Order, Page, Standing, Timer, Timers, Trouble,
+    Answer, Command, Cursor, Filter, Forecast, Name, Order, Page, Soon, Standing, Timer, Timers,
+    Trouble,
 };
 use crate::engine::header::{self, When};
 use crate::engine::timers::{self, Phase, TimerKey};
@@ -114,112 +115,156 @@ impl Timers for Known {
         }
     }
 
-    fn find(&self, lane: u16, name: &Name) -> Result<Option<Timer>, Trouble> {
-        let key = TimerKey::new(name.key.as_deref(), name.id.as_bytes());
-        let found = self.desk()?.find(Lane(lane), key).map_err(trouble)?;
-        Ok(found.map(|found| timer(lane, &found)))
-    }
-
-    fn by_id(&self, lane: u16, id: &str) -> Result<Vec<Timer>, Trouble> {
-        let found = self.desk()?.by_id(Lane(lane), id.as_bytes(), SAME_ID_MAX).map_err(trouble)?;
-        Ok(found.iter().map(|found| timer(lane, found)).collect())
-    }
-
-    fn page(
-        &self,
-        lane: u16,
-        filter: &Filter,
-        after: Option<Cursor>,
-        most: usize,
-    ) -> Result<Page, Trouble> {
-        let after = after.map(|Cursor { due, order }| (UnixMillis(due), TimerKey(order)));
-        let page = self.desk()?.page(Lane(lane), &of_index(filter), after, most);
-        let index::Page { timers, more } = page.map_err(trouble)?;
-        Ok(Page {
-            timers: timers.iter().map(|found| timer(lane, found)).collect(),
-            more: more.map(|(due, name)| Cursor { due: due.0, order: name.0 }),
+    fn find<'a>(
+        &'a self,
+        names: &'a [(u16, Name)],
+    ) -> Soon<'a, Result<Vec<Option<Timer>>, Trouble>> {
+        Box::pin(async move {
+            let of = |(lane, name): &(u16, Name)| {
+                (Lane(*lane), TimerKey::new(name.key.as_deref(), name.id.as_bytes()))
+            };
+            let keys = names.iter().map(of).collect();
+            let found = self.desk()?.find_all(keys).await.map_err(trouble)?;
+            let told = found.iter().zip(names);
+            Ok(told.map(|(of, (lane, _))| of.as_ref().map(|of| timer(*lane, of))).collect())
         })
     }
 
-    fn count(&self, lane: u16, filter: &Filter) -> Result<u64, Trouble> {
-        let (desk, filter) = (self.desk()?, of_index(filter));
-        let (mut count, mut after) = (0, None);
-        loop {
-            let counted = desk.count(Lane(lane), &filter, after).map_err(trouble)?;
-            count += counted.count;
-            after = counted.more;
-            if after.is_none() {
-                return Ok(count);
-            }
-        }
+    fn by_ids<'a>(
+        &'a self,
+        of: &'a [u16],
+        ids: &'a [String],
+    ) -> Soon<'a, Result<Vec<Timer>, Trouble>> {
+        Box::pin(async move {
+            let ids = ids.iter().map(|id| id.clone().into_bytes()).collect();
+            let found = self.desk()?.by_ids(lanes(of), ids, SAME_ID_MAX).await.map_err(trouble)?;
+            Ok(found.iter().map(|(lane, found)| timer(lane.0, found)).collect())
+        })
     }
 
-    fn forecast(
-        &self,
-        lane: u16,
+    fn pages<'a>(
+        &'a self,
+        of: &'a [u16],
+        filter: &'a Filter,
+        after: Option<Cursor>,
+        most: usize,
+    ) -> Soon<'a, Result<Vec<Page>, Trouble>> {
+        Box::pin(async move {
+            let after = after.map(|Cursor { due, order }| (UnixMillis(due), TimerKey(order)));
+            let pages = self.desk()?.pages(lanes(of), of_index(filter), after, most);
+            let plain = |(lane, page): (Lane, index::Page)| Page {
+                timers: page.timers.iter().map(|found| timer(lane.0, found)).collect(),
+                more: page.more.map(|(due, name)| Cursor { due: due.0, order: name.0 }),
+            };
+            Ok(pages.await.map_err(trouble)?.into_iter().map(plain).collect())
+        })
+    }
+
+    fn count<'a>(&'a self, of: &'a [u16], filter: &'a Filter) -> Soon<'a, Result<u64, Trouble>> {
+        Box::pin(async move {
+            let (desk, filter, mut count) = (self.desk()?, of_index(filter), 0);
+            for lane in lanes(of) {
+                let mut after = None;
+                loop {
+                    let counted = desk.count(lane, &filter, after).await.map_err(trouble)?;
+                    count += counted.count;
+                    after = counted.more;
+                    if after.is_none() {
+                        break;
+                    }
+                }
+            }
+            Ok(count)
+        })
+    }
+
+    fn forecast<'a>(
+        &'a self,
+        of: &'a [u16],
         now: u64,
-        target: Option<&str>,
-    ) -> Result<Vec<Forecast>, Trouble> {
-        let desk = self.desk()?;
-        if !desk.tracks() {
-            return Ok(Vec::new());
-        }
-        let all = desk.forecast(Lane(lane), UnixMillis(now), target).map_err(trouble)?;
-        let plain = |of: index::Forecast| Forecast {
-            target: of.target.to_string(),
-            total: of.total,
-            overdue: of.overdue,
-            minutes: of.minutes,
-            hours: of.hours,
-            days: of.days,
-            later: of.later,
-        };
-        Ok(all.into_iter().map(plain).collect())
+        target: Option<&'a str>,
+    ) -> Soon<'a, Result<Vec<Forecast>, Trouble>> {
+        Box::pin(async move {
+            let desk = self.desk()?;
+            if !desk.tracks() {
+                return Ok(Vec::new());
+            }
+            let asked = desk.forecast(lanes(of), UnixMillis(now), target.map(str::to_owned));
+            let all = asked.await.map_err(trouble)?;
+            let plain = |of: index::Forecast| Forecast {
+                target: of.target.to_string(),
+                total: of.total,
+                overdue: of.overdue,
+                minutes: of.minutes,
+                hours: of.hours,
+                days: of.days,
+                later: of.later,
+            };
+            Ok(all.into_iter().map(plain).collect())
+        })
     }
 
     fn backlog(&self) -> Vec<(String, u64)> {
         self.0.get().map(|running| running.processor.backlog()).unwrap_or_default()
     }
 
-    fn submit(&self, lane: u16, commands: &[Command]) -> Vec<Result<String, Trouble>> {
-        let own: Result<Vec<_>, _> = commands.iter().map(command).collect();
-        let told = self.desk().and_then(|desk| Ok(desk.command(Lane(lane), &own?)));
-        match told {
-            Err(why) => commands.iter().map(|_| Err(why.clone())).collect(),
-            Ok(told) => told
-                .into_iter()
-                .map(|ticket| ticket.map(|ticket| ticket.to_string()).map_err(trouble))
-                .collect(),
-        }
-    }
-
-    fn answer(&self, lane: u16, ticket: &str, wait: Duration) -> Result<Answer, Trouble> {
-        let ticket: Ticket = ticket
-            .parse()
-            .ok()
-            .filter(|ticket: &Ticket| ticket.lane == Lane(lane))
-            .ok_or_else(|| refused("bad_ticket", "it is not one that an answer gave"))?;
-        let desk = self.desk()?;
-        Ok(match desk.answer(&ticket, wait).map_err(trouble)? {
-            Decided::Pending => Answer::Pending,
-            Decided::Lost => Answer::Lost,
-            Decided::Decided(fate) => {
-                let code = match fate {
-                    Fate::Refused(code) => Some(code.as_str().to_owned()),
-                    _ => None,
-                };
-                let ended = match fate {
-                    Fate::Unknown if desk.tracks() => {
-                        desk.find(ticket.lane, ticket.name).map_err(trouble)?
-                    }
-                    _ => None,
-                };
-                let ended = ended.filter(|of| matches!(of.phase, Phase::Expired | Phase::Dead));
-                let state = ended.map(|of| of.phase.as_str().to_owned());
-                Answer::Decided { outcome: fate.as_str().to_owned(), state, code }
-            }
+    fn submit<'a>(
+        &'a self,
+        lane: u16,
+        commands: &'a [Command],
+    ) -> Soon<'a, Vec<Result<String, Trouble>>> {
+        Box::pin(async move {
+            let own: Result<Vec<_>, _> = commands.iter().map(command).collect();
+            let (desk, own) = match (self.desk(), own) {
+                (Ok(desk), Ok(own)) => (desk, own),
+                (Err(why), _) | (_, Err(why)) => {
+                    return commands.iter().map(|_| Err(why.clone())).collect();
+                }
+            };
+            let told = desk.command(Lane(lane), &own).await;
+            let text = |ticket: Ticket| ticket.to_string();
+            told.into_iter().map(|ticket| ticket.map(text).map_err(trouble)).collect()
         })
     }
+
+    fn answer<'a>(
+        &'a self,
+        lane: u16,
+        ticket: &'a str,
+        wait: Duration,
+    ) -> Soon<'a, Result<Answer, Trouble>> {
+        Box::pin(async move {
+            let ticket: Ticket = ticket
+                .parse()
+                .ok()
+                .filter(|ticket: &Ticket| ticket.lane == Lane(lane))
+                .ok_or_else(|| refused("bad_ticket", "it is not one that an answer gave"))?;
+            let desk = self.desk()?;
+            Ok(match desk.answer(&ticket, wait).await.map_err(trouble)? {
+                Decided::Pending => Answer::Pending,
+                Decided::Lost => Answer::Lost,
+                Decided::Decided(fate) => {
+                    let code = match fate {
+                        Fate::Refused(code) => Some(code.as_str().to_owned()),
+                        _ => None,
+                    };
+                    let ended = match fate {
+                        Fate::Unknown if desk.tracks() => {
+                            desk.find(ticket.lane, ticket.name).await.map_err(trouble)?
+                        }
+                        _ => None,
+                    };
+                    let ended = ended.filter(|of| matches!(of.phase, Phase::Expired | Phase::Dead));
+                    let state = ended.map(|of| of.phase.as_str().to_owned());
+                    Answer::Decided { outcome: fate.as_str().to_owned(), state, code }
+                }
+            })
+        })
+    }
+}
+
+fn lanes(of: &[u16]) -> Vec<Lane> {
+    of.iter().copied().map(Lane).collect()
 }
 
 fn refused(code: &str, detail: impl Into<String>) -> Trouble {
@@ -245,6 +290,8 @@ fn trouble(why: desk::Trouble) -> Trouble {
         desk::Trouble::Without => Trouble::NoIndex(
             "its owner runs without an index: its disk is full, or does not work".to_owned(),
         ),
+        desk::Trouble::Busy => Trouble::Busy(why.to_string()),
+        desk::Trouble::Fault => Trouble::Moving(why.to_string()),
         desk::Trouble::Submit(error @ SubmitError::Unacknowledged { .. }) => {
             Trouble::Away(format!("{error}; to ask again is safe"))
         }

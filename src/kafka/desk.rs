@@ -1,6 +1,6 @@
 //! Answers for the timers of the lanes that run here: looks them up, writes commands about them, hears what became of those.
 //!
-//! Any number of threads may ask. Nothing here decides: a command is written to the lane's intake, and what becomes of
+//! Any number of tasks may ask. Nothing here decides: a command is written to the lane's intake, and what becomes of
 //! it is told by the engine, in the order of the log, after it was committed.
 //!
 //! # Invariants
@@ -8,6 +8,8 @@
 //!    for until it has read what was written to `<ns>.timers` by then. The owner is the only one that writes there.
 //! 2. Nothing is told of a lane that is not here, or not known yet.
 //! 3. An answer to a command is of a batch that was committed.
+//! 4. Who waits holds no thread. What reads the disk, or Kafka, has a thread for as long as it reads, and there are only so
+//!    many of these: [`READS_MAX`], [`SEARCHES_MAX`].
 
 mod amend;
 pub(super) mod board;
@@ -16,6 +18,10 @@ mod ticket;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
 
 use super::follower::{Progress, Reach};
 use super::written::Written;
@@ -35,6 +41,14 @@ use search::Search;
 
 /// How long a look-up waits for the index, which is behind by the time that a commit's markers take.
 const FRESH_MAX: Duration = Duration::from_secs(2);
+/// How long it sleeps while the follower asks for the end of a lane.
+const ASK_AGAIN: Duration = Duration::from_millis(5);
+/// Questions that read the index at once. Each is short.
+const READS_MAX: usize = 32;
+/// Searches for a record at once. Each has a Kafka client of its own, for 10 s at most.
+const SEARCHES_MAX: usize = 8;
+/// How long a question waits for its turn to read.
+const TURN_MAX: Duration = Duration::from_secs(2);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +63,12 @@ pub enum Trouble {
     /// when it has the lane.
     #[error("this process runs without an index")]
     Without,
+    /// As much is looked up already as may be at once. Nothing was written; try again.
+    #[error("too much is looked up here at once")]
+    Busy,
+    /// A mistake of ours; the log has more.
+    #[error("the question was not answered as it should be; the log has more")]
+    Fault,
     /// The command was not written, or it is not known whether it was.
     #[error("could not write the command")]
     Submit(#[from] SubmitError),
@@ -163,6 +183,8 @@ pub struct Desk {
     reader: Option<Reader>,
     connection: Connection,
     submitter: Arc<Submitter>,
+    reads: Arc<Semaphore>,
+    searches: Arc<Semaphore>,
 }
 
 impl Desk {
@@ -177,7 +199,19 @@ impl Desk {
             _ => KafkaError::Canceled,
         })?;
         let submitter = Arc::new(submitter);
-        let desk = Self { setup, clock, board, progress, written, reader, connection, submitter };
+        let (reads, searches) = (Semaphore::new(READS_MAX), Semaphore::new(SEARCHES_MAX));
+        let desk = Self {
+            setup,
+            clock,
+            board,
+            progress,
+            written,
+            reader,
+            connection,
+            submitter,
+            reads: Arc::new(reads),
+            searches: Arc::new(searches),
+        };
         let (submitter, intake) = (Arc::clone(&desk.submitter), desk.intake());
         // The first record of a producer takes half a second if nothing was known before. Without the thread, it does.
         let _ = std::thread::Builder::new()
@@ -224,85 +258,131 @@ impl Desk {
     ///
     /// # Errors
     /// As all that look timers up: ask the owner, or again soon.
-    pub fn find(&self, lane: Lane, name: TimerKey) -> Result<Option<Timer>, Trouble> {
-        self.look(lane, |reader| reader.find(lane, name))
+    pub async fn find(&self, lane: Lane, name: TimerKey) -> Result<Option<Timer>, Trouble> {
+        self.look(&[lane], move |reader| reader.find(lane, name)).await
     }
 
-    /// Timers of this id in a lane, whatever their keys; at most so many.
+    /// The same for many names.
     ///
     /// # Errors
     /// As those of [`find`](Self::find).
-    pub fn by_id(&self, lane: Lane, id: &[u8], most: usize) -> Result<Vec<Timer>, Trouble> {
-        self.look(lane, |reader| reader.by_id(lane, id, most))
-    }
-
-    /// A lane's timers by due time, behind a place; at most so many.
-    ///
-    /// # Errors
-    /// As those of [`find`](Self::find).
-    pub fn page(
+    pub async fn find_all(
         &self,
-        lane: Lane,
-        filter: &Filter,
+        names: Vec<(Lane, TimerKey)>,
+    ) -> Result<Vec<Option<Timer>>, Trouble> {
+        let mut lanes: Vec<Lane> = names.iter().map(|(lane, _)| *lane).collect();
+        lanes.sort_unstable();
+        lanes.dedup();
+        self.look(&lanes, move |reader| {
+            names.into_iter().map(|(lane, name)| reader.find(lane, name)).collect()
+        })
+        .await
+    }
+
+    /// Timers of these ids in these lanes, whatever their keys; of each id and lane at most so many.
+    ///
+    /// # Errors
+    /// As those of [`find`](Self::find).
+    pub async fn by_ids(
+        &self,
+        lanes: Vec<Lane>,
+        ids: Vec<Vec<u8>>,
+        most: usize,
+    ) -> Result<Vec<(Lane, Timer)>, Trouble> {
+        self.look(&lanes.clone(), move |reader| {
+            let mut all = Vec::new();
+            for lane in lanes {
+                for id in &ids {
+                    all.extend(reader.by_id(lane, id, most)?.into_iter().map(|of| (lane, of)));
+                }
+            }
+            Ok(all)
+        })
+        .await
+    }
+
+    /// Timers of each of these lanes by due time, behind a place; of each lane at most so many.
+    ///
+    /// # Errors
+    /// As those of [`find`](Self::find).
+    pub async fn pages(
+        &self,
+        lanes: Vec<Lane>,
+        filter: Filter,
         after: Option<After>,
         most: usize,
-    ) -> Result<Page, Trouble> {
-        self.look(lane, |reader| reader.page(lane, filter, after, most))
+    ) -> Result<Vec<(Lane, Page)>, Trouble> {
+        self.look(&lanes.clone(), move |reader| {
+            let page = |lane| Ok((lane, reader.page(lane, &filter, after, most)?));
+            lanes.into_iter().map(page).collect()
+        })
+        .await
     }
 
     /// How many of a lane's timers are meant, behind a place, of those that one call looks at.
     ///
     /// # Errors
     /// As those of [`find`](Self::find).
-    pub fn count(
+    pub async fn count(
         &self,
         lane: Lane,
         filter: &Filter,
         after: Option<After>,
     ) -> Result<Counted, Trouble> {
-        self.look(lane, |reader| reader.count(lane, filter, after))
+        let filter = filter.clone();
+        self.look(&[lane], move |reader| reader.count(lane, &filter, after)).await
     }
 
-    /// When the pending timers of a lane fall due, for each target.
+    /// When the pending timers of these lanes fall due, for each lane and target.
     ///
     /// # Errors
     /// As those of [`find`](Self::find).
-    pub fn forecast(
+    pub async fn forecast(
         &self,
-        lane: Lane,
+        lanes: Vec<Lane>,
         now: UnixMillis,
-        target: Option<&str>,
+        target: Option<String>,
     ) -> Result<Vec<Forecast>, Trouble> {
-        self.look(lane, |reader| reader.forecast(lane, now, target))
+        self.look(&lanes.clone(), move |reader| {
+            let mut all = Vec::new();
+            for lane in lanes {
+                all.extend(reader.forecast(lane, now, target.as_deref())?);
+            }
+            Ok(all)
+        })
+        .await
     }
 
-    /// Asks the index when what it says is true.
-    fn look<T>(
+    /// Asks the index about these lanes when what it says of them is true.
+    async fn look<T: Send + 'static>(
         &self,
-        lane: Lane,
-        question: impl Fn(&Reader) -> Result<T, index::Error>,
+        lanes: &[Lane],
+        question: impl FnOnce(&Reader) -> Result<T, index::Error> + Send + 'static,
     ) -> Result<T, Trouble> {
-        let reader = self.reader.as_ref().ok_or(Trouble::Without)?;
-        self.fresh(lane)?;
-        question(reader).map_err(|error| {
+        let reader = self.reader.clone().ok_or(Trouble::Without)?;
+        let by = Instant::now() + FRESH_MAX;
+        for lane in lanes {
+            self.fresh(*lane, by).await?;
+        }
+        let told = in_turn(&self.reads, move || question(&reader)).await?;
+        told.map_err(|error| {
             tracing::debug!(error = &error as &dyn std::error::Error, "looking a timer up");
-            Trouble::Behind(lane)
+            Trouble::Behind(lanes.first().copied().unwrap_or_default())
         })
     }
 
     /// Waits until what the index says of a lane is true.
-    fn fresh(&self, lane: Lane) -> Result<(), Trouble> {
-        let by = Instant::now() + FRESH_MAX;
+    async fn fresh(&self, lane: Lane, by: Instant) -> Result<(), Trouble> {
         while self.standing(lane) == Standing::Here {
             let Some(mark) = self.written.mark(lane) else {
                 // The follower asks for the end.
                 if Instant::now() > by {
                     return Err(Trouble::Behind(lane));
                 }
-                std::thread::sleep(Duration::from_millis(5));
+                sleep(ASK_AGAIN).await;
                 continue;
             };
-            match self.progress.wait(lane, mark, by) {
+            match self.progress.wait(lane, mark, by).await {
                 // It may have gone while that was waited for.
                 Reach::Reached if self.standing(lane) == Standing::Here => return Ok(()),
                 Reach::Reached => break,
@@ -318,20 +398,20 @@ impl Desk {
     ///
     /// # Errors
     /// For each by itself: nothing was written, unless it says that this is not known.
-    pub fn command(&self, lane: Lane, commands: &[Command]) -> Vec<Result<Ticket, Trouble>> {
+    pub async fn command(&self, lane: Lane, commands: &[Command]) -> Vec<Result<Ticket, Trouble>> {
         if self.standing(lane) != Standing::Here {
             return commands.iter().map(|_| Err(Trouble::Moving(lane))).collect();
         }
         let mut records = Vec::with_capacity(commands.len());
-        let made: Vec<Result<TimerKey, Trouble>> = commands
-            .iter()
-            .map(|command| {
-                records.push(self.record(lane, command)?);
-                Ok(TimerKey::new(command.key.as_deref(), &command.id))
-            })
-            .collect();
+        let mut made: Vec<Result<TimerKey, Trouble>> = Vec::with_capacity(commands.len());
+        for command in commands {
+            made.push(self.record(lane, command).await.map(|record| {
+                records.push(record);
+                TimerKey::new(command.key.as_deref(), &command.id)
+            }));
+        }
         let partition = i32::from(lane.0);
-        let receipts = self.submitter.submit_all(&self.intake(), partition, &records);
+        let receipts = self.submitter.submit_all(&self.intake(), partition, &records).await;
         let mut receipts = receipts.into_iter();
         let ticket = |made: Result<TimerKey, Trouble>| {
             let name = made?;
@@ -342,7 +422,7 @@ impl Desk {
     }
 
     /// The record that stands for a command.
-    fn record(&self, lane: Lane, command: &Command) -> Result<Record, Trouble> {
+    async fn record(&self, lane: Lane, command: &Command) -> Result<Record, Trouble> {
         let Command { key, id, version, order } = command;
         let due = match order {
             Order::Cancel => {
@@ -355,7 +435,7 @@ impl Desk {
         if due - now > max {
             return Err(Trouble::TooLate(max));
         }
-        let found = self.find(lane, TimerKey::new(key.as_deref(), id))?;
+        let found = self.find(lane, TimerKey::new(key.as_deref(), id)).await?;
         let timer = found.ok_or(Trouble::NotPending(None))?;
         if timer.phase.is_final() {
             return Err(Trouble::NotPending(Some(timer.phase)));
@@ -363,19 +443,23 @@ impl Desk {
         if version.is_some_and(|version| version != timer.version) {
             return Err(Trouble::Superseded(timer.version));
         }
-        let search = Search::new(&self.connection, &self.setup, lane, &timer);
-        let (record, terms) = search.run(now).map_err(Trouble::Search)?.ok_or(Trouble::NotFound)?;
-        amend::replace(&self.setup, &record, timer.version, terms, due)
-            .map_err(|_| Trouble::NotFound)
+        let (connection, setup, version) =
+            (self.connection.clone(), Arc::clone(&self.setup), timer.version);
+        let found = in_turn(&self.searches, move || {
+            Search::new(&connection, &setup, lane, &timer).run(now)
+        });
+        let (record, terms) = found.await?.map_err(Trouble::Search)?.ok_or(Trouble::NotFound)?;
+        amend::replace(&self.setup, &record, version, terms, due).map_err(|_| Trouble::NotFound)
     }
 
     /// What became of a command, waiting for at most so long.
     ///
     /// # Errors
     /// The command stands; ask again.
-    pub fn answer(&self, ticket: &Ticket, wait: Duration) -> Result<Decided, Trouble> {
+    pub async fn answer(&self, ticket: &Ticket, wait: Duration) -> Result<Decided, Trouble> {
         let source = Source { topic: TopicId(0), lane: ticket.lane };
-        let outcome = match self.board.wait(source, ticket.offset, Instant::now() + wait) {
+        let heard = self.board.wait(source, ticket.offset, Instant::now() + wait).await;
+        let outcome = match heard {
             // Of another cluster, or of a topic that was made anew.
             Heard::Answer(answer) if answer.name != ticket.name => return Ok(Decided::Lost),
             Heard::Answer(answer) => answer.outcome,
@@ -389,13 +473,13 @@ impl Desk {
             Outcome::Replaced => Fate::Replaced,
             Outcome::Created => Fate::Created,
             Outcome::Refused(code) => Fate::Refused(code),
-            Outcome::Absent => self.absent(ticket)?,
+            Outcome::Absent => self.absent(ticket).await?,
         }))
     }
 
     /// What became of a timer of which nothing was pending when the command was decided.
-    fn absent(&self, ticket: &Ticket) -> Result<Fate, Trouble> {
-        let found = self.find(ticket.lane, ticket.name)?;
+    async fn absent(&self, ticket: &Ticket) -> Result<Fate, Trouble> {
+        let found = self.find(ticket.lane, ticket.name).await?;
         Ok(match found.map(|timer| timer.phase) {
             Some(Phase::Cancelled) => Fate::Cancelled,
             Some(Phase::Delivered) => Fate::Delivered,
@@ -403,6 +487,24 @@ impl Desk {
             Some(Phase::Delay | Phase::Expired | Phase::Dead) | None => Fate::Unknown,
         })
     }
+}
+
+/// Does what blocks, on a thread, when it is its turn. The turn ends with the work, also when nobody waits for it any more.
+async fn in_turn<T: Send + 'static>(
+    turns: &Arc<Semaphore>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Trouble> {
+    let turn = timeout(TURN_MAX, Arc::clone(turns).acquire_owned()).await;
+    let Ok(Ok(turn)) = turn else { return Err(Trouble::Busy) };
+    let working = spawn_blocking(move || {
+        let done = work();
+        drop(turn);
+        done
+    });
+    working.await.map_err(|error| {
+        tracing::error!(%error, "a question about timers has failed");
+        Trouble::Fault
+    })
 }
 
 impl std::fmt::Debug for Desk {

@@ -206,12 +206,13 @@ impl Submitter {
         }
     }
 
-    /// Writes records to one partition, and waits for all their acknowledgements.
+    /// Writes records to one partition, and waits for all their acknowledgements without holding a thread. What is under
+    /// way when the future is dropped may still be written.
     ///
     /// # Errors
     /// For each by itself: see [`SubmitError`] for whether it was written.
     #[cfg(feature = "server")]
-    pub(super) fn submit_all(
+    pub(super) async fn submit_all(
         &self,
         topic: &str,
         partition: i32,
@@ -220,22 +221,29 @@ impl Submitter {
         let enqueued: Vec<_> = records
             .iter()
             .map(|record| {
-                let (sender, reports) = mpsc::sync_channel(1);
+                let (sender, report) = oneshot::channel();
                 let take: Take = Box::new(move |report| {
                     let _ = sender.send(report);
                 });
-                self.enqueue(topic, Some(partition), record, take).map(|()| reports)
+                self.enqueue(topic, Some(partition), record, take).map(|()| report)
             })
             .collect();
-        let by = std::time::Instant::now() + RECEIPT_MAX;
-        let waited = enqueued.into_iter().map(|enqueued| {
-            let left = by.saturating_duration_since(std::time::Instant::now());
-            judge(topic, enqueued?.recv_timeout(left).ok())
-        });
-        waited.collect()
+        let by = tokio::time::Instant::now() + RECEIPT_MAX;
+        let mut receipts = Vec::with_capacity(enqueued.len());
+        for enqueued in enqueued {
+            receipts.push(match enqueued {
+                Ok(report) => {
+                    let report = tokio::time::timeout_at(by, report).await;
+                    judge(topic, report.ok().and_then(Result::ok))
+                }
+                Err(error) => Err(error),
+            });
+        }
+        receipts
     }
 
-    /// The same, for who waits without holding a thread. What is under way when the future is dropped may still be written.
+    /// As [`submit`](Self::submit), for who waits without holding a thread. What is under way when the future is dropped may
+    /// still be written.
     ///
     /// # Errors
     /// See [`SubmitError`] for whether something was written.

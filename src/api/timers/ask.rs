@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::JoinSet;
 
+use super::WAIT_MS_MAX;
 use super::known::{
     Answer, Command, Cursor, Filter, Forecast, Name, Page, Standing, Timer, Timers, Trouble,
 };
@@ -66,56 +67,43 @@ pub(super) enum Told {
 pub(super) type Reply = Result<Told, Trouble>;
 
 /// Answers a question here.
-pub(super) fn answer(timers: &dyn Timers, question: &Question) -> Reply {
-    for lane in &question.lanes {
+pub(super) async fn answer(timers: &dyn Timers, question: &Question) -> Reply {
+    let Question { lanes, what } = question;
+    for lane in lanes {
         if timers.standing(*lane) != Standing::Here {
             return Err(Trouble::Moving(format!("lane {lane} is not run here now")));
         }
     }
-    let lanes = question.lanes.iter().copied();
-    let told = match &question.what {
+    Ok(match what {
         What::Find(names) => {
-            let find = |name: &Name| timers.find(timers.lane_of(name), name);
-            Told::Found(names.iter().map(find).collect::<Result<_, _>>()?)
+            let names: Vec<(u16, Name)> =
+                names.iter().map(|name| (timers.lane_of(name), name.clone())).collect();
+            Told::Found(timers.find(&names).await?)
         }
-        What::ByIds(ids) => {
-            let mut all = Vec::new();
-            for lane in lanes {
-                for id in ids {
-                    all.extend(timers.by_id(lane, id)?);
-                }
-            }
-            Told::Timers(all)
-        }
+        What::ByIds(ids) => Told::Timers(timers.by_ids(lanes, ids).await?),
         What::Page { filter, after, most } => {
-            let page = |lane| timers.page(lane, filter, *after, *most);
-            Told::Pages(lanes.map(page).collect::<Result<_, _>>()?)
+            Told::Pages(timers.pages(lanes, filter, *after, *most).await?)
         }
-        What::Count(filter) => {
-            let mut counted = 0;
-            for lane in lanes {
-                counted += timers.count(lane, filter)?;
-            }
-            Told::Counted(counted)
-        }
+        What::Count(filter) => Told::Counted(timers.count(lanes, filter).await?),
         What::Forecast { now, target } => {
-            let mut all = Vec::new();
-            for lane in lanes {
-                all.extend(timers.forecast(lane, *now, target.as_deref())?);
-            }
+            let all = timers.forecast(lanes, *now, target.as_deref()).await?;
             Told::Forecast(all, timers.backlog())
         }
-        What::Do { commands, wait_ms } => Told::Done(carry_out(timers, commands, *wait_ms)),
+        What::Do { commands, wait_ms } => Told::Done(carry_out(timers, commands, *wait_ms).await),
         What::Answer { ticket, wait_ms } => {
-            let lane = question.lanes.first().copied().unwrap_or_default();
-            Told::Answer(timers.answer(lane, ticket, Duration::from_millis(*wait_ms))?)
+            let lane = lanes.first().copied().unwrap_or_default();
+            Told::Answer(timers.answer(lane, ticket, wait(*wait_ms)).await?)
         }
-    };
-    Ok(told)
+    })
+}
+
+/// No longer than a caller may say, whoever asks.
+fn wait(ms: u64) -> Duration {
+    Duration::from_millis(ms.min(WAIT_MS_MAX))
 }
 
 /// Writes all commands before it waits for the first answer, so that they share transactions.
-fn carry_out(
+async fn carry_out(
     timers: &dyn Timers,
     commands: &[Command],
     wait_ms: u64,
@@ -130,18 +118,24 @@ fn carry_out(
         .collect();
     for (lane, places) in by_lane {
         let own: Vec<Command> = places.iter().map(|at| commands[*at].clone()).collect();
-        for (at, ticket) in places.into_iter().zip(timers.submit(lane, &own)) {
+        for (at, ticket) in places.into_iter().zip(timers.submit(lane, &own).await) {
             tickets[at] = ticket.map(|ticket| (lane, ticket));
         }
     }
-    let until = std::time::Instant::now() + Duration::from_millis(wait_ms);
-    let answered = |(lane, ticket): (u16, String)| {
-        let left = until.saturating_duration_since(std::time::Instant::now());
-        // The command stands, whatever keeps the answer away.
-        let answer = timers.answer(lane, &ticket, left).unwrap_or(Answer::Lost);
-        (ticket, answer)
-    };
-    tickets.into_iter().map(|ticket| ticket.map(answered)).collect()
+    let until = Instant::now() + wait(wait_ms);
+    let mut done = Vec::with_capacity(tickets.len());
+    for ticket in tickets {
+        done.push(match ticket {
+            Err(trouble) => Err(trouble),
+            Ok((lane, ticket)) => {
+                let left = until.saturating_duration_since(Instant::now());
+                // The command stands, whatever keeps the answer away.
+                let answer = timers.answer(lane, &ticket, left).await.unwrap_or(Answer::Lost);
+                Ok((ticket, answer))
+            }
+        });
+    }
+    done
 }
 
 /// Where a lane's questions go.
@@ -267,11 +261,7 @@ impl Asker {
 
     async fn ask(self, place: Place, question: Question) -> Reply {
         let address = match place {
-            Place::Here => {
-                let timers = self.timers;
-                let answering = spawn_blocking(move || answer(&*timers, &question));
-                return answering.await.unwrap_or_else(|_| Err(fault()));
-            }
+            Place::Here => return answer(&*self.timers, &question).await,
             Place::At(address) => address,
         };
         let commands = matches!(question.what, What::Do { .. });

@@ -3,6 +3,8 @@
 //! The API reaches the instance only through [`Timers`]; `app` implements it. Times are epoch milliseconds of the
 //! brokers' clocks.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -169,12 +171,17 @@ pub enum Trouble {
     Away(String),
     /// The owner has no index in this run; a person must mend that.
     NoIndex(String),
+    /// As much is asked already as may be at once.
+    Busy(String),
     /// It cannot be done like that: a word for programs, a sentence for people.
     Refused(String, String),
 }
 
-/// What the API needs of the instance. Calls may block; those about a lane answer [`Trouble::Moving`] unless it stands
-/// [`Here`](Standing::Here), and are true when they answer.
+/// What will be told.
+pub type Soon<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What the API needs of the instance. Nothing here holds the thread that calls it. What is told about lanes is
+/// [`Trouble::Moving`] unless all of them stand [`Here`](Standing::Here), and is true when it is told.
 pub trait Timers: Send + Sync + 'static {
     /// How many lanes there are; 0 until the instance has started.
     fn lanes(&self) -> u16;
@@ -198,47 +205,67 @@ pub trait Timers: Send + Sync + 'static {
     /// # Errors
     /// What is wrong with it.
     fn moment(&self, text: &str) -> Result<u64, String>;
-    /// The timer of this name.
+    /// The timers of these names, each in its lane.
     ///
     /// # Errors
     /// See [`Trouble`].
-    fn find(&self, lane: u16, name: &Name) -> Result<Option<Timer>, Trouble>;
-    /// All timers of this id, whatever their key.
+    fn find<'a>(
+        &'a self,
+        names: &'a [(u16, Name)],
+    ) -> Soon<'a, Result<Vec<Option<Timer>>, Trouble>>;
+    /// All timers of these ids in these lanes, whatever their keys.
     ///
     /// # Errors
     /// See [`Trouble`].
-    fn by_id(&self, lane: u16, id: &str) -> Result<Vec<Timer>, Trouble>;
-    /// At most so many of a lane's timers behind a place, in the order of due time.
+    fn by_ids<'a>(
+        &'a self,
+        lanes: &'a [u16],
+        ids: &'a [String],
+    ) -> Soon<'a, Result<Vec<Timer>, Trouble>>;
+    /// Of each lane at most so many of its timers behind a place, in the order of due time.
     ///
     /// # Errors
     /// See [`Trouble`].
-    fn page(
-        &self,
-        lane: u16,
-        filter: &Filter,
+    fn pages<'a>(
+        &'a self,
+        lanes: &'a [u16],
+        filter: &'a Filter,
         after: Option<Cursor>,
         most: usize,
-    ) -> Result<Page, Trouble>;
-    /// How many timers of a lane are meant.
+    ) -> Soon<'a, Result<Vec<Page>, Trouble>>;
+    /// How many timers of these lanes are meant.
     ///
     /// # Errors
     /// See [`Trouble`].
-    fn count(&self, lane: u16, filter: &Filter) -> Result<u64, Trouble>;
-    /// When the pending timers of a lane fall due, from `now` on.
+    fn count<'a>(&'a self, lanes: &'a [u16], filter: &'a Filter) -> Soon<'a, Result<u64, Trouble>>;
+    /// When the pending timers of these lanes fall due, from `now` on.
     ///
     /// # Errors
     /// See [`Trouble`].
-    fn forecast(&self, lane: u16, now: u64, target: Option<&str>)
-    -> Result<Vec<Forecast>, Trouble>;
+    fn forecast<'a>(
+        &'a self,
+        lanes: &'a [u16],
+        now: u64,
+        target: Option<&'a str>,
+    ) -> Soon<'a, Result<Vec<Forecast>, Trouble>>;
     /// How many records stand in each tier and intake in the lanes that run here, as last counted.
     fn backlog(&self) -> Vec<(String, u64)>;
     /// Writes commands; for each a ticket to ask for its answer with.
-    fn submit(&self, lane: u16, commands: &[Command]) -> Vec<Result<String, Trouble>>;
+    fn submit<'a>(
+        &'a self,
+        lane: u16,
+        commands: &'a [Command],
+    ) -> Soon<'a, Vec<Result<String, Trouble>>>;
     /// What became of a command, waiting for at most so long.
     ///
     /// # Errors
     /// See [`Trouble`]; the command stands.
-    fn answer(&self, lane: u16, ticket: &str, wait: Duration) -> Result<Answer, Trouble>;
+    fn answer<'a>(
+        &'a self,
+        lane: u16,
+        ticket: &'a str,
+        wait: Duration,
+    ) -> Soon<'a, Result<Answer, Trouble>>;
 }
 
 /// Bytes as base64 in what instances tell each other.

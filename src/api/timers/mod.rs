@@ -34,7 +34,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
-use tokio::task::spawn_blocking;
 
 use ask::{Asker, Question, Told, What};
 use known::{Name, Timer, Timers, Trouble};
@@ -114,9 +113,7 @@ async fn peer(
     let Json(question) = question.map_err(|error| {
         Problem::new(error.status(), "not_a_question", "no instance asks so", error.body_text())
     })?;
-    let answering = spawn_blocking(move || ask::answer(asker.timers(), &question));
-    let reply = answering.await.unwrap_or_else(|_| Err(ask::fault()));
-    Ok(Json(reply).into_response())
+    Ok(Json(ask::answer(asker.timers(), &question).await).into_response())
 }
 
 /// Refuses what needs to know timers where none are known.

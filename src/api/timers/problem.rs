@@ -47,6 +47,12 @@ impl Problem {
         self
     }
 
+    /// As much is asked already as may be at once.
+    pub(super) fn busy(detail: impl Into<String>) -> Self {
+        let title = "too much is asked here at once";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "too_busy", title, detail).later(1)
+    }
+
     /// Something in the request that is not as it has to be.
     pub(super) fn bad(code: &str, at: impl Into<String>, detail: impl Into<String>) -> Self {
         let mut bad = Self::new(StatusCode::BAD_REQUEST, code, "the request is wrong", detail);
@@ -86,6 +92,7 @@ impl From<Trouble> for Problem {
                 let title = "Kafka does not answer";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "kafka_away", title, detail).later(5)
             }
+            Trouble::Busy(detail) => Self::busy(detail),
             Trouble::NoIndex(detail) => {
                 let title = "timers cannot be looked up in this lane now";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_index", title, detail).later(30)

@@ -1,6 +1,7 @@
 //! Two instances in one process, with timers in memory, behind the real listener.
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -40,6 +41,47 @@ struct Instance {
 impl Instance {
     fn world(&self) -> std::sync::MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Instance {
+    fn page(&self, lane: u16, filter: &Filter, after: Option<Cursor>, most: usize) -> Page {
+        let place = |timer: &Timer| Cursor { due: timer.due, order: timer.order };
+        let mut behind: Vec<Timer> = self
+            .world()
+            .timers
+            .iter()
+            .filter(|timer| timer.lane == lane && after.is_none_or(|after| place(timer) > after))
+            .cloned()
+            .collect();
+        behind.sort_by_key(place);
+        // An index looks at a bounded number in one call, whatever it finds.
+        let more = behind.len() > most.min(3);
+        behind.truncate(most.min(3));
+        let more = behind.last().filter(|_| more).map(place);
+        let equal = |want: &Option<String>, is: Option<&String>| {
+            want.as_ref().is_none_or(|want| is == Some(want))
+        };
+        behind.retain(|timer| {
+            equal(&filter.target, Some(&timer.target))
+                && equal(&filter.label, timer.label.as_ref())
+                && equal(&filter.state, Some(&timer.state))
+                && filter.due_after.is_none_or(|after| timer.due >= after)
+                && filter.due_before.is_none_or(|before| timer.due < before)
+        });
+        Page { timers: behind, more }
+    }
+
+    fn count_of(&self, lane: u16, filter: &Filter) -> u64 {
+        let (mut count, mut after) = (0, None);
+        loop {
+            let page = self.page(lane, filter, after, 3);
+            count += page.timers.len() as u64;
+            after = page.more;
+            if after.is_none() {
+                return count;
+            }
+        }
     }
 }
 
@@ -92,80 +134,67 @@ impl Timers for Instance {
         text.parse().map_err(|_| format!("{text:?} is no point in time"))
     }
 
-    fn find(&self, _: u16, name: &Name) -> Result<Option<Timer>, Trouble> {
-        Ok(self.world().find(name).cloned())
+    fn find<'a>(
+        &'a self,
+        names: &'a [(u16, Name)],
+    ) -> Soon<'a, Result<Vec<Option<Timer>>, Trouble>> {
+        let mut world = self.world();
+        let found = names.iter().map(|(_, name)| world.find(name).cloned()).collect();
+        Box::pin(ready(Ok(found)))
     }
 
-    fn by_id(&self, lane: u16, id: &str) -> Result<Vec<Timer>, Trouble> {
+    fn by_ids<'a>(
+        &'a self,
+        lanes: &'a [u16],
+        ids: &'a [String],
+    ) -> Soon<'a, Result<Vec<Timer>, Trouble>> {
         let world = self.world();
-        let fits = |timer: &&Timer| timer.lane == lane && timer.name.id == id;
-        Ok(world.timers.iter().filter(fits).cloned().collect())
+        let fits = |timer: &&Timer| lanes.contains(&timer.lane) && ids.contains(&timer.name.id);
+        Box::pin(ready(Ok(world.timers.iter().filter(fits).cloned().collect())))
     }
 
-    fn page(
-        &self,
-        lane: u16,
-        filter: &Filter,
+    fn pages<'a>(
+        &'a self,
+        lanes: &'a [u16],
+        filter: &'a Filter,
         after: Option<Cursor>,
         most: usize,
-    ) -> Result<Page, Trouble> {
-        let place = |timer: &Timer| Cursor { due: timer.due, order: timer.order };
-        let mut behind: Vec<Timer> = self
-            .world()
-            .timers
-            .iter()
-            .filter(|timer| timer.lane == lane && after.is_none_or(|after| place(timer) > after))
-            .cloned()
-            .collect();
-        behind.sort_by_key(place);
-        // An index looks at a bounded number in one call, whatever it finds.
-        let more = behind.len() > most.min(3);
-        behind.truncate(most.min(3));
-        let more = behind.last().filter(|_| more).map(place);
-        let equal = |want: &Option<String>, is: Option<&String>| {
-            want.as_ref().is_none_or(|want| is == Some(want))
-        };
-        behind.retain(|timer| {
-            equal(&filter.target, Some(&timer.target))
-                && equal(&filter.label, timer.label.as_ref())
-                && equal(&filter.state, Some(&timer.state))
-                && filter.due_after.is_none_or(|after| timer.due >= after)
-                && filter.due_before.is_none_or(|before| timer.due < before)
-        });
-        Ok(Page { timers: behind, more })
+    ) -> Soon<'a, Result<Vec<Page>, Trouble>> {
+        let page = |lane: &u16| self.page(*lane, filter, after, most);
+        Box::pin(ready(Ok(lanes.iter().map(page).collect())))
     }
 
-    fn count(&self, lane: u16, filter: &Filter) -> Result<u64, Trouble> {
-        let (mut count, mut after) = (0, None);
-        loop {
-            let page = self.page(lane, filter, after, 3)?;
-            count += page.timers.len() as u64;
-            after = page.more;
-            if after.is_none() {
-                return Ok(count);
-            }
-        }
+    fn count<'a>(&'a self, lanes: &'a [u16], filter: &'a Filter) -> Soon<'a, Result<u64, Trouble>> {
+        Box::pin(ready(Ok(lanes.iter().map(|lane| self.count_of(*lane, filter)).sum())))
     }
 
-    fn forecast(&self, lane: u16, now: u64, _: Option<&str>) -> Result<Vec<Forecast>, Trouble> {
+    fn forecast<'a>(
+        &'a self,
+        lanes: &'a [u16],
+        now: u64,
+        _: Option<&'a str>,
+    ) -> Soon<'a, Result<Vec<Forecast>, Trouble>> {
         let world = self.world();
-        let of_lane = world.timers.iter().filter(|timer| timer.lane == lane);
-        Ok(of_lane
-            .map(|timer| {
-                let mut minutes = vec![0; 60];
-                minutes[((timer.due - now) / 60_000) as usize] = 1;
-                let target = timer.target.clone();
-                let (hours, days) = (vec![1], vec![1]);
-                Forecast { target, total: 1, minutes, hours, days, ..Forecast::default() }
-            })
-            .collect())
+        let of_lanes = world.timers.iter().filter(|timer| lanes.contains(&timer.lane));
+        let all = of_lanes.map(|timer| {
+            let mut minutes = vec![0; 60];
+            minutes[((timer.due - now) / 60_000) as usize] = 1;
+            let target = timer.target.clone();
+            let (hours, days) = (vec![1], vec![1]);
+            Forecast { target, total: 1, minutes, hours, days, ..Forecast::default() }
+        });
+        Box::pin(ready(Ok(all.collect())))
     }
 
     fn backlog(&self) -> Vec<(String, u64)> {
         vec![("intake".to_owned(), 1), ("1s".to_owned(), 2)]
     }
 
-    fn submit(&self, _: u16, commands: &[Command]) -> Vec<Result<String, Trouble>> {
+    fn submit<'a>(
+        &'a self,
+        _: u16,
+        commands: &'a [Command],
+    ) -> Soon<'a, Vec<Result<String, Trouble>>> {
         let mut world = self.world();
         let mut tickets = Vec::new();
         for command in commands {
@@ -194,15 +223,22 @@ impl Timers for Instance {
             world.answers.insert(ticket.clone(), answer);
             tickets.push(Ok(ticket));
         }
-        tickets
+        Box::pin(ready(tickets))
     }
 
-    fn answer(&self, _: u16, ticket: &str, _: Duration) -> Result<Answer, Trouble> {
-        let world = self.world();
-        if world.pending {
-            return Ok(Answer::Pending);
-        }
-        Ok(world.answers.get(ticket).cloned().unwrap_or(Answer::Lost))
+    fn answer<'a>(
+        &'a self,
+        _: u16,
+        ticket: &'a str,
+        wait: Duration,
+    ) -> Soon<'a, Result<Answer, Trouble>> {
+        Box::pin(async move {
+            if self.world().pending {
+                tokio::time::sleep(wait).await;
+                return Ok(Answer::Pending);
+            }
+            Ok(self.world().answers.get(ticket).cloned().unwrap_or(Answer::Lost))
+        })
     }
 }
 

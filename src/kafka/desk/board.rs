@@ -6,8 +6,11 @@
 //! 3. Who waits for an answer is woken when the lane goes.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::time::timeout_at;
 
 use crate::engine::window::Window;
 use crate::engine::{Answer, Lane, Offset, Source};
@@ -82,13 +85,13 @@ pub(super) enum Heard {
 #[derive(Debug)]
 pub(in crate::kafka) struct Board {
     state: Mutex<State>,
-    changed: Condvar,
+    changed: Notify,
 }
 
 impl Board {
     pub(in crate::kafka) fn new(lanes: u16) -> Self {
         let lanes = (0..lanes).map(|_| OfLane::default()).collect();
-        Self { state: Mutex::new(State { lanes, ..State::default() }), changed: Condvar::new() }
+        Self { state: Mutex::new(State { lanes, ..State::default() }), changed: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -110,7 +113,7 @@ impl Board {
         }
         state.done.extend(done);
         drop(state);
-        self.changed.notify_all();
+        self.changed.notify_waiters();
     }
 
     /// All of this lane is known.
@@ -132,7 +135,7 @@ impl Board {
             }
         }
         drop(state);
-        self.changed.notify_all();
+        self.changed.notify_waiters();
     }
 
     /// Answers of a batch that was committed.
@@ -154,7 +157,7 @@ impl Board {
             all.remove(&at);
         }
         drop(state);
-        self.changed.notify_all();
+        self.changed.notify_waiters();
     }
 
     /// Where a lane is.
@@ -162,27 +165,31 @@ impl Board {
         self.lock().lanes.get(usize::from(lane.0)).map_or(Standing::Elsewhere, |of| of.standing)
     }
 
-    /// Waits for the answer to the command at this place, at most until `by`.
-    pub(super) fn wait(&self, source: Source, offset: Offset, by: Instant) -> Heard {
-        let mut state = self.lock();
+    /// Waits for the answer to the command at this place, at most until `by`. Holds no thread meanwhile.
+    pub(super) async fn wait(&self, source: Source, offset: Offset, by: Instant) -> Heard {
         loop {
-            if let Some(answer) = state.answers.get(&(source, offset)) {
-                return Heard::Answer(*answer);
+            // What changes after this line wakes it.
+            let changed = self.changed.notified();
+            let heard = self.heard(source, offset);
+            if !matches!(heard, Heard::Nothing) || timeout_at(by.into(), changed).await.is_err() {
+                return heard;
             }
-            let lane = state.lanes.get(usize::from(source.lane.0));
-            if lane.is_none_or(|of| of.standing == Standing::Elsewhere) {
-                return Heard::Gone;
-            }
-            if state.done.get(&source).is_some_and(|done| done.has(offset)) {
-                return Heard::Before;
-            }
-            let left = by.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Heard::Nothing;
-            }
-            state =
-                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    fn heard(&self, source: Source, offset: Offset) -> Heard {
+        let state = self.lock();
+        if let Some(answer) = state.answers.get(&(source, offset)) {
+            return Heard::Answer(*answer);
+        }
+        let lane = state.lanes.get(usize::from(source.lane.0));
+        if lane.is_none_or(|of| of.standing == Standing::Elsewhere) {
+            return Heard::Gone;
+        }
+        if state.done.get(&source).is_some_and(|done| done.has(offset)) {
+            return Heard::Before;
+        }
+        Heard::Nothing
     }
 }
 
@@ -204,44 +211,40 @@ mod tests {
         Instant::now() + Duration::from_millis(1)
     }
 
-    #[test]
-    fn an_answer_is_heard_late_early_and_not_once_the_lane_has_gone() {
+    #[tokio::test]
+    async fn an_answer_is_heard_late_early_and_not_once_the_lane_has_gone() {
         let board = Board::new(2);
-        assert!(matches!(board.wait(INTAKE, Offset(7), soon()), Heard::Gone), "never here");
+        assert!(matches!(board.wait(INTAKE, Offset(7), soon()).await, Heard::Gone), "never here");
         board.begin(5, &[LANE], [(INTAKE, Done::new(Offset(4), ""))]);
         assert_eq!(board.standing(LANE), Standing::Moving);
         board.known(4, LANE);
         assert_eq!(board.standing(LANE), Standing::Moving, "of an assignment before");
         board.known(5, LANE);
         assert_eq!(board.standing(LANE), Standing::Here);
-        assert!(matches!(board.wait(INTAKE, Offset(3), soon()), Heard::Before));
-        assert!(matches!(board.wait(INTAKE, Offset(7), soon()), Heard::Nothing));
-        std::thread::scope(|scope| {
-            let waiting = scope
-                .spawn(|| board.wait(INTAKE, Offset(7), Instant::now() + Duration::from_secs(60)));
+        assert!(matches!(board.wait(INTAKE, Offset(3), soon()).await, Heard::Before));
+        assert!(matches!(board.wait(INTAKE, Offset(7), soon()).await, Heard::Nothing));
+        let late = || Instant::now() + Duration::from_secs(60);
+        // The first is polled first: it waits when the other one speaks.
+        let (heard, ()) = tokio::join!(board.wait(INTAKE, Offset(7), late()), async {
             board.give(vec![answer(7, Outcome::Cancelled), answer(8, Outcome::Absent)]);
-            let heard = waiting.join().unwrap();
-            assert!(matches!(heard, Heard::Answer(Answer { outcome: Outcome::Cancelled, .. })));
         });
-        let heard = board.wait(INTAKE, Offset(8), soon());
+        assert!(matches!(heard, Heard::Answer(Answer { outcome: Outcome::Cancelled, .. })));
+        let heard = board.wait(INTAKE, Offset(8), soon()).await;
         assert!(matches!(heard, Heard::Answer(Answer { outcome: Outcome::Absent, .. })), "late");
-        std::thread::scope(|scope| {
-            let waiting = scope
-                .spawn(|| board.wait(INTAKE, Offset(9), Instant::now() + Duration::from_secs(60)));
-            board.leave(5);
-            assert!(matches!(waiting.join().unwrap(), Heard::Gone));
-        });
+        let (heard, ()) =
+            tokio::join!(board.wait(INTAKE, Offset(9), late()), async { board.leave(5) });
+        assert!(matches!(heard, Heard::Gone));
         assert_eq!(board.standing(LANE), Standing::Elsewhere);
     }
 
-    #[test]
-    fn answers_are_forgotten_when_there_are_too_many() {
+    #[tokio::test]
+    async fn answers_are_forgotten_when_there_are_too_many() {
         let board = Board::new(2);
         board.begin(1, &[LANE], []);
         let many = (0..=KEPT_MAX as i64).map(|offset| answer(offset, Outcome::Recorded));
         board.give(many.collect());
-        assert!(matches!(board.wait(INTAKE, Offset(0), soon()), Heard::Nothing));
-        assert!(matches!(board.wait(INTAKE, Offset(1), soon()), Heard::Answer(_)));
+        assert!(matches!(board.wait(INTAKE, Offset(0), soon()).await, Heard::Nothing));
+        assert!(matches!(board.wait(INTAKE, Offset(1), soon()).await, Heard::Answer(_)));
         assert_eq!(board.lock().answers.len(), KEPT_MAX);
     }
 }

@@ -1,7 +1,10 @@
 //! How far each lane's index is, for those who wait for it.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+
+use tokio::sync::Notify;
+use tokio::time::timeout_at;
 
 use crate::engine::{Lane, Offset};
 
@@ -27,13 +30,13 @@ struct State {
 #[derive(Debug)]
 pub(in crate::kafka) struct Progress {
     state: Mutex<State>,
-    changed: Condvar,
+    changed: Notify,
 }
 
 impl Progress {
     pub(super) fn new(lanes: u16) -> Self {
         let state = State { lanes: vec![None; usize::from(lanes)], is_without: false };
-        Self { state: Mutex::new(state), changed: Condvar::new() }
+        Self { state: Mutex::new(state), changed: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -44,31 +47,32 @@ impl Progress {
         if let Some(known) = self.lock().lanes.get_mut(usize::from(lane.0)) {
             *known = next;
         }
-        self.changed.notify_all();
+        self.changed.notify_waiters();
     }
 
     pub(super) fn give_up(&self) {
         self.lock().is_without = true;
-        self.changed.notify_all();
+        self.changed.notify_waiters();
     }
 
     /// Waits until the index of a lane holds everything before `mark`, at most until `by`.
-    pub(in crate::kafka) fn wait(&self, lane: Lane, mark: Offset, by: Instant) -> Reach {
-        let mut state = self.lock();
+    pub(in crate::kafka) async fn wait(&self, lane: Lane, mark: Offset, by: Instant) -> Reach {
         loop {
-            if state.is_without {
-                return Reach::Without;
+            // What changes after this line wakes it.
+            let changed = self.changed.notified();
+            let reach = self.reach(lane, mark);
+            if reach != Reach::Behind || timeout_at(by.into(), changed).await.is_err() {
+                return reach;
             }
-            let next = state.lanes.get(usize::from(lane.0)).copied().flatten();
-            if next.is_some_and(|next| next >= mark) {
-                return Reach::Reached;
-            }
-            let left = by.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Reach::Behind;
-            }
-            state =
-                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    fn reach(&self, lane: Lane, mark: Offset) -> Reach {
+        let state = self.lock();
+        if state.is_without {
+            return Reach::Without;
+        }
+        let next = state.lanes.get(usize::from(lane.0)).copied().flatten();
+        if next.is_some_and(|next| next >= mark) { Reach::Reached } else { Reach::Behind }
     }
 }
