@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::api;
+use crate::api::{self, Gate, Hosts};
 use crate::config::{Config, MAIN_INTAKE};
 use crate::kafka::{Members, Processor, driver};
 use crate::telemetry::{self, Figures, TelemetryError};
@@ -98,15 +98,19 @@ pub async fn run_reloading(
     let local = listener.local_addr().map_err(refused)?;
     tracing::info!(address = %local, "health, metrics and timers");
     let advertise = config.advertise.clone().unwrap_or_else(|| reached_at(local));
-    warn_if_short_of_files();
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    warn_if_short_of(files);
     warn_if_open(&config);
 
     let (stopping, _) = watch::channel(());
-    let health = Arc::new(Health::new(figures.clone()));
+    let gate = Arc::new(Gate::new(files));
+    let own = config.http_hosts.iter().map(String::as_str).chain([advertise.as_str()]);
+    let front = (Hosts::new(own), Arc::clone(&gate));
+    let health = Arc::new(Health::new(figures.clone(), gate));
     let status = Arc::clone(&health) as Arc<dyn api::Status>;
     let known = Arc::new(Known::new());
     let timers = Arc::clone(&known) as Arc<dyn api::timers::known::Timers>;
-    let serving = tokio::spawn(api::serve(listener, status, timers, closed(&stopping)));
+    let serving = tokio::spawn(api::serve(listener, status, timers, front, closed(&stopping)));
     let tidying = tokio::spawn(tidy(figures, closed(&stopping)));
 
     let ended = lanes(config, advertise, reloads, (&health, &known), stop).await;
@@ -185,9 +189,8 @@ fn reached_at(local: SocketAddr) -> String {
 const FILES_MIN: u64 = 512;
 
 /// Without files there are no connections, which then looks as if no broker were there.
-fn warn_if_short_of_files() {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    if let Some(limit) = limit.filter(|limit| *limit < FILES_MIN) {
+fn warn_if_short_of(files: Option<u64>) {
+    if let Some(limit) = files.filter(|limit| *limit < FILES_MIN) {
         tracing::warn!(limit, "few files may be open here: at {FILES_MIN} and more none is missed");
     }
 }

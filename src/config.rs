@@ -61,12 +61,27 @@ pub struct Config {
     pub instance: Option<String>,
 
     /// Address to serve health, metrics and the API of timers on. Port 0 takes a free one. There is no authentication:
-    /// whoever reaches it may look at timers and cancel them.
+    /// whoever reaches it may look at timers and cancel them. So an address that others reach than this machine is refused
+    /// unless `http-unauthenticated` says that this is meant.
     ///
     /// Default: not set; a free port on 127.0.0.1, written to the log.
-    /// Range: an IP address and a port, as in `0.0.0.0:8080` or `[::1]:8080`.
+    /// Range: an IP address and a port, as in `127.0.0.1:8080` or `[::1]:8080`.
     #[serde(deserialize_with = "text::some")]
     pub http: Option<SocketAddr>,
+
+    /// Whether the API of timers may be served to other machines, though it asks nobody who he is: `http` and `advertise`
+    /// may then be addresses that are not this machine's own.
+    ///
+    /// Default: `false`. Range: `true` or `false`.
+    #[serde(deserialize_with = "text::one")]
+    pub http_unauthenticated: bool,
+
+    /// Further names of this instance, as a load balancer or callers use them. A request to the API that names another host
+    /// is refused, so that a page of the web cannot ask by a name of its own that points here. IP addresses, `localhost`
+    /// and the host of `advertise` always do; health and metrics answer to any name.
+    ///
+    /// Default: empty. Range: at most 100 host names, without ports.
+    pub http_hosts: Vec<String>,
 
     /// Where the other instances, and clients that ask the owner of a timer, reach the address above; it is put into
     /// `<ns>.meta`. Needed where they see another address than this process does.
@@ -345,6 +360,8 @@ impl Default for Config {
             data_dir: None,
             instance: None,
             http: None,
+            http_unauthenticated: false,
+            http_hosts: Vec::new(),
             advertise: None,
             threads: 1,
             delivery: Delivery::ExactlyOnce,
@@ -434,6 +451,8 @@ impl Config {
             ("data-dir",            new.data_dir            != other.data_dir),
             ("instance",            new.instance            != other.instance),
             ("http",                new.http                != other.http),
+            ("http-unauthenticated", new.http_unauthenticated != other.http_unauthenticated),
+            ("http-hosts",          new.http_hosts          != other.http_hosts),
             ("advertise",           new.advertise           != other.advertise),
             ("threads",             new.threads             != other.threads),
             ("delivery",            new.delivery            != other.delivery),

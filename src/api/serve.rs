@@ -1,23 +1,27 @@
 //! The listener: accepts, bounds, and stops.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::extract::Request;
+use axum::extract::{DefaultBodyLimit, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 use tower_service::Service as _;
 
+use super::gate::{Gate, Held};
 use super::health::{Status, router};
+use super::hosts::Hosts;
+use super::stream::Stream;
 use super::timers::{self, known::Timers};
 
 /// Bounds of time and number; a test has others, so as not to take so long.
@@ -25,18 +29,25 @@ use super::timers::{self, known::Timers};
 struct Limits {
     /// Longest wait for the head of a request, and for the next one on an open connection.
     head: Duration,
+    /// Longest wait for a client to take an answer.
+    answer: Duration,
     /// Longest life of a connection: no page here is long.
     connection: Duration,
-    /// Connections at once; further ones wait to be accepted.
-    connections: u32,
+    /// Connections at once; for a further one, that which has been idle for the longest is closed.
+    connections: usize,
 }
 
-const LIMITS: Limits = Limits {
-    head: Duration::from_secs(10),
-    connection: Duration::from_secs(300),
-    // Instances ask each other by this door, too.
-    connections: 1_024,
-};
+impl Limits {
+    fn new(connections: usize) -> Self {
+        Self {
+            head: Duration::from_secs(10),
+            answer: Duration::from_secs(30),
+            connection: Duration::from_secs(300),
+            connections,
+        }
+    }
+}
+
 /// Bytes of a request's body where none is read.
 const BODY_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a request's head.
@@ -51,10 +62,12 @@ pub async fn serve(
     listener: TcpListener,
     status: Arc<dyn Status>,
     timers: Arc<dyn Timers>,
+    (hosts, gate): (Hosts, Arc<Gate>),
     stop: impl Future<Output = ()>,
 ) {
+    let limits = Limits::new(gate.connections);
     let app = router(status).layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
-    serve_within(LIMITS, listener, app.merge(timers::router(timers)), stop).await;
+    serve_within(limits, listener, app.merge(timers::router(timers, hosts, gate)), stop).await;
 }
 
 async fn serve_within(
@@ -63,60 +76,121 @@ async fn serve_within(
     app: Router,
     stop: impl Future<Output = ()>,
 ) {
-    let places = Arc::new(Semaphore::new(limits.connections as usize));
+    let open = Arc::new(Connections::default());
     let (stopping, stopped) = watch::channel(());
-    let mut stop = pin!(stop);
+    let (mut stop, mut running) = (pin!(stop), JoinSet::new());
     loop {
-        let accepted = async {
-            // The semaphore is never closed; were it, nobody would be let in.
-            let place = Arc::clone(&places).acquire_owned().await.ok()?;
-            match listener.accept().await {
-                Ok((stream, _)) => Some((place, stream)),
+        tokio::select! {
+            () = &mut stop => break,
+            Some(_) = running.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    // With none idle it is closed: there are fewer places for requests than connections.
+                    let Some(mine) = open.enter(limits.connections) else { continue };
+                    running.spawn(connection(limits, stream, app.clone(), mine, stopped.clone()));
+                }
                 Err(error) => {
                     tracing::warn!(%error, "could not accept a connection");
                     tokio::time::sleep(ACCEPT_RETRY).await;
-                    None
                 }
-            }
-        };
-        tokio::select! {
-            () = &mut stop => break,
-            accepted = accepted => {
-                if let Some((place, stream)) = accepted {
-                    let (app, stopped) = (app.clone(), stopped.clone());
-                    tokio::spawn(async move {
-                        connection(limits, stream, app, stopped).await;
-                        drop(place);
-                    });
-                }
-            }
+            },
         }
     }
-    drop((listener, stopping));
-    let _ = tokio::time::timeout(CLOSE_MAX, places.acquire_many(limits.connections)).await;
+    drop((listener, stopping, stopped));
+    let ended = async { while running.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(CLOSE_MAX, ended).await;
+}
+
+/// All connections that are open, so that an idle one can give way to a new one.
+#[derive(Debug, Default)]
+struct Connections(Mutex<Open>);
+
+#[derive(Debug, Default)]
+struct Open {
+    next: u64,
+    all: BTreeMap<u64, OfOne>,
+}
+
+#[derive(Debug)]
+struct OfOne {
+    /// Since when no request of it is being answered; `None`: one is.
+    idle: Option<Instant>,
+    close: Arc<Notify>,
+}
+
+/// One connection among all, until this is dropped.
+struct Mine {
+    open: Arc<Connections>,
+    number: u64,
+    close: Arc<Notify>,
+}
+
+impl Connections {
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more; where there are as many as may be, the one that is idle for the longest is told to close. `None`: none is.
+    fn enter(self: &Arc<Self>, most: usize) -> Option<Mine> {
+        let mut open = self.lock();
+        if open.all.len() >= most {
+            let idle = open.all.iter().filter_map(|(number, of)| Some((of.idle?, *number)));
+            let (_, oldest) = idle.min()?;
+            open.all.remove(&oldest)?.close.notify_one();
+        }
+        open.next += 1;
+        let (number, close) = (open.next, Arc::new(Notify::new()));
+        open.all.insert(number, OfOne { idle: Some(Instant::now()), close: Arc::clone(&close) });
+        Some(Mine { open: Arc::clone(self), number, close })
+    }
+}
+
+impl Mine {
+    fn is_idle(&self, is_idle: bool) {
+        if let Some(of) = self.open.lock().all.get_mut(&self.number) {
+            of.idle = is_idle.then(Instant::now);
+        }
+    }
+}
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        self.open.lock().all.remove(&self.number);
+    }
 }
 
 async fn connection(
     limits: Limits,
     stream: TcpStream,
     app: Router,
+    mine: Mine,
     mut stopped: watch::Receiver<()>,
 ) {
-    let answer = service_fn(move |request: Request<Incoming>| {
+    let held = Held::default();
+    let (of_requests, mine) = (held.clone(), &mine);
+    let answer = service_fn(move |mut request: Request<Incoming>| {
         let mut app = app.clone();
+        request.extensions_mut().insert(of_requests.clone());
         async move {
-            Ok::<_, Infallible>(app.call(request).await.unwrap_or_else(|never| match never {}))
+            mine.is_idle(false);
+            let answer = app.call(request).await.unwrap_or_else(|never| match never {});
+            mine.is_idle(true);
+            Ok::<_, Infallible>(answer)
         }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), answer);
+        .serve_connection(TokioIo::new(Stream::new(stream, limits.answer, held)), answer);
     let mut connection = pin!(connection);
     let end = tokio::time::timeout(limits.connection, async {
         tokio::select! {
             end = connection.as_mut() => end,
+            () = mine.close.notified() => {
+                tracing::debug!("an idle connection gives way to a new one");
+                Ok(())
+            }
             // The other end is dropped when everything stops.
             _ = stopped.changed() => {
                 connection.as_mut().graceful_shutdown();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::api::{Report, Status};
+use crate::api::{Gate, Report, Status};
 use crate::kafka::Processor;
 use crate::telemetry::{self, Figures};
 
@@ -17,6 +17,8 @@ const DEAF_MAX: Duration = Duration::from_secs(10);
 /// Health of this process; filled in when the lane threads have started.
 pub(super) struct Health {
     figures: Option<Figures>,
+    /// What is asked of the API.
+    gate: Arc<Gate>,
     processor: OnceLock<Arc<Processor>>,
     /// What holds the start up.
     starting: Mutex<String>,
@@ -24,9 +26,10 @@ pub(super) struct Health {
 }
 
 impl Health {
-    pub(super) fn new(figures: Option<Figures>) -> Self {
+    pub(super) fn new(figures: Option<Figures>, gate: Arc<Gate>) -> Self {
         Self {
             figures,
+            gate,
             processor: OnceLock::new(),
             starting: Mutex::new("the topics are being checked".to_owned()),
             stopping: AtomicBool::new(false),
@@ -108,11 +111,15 @@ impl Status for Health {
         });
         let mut report = ready(views);
         report.reasons.append(&mut said);
+        let mut refused = self.gate.trouble();
+        report.ok &= refused.is_empty();
+        report.reasons.append(&mut refused);
         report
     }
 
     fn metrics(&self) -> String {
         telemetry::ready(self.ready().ok);
+        telemetry::api_requests(self.gate.taken());
         self.figures.as_ref().map_or_else(
             || "# the metrics of this process are kept by a recorder of its own\n".to_owned(),
             Figures::render,
@@ -177,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_process_whose_lane_threads_have_not_started_is_alive_and_not_ready() {
-        let health = Health::new(None);
+        let health = Health::new(None, Arc::new(Gate::new(None)));
         assert!(health.live().ok);
         let ready = health.ready();
         assert_eq!((ready.ok, ready.reasons.len()), (false, 1));

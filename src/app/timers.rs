@@ -18,8 +18,8 @@ use crate::kafka::desk::{self, Decided, Fate, Ticket};
 use crate::kafka::meta::Secret;
 use crate::kafka::{Desk, Members, Processor, SubmitError};
 
-/// Timers of one id that are looked at: one id with very many keys is no name any more.
-const SAME_ID_MAX: usize = 100;
+/// Timers of one id that are looked at in a lane: some of them are shown to whoever has left the key out.
+const SAME_ID_MAX: usize = 10;
 
 /// Answers for timers; filled in when the lane threads have started.
 pub(super) struct Known(OnceLock<Running>);
@@ -142,21 +142,21 @@ impl Timers for Known {
         })
     }
 
-    fn pages<'a>(
+    fn page<'a>(
         &'a self,
-        of: &'a [u16],
+        lane: u16,
         filter: &'a Filter,
         after: Option<Cursor>,
         most: usize,
-    ) -> Soon<'a, Result<Vec<Page>, Trouble>> {
+    ) -> Soon<'a, Result<Page, Trouble>> {
         Box::pin(async move {
             let after = after.map(|Cursor { due, order }| (UnixMillis(due), TimerKey(order)));
-            let pages = self.desk()?.pages(lanes(of), of_index(filter), after, most);
-            let plain = |(lane, page): (Lane, index::Page)| Page {
-                timers: page.timers.iter().map(|found| timer(lane.0, found)).collect(),
-                more: page.more.map(|(due, name)| Cursor { due: due.0, order: name.0 }),
-            };
-            Ok(pages.await.map_err(trouble)?.into_iter().map(plain).collect())
+            let page = self.desk()?.page(Lane(lane), of_index(filter), after, most);
+            let index::Page { timers, more } = page.await.map_err(trouble)?;
+            Ok(Page {
+                timers: timers.iter().map(|found| timer(lane, found)).collect(),
+                more: more.map(|(due, name)| Cursor { due: due.0, order: name.0 }),
+            })
         })
     }
 

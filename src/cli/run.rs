@@ -29,6 +29,9 @@ pub(super) struct Run {
     /// Address of health, metrics and timers [default: a free port on 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     http: Option<String>,
+    /// Serves timers to other machines, too: whoever reaches the address may see them and cancel them
+    #[arg(long)]
+    http_unauthenticated: bool,
     /// Regular expression for whole names of topics that may be delivered to; may be given again [default: all]
     #[arg(long, value_name = "PATTERN")]
     allow: Vec<String>,
@@ -47,8 +50,16 @@ struct Unstarted(#[source] std::io::Error);
 
 impl Run {
     pub(super) fn run(self, global: &Global) -> Outcome {
-        let Self { data_dir, http, allow, threads, delivery } = self;
-        let flags = Overrides { data_dir, http, allow, threads, delivery, ..Overrides::default() };
+        let Self { data_dir, http, http_unauthenticated, allow, threads, delivery } = self;
+        let flags = Overrides {
+            data_dir,
+            http,
+            http_unauthenticated,
+            allow,
+            threads,
+            delivery,
+            ..Overrides::default()
+        };
         let mut config = global.load(flags.clone())?;
         let verbose = match global.verbose {
             0 => LogLevel::Error,

@@ -57,6 +57,9 @@ const NAME_BYTES_MAX: usize = 100;
 /// Longest address that the others are told: a name of DNS, and a port.
 const ADDRESS_BYTES_MAX: usize = 260;
 
+/// Most names that an instance has beside its own.
+const HOSTS_MAX: usize = 100;
+
 /// The range of a key, or `None` if it is not a number.
 pub(super) fn range(key: &str) -> Option<&'static Range> {
     RANGES.iter().find(|(name, _)| *name == key).map(|(_, range)| range)
@@ -73,6 +76,7 @@ pub(super) struct Fault {
 pub(super) fn check(config: &Config) -> Vec<Fault> {
     let mut found = Faults(Vec::new());
     found.names(config);
+    found.reach(config);
     found.numbers(config);
     found.relations(config);
     found.patterns("allow", config.allow.as_deref());
@@ -136,6 +140,31 @@ impl Faults {
                 format!("{address:?}"),
                 format!("host:port, with IPv6 in brackets; at most {ADDRESS_BYTES_MAX} bytes"),
             );
+        }
+    }
+
+    /// Who can reach the API.
+    fn reach(&mut self, config: &Config) {
+        let hosts = &config.http_hosts;
+        if hosts.len() > HOSTS_MAX {
+            self.say("http-hosts", hosts.len(), format!("at most {HOSTS_MAX} host names"));
+        }
+        for host in hosts.iter().filter(|host| !is_address(&format!("{host}:1"))) {
+            self.say("http-hosts", format!("{host:?}"), "host names, without ports");
+        }
+        if config.http_unauthenticated {
+            return;
+        }
+        let want = "an address of this machine alone, as 127.0.0.1:8080; or http-unauthenticated = true \
+             (--http-unauthenticated), for whoever reaches it may see every timer and cancel it";
+        if let Some(http) = config.http.filter(|http| !http.ip().to_canonical().is_loopback()) {
+            self.say("http", http, want);
+        }
+        if let Some(address) = config.advertise.as_ref()
+            && is_address(address)
+            && !is_loopback(address)
+        {
+            self.say("advertise", format!("{address:?}"), want);
         }
     }
 
@@ -288,6 +317,13 @@ fn is_address(text: &str) -> bool {
     host && digits
         && port.parse::<u16>().is_ok_and(|port| port > 0)
         && text.len() <= ADDRESS_BYTES_MAX
+}
+
+/// Whether this machine alone is meant.
+fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    ip.map_or(host.eq_ignore_ascii_case("localhost"), |ip| ip.to_canonical().is_loopback())
 }
 
 fn is_topic(name: &str) -> bool {

@@ -32,6 +32,8 @@ pub struct Overrides {
     pub data_dir: Option<String>,
     /// `--http`.
     pub http: Option<String>,
+    /// `--http-unauthenticated`.
+    pub http_unauthenticated: bool,
     /// `--threads`.
     pub threads: Option<String>,
     /// `--delivery`.
@@ -321,7 +323,7 @@ fn insert(data: &mut Dict, name: &str, value: String) -> Option<Invalid> {
         });
     }
     let is_list = match key.rsplit('.').next() {
-        Some("allow") => true,
+        Some("allow" | "http-hosts") => true,
         Some("ladder") => value.contains(',') || value.starts_with(|c: char| c.is_ascii_digit()),
         _ => false,
     };
@@ -344,7 +346,16 @@ fn merge(into: &mut Dict, from: Dict) {
 
 fn of_flags(flags: Overrides) -> Dict {
     let mut data = Dict::new();
-    let Overrides { brokers, namespace, data_dir, http, threads, delivery, allow } = flags;
+    let Overrides {
+        brokers,
+        namespace,
+        data_dir,
+        http,
+        http_unauthenticated,
+        threads,
+        delivery,
+        allow,
+    } = flags;
     let single = [
         ("brokers", brokers),
         ("namespace", namespace),
@@ -357,6 +368,9 @@ fn of_flags(flags: Overrides) -> Dict {
         if let Some(value) = value {
             data.insert(key.to_owned(), Value::from(value));
         }
+    }
+    if http_unauthenticated {
+        data.insert("http-unauthenticated".to_owned(), Value::from(true));
     }
     if !allow.is_empty() {
         data.insert("allow".to_owned(), Value::from(allow));

@@ -53,6 +53,8 @@ data-dir = "/var/lib/waterclock"
 instance = "one"
 http = "[::1]:8080"
 advertise = "[fe80::1]:8080"
+http-unauthenticated = true
+http-hosts = ["timers.example.org"]
 threads = 2
 delivery = "at_least_once"
 allow = ["orders", 'billing\..*']
@@ -155,6 +157,13 @@ fn each_wrong_value_is_named_with_its_range() {
         ("an address without a port",        "advertise = \"example.org\"",             ["advertise", "example.org", "host:port"]),
         ("an address that is a URL",         "advertise = \"http://a:80\"",             ["advertise", "http://a:80", "host:port"]),
         ("an address with a bare IPv6",      "advertise = \"::1:80\"",                  ["advertise", "::1:80", "host:port"]),
+        ("open to others",                   "http = \"0.0.0.0:80\"",                   ["http", "0.0.0.0:80", "http-unauthenticated = true"]),
+        ("open to others by IPv6",           "http = \"[::]:80\"",                      ["http", "[::]:80", "http-unauthenticated = true"]),
+        ("open to others, and said not",     "http = \"10.0.0.1:80\"\nhttp-unauthenticated = false", ["http", "10.0.0.1:80", "whoever reaches it"]),
+        ("told to others",                   "advertise = \"wc-1:8080\"",               ["advertise", "wc-1:8080", "http-unauthenticated = true"]),
+        ("neither yes nor no",               "http-unauthenticated = \"yes\"",          ["http-unauthenticated", "yes", "true or false"]),
+        ("a host with a port",               "http-hosts = [\"a:80\"]",                 ["http-hosts", "a:80", "without ports"]),
+        ("a host that is any",               "http-hosts = [\"*\"]",                    ["http-hosts", "*", "host names"]),
         ("a name, not an address",           "http = \"localhost:80\"",                 ["http", "localhost:80", "an IP address and a port"]),
         ("no thread",                        "threads = 0",                             ["threads", "0", "1 to 64"]),
         ("too many",                         "threads = 65",                            ["threads", "65", "1 to 64"]),
@@ -456,7 +465,10 @@ fn the_documented_default_is_the_default() {
         let Some(default) = field.default.strip_prefix('`').and_then(|d| d.strip_suffix('`'))
         else {
             let key = field.key.as_str();
-            assert!(["intakes", "kafka"].contains(&key) && field.default == "empty", "{key}");
+            assert!(
+                ["http-hosts", "intakes", "kafka"].contains(&key) && field.default == "empty",
+                "{key}"
+            );
             continue;
         };
         let variable = format!("WATERCLOCK_{}", field.key.replace('.', "__").replace('-', "_"));

@@ -39,6 +39,24 @@ pub(super) trait Text: Sized {
     fn whole(_: u64) -> Option<Self> {
         None
     }
+    /// Reads it from `true` or `false` in the file.
+    fn truth(_: bool) -> Option<Self> {
+        None
+    }
+}
+
+impl Text for bool {
+    const WANT: &'static str = "true or false";
+    fn read(text: &str) -> Option<Self> {
+        match text {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => None,
+        }
+    }
+    fn truth(truth: bool) -> Option<Self> {
+        Some(truth)
+    }
 }
 
 impl Text for Millis {
@@ -184,6 +202,10 @@ impl<T: Text> Visitor<'_> for TextVisitor<T> {
 
     fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
         T::whole(number).ok_or_else(|| E::invalid_value(Unexpected::Unsigned(number), &self))
+    }
+
+    fn visit_bool<E: de::Error>(self, truth: bool) -> Result<T, E> {
+        T::truth(truth).ok_or_else(|| E::invalid_type(Unexpected::Bool(truth), &self))
     }
 
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {

@@ -301,22 +301,18 @@ impl Desk {
         .await
     }
 
-    /// Timers of each of these lanes by due time, behind a place; of each lane at most so many.
+    /// A lane's timers by due time, behind a place; at most so many.
     ///
     /// # Errors
     /// As those of [`find`](Self::find).
-    pub async fn pages(
+    pub async fn page(
         &self,
-        lanes: Vec<Lane>,
+        lane: Lane,
         filter: Filter,
         after: Option<After>,
         most: usize,
-    ) -> Result<Vec<(Lane, Page)>, Trouble> {
-        self.look(&lanes.clone(), move |reader| {
-            let page = |lane| Ok((lane, reader.page(lane, &filter, after, most)?));
-            lanes.into_iter().map(page).collect()
-        })
-        .await
+    ) -> Result<Page, Trouble> {
+        self.look(&[lane], move |reader| reader.page(lane, &filter, after, most)).await
     }
 
     /// How many of a lane's timers are meant, behind a place, of those that one call looks at.

@@ -208,7 +208,7 @@ pub struct Outlet<C: ProducerContext<DeliveryOpaque = usize> + 'static> {
     topics: HashMap<Arc<str>, Topic>,
     /// The topic whose records are compressed: what came in compressed may be too large as it is.
     compressed: Option<Arc<str>>,
-    producer: ThreadedProducer<C>,
+    producer: Arc<ThreadedProducer<C>>,
 }
 
 // SAFETY: rd_kafka_topic_t is thread-safe by librdkafka's contract; the map is only touched through &mut self.
@@ -222,8 +222,8 @@ const HANDLES_MAX: usize = 4_096;
 
 impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Outlet<C> {
     /// Wraps a producer.
-    pub fn new(producer: ThreadedProducer<C>) -> Self {
-        Self { topics: HashMap::new(), compressed: None, producer }
+    pub fn new(producer: impl Into<Arc<ThreadedProducer<C>>>) -> Self {
+        Self { topics: HashMap::new(), compressed: None, producer: producer.into() }
     }
 
     /// Compresses the records of one topic.

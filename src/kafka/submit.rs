@@ -74,6 +74,9 @@ pub enum SubmitError {
 /// A producer for single records. Any number of them may be under way at once.
 pub struct Submitter {
     outlet: Mutex<Outlet<Reports>>,
+    /// The same one, for what takes long: tasks wait for the lock.
+    #[cfg(feature = "server")]
+    producer: Arc<ThreadedProducer<Reports>>,
     waiting: Waiting,
     connection: Connection,
 }
@@ -157,8 +160,15 @@ impl Submitter {
             .set("linger.ms", "0");
         let producer = ThreadedProducer::from_config_and_context(&config, Reports(waiting.clone()))
             .map_err(|source| SubmitError::Refused { topic: "Kafka".to_owned(), source })?;
-        let outlet = Mutex::new(Outlet::new(producer));
-        Ok(Self { outlet, waiting, connection: connection.clone() })
+        let producer = Arc::new(producer);
+        let outlet = Mutex::new(Outlet::new(Arc::clone(&producer)));
+        Ok(Self {
+            outlet,
+            #[cfg(feature = "server")]
+            producer,
+            waiting,
+            connection: connection.clone(),
+        })
     }
 
     /// How many partitions each of these topics has; `None` for one that is not there. Creates none.
@@ -198,9 +208,8 @@ impl Submitter {
     /// Has the client find out what it needs to write to a topic, so that the first record does not wait for that.
     #[cfg(feature = "server")]
     pub(super) fn get_ready(&self, topic: &str) {
-        let outlet = self.outlet.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked = rdkafka::producer::Producer::client(outlet.producer())
-            .fetch_metadata(Some(topic), ANSWER_MAX);
+        let client = rdkafka::producer::Producer::client(&*self.producer);
+        let asked = client.fetch_metadata(Some(topic), ANSWER_MAX);
         if let Err(error) = asked {
             tracing::debug!(%error, topic, "a producer could not get ready");
         }

@@ -15,10 +15,10 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 pub use log::{LogError, init as init_log};
 pub use names::{
-    ALL, Kind, LaneFigures, LaneLevels, Level, Metric, Renewed, asked, clock_offset, clock_skew,
-    clock_stepped_back, foreign_wait, held_back, index_given_up, index_lag, index_rebuilt,
-    index_size, lanes_loading, local_clock_stepped, pending, position_lost, ready, topic_remade,
-    topics_unfit, topics_weak,
+    ALL, Kind, LaneFigures, LaneLevels, Level, Metric, Renewed, api_refused, api_requests, asked,
+    clock_offset, clock_skew, clock_stepped_back, foreign_wait, held_back, index_given_up,
+    index_lag, index_rebuilt, index_size, lanes_loading, local_clock_stepped, pending,
+    position_lost, ready, topic_remade, topics_unfit, topics_weak,
 };
 
 /// Upper bounds of the buckets of lateness, in seconds: half a millisecond to an hour.

@@ -68,6 +68,8 @@ pub(super) const COMMIT: &str = "waterclock_commit_seconds";
 const PRODUCERS_RENEWED: &str = "waterclock_producers_renewed_total";
 const LANES: &str = "waterclock_lanes_owned";
 const READY: &str = "waterclock_ready";
+const API_REQUESTS: &str = "waterclock_api_requests";
+const API_REFUSED: &str = "waterclock_api_refused_total";
 const CLOCK_OFFSET: &str = "waterclock_clock_offset_seconds";
 const CLOCK_STEPS: &str = "waterclock_clock_steps_total";
 const CLOCK_SKEW: &str = "waterclock_clock_skew_seconds";
@@ -90,7 +92,7 @@ const HALVED: &str = "waterclock_suspects_halved_total";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 49] = [
+pub const ALL: [Metric; 51] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "", help: "How long after its due time a record was committed in its target" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
     Metric { name: FORWARDED, kind: Kind::Counter, unit: Unit::Count, label: "tier", help: "Records appended to a tier" },
@@ -122,6 +124,8 @@ pub const ALL: [Metric; 49] = [
     Metric { name: PRODUCERS_RENEWED, kind: Kind::Counter, unit: Unit::Count, label: "reason", help: "Producers renewed after a commit that failed or was not known to have succeeded" },
     Metric { name: LANES, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Lanes that this process owns" },
     Metric { name: READY, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "1 if /health/ready says yes, else 0" },
+    Metric { name: API_REQUESTS, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Requests to /v1 that are being answered" },
+    Metric { name: API_REFUSED, kind: Kind::Counter, unit: Unit::Count, label: "reason", help: "Requests to /v1 that were refused for how they were asked: busy, host, page, media_type, slow, peer" },
     Metric { name: CLOCK_OFFSET, kind: Kind::Gauge, unit: Unit::Seconds, label: "broker", help: "How far the lower bound of a broker's clock is ahead of the slowest broker's" },
     Metric { name: CLOCK_STEPS, kind: Kind::Counter, unit: Unit::Count, label: "broker", help: "Times that a broker's clock was seen to go back" },
     Metric { name: CLOCK_SKEW, kind: Kind::Gauge, unit: Unit::Seconds, label: "broker", help: "How far a broker's clock is ahead of this machine's, less than 0 if it is behind; true to a round trip" },
@@ -158,6 +162,9 @@ pub(super) fn describe() {
     }
     for reason in Reason::ALL {
         counter!(INDEX_REBUILDS, "reason" => reason.as_str()).increment(0);
+    }
+    for reason in ["busy", "host", "page", "media_type", "slow", "peer"] {
+        counter!(API_REFUSED, "reason" => reason).increment(0);
     }
 }
 
@@ -352,6 +359,16 @@ pub fn held_back(tier: &str, longest: Duration, offsets: u64) {
 /// Whether this process is ready.
 pub fn ready(is_ready: bool) {
     gauge!(READY).set(f64::from(u8::from(is_ready)));
+}
+
+/// Requests to the API that are being answered.
+pub fn api_requests(count: usize) {
+    gauge!(API_REQUESTS).set(count as f64);
+}
+
+/// A request to the API was refused, whatever it was about.
+pub fn api_refused(reason: &'static str) {
+    counter!(API_REFUSED, "reason" => reason).increment(1);
 }
 
 /// How far a broker's clock is ahead of the slowest one, at most.

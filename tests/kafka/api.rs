@@ -50,7 +50,7 @@ fn ask(process: &Process, method: &str, path: &str, body: Option<&Value>) -> (u1
     let method = method.parse().expect("a method");
     let request = client.expect("a client").request(method, url);
     let request = match body {
-        Some(body) => request.body(body.to_string()),
+        Some(body) => request.json(body),
         None => request,
     };
     let answer = request.send().expect("it answers");

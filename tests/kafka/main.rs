@@ -33,3 +33,4 @@ mod secure;
 mod support;
 mod timers;
 mod topics;
+mod web;

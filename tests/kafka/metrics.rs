@@ -78,6 +78,8 @@ fn every_metric_is_there_with_a_value_that_makes_sense() {
         ("waterclock_producers_renewed_total",               0.0,             0.0),
         ("waterclock_lanes_owned",                           3.0,             3.0),
         ("waterclock_ready",                                 1.0,             1.0),
+        ("waterclock_api_requests",                          0.0,             0.0),
+        ("waterclock_api_refused_total",                     0.0,             0.0),
         ("waterclock_clock_offset_seconds",                  0.0,             5.0),
         ("waterclock_clock_steps_total",                     0.0,             0.0),
         ("waterclock_records_lost_total",                    0.0,             0.0),

@@ -5,6 +5,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::super::Report;
+use super::super::gate::{Kind, Who};
 use super::*;
 
 /// A process that is alive and not ready.
@@ -50,7 +51,7 @@ fn request(method: &str, path: &str) -> String {
 
 #[tokio::test]
 async fn each_page_answers_with_its_code_and_form() {
-    let (address, _stop, _serving) = start(LIMITS).await;
+    let (address, _stop, _serving) = start(Limits::new(1_024)).await;
     #[rustfmt::skip]
     let cases = [
         ("GET",  "/health/live",    "200", "{\"ok\":true,\"reasons\":[\"yes\"]}"),
@@ -76,7 +77,7 @@ async fn each_page_answers_with_its_code_and_form() {
 
 #[tokio::test]
 async fn a_head_that_does_not_come_or_is_too_long_ends_the_connection() {
-    let limits = Limits { head: Duration::from_millis(100), ..LIMITS };
+    let limits = Limits { head: Duration::from_millis(100), ..Limits::new(1_024) };
     let (address, _stop, _serving) = start(limits).await;
     let slow = exchange(address, "GET /health/live HTTP/1.1\r\nHost: x\r\n");
     // Without a limit this would wait for ever.
@@ -88,21 +89,59 @@ async fn a_head_that_does_not_come_or_is_too_long_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_limit_wait_until_one_closes() {
-    let (address, _stop, _serving) = start(Limits { connections: 1, ..LIMITS }).await;
-    let held = TcpStream::connect(address).await.unwrap();
-    let second = request("GET", "/health/live");
-    let mut waiting = Box::pin(exchange(address, &second));
-    let early = tokio::time::timeout(Duration::from_millis(200), &mut waiting).await;
-    assert!(early.is_err(), "answered beyond the limit");
-    drop(held);
-    let answer = tokio::time::timeout(Duration::from_secs(5), waiting).await;
+async fn where_all_connections_are_taken_the_longest_idle_one_gives_way() {
+    let limits = Limits { connections: 2, ..Limits::new(1_024) };
+    let (address, _stop, _serving) = start(limits).await;
+    let mut first = TcpStream::connect(address).await.unwrap();
+    let asked = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut second = TcpStream::connect(address).await.unwrap();
+    for stream in [&mut second, &mut first] {
+        stream.write_all(asked).await.unwrap();
+        assert!(stream.read(&mut [0; 512]).await.is_ok_and(|read| read > 0));
+    }
+    let third = request("GET", "/health/live");
+    let answer = tokio::time::timeout(Duration::from_secs(5), exchange(address, &third)).await;
     assert!(answer.is_ok_and(|answer| answer.contains(" 200 ")));
+    let closed = tokio::time::timeout(Duration::from_secs(5), second.read(&mut [0; 1])).await;
+    assert!(closed.is_ok_and(|read| !read.is_ok_and(|read| read > 0)), "it is open still");
+    first.write_all(asked).await.unwrap();
+    assert!(first.read(&mut [0; 512]).await.is_ok_and(|read| read > 0), "idle for less long");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_take_its_answer_is_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let gate = Arc::new(Gate::new(None));
+    let inside = Arc::clone(&gate);
+    // More than the system takes by itself, with a place until it is written.
+    let large = move |request: Request| {
+        let place = inside.enter(Who::Caller, Kind::Large).expect("a place");
+        request.extensions().get::<Held>().expect("of a connection").keep(place);
+        std::future::ready(vec![b'x'; 16 << 20])
+    };
+    let app = Router::new().route("/", axum::routing::get(large));
+    let limits = Limits { answer: Duration::from_secs(3), ..Limits::new(1_024) };
+    tokio::spawn(serve_within(limits, listener, app, std::future::pending()));
+    let mut slow = TcpStream::connect(address).await.unwrap();
+    slow.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    slow.readable().await.unwrap();
+    assert_eq!(gate.taken(), 1, "it is not written yet");
+    let given_back = async {
+        while gate.taken() > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), given_back).await.expect("it is left");
+    // Who takes it gets all of it, and gives the place back.
+    let all = exchange(address, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+    assert!(all.len() > 16 << 20, "{}", all.len());
+    assert_eq!(gate.taken(), 0);
 }
 
 #[tokio::test]
 async fn a_stop_closes_idle_connections_and_the_listener() {
-    let (address, stop, serving) = start(LIMITS).await;
+    let (address, stop, serving) = start(Limits::new(1_024)).await;
     let mut idle = TcpStream::connect(address).await.unwrap();
     idle.write_all(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     let mut answer = [0; 15];

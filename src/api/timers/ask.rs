@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
-use super::WAIT_MS_MAX;
+use super::super::gate::Kind;
 use super::known::{
     Answer, Command, Cursor, Filter, Forecast, Name, Page, Standing, Timer, Timers, Trouble,
 };
+use super::{WAIT_MS_MAX, list, seal};
 
 /// Where instances ask each other.
 pub(super) const PATH: &str = "/v1/peer";
@@ -25,6 +26,9 @@ const CONNECT_MAX: Duration = Duration::from_secs(1);
 const REPLY_MAX: Duration = Duration::from_secs(20);
 /// The same for what looks at every timer of a lane.
 const COUNT_MAX: Duration = Duration::from_secs(120);
+
+/// Bytes of an answer of another instance.
+const REPLY_BYTES_MAX: usize = 64 << 20;
 
 /// A question about lanes, to their owner.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,7 +43,7 @@ pub(super) enum What {
     Find(Vec<Name>),
     /// The timers of these ids in all of the lanes.
     ByIds(Vec<String>),
-    /// A page of each lane.
+    /// A page of all lanes.
     Page { filter: Filter, after: Option<Cursor>, most: usize },
     /// How many timers fit.
     Count(Filter),
@@ -63,6 +67,19 @@ pub(super) enum Told {
     Answer(Answer),
 }
 
+impl What {
+    /// What it costs to answer.
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Self::Do { commands, .. } if commands.len() <= 1 => Kind::Wait,
+            Self::Answer { .. } => Kind::Wait,
+            Self::Find(names) if names.len() <= 1 => Kind::Look,
+            Self::ByIds(ids) if ids.len() <= 1 => Kind::Look,
+            _ => Kind::Large,
+        }
+    }
+}
+
 /// What one owner answers.
 pub(super) type Reply = Result<Told, Trouble>;
 
@@ -82,7 +99,14 @@ pub(super) async fn answer(timers: &dyn Timers, question: &Question) -> Reply {
         }
         What::ByIds(ids) => Told::Timers(timers.by_ids(lanes, ids).await?),
         What::Page { filter, after, most } => {
-            Told::Pages(timers.pages(lanes, filter, *after, *most).await?)
+            // One page of all lanes: a process may have a thousand of them.
+            let mut page = Page::default();
+            for lane in lanes {
+                let of_lane = timers.page(*lane, filter, *after, *most).await?;
+                let (timers, more) = list::merged(vec![page, of_lane], *most);
+                page = Page { timers, more };
+            }
+            Told::Pages(vec![page])
         }
         What::Count(filter) => Told::Counted(timers.count(lanes, filter).await?),
         What::Forecast { now, target } => {
@@ -281,10 +305,28 @@ impl Asker {
             What::Count(_) => COUNT_MAX,
             _ => REPLY_MAX,
         };
-        let asked = self.client.post(format!("http://{address}{PATH}"));
-        let reply = asked.timeout(wait).json(&question).send().await;
-        let reply = reply.and_then(reqwest::Response::error_for_status).map_err(|e| silent(&e))?;
-        reply.json::<Reply>().await.map_err(|e| silent(&e))?
+        let body = serde_json::to_vec(&question).map_err(|_| fault())?;
+        let headers = seal::of_question(&*self.timers, PATH, &body)?;
+        let asked = self.client.post(format!("http://{address}{PATH}")).timeout(wait).body(body);
+        let asked = asked.header("content-type", "application/json");
+        let asked = headers.iter().fold(asked, |asked, (name, value)| asked.header(*name, value));
+        let reply = asked.send().await;
+        let mut reply =
+            reply.and_then(reqwest::Response::error_for_status).map_err(|e| silent(&e))?;
+        let given = reply.headers().get(seal::SEAL).and_then(|seal| seal.to_str().ok());
+        let given = given.unwrap_or_default().to_owned();
+        let mut told = Vec::new();
+        while let Some(part) = reply.chunk().await.map_err(|e| silent(&e))? {
+            if told.len() + part.len() > REPLY_BYTES_MAX {
+                return Err(fault());
+            }
+            told.extend_from_slice(&part);
+        }
+        if !seal::is_answer(&*self.timers, &headers[2].1, &told, &given) {
+            tracing::warn!(address, "what answers there is no instance of this namespace");
+            return Err(Trouble::Moving(format!("no instance of this namespace is at {address}")));
+        }
+        serde_json::from_slice::<Reply>(&told).map_err(|_| fault())?
     }
 }
 

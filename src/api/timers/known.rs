@@ -222,17 +222,17 @@ pub trait Timers: Send + Sync + 'static {
         lanes: &'a [u16],
         ids: &'a [String],
     ) -> Soon<'a, Result<Vec<Timer>, Trouble>>;
-    /// Of each lane at most so many of its timers behind a place, in the order of due time.
+    /// At most so many of a lane's timers behind a place, in the order of due time.
     ///
     /// # Errors
     /// See [`Trouble`].
-    fn pages<'a>(
+    fn page<'a>(
         &'a self,
-        lanes: &'a [u16],
+        lane: u16,
         filter: &'a Filter,
         after: Option<Cursor>,
         most: usize,
-    ) -> Soon<'a, Result<Vec<Page>, Trouble>>;
+    ) -> Soon<'a, Result<Page, Trouble>>;
     /// How many timers of these lanes are meant.
     ///
     /// # Errors

@@ -106,7 +106,7 @@ pub(super) async fn page(
 }
 
 /// The first `most` of all lanes, and where to go on.
-fn merged(pages: Vec<Page>, most: usize) -> (Vec<Timer>, Option<Cursor>) {
+pub(super) fn merged(pages: Vec<Page>, most: usize) -> (Vec<Timer>, Option<Cursor>) {
     let place = |timer: &Timer| Cursor { due: timer.due, order: timer.order };
     // Up to here every lane has looked.
     let looked = pages.iter().filter_map(|page| page.more).min();

@@ -15,10 +15,12 @@ mod ask;
 mod batch;
 mod bulk;
 mod forecast;
+mod guard;
 pub mod known;
 mod list;
 mod problem;
 mod read;
+mod seal;
 mod shown;
 mod single;
 mod token;
@@ -26,16 +28,18 @@ mod token;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::extract::rejection::JsonRejection;
+use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderValue, StatusCode, Uri, header};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::middleware;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
 use serde_json::json;
 
+use super::gate::{Gate, Held, Who};
+use super::hosts::Hosts;
 use ask::{Asker, Question, Told, What};
+use guard::Guard;
 use known::{Name, Timer, Timers, Trouble};
 use problem::Problem;
 
@@ -54,12 +58,10 @@ const KEYS_SHOWN: usize = 10;
 
 type Answered = Result<Response, Problem>;
 
-pub(super) fn router(timers: Arc<dyn Timers>) -> Router {
+pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> Router {
     let asker = Asker::new(timers);
-    let peer = Router::new()
-        .route(ask::PATH, post(peer))
-        .layer(DefaultBodyLimit::max(PEER_BYTES_MAX))
-        .with_state(asker.clone());
+    let peer =
+        Router::new().route(ask::PATH, post(peer)).with_state((asker.clone(), Arc::clone(&gate)));
     Router::new()
         .route("/v1/timers", get(list::list))
         .route("/v1/timers/", single::methods())
@@ -73,21 +75,8 @@ pub(super) fn router(timers: Arc<dyn Timers>) -> Router {
         .method_not_allowed_fallback(no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(asker)
+        .layer(middleware::from_fn_with_state(Arc::new(Guard { hosts, gate }), guard::callers))
         .merge(peer)
-        .layer(middleware::from_fn(guarded))
-}
-
-/// Keeps pages of the web from asking through the browser of somebody who can reach us, and answers from being kept.
-async fn guarded(request: Request, next: Next) -> Response {
-    let site = request.headers().get("sec-fetch-site");
-    if site.is_some_and(|site| site != "same-origin" && site != "none") {
-        let detail = "a page of another origin asked for this";
-        let title = "not for other pages";
-        return Problem::new(StatusCode::FORBIDDEN, "cross_site", title, detail).into_response();
-    }
-    let mut response = next.run(request).await;
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }
 
 async fn no_such(uri: Uri) -> Problem {
@@ -105,15 +94,33 @@ async fn no_such_method(uri: Uri) -> Problem {
     )
 }
 
-/// What another instance asks about lanes that run here.
-async fn peer(
-    State(asker): State<Asker>,
-    question: Result<Json<Question>, JsonRejection>,
-) -> Answered {
-    let Json(question) = question.map_err(|error| {
-        Problem::new(error.status(), "not_a_question", "no instance asks so", error.body_text())
+/// What another instance asks about lanes that run here. Who it is is known before anything of the body is read, and that
+/// no browser can: this page is asked by any name.
+async fn peer(State((asker, gate)): State<(Asker, Arc<Gate>)>, request: Request) -> Answered {
+    let path = request.uri().path_and_query().map_or(ask::PATH, |path| path.as_str());
+    let asked = (request.method().as_str(), path);
+    let sealed = seal::question(asker.timers(), asked, request.headers())?;
+    let held = request.extensions().get::<Held>().cloned();
+    let body = guard::whole(request.into_body(), PEER_BYTES_MAX).await?;
+    sealed.check(&body)?;
+    let question: Question = serde_json::from_slice(&body).map_err(|error| {
+        let (status, title) = (StatusCode::UNPROCESSABLE_ENTITY, "no instance asks so");
+        Problem::new(status, "not_a_question", title, error.to_string())
     })?;
-    Ok(Json(ask::answer(asker.timers(), &question).await).into_response())
+    let kind = question.what.kind();
+    let place = gate.enter(Who::Peer, kind);
+    let reply = match &place {
+        Some(_) => ask::answer(asker.timers(), &question).await,
+        None => Err(Trouble::Busy(format!("no more {} of other instances", kind.as_str()))),
+    };
+    let told = serde_json::to_vec(&reply).unwrap_or_default();
+    let seal = sealed.answer(asker.timers(), &told);
+    if let Some(place) = place {
+        guard::finish((kind, place), held);
+    }
+    let json = HeaderValue::from_static("application/json");
+    Ok(([(HeaderName::from_static(seal::SEAL), seal), (header::CONTENT_TYPE, json)], told)
+        .into_response())
 }
 
 /// Refuses what needs to know timers where none are known.

@@ -18,9 +18,9 @@ use super::token::Ticket;
 use super::{Answered, WAIT_MS, WAIT_MS_MAX, key_needed, keyed, tracked};
 
 /// Begins the path of one timer.
-const TIMERS: &str = "/v1/timers/";
+pub(super) const TIMERS: &str = "/v1/timers/";
 /// Begins the path of one ticket.
-const CANCELS: &str = "/v1/cancels/";
+pub(super) const CANCELS: &str = "/v1/cancels/";
 
 pub(super) fn methods() -> MethodRouter<Asker> {
     get(find).delete(cancel).patch(reschedule)

@@ -45,7 +45,7 @@ impl Instance {
 }
 
 impl Instance {
-    fn page(&self, lane: u16, filter: &Filter, after: Option<Cursor>, most: usize) -> Page {
+    fn page_of(&self, lane: u16, filter: &Filter, after: Option<Cursor>, most: usize) -> Page {
         let place = |timer: &Timer| Cursor { due: timer.due, order: timer.order };
         let mut behind: Vec<Timer> = self
             .world()
@@ -75,7 +75,7 @@ impl Instance {
     fn count_of(&self, lane: u16, filter: &Filter) -> u64 {
         let (mut count, mut after) = (0, None);
         loop {
-            let page = self.page(lane, filter, after, 3);
+            let page = self.page_of(lane, filter, after, 3);
             count += page.timers.len() as u64;
             after = page.more;
             if after.is_none() {
@@ -153,15 +153,14 @@ impl Timers for Instance {
         Box::pin(ready(Ok(world.timers.iter().filter(fits).cloned().collect())))
     }
 
-    fn pages<'a>(
+    fn page<'a>(
         &'a self,
-        lanes: &'a [u16],
+        lane: u16,
         filter: &'a Filter,
         after: Option<Cursor>,
         most: usize,
-    ) -> Soon<'a, Result<Vec<Page>, Trouble>> {
-        let page = |lane: &u16| self.page(*lane, filter, after, most);
-        Box::pin(ready(Ok(lanes.iter().map(page).collect())))
+    ) -> Soon<'a, Result<Page, Trouble>> {
+        Box::pin(ready(Ok(self.page_of(lane, filter, after, most))))
     }
 
     fn count<'a>(&'a self, lanes: &'a [u16], filter: &'a Filter) -> Soon<'a, Result<u64, Trouble>> {
@@ -261,6 +260,7 @@ struct Pair {
     world: Arc<Mutex<World>>,
     addresses: Vec<SocketAddr>,
     client: reqwest::Client,
+    gates: Vec<Arc<Gate>>,
 }
 
 const NOW: u64 = 1_700_000_000_000;
@@ -268,14 +268,17 @@ const NOW: u64 = 1_700_000_000_000;
 impl Pair {
     async fn start() -> Self {
         let world = Arc::new(Mutex::new(World { now: NOW, ..World::default() }));
-        let mut addresses = Vec::new();
+        let (mut addresses, mut gates) = (Vec::new(), Vec::new());
         for me in 0..2 {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             addresses.push(listener.local_addr().unwrap());
             let instance = || Arc::new(Instance { world: Arc::clone(&world), me });
-            tokio::spawn(serve(listener, instance(), instance(), std::future::pending()));
+            // 32 connections, and so 8 that may wait.
+            let front = (Hosts::new([]), Arc::new(Gate::new(Some(64))));
+            gates.push(Arc::clone(&front.1));
+            tokio::spawn(serve(listener, instance(), instance(), front, std::future::pending()));
         }
-        let pair = Self { world, addresses, client: reqwest::Client::new() };
+        let pair = Self { world, addresses, client: reqwest::Client::new(), gates };
         pair.with(|world| {
             world.addresses = pair.addresses.iter().map(ToString::to_string).collect();
             world.owners = vec![Some(0), Some(1), Some(0), Some(1)];
@@ -327,7 +330,7 @@ impl Pair {
         let mut stream = tokio::net::TcpStream::connect(self.addresses[which]).await.unwrap();
         let body = body.unwrap_or_default();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
         stream.write_all(head.as_bytes()).await.unwrap();
@@ -339,6 +342,26 @@ impl Pair {
         let headers = head.lines().filter_map(|line| line.split_once(": "));
         let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         (status, headers, serde_json::from_str(body).unwrap_or(Value::Null))
+    }
+
+    /// What an instance sends with a question.
+    fn sealed(&self, question: &str) -> [(&'static str, String); 3] {
+        let instance = Instance { world: Arc::clone(&self.world), me: 0 };
+        seal::of_question(&instance, ask::PATH, question.as_bytes()).expect("a seal")
+    }
+
+    /// Asks one of them as another instance does: status and body.
+    async fn peer(
+        &self,
+        which: usize,
+        path: &str,
+        headers: &[(&'static str, String)],
+        question: &str,
+    ) -> (u16, String) {
+        let asked = self.client.post(format!("http://{}{path}", self.addresses[which]));
+        let asked = headers.iter().fold(asked, |asked, (name, value)| asked.header(*name, value));
+        let reply = asked.body(question.to_owned()).send().await.unwrap();
+        (reply.status().as_u16(), reply.text().await.unwrap())
     }
 
     /// Asks both, which have to answer the same.
@@ -451,15 +474,14 @@ async fn while_a_lane_moves_or_its_owner_is_silent_a_caller_is_told_to_come_agai
     // A page in somebody's browser does not ask through it.
     let url = format!("http://{}/v1/timers:batchCancel", pair.addresses[0]);
     let asked = pair.client.post(url).header("sec-fetch-site", "cross-site");
+    let asked = asked.header("content-type", "application/json");
     let asked = asked.body(r#"{"timers":[{"id":"t","key":"k"}]}"#).send().await.unwrap();
     assert_eq!(asked.status(), 403);
     let question = json!({ "lanes": [lane], "what": { "ByIds": ["t"] } }).to_string();
     let other = 1 - owner.unwrap();
-    let head = "/v1/peer";
-    let asked = pair.client.post(format!("http://{}{head}", pair.addresses[other]));
-    let reply = asked.header("content-type", "application/json").body(question).send().await;
-    let reply = reply.unwrap().text().await.unwrap();
-    assert!(reply.contains("Moving"), "{reply}");
+    let headers = pair.sealed(&question);
+    let (status, reply) = pair.peer(other, ask::PATH, &headers, &question).await;
+    assert!(status == 200 && reply.contains("Moving"), "{reply}");
     assert_eq!(pair.state(&name), "delay");
 }
 
@@ -614,7 +636,7 @@ async fn bad_input_is_named_and_changes_nothing() {
         (get,    "/v1/cancels/x",                   None, 400, "bad_ticket",          "path.ticket"),
         (get,    "/v1/nothing",                     None, 404, "no_such_page",        ""),
         ("PUT",  "/v1/timers/t",                    None, 405, "no_such_method",      ""),
-        (post,   "/v1/peer",                        Some("{}"), 415, "not_a_question", ""),
+        (post,   "/v1/peer",                        Some("{}"), 403, "not_a_peer", ""),
     ];
     for (method, path, body, status, code, at) in cases {
         let shown = &path[..path.len().min(60)];
@@ -681,4 +703,146 @@ async fn a_forecast_adds_up_over_lanes() {
     assert_eq!((&even["minutes"][0], &even["minutes"][1]), (&json!(2), &json!(2)));
     let tiers = json!([{ "tier": "intake", "pending": 2 }, { "tier": "1s", "pending": 4 }]);
     assert_eq!(told["tiers"], tiers);
+}
+
+#[tokio::test]
+async fn an_instance_is_known_by_its_seal_and_nobody_else_is_answered() {
+    let pair = Pair::start().await;
+    let name = pair.put("t", Some(b"k"), 1_000);
+    let lane = lane_of(&name);
+    let owner = usize::from(lane % 2);
+    let question = |id: &str| json!({ "lanes": [lane], "what": { "ByIds": [id] } }).to_string();
+    let (asked, sealed) = (question("t"), pair.sealed(&question("t")));
+    let without = |name: &str| {
+        let kept = sealed.iter().filter(|(other, _)| *other != name);
+        kept.cloned().collect::<Vec<_>>()
+    };
+    let with = |name: &str, value: &str| {
+        let mut all = sealed.clone();
+        let (_, old) = all.iter_mut().find(|(other, _)| *other == name).expect("a header");
+        value.clone_into(old);
+        all.to_vec()
+    };
+    let twice = [&sealed[..], &sealed[2..]].concat();
+    let (status, told) = pair.peer(owner, ask::PATH, &sealed, &asked).await;
+    assert!(status == 200 && told.contains("\"t\""), "{told}");
+    let (now, other) = ((NOW + 1).to_string(), question("u"));
+    let (_, digest) = pair.sealed(&other)[1].clone();
+    #[rustfmt::skip]
+    let cases: [(&str, &str, Vec<(&'static str, String)>, &str); 10] = [
+        ("no headers",              ask::PATH,              vec![],                             &asked),
+        ("no time",                 ask::PATH,              without("waterclock-time"),         &asked),
+        ("no seal",                 ask::PATH,              without("waterclock-seal"),         &asked),
+        ("an empty seal",           ask::PATH,              with("waterclock-seal", ""),        &asked),
+        ("two seals",               ask::PATH,              twice,                              &asked),
+        ("another time",            ask::PATH,              with("waterclock-time", &now),      &asked),
+        ("another query",           "/v1/peer?a=b",         sealed.to_vec(),                    &asked),
+        ("another body",            ask::PATH,              sealed.to_vec(),                    &other),
+        ("another digest",          ask::PATH,              with("waterclock-digest", &digest), &other),
+        ("a body that is longer",   ask::PATH,              sealed.to_vec(),                    &format!("{asked} ")),
+    ];
+    for (why, path, headers, body) in cases {
+        let (status, told) = pair.peer(owner, path, &headers, body).await;
+        assert!(status == 403 && told.contains("not_a_peer"), "{why}: {status} {told}");
+    }
+    // By the brokers' time: 30 s of age or of difference are taken, and no more.
+    for (at, want) in [(30_000, 200), (30_001, 403), (-30_000, 200), (-30_001, 403)] {
+        pair.with(|world| world.now = NOW.wrapping_add_signed(at));
+        let (status, told) = pair.peer(owner, ask::PATH, &sealed, &asked).await;
+        assert_eq!(status, want, "{at}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_owners_is_not_given_out() {
+    let pair = Pair::start().await;
+    let name = pair.put("t", Some(b"k"), 1_000);
+    let fake = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = fake.local_addr().unwrap().to_string();
+    let answer = async || r#"{"Ok":{"Found":[null]}}"#;
+    let app = Router::new().route(ask::PATH, post(answer));
+    tokio::spawn(async move { axum::serve(fake, app).await });
+    let lane = lane_of(&name);
+    pair.with(|world| world.addresses[usize::from(lane % 2)] = address);
+    let asked = usize::from(1 - lane % 2);
+    let (status, _, told) = pair.ask(asked, "GET", "/v1/timers/t?key=k", None).await;
+    assert_eq!((status, &told["code"]), (503, &json!("lane_moving")), "{told}");
+}
+
+#[tokio::test]
+async fn callers_that_wait_are_bounded_and_keep_nobody_from_looking() {
+    let pair = Arc::new(Pair::start().await);
+    pair.put("t", Some(b"k"), 1_000);
+    pair.with(|world| world.pending = true);
+    let owner = usize::from(lane_of(&Name { id: "t".to_owned(), key: Some(b"k".to_vec()) }) % 2);
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let pair = Arc::clone(&pair);
+        waiting.spawn(async move {
+            pair.ask(owner, "DELETE", "/v1/timers/t?key=k&wait=60s", None).await
+        });
+    }
+    for _ in 0..12 {
+        let (status, headers, told) = waiting.join_next().await.expect("one").expect("no panic");
+        assert_eq!((status, &told["code"]), (503, &json!("too_busy")), "{told}");
+        assert_eq!(headers["retry-after"], "1");
+    }
+    let trouble = pair.gates[owner].trouble();
+    assert!(matches!(&trouble[..], [one] if one.contains("8 at once")), "{trouble:?}");
+    for path in ["/v1/timers/t?key=k", "/v1/timers", "/health/ready", "/metrics"] {
+        let asked = pair.ask(owner, "GET", path, None);
+        let told = tokio::time::timeout(Duration::from_secs(5), asked).await.expect(path);
+        assert_eq!(told.0, 200, "{path}");
+    }
+    // The other one is asked for the same: it has places of its own, and the owner has some for it.
+    let asked = pair.ask(1 - owner, "DELETE", "/v1/timers/t?key=k&wait=0s", None);
+    let told = tokio::time::timeout(Duration::from_secs(5), asked).await.expect("an answer");
+    assert_eq!(told.0, 202, "{}", told.2);
+    // Whoever goes away gives the place back.
+    waiting.shutdown().await;
+    let (status, _, told) = loop {
+        let told = pair.ask(owner, "DELETE", "/v1/timers/t?key=k&wait=0s", None).await;
+        if told.0 != 503 {
+            break told;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    assert_eq!(status, 202, "{told}");
+}
+
+#[tokio::test]
+async fn a_page_of_the_web_reaches_no_timer_and_a_form_is_no_request() {
+    let pair = Pair::start().await;
+    let name = pair.put("t", Some(b"k"), 1_000);
+    let body = r#"{"timers":[{"id":"t","key":"k"}]}"#;
+    let (json, form) = ("content-type: application/json", "content-type: text/plain");
+    #[rustfmt::skip]
+    let cases = [
+        ("another name",        "DELETE /v1/timers/t?key=k HTTP/1.1\r\nHost: evil.example", "", 403, "foreign_host"),
+        ("another target",      "DELETE http://evil.example/v1/timers/t?key=k HTTP/1.1\r\nHost: localhost", "", 403, "foreign_host"),
+        ("no name",             "DELETE /v1/timers/t?key=k HTTP/1.1", "", 403, "foreign_host"),
+        ("another page",        "DELETE /v1/timers/t?key=k HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example", "", 403, "cross_site"),
+        ("a page of nowhere",   "DELETE /v1/timers/t?key=k HTTP/1.1\r\nHost: localhost\r\nOrigin: null", "", 403, "cross_site"),
+        ("a form",              &format!("POST /v1/timers:batchCancel HTTP/1.1\r\nHost: localhost\r\n{form}"), body, 415, "not_json_type"),
+        ("by another name",     &format!("POST /v1/timers:batchCancel HTTP/1.1\r\nHost: evil.example\r\n{json}"), body, 403, "foreign_host"),
+        ("no such page",        "GET /v1/nothing HTTP/1.1\r\nHost: evil.example", "", 403, "foreign_host"),
+        ("health by any name",  "GET /health/live HTTP/1.1\r\nHost: evil.example", "", 200, ""),
+        ("figures by any name", "GET /metrics HTTP/1.0", "", 200, ""),
+    ];
+    for (why, head, body, want, code) in cases {
+        let mut stream = tokio::net::TcpStream::connect(pair.addresses[0]).await.unwrap();
+        let length = if body.is_empty() {
+            String::new()
+        } else {
+            format!("Content-Length: {}\r\n", body.len())
+        };
+        let request = format!("{head}\r\nConnection: close\r\n{length}\r\n{body}");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer[9..].starts_with(&want.to_string()), "{why}: {answer}");
+        assert!(answer.contains(code), "{why}: {answer}");
+    }
+    assert_eq!(pair.state(&name), "delay");
+    assert_eq!(pair.with(|world| world.answers.len()), 0, "nothing was even written");
 }

@@ -1,0 +1,88 @@
+//! A connection whose client has to take what it has asked for.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+
+use super::gate::Held;
+
+/// See the module. Whoever writes flushes when all of an answer was written, and not before.
+pub(super) struct Stream {
+    stream: TcpStream,
+    most: Duration,
+    /// When what waits to be written has waited for too long.
+    late: Option<Pin<Box<Sleep>>>,
+    /// What is given back when all is written.
+    held: Held,
+}
+
+impl Stream {
+    pub(super) fn new(stream: TcpStream, most: Duration, held: Held) -> Self {
+        Self { stream, most, late: None, held }
+    }
+
+    fn written(
+        &mut self,
+        context: &mut Context<'_>,
+        write: impl FnOnce(Pin<&mut TcpStream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let written = write(Pin::new(&mut self.stream), context);
+        // From the first byte that is not taken until all of the answer is: a client that takes little by little is slow, too.
+        if written.is_pending() || self.late.is_some() {
+            let late = self.late.get_or_insert_with(|| Box::pin(sleep(self.most)));
+            if late.as_mut().poll(context).is_ready() {
+                let slow = "the client does not take its answer";
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, slow)));
+            }
+        }
+        written
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.written(context, |stream, context| stream.poll_write(context, bytes))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.written(context, |stream, context| stream.poll_write_vectored(context, parts))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        self.late = None;
+        self.held.clear();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,194 @@
+//! Stands before `/v1`: who may ask, how much at once, and how long a body may take.
+//!
+//! # Invariants
+//! 1. No page of the web gets past: not by a name that points here, not from another place, and not with a form.
+//! 2. Nothing of a body is read before its request has a place, and all of it is here before anything is done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+
+use super::super::gate::{Gate, Held, Kind, Place, Who};
+use super::super::hosts::{Foreign, Hosts};
+use super::problem::Problem;
+use super::{BODY_BYTES_MAX, single};
+use crate::telemetry;
+
+/// Longest wait for a whole body.
+pub(super) const BODY_MAX: Duration = Duration::from_secs(10);
+/// Bytes of a body that is about one timer.
+const SMALL_BYTES_MAX: usize = 16 << 10;
+
+/// What callers have to get past.
+#[derive(Debug)]
+pub(super) struct Guard {
+    pub(super) hosts: Hosts,
+    pub(super) gate: Arc<Gate>,
+}
+
+/// Lets a caller's request through, or answers it.
+pub(super) async fn callers(
+    State(guard): State<Arc<Guard>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match let_in(&guard, request).await {
+        Ok((request, place)) => {
+            let held = request.extensions().get::<Held>().cloned();
+            let mut response = next.run(request).await;
+            let no_store = HeaderValue::from_static("no-store");
+            response.headers_mut().insert(header::CACHE_CONTROL, no_store);
+            finish(place, held);
+            response
+        }
+        Err(problem) => problem.into_response(),
+    }
+}
+
+/// Gives a place back when the answer has been written, if that may be large.
+pub(super) fn finish((kind, place): (Kind, Place), held: Option<Held>) {
+    if let (Kind::Large, Some(held)) = (kind, held) {
+        held.keep(place);
+    }
+}
+
+async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Place)), Problem> {
+    guard.hosts.check(&request).map_err(foreign)?;
+    let kind = kind(request.method(), request.uri().path());
+    if has_body(&request) && !is_json(request.headers()) {
+        telemetry::api_refused("media_type");
+        let detail = "a body is JSON, and its Content-Type application/json";
+        let (status, title) = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body is not JSON");
+        return Err(Problem::new(status, "not_json_type", title, detail));
+    }
+    let place = guard.gate.enter(Who::Caller, kind);
+    let place = place.ok_or_else(|| Problem::busy(format!("no more {}", kind.as_str())))?;
+    let most = if kind == Kind::Large { BODY_BYTES_MAX } else { SMALL_BYTES_MAX };
+    let (head, body) = request.into_parts();
+    let body = whole(body, most).await?;
+    Ok((Request::from_parts(head, Body::from(body)), (kind, place)))
+}
+
+fn foreign(why: Foreign) -> Problem {
+    let refuse = |reason, code: &str, title, detail| {
+        telemetry::api_refused(reason);
+        Problem::new(StatusCode::FORBIDDEN, code, title, detail)
+    };
+    match why {
+        Foreign::NoHost => {
+            let detail = "say in one Host header where this is asked";
+            refuse("host", "foreign_host", "not the name of this instance", detail.to_owned())
+        }
+        Foreign::Host(host) => {
+            let detail = format!(
+                "{host:?} is no IP address, not localhost, not what this instance advertises, and none of its http-hosts"
+            );
+            refuse("host", "foreign_host", "not the name of this instance", detail)
+        }
+        Foreign::Page(page) => {
+            let detail = format!("a page of another origin asked for this ({page:?})");
+            refuse("page", "cross_site", "not for other pages", detail)
+        }
+    }
+}
+
+fn kind(method: &Method, path: &str) -> Kind {
+    let is_single = path.starts_with(single::TIMERS);
+    if path.starts_with(single::CANCELS)
+        || is_single && ![Method::GET, Method::HEAD].contains(method)
+    {
+        Kind::Wait
+    } else if is_single {
+        Kind::Look
+    } else {
+        Kind::Large
+    }
+}
+
+/// Whether one is announced, or the method wants one.
+fn has_body(request: &Request) -> bool {
+    let headers = request.headers();
+    let length = headers.get(header::CONTENT_LENGTH);
+    [Method::POST, Method::PATCH, Method::PUT].contains(request.method())
+        || headers.contains_key(header::TRANSFER_ENCODING)
+        || length.is_some_and(|length| length != "0")
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let mut kinds = headers.get_all(header::CONTENT_TYPE).iter();
+    let is_json = |kind: &HeaderValue| {
+        let kind = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
+        kind.trim().eq_ignore_ascii_case("application/json")
+    };
+    kinds.next().is_some_and(is_json) && kinds.all(is_json)
+}
+
+/// The whole of a body.
+pub(super) async fn whole(body: Body, most: usize) -> Result<Bytes, Problem> {
+    let title = "the body cannot be taken";
+    match tokio::time::timeout(BODY_MAX, to_bytes(body, most)).await {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(_)) => {
+            let detail = format!("it ends too soon, or has more than {most} bytes");
+            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", title, detail))
+        }
+        Err(_) => {
+            telemetry::api_refused("slow");
+            let detail = format!("it was not there within {} s", BODY_MAX.as_secs());
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", title, detail))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_json_or_refused() {
+        let of = |method: &str, headers: &[(&str, &str)]| {
+            let mut request = Request::builder().method(method).uri("/v1/timers:batchGet");
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            let request = request.body(Body::empty()).expect("a request");
+            !has_body(&request) || is_json(request.headers())
+        };
+        let (json, form) = ("application/json", "application/x-www-form-urlencoded");
+        #[rustfmt::skip]
+        let cases: [(&str, bool, bool); 11] = [
+            ("none",                of("GET", &[]),                                                     true),
+            ("none, and said so",   of("DELETE", &[("content-length", "0")]),                           true),
+            ("one of a GET",        of("GET", &[("content-length", "2"), ("content-type", form)]),      false),
+            ("in pieces",           of("DELETE", &[("transfer-encoding", "chunked")]),                  false),
+            ("JSON",                of("POST", &[("content-type", json)]),                              true),
+            ("JSON with a charset", of("PATCH", &[("content-type", "Application/JSON ; charset=utf-8")]), true),
+            ("a form",              of("POST", &[("content-type", form)]),                              false),
+            ("text",                of("POST", &[("content-type", "text/plain;application/json")]),     false),
+            ("another JSON",        of("POST", &[("content-type", "application/jsonp")]),               false),
+            ("nothing said",        of("POST", &[]),                                                    false),
+            ("JSON and a form",     of("POST", &[("content-type", json), ("content-type", form)]),      false),
+        ];
+        for (why, is, want) in cases {
+            assert_eq!(is, want, "{why}");
+        }
+    }
+
+    #[test]
+    fn what_waits_has_other_places_than_what_does_not() {
+        let of = |method: &str, path: &str| kind(&method.parse().expect("a method"), path);
+        assert_eq!(of("GET", "/v1/timers/a"), Kind::Look);
+        assert_eq!(of("HEAD", "/v1/timers/"), Kind::Look);
+        assert_eq!(of("DELETE", "/v1/timers/a"), Kind::Wait);
+        assert_eq!(of("PATCH", "/v1/timers/a"), Kind::Wait);
+        assert_eq!(of("GET", "/v1/cancels/a"), Kind::Wait);
+        for path in ["/v1/timers", "/v1/timers:batchGet", "/v1/forecast", "/v1/nothing"] {
+            assert_eq!(of("GET", path), Kind::Large, "{path}");
+        }
+    }
+}

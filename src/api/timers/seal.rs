@@ -1,0 +1,122 @@
+//! How instances know each other: by the namespace's secret, which only they can read.
+//!
+//! A question has three headers: the brokers' time at which it was asked, the digest of its body, and a seal over the
+//! method, the path with its query, the time and the digest. So it is known who asks before anything of a body is read.
+//! An answer has a seal, too, over the seal of its question and its own body.
+//!
+//! The time is the brokers', as both know it: no machine's clock matters.
+
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
+
+use super::known::{Timers, Trouble};
+use super::problem::Problem;
+use crate::telemetry;
+
+const TIME: &str = "waterclock-time";
+const DIGEST: &str = "waterclock-digest";
+/// The header of a seal.
+pub(super) const SEAL: &str = "waterclock-seal";
+/// How old a question may be, or how far ahead, in milliseconds: what two instances know of the brokers' time differs by less.
+const AGE_MS_MAX: u64 = 30_000;
+
+fn digest(body: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(Sha256::digest(body))
+}
+
+fn seal(timers: &dyn Timers, of: &str, parts: &[&str]) -> String {
+    let text = format!("{of}\n{}", parts.join("\n"));
+    URL_SAFE_NO_PAD.encode(timers.seal(text.as_bytes()))
+}
+
+/// Every byte is looked at, so that the time tells nothing of where they differ.
+fn is_same(a: &str, b: &str) -> bool {
+    let differs = a.bytes().zip(b.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
+    a.len() == b.len() && differs == 0
+}
+
+/// The headers of a question.
+///
+/// # Errors
+/// The brokers' time is not known yet.
+pub(super) fn of_question(
+    timers: &dyn Timers,
+    path: &str,
+    body: &[u8],
+) -> Result<[(&'static str, String); 3], Trouble> {
+    let now = timers.now();
+    let now = now.ok_or_else(|| Trouble::Away("the brokers' time is not known yet".to_owned()))?;
+    let (time, digest) = (now.to_string(), digest(body));
+    let seal = seal(timers, "peer", &["POST", path, &time, &digest]);
+    Ok([(TIME, time), (DIGEST, digest), (SEAL, seal)])
+}
+
+/// A question that an instance asks, as far as its head tells.
+pub(super) struct Sealed {
+    digest: String,
+    seal: String,
+}
+
+/// Checks the head of a question.
+///
+/// # Errors
+/// No instance of this namespace asks, or it did so too long ago.
+pub(super) fn question(
+    timers: &dyn Timers,
+    (method, path): (&str, &str),
+    headers: &HeaderMap,
+) -> Result<Sealed, Problem> {
+    // Before that there is neither a time nor a secret.
+    let Some(now) = timers.now() else {
+        return Err(Trouble::Moving("this instance has not started yet".to_owned()).into());
+    };
+    let text = |name: &str| {
+        let mut values = headers.get_all(name).iter();
+        values.next().and_then(|value| value.to_str().ok()).filter(|_| values.next().is_none())
+    };
+    let (Some(time), Some(digest), Some(given)) = (text(TIME), text(DIGEST), text(SEAL)) else {
+        return Err(stranger("instances ask here, with a seal"));
+    };
+    if !is_same(&seal(timers, "peer", &[method, path, time, digest]), given) {
+        return Err(stranger("the seal is not of this namespace, or not of this question"));
+    }
+    let asked: u64 = time.parse().unwrap_or_default();
+    if now.abs_diff(asked) > AGE_MS_MAX {
+        return Err(stranger(
+            "by the brokers' time it was asked more than 30 s before or after now",
+        ));
+    }
+    Ok(Sealed { digest: digest.to_owned(), seal: given.to_owned() })
+}
+
+impl Sealed {
+    /// Checks the body of the question.
+    ///
+    /// # Errors
+    /// It is another one.
+    pub(super) fn check(&self, body: &[u8]) -> Result<(), Problem> {
+        if digest(body) == self.digest {
+            return Ok(());
+        }
+        Err(stranger("the body is not that of this question"))
+    }
+
+    /// The seal of the answer.
+    pub(super) fn answer(&self, timers: &dyn Timers, body: &[u8]) -> HeaderValue {
+        let seal = seal(timers, "peer answer", &[&self.seal, &digest(body)]);
+        // Base64 is text.
+        HeaderValue::from_str(&seal).unwrap_or_else(|_| HeaderValue::from_static(""))
+    }
+}
+
+/// Whether an answer is that of another instance to a question with this seal.
+pub(super) fn is_answer(timers: &dyn Timers, question: &str, body: &[u8], given: &str) -> bool {
+    is_same(&seal(timers, "peer answer", &[question, &digest(body)]), given)
+}
+
+fn stranger(detail: &str) -> Problem {
+    telemetry::api_refused("peer");
+    Problem::new(StatusCode::FORBIDDEN, "not_a_peer", "no instance of this namespace asks", detail)
+}
