@@ -5,9 +5,13 @@
 //!
 //! Beside the name stands the home: what tells this directory from all others. Whoever has the lock knows that the last
 //! one that had this home is dead, and may take its place in the group (docs/adr/0015).
+//!
+//! A file that holds neither, as a crash of the machine or a hand can leave it, is made anew and set aside: what it costs is
+//! that the place in the group and an open transaction of before are waited for.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Directories of one machine that are tried when none was asked for.
@@ -16,6 +20,12 @@ const DIRECTORIES_MAX: usize = 64;
 pub const DIRECTORIES: &str = "waterclock-data";
 /// Keeps the name, and is what is locked.
 const FILE: &str = "instance";
+/// What is written before it takes the place of the file.
+const FRESH: &str = "instance.new";
+/// A file that could not be read is kept under this name.
+const DAMAGED: &str = "instance.damaged";
+/// Two short words.
+const FILE_BYTES_MAX: u64 = 4_096;
 
 /// Why there is no name.
 #[derive(Debug, thiserror::Error)]
@@ -37,14 +47,9 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// What stands in the file is no name.
-    #[error("{} holds no instance name: {found:?}; a name is 1 to 64 of a-z A-Z 0-9 . _ -", path.display())]
-    BadName {
-        /// The file.
-        path: PathBuf,
-        /// What it holds.
-        found: String,
-    },
+    /// What was asked for is no name.
+    #[error("{0:?} is no instance name; a name is 1 to 64 of a-z A-Z 0-9 . _ -")]
+    BadName(String),
 }
 
 /// A name, and the right to it on this machine for as long as this lives.
@@ -56,7 +61,8 @@ pub struct Instance {
     pub home: String,
     /// The data directory.
     pub directory: PathBuf,
-    _lock: File,
+    /// Those of the file as it was found, and as it is.
+    _locks: Vec<File>,
 }
 
 impl Instance {
@@ -88,38 +94,76 @@ impl Instance {
         };
         std::fs::create_dir_all(directory).map_err(failed("make"))?;
         let path = directory.join(FILE);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(failed("open the instance file of"))?;
+        let file = lock(directory, &path)?;
+        let mut found = Vec::new();
+        let read = (&file).take(FILE_BYTES_MAX).read_to_end(&mut found);
+        read.map_err(failed("read the instance file of"))?;
+        let (kept, home) = match words(&found) {
+            Some(words) => words,
+            None => {
+                let aside = directory.join(DAMAGED);
+                let copied = std::fs::write(&aside, &found);
+                copied.map_err(failed("set the damaged instance file aside in"))?;
+                tracing::warn!(
+                    file = %path.display(), aside = %aside.display(),
+                    "the instance file is damaged, a new name is made: what the last run of this directory has left is \
+                     waited for, up to the session timeout and the transaction timeout"
+                );
+                ("", "")
+            }
+        };
+        let or_fresh = |kept: &str| if kept.is_empty() { fresh } else { kept }.to_owned();
+        let (name, home) = (name.map_or_else(|| or_fresh(kept), str::to_owned), or_fresh(home));
+        if !is_good(&name) {
+            return Err(Error::BadName(name));
+        }
+        let text = format!("{name}\n{home}\n");
+        let mut locks = vec![file];
+        if text.as_bytes() != found {
+            let fresh = directory.join(FRESH);
+            let written = File::create(&fresh).and_then(|mut file| {
+                file.write_all(text.as_bytes())?;
+                file.sync_all()?;
+                // Before anybody can find it.
+                file.try_lock()?;
+                std::fs::rename(&fresh, &path)?;
+                File::open(directory)?.sync_all()?;
+                Ok(file)
+            });
+            locks.push(written.map_err(failed("write the instance file of"))?);
+        }
+        Ok(Self { name, home, directory: directory.to_owned(), _locks: locks })
+    }
+}
+
+/// Opens the file and locks it; one that another has put there meanwhile is opened instead.
+fn lock(directory: &Path, path: &Path) -> Result<File, Error> {
+    let failed = |what| {
+        let path = directory.to_owned();
+        move |source| Error::Io { what, path, source }
+    };
+    loop {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(path).map_err(failed("open the instance file of"))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(Error::InUse(directory.to_owned())),
             Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
         }
-        let mut found = String::new();
-        file.read_to_string(&mut found).map_err(failed("read the instance file of"))?;
-        let found = found.trim();
-        let (kept, home) = found.split_once('\n').unwrap_or((found, ""));
-        let or_fresh = |kept: &str| if kept.is_empty() { fresh } else { kept }.to_owned();
-        let (name, home) = (name.map_or_else(|| or_fresh(kept), str::to_owned), or_fresh(home));
-        for word in [&name, &home] {
-            if !is_good(word) {
-                return Err(Error::BadName { path, found: word.clone() });
-            }
+        let own = file.metadata().map_err(failed("look at the instance file of"))?;
+        let there = std::fs::metadata(path);
+        if there.is_ok_and(|there| (there.dev(), there.ino()) == (own.dev(), own.ino())) {
+            return Ok(file);
         }
-        let text = format!("{name}\n{home}\n");
-        if text != found {
-            file.rewind().map_err(failed("write the instance file of"))?;
-            file.set_len(0).map_err(failed("write the instance file of"))?;
-            file.write_all(text.as_bytes()).map_err(failed("write the instance file of"))?;
-            file.sync_all().map_err(failed("write the instance file of"))?;
-        }
-        Ok(Self { name, home, directory: directory.to_owned(), _lock: file })
     }
+}
+
+/// The name and the home, each empty where there is none yet; `None`: the file is damaged.
+fn words(found: &[u8]) -> Option<(&str, &str)> {
+    let text = str::from_utf8(found).ok()?.trim();
+    let (name, home) = text.split_once('\n').unwrap_or((text, ""));
+    [name, home].iter().all(|word| word.is_empty() || is_good(word)).then_some((name, home))
 }
 
 fn is_good(word: &str) -> bool {
@@ -159,10 +203,46 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn a_damaged_file_is_set_aside_and_a_name_is_made() {
+        for damaged in [&b"not a/name\n"[..], b"amber-1\n\xff\xfe\n", b"\0\0\0\0\0\0", b"a\nb\nc\n"]
+        {
+            let base = tempfile::tempdir().expect("a directory");
+            let path = base.path().join(FILE);
+            std::fs::write(&path, damaged).expect("written");
+            let first = Instance::claim(Some(base.path()), None, "fresh").expect("made anew");
+            assert_eq!((&*first.name, &*first.home), ("fresh", "fresh"));
+            assert_eq!(std::fs::read(base.path().join(DAMAGED)).expect("kept"), damaged);
+            let second = Instance::claim(Some(base.path()), None, "other");
+            assert!(matches!(second, Err(Error::InUse(_))), "{second:?}");
+            drop(first);
+            let again = Instance::claim(Some(base.path()), None, "other").expect("free again");
+            assert_eq!((&*again.name, &*again.home), ("fresh", "fresh"));
+        }
+    }
+
+    #[test]
+    fn it_is_written_only_when_it_changed_and_never_in_place() {
         let base = tempfile::tempdir().expect("a directory");
-        std::fs::write(base.path().join(FILE), "not a/name\n").expect("written");
-        let refused = Instance::claim(Some(base.path()), None, "amber");
-        assert!(matches!(refused, Err(Error::BadName { .. })), "{refused:?}");
+        let number = || std::fs::metadata(base.path().join(FILE)).expect("there").ino();
+        drop(Instance::claim(Some(base.path()), None, "amber").expect("free"));
+        let first = number();
+        // On a disk that is full or read-only for what is new, too.
+        drop(Instance::claim(Some(base.path()), None, "other").expect("free"));
+        assert_eq!(number(), first, "nothing changed");
+        let renamed = Instance::claim(Some(base.path()), Some("blue"), "other").expect("free");
+        assert_ne!(number(), first, "it was put in place whole");
+        let second = Instance::claim(Some(base.path()), None, "other");
+        assert!(matches!(second, Err(Error::InUse(_))), "{second:?}");
+        drop(renamed);
+        let text = std::fs::read_to_string(base.path().join(FILE)).expect("there");
+        assert_eq!(text, "blue\namber\n");
+        assert!(!base.path().join(FRESH).exists());
+    }
+
+    #[test]
+    fn what_is_asked_for_must_be_a_name() {
+        let base = tempfile::tempdir().expect("a directory");
+        let refused = Instance::claim(Some(base.path()), Some("not a/name"), "amber");
+        assert!(matches!(refused, Err(Error::BadName(_))), "{refused:?}");
     }
 }

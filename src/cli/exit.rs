@@ -50,10 +50,21 @@ impl From<&app::Error> for Exit {
     }
 }
 
+impl Exit {
+    /// Of a data directory that was not to be had.
+    pub(super) fn of_instance(error: &instance::Error) -> Self {
+        match error {
+            instance::Error::InUse(_) | instance::Error::AllInUse => Self::InUse,
+            // It must be mended, or another one named.
+            instance::Error::Io { .. } | instance::Error::BadName(_) => Self::Configuration,
+        }
+    }
+}
+
 fn of_start(error: &lanes::Error) -> Exit {
     match error {
-        lanes::Error::Instance(instance::Error::BadName { .. }) => Exit::Configuration,
-        lanes::Error::Instance(_) | lanes::Error::Index(_) => Exit::InUse,
+        lanes::Error::Instance(error) => Exit::of_instance(error),
+        lanes::Error::Index(_) => Exit::InUse,
         lanes::Error::Topics(error) if error.is_away() => Exit::Unavailable,
         // The topics are configuration, too: it is a person who has to mend them.
         lanes::Error::Topics(_) | lanes::Error::Allow { .. } => Exit::Configuration,

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::{Exit, Failure, Global, Outcome, output};
-use crate::app::instance::{self, DIRECTORIES, Instance};
+use crate::app::instance::{DIRECTORIES, Instance};
 use crate::app::lanes;
 use crate::config::{Config, Overrides};
 use crate::engine::Lane;
@@ -93,13 +93,7 @@ impl IndexCommand {
         // As `run` takes it: neither runs while the other does.
         let fresh = uuid::Uuid::new_v4().simple().to_string();
         let held = Instance::claim(Some(&directory), None, &fresh[..12]);
-        let _held = held.map_err(|error| {
-            let exit = match error {
-                instance::Error::BadName { .. } => Exit::Configuration,
-                _ => Exit::InUse,
-            };
-            Failure::new(exit, error)
-        })?;
+        let _held = held.map_err(|error| Failure::new(Exit::of_instance(&error), error))?;
         match self.what {
             What::Inspect => inspect(&place, global.json()),
             What::Verify { limit } => {
