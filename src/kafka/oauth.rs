@@ -26,7 +26,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rdkafka::client::OAuthToken;
 use serde_json::{Value, json};
 
-use super::settings::{Fault, Given, Secret};
+use super::settings::{Fault, Given, Secret, readable_by_all};
 use super::wall_clock;
 
 const URL: &str = "sasl.oauthbearer.token.endpoint.url";
@@ -72,6 +72,8 @@ pub(super) enum Source {
 enum NoToken {
     #[error("could not read the token file {}", .0.display())]
     File(PathBuf, #[source] std::io::Error),
+    #[error("everybody may read the token file {} (mode {:o}; chmod o-r)", .0.display(), .1)]
+    Open(PathBuf, u32),
     #[error("the token file {} is empty", .0.display())]
     Empty(PathBuf),
     #[error("could not read the certificates in {}", .0.display())]
@@ -161,10 +163,14 @@ impl Source {
             }
             (Some(url), _) => {
                 if let Some(path) = url.strip_prefix("file://") {
-                    return if path.starts_with('/') {
-                        Ok(Some(Self::File(path.into())))
-                    } else {
-                        Err(fault(URL, url, "file:/// and a whole path"))
+                    if !path.starts_with('/') {
+                        return Err(fault(URL, url, "file:/// and a whole path"));
+                    }
+                    // One that is not there yet may come: who keeps it fresh may start later.
+                    let open = std::fs::metadata(path).ok().and_then(|it| readable_by_all(&it));
+                    return match open {
+                        Some(mode) => Err(fault(URL, url, &unreadable(mode))),
+                        None => Ok(Some(Self::File(path.into()))),
                     };
                 }
                 let sound = reqwest::Url::parse(url)
@@ -196,6 +202,17 @@ impl Source {
             Self::Endpoint { .. } => self.ask_endpoint(now_ms),
         }?;
         if token.expires_ms <= now_ms { Err(NoToken::Expired(token.expires_ms)) } else { Ok(token) }
+    }
+
+    /// Its address, if it is asked without TLS.
+    fn plain(&self) -> Option<&str> {
+        match self {
+            Self::Endpoint { url, .. } => {
+                let over_tls = url.get(..6).is_some_and(|it| it.eq_ignore_ascii_case("https:"));
+                (!over_tls).then_some(url)
+            }
+            _ => None,
+        }
     }
 
     fn ask_endpoint(&self, now_ms: i64) -> Result<Token, NoToken> {
@@ -272,8 +289,17 @@ fn make_unsecured(principal: &str, now_ms: i64) -> Token {
     }
 }
 
+fn unreadable(mode: u32) -> String {
+    format!("a file that not everybody may read (mode {mode:o}; chmod o-r)")
+}
+
 fn read_file(path: &Path) -> Result<Token, NoToken> {
-    let text = std::fs::read_to_string(path).map_err(|e| NoToken::File(path.to_owned(), e))?;
+    let unread = |error| NoToken::File(path.to_owned(), error);
+    // Whoever writes it anew may do so with other rights.
+    if let Some(mode) = readable_by_all(&std::fs::metadata(path).map_err(unread)?) {
+        return Err(NoToken::Open(path.to_owned(), mode));
+    }
+    let text = std::fs::read_to_string(path).map_err(unread)?;
     match text.trim() {
         "" => Err(NoToken::Empty(path.to_owned())),
         token => of_text(token, None, "waterclock"),
@@ -320,6 +346,12 @@ impl Tokens {
     /// Begins to fetch tokens, if these settings ask for them.
     pub(super) fn start(given: &Given) -> Option<Arc<Self>> {
         let source = Source::read(given).ok().flatten()?;
+        if let Some(url) = source.plain() {
+            tracing::warn!(
+                url,
+                "the token endpoint is asked without TLS: whoever hears it has the client's secret and its tokens; use https://"
+            );
+        }
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let (state, changed) = (Mutex::default(), Condvar::new());
         let tokens = Arc::new(Self { id, source, state, changed });

@@ -158,6 +158,8 @@ fn who_is_refused_is_told_why_within_seconds_and_tries_again() {
     let secured = Secured::shared();
     let expired = secured.file("expired");
     std::fs::write(&expired, token(-60)).expect("written");
+    let own = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(&expired, own).expect("chmod");
     let stranger: Settings = vec![
         ("SECURITY_PROTOCOL", "SSL".into()),
         ("SSL_CA_LOCATION", secured.file("stranger.pem")),

@@ -114,6 +114,39 @@ fn an_endpoint_that_gives_no_token_is_told_of_without_the_secret() {
     }
 }
 
+fn put(path: &Path, mode: u32, text: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::write(path, format!("{text}\n")).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_token_file_that_everybody_may_read_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("token");
+    let url = format!("file://{}", path.display());
+    for (mode, refused) in [(0o600, 0), (0o640, 0), (0o644, 1), (0o604, 1)] {
+        put(&path, mode, "xyzzy");
+        let faults = Source::check(&given(&[(URL, &url)]));
+        assert_eq!(faults.len(), refused, "{mode:o}: {faults:?}");
+        assert!(faults.iter().all(|fault| fault.want.contains("chmod o-r")), "{faults:?}");
+    }
+}
+
+#[test]
+fn an_endpoint_without_tls_is_told_of() {
+    let of = |url: &str| {
+        let all = [(URL, url), (CLIENT_ID, "a"), (CLIENT_SECRET, "b")];
+        let source = Source::read(&given(&all)).unwrap().unwrap();
+        source.plain().map(str::to_owned)
+    };
+    assert_eq!(of("http://idp/token").as_deref(), Some("http://idp/token"));
+    assert_eq!(of("HTTPS://idp/token"), None);
+    assert_eq!(of("https://idp/token"), None);
+    let file = Source::read(&given(&[(URL, "file:///nowhere/token")])).unwrap().unwrap();
+    assert_eq!(file.plain(), None);
+}
+
 #[test]
 fn a_token_file_is_read_anew_until_nobody_uses_it() {
     let directory = tempfile::tempdir().unwrap();
@@ -123,7 +156,16 @@ fn a_token_file_is_read_anew_until_nobody_uses_it() {
     let missing = tokens.token().err().expect("no file yet");
     assert!(missing.contains("could not read the token file"), "{missing}");
     let first = make_unsecured("anna", now_ms()).token;
-    std::fs::write(&path, format!("{first}\n")).unwrap();
+    put(&path, 0o644, &first);
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        match tokens.token() {
+            Err(trouble) if trouble.contains("everybody may read") => break,
+            Err(_) if Instant::now() < until => std::thread::yield_now(),
+            other => panic!("{:?}", other.err()),
+        }
+    }
+    put(&path, 0o600, &first);
     let until = Instant::now() + Duration::from_secs(10);
     let read = loop {
         match tokens.token() {
