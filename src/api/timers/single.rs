@@ -2,8 +2,9 @@
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::IntoResponse as _;
 use axum::routing::{MethodRouter, get};
@@ -105,8 +106,20 @@ pub(super) fn wait(asker: &Asker, text: Option<String>, at: &str) -> Result<u64,
     text.map_or(Ok(WAIT_MS), read)
 }
 
+/// The brokers' time when a request came, which is before its body is read.
+struct Came(Option<u64>);
+
+impl FromRequestParts<Asker> for Came {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(_: &mut Parts, asker: &Asker) -> Result<Self, Self::Rejection> {
+        Ok(Self(asker.timers().now()))
+    }
+}
+
 async fn reschedule(
     State(asker): State<Asker>,
+    Came(came): Came,
     uri: Uri,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
@@ -124,8 +137,7 @@ async fn reschedule(
                 return Err(Problem::bad("bad_duration", "body.delay", detail));
             };
             let delay = read::span(asker.timers(), text, "body.delay", u64::MAX)?;
-            let now = asker.timers().now().ok_or_else(no_time)?;
-            now.checked_add(delay).ok_or_else(|| {
+            came.ok_or_else(no_time)?.checked_add(delay).ok_or_else(|| {
                 Problem::bad("bad_duration", "body.delay", "it ends after the end of time")
             })?
         }

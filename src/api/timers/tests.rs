@@ -688,6 +688,30 @@ async fn batches_answer_for_each_and_times_can_be_changed() {
 }
 
 #[tokio::test]
+async fn a_delay_counts_from_when_its_request_came() {
+    let pair = Pair::start().await;
+    let name = pair.put("t", Some(b"a"), 1_000);
+    let body = r#"{"delay":"7s"}"#;
+    let head = format!(
+        "PATCH /v1/timers/t?key=a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    let mut stream = tokio::net::TcpStream::connect(pair.addresses[0]).await.unwrap();
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut told = [0; 25];
+    stream.read_exact(&mut told).await.unwrap();
+    assert_eq!(&told, b"HTTP/1.1 100 Continue\r\n\r\n");
+    // Its body takes five seconds.
+    pair.with(|world| world.now += 5_000);
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let mut told = String::new();
+    stream.read_to_string(&mut told).await.unwrap();
+    assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+    assert_eq!(pair.with(|world| world.find(&name).unwrap().due), NOW + 7_000);
+}
+
+#[tokio::test]
 async fn a_forecast_adds_up_over_lanes() {
     let pair = Pair::start().await;
     for n in 0..8_u64 {
