@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use super::{Exit, Failure, Global, Outcome};
 use crate::app;
 use crate::config::{Config, ConfigErrors, LogLevel, Overrides};
+use crate::kafka;
 use crate::telemetry;
 
 /// Threads for HTTP and for what else may wait; records are the lane threads' matter.
@@ -67,6 +68,7 @@ impl Run {
             _ => LogLevel::Trace,
         };
         config.log.level = config.log.level.max(verbose);
+        kafka::bound_batches();
         // Refused only when somebody in this process logs already.
         let _ = telemetry::init_log(&config.log);
         let unstarted = |error| Failure::new(Exit::Internal, Unstarted(error));

@@ -33,6 +33,6 @@ pub use lanes::{Engine, Figures, Read};
 pub use orders::{
     Answer, Batch, Blame, Commit, Edit, Input, Outcome, Output, Refused, Send, Start, Target, To,
 };
-pub use record::{Headers, Record};
+pub use record::{Cut, CutBy, HEADER_BESIDE, Headers, KEPT_BYTES, NOT_KEPT, Record};
 pub use setup::{Arrival, Intake, Limits, Setup, Tardy, Topics, Tracking};
 pub use time::{Millis, UnixMillis};

@@ -19,7 +19,7 @@ use super::orders::{Target, Trace};
 use super::setup::Setup;
 use super::state::{Kind, Order, State};
 use super::timers::{ELSEWHERE, Phase, Place, TimerKey, Told, value};
-use super::{Lane, Offset, Record, Source, TopicId, UnixMillis};
+use super::{Cut, CutBy, Lane, NOT_KEPT, Offset, Record, Source, TopicId, UnixMillis};
 
 /// A record on its way, with all that is known of it.
 #[derive(Debug)]
@@ -138,6 +138,9 @@ fn known(
     appended: UnixMillis,
     record: &Record,
 ) -> Result<(Entry, Option<Lane>), Refusal> {
+    if let Some(cut) = record.is_cut() {
+        return Err(refusal(Code::TooLarge, told(cut, setup.limits.record_bytes_max)));
+    }
     let directive = header::read(record.headers())?;
     let size = record.size();
     if size > setup.limits.record_bytes_max {
@@ -221,6 +224,29 @@ fn known(
         return Err(refusal(Code::BadState, detail));
     }
     Ok((entry, lane))
+}
+
+/// What was left out of a record, for people.
+fn told(cut: &Cut, most: usize) -> String {
+    let Cut { bytes, others, .. } = cut;
+    let why = match cut.by {
+        CutBy::Record => format!("{bytes} bytes; waterclock's own topics take {most}"),
+        CutBy::Batch => {
+            format!("{bytes} bytes, in a compressed batch that has more than is held of one")
+        }
+        CutBy::Headers => "more headers than can be read".to_owned(),
+    };
+    let kept = match (cut.without_key, cut.without_headers) {
+        (false, false) => "its value is",
+        (true, false) => "its key and value are",
+        (false, true) => "its value and its further headers are",
+        (true, true) => "its key, its value and its further headers are",
+    };
+    let others = match others {
+        0 => String::new(),
+        _ => format!("; nothing was read of {others} further records of the batch"),
+    };
+    format!("{why}; {kept} {NOT_KEPT}{others}")
 }
 
 /// How a record came here, by its action, its state and whether it stands in a tier.

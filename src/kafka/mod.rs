@@ -48,6 +48,8 @@ mod rebalance;
 mod roster;
 pub mod settings;
 #[cfg(feature = "server")]
+mod sieve;
+#[cfg(feature = "server")]
 mod steps;
 mod submit;
 #[cfg(feature = "server")]
@@ -89,6 +91,8 @@ pub use members::Members;
 pub use probe::{PROBE_KEY, Probe};
 #[cfg(feature = "server")]
 pub use processor::{Processor, Settings};
+#[cfg(feature = "server")]
+pub use raw::inflate::bound as bound_batches;
 pub use rdkafka::error::KafkaError;
 #[cfg(feature = "server")]
 pub use rebalance::Error as TakeOverError;

@@ -1,4 +1,4 @@
-//! The raw calls into librdkafka, in one place (and in `ask`, what admin requests rdkafka lacks).
+//! The raw calls into librdkafka, in one place (in `ask`, what admin requests rdkafka lacks; in `inflate`, how it inflates).
 //!
 //! Six reasons, and nothing else stands here:
 //! 1. rdkafka's safe header access panics on a header name that is not UTF-8, which any producer can write.
@@ -17,6 +17,8 @@
 
 #[cfg(feature = "server")]
 pub(super) mod ask;
+#[cfg(feature = "server")]
+pub(super) mod inflate;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -33,6 +35,11 @@ use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use crate::engine::Record;
+#[cfg(feature = "server")]
+use crate::engine::{Cut, CutBy, HEADER_BESIDE};
+
+#[cfg(feature = "server")]
+use super::sieve;
 
 /// Hands a client its token for SASL/OAUTHBEARER, which it uses for its next connections.
 pub(super) fn set_token<C: ClientContext>(client: &Client<C>, token: &OAuthToken) {
@@ -125,17 +132,59 @@ impl Drop for Waker {
 /// A header name ends at its first NUL: librdkafka itself hands names out as C strings.
 #[must_use]
 pub fn copy_record(message: &BorrowedMessage<'_>) -> Record {
-    // SAFETY: the pointer is valid while `message` is borrowed, and everything read from it is copied before that ends.
+    let (key, value, headers, _) = parts(message);
+    Record::new(key, value, headers)
+}
+
+/// The same of a record that is no larger than `most`; of another what is kept of such. What was left out before librdkafka
+/// saw it is known by its mark.
+#[cfg(feature = "server")]
+#[must_use]
+pub(super) fn copy_bounded(message: &BorrowedMessage<'_>, most: usize) -> Record {
+    let (key, value, headers, readable) = parts(message);
+    let len = |part: Option<&[u8]>| part.map_or(0, <[u8]>::len);
+    if !readable {
+        let bytes = (len(key) + len(value)) as u64;
+        let cut = Cut { bytes, by: CutBy::Headers, without_headers: true, ..Cut::default() };
+        return Record::cut(cut, key, headers);
+    }
+    let count = headers.clone().count();
+    let marked = count.checked_sub(1).and_then(|last| {
+        let (name, value) = headers.clone().nth(last)?;
+        sieve::read_mark(name, value)
+    });
+    if let Some(cut) = marked {
+        return Record::cut(cut, key, headers.take(count - 1));
+    }
+    let of_headers: usize = headers.clone().map(|(name, value)| name.len() + len(value)).sum();
+    let bytes = len(key) + len(value) + of_headers;
+    if bytes.saturating_add(count.saturating_mul(HEADER_BESIDE)) <= most {
+        return Record::new(key, value, headers);
+    }
+    let none = Cut { bytes: bytes as u64, ..Cut::default() };
+    Record::cut(none, key, headers)
+}
+
+/// Key, value, headers, and whether there are no others.
+type Parts<'a> = (Option<&'a [u8]>, Option<&'a [u8]>, HeadersOf<'a>, bool);
+
+fn parts<'a>(message: &'a BorrowedMessage<'_>) -> Parts<'a> {
+    // SAFETY: the pointers are valid while `message` is borrowed.
     unsafe {
         let raw = message.ptr();
         let key = slice((*raw).key, (*raw).key_len);
         let value = slice((*raw).payload, (*raw).len);
         let mut headers = ptr::null_mut();
         let found = rdsys::rd_kafka_message_headers(raw, &raw mut headers);
-        if found != rdsys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
-            headers = ptr::null_mut();
-        }
-        Record::new(key, value, HeadersOf { headers, next: 0, borrow: std::marker::PhantomData })
+        let readable = match found {
+            rdsys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => true,
+            none => {
+                headers = ptr::null_mut();
+                none == rdsys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__NOENT
+            }
+        };
+        let headers = HeadersOf { headers, next: 0, borrow: std::marker::PhantomData };
+        (key, value, headers, readable)
     }
 }
 
@@ -206,8 +255,6 @@ impl Drop for Topic {
 pub struct Outlet<C: ProducerContext<DeliveryOpaque = usize> + 'static> {
     /// Dropped before the producer: fields drop in order.
     topics: HashMap<Arc<str>, Topic>,
-    /// The topic whose records are compressed: what came in compressed may be too large as it is.
-    compressed: Option<Arc<str>>,
     producer: Arc<ThreadedProducer<C>>,
 }
 
@@ -223,14 +270,7 @@ const HANDLES_MAX: usize = 4_096;
 impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Outlet<C> {
     /// Wraps a producer.
     pub fn new(producer: impl Into<Arc<ThreadedProducer<C>>>) -> Self {
-        Self { topics: HashMap::new(), compressed: None, producer: producer.into() }
-    }
-
-    /// Compresses the records of one topic.
-    #[must_use]
-    pub fn compressing(mut self, topic: &Arc<str>) -> Self {
-        self.compressed = Some(Arc::clone(topic));
-        self
+        Self { topics: HashMap::new(), producer: producer.into() }
     }
 
     /// The producer itself, for transactions and flushes.
@@ -341,19 +381,10 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Outlet<C> {
             self.topics.clear();
         }
         let name = CString::new(&**topic)?;
-        // SAFETY: the client is alive; the name is copied; the configuration is taken over by the handle, and a null one
-        // means the client's defaults. Names and values are C strings; an answer that says no leaves the default.
+        // SAFETY: the client is alive; the name is copied; a null configuration means the client's defaults.
         let raw = unsafe {
             let native = self.producer.client().native_ptr();
-            let config = if self.compressed.as_ref() == Some(topic) {
-                let config = rdsys::rd_kafka_default_topic_conf_dup(native);
-                let (key, zstd) = (c"compression.codec".as_ptr(), c"zstd".as_ptr());
-                rdsys::rd_kafka_topic_conf_set(config, key, zstd, ptr::null_mut(), 0);
-                config
-            } else {
-                ptr::null_mut()
-            };
-            rdsys::rd_kafka_topic_new(native, name.as_ptr(), config)
+            rdsys::rd_kafka_topic_new(native, name.as_ptr(), ptr::null_mut())
         };
         if raw.is_null() {
             return Err(KafkaError::MessageProduction(RDKafkaErrorCode::InvalidTopic));

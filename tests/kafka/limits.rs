@@ -3,7 +3,9 @@
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
-use crate::support::{Fixture, Log, Mode, Out, PATIENCE, Process, Producer, Rec, out, whole};
+use crate::support::{
+    Fixture, Log, Mode, Out, PATIENCE, Process, Producer, Rec, hostile, out, whole,
+};
 
 /// A record batch of one record with this key and value and no headers, as Kafka counts it (message format 2).
 fn batch_bytes(key: usize, value: usize) -> usize {
@@ -82,7 +84,7 @@ fn a_mebibyte_may_be_in_the_key_or_in_a_header_and_ten_thousand_headers_are_too_
 }
 
 #[test]
-fn ten_mebibytes_that_came_in_compressed_are_a_dead_letter_and_hold_nobody_up() {
+fn ten_mebibytes_that_came_in_compressed_are_a_dead_letter_without_them_and_hold_nobody_up() {
     let fixture = Fixture::new("compressed");
     let target = fixture.target("out", 1);
     let mut process = fixture.start(Mode::ExactlyOnce);
@@ -94,15 +96,78 @@ fn ten_mebibytes_that_came_in_compressed_are_a_dead_letter_and_hold_nobody_up() 
     ];
     let producer = Producer::new(&fixture, &settings);
     let intake = fixture.names.intake();
-    producer.send(&intake, &out(vec![0; 10 << 20]).key("k").delay(100).to(&target));
+    let large = out(vec![0; 10 << 20]).key("k").header("mine", "yes").delay(100).to(&target);
+    let large = producer.send_one(&intake, &large);
     producer.send(&intake, &out("next").key("k").delay(100).to(&target));
     producer.acks();
     Log::open(&fixture, &target).count(1);
     let dead = Log::open(&fixture, &fixture.names.dead()).count(1).to_vec();
     assert_eq!(renewed(&process), before);
     process.stop_well();
-    assert_eq!(code(&dead[0]), "too_large");
-    assert!(dead[0].value.as_deref() == Some(&vec![0; 10 << 20]), "byte for byte");
+    assert_eq!((code(&dead[0]).as_str(), &dead[0].value), ("too_large", &None));
+    assert_eq!(dead[0].key.as_deref(), Some(&b"k"[..]));
+    let headers = ["mine", "x-delay", "x-delay-target", "x-delay-error-offset"];
+    let headers = headers.map(|name| dead[0].header(name).unwrap_or_default());
+    assert_eq!(headers, ["yes", "100", &target, &large.offset.to_string()]);
+    assert_eq!(dead[0].headers.len(), 3 + 6, "no mark of ours");
+    let detail = dead[0].header("x-delay-error-detail").unwrap_or_default();
+    assert!(detail.contains("its value is not kept"), "{detail}");
+}
+
+/// Peak memory of a process with `memory = "128MiB"`, whatever a producer does. See docs/reliability.md.
+const PEAK_KIB: u64 = 300 << 10;
+
+#[test]
+fn records_that_inflate_to_hundreds_of_mebibytes_are_dead_letters_and_cost_no_memory() {
+    let fixture = Fixture::with("zeros", |request| request.lanes = Some(1));
+    let target = fixture.target("out", 1);
+    let mut process = fixture.launch(Mode::ExactlyOnce).config("memory = \"128MiB\"\n").start();
+    let producer = fixture.producer();
+    let intake = fixture.names.intake();
+    let codecs = hostile::zeros(&fixture, &target);
+    producer.send_one(&intake, &out("after zeros").delay(100).to(&target));
+    let dead = Log::open(&fixture, &fixture.names.dead()).count(codecs.len()).to_vec();
+    for (dead, codec) in dead.iter().zip(&codecs) {
+        assert_eq!((code(dead).as_str(), &dead.value), ("too_large", &None), "{codec}");
+        assert_eq!(dead.key.as_deref(), Some(codec.as_bytes()));
+        assert_eq!(dead.header("mine").as_deref(), Some(*codec));
+    }
+    println!("peak after zeros: {} KiB", process.memory_peak_kib());
+    assert!(process.memory_peak_kib() < PEAK_KIB, "{} KiB", process.memory_peak_kib());
+
+    hostile::many(&fixture, &target);
+    producer.send_one(&intake, &out("after many").delay(100).to(&target));
+    let texts = |rec: &Rec| rec.text();
+    let mut log = Log::open(&fixture, &target);
+    let all = log.until("the innocents", |seen| seen.iter().any(|rec| rec.text() == "after many"));
+    let whole = all.iter().filter(|rec| rec.value.as_ref().is_some_and(|it| it.len() == 1 << 20));
+    let whole = whole.count();
+    let lost = Log::open(&fixture, &fixture.names.dead())
+        .count(codecs.len() + hostile::MANY - whole)
+        .to_vec();
+    assert!((20..=32).contains(&whole), "{whole} of the batch are whole");
+    let lost = &lost[codecs.len()..];
+    assert!(lost.iter().all(|dead| code(dead) == "too_large" && dead.value.is_none()));
+    assert!(lost.iter().all(|dead| dead.header("mine").as_deref() == Some("many")));
+    println!("peak after many: {} KiB", process.memory_peak_kib());
+    assert!(process.memory_peak_kib() < PEAK_KIB, "{} KiB", process.memory_peak_kib());
+
+    hostile::crowded(&fixture, &target);
+    producer.send_one(&intake, &out("after crowds").delay(100).to(&target));
+    let dead = hostile::MANY - whole + codecs.len();
+    let crowds = Log::open(&fixture, &fixture.names.dead()).count(dead + hostile::CROWDS).to_vec();
+    for (n, crowd) in crowds[dead..].iter().enumerate() {
+        assert_eq!((code(crowd).as_str(), &crowd.value), ("too_large", &None));
+        let kept = crowd.headers.len() - 6;
+        assert!(if n % 2 == 0 { (500..1_100).contains(&kept) } else { kept == 0 }, "{kept} kept");
+        let detail = crowd.header("x-delay-error-detail").unwrap_or_default();
+        assert!(detail.contains("headers are not kept"), "{detail}");
+    }
+    let seen = log.until("the last", |seen| seen.iter().any(|rec| rec.text() == "after crowds"));
+    assert!(seen.iter().map(texts).any(|text| text == "after zeros"));
+    println!("peak after crowds: {} KiB", process.memory_peak_kib());
+    assert!(process.memory_peak_kib() < PEAK_KIB, "{} KiB", process.memory_peak_kib());
+    process.stop_well();
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod acl;
 mod clock;
 mod cluster;
 mod fixture;
+pub mod hostile;
 mod load;
 mod nodes;
 pub mod preload;

@@ -14,7 +14,7 @@ use super::filter::Filter;
 use super::{NoSuchLetter, Place, last, of_kafka};
 use crate::cli::{Exit, Failure, Outcome, output};
 use crate::engine::header::{self, When};
-use crate::engine::{Millis, Record, UnixMillis};
+use crate::engine::{Millis, NOT_KEPT, Record, UnixMillis};
 use crate::kafka::{DeadLetters, DeadRecord, Receipt, SubmitError, Submitter};
 
 /// Arguments of `dead replay`.
@@ -43,6 +43,11 @@ pub(super) struct Replay {
 enum ReplayError {
     #[error("say which: places, --code, --target, --since, --until, or --all")]
     Which,
+    #[error(
+        "the values of {count} were too large to be kept, the first at {first}: those are not replayed, their producer has to \
+         write them again; all others are"
+    )]
+    NotKept { count: usize, first: String },
     #[error("stopped at {partition}@{offset}, with {before} replayed before it")]
     Stopped {
         partition: i32,
@@ -83,6 +88,7 @@ impl Replay {
             json,
             bar,
             replayed: 0,
+            not_kept: Vec::new(),
             failure: None,
             lanes: None,
         };
@@ -105,6 +111,10 @@ impl Replay {
         if let Some(failure) = run.failure {
             return Err(failure);
         }
+        if !run.not_kept.is_empty() {
+            let (count, first) = (run.not_kept.len(), run.not_kept.swap_remove(0));
+            return Err(Failure::new(Exit::Negative, ReplayError::NotKept { count, first }));
+        }
         let would = if self.dry_run { "would be replayed" } else { "replayed" };
         if json { Ok(Exit::Ok) } else { output::line(&format!("{} {would}", run.replayed)) }
     }
@@ -119,6 +129,8 @@ struct Run<'a> {
     json: bool,
     bar: ProgressBar,
     replayed: u64,
+    /// Where those stand that were passed over, since there is no value to be sent.
+    not_kept: Vec<String>,
     /// Why it was stopped; nothing is sent any more.
     failure: Option<Failure>,
     /// The last intake that was written to, with its partitions.
@@ -129,6 +141,10 @@ impl Run<'_> {
     fn one(&mut self, letter: &DeadRecord) {
         self.bar.inc(1);
         if self.failure.is_some() || !self.replay.filter.takes(letter) {
+            return;
+        }
+        if is_cut(letter) {
+            self.not_kept.push(format!("{}@{}", letter.partition, letter.offset.0));
             return;
         }
         let again = again(letter, &self.main, self.replay.now);
@@ -187,6 +203,14 @@ impl Run<'_> {
         };
         self.bar.suspend(|| output::line(&line))
     }
+}
+
+/// Whether its value was too large to be kept.
+fn is_cut(letter: &DeadRecord) -> bool {
+    let detail = last(&letter.record, header::ERROR_DETAIL).unwrap_or_default();
+    last(&letter.record, header::ERROR_CODE) == Some(header::Code::TooLarge.as_str().as_bytes())
+        && letter.record.value().is_none()
+        && String::from_utf8_lossy(detail).contains(NOT_KEPT)
 }
 
 /// The intake that a dead letter stood in; the main one if that was a tier.
@@ -304,6 +328,20 @@ mod tests {
             assert_eq!(got, want, "{why}");
             assert_eq!((record.key(), record.value()), (Some(&b"k"[..]), Some(&b"v"[..])), "{why}");
         }
+    }
+
+    #[test]
+    fn a_letter_whose_value_was_not_kept_is_known() {
+        let of = |code: &str, detail: &str, value: Option<&[u8]>| {
+            let added = [(header::ERROR_CODE, code), (header::ERROR_DETAIL, detail)];
+            let headers = added.iter().map(|(n, v)| (n.as_bytes(), Some(v.as_bytes())));
+            let record = Record::new(Some(b"k"), value, headers);
+            DeadRecord { partition: 0, offset: Offset(0), timestamp: UnixMillis(0), record }
+        };
+        assert!(is_cut(&of("too_large", "9 bytes; its value is not kept", None)));
+        assert!(!is_cut(&of("too_large", "9 bytes; target t takes 5", None)), "a tombstone");
+        assert!(!is_cut(&of("too_large", "its value is not kept", Some(b""))));
+        assert!(!is_cut(&of("bad_state", "not kept", None)));
     }
 
     #[test]

@@ -441,7 +441,7 @@ impl Work {
             producer
                 .init_transactions(self.setting.transaction_timeout + Duration::from_secs(15))?;
         }
-        Ok(Outlet::new(producer).compressing(&self.topics.dead))
+        Ok(Outlet::new(producer))
     }
 }
 

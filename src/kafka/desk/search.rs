@@ -157,7 +157,10 @@ impl<'a> Search<'a> {
         if !is_same {
             return None;
         }
-        let record = raw::copy_record(message);
+        let record = raw::copy_bounded(message, self.setup.limits.record_bytes_max);
+        if record.is_cut().is_some() {
+            return None;
+        }
         let terms = self.terms(topic, message, &record)?;
         Some((record, terms))
     }

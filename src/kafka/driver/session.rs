@@ -427,7 +427,7 @@ impl<'a> Session<'a> {
             offset: Offset(message.offset()),
             // Without a time a record of ours cannot be: it counts from now rather than from 1970.
             appended: appended.map_or_else(|| self.now(), UnixMillis),
-            record: raw::copy_record(message),
+            record: raw::copy_bounded(message, self.plan.setup.limits.record_bytes_max),
         })
     }
 
@@ -548,6 +548,9 @@ impl<'a> Session<'a> {
             }
             Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown) => {
                 tracing::debug!(%error, "consumer lost a broker");
+            }
+            Some(RDKafkaErrorCode::BadCompression) => {
+                tracing::debug!(%error, "an answer inflates to more than is held of one: the rest is asked for again");
             }
             Some(RDKafkaErrorCode::GroupAuthorizationFailed) => {
                 let group = &self.plan.namespace;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::checkers::{Wish, check};
 use crate::load::{Load, Mix};
-use crate::support::{Fixture, Mode, PATIENCE};
+use crate::support::{Fixture, Log, Mode, PATIENCE, hostile};
 
 /// A control group of this row's, gone with it.
 pub(crate) struct Group {
@@ -117,6 +117,43 @@ fn f43_a_process_that_the_kernel_kills_for_its_memory_loses_nothing() {
     load.cancel_through(&[&process]);
     load.wait_for_more(100);
     let history = load.finish("f43-memory");
+    process.stop_well();
+    check(&history, Wish { recovery: Duration::from_secs(15) });
+}
+
+#[test]
+#[ignore = "needs root: scripts/faults --root"]
+fn f43_a_hostile_producer_cannot_have_a_process_killed_in_half_a_gibibyte() {
+    let fixture = Fixture::new("f43-hostile");
+    let target = fixture.target("hostile", 1);
+    let most = "536870912";
+    let group = Group::new(
+        "f43-hostile",
+        "memory",
+        &[("memory.limit_in_bytes", most)],
+        &[("memory.max", most), ("memory.swap.max", "0")],
+    );
+    let enter = group.enter();
+    let enter = enter.each_ref().map(|word| &**word);
+    let memory = "memory = \"128MiB\"\n";
+    let mut process = fixture.launch(Mode::ExactlyOnce).config(memory).through(&enter).start();
+    let pid = process.pid();
+    let load = Load::begin(&fixture, Mix { rate: 20, ..Mix::default() });
+    load.cancel_through(&[&process]);
+    load.wait_for_more(100);
+    let zeros = hostile::zeros(&fixture, &target).len();
+    hostile::many(&fixture, &target);
+    hostile::crowded(&fixture, &target);
+    // Those of the batch of many for which there is no room, too.
+    Log::open(&fixture, &fixture.names.dead()).until("all are dead letters", |dead| {
+        dead.len() > zeros + hostile::CROWDS + hostile::MANY / 2
+    });
+    load.wait_for_more(100);
+    println!("f43: {} KiB at most", process.memory_peak_kib());
+    let mut history = load.finish("f43-hostile");
+    // Those are not of the load.
+    history.dead.retain(|dead| dead.header("x-delay-error-code").as_deref() != Some("too_large"));
+    assert_eq!(process.pid(), pid);
     process.stop_well();
     check(&history, Wish { recovery: Duration::from_secs(15) });
 }
