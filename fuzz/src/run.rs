@@ -110,6 +110,10 @@ impl World {
                 }
             }
             Output::Forgettable(lane) => self.tell(Input::Ended { lane, timers: Vec::new() }),
+            Output::Recall { lane, timers } => {
+                let timers = timers.into_iter().map(|name| (name, None)).collect();
+                self.tell(Input::Recalled { lane, timers });
+            }
             Output::Batch(batch) => self.carry_out(batch),
             Output::Pause(_) | Output::Resume(_) => {}
             Output::Rewind(source, offset) => {

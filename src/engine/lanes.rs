@@ -22,10 +22,12 @@ mod again;
 mod away;
 mod barrier;
 mod batch;
+mod behind;
 mod bounds;
 mod endings;
 mod floor;
 mod lifecycle;
+mod past;
 mod suspects;
 
 use std::collections::{HashMap, VecDeque};
@@ -49,6 +51,7 @@ use barrier::Barrier;
 use endings::Endings;
 use floor::Floors;
 use lifecycle::{Fate, Named};
+use past::Past;
 use suspects::Suspects;
 
 /// Names of targets remembered; beyond it those that no record waits for are forgotten.
@@ -90,6 +93,8 @@ pub struct Figures {
     pub gated: usize,
     /// Due records with a key that wait for their order.
     pub ordered: usize,
+    /// Records that wait to hear what has ended of their timer.
+    pub recalling: usize,
     /// Hops that came to stand later than their tier needs, counted once for a partition and batch.
     pub late_hops: u64,
     /// Records whose id was pending already: nothing was done with them.
@@ -161,8 +166,10 @@ pub struct Read {
 struct Gate {
     /// All is known of the lane's timers: it may decide.
     is_known: bool,
-    /// What is void is forgotten from then on.
+    /// What is void, and what has ended, is forgotten from then on.
     forgets_from: UnixMillis,
+    /// Whatever ended since then has ended here.
+    ends_from: UnixMillis,
     /// All that stood in the lane's intakes when it was taken over was let go: they may fire.
     is_open: bool,
     /// What tiers have let go before anything could be decided about it.
@@ -186,6 +193,7 @@ pub struct Engine {
     late: VecDeque<Box<Entry>>,
     timers: Remembered,
     endings: Endings,
+    past: Past,
     /// By lane.
     gates: Vec<Gate>,
     /// By lane topic, then lane.
@@ -237,6 +245,7 @@ impl Engine {
             late: VecDeque::new(),
             timers: Remembered::new(setup.lanes),
             endings: Endings::default(),
+            past: Past::default(),
             gates: (0..setup.lanes).map(|_| Gate::default()).collect(),
             floors: Floors::new(setup.lanes),
             barriers: (0..topics)
@@ -300,6 +309,7 @@ impl Engine {
                 self.known(now, lane, &live, voids, whole, out);
             }
             Input::Ended { lane, timers } => self.ended(now, lane, timers),
+            Input::Recalled { lane, timers } => self.recalled(now, lane, timers, out),
             Input::Revoked => self.reset(),
             Input::Drain => {
                 self.draining = true;
@@ -340,6 +350,7 @@ impl Engine {
             remembered: self.timers.voids_len(),
             gated: self.gated(),
             ordered: self.floors.waiting(),
+            recalling: self.past.waiting(),
             ..self.figures
         }
     }
@@ -454,6 +465,7 @@ impl Engine {
         }
         self.gates[at].is_known = true;
         self.gates[at].forgets_from = now + lifecycle::VOID_SLACK;
+        self.gates[at].ends_from = now + past::CLOCKS_APART;
         for (source, held) in std::mem::take(&mut self.gates[at].early) {
             self.accept(now, source, held, out);
         }
@@ -531,13 +543,7 @@ impl Engine {
         let setup = Arc::clone(&self.setup);
         let Held { offset, appended, record } = held;
         match verdict::accept(&setup, &self.targets, (source, offset), appended, record) {
-            Verdict::Cancel(entry) => self.cancel(now, *entry),
-            Verdict::Wait(entry) => {
-                let fate = self.judge(&entry);
-                if let Some(entry) = self.lay_to_rest(entry, fate, now) {
-                    self.take_up(now, entry, fate, out);
-                }
-            }
+            Verdict::Cancel(entry) | Verdict::Wait(entry) => self.decide(now, entry, out),
             Verdict::Move(entry, lane) => match self.checked_move(&entry) {
                 Ok(sealed) => {
                     let Entry { record, due, intake, .. } = *entry;
@@ -560,6 +566,18 @@ impl Engine {
                 self.dead(source, offset, appended, record, refusal);
                 self.attach(name.map(|name| Answer { source, offset, name, outcome }));
             }
+        }
+    }
+
+    /// Decides what becomes of a record of this lane, once all is known that counts for that.
+    fn decide(&mut self, now: UnixMillis, entry: Box<Entry>, out: &mut Vec<Output>) {
+        let Some((entry, past)) = self.with_past(now, entry) else { return };
+        if matches!(entry.way, Way::Cancel(_)) {
+            return self.cancel(now, *entry);
+        }
+        let fate = self.judge(&entry, past);
+        if let Some(entry) = self.lay_to_rest(entry, fate, now) {
+            self.take_up(now, entry, fate, out);
         }
     }
 

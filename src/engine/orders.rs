@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::header::Code;
 use super::setup::Setup;
 use super::state::Sealed;
-use super::timers::{Live, TimerKey, Void};
+use super::timers::{Ended, Live, TimerKey, Void};
 use super::{BatchId, Lane, Offset, Record, Source, TopicId, UnixMillis, header};
 
 /// A fact, told to [`Engine::step`](super::Engine::step).
@@ -69,6 +69,14 @@ pub enum Input {
         lane: Lane,
         /// Which timers.
         timers: Vec<TimerKey>,
+    },
+    /// The answer to [`Output::Recall`]: what became of each of the timers by all that was committed when that was ordered,
+    /// if it ended and is not forgotten.
+    Recalled {
+        /// Which lane.
+        lane: Lane,
+        /// Which timers, and how they ended.
+        timers: Vec<(TimerKey, Option<Ended>)>,
     },
     /// The answer to [`Output::Lookup`]; also told unasked when it changed.
     Target(Arc<str>, Target),
@@ -175,6 +183,14 @@ pub enum Output {
     /// Look for timers of this lane that are final for longer than `history`, in all that is committed by now, and
     /// answer with [`Input::Ended`]. Not ordered again before.
     Forgettable(Lane),
+    /// Look up what became of these timers, in all that is committed by now, and answer with [`Input::Recalled`]. Of a lane
+    /// not ordered again before.
+    Recall {
+        /// Which lane.
+        lane: Lane,
+        /// Which timers.
+        timers: Vec<TimerKey>,
+    },
     /// Hand this to the producer; answer with [`Input::Committed`], or with `Revoked` and `Assigned` if it failed.
     Batch(Batch),
 }
@@ -303,6 +319,8 @@ pub enum Because {
     Superseded,
     /// A record was kept from its target that was not known to be pending.
     Met,
+    /// The same, of a timer: it was cancelled before anybody knew of it.
+    Missed,
     /// The time for which it is kept is over.
     Forgotten,
 }

@@ -231,6 +231,34 @@ impl Timer {
         let target = Arc::clone(&self.target);
         (!self.phase.is_final()).then_some(Live { name, version, due, target, label })
     }
+
+    /// What the engine is told of it, if it has ended.
+    #[must_use]
+    pub fn ended(&self) -> Option<Ended> {
+        let Self { version, phase, since, .. } = *self;
+        phase.is_final().then_some(Ended { version, phase, since })
+    }
+}
+
+/// How a timer ended, as the engine is told of it for a record that comes late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The version that was pending last.
+    pub version: Place,
+    /// What has become of it.
+    pub phase: Phase,
+    /// When it came to that.
+    pub since: UnixMillis,
+}
+
+impl Ended {
+    /// Whether a create at this place is a duplicate, though it came after the end: it was submitted before that version,
+    /// or while that was pending. How long a cancelled one was pending its cancel's mark says.
+    #[must_use]
+    pub fn counts_for(&self, place: Place) -> bool {
+        let was_pending = self.phase != Phase::Cancelled && place.first_appended < self.since;
+        was_pending || place.is_before(self.version)
+    }
 }
 
 /// A pending timer, as the engine is told of it when it takes a lane over.

@@ -33,7 +33,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
-use crate::engine::timers::{Change, TimerKey};
+use crate::engine::timers::{Change, Timer, TimerKey};
 use crate::engine::{Lane, Offset, UnixMillis};
 use crate::telemetry;
 
@@ -368,6 +368,15 @@ impl Index {
     ) -> Result<Vec<TimerKey>, Error> {
         let trouble = self.trouble("read");
         self.lane(lane)?.ended(before, most).map_err(trouble)
+    }
+
+    /// The timer of a name, pending or ended.
+    ///
+    /// # Errors
+    /// [`Error::Broken`]: begin anew.
+    pub fn find(&mut self, lane: Lane, name: TimerKey) -> Result<Option<Timer>, Error> {
+        let trouble = self.trouble("read");
+        self.lane(lane)?.shared().timer(name).map_err(trouble)
     }
 
     /// Tells all that a lane has, as changes that would make it.

@@ -29,6 +29,7 @@ use super::connect::Isolation;
 use super::ends::Ends;
 use super::written::Written;
 use super::{BrokerClock, Connection};
+use crate::engine::timers::TimerKey;
 use crate::engine::{Input, Lane, Millis, Offset, UnixMillis};
 use crate::index::{self, Index};
 
@@ -62,6 +63,8 @@ enum Order {
     Leave { assignment: u64 },
     /// Tell which timers of the lane are final since before a time.
     Forgettable { assignment: u64, lane: Lane, before: UnixMillis, to: Sender<Told> },
+    /// Tell how these timers of the lane ended.
+    Recall { assignment: u64, lane: Lane, timers: Vec<TimerKey>, to: Sender<Told> },
 }
 
 /// Handle on the following thread, which ends with the last handle.
@@ -150,6 +153,17 @@ impl Follower {
         to: &Sender<Told>,
     ) {
         let _ = self.orders.send(Order::Forgettable { assignment, lane, before, to: to.clone() });
+    }
+
+    /// Has a lane thread told how timers of a lane ended, by all that is committed by now.
+    pub(super) fn recall(
+        &self,
+        assignment: u64,
+        lane: Lane,
+        timers: Vec<TimerKey>,
+        to: &Sender<Told>,
+    ) {
+        let _ = self.orders.send(Order::Recall { assignment, lane, timers, to: to.clone() });
     }
 
     /// Whoever looks timers up; `None`: this run has no index.

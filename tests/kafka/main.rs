@@ -19,6 +19,7 @@ mod limits;
 mod members;
 mod metrics;
 mod order;
+mod partitioners;
 mod poison;
 mod positions;
 mod reload;

@@ -73,6 +73,7 @@ const CASES: &[Case] = &[
     (Mutation::NeverPauses, ANY, &["memory"], 50),
     (Mutation::DropsTimers, ANY, TIMERS, 30),
     (Mutation::DeliversCancelled, ANY, TIMERS, 30),
+    (Mutation::ForgetsEnded, FAULTY, &["linearizable"], 150),
     (Mutation::ForgetsVoids, ANY, &["cancelled", "cancelled in time", "linearizable"], 30),
     (Mutation::ForgetsUnmet, ANY, &["cancelled", "cancelled in time", "linearizable"], 30),
     (Mutation::SkipsGate, FAULTY, &["cancelled in time", "linearizable"], 400),

@@ -7,7 +7,9 @@
 //! # Invariants
 //! 1. An operation takes effect after it was sent, and before its answer came or its record was seen.
 //! 2. Commands that went to their own lane's intake take effect in the order of that log. One that was moved there, or
-//!    written to a tier, takes effect when it comes by; a cancel is about what stood before it all the same.
+//!    written to a tier, takes effect when it comes by; a cancel is about what stood before it all the same. So is what was
+//!    made of the id meanwhile: of two the older is nothing, and a create is nothing that was sent while one was pending, also
+//!    when the other has ended by then.
 //! 3. What cannot be told from outside counts as possible: it never objects to what may have been right.
 
 mod search;
@@ -68,6 +70,8 @@ pub struct Stand {
     pub offset: i64,
     /// It is its own lane's intake.
     pub prompt: bool,
+    /// It is the main one, in which nothing can be late.
+    pub straight: bool,
 }
 
 /// One operation, in any unit of time.
@@ -79,6 +83,8 @@ pub struct Operation {
     pub until: u64,
     /// Where a command stands; of what is seen, where its version does.
     pub stand: Stand,
+    /// When a version is due, as append times are.
+    pub due: u64,
 }
 
 /// All that is known of one timer.
@@ -87,6 +93,8 @@ pub struct History {
     pub operations: Vec<Operation>,
     /// What must have come before what, besides what follows from their times.
     pub before: Vec<(Index, Index)>,
+    /// What became of the timer was forgotten at some time.
+    pub forgotten: bool,
 }
 
 /// Why there is no order.
@@ -195,6 +203,18 @@ impl History {
             if of.is_command() { (of.from, 0) } else { (of.until, 1) }
         });
         tries
+    }
+
+    /// Whether a version that comes late is nothing, since the one that was pending last was sent after it; or, for a create, was
+    /// not due yet when it was sent.
+    fn is_late(&self, state: &State, version: Index) -> bool {
+        let of = &self.operations[version];
+        let Some(last) = state.last.filter(|_| !of.stand.straight && !self.forgotten) else {
+            return false;
+        };
+        let (stamp, other) = (of.stand.stamp, &self.operations[last]);
+        let within = of.what == What::Create && state.fates[last] == Fate::Delivered;
+        stamp < other.stand.stamp || within && stamp < other.due
     }
 
     /// Whether a command is about a version: that one was submitted before. `None`: it cannot be told.

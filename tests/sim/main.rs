@@ -134,7 +134,7 @@ const MUST_MEET: &[&str] = &[
     "indexes torn", "indexes missing", "indexes refused", "changelogs compacted", "clocks stepped back",
     "clocks stepped forward", "steps back seen", "clocks learned", "early deliveries aborted", "wall clocks stepped",
     "foreign transactions seen",
-    "cancels", "cancelled", "forgotten", "moves", "hops", "deliveries", "dead letters", "answers lost",
+    "cancels", "cancelled", "forgotten", "recalled as ended", "moves", "hops", "deliveries", "dead letters", "answers lost",
 ];
 
 #[test]

@@ -45,6 +45,8 @@ pub enum Mutation {
     KeepsSilent,
     /// Records of aborted transactions are delivered: what users took back.
     ReadsUncommitted,
+    /// What has ended is not told to who asks about it.
+    ForgetsEnded,
     /// Which versions are void is not told when lanes are taken over.
     ForgetsVoids,
     /// What is pending is not told when lanes are taken over.
@@ -132,6 +134,7 @@ impl Mutation {
             Self::BlamesBrokers,
             Self::KeepsSilent,
             Self::ReadsUncommitted,
+            Self::ForgetsEnded,
             Self::ForgetsVoids,
             Self::ForgetsLive,
             Self::DropsLastPiece,

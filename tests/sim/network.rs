@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use waterclock::engine::orders::Outcome;
-use waterclock::engine::timers::Phase;
+use waterclock::engine::timers::{Phase, TimerKey};
 use waterclock::engine::{Offset, Record, Source, TopicId, UnixMillis};
 
 use crate::broker::{Place, Position, Refusal, Writer};
@@ -63,12 +63,14 @@ pub struct Taken {
 }
 
 /// What the index is asked for once it has passed an end of the changelog.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
     /// All that holds of a lane's timers.
     Known,
     /// Those that ended long ago.
     Ended,
+    /// How these ended.
+    Recall(Vec<TimerKey>),
 }
 
 /// What a client is told of its command.

@@ -153,7 +153,7 @@ impl Engine {
                     self.meet_record(now, (source, offset), named, send.record);
                     self.wake(now);
                 }
-                None => self.send_off(&mut load, (source, offset), send, named, timer),
+                None => self.send_off(now, &mut load, (source, offset), send, named, timer),
             }
         }
         if load.sends.is_empty() {
@@ -167,6 +167,7 @@ impl Engine {
     /// is said of that then.
     fn load(
         &mut self,
+        now: UnixMillis,
         load: &mut Load,
         (source, offset): (Source, Offset),
         (send, order): (Send, Order),
@@ -181,13 +182,14 @@ impl Engine {
                 }
                 self.suspects.hold(group, suspected);
             }
-            None => self.send_off(load, (source, offset), send, named, timer),
+            None => self.send_off(now, load, (source, offset), send, named, timer),
         }
     }
 
     /// Puts a send into a batch, and what becomes of its timer by that.
     fn send_off(
         &mut self,
+        now: UnixMillis,
         load: &mut Load,
         (source, offset): (Source, Offset),
         send: Send,
@@ -197,14 +199,14 @@ impl Engine {
         let held = send.record.size();
         load.push(Some((source, offset)), send, held);
         if let (Some(named), Some(record)) = (named, timer) {
-            self.end(source.lane, named.name);
+            self.end(now, source.lane, named.name);
             let said = Ready::said(source.lane, record, Because::Delivered);
             load.take(said);
         }
     }
 
     /// Takes what is ready, as long as there is room; what is glued together stays so.
-    fn load_ready(&mut self, load: &mut Load) {
+    fn load_ready(&mut self, now: UnixMillis, load: &mut Load) {
         let mut glued = false;
         while (glued || load.room())
             && let Some(ready) = self.ready.pop_front()
@@ -214,7 +216,7 @@ impl Engine {
             match (ready.done, ready.send) {
                 // A move may be under suspicion.
                 (Some(done), Some(send)) if matches!(send.to, To::Lane(_)) => {
-                    self.load(load, done, (send, Order::default()), None, None);
+                    self.load(now, load, done, (send, Order::default()), None, None);
                 }
                 (done, send) => load.take(Ready { done, send, ..ready }),
             }
@@ -225,7 +227,7 @@ impl Engine {
     fn fill(&mut self, now: UnixMillis, out: &mut Vec<Output>) -> Option<Batch> {
         let mut load = Load::new(&self.setup);
         self.forget(now);
-        self.load_ready(&mut load);
+        self.load_ready(now, &mut load);
         self.fire_ordered();
         for entry in std::mem::take(&mut self.late) {
             self.wheel.insert(entry.due, entry.order, entry);
@@ -244,7 +246,7 @@ impl Engine {
         }
         self.take_hops(now, &mut load);
         // What firing has refused or met goes along.
-        self.load_ready(&mut load);
+        self.load_ready(now, &mut load);
         let idle = self.dirty && self.last_commit + IDLE_COMMIT <= now;
         if load.sends.is_empty() && load.answers.is_empty() && !idle {
             // What is finished without anything to send need not be committed at once.
@@ -281,7 +283,7 @@ impl Engine {
                 let named = entry.timer.map(|name| Named { name, place, decided });
                 let edit = Edit::Deliver(trace);
                 let send = Send { to: To::Target(target), partition, record, edit, due };
-                self.load(load, (source, offset), (send, order), named, timer);
+                self.load(now, load, (source, offset), (send, order), named, timer);
             }
             Err(refusal) => self.refuse(now, *entry, refusal),
         }

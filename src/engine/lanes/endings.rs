@@ -4,16 +4,17 @@
 //! forgotten, and what ends between the question and the answer is noted: that is not what the index means.
 //!
 //! # Invariants
-//! 1. Void versions are forgotten after their `until`, and while their lane is on time: in a lane that is late a record
-//!    of them may still stand in a tier. Nor soon after their lane was taken over: while nobody owned it time went on, and
-//!    a record of them may still stand in the intake of another lane.
+//! 1. Void versions are forgotten after their `until`, and what ended after `history`; and while their lane is on time: in a
+//!    lane that is late a record of them may still stand in a tier. Nor soon after their lane was taken over: while nobody
+//!    owned it time went on, and a record of them may still stand in the intake of another lane.
 //! 2. A timer is forgotten only if it is not pending and has not ended since the question; whatever ended before that
 //!    was committed when the question left.
 //! 3. One question at a time for a lane, and none while the last one is not answered.
 
+use super::super::Record;
 use super::super::orders::Because;
 use super::super::timers::{Names, TimerKey, Void};
-use super::super::{BatchId, Record};
+use super::behind::Behind;
 use super::{Engine, Lane, Millis, Output, Ready, Tracking, UnixMillis};
 
 /// Void versions that one batch forgets, at most: it must not grow because their time is over.
@@ -40,10 +41,8 @@ enum Stage {
     #[default]
     Fresh,
     Idle(UnixMillis),
-    /// What was decided before is on its way into a batch: these many are ready before it.
-    Decided(u64),
-    /// It is in this batch at last.
-    Sealed(BatchId),
+    /// What was decided before is not committed yet.
+    Behind(Behind),
     /// These lanes have not answered.
     Asked(Vec<Lane>),
 }
@@ -68,20 +67,29 @@ impl Engine {
         if self.timers.forget_at().is_none_or(|at| at > now) {
             return;
         }
-        let on_time: Vec<bool> = (0..usize::from(self.setup.lanes))
-            .map(|lane| {
-                let mut holds = self.holds.iter().map(|holds| &holds[lane]);
-                let gate = &self.gates[lane];
-                gate.is_known
-                    && gate.forgets_from <= now
-                    && holds.all(|hold| hold.as_ref().is_none_or(|hold| hold.on_time(now)))
-            })
-            .collect();
-        let may = |lane: Lane| on_time[usize::from(lane.0)];
+        let lanes = self.forgetful(now);
+        let may = |lane: Lane| lanes.binary_search(&lane).is_ok();
         for (lane, name) in self.timers.forget(now, FORGET_MAX, may) {
             let record = Record::new(Some(&Void::key(name)), None, std::iter::empty());
             self.ready.push_back(Ready::said(lane, record, Because::Forgotten));
         }
+    }
+
+    /// The lanes that may forget, ascending.
+    fn forgetful(&self, now: UnixMillis) -> Vec<Lane> {
+        let may = |lane: &Lane| {
+            let at = usize::from(lane.0);
+            let mut holds = self.holds.iter().map(|holds| &holds[at]);
+            let gate = &self.gates[at];
+            gate.is_known
+                && gate.forgets_from <= now
+                && holds.all(|hold| hold.as_ref().is_none_or(|hold| hold.on_time(now)))
+        };
+        (0..self.setup.lanes).map(Lane).filter(may).collect()
+    }
+
+    fn runs(&self, lane: Lane) -> bool {
+        self.holds[0][usize::from(lane.0)].is_some()
     }
 
     /// Asks what may be forgotten, when it is time for that.
@@ -92,29 +100,21 @@ impl Engine {
         match self.endings.stage {
             Stage::Fresh => self.endings.stage = Stage::Idle(now + ASK_EVERY),
             Stage::Idle(at) if at <= now => {
-                let ready = self.taken + self.ready.len() as u64;
-                self.endings = Endings { stage: Stage::Decided(ready), ..Endings::default() };
+                let stage = Stage::Behind(self.decided());
+                self.endings = Endings { stage, ..Endings::default() };
             }
             _ => {}
         }
-        if let Stage::Decided(ready) = self.endings.stage
-            && self.taken >= ready
-        {
-            self.endings.stage = Stage::Sealed(self.next_batch);
-        }
-        if let Stage::Sealed(batch) = self.endings.stage
-            && self.flying.front().is_none_or(|first| first.id >= batch)
-        {
-            let lanes: Vec<Lane> = (0..self.setup.lanes)
-                .map(Lane)
-                .filter(|lane| {
-                    let at = usize::from(lane.0);
-                    self.gates[at].is_known && self.holds[0][at].is_some()
-                })
-                .collect();
-            out.extend(lanes.iter().map(|lane| Output::Forgettable(*lane)));
-            self.endings.stage = Stage::Asked(lanes);
-            self.settle_endings(now);
+        if let Stage::Behind(mut behind) = self.endings.stage {
+            if self.is_committed(&mut behind) {
+                let lanes: Vec<Lane> =
+                    self.forgetful(now).into_iter().filter(|lane| self.runs(*lane)).collect();
+                out.extend(lanes.iter().map(|lane| Output::Forgettable(*lane)));
+                self.endings.stage = Stage::Asked(lanes);
+                self.settle_endings(now);
+            } else {
+                self.endings.stage = Stage::Behind(behind);
+            }
         }
         if let Stage::Idle(at) = self.endings.stage {
             self.wake(at);

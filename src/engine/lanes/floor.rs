@@ -207,7 +207,8 @@ impl Engine {
         let leaving = self.floors.leaving[usize::from(lane.0)].first_key_value();
         let leaving = leaving.map(|(rank, _)| *rank);
         let held = self.suspects.held().filter(|held| held.source.lane == lane);
-        held.filter_map(super::Suspected::rank).chain(leaving).fold(floor, Rank::min)
+        let asking = self.past.first(lane);
+        held.filter_map(super::Suspected::rank).chain(leaving).chain(asking).fold(floor, Rank::min)
     }
 
     /// Something is held for a test, or hops: what is to come after it waits for that.

@@ -11,11 +11,15 @@
 //! 4. An offset that is finished without anything to send is finished not before what made it so is in a batch.
 //! 5. The answer to a command is in the batch that carries what it did.
 //! 6. A lane decides about nothing with an id before all is known of its timers.
+//! 7. Of one id the older of two is superseded, or a duplicate, also when the newer one has ended; and a create is a
+//!    duplicate of what was pending when it was submitted. What comes late is held against what ended ([`past`](super::past)).
 
 use super::super::header::{self, Code, Refusal};
 use super::super::orders::{Answer, Because, Edit, Outcome, Said, Send, To};
 use super::super::setup::Tracking;
-use super::super::timers::{Before, Live, Pending, Phase, Place, Remembered, TimerKey, Told, Void};
+use super::super::timers::{
+    Before, Ended, Live, Pending, Phase, Place, Remembered, TimerKey, Told, Void,
+};
 use super::super::verdict::{self, Entry, Stage, Way, refusal};
 use super::{Engine, Lane, Millis, Offset, Ready, Record, Source, UnixMillis};
 
@@ -38,6 +42,8 @@ pub(super) enum Fate {
     Replace(Option<Pending>),
     /// It is void.
     Void,
+    /// The same, by a cancel that had found nothing: it was about this one, and nobody knows of it yet.
+    Cancelled,
     /// Another version is live: there is nothing to do.
     Duplicate,
     /// It came too late to be put in the place of anything, or that is gone.
@@ -63,17 +69,22 @@ impl Engine {
         stands(&self.timers, entry)
     }
 
-    /// What is to become of a record that its lane let go.
-    pub(super) fn judge(&self, entry: &Entry) -> Fate {
+    /// What is to become of a record that its lane let go. `past`: what has ended of its timer, if that counts for it.
+    pub(super) fn judge(&self, entry: &Entry, past: Option<Ended>) -> Fate {
         let Some(name) = entry.timer else { return Fate::None };
         let (lane, place) = (entry.source.lane, entry.place());
         let live = if self.is_full() { self.timers.live(lane, name) } else { None };
         if live.is_some_and(|live| live.version == place) {
             return Fate::Live;
         }
+        // Where a batch failed in at_least_once it may be said of a version itself that it ended.
+        let past = past.filter(|ended| ended.version != place);
         let void = self.timers.void(lane, name);
-        if void.is_some_and(|void| void.covers(place)) {
-            return Fate::Void;
+        if let Some(void) = void.filter(|void| void.covers(place)) {
+            let is_older = past.is_some_and(|ended| place.is_before(ended.version));
+            let makes = matches!(entry.way, Way::Create | Way::Tier | Way::Replace(None));
+            let is_first = self.is_full() && makes && live.is_none() && !void.met && !is_older;
+            return if is_first { Fate::Cancelled } else { Fate::Void };
         }
         if !self.is_full() {
             return match entry.way {
@@ -82,7 +93,17 @@ impl Engine {
             };
         }
         match (entry.way, live) {
+            (Way::Create | Way::Tier, None)
+                if past.is_some_and(|ended| ended.counts_for(place)) =>
+            {
+                Fate::Duplicate
+            }
             (Way::Create | Way::Tier, None) => Fate::Create,
+            (Way::Replace(None), None)
+                if past.is_some_and(|ended| place.is_before(ended.version)) =>
+            {
+                Fate::Idle(Outcome::Superseded)
+            }
             (Way::Replace(None), None) => Fate::Replace(None),
             (Way::Hop, None) => Fate::Revive,
             (Way::Create | Way::Tier | Way::Hop, Some(_)) => Fate::Duplicate,
@@ -111,7 +132,7 @@ impl Engine {
             Fate::None | Fate::Live | Fate::Create | Fate::Revive | Fate::Replace(_) => {
                 return Some(entry);
             }
-            Fate::Void => Outcome::Superseded,
+            Fate::Void | Fate::Cancelled => Outcome::Superseded,
             Fate::Duplicate => {
                 self.figures.duplicates += u64::from(entry.way != Way::Hop);
                 Outcome::Absent
@@ -121,6 +142,7 @@ impl Engine {
         let answer = answer(&entry, outcome);
         match fate {
             Fate::Void => self.meet(now, *entry, answer),
+            Fate::Cancelled => self.miss(now, *entry, answer),
             _ => self.finish(&entry, answer),
         }
         None
@@ -324,6 +346,19 @@ impl Engine {
         self.attach(answer);
     }
 
+    /// A record that was cancelled before it came is kept from its target, and told as cancelled.
+    fn miss(&mut self, now: UnixMillis, entry: Entry, answer: Option<Answer>) {
+        let lane = entry.source.lane;
+        let directive = header::read(entry.record.headers()).unwrap_or_default();
+        let said = verdict::said(&entry, &directive, Stage::new(Phase::Cancelled, now));
+        if let (Some(name), Some(record)) = (entry.timer, said) {
+            self.end(now, lane, name);
+            self.ready.push_back(Ready::said(lane, record, Because::Missed));
+            self.glue();
+        }
+        self.meet(now, entry, answer);
+    }
+
     /// The same, where only this is left of it.
     pub(super) fn meet_record(
         &mut self,
@@ -363,7 +398,10 @@ impl Engine {
     }
 
     /// A version is pending no more.
-    pub(super) fn end(&mut self, lane: Lane, name: TimerKey) {
+    pub(super) fn end(&mut self, now: UnixMillis, lane: Lane, name: TimerKey) {
+        let live = self.timers.live(lane, name);
+        let at = live.map_or(now, |live| now.max(live.version.first_appended));
+        self.past.note(lane, name, at);
         self.timers.end(lane, name);
         self.endings.note(name);
     }
@@ -375,7 +413,7 @@ impl Engine {
         let phase = if code == Code::Expired { Phase::Expired } else { Phase::Dead };
         let stage = Stage { code: Some(code), ..Stage::new(phase, now) };
         let record = verdict::said(entry, &directive, stage);
-        self.end(entry.source.lane, name);
+        self.end(now, entry.source.lane, name);
         record
     }
 
@@ -401,7 +439,7 @@ impl Engine {
             code: None,
         };
         let record = verdict::timer_record(name, &told);
-        self.end(lane, name);
+        self.end(now, lane, name);
         self.ready.push_back(Ready::said(lane, record, Because::Cancelled));
     }
 

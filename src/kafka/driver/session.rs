@@ -95,6 +95,8 @@ pub(super) struct Session<'a> {
     assignment: Option<u64>,
     /// Lanes of which it is not known yet what is pending.
     unknown: usize,
+    /// Lanes of which it is asked how timers ended.
+    recalls: usize,
     /// Batches on their way.
     flying: VecDeque<Flying>,
     /// Low watermarks committed since the last trim.
@@ -198,6 +200,7 @@ impl<'a> Session<'a> {
             known: crossbeam_channel::unbounded(),
             assignment: None,
             unknown: 0,
+            recalls: 0,
             flying: VecDeque::new(),
             lows: BTreeMap::new(),
             retake: None,
@@ -406,6 +409,7 @@ impl<'a> Session<'a> {
             || self.asked > 0
             || self.ends_asked > 0
             || self.unknown > 0
+            || self.recalls > 0
             || self.retake.is_some();
         let soon = self.reach.patience(|source| self.engine.is_awaited(source));
         let most = match (awaited, soon) {
@@ -460,6 +464,12 @@ impl<'a> Session<'a> {
                     if let Some(assignment) = self.assignment {
                         let before = now - self.plan.setup.limits.history;
                         self.shared.follower.forgettable(assignment, lane, before, &self.known.0);
+                    }
+                }
+                Output::Recall { lane, timers } => {
+                    if let Some(assignment) = self.assignment {
+                        self.recalls += 1;
+                        self.shared.follower.recall(assignment, lane, timers, &self.known.0);
                     }
                 }
                 Output::Batch(mut batch) => {

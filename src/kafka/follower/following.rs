@@ -6,8 +6,8 @@ use crossbeam_channel::Sender;
 
 use super::Told;
 use super::telling::Holding;
-use crate::engine::timers::Change;
-use crate::engine::{Lane, Millis, Offset, UnixMillis};
+use crate::engine::timers::{Change, Ended, TimerKey};
+use crate::engine::{Input, Lane, Millis, Offset, UnixMillis};
 
 /// A position that is further ahead of the brokers' time is of a clock that went wrong.
 const AHEAD_MAX: Millis = Millis(600_000);
@@ -45,6 +45,8 @@ pub(super) struct Following {
     pub(super) telling: Option<(Offset, Holding)>,
     /// Timers that are final since before this time are told once reading is past that.
     pub(super) forgettable: Option<(Offset, UnixMillis)>,
+    /// How these timers ended is told once reading is past that; `None`: it is not known yet how far that is.
+    pub(super) recall: Option<(Option<Offset>, Vec<TimerKey>)>,
     /// Records that this version cannot read.
     pub(super) unreadable: u64,
 }
@@ -52,7 +54,7 @@ pub(super) struct Following {
 impl Following {
     /// Whether somebody waits until reading has come to some offset.
     pub(super) fn is_awaited(&self) -> bool {
-        self.telling.is_some() || self.forgettable.is_some()
+        self.telling.is_some() || self.forgettable.is_some() || self.recall.is_some()
     }
 
     pub(super) fn take(&mut self, has_index: bool, key: Option<&[u8]>, value: Option<&[u8]>) {
@@ -66,6 +68,12 @@ impl Following {
         if has_index {
             self.changes.push(change);
         }
+    }
+
+    /// Tells how timers ended, to whoever waits for that.
+    pub(super) fn tell_ended(&self, lane: Lane, timers: Vec<(TimerKey, Option<Ended>)>) {
+        let input = Input::Recalled { lane, timers };
+        let _ = self.to.send(Told { assignment: self.assignment, input });
     }
 
     pub(super) fn say_unreadable(&mut self, lane: Lane) {

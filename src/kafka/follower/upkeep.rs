@@ -128,6 +128,10 @@ impl Work {
                 give_up(&error);
                 self.progress.give_up();
                 for (lane, following) in &mut self.lanes {
+                    if let Some((_, timers)) = following.recall.take() {
+                        let unknown = timers.into_iter().map(|name| (name, None));
+                        following.tell_ended(*lane, unknown.collect());
+                    }
                     if following.forgettable.take().is_some() {
                         let input = Input::Ended { lane: *lane, timers: Vec::new() };
                         let told = Told { assignment: following.assignment, input };

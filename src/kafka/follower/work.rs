@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
@@ -14,6 +14,7 @@ use super::following::{Following, Loading, is_stale};
 use super::telling::Holding;
 use super::upkeep::LOOK_SOON;
 use super::{CLIENT, Order, Progress, Told, WAIT};
+use crate::engine::timers::TimerKey;
 use crate::engine::{Input, Lane, Millis, Offset, UnixMillis};
 use crate::index::{self, BATCH_MAX, Index, Reason};
 use crate::kafka::connect::{Isolation, Reader, is_outside};
@@ -101,6 +102,7 @@ impl Work {
                         at: UnixMillis(0),
                         telling: Some((end, holding)),
                         forgettable: None,
+                        recall: None,
                         unreadable: 0,
                     };
                     self.lanes.insert(lane, following);
@@ -125,6 +127,9 @@ impl Work {
                     telemetry::lanes_loading(0, 0);
                 }
             }
+            Order::Recall { assignment, lane, timers, to } => {
+                self.recall((assignment, lane), timers, &to);
+            }
             Order::Forgettable { assignment, lane, before, to } => {
                 // Without a mark it is not known what is committed by now; it is soon, and asked again in a minute.
                 let mark = self.written.mark(lane).filter(|_| self.index.is_some());
@@ -137,6 +142,24 @@ impl Work {
                         let _ = to.send(Told { assignment, input });
                     }
                 }
+            }
+        }
+    }
+
+    fn recall(
+        &mut self,
+        (assignment, lane): (u64, Lane),
+        timers: Vec<TimerKey>,
+        to: &Sender<Told>,
+    ) {
+        let following = self.lanes.get_mut(&lane).filter(|of| of.assignment == assignment);
+        match following.filter(|_| self.index.is_some()) {
+            Some(following) => following.recall = Some((self.written.mark(lane), timers)),
+            // Without an index nobody knows.
+            None => {
+                let timers = timers.into_iter().map(|name| (name, None)).collect();
+                let input = Input::Recalled { lane, timers };
+                let _ = to.send(Told { assignment, input });
             }
         }
     }
@@ -193,7 +216,7 @@ impl Work {
         if done.is_ok() && self.lanes.values().any(Following::is_awaited) {
             self.pass();
             self.tell();
-            done = self.forget();
+            done = self.forget().and_then(|()| self.remember());
         }
         if let Err(error) = done.and_then(|()| self.look()) {
             self.failed(error);
@@ -307,6 +330,25 @@ impl Work {
                 let input = Input::Ended { lane: *lane, timers };
                 let _ = following.to.send(Told { assignment: following.assignment, input });
             }
+        }
+        Ok(())
+    }
+
+    /// Tells how timers ended that are asked about.
+    fn remember(&mut self) -> Result<(), index::Error> {
+        let Some(index) = &mut self.index else { return Ok(()) };
+        for (lane, following) in &mut self.lanes {
+            let Some((mark, timers)) = &mut following.recall else { continue };
+            *mark = mark.or_else(|| self.written.mark(*lane));
+            if mark.is_none_or(|mark| following.next < mark) {
+                continue;
+            }
+            let mut ended = Vec::with_capacity(timers.len());
+            for name in timers.iter() {
+                ended.push((*name, index.find(*lane, *name)?.and_then(|timer| timer.ended())));
+            }
+            following.recall = None;
+            following.tell_ended(*lane, ended);
         }
         Ok(())
     }

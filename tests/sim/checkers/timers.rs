@@ -108,6 +108,7 @@ fn stand(of: &Accepted<'_>) -> Stand {
         log: (of.place.topic, of.place.partition),
         offset: of.offset.0,
         prompt: of.submission.own_lane && of.submission.topic < of.prompt_topics,
+        straight: of.submission.own_lane && of.submission.topic == 0,
     }
 }
 
@@ -142,7 +143,11 @@ fn is_in_time(world: &World, command: &Accepted<'_>, version: &Accepted<'_>) -> 
     // Another leader may stamp an earlier time than what was read before.
     let stepped = !world.stepped_back.is_empty();
     let apart = if moved || stepped { world.clocks_apart() } else { 0 };
+    // What is due is kept waiting for the intake by which it came.
+    let intakes = world.plan.setup.topics.intakes.len();
+    let intake = Some(version.submission.topic).filter(|topic| *topic < intakes).unwrap_or(0);
     stand(command).prompt
+        && command.submission.topic == intake
         && command.appended + world.plan.settle + apart < version.due()
         && world.was_readable(command.place, command.offset)
 }
@@ -192,7 +197,7 @@ fn has_an_order(world: &World, view: &View<'_>, tale: &Tale<'_>, found: &mut Fou
 
 fn line(of: &Operation, number: usize) -> String {
     let until = if of.until == u64::MAX { "-".to_owned() } else { of.until.to_string() };
-    let Stand { stamp, log, offset, prompt } = of.stand;
+    let Stand { stamp, log, offset, prompt, .. } = of.stand;
     let way = if prompt { "" } else { " stray" };
     format!(
         "n={number} {:?} from {} until {until}; {stamp} at {log:?} {offset}{way}",
@@ -203,6 +208,8 @@ fn line(of: &Operation, number: usize) -> String {
 /// What a search is given, and the submission that each operation is of. `None`: of nothing but what it cannot judge.
 fn history(world: &World, view: &View<'_>, tale: &Tale<'_>) -> Option<(History, Vec<usize>)> {
     let (mut history, mut numbers) = (History::default(), Vec::new());
+    history.forgotten =
+        tale.said.iter().any(|said| matches!(said.change, Change::ForgottenTimer(_)));
     let index_of = |number: usize| tale.commands.iter().position(|of| of.number == number);
     for command in &tale.commands {
         let told = answer_of(world, command.number);
@@ -228,6 +235,7 @@ fn history(world: &World, view: &View<'_>, tale: &Tale<'_>) -> Option<(History, 
             from: entry.moment,
             until,
             stand: stand(command),
+            due: command.due(),
         });
         numbers.push(command.number);
     }
@@ -236,10 +244,10 @@ fn history(world: &World, view: &View<'_>, tale: &Tale<'_>) -> Option<(History, 
         if version.submission.act.cancels() {
             continue;
         }
-        let Operation { from, stand, .. } = history.operations[index];
+        let Operation { from, stand, due, .. } = history.operations[index];
         let what = if arrival.target.is_some() { What::Fire(index) } else { What::Dead(index) };
         let fire = history.operations.len();
-        history.operations.push(Operation { what, from, until: arrival.moment, stand });
+        history.operations.push(Operation { what, from, until: arrival.moment, stand, due });
         numbers.push(version.number);
         if arrival.target.is_some() {
             must_precede(world, tale, (version, fire), &mut history.before);

@@ -69,8 +69,8 @@ impl Search<'_> {
         let (must, may) = self.void(state, version);
         if !must {
             nexts.push(match state.live {
-                None => state.begin(version),
-                Some(_) => state.settle(version, Fate::Duplicate),
+                None if !self.history.is_late(state, version) => state.begin(version),
+                _ => state.settle(version, Fate::Duplicate),
             });
         }
         if may {
@@ -88,6 +88,10 @@ impl Search<'_> {
             return nexts;
         }
         let (must, may) = self.void(state, version);
+        let (must, may) = match state.live {
+            None if self.history.is_late(state, version) => (true, true),
+            _ => (must, may),
+        };
         if !must {
             nexts.push(state.begin(version));
         }

@@ -10,12 +10,12 @@ struct Tale(History);
 
 impl Tale {
     fn add(&mut self, what: What, from: u64, until: u64, stand: Stand) -> Index {
-        self.0.operations.push(Operation { what, from, until, stand });
+        self.0.operations.push(Operation { what, from, until, stand, due: stand.stamp });
         self.0.operations.len() - 1
     }
 
     fn stand(at: u64) -> Stand {
-        Stand { stamp: at, log: (0, 0), offset: at as i64, prompt: true }
+        Stand { stamp: at, log: (0, 0), offset: at as i64, prompt: true, straight: true }
     }
 
     fn create(&mut self, at: u64) -> Index {
@@ -49,7 +49,17 @@ impl Tale {
     /// The command came in by another partition, or by a tier.
     fn elsewhere(&mut self, command: Index) {
         let stand = &mut self.0.operations[command].stand;
-        (stand.log, stand.prompt) = ((0, 1), false);
+        (stand.log, stand.prompt, stand.straight) = ((0, 1), false, false);
+    }
+
+    /// It is seen, and a command that could be read in time was known by then.
+    fn fire_after(&mut self, command: Index, version: Index, seen: u64) {
+        let fire = self.fire(version, seen);
+        self.0.before.push((command, fire));
+    }
+
+    fn due(&mut self, version: Index, due: u64) {
+        self.0.operations[version].due = due;
     }
 }
 
@@ -177,8 +187,35 @@ const CASES: &[Case] = &[
     ("in one log the order counts, not the append times: a new one is lost", false, |t| {
         t.create(5); t.cancel(6, None); let b = t.create(7); t.0.operations[b].stand.stamp = 3;
     }),
-    ("one that comes late by another partition is no duplicate of the one before", true, |t| {
+    ("one that comes late by another partition is a duplicate of the one that was taken", false, |t| {
+        let a = t.create(1); t.elsewhere(a); let b = t.create(2); t.fire(b, 5); t.fire_after(b, a, 9);
+    }),
+    ("one that comes late by another partition is nothing", true, |t| {
+        let a = t.create(1); t.elsewhere(a); let b = t.create(2); t.fire(b, 5);
+    }),
+    ("one that comes late by another partition may have fired before the next was sent", true, |t| {
         let a = t.create(1); t.elsewhere(a); let b = t.create(2); t.fire(b, 5); t.fire(a, 9);
+    }),
+    ("one that comes late was replaced by one that is delivered", false, |t| {
+        let a = t.create(1); t.elsewhere(a); let b = t.replace(2); t.fire(b, 5); t.fire_after(b, a, 9);
+    }),
+    ("a replace that comes late was replaced by one that is delivered", false, |t| {
+        let a = t.replace(1); t.elsewhere(a); let b = t.replace(2); t.fire(b, 5); t.fire_after(b, a, 9);
+    }),
+    ("one that was forgotten keeps nothing back", true, |t| {
+        let a = t.create(1); t.elsewhere(a); let b = t.create(2); t.fire(b, 5); t.fire_after(b, a, 9);
+        t.0.forgotten = true;
+    }),
+    ("one that was sent while another was not due is a duplicate though it comes after that", false, |t| {
+        let a = t.create(1); t.due(a, 4); let b = t.create(2); t.elsewhere(b); let f = t.fire(a, 5); t.fire(b, 9);
+        t.0.before.push((f, b));
+    }),
+    ("a replace that was sent while another was not due, and comes after that, is a new one", true, |t| {
+        let a = t.create(1); t.due(a, 4); let b = t.replace(2); t.elsewhere(b); let f = t.fire(a, 5); t.fire(b, 9);
+        t.0.before.push((f, b));
+    }),
+    ("one that is sent after another was seen is a new one, whatever way it comes", false, |t| {
+        let a = t.create(1); t.due(a, 4); t.fire(a, 5); let b = t.create(6); t.elsewhere(b);
     }),
     ("a cancel that comes late by another partition ends what stood before it", true, |t| {
         t.create(1); let c = t.cancel(2, Some((9, Cancelled))); t.elsewhere(c); t.create(3);

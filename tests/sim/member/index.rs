@@ -61,6 +61,7 @@ pub struct Waiting {
 enum What {
     Known,
     Ended,
+    Recall(Vec<TimerKey>),
     /// A cancel that found nothing: its submission, and where it stood.
     Lookup {
         number: usize,
@@ -202,6 +203,7 @@ impl World {
         let what = match why {
             Why::Known => What::Known,
             Why::Ended => What::Ended,
+            Why::Recall(timers) => What::Recall(timers),
         };
         self.member(slot).waiting.push(Waiting { lane, end, what });
         self.stirred = true;
@@ -212,6 +214,7 @@ impl World {
         match what {
             What::Known => self.tell_known(slot, lane),
             What::Ended => self.tell_ended(slot, lane),
+            What::Recall(timers) => self.tell_recalled(slot, lane, timers),
             What::Lookup { number, name, offset } => {
                 let index = &self.members[slot].disk.lanes[&lane];
                 // One that was submitted later than the command says nothing of what it found.
@@ -307,6 +310,21 @@ impl World {
             .take(ENDED_MAX)
             .collect();
         self.step(slot, Input::Ended { lane: Lane(lane as u16), timers });
+    }
+
+    fn tell_recalled(&mut self, slot: usize, lane: i32, timers: Vec<TimerKey>) {
+        let forgets = self.mutation == Some(Mutation::ForgetsEnded);
+        let index = self.members[slot].disk.lanes.get(&lane).filter(|_| !forgets);
+        let ended = |name: TimerKey| {
+            let timer = index.and_then(|index| index.timers.get(&name));
+            (name, timer.and_then(Timer::ended))
+        };
+        let timers: Vec<_> = timers.into_iter().map(ended).collect();
+        let found = timers.iter().filter(|(_, ended)| ended.is_some()).count() as u64;
+        *self.seen.entry("recalled").or_default() += timers.len() as u64;
+        *self.seen.entry("recalled as ended").or_default() += found;
+        self.step(slot, Input::Recalled { lane: Lane(lane as u16), timers });
+        self.step(slot, Input::Tick);
     }
 
     pub(super) fn order_changelog_end(&mut self, slot: usize, lane: Lane, why: Why) {

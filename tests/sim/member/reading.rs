@@ -87,6 +87,9 @@ impl World {
             }
             Output::Ask(sources) => self.ask_ends(slot, sources),
             Output::Forgettable(lane) => self.order_changelog_end(slot, lane, Why::Ended),
+            Output::Recall { lane, timers } => {
+                self.order_changelog_end(slot, lane, Why::Recall(timers));
+            }
             Output::Batch(batch) => self.take_batch(slot, batch),
         }
     }

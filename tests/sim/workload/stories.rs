@@ -22,6 +22,8 @@ struct Story {
     own: i32,
     target: &'static str,
     from: Time,
+    /// The intake that its commands mostly use.
+    intake: usize,
     /// When it is due, as far as a client can tell.
     due: Time,
     /// Its creates and replaces.
@@ -63,6 +65,7 @@ impl Story {
         Self {
             own: java_partition(&identity, u32::from(plan.setup.lanes)),
             target: *chance.pick(&["t0", "t1"]),
+            intake: usize::from(chance.percent(15)),
             due: from + delay.min(plan.delay_max),
             versions: Vec::new(),
             id,
@@ -85,7 +88,8 @@ impl Story {
         let at = at.max(self.from);
         let delay = *chance.pick(&[0, 40, 200, SECOND, 3 * SECOND, plan.delay_max.min(MINUTE)]);
         match chance.between(0, 99) {
-            0..=34 => self.cancel(load, plan, chance, at),
+            0..=9 => self.twice(load, plan, chance, at),
+            10..=34 => self.cancel(load, plan, chance, at),
             35..=49 => {
                 self.cancel(load, plan, chance, at);
                 let after = at + chance.between(0, 3) * chance.between(0, 20);
@@ -117,6 +121,26 @@ impl Story {
     fn cancel(&self, load: &mut Workload, plan: &Plan, chance: &mut Chance, at: Time) {
         let headers = vec![header("x-delay-action", "cancel")];
         self.push(load, plan, chance, at, headers, Act::Cancel);
+    }
+
+    /// A producer with another partitioner, and soon after it one with ours: the first one's may come long after.
+    fn twice(&mut self, load: &mut Workload, plan: &Plan, chance: &mut Chance, at: Time) {
+        let delay = *chance.pick(&[100, SECOND, 3 * SECOND]);
+        let first = if chance.percent(80) { Act::Create } else { Act::Replace };
+        self.make(load, plan, chance, at, delay, first);
+        let intakes = plan.setup.topics.intakes.len();
+        let stray = load.submissions.last_mut().filter(|_| chance.percent(85));
+        if let Some(stray) = stray {
+            stray.partition = (self.own + 1) % i32::from(plan.setup.lanes);
+            stray.own_lane = stray.partition == self.own;
+            stray.topic = if chance.percent(20) { chance.below(intakes) } else { stray.topic };
+        }
+        let after = at + chance.between(1, delay);
+        match chance.between(0, 9) {
+            0..=5 => self.make(load, plan, chance, after, delay, Act::Create),
+            6..=7 => self.make(load, plan, chance, after, delay, Act::Replace),
+            _ => self.cancel(load, plan, chance, after),
+        }
     }
 
     /// A create or a replace.
@@ -178,6 +202,12 @@ impl Story {
         let strays = !act.names_a_version() && chance.percent(12);
         let partition =
             if strays { chance.below(usize::from(plan.setup.lanes)) as i32 } else { self.own };
+        let another = !act.cancels() && chance.percent(5);
+        let topic = match self.intake {
+            _ if act.names_a_version() => 0,
+            intake if another => 1 - intake,
+            intake => intake,
+        };
         let value = (!act.cancels()).then(|| vec![7; chance.below(40)]);
         let fates = if act.cancels() {
             Vec::new()
@@ -189,7 +219,7 @@ impl Story {
         }
         load.submissions.push(Submission {
             at,
-            topic: 0,
+            topic,
             partition,
             record: record(self.key.as_deref(), value.as_deref(), &headers),
             when: When::After(0),

@@ -2,4 +2,5 @@
 
 mod cases;
 mod kafka;
+mod late;
 mod model;

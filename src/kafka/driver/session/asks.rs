@@ -55,13 +55,17 @@ impl Session<'_> {
         self.step(Input::Target(name, target));
     }
 
-    /// What holds of a lane's timers, or which may be forgotten; of an assignment that is over it is dropped.
+    /// What holds of a lane's timers, which may be forgotten, or how some ended; of an assignment that is over it is dropped.
     fn known(&mut self, told: follower::Told) {
         if self.assignment != Some(told.assignment) {
             return;
         }
         let whole = match told.input {
             Input::Known { lane, whole: true, .. } => Some(lane),
+            Input::Recalled { .. } => {
+                self.recalls = self.recalls.saturating_sub(1);
+                None
+            }
             _ => None,
         };
         self.step(told.input);

@@ -31,6 +31,7 @@ impl Session<'_> {
             self.shared.board.leave(assignment);
         }
         self.unknown = 0;
+        self.recalls = 0;
         self.step(Input::Revoked);
     }
 

@@ -273,6 +273,10 @@ impl Kafka {
             Output::Rewind(at, offset) => {
                 self.reading.entry(at).or_default().next = offset.0 as usize;
             }
+            Output::Recall { lane, timers } => {
+                let timers = timers.into_iter().map(|name| (name, None)).collect();
+                self.tell(Input::Recalled { lane, timers });
+            }
             Output::Lookup(name) => {
                 let found =
                     Target::Found { partitions: 3, record_bytes_max: 1_048_588, keyed: false };

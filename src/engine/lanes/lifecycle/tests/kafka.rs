@@ -1,7 +1,7 @@
 //! A Kafka of logs in memory, and one engine at a time that works on it: everything is there at once, nothing fails but by
 //! order.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::engine::allow::Allow;
@@ -53,6 +53,13 @@ pub(super) struct Kafka {
     pub(super) unknown: Vec<Lane>,
     pub(super) batches: Vec<usize>,
     pub(super) is_up: bool,
+    /// Questions about what has ended that are not answered, and whether they stay so for now.
+    recalls: Vec<(Lane, Vec<TimerKey>)>,
+    pub(super) recalls_late: bool,
+    /// Timers that the index was asked about.
+    pub(super) recalled: usize,
+    /// Partitions that are not read: their owner stands still.
+    pub(super) stalled: BTreeSet<Source>,
 }
 
 pub(super) fn source(topic: u16, lane: u16) -> Source {
@@ -75,9 +82,14 @@ fn n(record: &Record) -> String {
 
 impl Kafka {
     pub(super) fn new(limits: Limits) -> Self {
+        Self::with_intakes(limits, &[""])
+    }
+
+    pub(super) fn with_intakes(limits: Limits, intakes: &[&str]) -> Self {
         let ladder = Ladder::new(&[1_000, 5_000, 60_000].map(Millis), &[], Millis(2_000));
         let allow = Allow::new("wc", Some(&["orders\\..*".to_owned()])).expect("patterns");
-        let intakes = vec![Intake::new("", None, None, allow)];
+        let intake = |name: &&str| Intake::new(name, None, None, allow.clone());
+        let intakes = intakes.iter().map(intake).collect();
         let topics = Topics::new("wc", intakes, ladder.expect("a ladder"));
         let setup = Setup { lanes: LANES, topics, key: StateKey::new([7; 32]), limits };
         let setup = Arc::new(setup);
@@ -98,6 +110,10 @@ impl Kafka {
             unknown: Vec::new(),
             batches: Vec::new(),
             is_up: false,
+            recalls: Vec::new(),
+            recalls_late: false,
+            recalled: 0,
+            stalled: BTreeSet::new(),
         };
         kafka.take_over(&[]);
         kafka
@@ -242,7 +258,26 @@ impl Kafka {
                 let timers = timers.take(3).collect();
                 self.tell(Input::Ended { lane, timers });
             }
+            Output::Recall { lane, timers } => {
+                self.recalls.push((lane, timers));
+                if !self.recalls_late {
+                    self.recall();
+                }
+            }
             Output::Batch(batch) => self.take(batch),
+        }
+    }
+
+    /// Tells how timers ended that were asked about.
+    pub(super) fn recall(&mut self) {
+        for (lane, timers) in std::mem::take(&mut self.recalls) {
+            self.recalled += timers.len();
+            let ended = |name: TimerKey| match self.timers.get(&(lane.0, name.0.to_vec())) {
+                Some(Change::Timer(timer)) => (name, timer.ended()),
+                _ => (name, None),
+            };
+            let timers = timers.into_iter().map(ended).collect();
+            self.tell(Input::Recalled { lane, timers });
         }
     }
 
@@ -300,7 +335,8 @@ impl Kafka {
         let mut told = false;
         let sources: Vec<Source> = self.reading.keys().copied().collect();
         for source in sources {
-            while let Some(&(next, false)) = self.reading.get(&source)
+            while !self.stalled.contains(&source)
+                && let Some(&(next, false)) = self.reading.get(&source)
                 && let Some((appended, record)) =
                     self.logs.get(&source).and_then(|log| log.get(next))
             {

@@ -35,6 +35,8 @@ struct Command {
     number: usize,
     due: UnixMillis,
     expires: Option<UnixMillis>,
+    /// It did not come straight to its lane's intake.
+    elsewhere: bool,
 }
 
 impl Command {
@@ -49,6 +51,8 @@ struct Timer {
     live: Option<Command>,
     /// Everything submitted before is void, for ever.
     void: Option<(UnixMillis, usize)>,
+    /// The version that ended last, and until when what was submitted is a duplicate of it.
+    ended: Option<((UnixMillis, usize), UnixMillis)>,
 }
 
 impl Timer {
@@ -56,14 +60,17 @@ impl Timer {
         let place = command.place();
         let is_void = self.void.is_some_and(|void| place < void);
         let older = self.live.as_ref().is_some_and(|live| live.place() < place);
+        let ended = self.ended.filter(|_| command.elsewhere && self.live.is_none());
+        let before = ended.is_some_and(|(last, _)| place < last);
+        let within = ended.is_some_and(|(_, until)| command.first_appended < until);
         match command.what {
             What::Create => {
-                if !is_void && self.live.is_none() {
+                if !is_void && self.live.is_none() && !before && !within {
                     self.live = Some(command);
                 }
                 None
             }
-            What::Replace if is_void || (self.live.is_some() && !older) => {
+            What::Replace if is_void || before || (self.live.is_some() && !older) => {
                 Some(Outcome::Superseded)
             }
             What::Replace => {
@@ -76,7 +83,9 @@ impl Timer {
             }
             What::Cancel => {
                 self.void = self.void.max(Some(place));
-                self.live.take_if(|_| older);
+                if let Some(live) = self.live.take_if(|_| older) {
+                    self.ended = Some((live.place(), UnixMillis(0)));
+                }
                 Some(if older { Outcome::Cancelled } else { Outcome::Absent })
             }
         }
@@ -177,6 +186,7 @@ impl Model {
                     continue;
                 }
                 if let Some(live) = state.live.take_if(|live| live.due <= now) {
+                    state.ended = Some((live.place(), now));
                     let expired = live.expires.is_some_and(|expires| now > expires);
                     let code = expired.then_some(Code::Expired);
                     self.out.push(Out { n: live.n, at: now, code });
@@ -312,6 +322,8 @@ impl World {
             }
         }
         let now = self.kafka.now;
+        // For the same reason as in `Stop`.
+        let stray = stray && self.model.is_up;
         let command = Command {
             n: n.clone(),
             timer,
@@ -320,10 +332,9 @@ impl World {
             number: 0,
             due: now + Millis(delay),
             expires: expires.then(|| now + Millis(delay + 10)),
+            elsewhere: stray,
         };
         let lane = lane_of(key);
-        // For the same reason as in `Stop`.
-        let stray = stray && self.model.is_up;
         let partition = if stray { (lane + 1) % LANES } else { lane };
         self.kafka.append(source(0, partition), record(key, &headers));
         if stray {
@@ -351,6 +362,7 @@ impl World {
             number: 0,
             due: now + Millis(hold),
             expires: None,
+            elsewhere: true,
         };
         self.model.heads.push((now + Millis(wait), command));
         self.wait(1);

@@ -1,0 +1,32 @@
+//! What was decided up to a moment, until it is committed: who asks the index, which knows what is committed and nothing else,
+//! waits for that first.
+
+use super::super::BatchId;
+use super::Engine;
+
+/// Where that is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Behind {
+    /// On its way into a batch: these many are ready before it.
+    Ready(u64),
+    /// In this batch, or in one before it.
+    Sealed(BatchId),
+}
+
+impl Engine {
+    /// All that is decided by now.
+    pub(super) fn decided(&self) -> Behind {
+        Behind::Ready(self.taken + self.ready.len() as u64)
+    }
+
+    /// Whether that is committed.
+    pub(super) fn is_committed(&self, behind: &mut Behind) -> bool {
+        if let Behind::Ready(ready) = *behind
+            && self.taken >= ready
+        {
+            *behind = Behind::Sealed(self.next_batch);
+        }
+        let first = self.flying.front();
+        matches!(*behind, Behind::Sealed(batch) if first.is_none_or(|first| first.id >= batch))
+    }
+}

@@ -1,0 +1,355 @@
+//! One id, one record: what comes late, by whatever way, is held against what became of its timer meanwhile. The table of
+//! `docs/adr/0022-what-comes-late.md`.
+
+use super::kafka::{BEGAN, Kafka, LANES, MISSING, TARGET, lane_of, record, source};
+use crate::engine::orders::Outcome;
+use crate::engine::timers::{Change, ELSEWHERE, Phase, Place, Timer, TimerKey};
+use crate::engine::{Lane, Limits, Millis, Offset, Source};
+
+type Headers = Vec<(&'static str, &'static str)>;
+
+/// How a record that comes late comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// Another partition, whose owner stands still.
+    Stray,
+    /// A further intake, of which nothing is heard.
+    Further,
+    /// A tier of five seconds, which lets it go two seconds before it is due.
+    Tier,
+}
+
+/// What had become of the other one by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Other {
+    Pending,
+    Delivered,
+    Cancelled,
+    Expired,
+    Dead,
+    /// It was delivered, and all of that is forgotten.
+    Forgotten,
+}
+
+/// When the late one was submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// Before the other one.
+    Before,
+    /// After it, while it was pending.
+    Within,
+    /// After its end.
+    After,
+}
+
+const TIERS: u16 = 2;
+
+fn kafka() -> Kafka {
+    Kafka::with_intakes(Kafka::limits(), &["", "more"])
+}
+
+fn make(n: &'static str, action: &'static str, delay: &'static str) -> Headers {
+    let mut headers = vec![("x-delay-id", "i"), ("n", n)];
+    if !action.is_empty() {
+        headers.push(("x-delay-action", action));
+    }
+    if action != "cancel" {
+        headers.extend([("x-delay", delay), ("x-delay-target", TARGET)]);
+    }
+    headers
+}
+
+fn place_of(by: By) -> Source {
+    let lane = lane_of("k");
+    match by {
+        By::Stray => source(0, (lane + 1) % LANES),
+        By::Further => source(1, lane),
+        By::Tier => source(TIERS + 1, lane),
+    }
+}
+
+fn delivered(kafka: &Kafka) -> String {
+    kafka.out.iter().filter(|out| out.code.is_none()).map(|out| out.n.as_str()).collect()
+}
+
+/// What the late command came to.
+fn outcome(kafka: &Kafka) -> Option<Outcome> {
+    let of_late = |answer: &&_| {
+        let crate::engine::Answer { source, offset, .. } = **answer;
+        kafka.n_at(source, offset) == "r"
+    };
+    kafka.answers.iter().find(of_late).map(|answer| answer.outcome)
+}
+
+/// Makes the other one, as a create or as a replace of nothing, and lets it come to its end.
+fn other(kafka: &mut Kafka, action: &'static str, other: Other, late: impl Fn(&mut Kafka, When)) {
+    late(kafka, When::Before);
+    kafka.after(Millis(50));
+    let (delay, extra) = match other {
+        Other::Pending => ("1h", None),
+        Other::Expired => ("1s", Some(("x-delay-expires", "500ms"))),
+        _ => ("1s", None),
+    };
+    let mut headers = make("v", action, delay);
+    headers.extend(extra);
+    if other == Other::Dead {
+        // Its target turns out to be missing once it is taken.
+        headers.retain(|(name, _)| *name != "x-delay-target");
+        headers.push(("x-delay-target", MISSING));
+    }
+    kafka.submit("k", &headers);
+    kafka.after(Millis(50));
+    late(kafka, When::Within);
+    kafka.after(Millis(400));
+    if other == Other::Cancelled {
+        kafka.submit("k", &make("c", "cancel", ""));
+    }
+    kafka.after(Millis(1_500));
+    late(kafka, When::After);
+    kafka.after(Millis(500));
+    if other == Other::Forgotten {
+        kafka.after(Millis(1_200_000));
+    }
+}
+
+#[test]
+fn of_one_id_the_older_is_superseded_or_a_duplicate_also_when_the_newer_has_ended() {
+    use By::{Further, Stray, Tier};
+    use Other::{Cancelled, Dead, Delivered, Expired, Forgotten, Pending};
+    use Outcome::{Absent, Created, Replaced, Superseded};
+    use When::{After, Before, Within};
+    type Row = (&'static str, When, &'static [Other], &'static str, Option<Outcome>);
+    #[rustfmt::skip]
+    let rows: &[Row] = &[
+        // what comes late, when it was submitted, what became of the other one; who is delivered, what it came to
+        ("",        Before, &[Pending, Delivered],          "v",  None),
+        ("",        Before, &[Cancelled, Expired, Dead],    "",   None),
+        ("",        Before, &[Forgotten],                   "vr", None),
+        ("",        Within, &[Pending, Delivered],          "v",  None),
+        ("",        Within, &[Cancelled, Expired],          "",   None),
+        ("",        After,  &[Delivered],                   "vr", None),
+        ("",        After,  &[Cancelled, Expired, Dead],    "r",  None),
+        ("replace", Before, &[Pending, Delivered],          "v",  Some(Superseded)),
+        ("replace", Before, &[Cancelled, Expired, Dead],    "",   Some(Superseded)),
+        ("replace", Before, &[Forgotten],                   "vr", Some(Created)),
+        ("replace", Within, &[Pending],                     "r",  Some(Replaced)),
+        ("replace", Within, &[Delivered],                   "vr", Some(Created)),
+        ("replace", Within, &[Cancelled],                   "",   Some(Superseded)),
+        ("replace", Within, &[Expired],                     "r",  Some(Created)),
+        ("replace", After,  &[Delivered],                   "vr", Some(Created)),
+        ("replace", After,  &[Cancelled, Expired, Dead],    "r",  Some(Created)),
+        ("cancel",  Before, &[Pending, Delivered],          "v",  Some(Absent)),
+        ("cancel",  Before, &[Cancelled, Expired, Dead],    "",   Some(Absent)),
+        ("cancel",  Within, &[Pending],                     "",   Some(Outcome::Cancelled)),
+        ("cancel",  Within, &[Delivered],                   "v",  Some(Absent)),
+        ("cancel",  Within, &[Cancelled, Expired],          "",   Some(Absent)),
+        ("cancel",  After,  &[Delivered],                   "v",  Some(Absent)),
+        ("cancel",  After,  &[Cancelled, Expired, Dead],    "",   Some(Absent)),
+    ];
+    for &(what, when, others, want, came_to) in rows {
+        for (&of, by) in others.iter().flat_map(|of| [Stray, Further, Tier].map(|by| (of, by))) {
+            // A tier takes creates only, and lets them go in its own time.
+            if by == Tier && (what != "" || of == Forgotten) {
+                continue;
+            }
+            for action in ["", "replace"] {
+                for taken_over in [false, true] {
+                    let why = format!(
+                        "{what:?} {by:?} {when:?}, {action:?} {of:?}, taken over: {taken_over}"
+                    );
+                    let mut kafka = kafka();
+                    let at = place_of(by);
+                    if by != Tier {
+                        kafka.stalled.insert(at);
+                    }
+                    other(&mut kafka, action, of, |kafka, now| {
+                        if now == when {
+                            let mut headers = make("r", what, "2s");
+                            if by == Tier {
+                                headers.retain(|(name, _)| *name != "x-delay");
+                            }
+                            kafka.append(at, record("k", &headers));
+                        }
+                    });
+                    kafka.stalled.clear();
+                    if taken_over {
+                        kafka.take_over(&[]);
+                    }
+                    kafka.after(Millis(10_900_000));
+                    assert_eq!(delivered(&kafka), want, "{why}");
+                    assert_eq!(outcome(&kafka), came_to, "{why}");
+                    let figures = kafka.figures();
+                    assert_eq!((figures.memory_bytes, kafka.pending()), (0, 0), "{why}");
+                    assert_eq!((kafka.timers.len(), figures.recalling), (0, 0), "{why}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_cancelled_before_it_came_is_told_as_cancelled_unless_a_newer_one_is_known() {
+    for (by, taken_over) in
+        [By::Stray, By::Further].into_iter().flat_map(|by| [(by, false), (by, true)])
+    {
+        for (newer, ended) in [(false, false), (true, false), (true, true)] {
+            let why = format!("{by:?}, taken over: {taken_over}, newer: {newer}, ended: {ended}");
+            let mut kafka = kafka();
+            kafka.stalled.insert(place_of(by));
+            kafka.append(place_of(by), record("k", &make("r", "", "1s")));
+            kafka.after(Millis(5));
+            kafka.submit("k", &make("c", "cancel", ""));
+            kafka.after(Millis(5));
+            if newer {
+                kafka.submit("k", &make("v", "", "2s"));
+            }
+            kafka.after(Millis(if ended { 4_000 } else { 100 }));
+            kafka.stalled.clear();
+            if taken_over {
+                kafka.take_over(&[]);
+            }
+            kafka.after(Millis(5));
+            let timer = kafka.timer("k", "i").expect("it is known");
+            let told = (timer.phase, timer.version.is_elsewhere());
+            let want = match (newer, ended) {
+                (false, _) => (Phase::Cancelled, true),
+                (true, false) => (Phase::Delay, false),
+                (true, true) => (Phase::Delivered, false),
+            };
+            assert_eq!(told, want, "{why}");
+            kafka.after(Millis(10_000));
+            assert_eq!(delivered(&kafka), if newer { "v" } else { "" }, "{why}");
+            assert_eq!(kafka.pending(), 0, "{why}");
+        }
+    }
+}
+
+/// The lane is known for longer than clocks are apart.
+fn settled() -> Kafka {
+    let mut kafka = kafka();
+    kafka.after(Millis(20_000));
+    kafka
+}
+
+#[test]
+fn what_is_moved_at_once_asks_nobody_and_what_is_late_asks_once() {
+    let stray = place_of(By::Stray);
+    let mut kafka = settled();
+    for (n, id) in [("1", "a"), ("2", "b"), ("3", "c")] {
+        let headers = [("x-delay", "1s"), ("x-delay-target", TARGET), ("x-delay-id", id), ("n", n)];
+        kafka.append(stray, record("k", &headers));
+        kafka.after(Millis(1_500));
+    }
+    assert_eq!((delivered(&kafka).as_str(), kafka.recalled), ("123", 0));
+    kafka.stalled.insert(stray);
+    kafka.append(stray, record("k", &make("r", "", "0")));
+    // In one millisecond it cannot be told which was first.
+    kafka.after(Millis(1));
+    kafka.submit("k", &make("v", "", "0"));
+    kafka.after(Millis(100));
+    kafka.stalled.clear();
+    kafka.after(Millis(100));
+    assert_eq!((delivered(&kafka).as_str(), kafka.recalled), ("123v", 1));
+}
+
+#[test]
+fn what_comes_for_a_timer_that_is_asked_about_waits_behind_it_and_the_others_go_on() {
+    let stray = place_of(By::Stray);
+    let mut kafka = settled();
+    kafka.stalled.insert(stray);
+    // Of nothing that is known: after a take-over nobody here knows what has ended before.
+    kafka.append(stray, record("k", &make("r", "", "1h")));
+    kafka.take_over(&[]);
+    kafka.after(Millis(2_000));
+    kafka.recalls_late = true;
+    kafka.stalled.clear();
+    kafka.after(Millis(100));
+    assert_eq!(kafka.figures().recalling, 1);
+    kafka.submit("k", &make("c", "cancel", ""));
+    kafka.submit("k", &make("v", "", "1s"));
+    let other = [("x-delay", "1s"), ("x-delay-target", TARGET), ("x-delay-id", "j"), ("n", "o")];
+    kafka.submit("k", &other);
+    kafka.after(Millis(5_000));
+    assert_eq!((delivered(&kafka).as_str(), kafka.figures().recalling), ("o", 3));
+    assert_eq!(kafka.answers.len(), 0);
+    // A batch that fails takes the question with it.
+    kafka.fails = true;
+    kafka.submit("k", &[("x-delay", "0"), ("x-delay-target", TARGET), ("n", "u")]);
+    kafka.after(Millis(10));
+    kafka.recalls_late = false;
+    kafka.recall();
+    kafka.after(Millis(100));
+    let outcomes: Vec<Outcome> = kafka.answers.iter().map(|answer| answer.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Cancelled]);
+    assert_eq!(delivered(&kafka), "ouv");
+    kafka.after(Millis(10_000));
+    assert_eq!((delivered(&kafka).as_str(), kafka.pending()), ("ouv", 0));
+}
+
+#[test]
+fn the_question_leaves_when_all_is_committed_that_was_decided_before() {
+    let stray = place_of(By::Stray);
+    let mut kafka = Kafka::with_intakes(
+        // What is said of a timer is in a batch that comes later.
+        Limits { batch_gap: Millis(500), ..Kafka::limits() },
+        &["", "more"],
+    );
+    kafka.after(Millis(20_000));
+    kafka.append(stray, record("k", &make("r", "", "1h")));
+    kafka.stalled.insert(stray);
+    kafka.after(Millis(1));
+    kafka.submit("k", &make("v", "", "1h"));
+    kafka.submit("k", &make("c", "cancel", ""));
+    kafka.stalled.clear();
+    kafka.after(Millis(10_000));
+    assert_eq!(kafka.timer("k", "i").map(|timer| timer.phase), Some(Phase::Cancelled));
+    kafka.after(Millis(7_300_000));
+    assert_eq!((delivered(&kafka).as_str(), kafka.pending()), ("", 0));
+}
+
+#[test]
+fn a_version_that_is_said_to_be_delivered_and_is_read_again_is_no_duplicate_of_itself() {
+    // In at_least_once what is said of it may be there, and the delivery itself not.
+    let mut kafka = kafka();
+    kafka.append(place_of(By::Stray), record("k", &make("r", "", "1s")));
+    let name = TimerKey::new(Some(b"k"), b"i");
+    let version = Place { first_appended: BEGAN, offset: Offset(ELSEWHERE) };
+    let timer = Timer {
+        name,
+        phase: Phase::Delivered,
+        version,
+        supersedes: None,
+        due: BEGAN + Millis(1_000),
+        since: BEGAN + Millis(1_000),
+        target: TARGET.into(),
+        label: None,
+        id: Box::from(&b"i"[..]),
+        key: Some(Box::from(&b"k"[..])),
+        key_cut: false,
+        code: None,
+    };
+    kafka.timers.insert((lane_of("k"), name.0.to_vec()), Change::Timer(timer));
+    kafka.after(Millis(5_000));
+    assert_eq!((delivered(&kafka).as_str(), kafka.recalled), ("r", 1));
+}
+
+#[test]
+fn nothing_that_has_ended_is_forgotten_soon_after_a_take_over() {
+    let stray = place_of(By::Stray);
+    let mut kafka = kafka();
+    kafka.stalled.insert(stray);
+    kafka.append(stray, record("k", &make("r", "", "1s")));
+    kafka.after(Millis(5));
+    kafka.submit("k", &make("v", "", "1s"));
+    kafka.after(Millis(2_000));
+    kafka.stop();
+    // Far longer than what ended is kept.
+    kafka.after(Millis(3 * 86_400_000));
+    kafka.take_over(&[Lane(lane_of("k"))]);
+    kafka.tell_unknown();
+    kafka.after(Millis(120_000));
+    kafka.stalled.clear();
+    kafka.after(Millis(7_300_000));
+    assert_eq!((delivered(&kafka).as_str(), kafka.pending()), ("v", 0));
+    assert_eq!(kafka.timers.len(), 0, "and not for ever: {:?}", kafka.timers);
+}

@@ -1,0 +1,197 @@
+//! What has ended, for records that come late: those that were moved from another lane's partition, came by a further intake
+//! or were written to a tier. What ended meanwhile may have been submitted after them, or while they were on their way.
+//!
+//! The engine remembers no timers that ended; the index does, and is behind. So such a record waits until the index has told
+//! what became of its timer, and with it all that comes for that timer after it. Most need not ask: of what ended here it is
+//! remembered *when* something of a name like theirs did so last, and a record that was submitted after that is not late.
+//!
+//! # Invariants
+//! 1. A record whose timer may have ended after it was submitted is decided about once that is known. Where nobody knows (a
+//!    run whose index was given up, or what is forgotten after `history`), it is taken as one that is not late.
+//! 2. What is said of one timer is decided in the order in which it came, asked about or not.
+//! 3. One question at a time, and it leaves when all that was decided before it is committed.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::super::timers::{Ended, TimerKey};
+use super::super::verdict::{Entry, Way};
+use super::behind::Behind;
+use super::floor::Rank;
+use super::{Engine, Lane, Millis, Output, Tracking, UnixMillis};
+
+/// A table of 128 KiB: with 20,000 ends a second one in a hundred records that are moved within 10 ms asks in vain.
+const SLOTS: usize = 1 << 14;
+/// After a take-over the clock of the owner before may have been ahead of ours by this much, at most.
+pub(super) const CLOCKS_APART: Millis = Millis(10_000);
+
+/// A timer of a lane.
+type Of = (Lane, TimerKey);
+
+/// What is remembered of what ended, and who waits to hear of it.
+#[derive(Debug)]
+pub(super) struct Past {
+    /// By some bits of their names: up to when timers have ended here.
+    ends: Box<[UnixMillis]>,
+    /// Records that wait, by their timer and in the order in which they came.
+    #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
+    waiting: BTreeMap<Of, VecDeque<Box<Entry>>>,
+    /// Timers that the next question is about.
+    wanted: Vec<Of>,
+    stage: Stage,
+    /// What was told of the timer that is being decided about.
+    told: Option<(Of, Option<Ended>)>,
+}
+
+/// Where the question stands.
+#[derive(Debug, Default)]
+enum Stage {
+    #[default]
+    Idle,
+    /// What was decided before is not committed yet.
+    Behind(Behind),
+    /// These lanes have not answered.
+    Asked(Vec<Lane>),
+}
+
+impl Default for Past {
+    fn default() -> Self {
+        Self {
+            ends: vec![UnixMillis(0); SLOTS].into(),
+            waiting: BTreeMap::new(),
+            wanted: Vec::new(),
+            stage: Stage::Idle,
+            told: None,
+        }
+    }
+}
+
+fn slot(name: TimerKey) -> usize {
+    // The beginning of a name is the id's, which many may share.
+    let [.., high, low] = name.0;
+    usize::from(u16::from_be_bytes([high, low])) % SLOTS
+}
+
+impl Past {
+    /// A timer has ended: what was submitted up to then may be late.
+    pub(super) fn note(&mut self, lane: Lane, name: TimerKey, at: UnixMillis) {
+        let end = &mut self.ends[slot(name)];
+        *end = at.max(*end);
+        // It is not what was told any more.
+        self.told.take_if(|(of, _)| *of == (lane, name));
+    }
+
+    /// The place of the first that waits in a lane, of those that order matters for.
+    pub(super) fn first(&self, lane: Lane) -> Option<Rank> {
+        let of_lane = self.waiting.iter().filter(|((of, _), _)| *of == lane);
+        let entries = of_lane.flat_map(|(_, queue)| queue);
+        let ordered = entries
+            .filter(|entry| entry.record.key().is_some() && !matches!(entry.way, Way::Cancel(_)));
+        ordered.map(|entry| (entry.due, entry.order)).min()
+    }
+
+    /// How many records wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.values().map(VecDeque::len).sum()
+    }
+}
+
+impl Engine {
+    /// What has ended of a record's timer, as far as it counts for that record; `None`: it must be asked for.
+    pub(super) fn past(&self, entry: &Entry) -> Option<Option<Ended>> {
+        let Some(name) = entry.timer.filter(|_| self.past_counts(entry)) else { return Some(None) };
+        let of = (entry.source.lane, name);
+        if let Some((_, ended)) = self.past.told.filter(|(told, _)| *told == of) {
+            return Some(ended);
+        }
+        let from = self.gates.get(usize::from(of.0.0)).map(|gate| gate.ends_from);
+        let is_late = from.is_none_or(|from| entry.first_appended < from)
+            || entry.first_appended <= self.past.ends[slot(name)];
+        (!is_late).then_some(None)
+    }
+
+    /// Whether it matters for a record what has ended.
+    fn past_counts(&self, entry: &Entry) -> bool {
+        let makes = matches!(entry.way, Way::Create | Way::Tier | Way::Replace(None));
+        let Some(name) = entry.timer.filter(|_| makes) else { return false };
+        let (lane, place) = (entry.source.lane, entry.place());
+        let counts = match self.timers.void(lane, name).filter(|void| void.covers(place)) {
+            // A cancel that is met for the first time was about this record, or about one that ended since.
+            Some(void) => !void.met,
+            None => place.is_elsewhere(),
+        };
+        counts
+            && self.setup.limits.tracking == Tracking::Full
+            && self.timers.live(lane, name).is_none()
+    }
+
+    /// Gives a record back that can be decided about, with what counts for it; keeps one that must wait.
+    pub(super) fn with_past(
+        &mut self,
+        now: UnixMillis,
+        entry: Box<Entry>,
+    ) -> Option<(Box<Entry>, Option<Ended>)> {
+        let Some(name) = entry.timer else { return Some((entry, None)) };
+        let of = (entry.source.lane, name);
+        if let Some(queue) = self.past.waiting.get_mut(&of) {
+            queue.push_back(entry);
+            return None;
+        }
+        if let Some(past) = self.past(&entry) {
+            return Some((entry, past));
+        }
+        if self.is_strict() {
+            self.lower_floor(of.0, (entry.due, entry.order));
+        }
+        self.past.waiting.insert(of, VecDeque::from([entry]));
+        self.past.wanted.push(of);
+        self.wake(now);
+        None
+    }
+
+    /// Asks what has ended, once all is committed that was decided before.
+    pub(super) fn ask_for_past(&mut self, out: &mut Vec<Output>) {
+        let mut behind = match self.past.stage {
+            Stage::Idle if self.past.wanted.is_empty() => return,
+            Stage::Idle => self.decided(),
+            Stage::Behind(behind) => behind,
+            Stage::Asked(_) => return,
+        };
+        if !self.is_committed(&mut behind) {
+            self.past.stage = Stage::Behind(behind);
+            return;
+        }
+        let mut by_lane: BTreeMap<Lane, Vec<TimerKey>> = BTreeMap::new();
+        for (lane, name) in std::mem::take(&mut self.past.wanted) {
+            by_lane.entry(lane).or_default().push(name);
+        }
+        self.past.stage = Stage::Asked(by_lane.keys().copied().collect());
+        out.extend(by_lane.into_iter().map(|(lane, timers)| Output::Recall { lane, timers }));
+    }
+
+    /// The index has told what became of timers of a lane.
+    pub(super) fn recalled(
+        &mut self,
+        now: UnixMillis,
+        lane: Lane,
+        timers: Vec<(TimerKey, Option<Ended>)>,
+        out: &mut Vec<Output>,
+    ) {
+        let Stage::Asked(lanes) = &mut self.past.stage else { return };
+        let Some(at) = lanes.iter().position(|asked| *asked == lane) else { return };
+        lanes.remove(at);
+        if lanes.is_empty() {
+            self.past.stage = Stage::Idle;
+        }
+        for (name, ended) in timers {
+            let of = (lane, name);
+            let Some(queue) = self.past.waiting.remove(&of) else { continue };
+            self.past.told = Some((of, ended));
+            for entry in queue {
+                self.decide(now, entry, out);
+            }
+            self.past.told = None;
+        }
+        self.stir(lane);
+        self.wake(now);
+    }
+}
