@@ -77,15 +77,15 @@ impl Engine {
         if live.is_some_and(|live| live.version == place) {
             return Fate::Live;
         }
-        // Where a batch failed in at_least_once it may be said of a version itself that it ended.
-        let past = past.filter(|ended| ended.version != place);
         let void = self.timers.void(lane, name);
         if let Some(void) = void.filter(|void| void.covers(place)) {
-            let is_older = past.is_some_and(|ended| place.is_before(ended.version));
-            let makes = matches!(entry.way, Way::Create | Way::Tier | Way::Replace(None));
-            let is_first = self.is_full() && makes && live.is_none() && !void.met && !is_older;
+            // What is known is this version itself, which is read again, or a newer one.
+            let is_known = past.is_some_and(|ended| !ended.version.is_before(place));
+            let is_first = !void.met && !is_known && self.past_counts(entry);
             return if is_first { Fate::Cancelled } else { Fate::Void };
         }
+        // Where a batch failed in at_least_once it may be said of a version itself that it ended.
+        let past = past.filter(|ended| ended.version != place);
         if !self.is_full() {
             return match entry.way {
                 Way::Replace(_) => Fate::Replace(None),

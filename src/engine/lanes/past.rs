@@ -110,16 +110,14 @@ impl Engine {
     }
 
     /// Whether it matters for a record what has ended.
-    fn past_counts(&self, entry: &Entry) -> bool {
+    pub(super) fn past_counts(&self, entry: &Entry) -> bool {
         let makes = matches!(entry.way, Way::Create | Way::Tier | Way::Replace(None));
         let Some(name) = entry.timer.filter(|_| makes) else { return false };
         let (lane, place) = (entry.source.lane, entry.place());
-        let counts = match self.timers.void(lane, name).filter(|void| void.covers(place)) {
-            // A cancel that is met for the first time was about this record, or about one that ended since.
-            Some(void) => !void.met,
-            None => place.is_elsewhere(),
-        };
-        counts
+        // A cancel that is met for the first time was about this record, or about one that ended since.
+        let void = self.timers.void(lane, name).filter(|void| void.covers(place));
+        place.is_elsewhere()
+            && void.is_none_or(|void| !void.met)
             && self.setup.limits.tracking == Tracking::Full
             && self.timers.live(lane, name).is_none()
     }

@@ -443,6 +443,7 @@ fn because(because: Because) -> &'static str {
         Because::Recorded => "cancels",
         Because::Superseded => "superseded",
         Because::Met => "cancelled",
+        Because::Missed => "cancelled before they came",
         Because::Forgotten => "forgotten",
     }
 }
