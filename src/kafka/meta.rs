@@ -7,12 +7,15 @@
 //!    there is none, that is an error and not an absence, or a new secret would be made and every waiting record
 //!    be taken for forged.
 //! 3. The secret is neither printed nor logged.
+//! 4. Of several first starts at once one counts: that of the first record in the log. Each writes under a key of its own,
+//!    so compaction keeps all of them, in their order, and one that is written late never takes the place of the first.
 //!
 //! What it does not do: probes of the brokers' clocks and what members say of themselves stand in the same topic, under
 //! keys that begin with [`CLOCK`] and [`MEMBER`]; they are passed over here.
 
 mod follow;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -101,25 +104,52 @@ pub struct Meta {
     pub secret: Option<Secret>,
 }
 
+impl Meta {
+    /// Whether there is all that an instance needs.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.ladder.is_some() && self.secret.is_some()
+    }
+}
+
 /// One value that can be put in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Under the key `ladder`.
+    /// A ladder in the place of the one before, under the key `ladder`.
     Ladder(LadderInForce),
-    /// Under the key `secret`.
-    Secret(Secret),
+    /// All that a namespace begins with, under the key `first/` and a name of its own. It is in force if no other one stands
+    /// before it.
+    First {
+        /// Tells it from those of others.
+        name: String,
+        /// The secret of the namespace.
+        secret: Secret,
+        /// Ladder and lanes.
+        ladder: LadderInForce,
+    },
 }
 
 const LADDER: &str = "ladder";
+/// Older programs put the secret under a key of its own.
 const SECRET: &str = "secret";
+const FIRST: &str = "first/";
 
 impl Value {
+    /// What a namespace may begin with: a new secret, with this ladder.
+    ///
+    /// # Errors
+    /// There is no random source.
+    pub fn first(ladder: LadderInForce) -> Result<Self, Error> {
+        let name = hex(&Secret::random()?.0[..16]);
+        Ok(Self::First { name, secret: Secret::random()?, ladder })
+    }
+
     /// The key that it stands under.
     #[must_use]
-    pub fn key(&self) -> &'static str {
+    pub fn key(&self) -> String {
         match self {
-            Self::Ladder(_) => LADDER,
-            Self::Secret(_) => SECRET,
+            Self::Ladder(_) => LADDER.to_owned(),
+            Self::First { name, .. } => format!("{FIRST}{name}"),
         }
     }
 
@@ -131,10 +161,12 @@ impl Value {
                 holds: ladder.holds.iter().map(Millis::to_string).collect(),
                 draining: ladder.draining.iter().map(Millis::to_string).collect(),
             }),
-            Self::Secret(secret) => {
-                let key = secret.0.iter().map(|byte| format!("{byte:02x}")).collect();
-                serde_json::to_value(SecretText { version: VERSION, key })
-            }
+            Self::First { secret, ladder, .. } => serde_json::to_value(FirstText {
+                version: VERSION,
+                key: hex(&secret.0),
+                lanes: ladder.lanes,
+                holds: ladder.holds.iter().map(Millis::to_string).collect(),
+            }),
         };
         // Two plain structs of numbers and strings: nothing in them can fail.
         value.unwrap_or_default().to_string()
@@ -150,9 +182,16 @@ struct LadderText {
     draining: Vec<String>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct SecretText {
+#[derive(Serialize)]
+struct FirstText {
     version: u32,
+    key: String,
+    lanes: u16,
+    holds: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct SecretText {
     key: String,
 }
 
@@ -199,7 +238,7 @@ pub enum Error {
         /// The topic.
         topic: String,
         /// The key.
-        key: &'static str,
+        key: String,
     },
     /// Every value under a key is broken. Put the right one back by hand; do not guess a secret.
     #[error(
@@ -272,7 +311,8 @@ impl<T> Slot<T> {
         }
     }
 
-    fn found(&self, topic: &str) -> Result<Option<T>, Error>
+    /// The last value that can be read, or else the first of all.
+    fn or(&self, first: Option<T>, topic: &str) -> Result<Option<T>, Error>
     where
         T: Clone,
     {
@@ -280,6 +320,7 @@ impl<T> Slot<T> {
         match (self.newer, &self.value, self.broken) {
             (Some((offset, version)), _, _) => Err(Error::Newer { topic, offset, key, version }),
             (None, Some(value), _) => Ok(Some(value.clone())),
+            (None, None, _) if first.is_some() => Ok(first),
             (None, None, Some(offset)) => Err(Error::Unreadable { topic, offset, key }),
             (None, None, None) => Ok(None),
         }
@@ -302,6 +343,10 @@ fn read_ladder(bytes: &[u8]) -> Option<LadderInForce> {
     })
 }
 
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn read_secret(bytes: &[u8]) -> Option<Secret> {
     let text: SecretText = serde_json::from_slice(bytes).ok()?;
     let mut key = [0; 32];
@@ -314,28 +359,82 @@ fn read_secret(bytes: &[u8]) -> Option<Secret> {
     Some(Secret(key))
 }
 
+/// What namespaces were to begin with, by where it stands; each under a key of its own.
+#[derive(Debug, Default)]
+struct Firsts(BTreeMap<i64, (Vec<u8>, First)>);
+
+#[derive(Debug)]
+enum First {
+    Sound(Secret, LadderInForce),
+    Newer(u32),
+    Broken,
+}
+
+impl Firsts {
+    fn take(&mut self, offset: i64, key: &[u8], bytes: Option<&[u8]>) {
+        self.0.retain(|_, (known, _)| known != key);
+        let Some(bytes) = bytes else { return };
+        let version = serde_json::from_slice::<VersionText>(bytes).map(|text| text.version).ok();
+        let first = match (version, read_secret(bytes), read_ladder(bytes)) {
+            (Some(version), _, _) if version > VERSION => First::Newer(version),
+            (_, Some(secret), Some(ladder)) => First::Sound(secret, ladder),
+            _ => {
+                tracing::warn!(key = FIRST, offset, "passed over a broken value in meta");
+                First::Broken
+            }
+        };
+        self.0.insert(offset, (key.to_vec(), first));
+    }
+
+    fn found(&self, topic: &str) -> Result<Option<(Secret, LadderInForce)>, Error> {
+        let (topic, key) = (topic.to_owned(), FIRST);
+        for (&offset, (_, first)) in &self.0 {
+            match first {
+                First::Sound(secret, ladder) => return Ok(Some((secret.clone(), ladder.clone()))),
+                First::Newer(version) => {
+                    return Err(Error::Newer { topic, offset, key, version: *version });
+                }
+                First::Broken => {}
+            }
+        }
+        match self.0.last_key_value() {
+            Some((&offset, _)) => Err(Error::Unreadable { topic, offset, key }),
+            None => Ok(None),
+        }
+    }
+}
+
 /// Collects what is in force from records in the order of their offsets.
+#[derive(Debug)]
 struct Reading {
+    firsts: Firsts,
     ladder: Slot<LadderInForce>,
     secret: Slot<Secret>,
 }
 
 impl Reading {
     fn new() -> Self {
-        Self { ladder: Slot::new(LADDER), secret: Slot::new(SECRET) }
+        Self { firsts: Firsts::default(), ladder: Slot::new(LADDER), secret: Slot::new(SECRET) }
     }
 
     fn record(&mut self, offset: i64, key: Option<&[u8]>, value: Option<&[u8]>) {
         match key {
             Some(key) if key == LADDER.as_bytes() => self.ladder.take(offset, value, read_ladder),
             Some(key) if key == SECRET.as_bytes() => self.secret.take(offset, value, read_secret),
+            Some(key) if key.starts_with(FIRST.as_bytes()) => self.firsts.take(offset, key, value),
             Some(key) if [CLOCK, MEMBER].iter().any(|begin| key.starts_with(begin.as_bytes())) => {}
             _ => tracing::warn!(offset, "passed over a record of unknown key in meta"),
         }
     }
 
-    fn finish(self, topic: &str) -> Result<Meta, Error> {
-        Ok(Meta { ladder: self.ladder.found(topic)?, secret: self.secret.found(topic)? })
+    /// What was put in force later, or what the namespace began with.
+    fn found(&self, topic: &str) -> Result<Meta, Error> {
+        let (secret, ladder) = match (&self.secret.value, &self.ladder.value) {
+            (Some(_), Some(_)) => (None, None),
+            _ => self.firsts.found(topic)?.unzip(),
+        };
+        let (ladder, secret) = (self.ladder.or(ladder, topic)?, self.secret.or(secret, topic)?);
+        Ok(Meta { ladder, secret })
     }
 }
 
@@ -350,7 +449,7 @@ pub fn read(connection: &Connection, topic: &str, group: &str) -> Result<Meta, E
     each(connection, topic, group, |message| {
         reading.record(message.offset(), message.key(), message.payload());
     })?;
-    reading.finish(topic)
+    reading.found(topic)
 }
 
 /// Hands over every record of [`PARTITION`] that was there when it was asked, in order.
@@ -382,8 +481,16 @@ fn open(
     if found.is_none_or(|found| found.partitions().is_empty()) {
         return Err(Error::Missing { topic: topic.to_owned() });
     }
-    // A client that knows no leader looks for one every half second only; this question finds it first.
-    consumer.fetch_watermarks(topic, PARTITION, ANSWER_MAX).map_err(failed("find the end of"))?;
+    // A client that knows no leader looks for one every half second only; this question finds it first. The leader of a topic
+    // that was made a moment ago may not know yet that it leads.
+    let until = Instant::now() + ANSWER_MAX;
+    loop {
+        match consumer.fetch_watermarks(topic, PARTITION, ANSWER_MAX) {
+            Ok(_) => break,
+            Err(error) if is_new(&error) && Instant::now() < until => std::thread::sleep(WAIT),
+            Err(error) => return Err(kafka("find the end of", topic, error)),
+        }
+    }
     let mut from = TopicPartitionList::new();
     from.add_partition_offset(topic, PARTITION, Offset::Beginning).map_err(failed("read"))?;
     consumer.assign(&from).map_err(failed("read"))?;
@@ -408,6 +515,19 @@ fn to_end(
         }
     }
     Err(Error::Slow { topic: topic.to_owned() })
+}
+
+/// What a broker says of a topic of which it has not heard all.
+fn is_new(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            RDKafkaErrorCode::NotLeaderForPartition
+                | RDKafkaErrorCode::LeaderNotAvailable
+                | RDKafkaErrorCode::UnknownTopicOrPartition
+                | RDKafkaErrorCode::UnknownPartition
+        )
+    )
 }
 
 /// What librdkafka gets over by itself.
@@ -462,8 +582,8 @@ pub fn write(connection: &Connection, topic: &str, value: &Value) -> Result<(), 
         .set("allow.auto.create.topics", "false");
     let producer: BaseProducer<Outcome> =
         config.create_with_context(outcome.clone()).map_err(failed("make a writer of"))?;
-    let text = value.encode();
-    let record = BaseRecord::to(topic).partition(PARTITION).key(value.key()).payload(&text);
+    let (key, text) = (value.key(), value.encode());
+    let record = BaseRecord::to(topic).partition(PARTITION).key(&key).payload(&text);
     producer.send(record).map_err(|(error, _)| kafka("write", topic, error))?;
     let flushed = producer.flush(WRITE_MAX + Duration::from_secs(5));
     let result = outcome.0.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -472,7 +592,7 @@ pub fn write(connection: &Connection, topic: &str, value: &Value) -> Result<(), 
         (Some(Err(source)), _) | (None, Err(source)) if !unknown(&source) => {
             Err(kafka("write", topic, source))
         }
-        _ => Err(Error::Unacknowledged { topic: topic.to_owned(), key: value.key() }),
+        _ => Err(Error::Unacknowledged { topic: topic.to_owned(), key }),
     }
 }
 

@@ -9,6 +9,7 @@ use rdkafka::admin::{
 };
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::message::Message as _;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use waterclock::engine::Millis;
@@ -275,6 +276,113 @@ fn a_transaction_that_was_left_open_keeps_its_tier_on_the_list() {
         let applied = apply(&corner.connection, &corner.with(None, None)).unwrap();
         applied.in_force.draining.is_empty()
     });
+}
+
+#[test]
+fn three_first_starts_at_once_agree() {
+    for round in 0..3 {
+        let corner = Corner::new("first");
+        let apply_once = || {
+            let (connection, request) = (corner.connection.clone(), corner.request.clone());
+            std::thread::spawn(move || {
+                let applied = apply(&connection, &request)?;
+                let in_force = check(&connection, &request)?;
+                Ok::<_, Error>((applied, in_force.secret))
+            })
+        };
+        let starts = [apply_once(), apply_once(), apply_once()];
+        let starts = starts.map(|start| start.join().unwrap().unwrap());
+        let agreed = corner.meta();
+        let in_force = LadderInForce { lanes: 2, holds: vec![S, M], draining: vec![] };
+        assert_eq!(agreed.ladder, Some(in_force.clone()), "round {round}");
+        let mut created: Vec<&String> = Vec::new();
+        for (applied, secret) in &starts {
+            assert_eq!(applied.in_force, in_force, "round {round}");
+            assert_eq!(Some(secret), agreed.secret.as_ref(), "round {round}");
+            assert_eq!(applied.findings, [], "round {round}");
+            created.extend(&applied.created);
+        }
+        assert_eq!(created.len(), 6, "each topic was made once: {created:?}");
+        assert_eq!(starts.iter().filter(|(applied, _)| applied.changed).count(), 1);
+    }
+}
+
+#[test]
+fn of_two_first_starts_that_ask_for_something_else_one_counts_and_the_other_is_told() {
+    let corner = Corner::new("differ");
+    let apply_with = |request: Request| {
+        let connection = corner.connection.clone();
+        std::thread::spawn(move || apply(&connection, &request))
+    };
+    let three = apply_with(corner.with(Some(3), Some(&[S, M])));
+    let unsaid = apply_with(corner.with(None, None));
+    let (three, unsaid) = (three.join().unwrap(), unsaid.join().unwrap());
+    let ladder = corner.meta().ladder.unwrap();
+    let found = inspect(&corner.connection, &corner.names).unwrap();
+    for (name, topic) in &found.topics {
+        let of_lanes = *name != corner.names.meta();
+        assert!(!of_lanes || topic.partitions == i32::from(ladder.lanes), "{name}: {topic:?}");
+    }
+    match ladder.lanes {
+        3 => assert!(three.is_ok() && unsaid.unwrap().in_force.lanes == 3),
+        6 => {
+            assert!(unsaid.is_ok());
+            let told = matches!(three, Err(Error::Lanes { asked: 3, in_force: 6, .. }));
+            assert!(told, "{three:?}");
+        }
+        other => panic!("{other} lanes"),
+    }
+}
+
+/// A start that has seen nothing in force, and is slow to say what it begins with.
+#[test]
+fn a_late_first_start_changes_nothing_also_when_the_log_was_compacted() {
+    let corner = Corner::new("late");
+    let topic = corner.names.meta();
+    apply(&corner.connection, &corner.request).unwrap();
+    let before = corner.meta();
+    let ladder = LadderInForce { lanes: 9, holds: vec![S], draining: vec![] };
+    for _ in 0..2 {
+        let late = Value::first(ladder.clone()).unwrap();
+        meta::write(&corner.connection, &topic, &late).unwrap();
+    }
+    assert_eq!(corner.meta(), before);
+    let change = AlterConfig::new(ResourceSpecifier::Topic(&topic))
+        .set("cleanup.policy", "compact")
+        .set("message.timestamp.type", "LogAppendTime")
+        .set("min.cleanable.dirty.ratio", "0.001")
+        .set("segment.ms", "100");
+    block(corner.admin().alter_configs([&change], &AdminOptions::new())).unwrap();
+    // Compacted is what has become less: many values of one key.
+    let probes = || {
+        let reader = corner.consumer();
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&topic, meta::PARTITION, Offset::Beginning).unwrap();
+        reader.assign(&list).unwrap();
+        let (_, end) =
+            reader.fetch_watermarks(&topic, meta::PARTITION, Duration::from_secs(10)).unwrap();
+        let mut probes = 0;
+        while let Some(message) = reader.poll(Duration::from_secs(10)) {
+            let message = message.unwrap();
+            probes += usize::from(message.key() == Some(b"clock-x"));
+            if message.offset() + 1 == end {
+                break;
+            }
+        }
+        probes
+    };
+    let mut written = 0;
+    let until = Instant::now() + Duration::from_secs(120);
+    loop {
+        corner.produce(&topic, meta::PARTITION, "clock-x", "probe");
+        written += 1;
+        if written > 10 && probes() < written / 2 {
+            break;
+        }
+        assert!(Instant::now() < until, "not compacted within 120 s");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert_eq!(corner.meta(), before);
 }
 
 #[test]

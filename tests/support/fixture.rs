@@ -37,6 +37,19 @@ impl Fixture {
 
     /// The same on another Kafka.
     pub fn on(connection: Connection, test: &str, change: impl FnOnce(&mut Request)) -> Self {
+        let fixture = Self::cold_on(connection, test, change);
+        eventually("topics apply", || {
+            apply(&fixture.connection, &fixture.request).map_err(|error| format!("{error:?}"))
+        });
+        fixture
+    }
+
+    /// A namespace of which nothing is there.
+    pub fn cold(test: &str) -> Self {
+        Self::cold_on(Connection::new(&variable("KAFKA_BOOTSTRAP"), BTreeMap::new()), test, |_| {})
+    }
+
+    fn cold_on(connection: Connection, test: &str, change: impl FnOnce(&mut Request)) -> Self {
         let id = uuid::Uuid::new_v4().simple().to_string();
         let namespace = format!("{test}-{}", &id[..8]);
         let mut request = Request {
@@ -48,17 +61,13 @@ impl Fixture {
             horizon: Millis(2_000),
         };
         change(&mut request);
-        let fixture = Self {
+        Self {
             names: Names::new(&namespace),
             connection,
             request,
             dir: tempfile::tempdir().expect("a directory"),
             targets: Mutex::default(),
-        };
-        eventually("topics apply", || {
-            apply(&fixture.connection, &fixture.request).map_err(|error| format!("{error:?}"))
-        });
-        fixture
+        }
     }
 
     pub fn namespace(&self) -> &str {

@@ -32,7 +32,7 @@ pub fn create(
             advice: [setting("retention.ms", "-1")].into(),
         })
         .collect();
-    topics::create(connection, &specs)
+    topics::create(connection, &specs).map(|_| ())
 }
 
 /// Deletes the groups, and every topic whose name begins with `prefix`.

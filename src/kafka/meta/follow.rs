@@ -14,7 +14,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use super::{Error, LADDER, LadderInForce, PARTITION, Reader, Slot, open, read_ladder, to_end};
+use super::{Error, LadderInForce, PARTITION, Reader, Reading, open, to_end};
 use crate::engine::Lane;
 use crate::kafka::connect::is_outside;
 use crate::kafka::{Connection, Member, Roster};
@@ -36,7 +36,7 @@ pub struct Follower {
 
 #[derive(Debug)]
 struct Known {
-    ladder: Slot<LadderInForce>,
+    reading: Reading,
     roster: Roster,
     /// When the end was last reached.
     complete: Option<Instant>,
@@ -45,9 +45,7 @@ struct Known {
 impl Known {
     fn take(&mut self, message: &BorrowedMessage<'_>) {
         self.roster.hear(message);
-        if message.key() == Some(LADDER.as_bytes()) {
-            self.ladder.take(message.offset(), message.payload(), read_ladder);
-        }
+        self.reading.record(message.offset(), message.key(), message.payload());
     }
 }
 
@@ -61,7 +59,7 @@ impl Follower {
     /// As [`meta::read`](super::read).
     pub fn start(connection: &Connection, topic: &str, group: &str) -> Result<Self, Error> {
         let mut known =
-            Known { ladder: Slot::new(LADDER), roster: Roster::default(), complete: None };
+            Known { reading: Reading::new(), roster: Roster::default(), complete: None };
         let reader = open(connection, topic, group, WAIT)?;
         to_end(&reader, topic, |message| known.take(message))?;
         known.complete = Some(Instant::now());
@@ -82,7 +80,7 @@ impl Follower {
     /// # Errors
     /// [`Error::Unreadable`], [`Error::Newer`]: what was put there last says nothing to this version.
     pub fn ladder(&self) -> Result<Option<LadderInForce>, Error> {
-        self.lock().ladder.found(&self.topic)
+        Ok(self.lock().reading.found(&self.topic)?.ladder)
     }
 
     /// Whether what is known was the topic's end a few seconds ago.

@@ -5,7 +5,7 @@ fn read_all(records: &[(&str, Option<&str>)]) -> Result<Meta, Error> {
     for (offset, (key, value)) in (0..).zip(records) {
         reading.record(offset, Some(key.as_bytes()), value.map(str::as_bytes));
     }
-    reading.finish("ns.meta")
+    reading.found("ns.meta")
 }
 
 fn ladder() -> LadderInForce {
@@ -18,13 +18,61 @@ fn ladder() -> LadderInForce {
 
 #[test]
 fn what_is_written_is_read_back() {
-    let secret = Secret::random().unwrap();
-    let values = [Value::Ladder(ladder()), Value::Secret(secret.clone())];
-    let texts: Vec<String> = values.iter().map(Value::encode).collect();
-    let records: Vec<_> =
-        values.iter().zip(&texts).map(|(value, text)| (value.key(), Some(text.as_str()))).collect();
-    assert_eq!(read_all(&records).unwrap(), Meta { ladder: Some(ladder()), secret: Some(secret) });
-    assert_eq!(texts[0], r#"{"draining":["500ms"],"holds":["1s","1m30s"],"lanes":6,"version":1}"#);
+    let began = LadderInForce { lanes: 6, holds: vec![Millis::HOUR], draining: vec![] };
+    let first = Value::first(began.clone()).unwrap();
+    let Value::First { secret, .. } = first.clone() else { panic!("{first:?}") };
+    let (key, text) = (first.key(), first.encode());
+    let begun = [(key.as_str(), Some(text.as_str()))];
+    let meta = Meta { ladder: Some(began), secret: Some(secret.clone()) };
+    assert_eq!(read_all(&begun).unwrap(), meta);
+    assert!(text.starts_with(r#"{"holds":["1h"],"key":""#), "{text}");
+    assert!(text.ends_with(r#"","lanes":6,"version":1}"#), "{text}");
+
+    let later = Value::Ladder(ladder());
+    let text = later.encode();
+    let meta = read_all(&[begun[0], ("ladder", Some(&text))]).unwrap();
+    assert_eq!(meta, Meta { ladder: Some(ladder()), secret: Some(secret) });
+    assert_eq!(text, r#"{"draining":["500ms"],"holds":["1s","1m30s"],"lanes":6,"version":1}"#);
+}
+
+#[test]
+fn the_first_of_several_starts_counts_whatever_comes_later_and_whatever_compaction_takes() {
+    let first = |lanes| {
+        let ladder = LadderInForce { lanes, holds: vec![Millis::HOUR], draining: vec![] };
+        let first = Value::first(ladder).unwrap();
+        (first.key(), first.encode())
+    };
+    let (a, b, c) = (first(3), first(6), first(9));
+    let read = |records: &[(i64, &(String, String))]| {
+        let mut reading = Reading::new();
+        for (offset, (key, text)) in records {
+            reading.record(*offset, Some(key.as_bytes()), Some(text.as_bytes()));
+        }
+        reading.found("ns.meta").unwrap()
+    };
+    let lanes = |meta: &Meta| meta.ladder.as_ref().map(|ladder| ladder.lanes);
+    let one = read(&[(4, &a)]);
+    assert_eq!(lanes(&one), Some(3));
+    assert_eq!(read(&[(4, &a), (5, &b), (9, &c)]), one);
+    assert_ne!(read(&[(4, &b), (5, &a)]), one);
+    // A key of its own each: compaction, which keeps the last value of a key, keeps each of them at its offset.
+    let keys = std::collections::BTreeSet::from([&a.0, &b.0, &c.0]);
+    assert_eq!(keys.len(), 3);
+    // What an older program has put there under the old keys counts.
+    let old = ("secret".to_owned(), format!(r#"{{"version":1,"key":"{}"}}"#, "ab".repeat(32)));
+    let meta = read(&[(4, &a), (5, &old)]);
+    assert_eq!((lanes(&meta), meta.secret), (Some(3), Some(Secret([0xab; 32]))));
+    // A broken one is passed over, unless it is all there is; a newer one is not.
+    let broken = (a.0.clone(), "{".to_owned());
+    assert_eq!(lanes(&read(&[(4, &broken), (5, &b)])), Some(6));
+    let alone = read_all(&[("first/x", Some("{"))]);
+    assert!(matches!(alone, Err(Error::Unreadable { key: "first/", .. })), "{alone:?}");
+    let beside = read_all(&[(&b.0, Some(&b.1)), ("secret", Some("{")), ("ladder", Some("{"))]);
+    assert_eq!(lanes(&beside.unwrap()), Some(6), "what is broken hides nothing");
+    let newer = read_all(&[("first/x", Some(r#"{"version":2}"#)), (&b.0, Some(&b.1))]);
+    assert!(matches!(newer, Err(Error::Newer { version: 2, .. })), "{newer:?}");
+    let after = read_all(&[(&b.0, Some(&b.1)), ("first/x", Some(r#"{"version":2}"#))]);
+    assert_eq!(lanes(&after.unwrap()), Some(6));
 }
 
 #[test]
@@ -68,7 +116,8 @@ fn a_broken_secret_is_not_an_absent_one() {
 fn a_secret_is_not_printed() {
     let secret = Secret::random().unwrap();
     assert_ne!(secret, Secret::random().unwrap());
-    let meta = Meta { ladder: None, secret: Some(secret.clone()) };
+    let meta = Meta { ladder: None, secret: Some(secret) };
     assert_eq!(format!("{meta:?}"), "Meta { ladder: None, secret: Some(Secret(..)) }");
-    assert_eq!(format!("{:?}", Value::Secret(secret)), "Secret(Secret(..))");
+    let first = format!("{:?}", Value::first(ladder()).unwrap());
+    assert!(first.contains("secret: Secret(..)"), "{first}");
 }

@@ -128,24 +128,28 @@ fn settings(admin: &Admin, topics: &mut BTreeMap<String, FoundTopic>) -> Result<
     Ok(())
 }
 
-/// Creates these topics and waits until each partition has a leader. One that is there by now is left as it is.
+/// Creates these topics and waits until each partition has a leader; gives back which were created. One that is there by
+/// now is left as it is.
 ///
 /// # Errors
 /// Kafka refused one, or leaders took too long. What was created stays; call again.
-pub fn create(connection: &Connection, specs: &[TopicSpec]) -> Result<(), Error> {
+pub fn create(connection: &Connection, specs: &[TopicSpec]) -> Result<Vec<String>, Error> {
     if specs.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let admin = admin(connection)?;
     let new: Vec<NewTopic<'_>> = specs.iter().map(new_topic).collect();
     let answers = block(admin.create_topics(&new, &options())).map_err(failed("create topics"))?;
+    let mut created = Vec::with_capacity(specs.len());
     for answer in answers {
         match answer {
-            Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
+            Ok(topic) => created.push(topic),
+            Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
             Err((topic, source)) => return Err(Error::Topic { what: "create", topic, source }),
         }
     }
-    leaders(&admin, specs)
+    leaders(&admin, specs)?;
+    Ok(created)
 }
 
 fn new_topic(spec: &TopicSpec) -> NewTopic<'_> {

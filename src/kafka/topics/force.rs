@@ -9,7 +9,9 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::admin::{ANSWER_MAX, create, failed, inspect, live_members};
-use super::{Error, Finding, Found, LANES_DEFAULT, Names, TopicSpec, diff, holds_text, wanted};
+use super::{
+    Error, Finding, Found, LANES_DEFAULT, Names, Severity, TopicSpec, diff, holds_text, wanted,
+};
 use crate::engine::Millis;
 use crate::engine::ladder::{Ladder, Preset};
 use crate::kafka::Connection;
@@ -26,6 +28,13 @@ const LOOK_MAX: Duration = Duration::from_secs(20);
 const SEATS_MAX: Duration = Duration::from_secs(8);
 /// Between two looks.
 const SEATS_AGAIN: Duration = Duration::from_millis(500);
+
+/// Longest wait for what another process that starts at the same time puts in force, and for brokers to have heard of it.
+const FIRST_MAX: Duration = Duration::from_secs(20);
+/// Between two looks.
+const FIRST_AGAIN: Duration = Duration::from_millis(100);
+/// Brokers that were not there when the topics were made have heard of them after this long.
+const HEARD_MAX: Duration = Duration::from_secs(2);
 
 /// What was asked for. `None` takes what is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +97,12 @@ pub struct Applied {
 /// Nothing is put in force. Topics that were created stay; apply again when the cause is mended.
 pub fn apply(connection: &Connection, request: &Request) -> Result<Applied, Error> {
     let names = Names::new(&request.namespace);
-    let before = read(connection, &names, request)?;
+    let mut before = read(connection, &names, request)?;
+    let Made { mut created, founded } = if before.is_whole() {
+        Made::default()
+    } else {
+        begin(connection, &names, request, &mut before)?
+    };
     let mut live = live_members(connection, &request.namespace)?;
     let until = Instant::now() + SEATS_MAX;
     let mut plan = loop {
@@ -105,32 +119,100 @@ pub fn apply(connection: &Connection, request: &Request) -> Result<Applied, Erro
 
     let found = inspect(connection, &names)?;
     let specs = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
-    let findings = diff(&names, &specs, &found);
-    // The first time, a topic that is there with other partitions would fix a wrong number of lanes for good.
-    if before.ladder.is_none() {
-        let wrong: Vec<Finding> = findings
-            .into_iter()
-            .filter(|finding| finding.what == "partitions" && finding.refuses())
-            .collect();
-        if !wrong.is_empty() {
-            return Err(Error::Unfit(wrong));
-        }
-    }
     let missing: Vec<_> =
         specs.iter().filter(|spec| !found.topics.contains_key(&spec.name)).cloned().collect();
-    create(connection, &missing)?;
+    created.extend(create(connection, &missing)?);
 
-    let meta_topic = names.meta();
-    if before.secret.is_none() {
-        meta::write(connection, &meta_topic, &Value::Secret(Secret::random()?))?;
-    }
     let changed = before.ladder.as_ref() != Some(&plan);
     if changed {
-        meta::write(connection, &meta_topic, &Value::Ladder(plan.clone()))?;
+        meta::write(connection, &names.meta(), &Value::Ladder(plan.clone()))?;
     }
     let findings = diff(&names, &specs, &inspect(connection, &names)?);
-    let created = missing.into_iter().map(|spec| spec.name).collect();
-    Ok(Applied { in_force: plan, changed, created, drained, empty, findings })
+    Ok(Applied { in_force: plan, changed: changed || founded, created, drained, empty, findings })
+}
+
+/// What [`begin`] made.
+#[derive(Default)]
+struct Made {
+    created: Vec<String>,
+    /// What the namespace begins with is ours.
+    founded: bool,
+}
+
+/// Makes the topics of a namespace for which nothing is in force, and puts a secret, lanes and a ladder in force, unless
+/// somebody else does so at the same time: then theirs are taken.
+fn begin(
+    connection: &Connection,
+    names: &Names,
+    request: &Request,
+    before: &mut Meta,
+) -> Result<Made, Error> {
+    // Nobody can be running.
+    let plan = next(request, before.ladder.as_ref(), 0)?;
+    let ladder = ladder_of(request, &plan)?;
+    let found = inspect(connection, names)?;
+    let specs = wanted(names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
+    // A topic that is there with other partitions would fix a wrong number of lanes for good.
+    let wrong = |found: &Found| -> Vec<Finding> {
+        let findings = diff(names, &specs, found).into_iter();
+        findings.filter(|finding| finding.what == "partitions" && finding.refuses()).collect()
+    };
+    let misfits = wrong(&found);
+    if !misfits.is_empty() {
+        return Err(Error::Unfit(misfits));
+    }
+    // By the other topics others know a namespace, and keep off: `meta`, which everything rests on, is made when they are
+    // there.
+    let (meta, others): (Vec<_>, Vec<_>) = specs
+        .iter()
+        .filter(|spec| !found.topics.contains_key(&spec.name))
+        .cloned()
+        .partition(|spec| spec.name == names.meta());
+    let wanted = meta.len() + others.len();
+    let mut created = create(connection, &others)?;
+    created.extend(create(connection, &meta)?);
+    // Somebody else makes them, too, and maybe for other lanes.
+    if created.len() < wanted {
+        let misfits = wrong(&inspect(connection, names)?);
+        if !misfits.is_empty() {
+            return match wait_for_first(connection, names, request) {
+                Ok(theirs) => {
+                    *before = theirs;
+                    Ok(Made { created, founded: false })
+                }
+                Err(_) => Err(Error::Unfit(misfits)),
+            };
+        }
+    }
+    // A broker may not know of the topic yet, and say that nothing is in force: what is written then is not the first.
+    *before = read(connection, names, request)?;
+    if before.is_whole() {
+        return Ok(Made { created, founded: false });
+    }
+    let ours = Value::first(plan)?;
+    meta::write(connection, &names.meta(), &ours)?;
+    *before = wait_for_first(connection, names, request)?;
+    let founded =
+        matches!(&ours, Value::First { secret, .. } if before.secret.as_ref() == Some(secret));
+    Ok(Made { created, founded })
+}
+
+/// Reads until something is in force.
+fn wait_for_first(
+    connection: &Connection,
+    names: &Names,
+    request: &Request,
+) -> Result<Meta, Error> {
+    let until = Instant::now() + FIRST_MAX;
+    loop {
+        match read(connection, names, request)? {
+            meta if meta.is_whole() => return Ok(meta),
+            _ if Instant::now() >= until => {
+                return Err(Error::NotApplied { namespace: request.namespace.clone() });
+            }
+            _ => std::thread::sleep(FIRST_AGAIN),
+        }
+    }
 }
 
 /// What is in force, what is wanted for it, and what is there.
@@ -164,7 +246,7 @@ pub fn survey(connection: &Connection, request: &Request) -> Result<Survey, Erro
     let found = inspect(connection, &names)?;
     let wanted = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
     Ok(Survey {
-        applied: before.ladder.is_some() && before.secret.is_some(),
+        applied: before.is_whole(),
         lanes: plan.lanes,
         topics: names.of_lanes(&request.further_intakes, &ladder),
         findings: diff(&names, &wanted, &found),
@@ -188,6 +270,24 @@ pub fn compare(connection: &Connection, request: &Request) -> Result<Vec<Finding
 /// Nothing was applied, other lanes or another ladder were asked than are in force, or a topic is unfit. Do not
 /// start; every error says what to do.
 pub fn check(connection: &Connection, request: &Request) -> Result<InForce, Error> {
+    let until = Instant::now() + HEARD_MAX;
+    loop {
+        let checked = check_once(connection, request);
+        let is_missing = match &checked {
+            Err(Error::NotApplied { .. }) => true,
+            Err(Error::Unfit(findings)) => {
+                findings.iter().any(|finding| finding.severity == Severity::Missing)
+            }
+            _ => false,
+        };
+        if !is_missing || Instant::now() >= until {
+            return checked;
+        }
+        std::thread::sleep(FIRST_AGAIN);
+    }
+}
+
+fn check_once(connection: &Connection, request: &Request) -> Result<InForce, Error> {
     let names = Names::new(&request.namespace);
     // Side by side: whoever is started again is late by as long as this takes.
     // Where nobody answers, the first that gives up is enough.
