@@ -152,10 +152,18 @@ pub struct Config {
     pub foreign_wait: Millis,
 
     /// Topics that may be delivered to: regular expressions, each of which must match the whole name. Whoever may
-    /// write a delay may not thereby write anywhere. waterclock's own topics and `__*` are always refused.
+    /// write a delay may not thereby write anywhere. The topics of every waterclock namespace and `__*` are always refused.
     ///
-    /// Default: not set; every topic, with a warning at the start. Range: 1 to 1000 expressions.
+    /// Default: not set; every topic where the brokers are on this machine, with a warning at the start; elsewhere `run`
+    /// does not start. Range: 1 to 1000 expressions.
     pub allow: Option<Vec<String>>,
+
+    /// Every topic may be delivered to that this process may write to, wherever the brokers are: whoever may write a
+    /// delay may thereby write anywhere. In the place of `allow`.
+    ///
+    /// Default: `false`. Range: `true` or `false`.
+    #[serde(deserialize_with = "text::one")]
+    pub allow_all: bool,
 
     /// Longest delay that is accepted, from the append of a record to its due time; more is a dead letter. A cancel is
     /// remembered for as long: whoever lowers this lets a cancel end before what was accepted with the longer one.
@@ -372,6 +380,7 @@ impl Default for Config {
             order: Order::ByDue,
             foreign_wait: Millis(10_000),
             allow: None,
+            allow_all: false,
             max_delay: Millis(400 * Millis::DAY.0),
             horizon: Millis(2_000),
             lead: None,
@@ -439,9 +448,15 @@ impl Config {
     /// other differs besides, which hold only after a restart.
     #[must_use]
     pub fn reloaded(&self, other: &Self) -> (Self, Vec<&'static str>) {
-        let mut new = Self { allow: other.allow.clone(), ..self.clone() };
+        let (allow, allow_all) = (other.allow.clone(), other.allow_all);
+        let mut new = Self { allow, allow_all, ..self.clone() };
         for (name, intake) in &mut new.intakes {
-            intake.allow = other.intakes.get(name).and_then(|other| other.allow.clone());
+            match other.intakes.get(name) {
+                Some(other) => intake.allow.clone_from(&other.allow),
+                None if name == MAIN_INTAKE => intake.allow = None,
+                // It is gone only after a restart; until then its list must not be.
+                None => {}
+            }
         }
         // What is still different is not an allow-list, or one of an intake that this process does not read.
         #[rustfmt::skip]
@@ -473,6 +488,21 @@ impl Config {
         ];
         let restart = differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key);
         (new, restart.collect())
+    }
+
+    /// Whether records may go to every topic though nobody said so, on brokers that others may use, too.
+    #[must_use]
+    pub fn is_ajar(&self) -> bool {
+        let is_local = |address: &str| {
+            let host = address.trim().rsplit_once(':').map_or(address, |(host, _)| host);
+            let host = host.rsplit_once("//").map_or(host, |(_, host)| host);
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            let ip = host.parse::<std::net::IpAddr>();
+            host.eq_ignore_ascii_case("localhost")
+                || ip.is_ok_and(|ip| ip.to_canonical().is_loopback())
+        };
+        let is_open = self.allow.is_none() && !self.allow_all;
+        is_open && !self.brokers.split(',').all(is_local)
     }
 
     /// What is set for an intake, by its name in the configuration; nothing where nothing is.

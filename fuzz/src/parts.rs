@@ -11,7 +11,7 @@ use crate::engine::header::{
     self, Code, DETAIL_MAX, ID_MAX, LABEL_MAX, Refusal, TOPIC_MAX, duration, until,
 };
 use crate::engine::ladder;
-use crate::engine::state::{Bound, Kind, Order, SIZE, State, StateKey};
+use crate::engine::state::{Bound, Kind, Order, State, StateKey};
 use crate::engine::timers::{Change, Phase, Place};
 use crate::engine::window::{METADATA_MAX, Standing, Window};
 use crate::engine::{Millis, Offset, UnixMillis};
@@ -108,13 +108,16 @@ pub fn state(bytes: &[u8]) {
         },
         expires: Some(UnixMillis(input.word())).filter(|at| at.0 != u64::MAX),
         intake: input.word(),
+        name: ["", "b"].into_iter().nth(usize::from(input.byte())).filter(|name| !name.is_empty()),
+        target: ["", "orders"].into_iter().nth(usize::from(input.byte())).filter(|t| !t.is_empty()),
         hops: input.word() as u16,
     };
     let text = sealed.seal(&key, &bound);
     assert_eq!(State::open(text.as_ref(), &key, &bound), Ok(sealed));
     let mut flipped = text.as_ref().to_vec();
     let bit = usize::from(input.byte()) | usize::from(input.byte() & 1) << 8;
-    flipped[bit / 8 % SIZE] ^= 1 << (bit % 8);
+    let at = bit / 8 % flipped.len();
+    flipped[at] ^= 1 << (bit % 8);
     assert!(State::open(&flipped, &key, &bound).is_err());
     assert!(State::open(text.as_ref(), &StateKey::new([8; 32]), &bound).is_err());
     if let Err(refusal) = State::open(input.0, &key, &bound) {

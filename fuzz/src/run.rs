@@ -205,6 +205,8 @@ fn record(input: &mut Bytes<'_>, key: &StateKey) -> Record {
             intake: crate::engine::state::intake_tag(
                 ["", "later", "gone"][usize::from(input.byte() % 3)],
             ),
+            name: (input.byte() & 1 == 1).then_some("gone"),
+            target: (input.byte() & 3 == 0).then_some("orders"),
             hops: u16::from(input.byte()),
         }
         .seal(key, &bound);

@@ -80,6 +80,9 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
     found.numbers(config);
     found.relations(config);
     found.patterns("allow", config.allow.as_deref());
+    if config.allow_all && config.allow.is_some() {
+        found.say("allow-all", "true beside allow", "one of them");
+    }
     found.ladder(config);
     if config.intakes.len() > INTAKES_MAX {
         found.say("intakes", config.intakes.len(), format!("at most {INTAKES_MAX}"));

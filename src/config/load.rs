@@ -40,6 +40,8 @@ pub struct Overrides {
     pub delivery: Option<String>,
     /// `--allow`, each time it was given; empty: not given.
     pub allow: Vec<String>,
+    /// `--allow-all`.
+    pub allow_all: bool,
 }
 
 /// Where a value was written.
@@ -355,6 +357,7 @@ fn of_flags(flags: Overrides) -> Dict {
         threads,
         delivery,
         allow,
+        allow_all,
     } = flags;
     let single = [
         ("brokers", brokers),
@@ -374,6 +377,9 @@ fn of_flags(flags: Overrides) -> Dict {
     }
     if !allow.is_empty() {
         data.insert("allow".to_owned(), Value::from(allow));
+    }
+    if allow_all {
+        data.insert("allow-all".to_owned(), Value::from(true));
     }
     data
 }

@@ -179,6 +179,8 @@ fn each_wrong_value_is_named_with_its_range() {
         ("misspelt",                         "delivery = \"exactly-once\"",             ["delivery", "exactly-once", "exactly_once or at_least_once"]),
         ("no expression",                    "allow = [\"(\"]",                         ["allow", "\"(\"", "regular expression"]),
         ("empty list",                       "allow = []",                              ["allow", "0 expressions", "1 to 1000"]),
+        ("a list, and everything",           "allow = [\"a\"]\nallow-all = true",      ["allow-all", "true beside allow", "one of them"]),
+        ("no flag",                          "allow-all = \"maybe\"",                   ["allow-all", "maybe", "true or false"]),
         ("no list",                          "allow = \"a\"",                           ["allow", "\"a\"", "sequence"]),
         ("no unit",                          "max-delay = 500",                         ["max-delay", "500", "1s to 3650d"]),
         ("no unit in text",                  "max-delay = \"500\"",                     ["max-delay", "500", "1s to 3650d"]),
@@ -390,6 +392,45 @@ fn a_configuration_that_is_read_again_brings_its_allow_lists_and_nothing_else() 
     assert_eq!(seen, [false, true, true, false]);
     assert_eq!(new.allow_of_all().unwrap().len(), 2);
     assert_eq!(new.reloaded(&new), (new.clone(), vec![]));
+}
+
+#[test]
+fn an_intake_that_is_gone_from_the_file_keeps_its_list_until_the_restart() {
+    let now = file("[intakes.default]\nallow = [\"ab\"]\n[intakes.x]\nallow = [\"bc\"]").unwrap();
+    let (new, restart) = now.reloaded(&file("allow = [\".*\"]").unwrap());
+    let permits = |intake, target| new.allow(intake).unwrap().permits(target).is_ok();
+    assert!(permits(MAIN_INTAKE, "any") && permits("x", "bc") && !permits("x", "any"));
+    assert_eq!(restart, ["intakes"]);
+}
+
+#[test]
+fn without_a_list_every_topic_is_allowed_on_this_machine_only() {
+    #[rustfmt::skip]
+    let cases = [
+        ("localhost:9092",                       true),
+        ("LOCALHOST:9092",                       true),
+        ("127.0.0.1:9092, 127.1.2.3:9092",       true),
+        ("[::1]:9092",                           true),
+        ("PLAINTEXT://localhost:9092",           true),
+        ("kafka:9092",                           false),
+        ("10.0.0.1:9092",                        false),
+        ("0.0.0.0:9092",                         false),
+        ("localhost:9092,kafka:9092",            false),
+        ("localhost.example.com:9092",           false),
+        ("[::ffff:10.0.0.1]:9092",               false),
+    ];
+    for (brokers, is_local) in cases {
+        let config = Config { brokers: brokers.to_owned(), ..Config::default() };
+        assert_eq!(config.is_ajar(), !is_local, "{brokers}");
+        let said = Config { allow_all: true, ..config.clone() };
+        let listed = Config { allow: Some(vec!["a".to_owned()]), ..config };
+        assert!(!said.is_ajar() && !listed.is_ajar(), "{brokers}");
+    }
+    for (text, variables) in
+        [("allow-all = true", vec![]), ("", vec![("WATERCLOCK_ALLOW_ALL", "true")])]
+    {
+        assert!(load(text, &variables, Overrides::default()).1.unwrap().allow_all);
+    }
 }
 
 #[test]

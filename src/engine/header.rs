@@ -61,6 +61,18 @@ pub const ERROR_PARTITION: &str = "x-delay-error-partition";
 pub const ERROR_OFFSET: &str = "x-delay-error-offset";
 /// `x-delay-error-timestamp`: told of a dead letter, when it was appended there, epoch milliseconds.
 pub const ERROR_TIMESTAMP: &str = "x-delay-error-timestamp";
+/// `x-delay-error-intake`: told of a dead letter, the intake by which it came; empty if nobody can say.
+pub const ERROR_INTAKE: &str = "x-delay-error-intake";
+/// What is added to a dead letter, in this order.
+pub const ERRORS: [&str; 7] = [
+    ERROR_CODE,
+    ERROR_DETAIL,
+    ERROR_TOPIC,
+    ERROR_PARTITION,
+    ERROR_OFFSET,
+    ERROR_TIMESTAMP,
+    ERROR_INTAKE,
+];
 
 /// Most headers a record may have. Kafka has no limit, and a header of two bytes costs a hundred in memory.
 pub const HEADERS_MAX: usize = 1_000;

@@ -545,10 +545,10 @@ impl Engine {
         match verdict::accept(&setup, &self.targets, (source, offset), appended, record) {
             Verdict::Cancel(entry) | Verdict::Wait(entry) => self.decide(now, entry, out),
             Verdict::Move(entry, lane) => match self.checked_move(&entry) {
-                Ok(sealed) => {
-                    let Entry { record, due, intake, .. } = *entry;
+                Ok((intake, sealed)) => {
+                    let Entry { record, due, .. } = *entry;
                     let send = Send {
-                        to: To::Lane(TopicId(intake)),
+                        to: To::Lane(intake),
                         partition: Some(i32::from(lane.0)),
                         record,
                         edit: Edit::State(sealed),
@@ -594,19 +594,19 @@ impl Engine {
         let checked = self
             .innocent(entry.source, entry.offset)
             .and_then(|()| {
-                let intake = usize::from(entry.intake);
-                verdict::allowed(&setup, &self.targets, intake, &entry.target)
-            })
-            .and_then(|()| {
+                // Its intake may be configured again before it is due.
+                let Some(intake) = entry.intake else { return Ok(Some(())) };
+                verdict::allowed(&setup, &self.targets, entry.intake, &entry.target)?;
                 let answer = self.look(now, &entry.target, out);
                 if let Some(known) = self.targets.get_mut(&entry.target) {
-                    known.allow(entry.intake);
+                    known.allow(intake);
                 }
-                answer.map(|target| verdict::present(&entry.target, target)).transpose()
+                let present = answer.map(|target| verdict::present(&entry.target, target));
+                Ok(present.transpose()?.map(|_| ()))
             })
             .and_then(|present| self.enact(now, &mut entry, fate).map(|()| present));
         match checked {
-            Ok(Some(_)) => self.route(now, entry),
+            Ok(Some(())) => self.route(now, entry),
             Ok(None) => self.park(entry),
             Err(refusal) => self.refuse(now, *entry, refusal),
         }
@@ -620,13 +620,15 @@ impl Engine {
         }
     }
 
-    fn checked_move(&self, entry: &Entry) -> Result<Sealed, Refusal> {
+    /// The intake that a record is moved in, and its state there.
+    fn checked_move(&self, entry: &Entry) -> Result<(TopicId, Sealed), Refusal> {
         self.innocent(entry.source, entry.offset)?;
         if !matches!(entry.way, Way::Cancel(_)) {
-            let intake = usize::from(entry.intake);
-            verdict::allowed(&self.setup, &self.targets, intake, &entry.target)?;
+            verdict::allowed(&self.setup, &self.targets, entry.intake, &entry.target)?;
         }
-        verdict::seal(&self.setup, entry, Kind::Move)
+        let sealed = verdict::seal(&self.setup, entry, Kind::Move)?;
+        // One without an intake is refused before it gets here.
+        Ok((TopicId(entry.intake.unwrap_or_default()), sealed))
     }
 
     /// By what remains: into the wheel, or to the largest tier that lets it go in time.
@@ -644,8 +646,8 @@ impl Engine {
                 if self.is_strict() && entry.record.key().is_some() {
                     self.want_all(now, entry.source.lane, entry.due);
                 } else if entry.timer.is_some() {
-                    let intake = Source { topic: TopicId(entry.intake), lane: entry.source.lane };
-                    self.want(now, intake, entry.due);
+                    let topic = TopicId(entry.intake.unwrap_or_default());
+                    self.want(now, Source { topic, lane: entry.source.lane }, entry.due);
                 }
                 self.wheel.insert(entry.due, entry.order, entry);
             }
@@ -760,6 +762,7 @@ impl Engine {
         refusal: Refusal,
     ) {
         let letter = DeadLetter {
+            intake: verdict::came_by(&self.setup, source.topic, &record),
             code: refusal.code,
             detail: refusal.detail,
             topic: Arc::clone(self.setup.topics.name(source.topic)),

@@ -154,6 +154,8 @@ pub enum Target {
     Missing,
     /// Kafka does not let us see it.
     Hidden,
+    /// It belongs to a waterclock namespace.
+    Owned,
     /// It is there.
     Found {
         /// How many partitions it has.
@@ -365,6 +367,8 @@ pub struct DeadLetter {
     pub offset: Offset,
     /// When it was appended there.
     pub timestamp: UnixMillis,
+    /// The intake by which it came; empty if nobody can say.
+    pub intake: Arc<str>,
 }
 
 impl Send {
@@ -417,6 +421,7 @@ impl Send {
                     header::ERROR_TIMESTAMP.as_bytes(),
                     Some(letter.timestamp.0.to_string().as_bytes()),
                 );
+                each(header::ERROR_INTAKE.as_bytes(), Some(letter.intake.as_bytes()));
             }
         }
     }

@@ -58,10 +58,7 @@ impl Topics {
     /// Lays out the topics of a namespace; the first intake is the main one.
     #[must_use]
     pub fn new(namespace: &str, intakes: Vec<Intake>, ladder: Ladder) -> Self {
-        let of_intake = |intake: &Intake| match &*intake.name {
-            "" => format!("{namespace}.intake"),
-            name => format!("{namespace}.intake.{name}"),
-        };
+        let of_intake = |intake: &Intake| Self::intake_topic(namespace, &intake.name);
         let names = intakes
             .iter()
             .map(of_intake)
@@ -69,6 +66,15 @@ impl Topics {
             .map(Arc::from)
             .collect();
         Self { namespace: namespace.into(), intakes, ladder, names }
+    }
+
+    /// The topic of an intake; `name` is empty for the main one.
+    #[must_use]
+    pub fn intake_topic(namespace: &str, name: &str) -> String {
+        match name {
+            "" => format!("{namespace}.intake"),
+            name => format!("{namespace}.intake.{name}"),
+        }
     }
 
     /// Every lane topic's name, by [`TopicId`].

@@ -1,35 +1,45 @@
 //! `x-delay-state`: what waterclock remembers of a record from hop to hop, in the record itself.
 //!
-//! Fixed size, versioned, authenticated with HMAC-SHA256. The code also covers what the record must not
+//! Bounded, versioned, authenticated with HMAC-SHA256. The code also covers what the record must not
 //! change on its way (key, target, id, partition): a state that was given to one record is worth nothing on
 //! another, or whoever can write to a tier could get round the allow-list of an intake.
 //!
 //! # Invariants
 //! 1. A state that opens was sealed with the same secret, for the same key, target, id and partition.
-//! 2. Its size is [`SIZE`], whatever it says: a record does not grow from hop to hop.
+//! 2. Its size is fixed when the record is accepted, and never above [`SIZE_MAX`]: a record does not grow from hop to
+//!    hop.
+//! 3. The target is sealed: by the code where a header names it, in the state where the intake's default does.
 //!
 //! The value is not covered (it may be a MiB, and a hop must be cheap), and a state can be used twice:
 //! both only help somebody who can read *and* write tiers, and only towards the target it was made for.
 //!
 //! Layout, big-endian: version u8, kind u8, hops u16, due u64, first append u64, order append u64,
-//! order offset i64, expires u64 (all ones: none), intake tag u64, then 16 bytes of the code.
+//! order offset i64, expires u64 (all ones: none), intake tag u64, then 16 bytes of the code. Version 2 has two texts
+//! before the code, each with its length as u8: the name of the intake, and the target (both may be empty). Version 1
+//! says that the record came by the main intake and has a target of its own; older programs wrote it of all records.
 
 use std::fmt;
 
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
-use super::header::{Code, Refusal, STATE};
+use super::header::{Code, Refusal, STATE, TOPIC_MAX};
 use super::{Offset, UnixMillis};
 
-/// Bytes of an `x-delay-state`.
+/// Bytes of an `x-delay-state` of a record that came by the main intake and has a target of its own.
 pub const SIZE: usize = BODY + CODE;
-/// Bytes of what is said.
+/// Bytes of the longest `x-delay-state`.
+pub const SIZE_MAX: usize = SIZE + 2 + INTAKE_MAX + TOPIC_MAX;
+/// Longest name of an intake, in bytes.
+pub const INTAKE_MAX: usize = 100;
+/// Bytes of what is said in either version.
 const BODY: usize = 52;
 /// Bytes of the authentication code: the left half of HMAC-SHA256.
 const CODE: usize = 16;
-/// The only version there is.
-const VERSION: u8 = 1;
+/// Without texts.
+const PLAIN: u8 = 1;
+/// With the intake's name, and the target.
+const NAMED: u8 = 2;
 /// How "no expiry" is written.
 const NEVER: u64 = u64::MAX;
 /// One block of SHA-256, so that a state's code is never that of something else under the same secret. It is
@@ -103,7 +113,7 @@ pub struct Order {
 
 /// What waterclock remembers of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct State<'a> {
     /// Which topics it may stand in.
     pub kind: Kind,
     /// When it is due.
@@ -116,6 +126,10 @@ pub struct State {
     pub expires: Option<UnixMillis>,
     /// [`intake_tag`] of the intake whose rules it is under.
     pub intake: u64,
+    /// The name of that intake below `<ns>.intake.`; `None`: the main one, or an older program did not say.
+    pub name: Option<&'a str>,
+    /// The target that it was accepted for, where that is the intake's default.
+    pub target: Option<&'a str>,
     /// How many topics of waterclock it was written to by waterclock.
     pub hops: u16,
 }
@@ -134,12 +148,22 @@ pub struct Bound<'a> {
 }
 
 /// A state, encoded and authenticated: the value of `x-delay-state`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sealed([u8; SIZE]);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sealed(Form);
+
+/// Most states have no texts, and cost no allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Form {
+    Plain([u8; SIZE]),
+    Named(Box<[u8]>),
+}
 
 impl AsRef<[u8]> for Sealed {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            Form::Plain(bytes) => bytes,
+            Form::Named(bytes) => bytes,
+        }
     }
 }
 
@@ -150,12 +174,13 @@ pub fn intake_tag(name: &str) -> u64 {
     u64::from_be_bytes([hash[0], hash[1], hash[2], hash[3], hash[4], hash[5], hash[6], hash[7]])
 }
 
-impl State {
+impl<'a> State<'a> {
     /// Encodes and authenticates it for the record that `bound` is of.
     #[must_use]
     pub fn seal(&self, key: &StateKey, bound: &Bound<'_>) -> Sealed {
         let mut bytes = [0; SIZE];
-        bytes[0] = VERSION;
+        let is_named = self.name.is_some() || self.target.is_some();
+        bytes[0] = if is_named { NAMED } else { PLAIN };
         bytes[1] = match self.kind {
             Kind::Hop => 1,
             Kind::Move => 2,
@@ -174,23 +199,41 @@ impl State {
         for (slot, word) in slots.iter_mut().zip(words) {
             *slot = word.to_be_bytes();
         }
-        let code = key.code(&bytes[..BODY], bound).finalize().into_bytes();
-        bytes[BODY..].copy_from_slice(&code[..CODE]);
-        Sealed(bytes)
+        if !is_named {
+            let code = key.code(&bytes[..BODY], bound).finalize().into_bytes();
+            bytes[BODY..].copy_from_slice(&code[..CODE]);
+            return Sealed(Form::Plain(bytes));
+        }
+        let mut body = Vec::with_capacity(SIZE_MAX);
+        body.extend_from_slice(&bytes[..BODY]);
+        for text in [self.name, self.target] {
+            // The configuration and the contract keep both below that.
+            let text = text.filter(|text| text.len() <= TEXT_MAX).unwrap_or_default();
+            body.push(text.len() as u8);
+            body.extend_from_slice(text.as_bytes());
+        }
+        let code = key.code(&body, bound).finalize().into_bytes();
+        body.extend_from_slice(&code[..CODE]);
+        Sealed(Form::Named(body.into_boxed_slice()))
     }
 
     /// Decodes a state, if it was sealed with this key for this record.
     ///
     /// # Errors
     /// `bad_state`: the record is to be dead-lettered.
-    pub fn open(bytes: &[u8], key: &StateKey, bound: &Bound<'_>) -> Result<Self, Refusal> {
+    pub fn open(bytes: &'a [u8], key: &StateKey, bound: &Bound<'_>) -> Result<Self, Refusal> {
         let refused = |what: &str| Refusal::new(Code::BadState, format!("{STATE} {what}"));
-        let Some((body, code)) = bytes.split_at_checked(BODY).filter(|(_, c)| c.len() == CODE)
+        let is_fit = |bytes: &&[u8]| match bytes.first() {
+            Some(&NAMED) => (SIZE + 2..=SIZE_MAX).contains(&bytes.len()),
+            _ => bytes.len() == SIZE,
+        };
+        let Some((body, code)) =
+            Some(bytes).filter(is_fit).and_then(|bytes| bytes.split_at_checked(bytes.len() - CODE))
         else {
             return Err(refused(&format!("has {} bytes; want {SIZE}", bytes.len())));
         };
-        if body[0] != VERSION {
-            return Err(refused(&format!("is of version {}; want {VERSION}", body[0])));
+        if !matches!(body[0], PLAIN | NAMED) {
+            return Err(refused(&format!("is of version {}; want {PLAIN} or {NAMED}", body[0])));
         }
         // Compares in constant time.
         if key.code(body, bound).verify_truncated_left(code).is_err() {
@@ -203,10 +246,14 @@ impl State {
             other => return Err(refused(&format!("is of kind {other}; want 1, 2 or 3"))),
         };
         let mut words = [0; 6];
-        let (slots, _) = body[4..].as_chunks::<8>();
+        let (slots, _) = body[4..BODY].as_chunks::<8>();
         for (word, slot) in words.iter_mut().zip(slots) {
             *word = u64::from_be_bytes(*slot);
         }
+        let [name, target] = match body[0] {
+            NAMED => texts(&body[BODY..]).ok_or_else(|| refused("has texts that are none"))?,
+            _ => [None; 2],
+        };
         let [due, first_appended, order_appended, order_offset, expires, intake] = words;
         Ok(Self {
             kind,
@@ -218,9 +265,28 @@ impl State {
             },
             expires: (expires != NEVER).then_some(UnixMillis(expires)),
             intake,
+            name,
+            target,
             hops: u16::from_be_bytes([body[2], body[3]]),
         })
     }
+}
+
+/// Longest text in a state.
+const TEXT_MAX: usize = u8::MAX as usize;
+
+/// Two texts with their lengths in front, and nothing behind them; an empty one is none.
+fn texts(bytes: &[u8]) -> Option<[Option<&str>; 2]> {
+    let (name, rest) = text(bytes)?;
+    let (target, rest) = text(rest)?;
+    rest.is_empty().then_some([name, target])
+}
+
+fn text(bytes: &[u8]) -> Option<(Option<&str>, &[u8])> {
+    let (len, rest) = bytes.split_first()?;
+    let (text, rest) = rest.split_at_checked(usize::from(*len))?;
+    let text = std::str::from_utf8(text).ok()?;
+    Some(((!text.is_empty()).then_some(text), rest))
 }
 
 #[cfg(test)]
@@ -233,16 +299,23 @@ mod tests {
         StateKey::new([7; 32])
     }
 
-    fn state() -> State {
+    fn state() -> State<'static> {
         State {
             kind: Kind::Hop,
             due: UnixMillis(1_767_225_690_000),
             first_appended: UnixMillis(1_767_225_600_000),
             order: Order { appended: UnixMillis(1_767_225_600_050), offset: Offset(42) },
             expires: None,
-            intake: intake_tag("waterclock.intake"),
+            intake: intake_tag(""),
+            name: None,
+            target: None,
             hops: 3,
         }
+    }
+
+    /// Of a further intake, for its default target.
+    fn named() -> State<'static> {
+        State { intake: intake_tag("b"), name: Some("b"), target: Some("orders"), ..state() }
     }
 
     const BOUND: Bound<'static> =
@@ -250,28 +323,44 @@ mod tests {
 
     #[test]
     fn a_bit_flip_anywhere_is_refused() {
-        let sealed = state().seal(&key(), &BOUND);
-        assert_eq!(State::open(sealed.as_ref(), &key(), &BOUND), Ok(state()));
-        for bit in 0..SIZE * 8 {
-            let mut bytes = sealed.0;
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            let refusal = State::open(&bytes, &key(), &BOUND).unwrap_err();
-            assert_eq!(refusal.code, Code::BadState, "bit {bit}");
+        for (state, size) in [(state(), SIZE), (named(), SIZE + 2 + 1 + 6)] {
+            let sealed = state.seal(&key(), &BOUND);
+            assert_eq!(sealed.as_ref().len(), size);
+            assert_eq!(State::open(sealed.as_ref(), &key(), &BOUND), Ok(state));
+            for bit in 0..size * 8 {
+                let mut bytes = sealed.as_ref().to_vec();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                let refusal = State::open(&bytes, &key(), &BOUND).unwrap_err();
+                assert_eq!(refusal.code, Code::BadState, "bit {bit}");
+            }
         }
+    }
+
+    #[test]
+    fn the_longest_names_fit() {
+        let (name, target) = ("n".repeat(INTAKE_MAX), "t".repeat(TOPIC_MAX));
+        let state = State { name: Some(&name), target: Some(&target), ..state() };
+        let sealed = state.seal(&key(), &BOUND);
+        assert_eq!(sealed.as_ref().len(), SIZE_MAX);
+        assert_eq!(State::open(sealed.as_ref(), &key(), &BOUND), Ok(state));
     }
 
     #[test]
     fn a_state_of_another_size_version_or_secret_is_refused() {
         let sealed = state().seal(&key(), &BOUND);
         let longer = [sealed.as_ref(), b"\0"].concat();
-        let mut newer = sealed.0;
-        newer[0] = 2;
+        let mut newer = sealed.as_ref().to_vec();
+        newer[0] = 3;
+        let mut cut = named().seal(&key(), &BOUND).as_ref().to_vec();
+        cut.remove(BODY);
         #[rustfmt::skip]
         let cases: &[(&str, &[u8], StateKey, &str)] = &[
             ("empty",          b"",                        key(), "x-delay-state has 0 bytes; want 68"),
             ("one byte short", &sealed.as_ref()[..SIZE-1], key(), "x-delay-state has 67 bytes; want 68"),
             ("one byte more",  &longer,                    key(), "x-delay-state has 69 bytes; want 68"),
-            ("a newer one",    &newer,                     key(), "x-delay-state is of version 2; want 1"),
+            ("a newer one",    &newer,                     key(), "x-delay-state is of version 3; want 1 or 2"),
+            ("a text too few",  &cut,                      key(),
+                "x-delay-state is not authentic: want one of this namespace, for this record"),
             ("another secret", sealed.as_ref(), StateKey::new([8; 32]),
                 "x-delay-state is not authentic: want one of this namespace, for this record"),
         ];
@@ -306,7 +395,7 @@ mod tests {
 
     #[test]
     fn an_unknown_kind_is_refused_even_when_authentic() {
-        let mut bytes = state().seal(&key(), &BOUND).0;
+        let mut bytes = state().seal(&key(), &BOUND).as_ref().to_vec();
         bytes[1] = 4;
         let code = key().code(&bytes[..BODY], &BOUND).finalize().into_bytes();
         bytes[BODY..].copy_from_slice(&code[..CODE]);
@@ -338,7 +427,7 @@ mod tests {
         proptest::option::of(proptest::collection::vec(any::<u8>(), 0..200))
     }
 
-    fn any_state() -> impl Strategy<Value = State> {
+    fn any_state() -> impl Strategy<Value = State<'static>> {
         let times = (any::<u64>(), any::<u64>(), any::<u64>(), 0..=i64::MAX);
         let rest = (0..3_u8, proptest::option::of(0..u64::MAX), any::<u64>(), any::<u16>());
         (times, rest).prop_map(|((due, first, appended, offset), (kind, expires, intake, hops))| {
@@ -349,6 +438,8 @@ mod tests {
                 order: Order { appended: UnixMillis(appended), offset: Offset(offset) },
                 expires: expires.map(UnixMillis),
                 intake,
+                name: None,
+                target: None,
                 hops,
             }
         })
@@ -359,6 +450,7 @@ mod tests {
         #[test]
         fn a_sealed_state_opens_as_it_was(
             state in any_state(), secret in any::<[u8; 32]>(),
+            name in proptest::option::of("[a-z]{1,100}"), to in proptest::option::of("[a-z.]{1,249}"),
             key in any_part(), target in any_part(), id in any_part(), partition in any::<Option<i32>>(),
         ) {
             let bound = Bound {
@@ -366,7 +458,9 @@ mod tests {
                 id: id.as_deref(), partition,
             };
             let secret = StateKey::new(secret);
+            let state = State { name: name.as_deref(), target: to.as_deref(), ..state };
             let sealed = state.seal(&secret, &bound);
+            prop_assert!(sealed.as_ref().len() <= SIZE_MAX);
             prop_assert_eq!(State::open(sealed.as_ref(), &secret, &bound), Ok(state));
         }
 
@@ -375,9 +469,11 @@ mod tests {
         fn made_up_bytes_never_open(bytes in proptest::collection::vec(any::<u8>(), 0..2 * SIZE)) {
             prop_assert!(State::open(&bytes, &key(), &BOUND).is_err());
             let mut bytes = bytes;
-            bytes.resize(SIZE, 0);
-            bytes[0] = VERSION;
-            prop_assert!(State::open(&bytes, &key(), &BOUND).is_err());
+            for (version, size) in [(PLAIN, SIZE), (NAMED, SIZE + 2)] {
+                bytes.resize(size, 0);
+                bytes[0] = version;
+                prop_assert!(State::open(&bytes, &key(), &BOUND).is_err());
+            }
         }
     }
 }

@@ -7,7 +7,8 @@
 //! 1. A relative delay becomes absolute once, from the append time of the first topic it was written to; from then
 //!    on the state carries it, and only an authentic state is believed.
 //! 2. Who may write a delay may not thereby write anywhere: the allow-list of the intake by which a record came in
-//!    is asked when it is accepted and when it fires.
+//!    is asked when it is accepted and when it fires. The target is sealed when it is accepted, so that nothing widens
+//!    what was allowed then. A record of an intake that is not configured any more waits, and is not delivered.
 //! 3. Nothing is dropped: what cannot be delivered is a refusal with a code, and becomes a dead letter.
 
 use std::collections::HashMap;
@@ -16,8 +17,8 @@ use std::sync::Arc;
 use super::header::{self, Action, Code, Directive, Refusal, When};
 use super::murmur2;
 use super::orders::{Target, Trace};
-use super::setup::Setup;
-use super::state::{Kind, Order, State};
+use super::setup::{Intake, Setup, Topics};
+use super::state::{Kind, Order, Sealed, State};
 use super::timers::{ELSEWHERE, Phase, Place, TimerKey, Told, value};
 use super::{Cut, CutBy, Lane, NOT_KEPT, Offset, Record, Source, TopicId, UnixMillis};
 
@@ -34,8 +35,8 @@ pub(super) struct Entry {
     /// Its place among records of the same due time.
     pub(super) order: Order,
     pub(super) target: Arc<str>,
-    /// Index of the intake whose policy holds for it.
-    pub(super) intake: u16,
+    /// Index of the intake whose policy holds for it; `None`: that is not configured any more.
+    pub(super) intake: Option<u16>,
     pub(super) hops: u16,
     pub(super) first_appended: UnixMillis,
     pub(super) expires: Option<UnixMillis>,
@@ -102,6 +103,10 @@ pub(super) fn present(name: &str, target: Target) -> Result<(i32, u64, bool), Re
         Target::Missing => {
             Err(refusal(Code::TargetMissing, format!("target {name} does not exist")))
         }
+        Target::Owned => {
+            let detail = format!("target {name} is a topic of another waterclock namespace");
+            Err(refusal(Code::TargetForbidden, detail))
+        }
         Target::Hidden => {
             let detail = format!("target {name} is refused by Kafka: we may not describe it");
             Err(refusal(Code::TargetRefused, detail))
@@ -154,36 +159,45 @@ fn known(
         .map(|bytes| State::open(bytes, &setup.key, &directive.bound(record.key())))
         .transpose()?;
     let way = way(&directive, state.as_ref(), tier.is_some())?;
+    if let (Some(State { kind: Kind::Move, intake, .. }), Some(here)) =
+        (&state, setup.topics.intakes.get(usize::from(source.topic.0)))
+        && *intake != here.tag
+    {
+        // Copied from another intake, whose rules it would carry over.
+        return Err(refusal(Code::BadState, format!("{} of another intake", header::STATE)));
+    }
     // What amends is a record of its own, and only its terms are old.
     let amends = matches!(way, Way::Replace(Some(_)) | Way::Cancel(Some(_)));
     let intake = match &state {
-        // An intake that is no longer configured: the main one's policy holds.
-        Some(state) => {
-            setup.topics.intakes.iter().position(|intake| intake.tag == state.intake).unwrap_or(0)
-        }
-        // Written to a tier directly: the main intake's policy, too.
-        None if tier.is_some() => 0,
-        None => usize::from(source.topic.0),
+        Some(state) => setup.topics.intakes.iter().position(|intake| intake.tag == state.intake),
+        // Written to a tier directly: the main intake's policy.
+        None if tier.is_some() => Some(0),
+        None => Some(usize::from(source.topic.0)),
     };
-    let policy = &setup.topics.intakes[intake];
+    let policy = intake.and_then(|intake| setup.topics.intakes.get(intake));
     let cancels = matches!(way, Way::Cancel(_));
-    let target = match directive.target {
+    // What was sealed stands above a default that may be another one by now.
+    let target = match directive.target.or(state.and_then(|state| state.target)) {
         _ if cancels => Arc::from(""),
         // One allocation per name, not per record.
         Some(target) => targets
             .get_key_value(target)
             .map_or_else(|| Arc::from(target), |(name, _)| Arc::clone(name)),
-        None => policy.target.clone().ok_or_else(|| {
-            refusal(
-                Code::MissingTarget,
-                format!("no {}, and the intake has no default", header::TARGET),
-            )
-        })?,
+        None => match policy {
+            Some(policy) => policy.target.clone().ok_or_else(|| {
+                refusal(
+                    Code::MissingTarget,
+                    format!("no {}, and the intake has no default", header::TARGET),
+                )
+            })?,
+            // An older program did not seal it. It is not delivered anyway.
+            None => Arc::from(""),
+        },
     };
     let (due, expires) = match &state {
         Some(state) => (state.due, state.expires),
         None if cancels => (appended, None),
-        None => times(setup, &directive, tier, intake, appended)?,
+        None => times(setup, &directive, tier, policy, appended)?,
     };
     if amends && due > appended + setup.limits.max_delay {
         let detail = format!("due at {} ms, more than {} away", due.0, setup.limits.max_delay);
@@ -204,7 +218,7 @@ fn known(
             .filter(|state| state.kind == Kind::Hop)
             .map_or(own, |state| state.order),
         target,
-        intake: intake as u16,
+        intake: intake.map(|intake| intake as u16),
         hops: state.as_ref().map_or(0, |state| state.hops),
         first_appended: state
             .as_ref()
@@ -219,6 +233,9 @@ fn known(
     let identity = record.key().or(directive.id);
     let lane = identity.map_or(source.lane, |key| Lane(murmur2::partition(key, setup.lanes)));
     let lane = (lane != source.lane).then_some(lane);
+    if lane.is_some() && intake.is_none() {
+        return Err(unknown_intake());
+    }
     if amends && lane.is_some() {
         let detail = format!("{} of a version that is of another lane", header::STATE);
         return Err(refusal(Code::BadState, detail));
@@ -250,7 +267,11 @@ fn told(cut: &Cut, most: usize) -> String {
 }
 
 /// How a record came here, by its action, its state and whether it stands in a tier.
-fn way(directive: &Directive<'_>, state: Option<&State>, in_tier: bool) -> Result<Way, Refusal> {
+fn way(
+    directive: &Directive<'_>,
+    state: Option<&State<'_>>,
+    in_tier: bool,
+) -> Result<Way, Refusal> {
     let version = match state {
         None => None,
         Some(State { kind: Kind::Hop, .. }) if in_tier => None,
@@ -286,14 +307,14 @@ fn times(
     setup: &Setup,
     directive: &Directive<'_>,
     tier: Option<usize>,
-    intake: usize,
+    policy: Option<&Intake>,
     appended: UnixMillis,
 ) -> Result<(UnixMillis, Option<UnixMillis>), Refusal> {
     let max = setup.limits.max_delay;
     let default = match tier {
         // Written to a tier by a producer who knows the ladder: due when the hold is over.
         Some(tier) => Some(setup.topics.ladder.tiers()[tier].hold),
-        None => setup.topics.intakes[intake].delay,
+        None => policy.and_then(|policy| policy.delay),
     };
     let when = directive.when.or_else(|| default.map(When::After)).ok_or_else(|| {
         let detail = format!("neither {} nor {}", header::DELAY, header::UNTIL);
@@ -304,17 +325,25 @@ fn times(
     Ok((due, expires))
 }
 
+/// Nobody can say what the intake of a record allows now.
+fn unknown_intake() -> Refusal {
+    let detail = "the intake by which it came is not in the configuration any more";
+    refusal(Code::UnknownIntake, detail)
+}
+
 /// Whether the policy of an intake lets a record go to a target.
 pub(super) fn allowed(
     setup: &Setup,
     targets: &HashMap<Arc<str>, Known>,
-    intake: usize,
+    intake: Option<u16>,
     target: &str,
 ) -> Result<(), Refusal> {
+    let policy = intake.and_then(|intake| setup.topics.intakes.get(usize::from(intake)));
+    let (Some(intake), Some(policy)) = (intake, policy) else { return Err(unknown_intake()) };
     if targets.get(target).is_some_and(|known| known.is_allowed(intake)) {
         return Ok(());
     }
-    setup.topics.intakes[intake].allow.permits(target).map_err(|code| {
+    policy.allow.permits(target).map_err(|code| {
         let why = match code {
             Code::TargetForbidden => "is a topic of waterclock's or of Kafka's own",
             _ => "is not on the allow-list of its intake",
@@ -324,22 +353,60 @@ pub(super) fn allowed(
 }
 
 /// Seals the state of a record that hops or moves.
-pub(super) fn seal(
-    setup: &Setup,
-    entry: &Entry,
-    kind: Kind,
-) -> Result<super::state::Sealed, Refusal> {
+pub(super) fn seal(setup: &Setup, entry: &Entry, kind: Kind) -> Result<Sealed, Refusal> {
     let directive = header::read(entry.record.headers())?;
+    let bound = directive.bound(entry.record.key());
+    let policy = entry.intake.and_then(|intake| setup.topics.intakes.get(usize::from(intake)));
+    let (intake, name, target) = match policy {
+        Some(policy) => {
+            let target = directive.target.is_none().then_some(&*entry.target);
+            (policy.tag, Some(&*policy.name), target)
+        }
+        // What an intake that is not there any more has said of it is kept as it is.
+        None => {
+            let sealed = directive.state.ok_or_else(unknown_intake)?;
+            let State { intake, name, target, .. } = State::open(sealed, &setup.key, &bound)?;
+            (intake, name, target)
+        }
+    };
     let state = State {
         kind,
         due: entry.due,
         first_appended: entry.first_appended,
         order: entry.order,
         expires: entry.expires,
-        intake: setup.topics.intakes[usize::from(entry.intake)].tag,
+        intake,
+        name: name.filter(|name| !name.is_empty()),
+        target: target.filter(|target| !target.is_empty()),
         hops: entry.hops.saturating_add(1),
     };
-    Ok(state.seal(&setup.key, &directive.bound(entry.record.key())))
+    Ok(state.seal(&setup.key, &bound))
+}
+
+/// The topic of the intake by which a record came that was read from `topic`; empty: nobody can say.
+pub(super) fn came_by(setup: &Setup, topic: TopicId, record: &Record) -> Arc<str> {
+    let topics = &setup.topics;
+    let is_state = |(name, _): &(&[u8], _)| *name == header::STATE.as_bytes();
+    let open = || {
+        let directive = header::read(record.headers()).ok()?;
+        State::open(directive.state?, &setup.key, &directive.bound(record.key())).ok()
+    };
+    let sealed = record.headers().any(|header| is_state(&header)).then(open);
+    match (sealed, topics.tier_of(topic)) {
+        // Copied from another intake: it came by this one.
+        (Some(Some(state)), None) if state.kind == Kind::Move => Arc::clone(topics.name(topic)),
+        (Some(Some(state)), _) => {
+            match (topics.intakes.iter().position(|i| i.tag == state.intake), state.name) {
+                (Some(known), _) => Arc::clone(topics.name(TopicId(known as u16))),
+                (None, Some(name)) => Topics::intake_topic(&topics.namespace, name).into(),
+                (None, None) => Arc::default(),
+            }
+        }
+        (_, None) => Arc::clone(topics.name(topic)),
+        // Written to the tier by its producer, under the rules of the main intake.
+        (None, Some(_)) if record.is_cut().is_none() => Arc::clone(topics.name(TopicId(0))),
+        (_, Some(_)) => Arc::default(),
+    }
 }
 
 /// The header of a record batch (message format 2).
@@ -490,10 +557,7 @@ impl Known {
         self.allowed |= 1_u64.checked_shl(u32::from(intake)).unwrap_or(0);
     }
 
-    fn is_allowed(&self, intake: usize) -> bool {
-        u32::try_from(intake)
-            .ok()
-            .and_then(|bit| self.allowed.checked_shr(bit))
-            .is_some_and(|bits| bits & 1 == 1)
+    fn is_allowed(&self, intake: u16) -> bool {
+        self.allowed.checked_shr(u32::from(intake)).is_some_and(|bits| bits & 1 == 1)
     }
 }

@@ -12,7 +12,7 @@ use crate::support::{
 in_both_modes!(every_refusal_is_a_dead_letter_and_stops_nothing);
 
 /// What the error headers are called, in their order.
-const ERRORS: [&str; 6] = ["code", "detail", "topic", "partition", "offset", "timestamp"];
+const ERRORS: [&str; 7] = ["code", "detail", "topic", "partition", "offset", "timestamp", "intake"];
 
 /// The command's outcome: code and standard output.
 fn dead(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String) {
@@ -204,10 +204,16 @@ fn every_refusal_is_a_dead_letter_and_stops_nothing(mode: Mode) {
     }
     let met: BTreeSet<Code> = cases.iter().map(|(code, _)| *code).collect();
     let unmet: Vec<&Code> = Code::ALL.iter().filter(|code| !met.contains(code)).collect();
-    // What a broker refuses is in poison.rs, what a tier does not take in cancel.rs, nobody outside can make a record
-    // hop that often, and too many timers are a thousand at least.
-    let elsewhere =
-        [&Code::TargetRefused, &Code::UnsupportedAction, &Code::TooManyTimers, &Code::TooManyHops];
+    // What a broker refuses is in poison.rs, what a tier does not take in cancel.rs, what an intake leaves behind that is
+    // configured no more in intakes.rs, nobody outside can make a record hop that often, and too many timers are a
+    // thousand at least.
+    let elsewhere = [
+        &Code::TargetRefused,
+        &Code::UnsupportedAction,
+        &Code::TooManyTimers,
+        &Code::TooManyHops,
+        &Code::UnknownIntake,
+    ];
     assert_eq!(unmet, elsewhere, "every code of the contract is provoked");
 
     assert_each_once(numbers.iter().cloned(), &whole(&fixture, &good));
@@ -232,7 +238,7 @@ fn assert_letter(code: Code, sent: &Out, ack: Ack, intake: &str, letter: &Rec) {
     let detail = error("detail");
     assert!(!detail.is_empty() && detail.len() <= 256, "{code}: {detail}");
     assert!(detail.bytes().all(|b| (b' '..=b'~').contains(&b)), "{code}: {detail}");
-    assert_eq!(error("topic"), intake, "{code}");
+    assert_eq!((error("topic"), error("intake")), (intake.into(), intake.into()), "{code}");
     assert_eq!(error("timestamp"), ack.at.to_string(), "{code}");
     assert_eq!(letter.key, sent.key, "{code}");
     assert_eq!(letter.value, sent.value, "{code}");

@@ -5,6 +5,7 @@
 //!    delivered twice.
 //! 2. Each is acknowledged by all in-sync replicas before it is told as replayed.
 //! 3. Nothing is delivered before it was due at first, unless it is asked for (`--now`).
+//! 4. What is replayed is under the rules of the intake by which it came: no replay gets round an allow-list.
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -31,7 +32,7 @@ pub(super) struct Replay {
     /// Due at once, whatever was asked for
     #[arg(long)]
     now: bool,
-    /// To this intake; else to the one that it came in by, or to the main one
+    /// To this intake (`default` is the main one), under its rules; else to the one by which it came
     #[arg(long, value_name = "NAME")]
     intake: Option<String>,
     /// Only say what would be replayed
@@ -48,6 +49,10 @@ enum ReplayError {
          write them again; all others are"
     )]
     NotKept { count: usize, first: String },
+    #[error(
+        "{partition}@{offset} does not say by which intake it came, with {before} replayed before it; say --intake"
+    )]
+    Whence { partition: i32, offset: i64, before: u64 },
     #[error("stopped at {partition}@{offset}, with {before} replayed before it")]
     Stopped {
         partition: i32,
@@ -151,7 +156,15 @@ impl Run<'_> {
         let intake = match &self.replay.intake {
             Some(name) if name == crate::config::MAIN_INTAKE => self.main.clone(),
             Some(name) => format!("{}.{name}", self.main),
-            None => intake_of(letter, &self.main),
+            None => match intake_of(letter, &self.main) {
+                Some(intake) => intake.to_owned(),
+                None => {
+                    let (partition, offset) = (letter.partition, letter.offset.0);
+                    let whence = ReplayError::Whence { partition, offset, before: self.replayed };
+                    self.failure = Some(Failure::new(Exit::Negative, whence));
+                    return;
+                }
+            },
         };
         let sent =
             if self.replay.dry_run { Ok(None) } else { self.send(&intake, &again).map(Some) };
@@ -213,10 +226,13 @@ fn is_cut(letter: &DeadRecord) -> bool {
         && String::from_utf8_lossy(detail).contains(NOT_KEPT)
 }
 
-/// The intake that a dead letter stood in; the main one if that was a tier.
-fn intake_of(letter: &DeadRecord, main: &str) -> String {
-    let stood = last(&letter.record, header::ERROR_TOPIC).and_then(|t| std::str::from_utf8(t).ok());
-    stood.and_then(|topic| intake_of_topic(topic, main)).unwrap_or(main).to_owned()
+/// The intake by which a dead letter came, if it says so; one of an older waterclock says where it stood.
+fn intake_of<'a>(letter: &'a DeadRecord, main: &str) -> Option<&'a str> {
+    let intake = |name| {
+        let topic = std::str::from_utf8(last(&letter.record, name)?).ok()?;
+        intake_of_topic(topic, main)
+    };
+    intake(header::ERROR_INTAKE).or_else(|| intake(header::ERROR_TOPIC))
 }
 
 /// The topic, if it is an intake.
@@ -225,21 +241,11 @@ fn intake_of_topic<'a>(topic: &'a str, main: &str) -> Option<&'a str> {
     (rest.is_empty() || rest.starts_with('.')).then_some(topic)
 }
 
-/// What is added to a dead letter, in the order in which it stands at the end.
-const ADDED: [&str; 6] = [
-    header::ERROR_CODE,
-    header::ERROR_DETAIL,
-    header::ERROR_TOPIC,
-    header::ERROR_PARTITION,
-    header::ERROR_OFFSET,
-    header::ERROR_TIMESTAMP,
-];
-
 /// The record as it is submitted again: without what was added, without its expiry, and due when it was due.
 fn again(letter: &DeadRecord, main: &str, now: bool) -> Record {
     let all: Vec<(&[u8], Option<&[u8]>)> = letter.record.headers().collect();
     let mut kept = all.len();
-    for name in ADDED.iter().rev() {
+    for name in header::ERRORS.iter().rev() {
         if kept > 0 && all[kept - 1].0 == name.as_bytes() {
             kept -= 1;
         }
@@ -280,7 +286,7 @@ mod tests {
 
     type Header<'a> = (&'a str, Option<&'a str>);
 
-    fn letter(stood: &str, own: &[Header<'_>]) -> DeadRecord {
+    fn letter(stood: &str, came: Option<&str>, own: &[Header<'_>]) -> DeadRecord {
         let added = [
             (header::ERROR_CODE, Some("expired")),
             (header::ERROR_DETAIL, Some("a sentence")),
@@ -288,10 +294,13 @@ mod tests {
             (header::ERROR_PARTITION, Some("3")),
             (header::ERROR_OFFSET, Some("7")),
             (header::ERROR_TIMESTAMP, Some("1767225600000")),
+            (header::ERROR_INTAKE, came),
         ];
+        // One of an older waterclock has no such header.
+        let added = &added[..if came.is_some() { 7 } else { 6 }];
         let headers: Vec<(&[u8], Option<&[u8]>)> = own
             .iter()
-            .chain(&added)
+            .chain(added)
             .map(|(name, value)| (name.as_bytes(), value.map(str::as_bytes)))
             .collect();
         let record = Record::new(Some(b"k"), Some(b"v"), headers.iter().copied());
@@ -321,12 +330,18 @@ mod tests {
              intake, false, vec![("x-delay-error-code", Some("mine")), ("z", Some(""))], vec![("x-delay-error-code", Some("mine")), ("z", Some(""))]),
         ];
         for (why, stood, now, own, want) in table {
-            let record = again(&letter(stood, &own), intake, now);
-            let got: Vec<(&[u8], Option<&[u8]>)> = record.headers().collect();
-            let want: Vec<(&[u8], Option<&[u8]>)> =
-                want.iter().map(|(n, v)| (n.as_bytes(), v.map(str::as_bytes))).collect();
-            assert_eq!(got, want, "{why}");
-            assert_eq!((record.key(), record.value()), (Some(&b"k"[..]), Some(&b"v"[..])), "{why}");
+            for came in [None, Some(intake)] {
+                let record = again(&letter(stood, came, &own), intake, now);
+                let got: Vec<(&[u8], Option<&[u8]>)> = record.headers().collect();
+                let want: Vec<(&[u8], Option<&[u8]>)> =
+                    want.iter().map(|(n, v)| (n.as_bytes(), v.map(str::as_bytes))).collect();
+                assert_eq!(got, want, "{why}");
+                assert_eq!(
+                    (record.key(), record.value()),
+                    (Some(&b"k"[..]), Some(&b"v"[..])),
+                    "{why}"
+                );
+            }
         }
     }
 
@@ -345,15 +360,26 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_back_to_the_intake_that_it_stood_in_and_from_a_tier_to_the_main_one() {
-        for (stood, want) in [
-            ("wc.intake", "wc.intake"),
-            ("wc.intake.orders", "wc.intake.orders"),
-            ("wc.delay.1m", "wc.intake"),
-            ("another.intake.orders", "wc.intake"),
-            ("wc.intakes", "wc.intake"),
-        ] {
-            assert_eq!(intake_of(&letter(stood, &[]), "wc.intake"), want, "{stood}");
+    fn it_goes_back_to_the_intake_by_which_it_came_and_never_to_another_by_itself() {
+        #[rustfmt::skip]
+        let cases = [
+            // stood in               came by                    goes to
+            ("wc.intake",             Some("wc.intake"),         Some("wc.intake")),
+            ("wc.delay.1m",           Some("wc.intake"),         Some("wc.intake")),
+            ("wc.delay.1m",           Some("wc.intake.orders"),  Some("wc.intake.orders")),
+            ("wc.intake",             Some("wc.intake.orders"),  Some("wc.intake.orders")),
+            ("wc.delay.1m",           Some(""),                  None),
+            ("wc.delay.1m",           Some("ns.intake.orders"),  None),
+            // of an older waterclock
+            ("wc.intake",             None,                      Some("wc.intake")),
+            ("wc.intake.orders",      None,                      Some("wc.intake.orders")),
+            ("wc.delay.1m",           None,                      None),
+            ("another.intake.orders", None,                      None),
+            ("wc.intakes",            None,                      None),
+        ];
+        for (stood, came, want) in cases {
+            let letter = letter(stood, came, &[]);
+            assert_eq!(intake_of(&letter, "wc.intake"), want, "{stood} {came:?}");
         }
     }
 }

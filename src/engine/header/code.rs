@@ -60,7 +60,7 @@ codes! {
     MissingTarget = "missing_target",
     /// `x-delay-target` is not a name that a Kafka topic can have.
     BadTarget = "bad_target",
-    /// The target is a topic of waterclock itself or begins with `__`.
+    /// The target is a topic of a waterclock namespace or begins with `__`.
     TargetForbidden = "target_forbidden",
     /// The configuration does not allow the target.
     TargetDenied = "target_denied",
@@ -104,6 +104,8 @@ codes! {
     TooManyHops = "too_many_hops",
     /// `x-delay-state` was not written by this waterclock for this record.
     BadState = "bad_state",
+    /// The intake by which the record came is not in the configuration any more.
+    UnknownIntake = "unknown_intake",
 }
 
 impl fmt::Display for Code {

@@ -63,7 +63,9 @@ impl Engine {
         if entry.timer.is_none() {
             return Some(entry);
         }
-        let intake = Source { topic: TopicId(entry.intake), lane: entry.source.lane };
+        // It is refused: nobody asks what its intake says.
+        let Some(intake) = entry.intake else { return Some(entry) };
+        let intake = Source { topic: TopicId(intake), lane: entry.source.lane };
         let (due, settle) = (entry.due, self.setup.limits.settle);
         let is_open = self.is_open(intake.lane);
         let Some(hold) = self.hold(intake) else { return Some(entry) };

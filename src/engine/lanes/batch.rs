@@ -265,13 +265,13 @@ impl Engine {
         }
         let Some(entry) = self.let_through(now, entry) else { return };
         let setup = Arc::clone(&self.setup);
-        let checked = match self.look(now, &entry.target, out) {
-            None => return self.park(entry),
-            Some(target) => {
-                verdict::allowed(&setup, &self.targets, usize::from(entry.intake), &entry.target)
-                    .and_then(|()| verdict::deliver(&entry, now, target))
-                    .and_then(|edit| self.permitted(now, &entry).map(|()| edit))
-            }
+        let checked = match verdict::allowed(&setup, &self.targets, entry.intake, &entry.target) {
+            Err(refusal) => Err(refusal),
+            Ok(()) => match self.look(now, &entry.target, out) {
+                None => return self.park(entry),
+                Some(target) => verdict::deliver(&entry, now, target)
+                    .and_then(|edit| self.permitted(now, &entry).map(|()| edit)),
+            },
         };
         match checked {
             Ok(Delivery { partition, trace, timer }) => {

@@ -22,10 +22,16 @@ struct World {
 
 impl World {
     fn new(holds: &[u64], limits: Limits) -> Self {
+        Self::with(holds, limits, &[("", None)])
+    }
+
+    /// The same with these intakes, and their default targets.
+    fn with(holds: &[u64], limits: Limits, intakes: &[(&str, Option<&str>)]) -> Self {
         let holds: Vec<Millis> = holds.iter().map(|s| Millis(s * 1_000)).collect();
         let ladder = Ladder::new(&holds, &[], Millis(2_000)).expect("a ladder");
         let allow = Allow::new("wc", Some(&["orders\\..*".to_owned()])).expect("patterns");
-        let topics = Topics::new("wc", vec![Intake::new("", None, None, allow)], ladder);
+        let intake = |(name, target): &(&str, _)| Intake::new(name, None, *target, allow.clone());
+        let topics = Topics::new("wc", intakes.iter().map(intake).collect(), ladder);
         let setup = Setup { lanes: LANES, topics, key: StateKey::new([7; 32]), limits };
         let mut world = Self {
             engine: Engine::new(Arc::new(setup)),
@@ -393,6 +399,125 @@ fn other_policies_hold_for_what_comes_in_and_for_what_was_accepted_before() {
     assert_eq!(codes(&batch(world.after(100))), [Code::TargetDenied]);
 }
 
+/// What stands in a lane topic by a send, as it is read there.
+fn stands(send: &Send) -> Record {
+    let mut headers = Vec::new();
+    send.headers(|name, value| headers.push((name.to_vec(), value.map(<[u8]>::to_vec))));
+    let headers = headers.iter().map(|(name, value)| (name.as_slice(), value.as_deref()));
+    Record::new(send.body().key(), send.body().value(), headers)
+}
+
+/// What leaves first, and to where, with what was asked about targets answered.
+fn leaves(world: &mut World, mut out: Vec<Output>, most_ms: u64) -> Option<Batch> {
+    for _ in 0..most_ms / 100 {
+        for asked in std::mem::take(&mut out) {
+            match asked {
+                Output::Lookup(name) => out.extend(world.tell(Input::Target(name, FOUND))),
+                Output::Batch(batch) => return Some(batch),
+                _ => {}
+            }
+        }
+        out.extend(world.after(100));
+    }
+    None
+}
+
+/// A record without a target is written to the intake `b` of one world, and its first hop is read in another.
+fn hop_into(world: &mut World, state: Option<fn(&World, &Record) -> Record>) -> Vec<Output> {
+    let intakes = [("", Some("orders.main")), ("b", Some("orders.b"))];
+    let mut before = World::with(&[1, 10, 60], Limits::default(), &intakes);
+    let lane = murmur2::partition(b"k", LANES);
+    let out = before.record(source(1, lane), record("k", &[("x-delay", "75s")]));
+    let hop = leaves(&mut before, out, 2_000).expect("a hop");
+    assert_eq!(hop.sends[0].to, To::Lane(before.engine.setup.topics.of_tier(2)));
+    let hopped = stands(&hop.sends[0]);
+    let hopped = state.map_or(hopped.clone(), |other| other(&before, &hopped));
+    world.now = before.now;
+    let tier = world.engine.setup.topics.of_tier(2).0;
+    world.record(source(tier, lane), hopped)
+}
+
+/// What becomes of it in the end, and how long its state was in each tier that it went through.
+fn ends(world: &mut World, mut out: Vec<Output>) -> (Send, Vec<usize>) {
+    let mut sizes = Vec::new();
+    loop {
+        let mut batch = leaves(world, out, 90_000).expect("it goes on");
+        let send = batch.sends.remove(0);
+        let To::Lane(tier) = send.to else { return (send, sizes) };
+        let hopped = stands(&send);
+        let state = hopped.headers().find(|(name, _)| *name == header::STATE.as_bytes());
+        sizes.push(state.and_then(|(_, value)| value).map_or(0, <[u8]>::len));
+        world.tell(Input::Committed(batch.id));
+        out = world.record(source(tier.0, murmur2::partition(b"k", LANES)), hopped);
+    }
+}
+
+#[test]
+fn a_default_target_is_that_of_the_time_when_the_record_was_accepted() {
+    let intakes = [("", Some("orders.main")), ("b", Some("orders.elsewhere"))];
+    let mut world = World::with(&[1, 10, 60], Limits::default(), &intakes);
+    let out = hop_into(&mut world, None);
+    let (fired, sizes) = ends(&mut world, out);
+    assert_eq!(fired.to, To::Target("orders.b".into()));
+    assert_eq!(headers_of(&fired), []);
+    let size = crate::engine::state::SIZE + 2 + 1 + 8;
+    assert!(sizes.len() > 1 && sizes.iter().all(|of| *of == size), "it grows: {sizes:?}");
+}
+
+#[test]
+fn what_an_intake_leaves_behind_waits_and_is_not_delivered_by_the_rules_of_another() {
+    // As an older program has sealed it: without the name, and without the target.
+    fn older(before: &World, hopped: &Record) -> Record {
+        let bare: Vec<_> =
+            hopped.headers().filter(|(name, _)| *name != header::STATE.as_bytes()).collect();
+        let directive = header::read(hopped.headers()).expect("it follows the contract");
+        let (key, bound) = (&before.engine.setup.key, directive.bound(Some(b"k")));
+        let state = crate::engine::state::State::open(directive.state.unwrap(), key, &bound);
+        let state = crate::engine::state::State { name: None, target: None, ..state.unwrap() };
+        let sealed = state.seal(key, &bound);
+        let headers = bare.into_iter().chain([(header::STATE.as_bytes(), Some(sealed.as_ref()))]);
+        let headers: Vec<_> = headers.collect();
+        Record::new(Some(b"k"), Some(b"value"), headers.into_iter())
+    }
+    for (state, came_by) in [(None, "wc.intake.b"), (Some(older as fn(&_, &_) -> _), "")] {
+        let mut world = World::with(&[1, 10, 60], Limits::default(), &[("", Some("orders.main"))]);
+        let out = hop_into(&mut world, state);
+        let due = world.now + Millis(74_000);
+        let (dead, sizes) = ends(&mut world, out);
+        assert!(world.now >= due && sizes.len() > 1, "it waits as if its intake were there");
+        let Edit::Dead(letter) = &dead.edit else { panic!("{dead:?}") };
+        assert_eq!((letter.code, &*letter.intake), (Code::UnknownIntake, came_by));
+    }
+    // One that is configured again in time is delivered, also what an older program has sealed.
+    let intakes = [("", Some("orders.main")), ("c", None), ("b", Some("orders.b"))];
+    let mut world = World::with(&[1, 10, 60], Limits::default(), &intakes);
+    let out = hop_into(&mut world, Some(older));
+    let (fired, sizes) = ends(&mut world, out);
+    assert_eq!(fired.to, To::Target("orders.b".into()));
+    assert_eq!(sizes[0], crate::engine::state::SIZE + 2 + 1 + 8, "name and target are sealed now");
+}
+
+#[test]
+fn a_move_between_lanes_is_worth_nothing_in_another_intake() {
+    let intakes = [("", None), ("b", None)];
+    let mut world = World::with(&[1], Limits::default(), &intakes);
+    let lane = murmur2::partition(b"k", LANES);
+    let soon = record("k", &[("x-delay", "1"), ("x-delay-target", "orders.x")]);
+    let out = world.record(source(1, (lane + 1) % LANES), soon);
+    let moved = leaves(&mut world, out, 1_000).expect("a move");
+    assert_eq!(moved.sends[0].to, To::Lane(TopicId(1)));
+    world.tell(Input::Committed(moved.id));
+    let copied = stands(&moved.sends[0]);
+    let out = world.record(source(0, lane), copied.clone());
+    let dead = leaves(&mut world, out, 1_000).expect("a dead letter");
+    let Edit::Dead(letter) = &dead.sends[0].edit else { panic!("{:?}", dead.sends[0]) };
+    assert_eq!((letter.code, &*letter.intake), (Code::BadState, "wc.intake"));
+    world.tell(Input::Committed(dead.id));
+    let out = world.record(source(1, lane), copied);
+    let fired = leaves(&mut world, out, 1_000).expect("a delivery");
+    assert_eq!(fired.sends[0].to, To::Target("orders.x".into()));
+}
+
 /// Plays Kafka to records that are all due at once, and fails every batch of which `refuses` names somebody.
 struct Strict<'a> {
     world: World,
@@ -573,6 +698,8 @@ fn a_record_that_hopped_more_often_than_any_delay_needs_is_a_dead_letter() {
         order: Order { appended: world.now, offset: Offset(0) },
         expires: None,
         intake: world.engine.setup.topics.intakes[0].tag,
+        name: None,
+        target: None,
         hops: world.engine.hops_limit,
     };
     let sealed = state.seal(&world.engine.setup.key, &directive.bound(Some(b"k")));

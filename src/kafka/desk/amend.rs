@@ -1,5 +1,7 @@
 //! Commands as they stand in the intake: a cancel as anybody would write it, or about one version of a timer, sealed.
 
+use std::sync::Arc;
+
 use crate::engine::header::{self, Refusal};
 use crate::engine::state::{self, Bound, Kind, State};
 use crate::engine::timers::Place;
@@ -14,7 +16,8 @@ pub(super) fn cancel(
 ) -> Record {
     let sealed = version.map(|version| {
         let bound = Bound { key, id: Some(id), ..Bound::default() };
-        let state = about(version, UnixMillis(0), setup.topics.intakes[0].tag());
+        let tag = setup.topics.intakes[0].tag();
+        let state = about(version, UnixMillis(0), tag);
         state.seal(&setup.key, &bound)
     });
     let headers = [
@@ -25,7 +28,7 @@ pub(super) fn cancel(
     Record::new(key, None, headers.into_iter().flatten())
 }
 
-fn about(version: Place, due: UnixMillis, intake: u64) -> State {
+fn about(version: Place, due: UnixMillis, intake: u64) -> State<'static> {
     State {
         kind: Kind::Amend,
         due,
@@ -33,16 +36,22 @@ fn about(version: Place, due: UnixMillis, intake: u64) -> State {
         order: state::Order { appended: UnixMillis(0), offset: version.offset },
         expires: None,
         intake,
+        name: None,
+        target: None,
         hops: 0,
     }
 }
 
 /// What a record says of itself that stays when it is due at another time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     pub(super) expires: Option<UnixMillis>,
     /// The tag of the intake whose rules it is under.
     pub(super) intake: u64,
+    /// That intake's name, if it is not the main one.
+    pub(super) name: Option<Arc<str>>,
+    /// The target that it was accepted for, where no header says it.
+    pub(super) target: Option<Arc<str>>,
 }
 
 /// The same record, to be put in the place of its version and due then.
@@ -57,7 +66,12 @@ pub(super) fn replace(
     due: UnixMillis,
 ) -> Result<Record, Refusal> {
     let directive = header::read(record.headers())?;
-    let state = State { expires: terms.expires, ..about(version, due, terms.intake) };
+    let state = State {
+        expires: terms.expires,
+        name: terms.name.as_deref(),
+        target: terms.target.as_deref(),
+        ..about(version, due, terms.intake)
+    };
     let sealed = state.seal(&setup.key, &directive.bound(record.key()));
     let own = [header::STATE, header::ACTION];
     let kept = record.headers().filter(|(name, _)| !own.iter().any(|own| own.as_bytes() == *name));

@@ -9,6 +9,7 @@
 //!    was submitted, at that offset and time, with that key and id.
 //! 2. It takes a bounded time.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::Consumer as _;
@@ -182,6 +183,7 @@ impl<'a> Search<'a> {
             .state
             .map(|bytes| State::open(bytes, &self.setup.key, &directive.bound(record.key())));
         let is_at_its_place = message.offset() == offset;
+        let target = directive.target.is_none().then(|| Arc::clone(&self.timer.target));
         match state {
             Some(Err(_)) => None,
             Some(Ok(state)) => {
@@ -192,7 +194,8 @@ impl<'a> Search<'a> {
                     // A version of its own, which was made where it stands.
                     Kind::Amend => is_at_its_place && appended(message) == version.first_appended,
                 };
-                is_it.then_some(Terms { expires: state.expires, intake: state.intake })
+                let name = state.name.map(Into::into);
+                is_it.then(|| Terms { expires: state.expires, intake: state.intake, name, target })
             }
             None => {
                 let at = appended(message);
@@ -205,8 +208,10 @@ impl<'a> Search<'a> {
                 };
                 let max = self.setup.limits.max_delay;
                 let expires = directive.expires.map(|when| header::expires_at(when, at, max));
-                let intake = topics.intakes.get(intake)?.tag();
-                Some(Terms { expires: expires.transpose().ok()?, intake })
+                let of = topics.intakes.get(intake)?;
+                let name = Some(&of.name).filter(|name| !name.is_empty()).cloned();
+                let expires = expires.transpose().ok()?;
+                Some(Terms { expires, intake: of.tag(), name, target })
             }
         }
     }

@@ -22,9 +22,9 @@ const CONTROL: [&str; 13] = [
 const TRACE: [&str; 4] = ["x-delay-due", "x-delay-fired", "x-delay-id", "x-delay-attempt"];
 /// What a dead letter has at the end.
 #[rustfmt::skip]
-const ERROR: [&str; 6] = [
+const ERROR: [&str; 7] = [
     "x-delay-error-code", "x-delay-error-detail", "x-delay-error-topic", "x-delay-error-partition",
-    "x-delay-error-offset", "x-delay-error-timestamp",
+    "x-delay-error-offset", "x-delay-error-timestamp", "x-delay-error-intake",
 ];
 
 type Header = (Vec<u8>, Option<Vec<u8>>);

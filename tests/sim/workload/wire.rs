@@ -40,6 +40,8 @@ pub fn amend(command: &Record, version: Place, due: u64, key: &StateKey) -> Reco
         order: Order { appended: version.first_appended, offset: version.offset },
         expires: None,
         intake: intake_tag(""),
+        name: None,
+        target: None,
         hops: 0,
     };
     let with = |headers: &[Header]| record(command.key(), command.value(), headers);

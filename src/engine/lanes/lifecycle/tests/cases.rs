@@ -217,6 +217,8 @@ fn amend(kafka: &Kafka, headers: &Headers<'_>, version: Place, due: UnixMillis) 
         order: Order { appended: UnixMillis(0), offset: version.offset },
         expires: None,
         intake: kafka.setup.topics.intakes[0].tag,
+        name: None,
+        target: None,
         hops: 0,
     };
     let sealed = state.seal(&kafka.setup.key, &directive.bound(Some(b"k")));
