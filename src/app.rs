@@ -49,6 +49,15 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// Nobody said which topics records may go to, and others may use these brokers. Nothing has started.
+    #[error(
+        "allow is not set, and brokers {brokers} are not on this machine: whoever may write a delay could write to any \
+         topic; set allow (--allow PATTERN) to the topics that are meant, or say --allow-all"
+    )]
+    Open {
+        /// As configured.
+        brokers: String,
+    },
     /// No lane thread runs; the source says what to do.
     #[error("could not start")]
     Start(#[from] lanes::Error),
@@ -79,6 +88,9 @@ pub async fn run_reloading(
     reloads: mpsc::Receiver<Config>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
+    if config.is_ajar() {
+        return Err(Error::Open { brokers: config.brokers });
+    }
     let figures = match telemetry::install() {
         Ok(figures) => Some(figures),
         Err(TelemetryError::Taken) => {
@@ -198,7 +210,7 @@ fn warn_if_short_of(files: Option<u64>) {
 fn warn_if_open(config: &Config) {
     if config.allow(MAIN_INTAKE).is_ok_and(|allow| allow.is_open()) {
         tracing::warn!(
-            "allow is not set: whoever may write a delay may have it delivered to any topic"
+            "every topic is allowed: whoever may write a delay may have it delivered to any topic"
         );
     }
 }
@@ -206,6 +218,11 @@ fn warn_if_open(config: &Config) {
 /// Puts in force what of a new configuration can be without a restart; gives back what is in force then.
 fn reload(now: &Config, new: &Config, processor: &Processor) -> Config {
     let (reloaded, restart) = now.reloaded(new);
+    if reloaded.is_ajar() {
+        let error = Error::Open { brokers: reloaded.brokers };
+        tracing::error!(%error, "the new allow-lists cannot be used; the old ones hold");
+        return now.clone();
+    }
     match reloaded.allow_of_all() {
         Ok(allow) => processor.allow(allow),
         Err(error) => {

@@ -96,7 +96,7 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
     // Nothing listens on port 1 of this machine.
     let away = ["--brokers", "127.0.0.1:1"];
     #[rustfmt::skip]
-    let cases: [(&str, Vec<&str>, i32); 18] = [
+    let cases: [(&str, Vec<&str>, i32); 20] = [
         ("help",                         vec!["--help"],                                            0),
         ("version",                      vec!["--version"],                                         0),
         ("completions",                  vec!["completions", "bash"],                               0),
@@ -115,6 +115,8 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
         ("no file",                      vec!["dead", "list", "--config", "/nowhere/wc.toml"],      78),
         ("an address that is not ours",   vec!["run", "--http", "192.0.2.1:80", "--http-unauthenticated"], 78),
         ("an address that others reach", vec!["run", "--http", "0.0.0.0:0"],                        78),
+        ("every topic, of everybody",     vec!["run", "--brokers", "192.0.2.1:9092"],                78),
+        ("some topics, and every topic",  vec!["run", "--allow", "a", "--allow-all"],                2),
     ];
     for (why, arguments, want) in cases {
         let output = run(&arguments);

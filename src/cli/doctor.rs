@@ -80,6 +80,7 @@ fn wish(config: &Config, read_only: bool) -> Result<Wish, Failure> {
         hop_linger: config.hop_linger(),
         commit_interval: config.commit_interval,
         allow,
+        is_ajar: config.is_ajar(),
         outage: OUTAGE,
         read_only,
     })

@@ -37,6 +37,7 @@ impl From<&app::Error> for Exit {
     fn from(error: &app::Error) -> Self {
         match error {
             app::Error::Listen { .. } => Self::Configuration,
+            app::Error::Open { .. } => Self::Configuration,
             app::Error::Start(error) => of_start(error),
             app::Error::Lanes(driver::Error::TakeOver(TakeOverError::PositionGone { .. })) => {
                 Self::Configuration

@@ -33,9 +33,13 @@ pub(super) struct Run {
     /// Serves timers to other machines, too: whoever reaches the address may see them and cancel them
     #[arg(long)]
     http_unauthenticated: bool,
-    /// Regular expression for whole names of topics that may be delivered to; may be given again [default: all]
+    /// Regular expression for whole names of topics that may be delivered to; may be given again [default: all, where the
+    /// brokers are on this machine]
     #[arg(long, value_name = "PATTERN")]
     allow: Vec<String>,
+    /// Every topic may be delivered to, wherever the brokers are
+    #[arg(long, conflicts_with = "allow")]
+    allow_all: bool,
     /// Lane threads in this process [default: 1]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     threads: Option<String>,
@@ -51,12 +55,14 @@ struct Unstarted(#[source] std::io::Error);
 
 impl Run {
     pub(super) fn run(self, global: &Global) -> Outcome {
-        let Self { data_dir, http, http_unauthenticated, allow, threads, delivery } = self;
+        let Self { data_dir, http, http_unauthenticated, allow, allow_all, threads, delivery } =
+            self;
         let flags = Overrides {
             data_dir,
             http,
             http_unauthenticated,
             allow,
+            allow_all,
             threads,
             delivery,
             ..Overrides::default()

@@ -1,18 +1,42 @@
 //! Which topics may be delivered to.
 //!
 //! # Invariants
-//! 1. A topic of waterclock itself, or one that begins with `__`, is never permitted, whatever the patterns.
+//! 1. A topic of waterclock itself, of this or of any other namespace, or one that begins with `__`, is never permitted,
+//!    whatever the patterns. Own topics are known by their names. Those of another namespace are known by what stands beside
+//!    them, so that a user's own `orders.dead` can be a target ([`namespaces_of`]).
 //! 2. A pattern matches the whole name or not at all.
 //! 3. Narrowing never permits more.
 
 use regex::{Regex, RegexSet};
 
-use super::header::Code;
+use super::header::{Code, duration};
 
 /// Own topics without a further part in their name: `<ns>.` and one of these.
-const OWN: [&str; 6] = ["intake", "timers", "meta", "schedules", "tasks", "dead"];
+const OWN: [&str; 7] = ["intake", "timers", "meta", "schedules", "tasks", "results", "dead"];
 /// Own topics with a further part: `<ns>.` and one of these.
 const OWN_FAMILIES: [&str; 2] = ["intake.", "delay."];
+
+/// Where all of these are, below one name, there is a namespace of that name.
+pub const SIGNS: [&str; 3] = ["intake", "timers", "meta"];
+
+/// The namespaces that a topic of this name would belong to, if they exist: `<ns>.dead`, `<ns>.intake.<name>` and so on.
+pub fn namespaces_of(topic: &str) -> impl Iterator<Item = &str> {
+    let (above, last) = topic.rsplit_once('.').unwrap_or_default();
+    let (upper, family) = above.rsplit_once('.').unwrap_or_default();
+    let is_of_family = match family {
+        "intake" => !last.is_empty(),
+        "delay" => duration(last).is_ok(),
+        _ => false,
+    };
+    let found = [OWN.contains(&last).then_some(above), is_of_family.then_some(upper)];
+    found.into_iter().flatten().filter(|namespace| !namespace.is_empty())
+}
+
+/// Whether a topic belongs to a namespace that exists; `has` says which topics there are.
+pub fn is_owned(topic: &str, has: impl Fn(&str) -> bool) -> bool {
+    namespaces_of(topic)
+        .any(|namespace| SIGNS.iter().all(|sign| has(&format!("{namespace}.{sign}"))))
+}
 
 /// What the configuration permits.
 #[derive(Clone, Debug)]
@@ -127,7 +151,7 @@ mod tests {
             ("tasks",                                     "wc.tasks",         forbidden),
             ("dead letters",                              "wc.dead",          forbidden),
             ("below our prefix, but not ours",            "wc.orders",        yes),
-            ("another namespace's intake is not ours",    "wc2.intake",       yes),
+            ("another's is known by what is beside it",   "wc2.intake",       yes),
         ];
         for (why, target, want) in cases {
             assert_eq!(allow.permits(target), want, "{why}: {target}");
@@ -141,6 +165,30 @@ mod tests {
         assert_eq!(allow.permits("orders"), Ok(()));
         assert_eq!(allow.permits("waterclock.dead"), Err(Code::TargetForbidden));
         assert_eq!(allow.permits("__transaction_state"), Err(Code::TargetForbidden));
+    }
+
+    #[test]
+    fn a_topic_could_be_of_the_namespace_that_its_name_says() {
+        #[rustfmt::skip]
+        let cases: [(&str, &[&str]); 14] = [
+            ("orders.dead",           &["orders"]),
+            ("orders.meta",           &["orders"]),
+            ("a.b.intake",            &["a.b"]),
+            ("a.b.intake.eu",         &["a.b"]),
+            ("a.intake.intake",       &["a.intake", "a"]),
+            ("a.intake.dead",         &["a.intake", "a"]),
+            ("a.delay.1m30s",         &["a"]),
+            ("a.delay.soon",          &[]),
+            ("a.delays.1m",           &[]),
+            ("a.results",             &["a"]),
+            ("orders",                &[]),
+            ("dead",                  &[]),
+            (".dead",                 &[]),
+            ("orders.expire",         &[]),
+        ];
+        for (topic, want) in cases {
+            assert_eq!(namespaces_of(topic).collect::<Vec<_>>(), want, "{topic}");
+        }
     }
 
     #[test]

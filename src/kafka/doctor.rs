@@ -49,6 +49,8 @@ pub struct Wish {
     pub commit_interval: Millis,
     /// Which topics may be delivered to.
     pub allow: Allow,
+    /// `run` refuses to start, since nobody said which topics are meant.
+    pub is_ajar: bool,
     /// How long all instances may be away without the loss of their positions.
     pub outage: Millis,
     /// No probe, no transaction.

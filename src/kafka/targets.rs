@@ -18,6 +18,7 @@ use super::Connection;
 use super::connect::{Admin, Quiet, Reader, aside};
 use super::envoy::Envoy;
 use crate::engine::Target;
+use crate::engine::allow::{SIGNS, namespaces_of};
 
 /// How the clients are named in the brokers' logs.
 const CLIENT: &str = "waterclock-targets";
@@ -166,6 +167,13 @@ impl Clients {
         told
     }
 
+    /// Whether there is such a topic, as far as we may see.
+    fn is_there(&mut self, topic: &str) -> Result<bool, KafkaError> {
+        let metadata = self.metadata(topic)?;
+        let found = metadata.topics().iter().find(|found| found.name() == topic);
+        Ok(found.is_some_and(|found| !found.partitions().is_empty()))
+    }
+
     /// The limits of a topic.
     ///
     /// Where nobody answers, what was told before holds.
@@ -287,6 +295,15 @@ fn look(
     let partitions = found.partitions().len() as i32;
     if partitions == 0 {
         return without(Target::Missing);
+    }
+    for namespace in namespaces_of(topic) {
+        let mut is_owned = true;
+        for sign in SIGNS {
+            is_owned = is_owned && clients.is_there(&format!("{namespace}.{sign}"))?;
+        }
+        if is_owned {
+            return without(Target::Owned);
+        }
     }
     let Limits { record_bytes_max, keyed, in_sync_min } = clients.limits(runtime, topic)?;
     // A leader that has too few replicas beside it takes nothing either.

@@ -14,16 +14,19 @@ mod delivery;
 mod doctor;
 mod embed;
 mod index;
+mod intakes;
 mod lanes;
 mod limits;
 mod members;
 mod metrics;
+mod namespaces;
 mod order;
 mod partitioners;
 mod poison;
 mod positions;
 mod reload;
 mod secure;
+mod starts;
 #[allow(
     dead_code,
     unused_imports,

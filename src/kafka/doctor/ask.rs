@@ -11,6 +11,7 @@ use rdkafka::metadata::Metadata;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::{Broker, Facts, Partition, Position, Settings, Unreachable, Wish, clocks};
+use crate::engine::allow::is_owned;
 use crate::engine::window::Window;
 use crate::engine::{Offset, UnixMillis};
 use crate::kafka::Connection;
@@ -100,8 +101,11 @@ fn told(error: &dyn std::error::Error) -> String {
 
 /// Topics that are there and may be delivered to.
 fn targets(metadata: &Metadata, wish: &Wish) -> Vec<String> {
-    let names = metadata.topics().iter().map(|topic| topic.name());
-    names.filter(|name| wish.allow.permits(name).is_ok()).map(str::to_owned).collect()
+    let names: BTreeSet<&str> = metadata.topics().iter().map(|topic| topic.name()).collect();
+    let is_target = |name: &&str| {
+        wish.allow.permits(name).is_ok() && !is_owned(name, |beside| names.contains(beside))
+    };
+    names.iter().copied().filter(is_target).map(str::to_owned).collect()
 }
 
 fn partitions(

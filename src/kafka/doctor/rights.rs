@@ -91,13 +91,14 @@ pub(super) fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
     const AREA: Area = Area::Targets;
     let is_open = wish.allow.is_open();
     if is_open {
-        list.add(
-            Severity::Note,
-            AREA,
-            Place::NONE,
-            "allow is not set: whoever may write a delay may have it delivered to any topic that we may write to",
-            "set allow to the topics that are meant, as in allow = ['orders\\..*']",
-        );
+        let severity = if wish.is_ajar { Severity::Problem } else { Severity::Note };
+        let what = if wish.is_ajar {
+            "allow is not set, and the brokers are not on this machine: `run` does not start"
+        } else {
+            "every topic is allowed: whoever may write a delay may have it delivered to any topic that we may write to"
+        };
+        let remedy = "set allow to the topics that are meant, as in allow = ['orders\\..*']";
+        list.add(severity, AREA, Place::NONE, what, remedy);
     }
     let refused: Vec<&String> = facts
         .targets
