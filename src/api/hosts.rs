@@ -87,7 +87,8 @@ fn host(authority: &str) -> Option<String> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (inside, rest) = rest.split_once(']')?;
-            (format!("[{inside}]"), rest.strip_prefix(':').or(rest.is_empty().then_some(""))?)
+            let port = if rest.is_empty() { "" } else { rest.strip_prefix(':')? };
+            (format!("[{inside}]"), port)
         }
         None => {
             let (host, port) = authority.split_once(':').unwrap_or((authority, ""));
@@ -179,8 +180,9 @@ mod tests {
 
     #[test]
     fn a_page_is_served_only_to_itself() {
+        type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], bool);
         #[rustfmt::skip]
-        let cases: [(&str, &[(&str, &str)], bool); 12] = [
+        let cases: [Case<'_>; 12] = [
             ("the same",                &[("origin", "http://localhost:8080")],             true),
             ("the same, in capitals",   &[("origin", "http://LOCALHOST:8080")],             true),
             ("behind a TLS proxy",      &[("origin", "https://localhost:8080")],            true),

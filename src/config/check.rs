@@ -326,7 +326,10 @@ fn is_address(text: &str) -> bool {
 fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-    ip.map_or(host.eq_ignore_ascii_case("localhost"), |ip| ip.to_canonical().is_loopback())
+    match ip {
+        Ok(ip) => ip.to_canonical().is_loopback(),
+        Err(_) => host.eq_ignore_ascii_case("localhost"),
+    }
 }
 
 fn is_topic(name: &str) -> bool {

@@ -748,12 +748,13 @@ async fn an_instance_is_known_by_its_seal_and_nobody_else_is_answered() {
         all.to_vec()
     };
     let twice = [&sealed[..], &sealed[2..]].concat();
+    type Case<'a> = (&'a str, &'a str, Vec<(&'static str, String)>, &'a str);
     let (status, told) = pair.peer(owner, ask::PATH, &sealed, &asked).await;
     assert!(status == 200 && told.contains("\"t\""), "{told}");
     let (now, other) = ((NOW + 1).to_string(), question("u"));
     let (_, digest) = pair.sealed(&other)[1].clone();
     #[rustfmt::skip]
-    let cases: [(&str, &str, Vec<(&'static str, String)>, &str); 10] = [
+    let cases: [Case<'_>; 10] = [
         ("no headers",              ask::PATH,              vec![],                             &asked),
         ("no time",                 ask::PATH,              without("waterclock-time"),         &asked),
         ("no seal",                 ask::PATH,              without("waterclock-seal"),         &asked),
