@@ -15,6 +15,7 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::super::gate::{Gate, Held, Kind, Place, Who};
 use super::super::hosts::{Foreign, Hosts};
+use super::known::Timers;
 use super::problem::Problem;
 use super::{BODY_BYTES_MAX, single};
 use crate::telemetry;
@@ -24,9 +25,13 @@ pub(super) const BODY_MAX: Duration = Duration::from_secs(10);
 /// Bytes of a body that is about one timer.
 const SMALL_BYTES_MAX: usize = 16 << 10;
 
+/// The brokers' time when a request came, which is before its body was read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Came(pub(super) Option<u64>);
+
 /// What callers have to get past.
-#[derive(Debug)]
 pub(super) struct Guard {
+    pub(super) timers: Arc<dyn Timers>,
     pub(super) hosts: Hosts,
     pub(super) gate: Arc<Gate>,
 }
@@ -69,7 +74,8 @@ async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Plac
     let place = guard.gate.enter(Who::Caller, kind);
     let place = place.ok_or_else(|| Problem::busy(format!("no more {}", kind.as_str())))?;
     let most = if kind == Kind::Large { BODY_BYTES_MAX } else { SMALL_BYTES_MAX };
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
+    head.extensions.insert(Came(guard.timers.now()));
     let body = whole(body, most).await?;
     Ok((Request::from_parts(head, Body::from(body)), (kind, place)))
 }

@@ -59,7 +59,7 @@ const KEYS_SHOWN: usize = 10;
 type Answered = Result<Response, Problem>;
 
 pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> Router {
-    let asker = Asker::new(timers);
+    let asker = Asker::new(Arc::clone(&timers));
     let peer =
         Router::new().route(ask::PATH, post(peer)).with_state((asker.clone(), Arc::clone(&gate)));
     Router::new()
@@ -75,7 +75,10 @@ pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> 
         .method_not_allowed_fallback(no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(asker)
-        .layer(middleware::from_fn_with_state(Arc::new(Guard { hosts, gate }), guard::callers))
+        .layer(middleware::from_fn_with_state(
+            Arc::new(Guard { timers, hosts, gate }),
+            guard::callers,
+        ))
         .merge(peer)
 }
 

@@ -1,16 +1,16 @@
 //! One timer by its id: what is known of it, keep it from being delivered, give it another time.
 
-use axum::Json;
 use axum::body::Bytes;
+use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{FromRequestParts, State};
-use axum::http::request::Parts;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::IntoResponse as _;
 use axum::routing::{MethodRouter, get};
+use axum::{Extension, Json};
 use serde_json::Value;
 
 use super::ask::{Asker, Told, What, fault};
+use super::guard::Came;
 use super::known::{Answer, Command, Name, Order, Timer, Trouble};
 use super::problem::Problem;
 use super::read::{self, Query};
@@ -106,20 +106,9 @@ pub(super) fn wait(asker: &Asker, text: Option<String>, at: &str) -> Result<u64,
     text.map_or(Ok(WAIT_MS), read)
 }
 
-/// The brokers' time when a request came, which is before its body is read.
-struct Came(Option<u64>);
-
-impl FromRequestParts<Asker> for Came {
-    type Rejection = std::convert::Infallible;
-
-    async fn from_request_parts(_: &mut Parts, asker: &Asker) -> Result<Self, Self::Rejection> {
-        Ok(Self(asker.timers().now()))
-    }
-}
-
 async fn reschedule(
     State(asker): State<Asker>,
-    Came(came): Came,
+    Extension(Came(came)): Extension<Came>,
     uri: Uri,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
