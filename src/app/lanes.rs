@@ -178,6 +178,7 @@ pub fn setup(
         hop_linger: config.hop_linger(),
         // Without a transaction a batch is only what is acknowledged together: several may be on their way.
         batches_max: if exactly_once { 1 } else { 4 },
+        aborts: exactly_once,
         batch_gap: if exactly_once { config.commit_interval } else { Millis(0) },
         memory_bytes: usize::try_from(config.memory.0).unwrap_or(usize::MAX)
             / usize::from(config.threads).max(1),

@@ -26,7 +26,9 @@ mod behind;
 mod bounds;
 mod endings;
 mod floor;
+mod handed;
 mod lifecycle;
+mod margin;
 mod past;
 mod suspects;
 
@@ -50,7 +52,9 @@ use super::{BatchId, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis};
 use barrier::Barrier;
 use endings::Endings;
 use floor::Floors;
+use handed::Handed;
 use lifecycle::{Fate, Named};
+use margin::Margin;
 use past::Past;
 use suspects::Suspects;
 
@@ -59,6 +63,10 @@ const TARGETS_MAX: usize = 4_096;
 
 /// After a take-over suspects wait this long: the others are read again meanwhile, and leave first.
 const TEST_AFTER: Millis = Millis(250);
+
+/// What a delivery may take between firing and its append, as long as none took longer: a record that expires before that is
+/// not delivered.
+const EXPIRY_MARGIN: Millis = Millis(50);
 
 /// Counts since the start, and what is held now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,7 +103,7 @@ pub struct Figures {
     pub ordered: usize,
     /// Records that wait to hear what has ended of their timer.
     pub recalling: usize,
-    /// Hops that came to stand later than their tier needs, counted once for a partition and batch.
+    /// Hops that came to stand later than their tier needs and were committed, counted once for a partition and batch.
     pub late_hops: u64,
     /// Records whose id was pending already: nothing was done with them.
     pub duplicates: u64,
@@ -189,6 +197,11 @@ pub struct Engine {
     /// How many of those have been taken into batches.
     taken: u64,
     floors: Floors,
+    /// What hops take to be appended, and what deliveries take.
+    hops_margin: Margin,
+    expiry_margin: Margin,
+    /// Deliveries of records that expire, where nothing can be aborted.
+    handed: Handed,
     /// Due records that had to wait for something: they go back into the wheel, which has them in order.
     late: VecDeque<Box<Entry>>,
     timers: Remembered,
@@ -248,6 +261,9 @@ impl Engine {
             past: Past::default(),
             gates: (0..setup.lanes).map(|_| Gate::default()).collect(),
             floors: Floors::new(setup.lanes),
+            hops_margin: Margin::new(floor::MARGIN),
+            expiry_margin: Margin::new(EXPIRY_MARGIN),
+            handed: Handed::default(),
             barriers: (0..topics)
                 .map(|_| (0..setup.lanes).map(|_| Barrier::default()).collect())
                 .collect(),
@@ -393,8 +409,10 @@ impl Engine {
         let draining = self.draining;
         let mut suspects = std::mem::take(&mut self.suspects);
         suspects.let_go();
-        let floors = self.floors.let_go();
-        *self = Self { next_batch, figures, draining, suspects, floors, ..Self::new(setup) };
+        let (hops_margin, expiry_margin) = (self.hops_margin, self.expiry_margin);
+        let handed = std::mem::take(&mut self.handed);
+        let kept = Self { hops_margin, expiry_margin, handed, ..Self::new(setup) };
+        *self = Self { next_batch, figures, draining, suspects, ..kept };
     }
 
     fn assigned(&mut self, now: UnixMillis, starts: Vec<Start>, out: &mut Vec<Output>) {
@@ -553,6 +571,7 @@ impl Engine {
                         record,
                         edit: Edit::State(sealed),
                         due,
+                        expires: None,
                     };
                     let done = Some((source, offset));
                     self.ready.push_back(Ready::of(done, send));
@@ -773,7 +792,8 @@ impl Engine {
         let edit = Edit::Dead(Box::new(letter));
         // Its own lane: few partitions per transaction, and in the order of the lane.
         let partition = Some(i32::from(source.lane.0));
-        let send = Send { to: To::Dead, partition, record, edit, due: timestamp };
+        let (due, expires) = (timestamp, None);
+        let send = Send { to: To::Dead, partition, record, edit, due, expires };
         self.ready.push_back(Ready::of(Some((source, offset)), send));
     }
 }

@@ -119,9 +119,11 @@ pub enum Blame {
     Record,
     /// A target: we may not write there.
     Target,
-    /// A hop came to stand too late for its tier, which would break the order of its lane ([`Setup::tardiness`]): nothing
-    /// was refused, and nobody is to blame.
+    /// A hop came to stand too late for its tier, which would let it go late ([`Setup::tardiness`]): nothing was refused, and
+    /// nobody is to blame.
     Late,
+    /// A delivery came to stand after its record had expired: nothing was refused, and nobody is to blame.
+    Expired,
     /// It may be a record or a target, and may pass: it counts only when it happens again and again.
     Unclear,
 }
@@ -265,8 +267,10 @@ pub struct Send {
     pub record: Record,
     /// What is to be done to the headers.
     pub edit: Edit,
-    /// When it is due; for the figures.
+    /// When it is due: for the figures, and for [`Setup::tardiness`]. Of a hop that is put off, never.
     pub due: UnixMillis,
+    /// Of a delivery: until when it may be there.
+    pub expires: Option<UnixMillis>,
 }
 
 /// A destination.

@@ -157,6 +157,8 @@ pub struct Limits {
     pub hop_partitions_max: usize,
     /// How many batches may be on their way at once: 1 in `exactly_once`, where one is one transaction.
     pub batches_max: usize,
+    /// Nothing is left of a batch that failed, as in `exactly_once`.
+    pub aborts: bool,
     /// The least time between the end of one batch and the start of the next.
     pub batch_gap: Millis,
     /// Records in one batch, at most.
@@ -200,6 +202,7 @@ impl Default for Limits {
             hop_linger: Millis(500),
             hop_partitions_max: 8,
             batches_max: 1,
+            aborts: true,
             batch_gap: Millis(5),
             batch_records_max: 10_000,
             batch_bytes_max: 16 << 20,
@@ -233,12 +236,13 @@ pub struct Setup {
     pub limits: Limits,
 }
 
-/// What a hop means for the order of its lane, by when it was appended.
+/// What becomes of a hop by when it was appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tardy {
-    /// It is let go in time, or order does not matter.
+    /// It is let go in time, or soon all the same.
     No,
-    /// It stands in the shortest tier: the engine is to be told of it ([`Input::Late`](super::Input::Late)).
+    /// It stands in the shortest tier, where order is strict: the engine is to be told of it
+    /// ([`Input::Late`](super::Input::Late)).
     Tell,
     /// It must not be committed; where that cannot be helped any more, the engine is to be told of it.
     Refuse,
@@ -248,15 +252,23 @@ impl Setup {
     /// What a hop to this topic means that is due then and was appended then by its leader's clock.
     #[must_use]
     pub fn tardiness(&self, topic: TopicId, due: UnixMillis, appended: UnixMillis) -> Tardy {
-        let Some(at) = self.topics.tier_of(topic) else { return Tardy::No };
-        let Some(tier) = self.topics.ladder.tiers().get(at) else { return Tardy::No };
-        if self.limits.arrival == Arrival::ByDue || due >= appended + tier.wait() + tier.guard() {
-            Tardy::No
-        } else if at == self.topics.ladder.shortest() {
-            Tardy::Tell
-        } else {
-            Tardy::Refuse
+        let Some(tier) = self.topics.tier_of(topic) else { return Tardy::No };
+        let in_time = self.needs(tier).is_none_or(|needs| due >= appended + needs);
+        match (in_time, self.limits.arrival) {
+            (true, _) => Tardy::No,
+            (false, _) if tier != self.topics.ladder.shortest() => Tardy::Refuse,
+            (false, Arrival::Strict) => Tardy::Tell,
+            // It is let go within its hold, which is the shortest.
+            (false, Arrival::ByDue) => Tardy::No,
         }
+    }
+
+    /// How much time a hop must have left when it is appended to this tier, so that it comes up in time. Strict order has to
+    /// bear a new leader, too, whose clock is behind.
+    pub(super) fn needs(&self, tier: usize) -> Option<Millis> {
+        let tier = self.topics.ladder.tiers().get(tier)?;
+        let guard = if self.limits.arrival == Arrival::Strict { tier.guard() } else { Millis(0) };
+        Some(tier.wait() + guard)
     }
 
     /// The same, but for where records of each intake may go: one for each of [`Topics::intakes`], in their order.

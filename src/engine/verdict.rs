@@ -20,7 +20,7 @@ use super::orders::{Target, Trace};
 use super::setup::{Intake, Setup, Topics};
 use super::state::{Kind, Order, Sealed, State};
 use super::timers::{ELSEWHERE, Phase, Place, TimerKey, Told, value};
-use super::{Cut, CutBy, Lane, NOT_KEPT, Offset, Record, Source, TopicId, UnixMillis};
+use super::{Cut, CutBy, Lane, Millis, NOT_KEPT, Offset, Record, Source, TopicId, UnixMillis};
 
 /// A record on its way, with all that is known of it.
 #[derive(Debug)]
@@ -45,6 +45,8 @@ pub(super) struct Entry {
     pub(super) way: Way,
     /// Its version was pending when it was let go: it is void as soon as that is another.
     pub(super) decided: bool,
+    /// Its target is away, so that it waits longer than until it is due.
+    pub(super) put_off: bool,
 }
 
 /// How a record came to be let go here, and what it asks for.
@@ -228,6 +230,7 @@ fn known(
         timer: directive.id.map(|id| TimerKey::new(record.key(), id)),
         way,
         decided: false,
+        put_off: false,
     };
     // With no record key the id stands for the key; with neither, a record's lane is where it is.
     let identity = record.key().or(directive.id);
@@ -437,18 +440,27 @@ fn varint(number: u64) -> u64 {
     (64 - u64::from((number << 1).leading_zeros())).div_ceil(7).max(1)
 }
 
-/// Checks a due record against its target as it is now.
+/// Checks a due record against its target as it is now. `hand`: what a delivery may take; none: it does not expire any more.
 ///
 /// # Errors
 /// The record is to be dead-lettered with this.
-pub(super) fn deliver(entry: &Entry, now: UnixMillis, target: Target) -> Result<Delivery, Refusal> {
+pub(super) fn deliver(
+    entry: &Entry,
+    (now, hand): (UnixMillis, Option<Millis>),
+    target: Target,
+) -> Result<Delivery, Refusal> {
     let (partitions, record_bytes_max, keyed) = present(&entry.target, target)?;
     let directive = header::read(entry.record.headers())?;
-    if let Some(expires) = entry.expires
-        && now > expires
+    if let Some((expires, hand)) = entry.expires.zip(hand)
+        && now + hand > expires
     {
-        let late = now - expires;
-        return Err(refusal(Code::Expired, format!("expired {late} ago, at {} ms", expires.0)));
+        let (late, left) = (now - expires, expires - now);
+        let detail = if now > expires {
+            format!("expired {late} ago, at {} ms", expires.0)
+        } else {
+            format!("expires in {left}, at {} ms; a delivery may take {hand}", expires.0)
+        };
+        return Err(refusal(Code::Expired, detail));
     }
     if let Some(asked) = directive.partition
         && asked >= partitions

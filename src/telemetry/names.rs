@@ -107,7 +107,7 @@ pub const ALL: [Metric; 51] = [
     Metric { name: GATED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Due records with an id that wait until their intakes are known to be read far enough, so that no cancel that was in time is missed" },
     Metric { name: ASKS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Questions to the brokers for where partitions end, so that records with an id, or in strict order with a key, may fire" },
     Metric { name: ORDERED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Due records with a key that wait until nothing that was due before them can come after them (order = strict)" },
-    Metric { name: LATE_HOPS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Partitions of batches in which hops came to stand later than strict order needs; they are remembered until they are read back" },
+    Metric { name: LATE_HOPS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Partitions of batches in which hops came to stand later than their tier needs and were committed: in `at_least_once`, or in strict order in the shortest tier" },
     Metric { name: FOREIGN_WAITS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times that records with an id were not held up any longer for a transaction that a producer keeps open on their intake" },
     Metric { name: PUT_OFF, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Due records that went back to a tier, since a partition of their target has no leader" },
     Metric { name: SPILLED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that hopped once more to free memory, or what a commit can say" },
@@ -183,14 +183,16 @@ pub enum Renewed {
     Slow,
     /// A connection of the producer ended.
     Disconnected,
-    /// A hop came to stand too late for strict order.
+    /// A hop came to stand too late for its tier.
     Late,
     /// A record came to stand before it was due: a broker's clock was set back.
     Early,
+    /// A record came to stand after it had expired.
+    Expired,
 }
 
 impl Renewed {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Fenced,
         Self::Refused,
         Self::Aborted,
@@ -199,6 +201,7 @@ impl Renewed {
         Self::Disconnected,
         Self::Late,
         Self::Early,
+        Self::Expired,
     ];
 
     /// The value of the label `reason`.
@@ -213,6 +216,7 @@ impl Renewed {
             Self::Disconnected => "disconnected",
             Self::Late => "late",
             Self::Early => "early",
+            Self::Expired => "expired",
         }
     }
 }

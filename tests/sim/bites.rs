@@ -67,6 +67,7 @@ const CASES: &[Case] = &[
     (Mutation::NullBecomesEmpty, ANY, &["your bytes"], 30),
     (Mutation::TurnsHeaders, ANY, &["your bytes"], 30),
     (Mutation::WrongPartition, ANY, &["as agreed"], 30),
+    (Mutation::CommitsExpired, FAULTY, &["as agreed"], 150),
     (Mutation::BlamesBrokers, ANY, &["as agreed"], 100),
     (Mutation::Oversleeps, HEALTHY, &["on time"], 30),
     (Mutation::Misleads, ANY, &["dead letters"], 30),

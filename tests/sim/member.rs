@@ -31,6 +31,7 @@ use crate::plan::SECOND;
 use crate::workload::NUMBER;
 use crate::world::World;
 use clock::Clocks;
+use early::Went;
 use index::{Disk, Pieces, Waiting};
 use reading::Asked;
 use tally::Tally;
@@ -88,8 +89,10 @@ struct Flight {
     asked: Vec<Arc<str>>,
     /// Of the last request: the hops, and where they went.
     hops: Vec<Option<(Source, UnixMillis)>>,
-    /// The same: where all went, and when those that are deliveries are due.
-    went: Vec<(Arc<str>, i32, Option<UnixMillis>)>,
+    /// The same: where all went, and from when to when those that are deliveries may be there.
+    went: Vec<Went>,
+    /// When the first of all its deliveries expires.
+    expires: Option<UnixMillis>,
     /// All clocks were held to have reached this when it was sent.
     since: UnixMillis,
     /// Hops that came to stand too late for their tier, which the engine is told of.

@@ -107,6 +107,8 @@ pub enum Mutation {
     IgnoresStepBack,
     /// What came to stand before it is due is committed.
     CommitsEarly,
+    /// What came to stand after it had expired is committed.
+    CommitsExpired,
 }
 
 impl Mutation {
@@ -165,6 +167,7 @@ impl Mutation {
             Self::TrustsWallClock,
             Self::IgnoresStepBack,
             Self::CommitsEarly,
+            Self::CommitsExpired,
         ]
     }
 }

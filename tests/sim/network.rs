@@ -18,8 +18,8 @@ pub struct Outgoing {
     pub record: Record,
     /// It is a hop: to where, and when the record is due.
     pub hop: Option<(TopicId, UnixMillis)>,
-    /// It is a delivery: when it is due.
-    pub due: Option<UnixMillis>,
+    /// It is a delivery: when it is due, and when it expires.
+    pub due: Option<(UnixMillis, Option<UnixMillis>)>,
 }
 
 /// What a member asks of the cluster.

@@ -134,6 +134,8 @@ pub struct Plan {
     pub skews: Vec<i64>,
     /// A node whose clock nobody asks.
     pub unprobed: Option<usize>,
+    /// Targets keep the time of their appends; else that of the writer (CreateTime), and nobody is told when they were.
+    pub stamped: bool,
     /// How old a clock's answer may be when it arrives, at most.
     pub lag_max: u64,
     pub network: Network,
@@ -234,6 +236,8 @@ impl Plan {
             step_faults_max: 8,
             skews,
             unprobed,
+            // Drawn by itself: what a seed stands for stays. What is early there by a clock that nobody asks is not found out.
+            stamped: is_unprobed || Chance::new(!seed).percent(50),
             lag_max: chance.between(0, 8),
             network,
             faults: Vec::new(),

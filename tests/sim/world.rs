@@ -97,6 +97,8 @@ pub struct World {
     pub walls: Vec<i64>,
     /// Submissions that a crash may double (`at_least_once`).
     pub exposed: BTreeSet<u32>,
+    /// Submissions that expire and that a process (its slot and life) has handed over (`at_least_once`).
+    pub handed_over: BTreeSet<(usize, u32, u32)>,
     /// What was seen to be wrong while it ran.
     pub breaches: Vec<Breach>,
     /// How often the named thing happened: faults that never bite prove nothing.
@@ -180,6 +182,7 @@ impl World {
             chance,
             mutation,
             exposed: BTreeSet::new(),
+            handed_over: BTreeSet::new(),
             breaches: Vec::new(),
             seen: BTreeMap::new(),
             longest_metadata: 0,

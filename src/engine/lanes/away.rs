@@ -75,6 +75,7 @@ impl Engine {
             Arrival::Strict => self.setup.topics.ladder.shortest(),
             Arrival::ByDue => self.setup.topics.ladder.pick(wait).unwrap_or(0),
         };
+        entry.put_off = self.setup.limits.arrival == Arrival::ByDue;
         self.figures.put_off += 1;
         // However often, it is no fault of the record's.
         entry.hops = entry.hops.saturating_sub(1);

@@ -37,8 +37,10 @@ impl Engine {
 
     /// Kafka refused something of a batch: whom to suspect is remembered, the batch itself goes with `Revoked`.
     pub(super) fn refused(&mut self, now: UnixMillis, refused: &Refused) {
-        if refused.blame == Blame::Late {
-            return self.widen_margin(now);
+        match refused.blame {
+            Blame::Late => return self.hops_margin.widen(now),
+            Blame::Expired => return self.expiry_margin.widen(now),
+            Blame::Record | Blame::Target | Blame::Unclear => {}
         }
         if let Some(flight) = self.flying.iter().find(|flight| flight.id == refused.batch) {
             self.suspects.refused(now, &flight.carried, self.flying.len() == 1, refused);
@@ -153,7 +155,9 @@ impl Engine {
                     self.meet_record(now, (source, offset), named, send.record);
                     self.wake(now);
                 }
-                None => self.send_off(now, &mut load, (source, offset), send, named, timer),
+                None => {
+                    self.send_off(now, &mut load, (source, offset), (send, order), named, timer)
+                }
             }
         }
         if load.sends.is_empty() {
@@ -182,7 +186,7 @@ impl Engine {
                 }
                 self.suspects.hold(group, suspected);
             }
-            None => self.send_off(now, load, (source, offset), send, named, timer),
+            None => self.send_off(now, load, (source, offset), (send, order), named, timer),
         }
     }
 
@@ -192,11 +196,14 @@ impl Engine {
         now: UnixMillis,
         load: &mut Load,
         (source, offset): (Source, Offset),
-        send: Send,
+        (send, order): (Send, Order),
         named: Option<Named>,
         timer: Option<Record>,
     ) {
         let held = send.record.size();
+        if send.expires.is_some() && !self.setup.limits.aborts {
+            self.handed.insert((source.lane, order));
+        }
         load.push(Some((source, offset)), send, held);
         if let (Some(named), Some(record)) = (named, timer) {
             self.end(now, source.lane, named.name);
@@ -265,11 +272,14 @@ impl Engine {
         }
         let Some(entry) = self.let_through(now, entry) else { return };
         let setup = Arc::clone(&self.setup);
+        // What may be there is no dead letter besides.
+        let is_handed = self.handed.contains(&(entry.source.lane, entry.order));
+        let hand = (!is_handed).then(|| self.expiry_margin.at(now));
         let checked = match verdict::allowed(&setup, &self.targets, entry.intake, &entry.target) {
             Err(refusal) => Err(refusal),
             Ok(()) => match self.look(now, &entry.target, out) {
                 None => return self.park(entry),
-                Some(target) => verdict::deliver(&entry, now, target)
+                Some(target) => verdict::deliver(&entry, (now, hand), target)
                     .and_then(|edit| self.permitted(now, &entry).map(|()| edit)),
             },
         };
@@ -279,10 +289,11 @@ impl Engine {
                     return self.put_off(now, entry);
                 };
                 let place = entry.place();
-                let Entry { source, offset, record, target, due, order, decided, .. } = *entry;
+                let Entry { source, offset, record, target, due, order, decided, expires, .. } =
+                    *entry;
                 let named = entry.timer.map(|name| Named { name, place, decided });
                 let edit = Edit::Deliver(trace);
-                let send = Send { to: To::Target(target), partition, record, edit, due };
+                let send = Send { to: To::Target(target), partition, record, edit, due, expires };
                 self.load(now, load, (source, offset), (send, order), named, timer);
             }
             Err(refusal) => self.refuse(now, *entry, refusal),
@@ -319,16 +330,18 @@ impl Engine {
                 void.push(entry);
                 return true;
             }
-            if too_late[tier].is_some_and(|needs| entry.due < now + needs) {
+            if !entry.put_off && too_late[tier].is_some_and(|needs| entry.due < now + needs) {
                 back.push(entry);
                 return true;
             }
             match verdict::seal(&setup, &entry, Kind::Hop) {
                 Ok(sealed) => {
-                    let Entry { source, offset, record, due, order, .. } = *entry;
+                    let Entry { source, offset, record, due, order, put_off, .. } = *entry;
+                    let due = if put_off { UnixMillis(u64::MAX) } else { due };
                     let to = To::Lane(setup.topics.of_tier(tier));
                     let partition = Some(i32::from(lane.0));
-                    let send = Send { to, partition, record, edit: Edit::State(sealed), due };
+                    let (edit, expires) = (Edit::State(sealed), None);
+                    let send = Send { to, partition, record, edit, due, expires };
                     match suspects.group(source, offset, &send.to) {
                         Some(group) => {
                             let (named, timer) = (None, None);

@@ -24,12 +24,8 @@ use super::{Engine, Lane, Millis, Offset, Source, TopicId, UnixMillis};
 /// A place in the order of a lane: when a record is due, and which of those was submitted first.
 pub(super) type Rank = (UnixMillis, Order);
 
-/// What a hop may take between the closing of its batch and its append, as long as none took longer.
-const MARGIN: Millis = Millis(250);
-/// The most that it is doubled to.
-const MARGIN_MAX: Millis = Millis(60_000);
-/// It is halved again after this long.
-const MARGIN_HALVES: Millis = Millis(60_000);
+/// What a hop may take between the closing of its batch and its append, as long as none took longer; in both orders.
+pub(super) const MARGIN: Millis = Millis(250);
 
 /// What strict order has to remember.
 #[derive(Debug)]
@@ -44,24 +40,8 @@ pub(super) struct Floors {
     late: Vec<(Source, Offset, Rank)>,
     /// By lane: what was found for this batch.
     found: Vec<Option<Rank>>,
-    margin: Margin,
     /// Bytes of hops that are collected.
     pub(super) collected: usize,
-}
-
-/// How long hops take to be appended, and since when that is believed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Margin {
-    doublings: u32,
-    since: UnixMillis,
-}
-
-impl Margin {
-    fn at(self, now: UnixMillis) -> Millis {
-        let halvings = (now - self.since).0 / MARGIN_HALVES.0;
-        let doublings = u64::from(self.doublings).saturating_sub(halvings);
-        Millis((MARGIN.0 << doublings.min(16)).min(MARGIN_MAX.0))
-    }
 }
 
 impl Floors {
@@ -73,14 +53,8 @@ impl Floors {
             leaving: vec![BTreeMap::new(); lanes],
             late: Vec::new(),
             found: vec![None; lanes],
-            margin: Margin::default(),
             collected: 0,
         }
-    }
-
-    /// The same without lanes.
-    pub(super) fn let_go(&self) -> Self {
-        Self { margin: self.margin, ..Self::new(self.waiting.len() as u16) }
     }
 
     /// How many records wait for their order, in memory or not.
@@ -112,9 +86,8 @@ impl Floors {
     }
 }
 
-/// The tier to wait in next. With a margin the longest that leaves so much in hand, and the shortest if none does.
-pub(super) fn pick(ladder: &Ladder, margin: Option<Millis>, remains: Millis) -> Option<usize> {
-    let Some(margin) = margin else { return ladder.pick(remains) };
+/// The tier to wait in next: the longest that leaves so much in hand, and the shortest if none does.
+pub(super) fn pick(ladder: &Ladder, margin: Millis, remains: Millis) -> Option<usize> {
     let with_margin = ladder.pick(remains.saturating_sub(margin));
     with_margin.or_else(|| ladder.pick(remains).map(|_| ladder.shortest()))
 }
@@ -125,24 +98,15 @@ impl Engine {
     }
 
     /// What a hop has to have in hand beyond what its tier needs.
-    pub(super) fn margin(&self, now: UnixMillis) -> Option<Millis> {
-        self.is_strict().then(|| self.floors.margin.at(now))
-    }
-
-    /// Hops took longer to be appended than they were given.
-    pub(super) fn widen_margin(&mut self, now: UnixMillis) {
-        let Margin { doublings, since } = self.floors.margin;
-        let halvings = (now - since).0 / MARGIN_HALVES.0;
-        let doublings = u64::from(doublings).saturating_sub(halvings) as u32;
-        self.floors.margin = Margin { doublings: (doublings + 1).min(8), since: now };
+    pub(super) fn margin(&self, now: UnixMillis) -> Millis {
+        self.hops_margin.at(now)
     }
 
     /// How much time a hop into this tier must have left now, so that it comes up in time if its append takes no more than
     /// the margin. The shortest tier takes what has less, too.
     pub(super) fn needs(&self, now: UnixMillis, tier: usize) -> Option<Millis> {
-        let ladder = &self.setup.topics.ladder;
-        let margin = self.margin(now).filter(|_| tier != ladder.shortest())?;
-        ladder.tiers().get(tier).map(|tier| tier.wait() + tier.guard() + margin)
+        let needs = self.setup.needs(tier)?;
+        (tier != self.setup.topics.ladder.shortest()).then(|| needs + self.margin(now))
     }
 
     /// A hop that was collected will not be one.
@@ -154,8 +118,8 @@ impl Engine {
 
     /// A hop was appended late.
     pub(super) fn late_hop(&mut self, source: Source, offset: Offset, due: UnixMillis) {
+        self.figures.late_hops += 1;
         if self.is_strict() && self.hold(source).is_some_and(|hold| !hold.is_gone(offset)) {
-            self.figures.late_hops += 1;
             // Of those that are due then the first that may be meant.
             let hops = self.flying.iter().flat_map(|flight| &flight.hops);
             let ranks = hops.filter(|(lane, rank)| *lane == source.lane && rank.0 == due);

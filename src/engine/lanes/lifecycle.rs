@@ -515,7 +515,8 @@ impl Ready {
         let edit = Edit::Timer(Box::new(Said { record, because }));
         let partition = Some(i32::from(lane.0));
         let due = UnixMillis(0);
-        let send = Send { to: To::Timers, partition, record: Record::empty(), edit, due };
+        let (record, expires) = (Record::empty(), None);
+        let send = Send { to: To::Timers, partition, record, edit, due, expires };
         Self { send: Some(send), ..Self::default() }
     }
 

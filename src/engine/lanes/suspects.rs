@@ -35,7 +35,7 @@ impl Suspect {
     fn of(blame: Blame, carried: &Carried) -> Option<Self> {
         let Carried { source, offset, to } = carried;
         match (blame, to) {
-            (Blame::Late, _)
+            (Blame::Late | Blame::Expired, _)
             | (_, To::Dead | To::Timers)
             | (Blame::Target | Blame::Unclear, To::Lane(_)) => None,
             (Blame::Target, To::Target(name)) => Some(Self::Target(Arc::clone(name))),

@@ -779,3 +779,85 @@ fn what_is_away_is_asked_about_again_soon_and_what_is_in_doubt_at_once() {
     world.tell(Input::Doubt(vec!["wc.timers".into(), to]));
     assert!(submit(&mut world), "a batch with a record for it failed");
 }
+
+/// What a batch does with the one record that it carries.
+fn code_of(batch: &Batch) -> Option<Code> {
+    match &batch.sends[0].edit {
+        Edit::Dead(letter) => Some(letter.code),
+        _ => None,
+    }
+}
+
+#[test]
+fn what_expires_before_it_can_be_there_is_not_delivered() {
+    let headers = |expires| {
+        [("x-delay", "1000"), ("x-delay-target", "orders.expire"), ("x-delay-expires", expires)]
+    };
+    for (expires, want) in [("1049", Some(Code::Expired)), ("1050", None)] {
+        let mut world = World::new(&[1, 60], Limits::default());
+        world.submit("k", &headers(expires));
+        assert_eq!(code_of(&batch(world.after(1_000))), want, "{expires}");
+    }
+    // Deliveries have taken longer than that: for a minute more is kept in hand.
+    let mut world = World::new(&[1, 60], Limits::default());
+    world.submit("k", &headers("1099"));
+    let (named, why) = (Vec::new(), "late".into());
+    let refused = |batch| Refused { batch, named, blame: Blame::Expired, why };
+    let first = batch(world.after(1_000));
+    assert_eq!(code_of(&first), None);
+    world.tell(Input::Refused(refused(first.id)));
+    world.tell(Input::Revoked);
+    world.assign(&[]);
+    world.next.clear();
+    world.now = world.now - Millis(1_000);
+    world.submit("k", &headers("1099"));
+    assert_eq!(code_of(&batch(world.after(1_000))), Some(Code::Expired));
+}
+
+#[test]
+fn what_may_be_there_is_no_dead_letter_besides_where_nothing_can_be_aborted() {
+    for (aborts, want) in [(true, Some(Code::Expired)), (false, None)] {
+        let mut world = World::new(&[1, 60], Limits { aborts, ..Limits::default() });
+        let headers =
+            [("x-delay", "0"), ("x-delay-target", "orders.expire"), ("x-delay-expires", "500")];
+        let appended = world.now;
+        world.submit("k", &headers);
+        assert_eq!(code_of(&batch(world.after(5))), None, "handed over in time");
+        world.tell(Input::Revoked);
+        world.assign(&[]);
+        world.now = world.now + Millis(2_000);
+        let at = source(0, murmur2::partition(b"k", LANES));
+        let (offset, record) = (Offset(0), record("k", &headers));
+        let out = world.tell(Input::Record { source: at, offset, appended, record });
+        for asked in out {
+            if let Output::Lookup(name) = asked {
+                world.tell(Input::Target(name, FOUND));
+            }
+        }
+        assert_eq!(code_of(&batch(world.after(5))), want, "aborts: {aborts}");
+    }
+}
+
+#[test]
+fn a_hop_that_waited_too_long_for_its_batch_goes_another_way() {
+    // Picked for the tier of a minute, with a second to spare; the batch before it takes ten.
+    let mut world = World::new(&[1, 5, 60], Limits { hop_linger: Millis(0), ..Limits::default() });
+    let to = |batch: &Batch| match &batch.sends[0].to {
+        To::Lane(topic) => world_tier(*topic),
+        other => panic!("{other:?}"),
+    };
+    world.submit("k", &[("x-delay", "10m"), ("x-delay-target", "orders.expire")]);
+    let first = batch(world.after(5));
+    assert_eq!(to(&first), 2);
+    world.submit("k", &[("x-delay", "60s"), ("x-delay-target", "orders.expire")]);
+    assert!(no_batch(&world.after(10_000)));
+    let (id, mut out) = (first.id, Vec::new());
+    world.engine.step(world.now, Input::Committed(id), &mut out);
+    // It is looked at when a batch may be closed, and leaves with the next.
+    (0..2).for_each(|_| out.extend(world.after(10)));
+    assert_eq!(to(&batch(out)), 1, "50 s are left, and its tier takes 58");
+}
+
+fn world_tier(topic: TopicId) -> u16 {
+    topic.0 - 1
+}

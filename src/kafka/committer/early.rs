@@ -1,13 +1,18 @@
-//! Sees that nothing is committed that came to stand before it was due, and which clocks are behind what is believed.
+//! Sees that nothing is committed that came to stand before it was due, or after it had expired, and which clocks are behind
+//! what is believed.
 //!
 //! What leaves is due by a lower bound of its leader's clock, which holds unless that clock was set back since the last probe
 //! (`clock`), or it leads nothing that is probed. What left in between is early by the clock as it is now: its transaction is
 //! aborted, and it waits on, by a bound that this append has shown. So does any other append that is behind that bound: a
 //! record would go through a tier there without waiting.
 //!
+//! A record has expired if its leader says that it was appended later, or if all clocks are known to be later by when its
+//! transaction is about to be committed: before that nobody sees it, wherever it stands.
+//!
 //! # Invariants
-//! 1. A record that is early is known before the commit of its transaction begins.
-//! 2. Where a topic keeps its writers' times nothing is known, and nothing refused.
+//! 1. A record that is early, or has expired, is known before the commit of its transaction begins.
+//! 2. Where a topic keeps its writers' times nothing is known of appends, and nothing refused for them. What has expired by
+//!    the lower bound of all clocks is refused there, too.
 
 use std::time::Instant;
 
@@ -55,17 +60,28 @@ impl Append {
     }
 }
 
-/// When the records of the open transaction are due, and the first that was appended before that.
+/// Why a transaction must be aborted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Untimely {
+    Early(String),
+    Expired(String),
+}
+
+/// When the records of the open transaction are due and when they expire, and the first that was appended outside of that.
 #[derive(Debug, Default)]
 pub(super) struct Early {
     batch: BatchId,
     began: Option<Began>,
-    /// By place in the batch; 0: it may come at any time.
-    due: Vec<u64>,
+    /// By place in the batch: from when to when it may be appended.
+    times: Vec<(UnixMillis, UnixMillis)>,
+    /// When the first of them expires.
+    expires: Option<UnixMillis>,
     /// The last append of each broker that tells something of its clock.
     shown: Vec<Append>,
-    found: Option<String>,
+    found: Option<Untimely>,
 }
+
+const ALWAYS: (UnixMillis, UnixMillis) = (UnixMillis(0), UnixMillis(u64::MAX));
 
 impl Early {
     /// A batch is about to be produced.
@@ -74,12 +90,13 @@ impl Early {
         self.began = Some(began);
         self.found = None;
         self.shown.clear();
-        self.due.clear();
-        let due = batch.sends.iter().map(|send| match send.to {
-            To::Target(_) => send.due.0,
-            _ => 0,
+        self.times.clear();
+        let times = batch.sends.iter().map(|send| match send.to {
+            To::Target(_) => (send.due, send.expires.unwrap_or(ALWAYS.1)),
+            _ => ALWAYS,
         });
-        self.due.extend(due);
+        self.times.extend(times);
+        self.expires = batch.sends.iter().filter_map(|send| send.expires).min();
     }
 
     /// A record was appended then, by its leader's clock in epoch milliseconds.
@@ -94,18 +111,28 @@ impl Early {
             self.shown.retain(|of| of.broker != broker);
             self.shown.push(shown);
         }
-        let due = self.due.get(at).copied().unwrap_or_default();
-        let early_ms = due.saturating_sub(appended.0);
-        if early_ms > 0 && self.found.is_none() {
-            self.found = Some(format!(
-                "a record for {topic} was appended {early_ms} ms before it is due, as if a clock was set back"
-            ));
+        let (due, expires) = self.times.get(at).copied().unwrap_or(ALWAYS);
+        if self.found.is_some() {
+            return;
+        }
+        let (early, late) = (due - appended, appended - expires);
+        if appended < due {
+            self.found = Some(Untimely::Early(format!(
+                "a record for {topic} was appended {early} before it is due, as if a clock was set back"
+            )));
+        } else if appended > expires {
+            let found = format!("a record for {topic} was appended {late} after it had expired");
+            self.found = Some(Untimely::Expired(found));
         }
     }
 
-    /// What is shown of clocks, and why the open transaction must be aborted, if it must.
-    pub(super) fn take(&mut self) -> (Vec<Append>, Option<String>) {
-        (std::mem::take(&mut self.shown), self.found.take())
+    /// What is shown of clocks, and why the open transaction must be aborted, if it must, which is to be committed now.
+    pub(super) fn take(&mut self, now: Option<UnixMillis>) -> (Vec<Append>, Option<Untimely>) {
+        let expired = now.zip(self.expires).filter(|(now, expires)| now > expires);
+        let expired = expired.map(|(now, expires)| {
+            Untimely::Expired(format!("a record had expired {} before the commit", now - expires))
+        });
+        (std::mem::take(&mut self.shown), self.found.take().or(expired))
     }
 }
 
@@ -116,41 +143,56 @@ mod tests {
     use crate::engine::orders::{Edit, Send};
 
     #[test]
-    fn a_delivery_that_was_appended_before_it_is_due_is_found() {
+    fn a_delivery_that_was_appended_before_it_is_due_or_after_it_expired_is_found() {
         let send = |to| Send {
             to,
             partition: None,
             record: Record::empty(),
             edit: Edit::Deliver(None),
             due: UnixMillis(1_000),
+            expires: Some(UnixMillis(1_500)),
+        };
+        let early = |of: Option<Untimely>| match of {
+            None => 0,
+            Some(Untimely::Early(_)) => -1,
+            Some(Untimely::Expired(_)) => 1,
         };
         let sends = vec![send(To::Target("t".into())), send(To::Dead)];
         let batch = Batch { id: BatchId(7), sends, commits: Vec::new(), answers: Vec::new() };
         #[rustfmt::skip]
         let table = [
-            (7, 0, 1_000, false, "to the millisecond"),
-            (7, 0, 999,   true,  "a millisecond early"),
-            (7, 0, 0,     true,  "in 1970"),
-            (7, 1, 999,   false, "a dead letter is not due"),
-            (7, 2, 999,   false, "a checkpoint is none of the sends"),
-            (6, 0, 999,   false, "of a batch that is gone"),
+            (7, 0, 1_000, 0,  "to the millisecond"),
+            (7, 0, 999,   -1, "a millisecond early"),
+            (7, 0, 0,     -1, "in 1970"),
+            (7, 0, 1_500, 0,  "the last millisecond"),
+            (7, 0, 1_501, 1,  "a millisecond late"),
+            (7, 1, 999,   0,  "a dead letter is not due"),
+            (7, 1, 1_501, 0,  "and does not expire"),
+            (7, 2, 999,   0,  "a checkpoint is none of the sends"),
+            (6, 0, 999,   0,  "of a batch that is gone"),
         ];
         let began = |now, unprobed| {
             let (at, now) = (Instant::now(), UnixMillis(now));
             Began { at, now, unprobed }
         };
         for (id, at, appended, want, why) in table {
-            let mut early = Early::default();
-            early.begin(&batch, began(1_000, Vec::new()));
-            early.appended((BatchId(id), at), (1, UnixMillis(appended)), "t");
-            assert_eq!(early.take().1.is_some(), want, "{why}");
+            let mut of = Early::default();
+            of.begin(&batch, began(1_000, Vec::new()));
+            of.appended((BatchId(id), at), (1, UnixMillis(appended)), "t");
+            assert_eq!(early(of.take(None).1), want, "{why}");
+        }
+        // Where nothing is told of appends.
+        for (now, want) in [(None, 0), (Some(1_500), 0), (Some(1_501), 1)] {
+            let mut of = Early::default();
+            of.begin(&batch, began(1_000, Vec::new()));
+            assert_eq!(early(of.take(now.map(UnixMillis)).1), want, "{now:?}");
         }
         let mut early = Early::default();
         early.begin(&batch, began(1_001, vec![2]));
         for append in [(2, 1_005), (1, 1_001), (2, 1_002), (3, 1_000)] {
             early.appended((BatchId(7), 1), (append.0, UnixMillis(append.1)), "t");
         }
-        let (shown, found) = early.take();
+        let (shown, found) = early.take(None);
         let shown: Vec<_> = shown.iter().map(|of| (of.broker, of.appended.0)).collect();
         let want = vec![(2, 1_002), (3, 1_000)];
         assert_eq!((shown, found), (want, None), "the last of who is not probed, who is behind");

@@ -1,13 +1,15 @@
-//! Looks at when hops were appended, for strict order (docs/adr/0013): whether they come up from their tier in time.
+//! Looks at when hops were appended: whether they come up from their tier in time (docs/adr/0025, docs/adr/0013).
 //!
 //! # Invariants
 //! 1. A hop that must not be committed is known before the commit of its transaction begins.
 //! 2. What is told of a batch is told with the batch: of each partition the last offset and the least due time.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::engine::{Batch, BatchId, Lane, Offset, Setup, Source, Tardy, To, TopicId, UnixMillis};
+use crate::engine::{
+    Batch, BatchId, Lane, Offset, Send, Setup, Source, Tardy, To, TopicId, UnixMillis,
+};
 
 /// Hops of one batch that came to stand late in one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +32,8 @@ pub(super) struct Hops {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By batch and place in it: where it goes, and when it is due.
-    open: HashMap<(BatchId, usize), (Source, UnixMillis)>,
+    /// Of each batch on its way, by place in it: where a hop goes, and when it is due.
+    open: VecDeque<(BatchId, Vec<Option<(Source, UnixMillis)>>)>,
     late: Vec<(BatchId, Late)>,
     refused: Option<String>,
 }
@@ -47,15 +49,14 @@ impl Hops {
 
     /// A batch is about to be produced.
     pub(super) fn begin(&self, batch: &Batch) {
-        let mut state = self.lock();
-        for (at, send) in batch.sends.iter().enumerate() {
-            if let (To::Lane(topic), Some(lane)) = (&send.to, lane_of(send.partition))
-                && self.setup.topics.tier_of(*topic).is_some()
-            {
-                let source = Source { topic: *topic, lane };
-                state.open.insert((batch.id, at), (source, send.due));
+        let hop = |send: &Send| match &send.to {
+            To::Lane(topic) if self.setup.topics.tier_of(*topic).is_some() => {
+                Some((Source { topic: *topic, lane: lane_of(send.partition)? }, send.due))
             }
-        }
+            _ => None,
+        };
+        let hops = batch.sends.iter().map(hop).collect();
+        self.lock().open.push_back((batch.id, hops));
     }
 
     /// A record was appended then, and stands there if that is known; `None` for both where it was sent twice.
@@ -66,7 +67,9 @@ impl Hops {
         appended: Option<UnixMillis>,
     ) {
         let mut state = self.lock();
-        let Some((source, due)) = state.open.remove(&(batch, at)) else { return };
+        let known = state.open.iter_mut().find(|(of, _)| *of == batch);
+        let hop = known.and_then(|(_, hops)| hops.get_mut(at)?.take());
+        let Some((source, due)) = hop else { return };
         let TopicId(topic) = source.topic;
         let tardy =
             appended.map_or(Tardy::Refuse, |at| self.setup.tardiness(source.topic, due, at));
@@ -77,7 +80,7 @@ impl Hops {
                 state.refused.get_or_insert_with(|| {
                     let name = self.setup.topics.name(TopicId(topic));
                     format!(
-                        "a hop to {name} came to stand too late for strict order, {late} ms overdue"
+                        "a hop to {name} came to stand too late for its tier, {late} ms overdue"
                     )
                 });
             }
@@ -104,9 +107,7 @@ impl Hops {
     /// What is to be told with a batch.
     pub(super) fn take(&self, batch: BatchId) -> Vec<Late> {
         let mut state = self.lock();
-        if state.late.is_empty() {
-            return Vec::new();
-        }
+        state.open.retain(|(of, _)| *of != batch);
         state.late.extract_if(.., |(of, _)| *of == batch).map(|(_, late)| late).collect()
     }
 }

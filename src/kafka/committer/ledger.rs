@@ -34,7 +34,7 @@ pub(super) struct Ledger {
     pub(super) failed: Mutex<Failed>,
     /// Where what went to `<ns>.timers` stands, until its transaction has committed.
     timers: Mutex<Vec<(Lane, Option<Offset>)>>,
-    /// Where order is strict.
+    /// None before a producer was made.
     pub(super) hops: Option<Hops>,
     early: Mutex<Early>,
 }

@@ -12,11 +12,11 @@ use rdkafka::producer::{Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::blame::{self, CHECKPOINT, Named, Of};
-use super::early::Began;
+use super::early::{Began, Untimely};
 use super::hops::Hops;
 use super::ledger::{Context, Done, Ledger, Open, Told};
 use super::{Delivery, Job, Late, Names, Order, Report, Setting, Shared, Tenure};
-use crate::engine::{Arrival, Batch, BatchId, Blame, Commit, Refused, To};
+use crate::engine::{Batch, BatchId, Blame, Commit, Refused, To};
 use crate::kafka::connect::{SOCKET_TIMEOUT, close};
 use crate::kafka::raw::{Outlet, ask};
 use crate::kafka::{BrokerClock, checkpoint};
@@ -202,7 +202,9 @@ impl Work {
             let (batch, blame) = (batch?, blame?);
             Some(Refused { batch, named: Vec::new(), blame, why: dirty.detail.as_str().into() })
         });
-        let is_refusal = refused.as_ref().is_some_and(|refused| refused.blame != Blame::Late);
+        let is_refusal = refused
+            .as_ref()
+            .is_some_and(|refused| !matches!(refused.blame, Blame::Late | Blame::Expired));
         let reason = if is_refusal { Renewed::Refused } else { dirty.reason };
         tracing::warn!(
             step = dirty.step,
@@ -267,15 +269,21 @@ impl Work {
         self.shared.at("flush");
         // What has failed the commit tells, which waits for the same.
         outlet.flush(timeout);
-        let (shown, early) = self.ledger.early().take();
+        let (shown, untimely) = self.ledger.early().take(self.clock.now(Instant::now()));
         shown.iter().for_each(|append| append.tell(&self.clock));
-        if let Some(detail) = early {
-            self.clock.doubt();
-            return Err(Dirty { step: "commit", reason: Renewed::Early, blame: None, detail });
+        let aborted = |reason, blame, detail| Err(Dirty { step: "commit", reason, blame, detail });
+        match untimely {
+            Some(Untimely::Early(detail)) => {
+                self.clock.doubt();
+                return aborted(Renewed::Early, None, detail);
+            }
+            Some(Untimely::Expired(detail)) => {
+                return aborted(Renewed::Expired, Some(Blame::Expired), detail);
+            }
+            None => {}
         }
         if let Some(detail) = self.ledger.hops.as_ref().and_then(Hops::refused) {
-            let (step, reason, blame) = ("commit", Renewed::Late, Some(Blame::Late));
-            return Err(Dirty { step, reason, blame, detail });
+            return aborted(Renewed::Late, Some(Blame::Late), detail);
         }
         self.shared.at("commit");
         let commit = Instant::now();
@@ -387,10 +395,9 @@ impl Work {
     /// New producers; with a transactional id each fences the one before and decides what that left open.
     fn make(&mut self) -> Result<(), KafkaError> {
         self.shared.at("init");
-        let strict = self.setting.setup.limits.arrival == Arrival::Strict;
         let refuses = self.setting.delivery == Delivery::ExactlyOnce;
-        let hops = strict.then(|| Hops::new(Arc::clone(&self.setting.setup), refuses));
-        self.ledger = Arc::new(Ledger::new(hops));
+        let hops = Hops::new(Arc::clone(&self.setting.setup), refuses);
+        self.ledger = Arc::new(Ledger::new(Some(hops)));
         self.batch_bytes = self.setting.batch_bytes.load(Ordering::Relaxed).min(BATCH_BYTES_MAX);
         let turns = if self.setting.delivery == Delivery::ExactlyOnce { TURNS } else { 1 };
         for turn in 0..turns {

@@ -15,13 +15,13 @@ use crate::world::World;
 /// A record that was let go before its target's clock stepped back may be that long on its way: its process may stand still.
 const ON_ITS_WAY: Time = 60 * SECOND;
 
-/// Promise 1. In `at_least_once` what a clock's step back makes early was on its way, or was let go before anyone can have
-/// seen the step.
+/// Promise 1. In `at_least_once`, and where append times are not told, what a clock's step back makes early was on its way, or
+/// was let go before anyone can have seen the step.
 pub(super) fn never_early(world: &World, view: &View<'_>, found: &mut Found) {
     for (accepted, arrival) in view.deliveries() {
         let early = accepted.due().saturating_sub(arrival.appended);
         let steps = world.stepped_back.iter().filter(|(node, at, _)| {
-            !world.plan.exactly_once()
+            !(world.plan.exactly_once() && world.plan.stamped)
                 && *node == arrival.node
                 && (*at..at + ON_ITS_WAY).contains(&arrival.at)
         });

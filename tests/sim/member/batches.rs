@@ -46,6 +46,7 @@ impl World {
             });
         }
         self.check_known(slot, &sends);
+        self.check_expired(slot, &sends);
         let dues: Vec<UnixMillis> = sends.iter().map(|send| send.due).collect();
         let mut outgoing: VecDeque<Outgoing> =
             sends.iter().map(|send| self.outgoing(send)).collect();
@@ -80,6 +81,7 @@ impl World {
             asked: Vec::new(),
             hops: Vec::new(),
             went: Vec::new(),
+            expires: sends.iter().filter_map(|send| send.expires).min(),
             since: UnixMillis(0),
             late: Vec::new(),
         };
@@ -108,6 +110,7 @@ impl World {
             To::Target(_) => (None, Some(send.due)),
             _ => (None, None),
         };
+        let due = due.map(|due| (due, send.expires));
         Outgoing { topic, partition, record, hop, due }
     }
 
@@ -191,6 +194,9 @@ impl World {
         if flight.sent == 0 && flight.positions.is_empty() {
             // Nothing but answers: there is no transaction to commit.
             return self.finished(slot);
+        }
+        if self.has_expired(slot) {
+            return self.refuse(slot, Blame::Expired);
         }
         self.commit(slot, writer);
     }

@@ -1,4 +1,4 @@
-//! Strict order: where hops came to stand, and what the engine is told of those that stand too late for their tier.
+//! Where hops came to stand, and what the engine is told of those that stand too late for their tier.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,20 +32,19 @@ impl World {
             }
         }
         if refused {
-            self.refuse_late(slot);
+            self.count("hops refused");
+            self.refuse(slot, Blame::Late);
         }
         !refused
     }
 
-    /// A hop stands where nobody may see it: its transaction is aborted, and the record goes another way.
-    pub(super) fn refuse_late(&mut self, slot: usize) {
-        self.count("hops refused");
+    /// Something stands where nobody may see it: its transaction is aborted, and the record goes another way.
+    pub(super) fn refuse(&mut self, slot: usize, blame: Blame) {
         let Some(writer) = self.members[slot].writer.clone() else { return };
         let process = self.members[slot].process();
         self.request(process, NOBODY, Request::EndTransaction(writer, false));
         if let Some(batch) = self.members[slot].flights.front().map(|flight| flight.id) {
-            let why = "late".into();
-            let refused = Refused { batch, named: Vec::new(), blame: Blame::Late, why };
+            let refused = Refused { batch, named: Vec::new(), blame, why: "late".into() };
             self.tell_refused(slot, refused);
         }
         self.discard(slot, "commit aborted");

@@ -44,6 +44,7 @@ pub(super) fn limits(chance: &mut Chance, kind: Kind, delivery: Delivery, large:
         } else {
             chance.between(1, 4) as usize
         },
+        aborts: delivery == Delivery::ExactlyOnce,
         batch_gap: Millis(*chance.pick(&[0, 5, 50])),
         history: Millis(*chance.pick(&[MINUTE, HOUR, DAY])),
         tracking: *chance.pick(&[

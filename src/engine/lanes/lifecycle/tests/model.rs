@@ -187,7 +187,8 @@ impl Model {
                 }
                 if let Some(live) = state.live.take_if(|live| live.due <= now) {
                     state.ended = Some((live.place(), now));
-                    let expired = live.expires.is_some_and(|expires| now > expires);
+                    // A delivery may take 50 ms.
+                    let expired = live.expires.is_some_and(|expires| now + Millis(50) > expires);
                     let code = expired.then_some(Code::Expired);
                     self.out.push(Out { n: live.n, at: now, code });
                 }
@@ -308,7 +309,7 @@ impl World {
     fn submit(&mut self, timer: usize, what: What, delay: u64, stray: bool, expires: bool) {
         let (key, id) = TIMERS[timer];
         let n = self.number();
-        let (delay_ms, expires_ms) = (delay.to_string(), (delay + 10).to_string());
+        let (delay_ms, expires_ms) = (delay.to_string(), (delay + 60).to_string());
         let mut headers = vec![("x-delay-id", id), ("n", &n)];
         match what {
             What::Cancel => headers.push(("x-delay-action", "cancel")),
@@ -331,7 +332,7 @@ impl World {
             first_appended: now,
             number: 0,
             due: now + Millis(delay),
-            expires: expires.then(|| now + Millis(delay + 10)),
+            expires: expires.then(|| now + Millis(delay + 60)),
             elsewhere: stray,
         };
         let lane = lane_of(key);
