@@ -10,17 +10,38 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::checkers::{arrivals, number};
 use crate::support::{
-    Ack, Fixture, Log, Out, PATIENCE, Process, Producer, Rec, eventually, out, whole,
+    Ack, Fixture, Log, Mode, Out, PATIENCE, Process, Producer, Rec, eventually, now_ms, out,
+    variable_if_set, whole,
 };
 
 /// How long a load goes on if nobody ends it.
 const LOAD_MAX: Duration = Duration::from_secs(900);
 /// What a cancel by HTTP waits for its answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
+
+/// How the rows of this run deliver, where a row makes sense in both: `scripts/faults --at-least-once` has the other half.
+pub fn mode() -> Mode {
+    let told = variable_if_set("FAULTS_DELIVERY");
+    let other = Mode::AtLeastOnce;
+    if told.is_some_and(|told| told == other.as_str()) { other } else { Mode::ExactlyOnce }
+}
+
+/// What decides when a record arrived: the topic's setting of it.
+const STAMP: &str = "message.timestamp.type";
+
+/// Where a broker's clock is not that of whoever reads.
+pub const STAMPED: [(&str, &str); 1] = [(STAMP, "LogAppendTime")];
+
+/// Half of all rows deliver to targets as Kafka makes them, which do not keep append times: always the same half, and the
+/// other one in the other mode.
+fn keeps_append_times(row: &str) -> bool {
+    let odd = row.bytes().fold(0, |sum: u8, byte| sum.wrapping_mul(31).wrapping_add(byte)) % 2 == 1;
+    odd == (mode() == Mode::ExactlyOnce)
+}
 
 /// Bytes of a value.
 const SMALL: usize = 64;
@@ -100,10 +121,12 @@ pub struct Sent {
     pub cancel: Option<Cancel>,
 }
 
-/// All that is known from outside of a row.
+/// All that is known from outside of a row. Arrivals are as of their append times; where the target does not keep those, as of
+/// when they were read by the reader that was there all the time.
 #[derive(Clone, Debug)]
 pub struct History {
     pub name: String,
+    pub mode: Mode,
     /// Number `n` begins its value with `n` and a space.
     pub sent: Vec<Sent>,
     /// What the reader saw that was there all the time, in its order.
@@ -134,7 +157,9 @@ pub struct Load<'a> {
     pub target: String,
     shared: Arc<Shared>,
     sending: Option<JoinHandle<Vec<Sent>>>,
-    reading: Option<JoinHandle<Vec<Rec>>>,
+    reading: Option<JoinHandle<(Vec<Rec>, Vec<u64>)>>,
+    /// The target keeps append times.
+    stamped: bool,
     /// Reads the intake, whose records are deleted when they are done.
     writing: Option<JoinHandle<Vec<Rec>>>,
 }
@@ -157,7 +182,13 @@ impl<'a> Load<'a> {
     /// Makes a target, and begins.
     #[track_caller]
     pub fn begin(fixture: &'a Fixture, mix: Mix) -> Self {
-        let target = fixture.target_with("out", mix.partitions, &mix.target);
+        let row = fixture.namespace().rsplit_once('-').map_or("", |(row, _)| row);
+        let told = mix.target.iter().find(|(name, _)| *name == STAMP).map(|(_, value)| *value);
+        let stamped = told.map_or_else(|| keeps_append_times(row), |told| told == "LogAppendTime");
+        let stamp = if stamped { "LogAppendTime" } else { "CreateTime" };
+        println!("{row}: {}, target with {stamp}", mode().as_str());
+        let settings = [&[(STAMP, stamp)], &mix.target[..]].concat();
+        let target = fixture.target_with("out", mix.partitions, &settings);
         let shared = Arc::<Shared>::default();
         let mut log = Log::open(fixture, &target);
         let of_reader = Arc::clone(&shared);
@@ -166,7 +197,7 @@ impl<'a> Load<'a> {
                 log.read_on(Duration::from_millis(100));
                 of_reader.seen.store(log.seen.len(), Ordering::SeqCst);
             }
-            log.seen
+            (log.seen, log.read_at)
         });
         let mut written = Log::uncommitted(fixture, &fixture.names.intake());
         let of_intake = Arc::clone(&shared);
@@ -181,7 +212,7 @@ impl<'a> Load<'a> {
         let of_sender = Arc::clone(&shared);
         let sending = std::thread::spawn(move || send(&of_sender, &producer, &intake, &to, &mix));
         let (sending, reading, writing) = (Some(sending), Some(reading), Some(writing));
-        Self { fixture, target, shared, sending, reading, writing }
+        Self { fixture, target, shared, sending, reading, writing, stamped }
     }
 
     /// Records sent so far.
@@ -235,18 +266,34 @@ impl<'a> Load<'a> {
         let mut sent = sending.expect("it began").join().expect("the load was sent");
         let reading = reading.expect("it began");
         self.fixture.wait_until_nothing_is_pending_within(patience);
-        let late = whole(self.fixture, &self.target);
+        let mut late = whole(self.fixture, &self.target);
         let dead = whole(self.fixture, &self.fixture.names.dead());
         let ends: BTreeMap<i32, i64> = late.iter().map(|rec| (rec.partition, rec.offset)).collect();
         self.shared.read_to(ends.into_iter().collect());
         eventually("the concurrent reader has reached the end", || {
             if reading.is_finished() { Ok(()) } else { Err(format!("saw {}", self.seen())) }
         });
-        let concurrent = reading.join().expect("the reader read");
+        let (mut concurrent, read_at) = reading.join().expect("the reader read");
+        if !self.stamped {
+            arrive_when_read((&mut concurrent, &read_at), &mut late);
+        }
         let written = self.writing.take().expect("it began").join().expect("the intake was read");
         copied(&mut sent, &written);
         let healed_at = *self.shared.healed_at.lock().expect("no panic before");
-        History { name: name.to_owned(), sent, concurrent, late, dead, healed_at }
+        History { name: name.to_owned(), mode: mode(), sent, concurrent, late, dead, healed_at }
+    }
+}
+
+/// Notes when each was read first.
+fn arrive_when_read((concurrent, read_at): (&mut [Rec], &[u64]), late: &mut [Rec]) {
+    let mut first: BTreeMap<(i32, i64), u64> = BTreeMap::new();
+    for (rec, at) in concurrent.iter_mut().zip(read_at) {
+        rec.at = *at;
+        first.entry((rec.partition, rec.offset)).or_insert(*at);
+    }
+    for rec in late {
+        // What only the late reader saw is told by the checkers.
+        rec.at = first.get(&(rec.partition, rec.offset)).copied().unwrap_or(u64::MAX);
     }
 }
 
@@ -278,12 +325,6 @@ fn has_all(shared: &Shared, seen: &[Rec]) -> bool {
             seen.iter().any(|rec| rec.partition == *partition && rec.offset >= *last)
         })
     })
-}
-
-/// The machine's clock, which is that of a broker on loopback.
-#[allow(clippy::disallowed_methods, reason = "it is compared with a broker's append times")]
-pub fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as u64
 }
 
 /// Record number `n` of a mix.

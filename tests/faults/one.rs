@@ -5,6 +5,7 @@ mod frozen;
 pub mod held;
 pub mod index;
 pub mod killed;
+mod late;
 mod refused;
 mod stalled;
 mod stops;

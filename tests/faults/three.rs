@@ -13,8 +13,10 @@ mod network;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::load::{Load, Mix};
-use crate::support::{Fixture, Mode, Nodes, Process, Proxy};
+use waterclock::engine::Millis;
+
+use crate::load::{Load, Mix, mode};
+use crate::support::{Fixture, Nodes, Process, Proxy};
 
 /// A cluster with one process and a load.
 struct Bed<'a> {
@@ -56,13 +58,17 @@ fn row(name: &str, through: Through, recovery: Duration, fault: impl FnOnce(&Bed
     let nodes = Nodes::ours();
     nodes.heal();
     let proxy: Option<Arc<Proxy>> = (through == Through::TheProxy).then(Proxy::shared);
-    let fixture = Fixture::new(name);
-    let mut launch = fixture.launch(Mode::ExactlyOnce);
+    // With a tier that is let go when all is over: what was done to hops shows then.
+    let holds = [1_000, 2_000, 5_000, 20_000].map(Millis).to_vec();
+    let fixture = Fixture::with(name, |request| request.holds = Some(holds));
+    let mut launch = fixture.launch(mode());
     if let Some(proxy) = &proxy {
         launch = launch.brokers(&proxy.brokers);
     }
     let mut process = launch.start();
-    let load = Load::begin(&fixture, Mix::default());
+    let mut mix = Mix::default();
+    mix.delays.push(25_000);
+    let load = Load::begin(&fixture, mix);
     load.cancel_through(&[&process]);
     load.wait_for_more(120);
     fault(&Bed {

@@ -46,6 +46,13 @@ pub fn patience() -> u32 {
     *FACTOR.get_or_init(|| told().unwrap_or(1))
 }
 
+/// This machine's clock, which is that of a broker on loopback.
+#[allow(clippy::disallowed_methods, reason = "it is compared with a broker's append times")]
+pub fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.expect("after 1970").as_millis() as u64
+}
+
 /// How records get to their targets: each test that makes sense in both runs in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {

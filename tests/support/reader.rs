@@ -9,7 +9,7 @@ use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::{Offset, TopicPartitionList};
 use waterclock::kafka::raw;
 
-use super::{Fixture, PATIENCE, eventually, patience};
+use super::{Fixture, PATIENCE, eventually, now_ms, patience};
 
 /// A record as it was read, with names of headers as bytes.
 #[derive(Clone, PartialEq, Eq)]
@@ -74,6 +74,8 @@ pub struct Log {
     partitions: i32,
     /// Everything that was read so far.
     pub seen: Vec<Rec>,
+    /// When each of it was read, by this machine's clock.
+    pub read_at: Vec<u64>,
     /// Partitions of which the end was seen since they were assigned.
     ended: BTreeSet<i32>,
     /// The last that this consumer complained of.
@@ -119,7 +121,8 @@ impl Log {
         }
         consumer.assign(&list).expect("assigned");
         let (ended, trouble) = (BTreeSet::new(), None);
-        Self { consumer, topic: topic.to_owned(), partitions, seen: Vec::new(), ended, trouble }
+        let (topic, seen, read_at) = (topic.to_owned(), Vec::new(), Vec::new());
+        Self { consumer, topic, partitions, seen, read_at, ended, trouble }
     }
 
     /// Reads for so long, or a little less.
@@ -130,7 +133,10 @@ impl Log {
 
     fn read(&mut self, most: Duration) -> bool {
         match self.consumer.poll(most) {
-            Some(Ok(message)) => self.seen.push(Rec::of(&message)),
+            Some(Ok(message)) => {
+                self.seen.push(Rec::of(&message));
+                self.read_at.push(now_ms());
+            }
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 self.ended.insert(partition);
             }

@@ -34,6 +34,7 @@ fn good() -> History {
     letter.headers.push((b"x-delay-error-code".to_vec(), Some(b"bad_delay".to_vec())));
     History {
         name: "good".to_owned(),
+        mode: Mode::ExactlyOnce,
         concurrent: late.clone(),
         late,
         dead: vec![letter],
@@ -110,6 +111,36 @@ fn each_checker_bites() {
     assert_eq!(said(delivered), only("no phantoms"), "both delivered and dead");
     let other = |history: &mut History| history.sent[9].fate = Fate::Dead("too_large");
     assert_eq!(said(other), only("dead letters"));
+}
+
+#[test]
+fn what_is_due_long_after_the_fault_is_on_time_again() {
+    let of = |healed_at, by, mode| {
+        said(move |history| {
+            (history.healed_at, history.mode) = (Some(healed_at), mode);
+            // The last of them: due at 9,000.
+            both(move |seen| seen[7].at += by)(history);
+        })
+    };
+    let (exactly, at_least) = (Mode::ExactlyOnce, Mode::AtLeastOnce);
+    assert_eq!(of(3_999, 2_000, exactly), BTreeSet::from(["on time after the fault"]));
+    assert_eq!(of(3_999, 900, exactly), BTreeSet::new());
+    assert_eq!(of(4_001, 2_000, exactly), BTreeSet::new(), "within the time to recover");
+    assert_eq!(of(3_999, 2_000, at_least), BTreeSet::new(), "no hop was taken back");
+}
+
+#[test]
+fn what_a_crash_may_repeat_is_no_breach_in_at_least_once() {
+    let alo = |doctor: &dyn Fn(&mut History)| {
+        said(|history| {
+            history.mode = Mode::AtLeastOnce;
+            doctor(history);
+        })
+    };
+    assert_eq!(alo(&|history| both(again(3))(history)), BTreeSet::new());
+    assert_eq!(alo(&|history| history.dead.push(history.dead[0].clone())), BTreeSet::new());
+    let lost = |history: &mut History| both(|seen| drop(seen.remove(3)))(history);
+    assert_eq!(alo(&lost), BTreeSet::from(["never lost"]));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::checkers::{Wish, check};
-use crate::load::{History, Load, Mix};
+use crate::load::{History, Load, Mix, STAMPED};
 use crate::support::{Clock, Cluster, Fixture, Mode, Process, eventually};
 
 const SKEW: &str = "waterclock_clock_skew_seconds";
@@ -55,7 +55,7 @@ fn f19_nothing_is_early_by_the_clock_of_a_broker_that_is_set() {
     skewed(&ahead, 0);
 
     // Ten minutes forward: whatever is pending is due by that clock.
-    let load = Load::begin(&first, Mix::default());
+    let load = Load::begin(&first, Mix { target: STAMPED.to_vec(), ..Mix::default() });
     load.cancel_through(&[&ahead]);
     load.wait_for_more(60);
     clock.set(FAR);
@@ -73,7 +73,8 @@ fn f19_nothing_is_early_by_the_clock_of_a_broker_that_is_set() {
 
     // Twenty back: whatever is pending is due in twenty minutes, and not before. Then forward again, which is mended.
     // Keys of their own, and no cancels: what was first is told by append times.
-    let mix = Mix { keys: usize::MAX, cancelled_every: 0, ..Mix::default() };
+    let target = STAMPED.to_vec();
+    let mix = Mix { keys: usize::MAX, cancelled_every: 0, target, ..Mix::default() };
     let load = Load::begin(&second, mix);
     load.wait_for_more(100);
     for round in 1..=ROUNDS {

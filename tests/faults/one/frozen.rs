@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::checkers::{Wish, check};
-use crate::load::{Load, Mix};
+use crate::load::{Load, Mix, mode};
 use crate::support::{
     END_TXN, Fixture, Log, Mode, Process, Proxy, State, eventually, written_again,
 };
@@ -65,7 +65,7 @@ const SHORT: [u64; 6] = [1_000, 2_500, 1_500, 3_500, 2_000, 3_000];
 #[test]
 fn f6_short_stops_cost_no_rebalance() {
     let fixture = Fixture::with("f6", |request| request.lanes = Some(6));
-    let mut members = ["a", "b"].map(|name| fixture.launch(Mode::ExactlyOnce).data(name).start());
+    let mut members = ["a", "b"].map(|name| fixture.launch(mode()).data(name).start());
     let [a, b] = &members;
     wait_until_shared(6, &[a, b]);
     let load = Load::begin(&fixture, Mix { rate: 40, ..Mix::default() });

@@ -7,8 +7,8 @@ use std::time::Duration;
 use waterclock::index::{Identity, Index};
 
 use crate::checkers::{Wish, check};
-use crate::load::{Load, Mix};
-use crate::support::{Fixture, Log, Mode, PATIENCE, Process, eventually_within, tool};
+use crate::load::{Load, Mix, mode};
+use crate::support::{Fixture, Log, PATIENCE, Process, eventually_within, tool};
 
 /// A restart, and the changelog read from its beginning.
 const RESTARTED: Wish = Wish { recovery: Duration::from_secs(10) };
@@ -86,14 +86,14 @@ fn half_copied(index: &Path) {
 #[test]
 fn f22_a_process_that_is_started_on_a_damaged_index_delivers_as_without_one() {
     let fixture = Fixture::new("f22");
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode());
     let load = Load::begin(&fixture, mix());
     load.cancel_through(&[&process]);
     load.wait_for_more(100);
     for (what, damage, is_told) in DAMAGES {
         process.stop_well();
         damage(&index_of(&fixture.path("a")));
-        process = fixture.start(Mode::ExactlyOnce);
+        process = fixture.start(mode());
         load.cancel_through(&[&process]);
         let rebuilt = process.metric("waterclock_index_rebuilds_total");
         assert!(is_told.is_none_or(|told| told == (rebuilt >= 1.0)), "{what}: {rebuilt}");
@@ -110,12 +110,12 @@ fn f22_a_process_that_is_started_on_a_damaged_index_delivers_as_without_one() {
 #[test]
 fn f24_a_second_process_on_a_data_directory_is_refused_and_the_first_goes_on() {
     let fixture = Fixture::new("f24");
-    let mut first = fixture.start(Mode::ExactlyOnce);
+    let mut first = fixture.start(mode());
     let load = Load::begin(&fixture, Mix::default());
     load.cancel_through(&[&first]);
     load.wait_for_more(60);
     for _ in 0..2 {
-        let mut second = fixture.launch(Mode::ExactlyOnce).spawn();
+        let mut second = fixture.launch(mode()).spawn();
         assert_eq!(second.wait(PATIENCE), Some(73));
         let last = second.log().lines().last().unwrap_or_default().to_owned();
         assert!(last.contains("is in use by another process"), "{last}");
@@ -142,7 +142,7 @@ fn f25_what_compaction_left_of_the_changelog_is_enough_to_rebuild_an_index() {
     let fixture = Fixture::new("f25");
     let timers = format!("{}.timers", fixture.namespace());
     compact_eagerly(&timers);
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode());
     let load = Load::begin(&fixture, mix());
     load.cancel_through(&[&process]);
     load.wait_for_more(100);
@@ -159,7 +159,7 @@ fn f25_what_compaction_left_of_the_changelog_is_enough_to_rebuild_an_index() {
     });
     process.kill();
     fs::remove_dir_all(index_of(&fixture.path("a"))).expect("removed");
-    process = fixture.start(Mode::ExactlyOnce);
+    process = fixture.start(mode());
     load.cancel_through(&[&process]);
     load.healed();
     load.wait_for_more(100);

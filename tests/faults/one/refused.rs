@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::checkers::{Wish, check};
-use crate::load::{Fate, Load, Mix};
+use crate::load::{Fate, Load, Mix, mode};
 use crate::support::{
     Fixture, Mode, PATIENCE, Resource, Right, allow, allow_only, eventually, whole,
 };
@@ -13,7 +13,7 @@ const AT_ONCE: Wish = Wish { recovery: Duration::from_secs(3) };
 #[test]
 fn f37_what_is_larger_than_its_target_takes_is_a_dead_letter_and_holds_nobody_up() {
     let fixture = Fixture::new("f37");
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode());
     let target = vec![("max.message.bytes", "2000")];
     let load = Load::begin(&fixture, Mix { rate: 50, large_every: 7, target, ..Mix::default() });
     load.cancel_through(&[&process]);
@@ -27,7 +27,7 @@ fn f37_what_is_larger_than_its_target_takes_is_a_dead_letter_and_holds_nobody_up
 #[test]
 fn f47_half_of_all_records_are_malformed_and_the_others_are_on_time() {
     let fixture = Fixture::new("f47");
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode());
     let load = Load::begin(&fixture, Mix { rate: 300, poison_every: 2, ..Mix::default() });
     load.cancel_through(&[&process]);
     load.wait_for_more(2_000);
@@ -40,7 +40,7 @@ fn f47_half_of_all_records_are_malformed_and_the_others_are_on_time() {
 #[test]
 fn f39_a_target_that_may_not_be_written_to_any_more_costs_its_own_records_only() {
     let fixture = Fixture::new("f39-target");
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode());
     let load = Load::begin(&fixture, Mix::default());
     load.cancel_through(&[&process]);
     load.wait_for_more(60);
@@ -87,7 +87,7 @@ fn f39_a_process_without_its_transactional_ids_stops_and_says_why() {
 #[test]
 fn f39_a_process_without_its_group_waits_until_it_may_use_it_again() {
     let fixture = Fixture::new("f39-group");
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode());
     let load = Load::begin(&fixture, Mix::default());
     load.cancel_through(&[&process]);
     load.wait_for_more(60);

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 use rdkafka::producer::Producer as _;
 
 use crate::checkers::{Wish, arrivals, check};
-use crate::load::{Load, Mix};
+use crate::load::{Load, Mix, mode};
 use crate::support::{Fixture, Mode, PATIENCE, eventually, open_transaction, out, tool};
 
 #[test]
 fn f35_a_lane_thread_that_does_not_poll_in_time_loses_its_lanes_and_joins_again() {
     let fixture = Fixture::with("f35", |request| request.lanes = Some(4));
     let slow = "short_poll_interval=return;lane_stalls=400*off->1*sleep(16000)->off";
-    let mut slow = fixture.launch(Mode::ExactlyOnce).data("a").env("FAILPOINTS", slow).start();
-    let mut other = fixture.launch(Mode::ExactlyOnce).data("b").start();
+    let mut slow = fixture.launch(mode()).data("a").env("FAILPOINTS", slow).start();
+    let mut other = fixture.launch(mode()).data("b").start();
     let load = Load::begin(&fixture, Mix::default());
     eventually("the other has all lanes", || {
         let own = other.lanes();
@@ -96,8 +96,7 @@ fn quota(client: &str, change: [&str; 2]) {
 #[test]
 fn f38_a_quota_of_the_broker_makes_it_late_and_breaks_nothing() {
     let fixture = Fixture::new("f38");
-    let mut process =
-        fixture.launch(Mode::ExactlyOnce).env("WATERCLOCK_INSTANCE", "throttled").start();
+    let mut process = fixture.launch(mode()).env("WATERCLOCK_INSTANCE", "throttled").start();
     let load = Load::begin(&fixture, Mix { rate: 40, ..Mix::default() });
     load.cancel_through(&[&process]);
     load.wait_for_more(60);
@@ -118,7 +117,7 @@ fn f43_a_process_with_too_few_files_says_so_and_breaks_nothing() {
     let fixture = Fixture::new("f43");
     let load = Load::begin(&fixture, Mix::default());
     let limited = ["prlimit", "--nofile=64"];
-    let mut process = fixture.launch(Mode::ExactlyOnce).through(&limited).spawn();
+    let mut process = fixture.launch(mode()).through(&limited).spawn();
     process.wait_until_logged(PATIENCE, "few files may be open");
     // It meets the limit and is not ready, or it is and delivers; both are right.
     std::thread::sleep(Duration::from_secs(8));
@@ -126,7 +125,7 @@ fn f43_a_process_with_too_few_files_says_so_and_breaks_nothing() {
     println!("f43: ready with 64 files: {ready:?}");
     process.kill();
     load.healed();
-    process = fixture.start(Mode::ExactlyOnce);
+    process = fixture.start(mode());
     load.cancel_through(&[&process]);
     load.wait_for_more(100);
     let history = load.finish("f43");
@@ -141,8 +140,7 @@ const HANGS: Duration = Duration::from_secs(12);
 #[track_caller]
 fn hangs_in(name: &str, topic: impl Fn(&Fixture) -> String) {
     let fixture = Fixture::new(name);
-    let mut process =
-        fixture.launch(Mode::ExactlyOnce).env("WATERCLOCK_FOREIGN_WAIT", "5s").start();
+    let mut process = fixture.launch(mode()).env("WATERCLOCK_FOREIGN_WAIT", "5s").start();
     let load = Load::begin(&fixture, Mix::default());
     load.cancel_through(&[&process]);
     load.wait_for_more(100);
@@ -182,7 +180,7 @@ fn f48_a_foreign_transaction_that_hangs_in_an_intake_holds_up_its_lane_only() {
 #[test]
 fn f48_a_foreign_transaction_that_hangs_in_a_target_is_not_felt_by_waterclock() {
     let fixture = Fixture::new("f48-target");
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode());
     let load = Load::begin(&fixture, Mix::default());
     load.cancel_through(&[&process]);
     load.wait_for_more(100);
