@@ -67,6 +67,12 @@ impl Tier {
         Millis(self.lead.0 / 8)
     }
 
+    /// How late a hop may come up without being refused for it, where order is by due time: a quarter of the lead.
+    #[must_use]
+    pub fn tolerated(&self) -> Millis {
+        Millis(self.lead.0 / 4)
+    }
+
     /// The least that must remain of a delay for this tier to be picked.
     #[must_use]
     pub fn reach(&self) -> Millis {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::allow::Allow;
-use super::ladder::Ladder;
+use super::ladder::{Ladder, Tier};
 use super::state::{StateKey, intake_tag};
 use super::{Millis, TopicId, UnixMillis};
 
@@ -253,7 +253,14 @@ impl Setup {
     #[must_use]
     pub fn tardiness(&self, topic: TopicId, due: UnixMillis, appended: UnixMillis) -> Tardy {
         let Some(tier) = self.topics.tier_of(topic) else { return Tardy::No };
-        let in_time = self.needs(tier).is_none_or(|needs| due >= appended + needs);
+        let tolerated = match self.limits.arrival {
+            Arrival::Strict => Millis(0),
+            // Less than what it costs everybody else to refuse it.
+            Arrival::ByDue => {
+                self.topics.ladder.tiers().get(tier).map_or(Millis(0), Tier::tolerated)
+            }
+        };
+        let in_time = self.needs(tier).is_none_or(|needs| due + tolerated >= appended + needs);
         match (in_time, self.limits.arrival) {
             (true, _) => Tardy::No,
             (false, _) if tier != self.topics.ladder.shortest() => Tardy::Refuse,
