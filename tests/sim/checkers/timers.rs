@@ -331,13 +331,13 @@ fn said_is_seen(world: &World, view: &View<'_>, tale: &Tale<'_>, found: &mut Fou
         }
     }
     let stamps: Vec<u64> =
-        tale.versions().filter(|of| !stand(of).prompt).map(|of| of.appended).collect();
+        tale.versions().filter(|of| !stand(of).straight).map(|of| of.appended).collect();
     let twins = |at: u64| stamps.iter().filter(|of| **of == at).count() > 1;
     ends_in_order(tale.said, world.plan.clocks_apart(), twins, &mut complain);
 }
 
 /// Nothing is pending at the end; what ended never ends in another way; nothing pending, and nothing young, is forgotten.
-/// Two of one append time that came in by tiers or strange partitions have the same version: they are not told apart.
+/// Two of one append time that did not come straight to their lane may have the same version: they are not told apart.
 fn ends_in_order(
     said: &[Said],
     clocks_apart: u64,
