@@ -63,7 +63,7 @@ impl Sink for Vec<u8> {
     }
 
     fn len(&self) -> usize {
-        Vec::len(self)
+        Self::len(self)
     }
 }
 
