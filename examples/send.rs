@@ -39,5 +39,6 @@ async fn main() -> Result<(), Error> {
 
 fn tell(what: &str, sent: &Sent) {
     let left = sent.due.and_then(|due| due.duration_since(SystemTime::now()).ok());
-    eprintln!("{what}: {}/{}@{}, due in {left:?}", sent.topic, sent.partition, sent.offset);
+    let at = sent.offset.map_or_else(String::new, |offset| format!("@{offset}"));
+    eprintln!("{what}: {}/{}{at}, due in {left:?}", sent.topic, sent.partition);
 }

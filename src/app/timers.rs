@@ -11,7 +11,7 @@ use crate::api::timers::known::{
     Trouble,
 };
 use crate::engine::header::{self, When};
-use crate::engine::timers::{self, Phase, TimerKey};
+use crate::engine::timers::{self, Phase, Place, TimerKey};
 use crate::engine::{Lane, UnixMillis};
 use crate::index;
 use crate::kafka::desk::{self, Decided, Fate, Ticket};
@@ -113,6 +113,10 @@ impl Timers for Known {
                 "{text:?} is no point in time; want RFC 3339 with a zone, or epoch milliseconds from 10^12 to 10^14"
             )),
         }
+    }
+
+    fn version(&self, text: &str) -> Result<(), String> {
+        text.parse::<Place>().map(drop).map_err(|error| error.to_string())
     }
 
     fn find<'a>(
@@ -248,14 +252,10 @@ impl Timers for Known {
                         Fate::Refused(code) => Some(code.as_str().to_owned()),
                         _ => None,
                     };
-                    let ended = match fate {
-                        Fate::Unknown if desk.tracks() => {
-                            desk.find(ticket.lane, ticket.name).await.map_err(trouble)?
-                        }
+                    let state = match fate {
+                        Fate::Unknown(ended) => ended.map(|phase| phase.as_str().to_owned()),
                         _ => None,
                     };
-                    let ended = ended.filter(|of| matches!(of.phase, Phase::Expired | Phase::Dead));
-                    let state = ended.map(|of| of.phase.as_str().to_owned());
                     Answer::Decided { outcome: fate.as_str().to_owned(), state, code }
                 }
             })
@@ -295,13 +295,12 @@ fn trouble(why: desk::Trouble) -> Trouble {
         desk::Trouble::Submit(error @ SubmitError::Unacknowledged { .. }) => {
             Trouble::Away(format!("{error}; to ask again is safe"))
         }
-        desk::Trouble::NotPending(Some(phase)) => {
-            refused("not_pending", format!("its state is {}", phase.as_str()))
+        desk::Trouble::NotPending(phase) => {
+            Trouble::NotPending(phase.map(|phase| phase.as_str().to_owned()))
         }
-        desk::Trouble::NotPending(None) => refused("not_pending", "no timer of this name is known"),
         desk::Trouble::Superseded(_) => refused("superseded", why.to_string()),
         desk::Trouble::TooLate(_) => refused("delay_too_long", why.to_string()),
-        desk::Trouble::NotFound => Trouble::Moving(format!("{why}; nothing was written")),
+        desk::Trouble::NotFound => Trouble::NotFound(format!("{why}; nothing was written")),
         desk::Trouble::Search(_) => Trouble::Away(format!("{why}; nothing was written")),
         desk::Trouble::Submit(error) => Trouble::Away(format!("{error}; nothing was written")),
     }
@@ -335,7 +334,7 @@ fn timer(lane: u16, of: &timers::Timer) -> Timer {
         lane,
         label: of.label.as_ref().map(ToString::to_string),
         version: of.version.to_string(),
-        supersedes: of.supersedes.map(|place| place.to_string()),
+        supersedes: of.supersedes.map(|of| of.last.to_string()),
         since: of.since.0,
         code: of.code.map(|code| code.as_str().to_owned()),
     }

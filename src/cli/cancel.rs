@@ -29,6 +29,9 @@ pub(super) struct Cancel {
     /// Key of its record; leave it out for a record without a key
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, requires = "id")]
     key: Option<String>,
+    /// Only this version, as `status` and `list` show it: a timer that was made anew is left alone
+    #[arg(long, value_name = "VERSION", requires = "id", conflicts_with = "intake")]
+    only: Option<String>,
     /// Writes the cancel to this intake, `<ns>.intake.NAME`, and asks no instance
     #[arg(long, value_name = "NAME", requires = "id", conflicts_with_all = ["server", "wait"])]
     intake: Option<String>,
@@ -52,6 +55,8 @@ enum CancelError {
     Which,
     #[error("an ID names one timer; filters and tokens mean many")]
     Both,
+    #[error("no instance could be asked, and only an instance cancels one version (--only)")]
+    Only,
 }
 
 impl Cancel {
@@ -94,7 +99,7 @@ impl Cancel {
     }
 
     fn ask(&self, id: &str, door: &Door) -> Result<Value, DoorError> {
-        let timer = json!({ "id": id, "key": self.key });
+        let timer = json!({ "id": id, "key": self.key, "version": self.only });
         let body = json!({ "timers": [timer], "wait": self.wait });
         let told = door.ask(&Method::POST, "v1/timers:batchCancel", &[], Some(&body))?;
         only(&told).cloned()
@@ -110,6 +115,9 @@ impl Cancel {
 
     /// Writes it to the intake: nothing is decided yet.
     fn write(&self, id: &str, record: &Record, global: &Global, config: &Config) -> Outcome {
+        if self.only.is_some() {
+            return Err(Failure::new(Exit::Unavailable, CancelError::Only));
+        }
         let topic = intake_topic(config, self.intake.as_deref())?;
         let submitter = Submitter::new(&global.connection(config)).map_err(of_kafka)?;
         let counts = submitter.partitions(&[&topic]).map_err(of_kafka)?;

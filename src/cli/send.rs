@@ -11,7 +11,7 @@ use super::{Exit, Failure, Global, Outcome, output};
 use crate::config::{Config, IntakeConfig, MAIN_INTAKE, Overrides};
 use crate::engine::header::{self, Action, Code, Directive, Refusal, When};
 use crate::engine::{Record, UnixMillis};
-use crate::kafka::{Receipt, SubmitError, Submitter};
+use crate::kafka::{Receipt, Stands, SubmitError, Submitter};
 
 /// Bytes of a value: what own topics take; more is refused before it is read to its end.
 const VALUE_BYTES_MAX: u64 = 2 << 20;
@@ -238,7 +238,16 @@ impl Wish {
     }
 
     fn report(&self, topic: &str, receipt: &Receipt, config: &Config, json: bool) -> Outcome {
-        let Receipt { partition, offset, appended } = *receipt;
+        let Receipt { partition, stands } = *receipt;
+        let Some(Stands { offset, appended }) = stands else {
+            let told = json!({ "topic": topic, "partition": partition, "offset": null,
+                "appended_ms": null, "due_ms": null, "target": self.target, "id": self.id });
+            return output::line(&if json {
+                told.to_string()
+            } else {
+                format!("{topic}/{partition}: written; Kafka does not say where and when")
+            });
+        };
         let place = format!("{topic}/{partition}@{}", offset.0);
         let due = match self.when.resolve(appended, config.max_delay) {
             Ok(due) => due,

@@ -107,11 +107,12 @@ pub struct Sent {
     pub topic: String,
     /// Partition of it.
     pub partition: i32,
-    /// Offset in it.
-    pub offset: i64,
-    /// When the broker appended it.
-    pub appended: SystemTime,
-    /// When it is due; `None` if that was left to the default of the intake.
+    /// Offset in it; `None`: it was sent again after an answer was lost, Kafka had it already, and does not say where.
+    pub offset: Option<i64>,
+    /// When the broker appended it; `None`: as of the offset.
+    pub appended: Option<SystemTime>,
+    /// When it is due; `None` if that was left to the default of the intake, or follows from when it was appended and that is
+    /// not known.
     pub due: Option<SystemTime>,
 }
 
@@ -223,6 +224,26 @@ impl Client {
         self.0.ask().cancel(self.0.timer(key, id)?).await
     }
 
+    /// Cancels one version of a timer, as [`Timer::version`] shows it; a version that was put in its place, or was made later,
+    /// is left alone.
+    ///
+    /// # Errors
+    /// As [`cancel`](Self::cancel).
+    pub async fn cancel_version(
+        &self,
+        key: Option<&[u8]>,
+        id: &str,
+        version: &str,
+    ) -> Result<Outcome, Error> {
+        let at = self.0.timer(key, id)?;
+        let of_version = |attempt| -> Result<Url, Error> {
+            let mut url = at(attempt)?;
+            url.query_pairs_mut().append_pair("version", version);
+            Ok(url)
+        };
+        self.0.ask().cancel(of_version).await
+    }
+
     /// Looks the timer of this key and id up; `None` if nothing is known of it. What was sent a moment ago may not be known
     /// yet: its lane's owner has to read it first.
     ///
@@ -294,15 +315,16 @@ impl Inner {
 }
 
 fn sent(topic: String, delayed: &Delayed, receipt: Receipt) -> Sent {
-    let due = delayed.when.map(|when| match when {
-        When::After(delay) => receipt.appended + delay,
-        When::At(due) => due,
+    let appended = receipt.stands.map(|stands| stands.appended);
+    let due = delayed.when.and_then(|when| match when {
+        When::After(delay) => appended.map(|appended| appended + delay),
+        When::At(due) => Some(due),
     });
     Sent {
         topic,
         partition: receipt.partition,
-        offset: receipt.offset.0,
-        appended: delayed::system(receipt.appended),
+        offset: receipt.stands.map(|stands| stands.offset.0),
+        appended: appended.map(delayed::system),
         due: due.map(delayed::system),
     }
 }

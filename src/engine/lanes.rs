@@ -44,7 +44,7 @@ use super::orders::{
 use super::outbox::Outbox;
 use super::setup::{Setup, Tracking};
 use super::state::{Kind, Order, Sealed};
-use super::timers::{Live, Remembered, TimerKey, Void};
+use super::timers::{About, Live, Place, Remembered, TimerKey, Void};
 use super::verdict::{self, Entry, Known, Verdict, Way, refusal};
 use super::wheel::Wheel;
 use super::window::{Began, Standing, Window};
@@ -583,7 +583,9 @@ impl Engine {
                     asked(&record).filter(|_| self.setup.topics.tier_of(source.topic).is_none());
                 let outcome = Outcome::Refused(refusal.code);
                 self.dead(source, offset, appended, record, refusal);
-                self.attach(name.map(|name| Answer { source, offset, name, outcome }));
+                // Who is refused is told nothing else.
+                let about = About::Before(Place { first_appended: appended, offset });
+                self.attach(name.map(|name| Answer { source, offset, name, about, outcome }));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::header::Code;
 use super::setup::Setup;
 use super::state::Sealed;
-use super::timers::{Ended, Live, TimerKey, Void};
+use super::timers::{About, Ended, Live, TimerKey, Void};
 use super::{BatchId, Lane, Offset, Record, Source, TopicId, UnixMillis, header};
 
 /// A fact, told to [`Engine::step`](super::Engine::step).
@@ -221,6 +221,8 @@ pub struct Answer {
     pub offset: Offset,
     /// The timer that it is about.
     pub name: TimerKey,
+    /// What of it.
+    pub about: About,
     /// What it came to.
     pub outcome: Outcome,
 }
@@ -232,14 +234,15 @@ pub enum Outcome {
     Recorded,
     /// The pending version was cancelled. It will never be in its target.
     Cancelled,
-    /// A replace came too late: a later one was there before it, or a later cancel.
+    /// The version that it names was replaced; or it is a replace, and came too late: a later one was there before it, or a
+    /// later cancel.
     Superseded,
     /// Its version is pending in the place of the one before.
     Replaced,
     /// Nothing was pending; its version is now.
     Created,
-    /// Nothing that it is about was pending. The index says what became of the last version, if that is kept and if it is
-    /// the one that the command is about; one that was submitted later says nothing of it.
+    /// Nothing that it is about was pending. What became of that is asked of the index:
+    /// [`About::found`](super::timers::About::found).
     Absent,
     /// It is a dead letter.
     Refused(Code),

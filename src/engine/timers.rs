@@ -1,17 +1,20 @@
 //! Timers: their names, and what `<ns>.timers` says of them.
 //!
-//! A timer is named by its record's key and its id; sixteen bytes of hashes stand for both. The topic is compacted. Of one
+//! A timer is named by its record's key, or by having none, and its id; sixteen bytes of hashes stand for both. The topic is compacted. Of one
 //! timer it keeps two records: what the timer is (its last state), and which of its versions are *void*: cancelled or
 //! replaced, and perhaps still on their way down the ladder.
 //!
 //! # Invariants
-//! 1. Null and empty keys name different timers; without a key the id stands for it, as it does for the lane.
+//! 1. No key, an empty one and one that equals the id name three timers. For the lane alone the id stands for a key.
 //! 2. Timers of one id are neighbours, whatever their keys: the name begins with a hash of the id alone.
 //! 3. A value decodes to what was encoded, or is refused: one of another version is never guessed at.
 //! 4. A cancel is about what was submitted before it: [`Void::covers`] is the only place that says so.
+//! 5. What is told of a timer to who asked for one version, or for what was there before a place, is about that:
+//!    [`About::found`] is the only place that says so.
 //!
 //! What they look like on the wire is in `code`.
 
+mod about;
 mod code;
 mod remembered;
 
@@ -24,6 +27,7 @@ use sha2::{Digest, Sha256};
 use super::header::Code;
 use super::{Offset, UnixMillis};
 
+pub use about::{About, Found, Replaced};
 pub use code::{Change, DecodeError, KEY_MAX, VERSION};
 pub(super) use code::{Told, value};
 pub(super) use remembered::{Names, Pending, Remembered};
@@ -39,10 +43,10 @@ impl TimerKey {
     /// The timer of a record with this key and this id.
     #[must_use]
     pub fn new(key: Option<&[u8]>, id: &[u8]) -> Self {
-        let key = key.unwrap_or(id);
         let mut hash = Sha256::new();
-        hash.update((key.len() as u64).to_be_bytes());
-        hash.update(key);
+        // No key is as long as that.
+        hash.update(key.map_or(u64::MAX, |key| key.len() as u64).to_be_bytes());
+        hash.update(key.unwrap_or_default());
         hash.update((id.len() as u64).to_be_bytes());
         hash.update(id);
         let mut bytes = [0; 16];
@@ -202,8 +206,8 @@ pub struct Timer {
     pub phase: Phase,
     /// Its version: the place of the record that made it.
     pub version: Place,
-    /// The version in whose place this one was put.
-    pub supersedes: Option<Place>,
+    /// The versions in whose place this one was put.
+    pub supersedes: Option<Replaced>,
     /// When it is, or was, due.
     pub due: UnixMillis,
     /// When it came to be in this phase.
@@ -226,10 +230,10 @@ impl Timer {
     /// What the engine is told of it, if it is pending.
     #[must_use]
     pub fn live(&self) -> Option<Live> {
-        let Self { name, version, due, .. } = *self;
+        let Self { name, version, supersedes, due, .. } = *self;
         let label = self.label.as_deref().map(Arc::from);
         let target = Arc::clone(&self.target);
-        (!self.phase.is_final()).then_some(Live { name, version, due, target, label })
+        (!self.phase.is_final()).then_some(Live { name, version, supersedes, due, target, label })
     }
 
     /// What the engine is told of it, if it has ended.
@@ -268,6 +272,8 @@ pub struct Live {
     pub name: TimerKey,
     /// Its version: the place of the record that made it.
     pub version: Place,
+    /// The versions in whose place that one was put.
+    pub supersedes: Option<Replaced>,
     /// When it is due.
     pub due: UnixMillis,
     /// Where it goes.

@@ -19,7 +19,7 @@ use super::murmur2;
 use super::orders::{Target, Trace};
 use super::setup::{Intake, Setup, Topics};
 use super::state::{Kind, Order, Sealed, State};
-use super::timers::{ELSEWHERE, Phase, Place, TimerKey, Told, value};
+use super::timers::{ELSEWHERE, Phase, Place, Replaced, TimerKey, Told, value};
 use super::{Cut, CutBy, Lane, Millis, NOT_KEPT, Offset, Record, Source, TopicId, UnixMillis};
 
 /// A record on its way, with all that is known of it.
@@ -440,7 +440,8 @@ fn varint(number: u64) -> u64 {
     (64 - u64::from((number << 1).leading_zeros())).div_ceil(7).max(1)
 }
 
-/// Checks a due record against its target as it is now. `hand`: what a delivery may take; none: it does not expire any more.
+/// Checks a due record against its target as it is now; its version was put in the place of these. `hand`: what a delivery
+/// may take; none: it does not expire any more.
 ///
 /// # Errors
 /// The record is to be dead-lettered with this.
@@ -448,6 +449,7 @@ pub(super) fn deliver(
     entry: &Entry,
     (now, hand): (UnixMillis, Option<Millis>),
     target: Target,
+    supersedes: Option<Replaced>,
 ) -> Result<Delivery, Refusal> {
     let (partitions, record_bytes_max, keyed) = present(&entry.target, target)?;
     let directive = header::read(entry.record.headers())?;
@@ -493,8 +495,8 @@ pub(super) fn deliver(
         let detail = format!("{size} bytes; target {} takes {record_bytes_max}", entry.target);
         return Err(refusal(Code::TooLarge, detail));
     }
-    let timer =
-        entry.decided.then(|| said(entry, &directive, Stage::new(Phase::Delivered, now))).flatten();
+    let stage = Stage { supersedes, ..Stage::new(Phase::Delivered, now) };
+    let timer = entry.decided.then(|| said(entry, &directive, stage)).flatten();
     Ok(Delivery { partition: directive.partition, trace, timer })
 }
 
@@ -512,7 +514,7 @@ pub(super) struct Delivery {
 pub(super) struct Stage {
     pub(super) phase: Phase,
     pub(super) since: UnixMillis,
-    pub(super) supersedes: Option<Place>,
+    pub(super) supersedes: Option<Replaced>,
     pub(super) code: Option<Code>,
 }
 

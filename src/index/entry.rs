@@ -3,7 +3,8 @@
 //! ```text
 //! 0 number u32            a text that many entries name: target or label
 //! 1 name                  a timer: phase and flags u8, then numbers in few bytes: first append, offset, due and since
-//!                         as distances from it, [the same two of what it supersedes], target, [label], id, [code], [key]
+//!                         as distances from it, [the same two of what it supersedes, and of the first of
+//!                         that, each from the one before], target, [label], id, [code], [key]
 //! 2 due u64, name         by due time: phase and label flag u8, target, [label]
 //! 3 since u64, name       ended timers, by when they ended: nothing
 //! 4 name                  void versions: as on the wire
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use super::bytes::{put, take, take_bytes};
 use super::texts::Texts;
 use crate::engine::header::Code;
-use crate::engine::timers::{Change, Live, Phase, Place, Timer, TimerKey, Void};
+use crate::engine::timers::{Change, Live, Phase, Place, Replaced, Timer, TimerKey, Void};
 use crate::engine::{Offset, UnixMillis};
 
 pub(super) const TEXT: u8 = 0;
@@ -104,6 +105,20 @@ fn put_part(bytes: &mut Vec<u8>, part: &[u8]) {
     bytes.extend_from_slice(part);
 }
 
+/// A place as its distance from another one.
+fn put_place(bytes: &mut Vec<u8>, place: Place, from: Place) {
+    put(bytes, zigzag(place.first_appended.0.wrapping_sub(from.first_appended.0)));
+    let distance = place.offset.0.wrapping_sub(from.offset.0);
+    put(bytes, zigzag(distance.cast_unsigned()));
+}
+
+fn take_place(value: &mut &[u8], from: Place) -> Option<Place> {
+    let first_appended = from.first_appended.0.wrapping_add(unzigzag(take(value)?));
+    let distance = unzigzag(take(value)?).cast_signed();
+    let offset = Offset(from.offset.0.wrapping_add(distance));
+    Some(Place { first_appended: UnixMillis(first_appended), offset })
+}
+
 /// The value of a timer.
 pub(super) fn timer_value(timer: &Timer, texts: &Texts) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64);
@@ -122,11 +137,9 @@ pub(super) fn timer_value(timer: &Timer, texts: &Texts) -> Vec<u8> {
     for at in [timer.due, timer.since] {
         put(&mut bytes, zigzag(at.0.wrapping_sub(first_appended.0)));
     }
-    if let Some(before) = timer.supersedes {
-        let at = before.first_appended.0.wrapping_sub(first_appended.0);
-        put(&mut bytes, zigzag(at));
-        let distance = before.offset.0.wrapping_sub(offset.0);
-        put(&mut bytes, zigzag(distance.cast_unsigned()));
+    if let Some(Replaced { first, last }) = timer.supersedes {
+        put_place(&mut bytes, last, timer.version);
+        put_place(&mut bytes, first, last);
     }
     put_text(&mut bytes, texts.number(&timer.target), &timer.target);
     if let Some(label) = &timer.label {
@@ -143,7 +156,7 @@ pub(super) fn timer_value(timer: &Timer, texts: &Texts) -> Vec<u8> {
 /// The value by due time of a timer with this value.
 pub(super) fn due_value(mut timer: &[u8]) -> Option<Vec<u8>> {
     let flags = take_bytes(&mut timer, 1)?[0];
-    for _ in 0..if flags & SUPERSEDES == 0 { 4 } else { 6 } {
+    for _ in 0..if flags & SUPERSEDES == 0 { 4 } else { 8 } {
         take(&mut timer)?;
     }
     let mut bytes = vec![flags & (PHASE | HAS_LABEL)];
@@ -190,7 +203,6 @@ struct Begun {
     flags: u8,
     live: Live,
     since: UnixMillis,
-    supersedes: Option<Place>,
 }
 
 fn begin(name: TimerKey, value: &mut &[u8], texts: &Texts) -> Option<Begun> {
@@ -199,23 +211,21 @@ fn begin(name: TimerKey, value: &mut &[u8], texts: &Texts) -> Option<Begun> {
     let offset = take(value)?.cast_signed();
     let mut at = || Some(UnixMillis(first.wrapping_add(unzigzag(take(value)?))));
     let (due, since) = (at()?, at()?);
-    let supersedes = if flags & SUPERSEDES == 0 {
-        None
-    } else {
-        let first_appended = at()?;
-        let distance = unzigzag(take(value)?).cast_signed();
-        Some(Place { first_appended, offset: Offset(offset.wrapping_add(distance)) })
-    };
+    let version = Place { first_appended: UnixMillis(first), offset: Offset(offset) };
+    let mut supersedes = None;
+    if flags & SUPERSEDES != 0 {
+        let last = take_place(value, version)?;
+        supersedes = Some(Replaced { first: take_place(value, last)?, last });
+    }
     let target = take_text(value, texts)?;
     let label = if flags & HAS_LABEL == 0 { None } else { Some(take_text(value, texts)?) };
-    let version = Place { first_appended: UnixMillis(first), offset: Offset(offset) };
-    let live = Live { name, version, due, target, label };
-    Some(Begun { flags, live, since, supersedes })
+    let live = Live { name, version, supersedes, due, target, label };
+    Some(Begun { flags, live, since })
 }
 
 /// What the value of a timer says.
 pub(super) fn read_timer(name: TimerKey, mut value: &[u8], texts: &Texts) -> Option<Timer> {
-    let Begun { flags, live, since, supersedes } = begin(name, &mut value, texts)?;
+    let Begun { flags, live, since } = begin(name, &mut value, texts)?;
     let id = take_part(&mut value)?.into();
     let code = if flags & HAS_CODE == 0 {
         None
@@ -228,7 +238,7 @@ pub(super) fn read_timer(name: TimerKey, mut value: &[u8], texts: &Texts) -> Opt
         0 => None,
         _ => Some(value.into()),
     };
-    let Live { name, version, due, target, label } = live;
+    let Live { name, version, supersedes, due, target, label } = live;
     let label = label.map(|label| label.as_ref().into());
     let (phase, key_cut) = (phase_of(flags)?, flags & KEY_CUT != 0);
     #[rustfmt::skip]

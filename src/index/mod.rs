@@ -46,7 +46,7 @@ use self::store::{Store, Trouble};
 /// Changes of one call of [`Index::apply`], at most: sled's memory grows with its batches.
 pub const BATCH_MAX: usize = 500;
 /// The form of what stands on disk.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// What sled says of a store that another process holds; it has no word of its own for that.
 const LOCKED: &str = "could not acquire lock";
 

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::engine::header::Code;
-use crate::engine::timers::{Before, Live, Phase, Place, Timer, Void};
+use crate::engine::timers::{Before, Live, Phase, Place, Replaced, Timer, Void};
 
 mod answers;
 mod damage;
@@ -111,7 +111,9 @@ fn change(n: u64) -> Change {
                 name,
                 phase,
                 version: place(n),
-                supersedes: n.is_multiple_of(4).then(|| place(n / 2)),
+                supersedes: n
+                    .is_multiple_of(4)
+                    .then(|| Replaced { first: place(n / 3), last: place(n / 2) }),
                 due: UnixMillis(1_000_000 + n * 7_919 % 100_000_000),
                 since: UnixMillis(1_000_000 + n),
                 target: format!("target-{}", n % 3).into(),

@@ -27,9 +27,9 @@ use super::follower::{Progress, Reach};
 use super::written::Written;
 use super::{BrokerClock, Connection, KafkaError, SubmitError, Submitter};
 use crate::engine::header::Code;
-use crate::engine::timers::{Phase, Place, Timer, TimerKey};
+use crate::engine::timers::{About, Found, Phase, Place, Timer, TimerKey};
 use crate::engine::{
-    Lane, Millis, Outcome, Record, Setup, Source, TopicId, Tracking, UnixMillis, murmur2,
+    Lane, Millis, Offset, Outcome, Record, Setup, Source, TopicId, Tracking, UnixMillis, murmur2,
 };
 use crate::index::{self, After, Counted, Filter, Forecast, Page, Reader};
 
@@ -75,8 +75,8 @@ pub enum Trouble {
     /// It cannot be due at another time; nothing was written. Says what it is, if that is known.
     #[error("the timer is not pending")]
     NotPending(Option<Phase>),
-    /// Another version is pending than the one that was named; nothing was written.
-    #[error("version {0} is pending")]
+    /// Another version was put in the place of the one that was named; nothing was written.
+    #[error("another version is in its place: {0}")]
     Superseded(Place),
     /// It would be due later than is accepted; nothing was written.
     #[error("it would be due more than {0} from now (max-delay)")]
@@ -130,7 +130,7 @@ pub enum Fate {
     Cancelled,
     /// It was there before.
     Delivered,
-    /// Another version stands in the place of the one that was meant.
+    /// Another version was put in the place of the one that was meant.
     Superseded,
     /// It is due at another time now.
     Replaced,
@@ -138,8 +138,8 @@ pub enum Fate {
     Created,
     /// The cancel is remembered; what it hits is not known (`tracking = "cancellations"`).
     Recorded,
-    /// Nothing that it is about is known to be pending, delivered or cancelled.
-    Unknown,
+    /// Nothing that it is about is known to have been pending, delivered or cancelled; it ended so, if that is known.
+    Unknown(Option<Phase>),
     /// It is a dead letter.
     Refused(Code),
 }
@@ -155,7 +155,7 @@ impl Fate {
             Self::Replaced => "replaced",
             Self::Created => "created",
             Self::Recorded => "recorded",
-            Self::Unknown => "unknown",
+            Self::Unknown(_) => "unknown",
             Self::Refused(_) => "refused",
         }
     }
@@ -406,15 +406,33 @@ impl Desk {
                 TimerKey::new(command.key.as_deref(), &command.id)
             }));
         }
-        let partition = i32::from(lane.0);
-        let receipts = self.submitter.submit_all(&self.intake(), partition, &records).await;
-        let mut receipts = receipts.into_iter();
+        let mut offsets = self.write(lane, &records).await.into_iter();
         let ticket = |made: Result<TimerKey, Trouble>| {
             let name = made?;
-            let offset = receipts.next().ok_or(Trouble::NotFound)??.offset;
+            let offset = offsets.next().ok_or(Trouble::NotFound)??;
             Ok(Ticket { lane, offset, name })
         };
         made.into_iter().map(ticket).collect()
+    }
+
+    /// Writes commands, and gives for each where it stands. A cancel of which Kafka does not say that is written once more:
+    /// nothing comes of it but the same answer. Another time is asked for again by who wanted it.
+    async fn write(&self, lane: Lane, records: &[Record]) -> Vec<Result<Offset, SubmitError>> {
+        let (topic, partition) = (self.intake(), i32::from(lane.0));
+        let receipts = self.submitter.submit_all(&topic, partition, records).await;
+        let mut offsets = Vec::with_capacity(receipts.len());
+        for (record, mut receipt) in records.iter().zip(receipts) {
+            let is_somewhere = receipt.as_ref().is_ok_and(|receipt| receipt.stands.is_none());
+            if is_somewhere && amend::is_cancel(record) {
+                let again = std::slice::from_ref(record);
+                let receipts = self.submitter.submit_all(&topic, partition, again).await;
+                receipt = receipts.into_iter().next().unwrap_or(receipt);
+            }
+            let unknown = || SubmitError::Unacknowledged { topic: topic.to_string() };
+            let stands = receipt.and_then(|receipt| receipt.stands.ok_or_else(unknown));
+            offsets.push(stands.map(|stands| stands.offset));
+        }
+        offsets
     }
 
     /// The record that stands for a command.
@@ -431,21 +449,59 @@ impl Desk {
         if due - now > max {
             return Err(Trouble::TooLate(max));
         }
-        let found = self.find(lane, TimerKey::new(key.as_deref(), id)).await?;
-        let timer = found.ok_or(Trouble::NotPending(None))?;
-        if timer.phase.is_final() {
-            return Err(Trouble::NotPending(Some(timer.phase)));
+        let name = TimerKey::new(key.as_deref(), id);
+        let by = Instant::now() + search::MAX;
+        let mut timer = self.pending(lane, name, *version).await?;
+        loop {
+            let meant = timer.version;
+            if let Some((record, terms)) = self.search(lane, timer, now).await? {
+                let made = amend::replace(&self.setup, &record, meant, terms, due);
+                return made.map_err(|_| Trouble::NotFound);
+            }
+            // Where it was it need not be any more once something has become of it meanwhile.
+            timer = self.pending(lane, name, *version).await?;
+            if timer.version == meant || Instant::now() >= by {
+                return Err(Trouble::NotFound);
+            }
         }
-        if version.is_some_and(|version| version != timer.version) {
-            return Err(Trouble::Superseded(timer.version));
+    }
+
+    /// The pending version of a timer, if it is the one that is named.
+    async fn pending(
+        &self,
+        lane: Lane,
+        name: TimerKey,
+        version: Option<Place>,
+    ) -> Result<Timer, Trouble> {
+        let timer = self.find(lane, name).await?.ok_or(Trouble::NotPending(None))?;
+        if !timer.phase.is_final() && version.is_none_or(|version| version == timer.version) {
+            return Ok(timer);
         }
-        let (connection, setup, version) =
-            (self.connection.clone(), Arc::clone(&self.setup), timer.version);
+        let about = About::Version(version.unwrap_or(timer.version));
+        Err(match about.found(Some(&timer)) {
+            Found::Replaced => Trouble::Superseded(timer.version),
+            Found::Ended(phase) => Trouble::NotPending(Some(phase)),
+            Found::Done | Found::Nothing => Trouble::NotPending(None),
+        })
+    }
+
+    /// The record of a pending timer, and what of it stays; `None`: not found in time, or not as long as it was pending.
+    async fn search(
+        &self,
+        lane: Lane,
+        timer: Timer,
+        now: UnixMillis,
+    ) -> Result<Option<(Record, amend::Terms)>, Trouble> {
+        let (connection, setup) = (self.connection.clone(), Arc::clone(&self.setup));
+        let reader = self.reader.clone().ok_or(Trouble::Without)?;
         let found = in_turn(&self.searches, move || {
-            Search::new(&connection, &setup, lane, &timer).run(now)
+            let stands = || {
+                let now = reader.find(lane, timer.name);
+                matches!(now, Ok(Some(now)) if (now.version, now.phase) == (timer.version, timer.phase))
+            };
+            Search::new(&connection, &setup, lane, &timer).run(now, &stands)
         });
-        let (record, terms) = found.await?.map_err(Trouble::Search)?.ok_or(Trouble::NotFound)?;
-        amend::replace(&self.setup, &record, version, terms, due).map_err(|_| Trouble::NotFound)
+        found.await?.map_err(Trouble::Search)
     }
 
     /// What became of a command, waiting for at most so long.
@@ -455,32 +511,37 @@ impl Desk {
     pub async fn answer(&self, ticket: &Ticket, wait: Duration) -> Result<Decided, Trouble> {
         let source = Source { topic: TopicId(0), lane: ticket.lane };
         let heard = self.board.wait(source, ticket.offset, Instant::now() + wait).await;
-        let outcome = match heard {
+        let answer = match heard {
             // Of another cluster, or of a topic that was made anew.
             Heard::Answer(answer) if answer.name != ticket.name => return Ok(Decided::Lost),
-            Heard::Answer(answer) => answer.outcome,
+            Heard::Answer(answer) => answer,
             Heard::Nothing => return Ok(Decided::Pending),
             Heard::Before | Heard::Gone => return Ok(Decided::Lost),
         };
-        Ok(Decided::Decided(match outcome {
+        Ok(Decided::Decided(match answer.outcome {
             Outcome::Recorded => Fate::Recorded,
             Outcome::Cancelled => Fate::Cancelled,
             Outcome::Superseded => Fate::Superseded,
             Outcome::Replaced => Fate::Replaced,
             Outcome::Created => Fate::Created,
             Outcome::Refused(code) => Fate::Refused(code),
-            Outcome::Absent => self.absent(ticket).await?,
+            Outcome::Absent => self.absent(ticket, answer.about).await?,
         }))
     }
 
-    /// What became of a timer of which nothing was pending when the command was decided.
-    async fn absent(&self, ticket: &Ticket) -> Result<Fate, Trouble> {
-        let found = self.find(ticket.lane, ticket.name).await?;
-        Ok(match found.map(|timer| timer.phase) {
-            Some(Phase::Cancelled) => Fate::Cancelled,
-            Some(Phase::Delivered) => Fate::Delivered,
-            // A pending one was submitted later than the command.
-            Some(Phase::Delay | Phase::Expired | Phase::Dead) | None => Fate::Unknown,
+    /// What became of what a command is about, of which nothing was pending when it was decided.
+    async fn absent(&self, ticket: &Ticket, about: About) -> Result<Fate, Trouble> {
+        if !self.tracks() {
+            return Ok(Fate::Unknown(None));
+        }
+        let last = self.find(ticket.lane, ticket.name).await?;
+        Ok(match about.found(last.as_ref()) {
+            Found::Replaced => Fate::Superseded,
+            Found::Done => Fate::Replaced,
+            Found::Ended(Phase::Cancelled) => Fate::Cancelled,
+            Found::Ended(Phase::Delivered) => Fate::Delivered,
+            Found::Ended(phase) => Fate::Unknown(Some(phase)),
+            Found::Nothing => Fate::Unknown(None),
         })
     }
 }

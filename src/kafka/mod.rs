@@ -98,7 +98,7 @@ pub use rdkafka::error::KafkaError;
 pub use rebalance::Error as TakeOverError;
 pub use roster::{Member, Roster};
 pub use settings::Secret;
-pub use submit::{Receipt, SubmitError, Submitter};
+pub use submit::{Receipt, Stands, SubmitError, Submitter};
 #[cfg(feature = "server")]
 pub use tail::{Seen, Tail};
 #[cfg(feature = "server")]

@@ -25,12 +25,19 @@ const RECEIPT_MAX: Duration = Duration::from_secs(12);
 /// What own topics take: 2 MiB, and the state header.
 const RECORD_BYTES_MAX: &str = "2097152";
 
-/// Where a record stands.
+/// A record is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// Partition of the intake.
     pub partition: i32,
-    /// Offset in it.
+    /// Where it stands there; `None`: it was sent again, Kafka had it already, and does not say where.
+    pub stands: Option<Stands>,
+}
+
+/// Where a record stands in its partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stands {
+    /// Its offset.
     pub offset: Offset,
     /// When the broker appended it.
     pub appended: UnixMillis,
@@ -128,13 +135,9 @@ impl ProducerContext for Reports {
         let report = match result {
             Err((error, _)) => Err(error.clone()),
             Ok(message) => {
-                let appended =
-                    message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
-                Ok(Receipt {
-                    partition: message.partition(),
-                    offset: Offset(message.offset()),
-                    appended: UnixMillis(appended.unwrap_or_default()),
-                })
+                let appended = message.timestamp().to_millis();
+                let stands = stands(message.offset(), appended);
+                Ok(Receipt { partition: message.partition(), stands })
             }
         };
         if let Some(take) = self.0.remove(place) {
@@ -296,6 +299,14 @@ impl Submitter {
             }
         })
     }
+}
+
+/// Where a record stands by its report. Of a duplicate that it takes for delivered librdkafka knows neither offset nor time.
+fn stands(offset: i64, appended: Option<i64>) -> Option<Stands> {
+    #[cfg(feature = "server")]
+    fail::fail_point!("acknowledged_duplicate", |_| None);
+    let appended = appended.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default();
+    (offset >= 0).then_some(Stands { offset: Offset(offset), appended: UnixMillis(appended) })
 }
 
 fn lane(partitions: i32, lane_key: Option<&[u8]>) -> Option<i32> {

@@ -58,7 +58,7 @@ fn a_delay_of_a_hold_goes_straight_to_its_tier_and_all_else_to_the_intake() {
         let sent = runtime.block_on(client.send(delayed)).expect(why);
         assert_eq!((&sent.topic, sent.partition), (*topic, lane), "{why}");
         let delay = if *why == "no hold" { three } else { two };
-        assert_eq!(sent.due, Some(sent.appended + delay), "{why}");
+        assert_eq!(sent.due, sent.appended.map(|appended| appended + delay), "{why}");
     }
     Log::open(&fixture, &target).count(3);
     process.stop_well();
@@ -109,8 +109,13 @@ fn a_cancel_is_answered_and_the_answer_is_true() {
             let outcome = client.cancel(Some(b"k"), "a/b c").await.expect("answered");
             assert_eq!(outcome, Outcome::Cancelled, "asked again, answered again");
         }
-        let outcome = client.cancel(None, "keyless").await.expect("answered");
-        assert_eq!(outcome, Outcome::Cancelled);
+        let version = found.version.expect("it has one");
+        for (version, want) in
+            [("1-1x", Outcome::Unknown { state: None }), (&*version, Outcome::Cancelled)]
+        {
+            let outcome = client.cancel_version(None, "keyless", version).await.expect("answered");
+            assert_eq!(outcome, want, "{version}");
+        }
         let outcome = client.cancel(Some(b"k"), "never was").await.expect("answered");
         assert!(matches!(outcome, Outcome::Unknown { .. }), "{outcome:?}");
         assert_eq!(client.find(Some(b"k"), "nor was this").await.expect("asked"), None);
@@ -174,7 +179,7 @@ fn a_consumed_record_comes_again_after_the_same_interval() {
         assert_eq!(record.partition, log.seen[0].partition, "back to the same consumer");
         if round < 3 {
             let sent = runtime.block_on(client.again(&message)).expect("sent");
-            assert_eq!(sent.due, Some(sent.appended + interval));
+            assert_eq!(sent.due, sent.appended.map(|appended| appended + interval));
         }
     }
     process.stop_well();

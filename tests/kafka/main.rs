@@ -37,4 +37,5 @@ mod starts;
 mod support;
 mod timers;
 mod topics;
+mod versions;
 mod web;

@@ -81,6 +81,8 @@ const CASES: &[Case] = &[
     (Mutation::SkipsSettle, FAULTY, &["cancelled in time", "linearizable"], 400),
     (Mutation::PassesUnread, ANY, &["cancelled in time", "linearizable"], 100),
     (Mutation::AnswersEarly, FAULTY, &["cancelled", "delivered", "answers", "linearizable"], 30),
+    (Mutation::AnswersOfAnother, FAULTY, &["cancelled", "delivered"], 100),
+    (Mutation::SaysSuperseded, FAULTY, &["answers"], 100),
     (Mutation::SaysDelivered, FAULTY, &["delivered"], 30),
     (Mutation::AnswersTwice, FAULTY, &["answers"], 30),
     (Mutation::DeliversDuplicates, ANY, &["linearizable"], 30),

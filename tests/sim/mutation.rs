@@ -55,6 +55,10 @@ pub enum Mutation {
     DropsLastPiece,
     /// A client learns what became of its command before that is committed.
     AnswersEarly,
+    /// What is told of a command that found nothing is what became of the timer last, of whatever version.
+    AnswersOfAnother,
+    /// Whatever is not known of a version is called superseded.
+    SaysSuperseded,
     /// A partition is said to be read to an end that reading has not reached.
     PassesUnread,
     /// No timer waits until its intake is read up to `settle` before it is due.
@@ -141,6 +145,8 @@ impl Mutation {
             Self::ForgetsLive,
             Self::DropsLastPiece,
             Self::AnswersEarly,
+            Self::AnswersOfAnother,
+            Self::SaysSuperseded,
             Self::PassesUnread,
             Self::SkipsSettle,
             Self::DeliversDuplicates,

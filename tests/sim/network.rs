@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use waterclock::engine::orders::Outcome;
-use waterclock::engine::timers::{Phase, TimerKey};
+use waterclock::engine::timers::{Found, TimerKey};
 use waterclock::engine::{Offset, Record, Source, TopicId, UnixMillis};
 
 use crate::broker::{Place, Position, Refusal, Writer};
@@ -77,10 +77,8 @@ pub enum Why {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     By(Outcome),
-    /// Nothing was pending; this is what the index had.
-    Found(Option<Phase>),
-    /// The version that was named is not the last one.
-    Superseded,
+    /// Nothing was pending; this is what the index had of what it was about.
+    Found(Found),
 }
 
 /// What comes back.

@@ -212,12 +212,8 @@ impl Workload {
             let at = of.at + chance.between(0, 1) * chance.spread(1, plan.delay_max);
             let id = of.record.headers().find(|(name, _)| *name == b"x-delay-id");
             let Some((_, Some(id))) = id else { continue };
-            // With no key the id stands for it, be it written down or not.
-            let key = of
-                .record
-                .key()
-                .map(<[u8]>::to_vec)
-                .or_else(|| chance.percent(50).then(|| id.to_vec()));
+            // One without a key is not the one whose key is its id.
+            let key = of.record.key().map(<[u8]>::to_vec);
             let headers = [
                 header("n", self.submissions.len()),
                 header("x-delay-action", "cancel"),

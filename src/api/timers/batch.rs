@@ -115,7 +115,7 @@ pub(super) async fn cancel(
     for (at, mut map) in timers(&mut body, &["id", "key", "key_base64", "version"])? {
         let name = read::name(&mut map, &at)?;
         let text: Option<String> = read::member(&mut map, &at, "version", "a string")?;
-        let version = single::version(text, &format!("{at}.version"))?;
+        let version = single::version(asker.timers(), text, &format!("{at}.version"))?;
         commands.push(Command { name, version, order: Order::Cancel });
     }
     // What is wrong with one does not keep the others from it.
@@ -131,7 +131,9 @@ pub(super) async fn cancel(
             Err,
         );
         all.push(match told {
-            Ok((ticket, answer)) => shown::outcome(&Ticket { name, ticket }, &answer),
+            Ok((ticket, answer)) => {
+                shown::outcome(&Ticket { name, ticket, puts_off: false }, &answer)
+            }
             Err(problem) => failed(&name, &problem),
         });
     }

@@ -38,7 +38,8 @@ pub struct Timer {
     pub lane: u16,
     /// Its label, if it has one.
     pub label: Option<String>,
-    /// Which of the records under this name: the append time of its first one, a dash, its offset.
+    /// Which of the records under this name: the append time of its first one, a dash, its offset, and an x behind it if it
+    /// did not come straight to the main intake.
     pub version: String,
     /// The version that it took the place of.
     pub supersedes: Option<String>,
@@ -151,7 +152,7 @@ pub enum Answer {
         /// The word for it: `cancelled`, `delivered`, `superseded`, `unknown`, `recorded`,
         /// `replaced` or `refused`.
         outcome: String,
-        /// How the timer ended, where the word does not say it.
+        /// How that ended which the command is about, where the word does not say it.
         state: Option<String>,
         /// Why it was refused.
         code: Option<String>,
@@ -173,6 +174,10 @@ pub enum Trouble {
     NoIndex(String),
     /// As much is asked already as may be at once.
     Busy(String),
+    /// The record of a pending timer was not found in time.
+    NotFound(String),
+    /// What was to be due at another time is not pending: how it ended, if that is known.
+    NotPending(Option<String>),
     /// It cannot be done like that: a word for programs, a sentence for people.
     Refused(String, String),
 }
@@ -205,6 +210,11 @@ pub trait Timers: Send + Sync + 'static {
     /// # Errors
     /// What is wrong with it.
     fn moment(&self, text: &str) -> Result<u64, String>;
+    /// Whether a text is a version as answers show it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn version(&self, text: &str) -> Result<(), String>;
     /// The timers of these names, each in its lane.
     ///
     /// # Errors

@@ -97,6 +97,23 @@ impl From<Trouble> for Problem {
                 let title = "timers cannot be looked up in this lane now";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_index", title, detail).later(30)
             }
+            Trouble::NotFound(detail) => {
+                let title = "the timer's record was not found in time";
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                Self::new(status, "record_not_found", title, detail).later(5)
+            }
+            Trouble::NotPending(state) => {
+                let detail = match &state {
+                    Some(state) => format!("its state is {state}"),
+                    None => "no such version is known to be pending".to_owned(),
+                };
+                let title = "it cannot be done like that";
+                let problem = Self::new(StatusCode::CONFLICT, "not_pending", title, detail);
+                match state {
+                    Some(state) => problem.with("state", json!(state)),
+                    None => problem,
+                }
+            }
             Trouble::Refused(code, detail) => {
                 // What no state of any timer would make right is wrong in the request.
                 let is_bad = ["bad_ticket", "bad_version", "delay_too_long"].contains(&&*code);

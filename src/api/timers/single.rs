@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::ask::{Asker, Told, What, fault};
 use super::guard::Came;
-use super::known::{Answer, Command, Name, Order, Timer, Trouble};
+use super::known::{Answer, Command, Name, Order, Timer, Timers, Trouble};
 use super::problem::Problem;
 use super::read::{self, Query};
 use super::shown;
@@ -64,7 +64,7 @@ async fn cancel(State(asker): State<Asker>, uri: Uri) -> Answered {
     let id = read::id_of_path(uri.path(), TIMERS)?;
     let mut query = Query::read(uri.query(), &["key", "key_base64", "version", "wait"])?;
     let name = Name { id, key: query.key()? };
-    let version = version(query.text("version")?, "query.version")?;
+    let version = version(asker.timers(), query.text("version")?, "query.version")?;
     let wait_ms = wait(&asker, query.text("wait")?, "query.wait")?;
     // Without its key a timer is not meant; somebody has forgotten it.
     if name.key.is_none() && asker.timers().tracks() && found(&asker, &name).await?.is_none() {
@@ -85,19 +85,14 @@ async fn must_have_no_key(asker: &Asker, name: &Name) -> Result<(), Problem> {
 }
 
 /// A version as answers show it.
-pub(super) fn version(text: Option<String>, at: &str) -> Result<Option<String>, Problem> {
-    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    match text {
-        Some(text)
-            if !text
-                .split_once('-')
-                .is_some_and(|(time, offset)| number(time) && number(offset)) =>
-        {
-            let detail = format!("{text:?} is no version; want one as answers show it");
-            Err(Problem::bad("bad_version", at, detail))
-        }
-        version => Ok(version),
-    }
+pub(super) fn version(
+    timers: &dyn Timers,
+    text: Option<String>,
+    at: &str,
+) -> Result<Option<String>, Problem> {
+    let bad = |detail: String| Problem::bad("bad_version", at, detail);
+    text.as_deref().map(|text| timers.version(text).map_err(bad)).transpose()?;
+    Ok(text)
 }
 
 /// How long to wait for what becomes of a command.
@@ -115,7 +110,7 @@ async fn reschedule(
     let id = read::id_of_path(uri.path(), TIMERS)?;
     let mut query = Query::read(uri.query(), &["key", "key_base64", "version", "wait"])?;
     let name = Name { id, key: query.key()? };
-    let version = version(query.text("version")?, "query.version")?;
+    let version = version(asker.timers(), query.text("version")?, "query.version")?;
     let wait_ms = wait(&asker, query.text("wait")?, "query.wait")?;
     let mut body = read::body(body, &["due", "delay"])?;
     let due = match (body.remove("due"), body.remove("delay")) {
@@ -147,23 +142,45 @@ pub(super) fn no_time() -> Problem {
 
 async fn carry_out(asker: &Asker, command: Command, wait_ms: u64) -> Answered {
     let name = command.name.clone();
+    let puts_off = matches!(command.order, Order::Reschedule(_));
     let what = What::Do { commands: vec![command], wait_ms };
     let done = match asker.one(asker.timers().lane_of(&name), what).await? {
         Told::Done(mut done) => done.pop().unwrap_or_else(|| Err(fault())),
         _ => Err(fault()),
     };
     let (ticket, answer) = done?;
-    Ok(told(&Ticket { name, ticket }, &answer))
+    told(&Ticket { name, ticket, puts_off }, &answer)
 }
 
-/// 200 with what is decided, or 202 with where to ask again.
-fn told(ticket: &Ticket, answer: &Answer) -> axum::response::Response {
+/// 200 with what is decided, or 202 with where to ask again. Another time that was not given is a conflict.
+fn told(ticket: &Ticket, answer: &Answer) -> Answered {
     let body = Json(shown::outcome(ticket, answer));
-    match answer {
+    Ok(match answer {
+        Answer::Decided { outcome, state, code } if ticket.puts_off && outcome != "replaced" => {
+            return Err(not_put_off(outcome, state.as_deref(), code.as_deref()));
+        }
         Answer::Decided { .. } => body.into_response(),
         Answer::Pending | Answer::Lost => {
             (StatusCode::ACCEPTED, [(header::LOCATION, shown::again(ticket))], body).into_response()
         }
+    })
+}
+
+/// Why a timer is not due at another time now.
+fn not_put_off(outcome: &str, state: Option<&str>, code: Option<&str>) -> Problem {
+    let refused = |code: &str, detail: String| Trouble::Refused(code.to_owned(), detail).into();
+    match outcome {
+        "superseded" => {
+            let detail = "another version was put in its place before this was decided";
+            refused("superseded", detail.to_owned())
+        }
+        "refused" => {
+            let code = code.unwrap_or("unknown");
+            let detail = format!("its record with the other time is a dead letter ({code})");
+            refused("refused", detail)
+        }
+        "delivered" | "cancelled" => Trouble::NotPending(Some(outcome.to_owned())).into(),
+        _ => Trouble::NotPending(state.map(str::to_owned)).into(),
     }
 }
 
@@ -179,7 +196,7 @@ pub(super) async fn again(State(asker): State<Asker>, uri: Uri) -> Answered {
     let what = What::Answer { ticket: ticket.ticket.clone(), wait_ms };
     match asker.one(lane, what).await? {
         Told::Answer(Answer::Lost) => lost(&asker, &ticket).await,
-        Told::Answer(answer) => Ok(told(&ticket, &answer)),
+        Told::Answer(answer) => told(&ticket, &answer),
         _ => Err(fault().into()),
     }
 }

@@ -134,6 +134,10 @@ impl Timers for Instance {
         text.parse().map_err(|_| format!("{text:?} is no point in time"))
     }
 
+    fn version(&self, text: &str) -> Result<(), String> {
+        if text.contains('-') { Ok(()) } else { Err(format!("{text:?} is no version")) }
+    }
+
     fn find<'a>(
         &'a self,
         names: &'a [(u16, Name)],
@@ -603,6 +607,7 @@ async fn bad_input_is_named_and_changes_nothing() {
         (delete, "/v1/timers/t?key=k&wait=soon",    None, 400, "bad_duration",        "query.wait"),
         (delete, "/v1/timers/t?key=k&wait=61s",     None, 400, "bad_duration",        "query.wait"),
         (delete, "/v1/timers/t?key=k&version=7",    None, 400, "bad_version",         "query.version"),
+        (post,   batch,                             Some(r#"{"timers":[{"id":"t","key":"k","version":"7"}]}"#), 400, "bad_version", "body.timers[0].version"),
         (patch,  "/v1/timers/t?key=k",              None, 400, "not_json",            "body"),
         (patch,  "/v1/timers/t?key=k",              Some("[]"), 400, "not_an_object", "body"),
         (patch,  "/v1/timers/t?key=k",              Some("{}"), 400, "no_time",       "body"),
@@ -684,6 +689,34 @@ async fn batches_answer_for_each_and_times_can_be_changed() {
         let (status, told) = pair.both("PATCH", "/v1/timers/t?key=d", Some(body)).await;
         assert_eq!((status, &told["outcome"]), (200, &json!("replaced")));
         assert_eq!(pair.with(|world| world.find(&names[3]).unwrap().due), NOW + due);
+    }
+    // What was not put off is a conflict, also for who asks again.
+    let body = Some(r#"{"delay":"7s"}"#);
+    let decided = |outcome: &str, state: Option<&str>| {
+        let state = state.map(str::to_owned);
+        Answer::Decided { outcome: outcome.to_owned(), state, code: None }
+    };
+    #[rustfmt::skip]
+    let cases = [
+        ("superseded",  None,            409, "superseded",   None),
+        ("cancelled",   None,            409, "not_pending",  Some("cancelled")),
+        ("delivered",   None,            409, "not_pending",  Some("delivered")),
+        ("unknown",     Some("expired"), 409, "not_pending",  Some("expired")),
+        ("unknown",     None,            409, "not_pending",  None),
+        ("refused",     None,            409, "refused",      None),
+    ];
+    for (outcome, state, status, code, shown) in cases {
+        pair.with(|world| world.pending = true);
+        let (accepted, _, told) = pair.ask(0, "PATCH", "/v1/timers/t?key=d", body).await;
+        assert_eq!(accepted, 202, "{told}");
+        let again = told["again"].as_str().expect("where to ask again").to_owned();
+        pair.with(|world| {
+            world.pending = false;
+            world.answers.values_mut().for_each(|answer| *answer = decided(outcome, state));
+        });
+        let (told_status, _, told) = pair.ask(1, "GET", &again, None).await;
+        let seen = (told_status, &told["code"], told["state"].as_str());
+        assert_eq!(seen, (status, &json!(code), shown), "{outcome}: {told}");
     }
 }
 

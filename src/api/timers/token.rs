@@ -108,6 +108,9 @@ pub(super) struct Ticket {
     pub(super) name: Name,
     #[serde(rename = "t")]
     pub(super) ticket: String,
+    /// It gives the timer another time.
+    #[serde(rename = "p", default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) puts_off: bool,
 }
 
 impl Ticket {

@@ -16,7 +16,7 @@ use super::{NoSuchLetter, Place, last, of_kafka};
 use crate::cli::{Exit, Failure, Outcome, output};
 use crate::engine::header::{self, When};
 use crate::engine::{Millis, NOT_KEPT, Record, UnixMillis};
-use crate::kafka::{DeadLetters, DeadRecord, Receipt, SubmitError, Submitter};
+use crate::kafka::{DeadLetters, DeadRecord, Receipt, Stands, SubmitError, Submitter};
 
 /// Arguments of `dead replay`.
 #[derive(Args)]
@@ -206,12 +206,17 @@ impl Run<'_> {
         let line = match (self.json, receipt) {
             (true, receipt) => {
                 let to = receipt.map(|to| {
-                    json!({ "partition": to.partition, "offset": to.offset.0, "appended_ms": to.appended.0 })
+                    let offset = to.stands.map(|stands| stands.offset.0);
+                    let appended = to.stands.map(|stands| stands.appended.0);
+                    json!({ "partition": to.partition, "offset": offset, "appended_ms": appended })
                 });
                 let from = json!({ "partition": partition, "offset": offset.0 });
                 json!({ "dead": from, "topic": intake, "replayed": to }).to_string()
             }
-            (false, Some(to)) => format!("{place} -> {intake}/{}@{}", to.partition, to.offset.0),
+            (false, Some(Receipt { partition, stands: Some(Stands { offset, .. }) })) => {
+                format!("{place} -> {intake}/{partition}@{}", offset.0)
+            }
+            (false, Some(to)) => format!("{place} -> {intake}/{}", to.partition),
             (false, None) => format!("{place} -> {intake}"),
         };
         self.bar.suspend(|| output::line(&line))

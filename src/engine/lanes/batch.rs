@@ -272,6 +272,7 @@ impl Engine {
         }
         let Some(entry) = self.let_through(now, entry) else { return };
         let setup = Arc::clone(&self.setup);
+        let supersedes = entry.timer.and_then(|name| self.timers.replaced(entry.source.lane, name));
         // What may be there is no dead letter besides.
         let is_handed = self.handed.contains(&(entry.source.lane, entry.order));
         let hand = (!is_handed).then(|| self.expiry_margin.at(now));
@@ -279,7 +280,7 @@ impl Engine {
             Err(refusal) => Err(refusal),
             Ok(()) => match self.look(now, &entry.target, out) {
                 None => return self.park(entry),
-                Some(target) => verdict::deliver(&entry, (now, hand), target)
+                Some(target) => verdict::deliver(&entry, (now, hand), target, supersedes)
                     .and_then(|edit| self.permitted(now, &entry).map(|()| edit)),
             },
         };

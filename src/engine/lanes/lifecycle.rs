@@ -18,7 +18,7 @@ use super::super::header::{self, Code, Refusal};
 use super::super::orders::{Answer, Because, Edit, Outcome, Said, Send, To};
 use super::super::setup::Tracking;
 use super::super::timers::{
-    Before, Ended, Live, Pending, Phase, Place, Remembered, TimerKey, Told, Void,
+    About, Before, Ended, Live, Pending, Phase, Place, Remembered, Replaced, TimerKey, Told, Void,
 };
 use super::super::verdict::{self, Entry, Stage, Way, refusal};
 use super::{Engine, Lane, Millis, Offset, Ready, Record, Source, UnixMillis};
@@ -116,8 +116,22 @@ impl Engine {
                 Fate::Replace(Some(live))
             }
             (Way::Replace(None), Some(_)) => Fate::Idle(Outcome::Superseded),
-            // Whether that version was delivered or replaced a void mark does not tell. A cancel has its own way.
-            (Way::Replace(Some(_)) | Way::Cancel(_), _) => Fate::Idle(Outcome::Absent),
+            (Way::Replace(Some(_)), _) => Fate::Idle(self.missed((lane, name), about(entry))),
+            // It has its own way.
+            (Way::Cancel(_), _) => Fate::Idle(Outcome::Absent),
+        }
+    }
+
+    /// What a command comes to that is about what is not pending. Only of a version that was replaced by the pending one this
+    /// is known here; whether one was delivered or cancelled no mark tells.
+    fn missed(&self, (lane, name): (Lane, TimerKey), about: About) -> Outcome {
+        let was = |version| self.timers.replaced(lane, name).is_some_and(|of| of.has(version));
+        match about {
+            About::Replace(_, own) if was(own) => Outcome::Replaced,
+            About::Version(version) | About::Replace(version, _) if was(version) => {
+                Outcome::Superseded
+            }
+            _ => Outcome::Absent,
         }
     }
 
@@ -132,7 +146,12 @@ impl Engine {
             Fate::None | Fate::Live | Fate::Create | Fate::Revive | Fate::Replace(_) => {
                 return Some(entry);
             }
-            Fate::Void | Fate::Cancelled => Outcome::Superseded,
+            Fate::Void | Fate::Cancelled => match (entry.timer, entry.way) {
+                (Some(name), Way::Replace(Some(_))) => {
+                    self.missed((entry.source.lane, name), about(&entry))
+                }
+                _ => Outcome::Superseded,
+            },
             Fate::Duplicate => {
                 self.figures.duplicates += u64::from(entry.way != Way::Hop);
                 Outcome::Absent
@@ -176,7 +195,9 @@ impl Engine {
             Fate::Replace(old) if self.is_full() => {
                 self.room()?;
                 let answer = answer(entry, old.map_or(Outcome::Created, |_| Outcome::Replaced));
-                self.make_live(now, entry, name, old.map(|old| old.version))?;
+                let before = self.timers.replaced(lane, name);
+                let replaced = old.map(|old| Replaced::by(old.version, before));
+                self.make_live(now, entry, name, replaced)?;
                 if let Some(old) = old {
                     self.figures.superseded += 1;
                     let void = self.voided(now, (lane, name), place, old);
@@ -201,7 +222,7 @@ impl Engine {
         now: UnixMillis,
         entry: &mut Entry,
         name: TimerKey,
-        supersedes: Option<Place>,
+        supersedes: Option<Replaced>,
     ) -> Result<(), Refusal> {
         entry.decided = true;
         let directive = header::read(entry.record.headers())?;
@@ -210,6 +231,7 @@ impl Engine {
         let lane = entry.source.lane;
         let at = (entry.place(), entry.due);
         self.timers.put_live(lane, name, at, (&entry.target, label));
+        self.timers.put_replaced(lane, name, supersedes);
         if let Some(record) = verdict::said(entry, &directive, stage) {
             self.ready.push_back(Ready::said(lane, record, Because::Created));
         }
@@ -285,7 +307,7 @@ impl Engine {
             self.conclude((entry.source, entry.offset), entry.record);
             return self.attach(answer);
         }
-        let answer = answer(&entry, Outcome::Absent);
+        let answer = answer(&entry, self.missed((lane, name), about(&entry)));
         self.finish(&entry, answer);
     }
 
@@ -411,7 +433,8 @@ impl Engine {
         let name = entry.timer.filter(|_| entry.decided)?;
         let directive = header::read(entry.record.headers()).ok()?;
         let phase = if code == Code::Expired { Phase::Expired } else { Phase::Dead };
-        let stage = Stage { code: Some(code), ..Stage::new(phase, now) };
+        let supersedes = self.timers.replaced(entry.source.lane, name);
+        let stage = Stage { code: Some(code), supersedes, ..Stage::new(phase, now) };
         let record = verdict::said(entry, &directive, stage);
         self.end(now, entry.source.lane, name);
         record
@@ -429,7 +452,7 @@ impl Engine {
         let told = Told {
             phase: Phase::Cancelled,
             version: live.version,
-            supersedes: None,
+            supersedes: self.timers.replaced(lane, name),
             due: live.due,
             since: now,
             target,
@@ -506,7 +529,16 @@ pub(super) fn is_standing(timers: &Remembered, lane: Lane, named: Named) -> bool
 /// What is told to who waits for it, if anybody does.
 pub(super) fn answer(entry: &Entry, outcome: Outcome) -> Option<Answer> {
     let Entry { source, offset, timer: Some(name), way, .. } = *entry else { return None };
-    way.is_command().then_some(Answer { source, offset, name, outcome })
+    way.is_command().then(|| Answer { source, offset, name, about: about(entry), outcome })
+}
+
+/// What a command is about.
+fn about(entry: &Entry) -> About {
+    match entry.way {
+        Way::Replace(Some(version)) => About::Replace(version, entry.place()),
+        Way::Cancel(Some(version)) => About::Version(version),
+        _ => About::Before(entry.place()),
+    }
 }
 
 impl Ready {

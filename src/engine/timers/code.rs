@@ -4,8 +4,9 @@
 //! Numbers are big-endian; a value begins with the version of this code.
 //!
 //! ```text
-//! timer: version u8, phase u8, flags u8 (1: has a key, 2: it is cut, 4: supersedes, 8: has a label, 16: has a code),
-//!        first append u64, offset i64, due u64, since u64, [of what it supersedes: first append u64, offset i64],
+//! timer: version u8, phase u8, flags u8 (1: has a key, 2: it is cut, 4: supersedes, 8: has a label, 16: has a code,
+//!        32: supersedes several), first append u64, offset i64, due u64, since u64,
+//!        [of what it supersedes: first append u64, offset i64 [of the first of several: the same]],
 //!        target (u8 length, bytes), id (the same), [label (the same)], [code (the same)], [key: the rest]
 //! void:  version u8, flags u8 (1: met, 2: several, 4: two places), first append u64, offset i64, until u64,
 //!        [of the place from elsewhere: first append u64, offset i64]
@@ -15,7 +16,7 @@ use std::sync::Arc;
 
 use super::super::header::Code;
 use super::super::{Offset, UnixMillis};
-use super::{Before, Phase, Place, Timer, TimerKey, Void};
+use super::{Before, Phase, Place, Replaced, Timer, TimerKey, Void};
 
 /// The version of this code.
 pub const VERSION: u8 = 2;
@@ -34,6 +35,7 @@ const KEY_CUT: u8 = 2;
 const SUPERSEDES: u8 = 4;
 const HAS_LABEL: u8 = 8;
 const HAS_CODE: u8 = 16;
+const SEVERAL_OF_THEM: u8 = 32;
 
 const PHASES: [(Phase, u8); 5] = [
     (Phase::Delay, 1),
@@ -61,7 +63,7 @@ pub enum Change {
 pub(in crate::engine) struct Told<'a> {
     pub(in crate::engine) phase: Phase,
     pub(in crate::engine) version: Place,
-    pub(in crate::engine) supersedes: Option<Place>,
+    pub(in crate::engine) supersedes: Option<Replaced>,
     pub(in crate::engine) due: UnixMillis,
     pub(in crate::engine) since: UnixMillis,
     pub(in crate::engine) target: &'a str,
@@ -81,7 +83,7 @@ pub(in crate::engine) fn value(told: &Told<'_>) -> Vec<u8> {
 fn write(told: &Told<'_>, cut: bool) -> Vec<u8> {
     let key = told.key.map(|key| &key[..key.len().min(KEY_MAX)]);
     let mut bytes = Vec::with_capacity(
-        55 + told.target.len()
+        71 + told.target.len()
             + told.id.len()
             + told.label.map_or(0, |label| 1 + label.len())
             + told.code.map_or(0, |code| 1 + code.as_str().len())
@@ -93,13 +95,17 @@ fn write(told: &Told<'_>, cut: bool) -> Vec<u8> {
         | flag(cut, KEY_CUT)
         | flag(told.supersedes.is_some(), SUPERSEDES)
         | flag(told.label.is_some(), HAS_LABEL)
-        | flag(told.code.is_some(), HAS_CODE);
+        | flag(told.code.is_some(), HAS_CODE)
+        | flag(told.supersedes.is_some_and(|of| of.first != of.last), SEVERAL_OF_THEM);
     bytes.extend([VERSION, phase, flags]);
     put_place(&mut bytes, told.version);
     bytes.extend(told.due.0.to_be_bytes());
     bytes.extend(told.since.0.to_be_bytes());
-    if let Some(place) = told.supersedes {
-        put_place(&mut bytes, place);
+    if let Some(Replaced { first, last }) = told.supersedes {
+        put_place(&mut bytes, last);
+        if first != last {
+            put_place(&mut bytes, first);
+        }
     }
     let code = told.code.map(|code| code.as_str().as_bytes());
     let parts = [Some(told.target.as_bytes()), Some(told.id), told.label, code];
@@ -224,15 +230,20 @@ fn read_timer(name: TimerKey, value: &[u8]) -> Result<Timer, DecodeError> {
     rest.version()?;
     let [state, flags] = rest.array()?;
     let has = |flag: u8| flags & flag != 0;
-    let known = HAS_KEY | KEY_CUT | SUPERSEDES | HAS_LABEL | HAS_CODE;
+    let known = HAS_KEY | KEY_CUT | SUPERSEDES | HAS_LABEL | HAS_CODE | SEVERAL_OF_THEM;
+    let is_whole = (has(HAS_KEY) || !has(KEY_CUT)) && (has(SUPERSEDES) || !has(SEVERAL_OF_THEM));
     let phase = PHASES.iter().find(|(_, byte)| *byte == state).map(|(phase, _)| *phase);
-    let Some(phase) = phase.filter(|_| flags & !known == 0 && (has(HAS_KEY) || !has(KEY_CUT)))
-    else {
+    let Some(phase) = phase.filter(|_| flags & !known == 0 && is_whole) else {
         return Err(DecodeError::State { state, flags });
     };
     let version = rest.place()?;
     let (due, since) = (UnixMillis(rest.word()?), UnixMillis(rest.word()?));
-    let supersedes = has(SUPERSEDES).then(|| rest.place()).transpose()?;
+    let mut supersedes = None;
+    if has(SUPERSEDES) {
+        let last = rest.place()?;
+        let first = if has(SEVERAL_OF_THEM) { rest.place()? } else { last };
+        supersedes = Some(Replaced { first, last });
+    }
     let target = Arc::from(rest.text()?);
     let id = Box::from(rest.part()?);
     let label = has(HAS_LABEL).then(|| rest.text().map(Box::from)).transpose()?;

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. Looking one up touches one place in memory and allocates nothing. A pending timer takes 48 bytes and its part of a
-//!    table's free places; its target and label stand once, however many timers have them.
+//!    table's free places, one in the place of others 48 more; its target and label stand once, however many timers have them.
 //! 2. Forgetting touches only what is to be forgotten: void versions stand in buckets by the time at which they may be.
 //! 3. Nothing is forgotten before its `until`.
 
@@ -11,7 +11,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use super::super::{Lane, UnixMillis};
-use super::{Before, Live, Place, TimerKey, Void};
+use super::{Before, Live, Place, Replaced, TimerKey, Void};
 
 /// Void versions are forgotten by buckets of this time.
 const BUCKET_MS: u64 = 300_000;
@@ -65,6 +65,8 @@ struct Kept {
 pub(in crate::engine) struct Remembered {
     live: Vec<ByName<Pending>>,
     live_len: usize,
+    /// Of those that are pending in the place of others.
+    replaced: Vec<ByName<Replaced>>,
     words: Words,
     voids: Vec<ByName<Kept>>,
     voids_len: usize,
@@ -77,6 +79,7 @@ impl Remembered {
     pub(in crate::engine) fn new(lanes: u16) -> Self {
         Self {
             live: (0..lanes).map(|_| ByName::default()).collect(),
+            replaced: (0..lanes).map(|_| ByName::default()).collect(),
             voids: (0..lanes).map(|_| ByName::default()).collect(),
             ..Self::default()
         }
@@ -102,13 +105,18 @@ impl Remembered {
         self.live.get(usize::from(lane.0))?.get(&name).copied()
     }
 
+    /// The versions in whose place the pending one was put.
+    pub(in crate::engine) fn replaced(&self, lane: Lane, name: TimerKey) -> Option<Replaced> {
+        self.replaced.get(usize::from(lane.0))?.get(&name).copied()
+    }
+
     /// Target and label of a pending version.
     pub(in crate::engine) fn words(&self, pending: Pending) -> (&str, Option<&str>) {
         let target = self.words.word(pending.target).unwrap_or_default();
         (target, self.words.word(pending.label))
     }
 
-    /// Sets the pending version of a timer.
+    /// Sets the pending version of a timer, which is in nobody's place until that is said.
     pub(in crate::engine) fn put_live(
         &mut self,
         lane: Lane,
@@ -116,6 +124,7 @@ impl Remembered {
         (version, due): (Place, UnixMillis),
         (target, label): (&str, Option<&str>),
     ) {
+        self.put_replaced(lane, name, None);
         let Some(of_lane) = self.live.get_mut(usize::from(lane.0)) else { return };
         let target = self.words.take(target);
         let label = label.map_or(NONE, |label| self.words.take(label));
@@ -125,14 +134,30 @@ impl Remembered {
         }
     }
 
+    /// Sets in whose place the pending version of a timer was put.
+    pub(in crate::engine) fn put_replaced(
+        &mut self,
+        lane: Lane,
+        name: TimerKey,
+        replaced: Option<Replaced>,
+    ) {
+        let Some(of_lane) = self.replaced.get_mut(usize::from(lane.0)) else { return };
+        match replaced {
+            Some(replaced) => drop(of_lane.insert(name, replaced)),
+            None => drop(of_lane.remove(&name)),
+        }
+    }
+
     /// Takes in one that is pending by what is committed.
     pub(in crate::engine) fn know_live(&mut self, lane: Lane, live: &Live) {
         let words = (&*live.target, live.label.as_deref());
         self.put_live(lane, live.name, (live.version, live.due), words);
+        self.put_replaced(lane, live.name, live.supersedes);
     }
 
     /// A timer is pending no more.
     pub(in crate::engine) fn end(&mut self, lane: Lane, name: TimerKey) {
+        self.put_replaced(lane, name, None);
         let of_lane = self.live.get_mut(usize::from(lane.0));
         if let Some(old) = of_lane.and_then(|of_lane| of_lane.remove(&name)) {
             self.words.give_back(old);

@@ -19,7 +19,7 @@ fn a_timer_is_its_key_and_its_id_and_nothing_else() {
         ("another id",                             name(Some(b"k"), b"i"),  name(Some(b"k"), b"j"),   false),
         ("bytes do not slip from key to id",       name(Some(b"ab"), b"c"), name(Some(b"a"), b"bc"),  false),
         ("empty is not null",                      name(Some(b""), b"i"),   name(None, b"i"),         false),
-        ("without a key the id stands for it",     name(Some(b"i"), b"i"),  name(None, b"i"),         true),
+        ("a key that equals the id is a key",      name(Some(b"i"), b"i"),  name(None, b"i"),         false),
     ];
     for (why, one, other, same) in cases {
         assert_eq!(one == other, same, "{why}");
@@ -65,6 +65,43 @@ fn a_version_is_read_as_it_is_shown_and_nothing_else_is() {
     for (why, text) in cases {
         assert_eq!(text.parse::<Place>(), Err(BadPlace(text.to_owned())), "{why}");
     }
+}
+
+#[test]
+fn the_last_state_of_a_timer_says_what_became_of_what_a_command_is_about_or_nothing() {
+    let x = |first, offset: i64| place(first, offset | ELSEWHERE);
+    let last = |phase, version, supersedes| Timer { phase, version, supersedes, ..timer() };
+    let of = |first, last| Some(Replaced { first, last });
+    let (version, before, replace) = (About::Version, About::Before, About::Replace);
+    let (ended, nothing) = (Found::Ended, Found::Nothing);
+    use Phase::{Cancelled, Dead, Delay, Delivered};
+    #[rustfmt::skip]
+    let cases = [
+        // why,                                    about,                 the last state,                             found
+        ("that version",                           version(place(5, 5)),  last(Delivered, place(5, 5), None),         ended(Delivered)),
+        ("that version, which is pending since",   version(x(5, 5)),      last(Delay, x(5, 5), None),                 nothing),
+        ("another one, after it or before it",     version(place(4, 4)),  last(Cancelled, place(5, 5), None),         nothing),
+        ("one that it replaced",                   version(place(4, 4)),  last(Delivered, place(5, 5), of(place(4, 4), place(4, 4))), Found::Replaced),
+        ("the first of several",                   version(place(1, 1)),  last(Cancelled, place(5, 5), of(place(1, 1), place(4, 4))), Found::Replaced),
+        ("one of several",                         version(place(3, 3)),  last(Delay, place(5, 5), of(place(1, 1), place(4, 4))), Found::Replaced),
+        ("one that was delivered before these",    version(place(1, 1)),  last(Delay, place(5, 5), of(place(2, 2), place(4, 4))), nothing),
+        ("one that came after it",                 version(place(6, 6)),  last(Delivered, place(5, 5), of(place(2, 2), place(4, 4))), nothing),
+        ("what was there before the cancel",       before(place(6, 6)),   last(Delivered, place(5, 5), None),         ended(Delivered)),
+        ("the same, and it was cancelled",         before(place(6, 6)),   last(Cancelled, place(5, 5), None),         ended(Cancelled)),
+        ("the same, a dead letter",                before(place(6, 6)),   last(Dead, place(5, 5), None),              ended(Dead)),
+        ("what came after the cancel",             before(place(6, 6)),   last(Delivered, place(7, 7), None),         nothing),
+        ("the same, in the place of what was not", before(place(6, 6)),   last(Delivered, place(9, 9), of(place(7, 7), place(8, 8))), nothing),
+        ("what was written to a tier before it",   before(place(6, 6)),   last(Delivered, x(5, 9), None),             ended(Delivered)),
+        ("what was written to a tier after it",    before(place(6, 6)),   last(Delivered, x(7, 1), None),             nothing),
+        ("another time for one that was cancelled", replace(place(1, 1), place(5, 5)), last(Cancelled, place(1, 1), None), ended(Cancelled)),
+        ("another time for one that was replaced",  replace(place(1, 1), place(5, 5)), last(Delay, place(3, 3), of(place(1, 1), place(1, 1))), Found::Replaced),
+        ("another time, read again",                replace(place(1, 1), place(5, 5)), last(Delay, place(5, 5), of(place(1, 1), place(1, 1))), Found::Done),
+        ("the same, and that was replaced since",   replace(place(1, 1), place(5, 5)), last(Dead, place(9, 9), of(place(1, 1), place(5, 5))), Found::Done),
+    ];
+    for (why, about, last, found) in cases {
+        assert_eq!(about.found(Some(&last)), found, "{why}");
+    }
+    assert_eq!(before(place(6, 6)).found(None), nothing);
 }
 
 #[test]
@@ -141,7 +178,7 @@ fn timer() -> Timer {
         name: TimerKey([7; 16]),
         phase: Phase::Dead,
         version: place(1, 2),
-        supersedes: Some(place(0, 1)),
+        supersedes: Some(Replaced { first: place(0, 1), last: place(0, 1) }),
         due: UnixMillis(3),
         since: UnixMillis(4),
         target: "orders".into(),
@@ -181,7 +218,8 @@ fn what_is_not_ours_or_is_newer_is_refused_with_a_reason() {
         ("a timer that is cut",      timer_key,          Some(timer[..40].to_vec()),       size(40)),
         ("a newer timer",            timer_key,          with(&timer, 0, 3),               DecodeError::Version { version: 3 }),
         ("a phase to come",          timer_key,          with(&timer, 1, 6),               DecodeError::State { state: 6, flags: 29 }),
-        ("a flag to come",           timer_key,          with(&timer, 2, 32),              DecodeError::State { state: 5, flags: 32 }),
+        ("a flag to come",           timer_key,          with(&timer, 2, 64),              DecodeError::State { state: 5, flags: 64 }),
+        ("several of none",          timer_key,          with(&timer, 2, 32),              DecodeError::State { state: 5, flags: 32 }),
         ("cut, but no key",          timer_key,          with(&timer, 2, 2),               DecodeError::State { state: 5, flags: 2 }),
         ("a target that is no text", timer_key,          with(&timer, 52, 0xff),           DecodeError::Text),
         ("a code to come",           timer_key,          with(&timer, 66, b'T'),           DecodeError::Text),
@@ -236,7 +274,11 @@ fn any_bytes(len: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Box<
 }
 
 fn any_timer() -> impl Strategy<Value = Timer> {
-    let versions = (any_place(), proptest::option::of(any_place()), any::<u64>(), any::<u64>());
+    let replaced = prop_oneof![
+        any_place().prop_map(|last| Replaced { first: last, last }),
+        (any_place(), any_place()).prop_map(|(first, last)| Replaced { first, last }),
+    ];
+    let versions = (any_place(), proptest::option::of(replaced), any::<u64>(), any::<u64>());
     let names = ("[a-z.]{1,249}", any_bytes(1..=255), proptest::option::of(any_bytes(0..=1_024)));
     let rest = (
         proptest::option::of("[a-z]{1,64}"),

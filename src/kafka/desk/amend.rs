@@ -28,6 +28,12 @@ pub(super) fn cancel(
     Record::new(key, None, headers.into_iter().flatten())
 }
 
+/// Whether a command is a cancel.
+pub(super) fn is_cancel(command: &Record) -> bool {
+    let action = (header::ACTION.as_bytes(), Some(&b"cancel"[..]));
+    command.headers().any(|header| header == action)
+}
+
 fn about(version: Place, due: UnixMillis, intake: u64) -> State<'static> {
     State {
         kind: Kind::Amend,

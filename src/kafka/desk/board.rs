@@ -196,7 +196,7 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::timers::TimerKey;
+    use crate::engine::timers::{About, Place, TimerKey};
     use crate::engine::{Outcome, TopicId};
 
     const LANE: Lane = Lane(1);
@@ -204,7 +204,8 @@ mod tests {
 
     fn answer(offset: i64, outcome: Outcome) -> Answer {
         let name = TimerKey::new(Some(b"k"), b"i");
-        Answer { source: INTAKE, offset: Offset(offset), name, outcome }
+        let about = About::Version(Place::default());
+        Answer { source: INTAKE, offset: Offset(offset), name, about, outcome }
     }
 
     fn soon() -> Instant {

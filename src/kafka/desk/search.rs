@@ -7,7 +7,7 @@
 //! # Invariants
 //! 1. What is given back is a record of that version: its state says so and is authentic; or it stands where that version
 //!    was submitted, at that offset and time, with that key and id.
-//! 2. It takes a bounded time.
+//! 2. It takes a bounded time, and ends as soon as the timer is not what was looked for any more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ const CLIENT: &str = "waterclock-desk";
 /// How long a broker holds a fetch for which there is nothing.
 const WAIT: Duration = Duration::from_millis(50);
 /// How long the whole search may take.
-const SEARCH_MAX: Duration = Duration::from_secs(10);
+pub(super) const MAX: Duration = Duration::from_secs(10);
 /// A partition of which nothing comes for this long is read to its end, or its end cannot be read.
 const SILENCE_MAX: Duration = Duration::from_millis(500);
 /// How much earlier than by the rule a record may have been appended: less was collected, a clock differs.
@@ -65,17 +65,21 @@ impl<'a> Search<'a> {
         lane: Lane,
         timer: &'a Timer,
     ) -> Self {
-        Self { connection, setup, lane, timer, by: Instant::now() + SEARCH_MAX }
+        Self { connection, setup, lane, timer, by: Instant::now() + MAX }
     }
 
-    /// The record, and what of it stays; `None`: not found in time.
+    /// The record, and what of it stays; `None`: not found in time, or as long as the timer `stands`.
     ///
     /// # Errors
     /// Kafka does not let us read.
-    pub(super) fn run(&self, now: UnixMillis) -> Result<Option<(Record, Terms)>, KafkaError> {
+    pub(super) fn run(
+        &self,
+        now: UnixMillis,
+        stands: &dyn Fn() -> bool,
+    ) -> Result<Option<(Record, Terms)>, KafkaError> {
         let reader = self.connection.reader_to_ends(CLIENT, CLIENT, Isolation::Committed, WAIT)?;
-        for (topic, place) in places(self.setup, self.timer, now) {
-            if Instant::now() > self.by {
+        for (n, (topic, place)) in places(self.setup, self.timer, now).into_iter().enumerate() {
+            if Instant::now() > self.by || n > 0 && !stands() {
                 break;
             }
             if let Some(found) = self.look(&reader, topic, place)? {

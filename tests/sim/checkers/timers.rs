@@ -1,10 +1,12 @@
 //! Promise 6, where all timers are tracked: what became of each can have happened one thing after the other, answers are
 //! true, who cancels in time wins, and what `<ns>.timers` says is what can be seen.
 
+mod answers;
+
 use std::collections::{BTreeMap, HashSet};
 
 use waterclock::engine::orders::Outcome;
-use waterclock::engine::timers::{Change, ELSEWHERE, Phase, Timer, TimerKey};
+use waterclock::engine::timers::{self, Change, ELSEWHERE, Phase, Timer, TimerKey};
 
 use super::{Accepted, Arrival, Found, Said, View, forgotten_in_time, said};
 use crate::linear::{self, Failure, History, Index, Operation, Stand, What};
@@ -36,7 +38,7 @@ pub(super) fn check(world: &World, view: &View<'_>, found: &mut Found) {
     // A crash may do some of it twice; then only some of it can be said.
     let sure = world.plan.exactly_once() || world.plan.healthy();
     for tale in tales.values() {
-        answers_are_true(world, view, tale, found);
+        answers::check(world, view, tale, found);
         if sure {
             who_cancels_in_time_wins(world, view, tale, found);
             if world.plan.kind != Kind::Storm {
@@ -60,10 +62,13 @@ fn plain(told: Told) -> Option<linear::Answer> {
         Told::By(Outcome::Superseded) => Some(linear::Answer::Superseded),
         Told::By(Outcome::Refused(_)) => Some(linear::Answer::Refused),
         Told::By(_) => None,
-        Told::Found(Some(Phase::Delivered)) => Some(linear::Answer::Delivered),
-        Told::Found(Some(Phase::Cancelled)) => Some(linear::Answer::Cancelled),
-        Told::Found(_) => Some(linear::Answer::Unknown),
-        Told::Superseded => Some(linear::Answer::Superseded),
+        Told::Found(timers::Found::Ended(Phase::Delivered)) => Some(linear::Answer::Delivered),
+        Told::Found(timers::Found::Ended(Phase::Cancelled)) => Some(linear::Answer::Cancelled),
+        Told::Found(timers::Found::Replaced) => Some(linear::Answer::Superseded),
+        Told::Found(timers::Found::Done) => None,
+        Told::Found(timers::Found::Ended(_) | timers::Found::Nothing) => {
+            Some(linear::Answer::Unknown)
+        }
     }
 }
 
@@ -109,31 +114,6 @@ fn stand(of: &Accepted<'_>) -> Stand {
         offset: of.offset.0,
         prompt: of.submission.own_lane && of.submission.topic < of.prompt_topics,
         straight: of.submission.own_lane && of.submission.topic == 0,
-    }
-}
-
-/// After `cancelled` it never comes; after `delivered` it is there.
-fn answers_are_true(world: &World, view: &View<'_>, tale: &Tale<'_>, found: &mut Found) {
-    for cancel in tale.cancels() {
-        let number = cancel.number;
-        let Some(Answered { told, moment }) = answer_of(world, number) else { continue };
-        match plain(told) {
-            Some(linear::Answer::Cancelled) if world.plan.exactly_once() => {
-                for (version, arrival) in tale.arrivals(view) {
-                    if tale.covers(cancel, version) && arrival.moment > moment {
-                        let what =
-                            format!("n={} comes after n={number} was told so", version.number);
-                        found.push(("cancelled", what));
-                    }
-                }
-            }
-            Some(linear::Answer::Delivered)
-                if !tale.arrivals(view).any(|(_, arrival)| arrival.moment < moment) =>
-            {
-                found.push(("delivered", format!("n={number} was told so, and nothing was there")));
-            }
-            _ => {}
-        }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use waterclock::engine::orders::{Answer, Input, Outcome};
-use waterclock::engine::timers::{self, Change, Live, Timer, TimerKey, Void};
+use waterclock::engine::timers::{self, About, Change, Found, Live, Timer, TimerKey, Void};
 use waterclock::engine::{Lane, Offset, UnixMillis};
 
 use super::{Phase, Up, number_of};
@@ -62,11 +62,11 @@ enum What {
     Known,
     Ended,
     Recall(Vec<TimerKey>),
-    /// A cancel that found nothing: its submission, and where it stood.
+    /// A command that found nothing: its submission, and what it was about.
     Lookup {
         number: usize,
         name: TimerKey,
-        offset: Offset,
+        about: About,
     },
 }
 
@@ -215,32 +215,24 @@ impl World {
             What::Known => self.tell_known(slot, lane),
             What::Ended => self.tell_ended(slot, lane),
             What::Recall(timers) => self.tell_recalled(slot, lane, timers),
-            What::Lookup { number, name, offset } => {
-                let index = &self.members[slot].disk.lanes[&lane];
-                // One that was submitted later than the command says nothing of what it found.
-                let of = index
-                    .timers
-                    .get(&name)
-                    .filter(|timer| timer.version.is_before(self.stands_at(number, offset)));
-                let told = match (self.named.get(&number), of) {
-                    (Some(named), Some(timer)) if timer.supersedes == Some(*named) => {
-                        Told::Superseded
+            What::Lookup { number, name, about } => {
+                let last = self.members[slot].disk.lanes[&lane].timers.get(&name);
+                let told = match last {
+                    // Whatever the last state is of.
+                    Some(last) if self.mutation == Some(Mutation::AnswersOfAnother) => {
+                        Found::Ended(last.phase)
                     }
-                    (Some(named), Some(timer)) if timer.version != *named => Told::Found(None),
-                    _ => Told::Found(of.map(|timer| timer.phase)),
+                    last => about.found(last),
                 };
-                self.tell_client(slot, number, told);
+                let told = match told {
+                    Found::Nothing if self.mutation == Some(Mutation::SaysSuperseded) => {
+                        Found::Replaced
+                    }
+                    told => told,
+                };
+                self.tell_client(slot, number, Told::Found(told));
             }
         }
-    }
-
-    /// The place of a command that stands at this offset of its lane's intake.
-    fn stands_at(&self, number: usize, offset: Offset) -> timers::Place {
-        let first_appended = UnixMillis(self.appended(number).map_or(0, |(at, ..)| at));
-        let of = &self.workload.submissions[number];
-        let straight = of.own_lane && of.topic == 0;
-        let elsewhere = if straight { 0 } else { timers::ELSEWHERE };
-        timers::Place { first_appended, offset: Offset(offset.0 | elsewhere) }
     }
 
     // What is known at a take-over.
@@ -345,8 +337,8 @@ impl World {
         if answer.outcome != Outcome::Absent {
             return self.tell_client(slot, number, Told::By(answer.outcome));
         }
-        let Answer { name, offset, .. } = *answer;
-        let what = What::Lookup { number, name, offset };
+        let Answer { name, about, .. } = *answer;
+        let what = What::Lookup { number, name, about };
         let end = self.changelog_end(lane);
         self.member(slot).waiting.push(Waiting { lane, end, what });
         self.stirred = true;
@@ -361,12 +353,12 @@ impl World {
         let wait = self.latency() + late;
         let told = match told {
             Told::By(Outcome::Cancelled) if self.mutation == Some(Mutation::SaysDelivered) => {
-                Told::Found(Some(timers::Phase::Delivered))
+                Told::Found(Found::Ended(timers::Phase::Delivered))
             }
             told => told,
         };
         if self.mutation == Some(Mutation::AnswersTwice) && self.chance.percent(20) {
-            self.after(wait, Event::Told(number, Told::Superseded));
+            self.after(wait, Event::Told(number, Told::By(Outcome::Superseded)));
         }
         self.after(wait, Event::Told(number, told));
     }

@@ -5,7 +5,7 @@ use crate::engine::header::Code;
 use crate::engine::orders::{Because, Outcome};
 use crate::engine::setup::{Limits, Tracking};
 use crate::engine::state::{Kind, Order, State};
-use crate::engine::timers::{Change, Phase, Place};
+use crate::engine::timers::{Change, Found, Phase, Place, Replaced};
 use crate::engine::{Lane, Millis, Offset, Record, UnixMillis, header};
 
 type Headers<'a> = Vec<(&'a str, &'a str)>;
@@ -138,7 +138,8 @@ fn everything_that_an_answer_shows_is_in_the_changelog() {
     kafka.after(Millis(5));
     let newer = kafka.timer("k", "i").expect("it is known");
     let place = |offset| Place { first_appended: BEGAN + Millis(10), offset: Offset(offset) };
-    assert_eq!((newer.version, newer.supersedes), (place(3), Some(place(2))));
+    let replaced = Replaced { first: place(2), last: place(2) };
+    assert_eq!((newer.version, newer.supersedes), (place(3), Some(replaced)));
     let because: Vec<Because> = kafka.said.iter().map(|(because, _)| *because).collect();
     use Because::{Cancelled, Created, Recorded, Superseded};
     assert_eq!(because, [Created, Cancelled, Recorded, Created, Created, Superseded]);
@@ -206,6 +207,83 @@ fn a_timer_written_to_a_tier_is_not_known_before_its_head_comes_up() {
     assert_eq!(refused.out[0].code, Some(Code::UnsupportedAction));
 }
 
+/// What the last command comes to for who asked, by what the index has then.
+fn told(kafka: &Kafka) -> Result<Outcome, Found> {
+    let answer = kafka.answers.last().expect("it was answered");
+    match answer.outcome {
+        Outcome::Absent => Err(answer.about.found(kafka.timer("k", "i").as_ref())),
+        decided => Ok(decided),
+    }
+}
+
+#[test]
+fn an_answer_about_a_version_is_about_that_one_whatever_came_of_others() {
+    let lane = source(0, lane_of("k"));
+    for restart in [false, true] {
+        let mut kafka = kafka();
+        let submit = |kafka: &mut Kafka, headers: &Headers<'_>| {
+            kafka.after(Millis(10));
+            kafka.submit("k", headers);
+            kafka.after(Millis(10));
+            if restart {
+                kafka.quiesce();
+                kafka.take_over(&[]);
+            }
+            kafka.timer("k", "i").expect("it is known").version
+        };
+        let cancel_of = |kafka: &mut Kafka, version: Place| {
+            let amending = amend(kafka, &cancel(), version, UnixMillis(0));
+            kafka.append(lane, amending);
+            kafka.after(Millis(10));
+            told(kafka)
+        };
+        let first = submit(&mut kafka, &create("a", "1h"));
+        let second = submit(&mut kafka, &replace("b", "1h"));
+        let third = submit(&mut kafka, &replace("c", "3s"));
+        for old in [first, second] {
+            assert_eq!(cancel_of(&mut kafka, old), Ok(Outcome::Superseded), "it is pending");
+        }
+        kafka.after(Millis(4_000));
+        for old in [first, second] {
+            assert_eq!(cancel_of(&mut kafka, old), Err(Found::Replaced), "it was delivered");
+        }
+        assert_eq!(cancel_of(&mut kafka, third), Err(Found::Ended(Phase::Delivered)));
+        // After an end another row begins.
+        let fourth = submit(&mut kafka, &create("d", "1h"));
+        let fifth = submit(&mut kafka, &replace("e", "1h"));
+        for old in [first, second, third] {
+            assert_eq!(cancel_of(&mut kafka, old), Err(Found::Nothing), "it is not kept");
+        }
+        assert_eq!(cancel_of(&mut kafka, fifth), Ok(Outcome::Cancelled));
+        assert_eq!(cancel_of(&mut kafka, fifth), Err(Found::Ended(Phase::Cancelled)), "again");
+        assert_eq!(cancel_of(&mut kafka, fourth), Err(Found::Replaced));
+        assert_eq!(cancel_of(&mut kafka, third), Err(Found::Nothing));
+        // A dead letter was put in the place of others, too.
+        submit(&mut kafka, &create("f", "1h"));
+        let seventh = submit(&mut kafka, &replace("g", "1h"));
+        let expires = [replace("h", "3s"), vec![("x-delay-expires", "2s")]].concat();
+        let last = submit(&mut kafka, &expires);
+        kafka.after(Millis(4_000));
+        assert_eq!(cancel_of(&mut kafka, seventh), Err(Found::Replaced));
+        assert_eq!(cancel_of(&mut kafka, last), Err(Found::Ended(Phase::Expired)));
+        assert_eq!(delivered(&kafka), ["c"]);
+    }
+}
+
+#[test]
+fn a_cancel_that_found_nothing_is_told_nothing_of_what_came_after_it() {
+    let mut kafka = kafka();
+    kafka.submit("k", &create("a", "1s"));
+    kafka.after(Millis(2_000));
+    kafka.submit("k", &cancel());
+    kafka.after(Millis(10));
+    assert_eq!(told(&kafka), Err(Found::Ended(Phase::Delivered)));
+    kafka.submit("k", &create("b", "1s"));
+    kafka.after(Millis(2_000));
+    assert_eq!(kafka.timer("k", "i").map(|timer| timer.phase), Some(Phase::Delivered));
+    assert_eq!(told(&kafka), Err(Found::Nothing), "of the first it is not known any more");
+}
+
 /// A command about one version, sealed as waterclock does it.
 fn amend(kafka: &Kafka, headers: &Headers<'_>, version: Place, due: UnixMillis) -> Record {
     let bare = record("k", headers);
@@ -235,11 +313,12 @@ fn what_is_about_one_version_leaves_every_other_alone() {
     let cases = [
         // why, what it is, the version that it means, who is delivered, what it came to
         ("the pending one is cancelled",                "cancel",  place(10, 1), vec!["x"],      Outcome::Cancelled),
-        ("one that was replaced is not the pending one", "cancel",  place(0, 0),  vec!["x", "b"], Outcome::Absent),
+        ("one that was replaced is not the pending one", "cancel",  place(0, 0),  vec!["x", "b"], Outcome::Superseded),
         ("one that never was",                          "cancel",  place(5, 9),  vec!["x", "b"], Outcome::Absent),
         ("one that is yet to come",                     "cancel",  place(99, 9), vec!["x", "b"], Outcome::Absent),
         ("the pending one is put off",                  "replace", place(10, 1), vec!["x", "c"], Outcome::Replaced),
-        ("one that was replaced is not put off",        "replace", place(0, 0),  vec!["x", "b"], Outcome::Absent),
+        ("one that was replaced is not put off",        "replace", place(0, 0),  vec!["x", "b"], Outcome::Superseded),
+        ("one that never was is not put off",           "replace", place(5, 9),  vec!["x", "b"], Outcome::Absent),
     ];
     for (why, what, version, want, outcome) in cases {
         let mut kafka = kafka();

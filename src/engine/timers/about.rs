@@ -1,0 +1,70 @@
+//! What a command is about, and what the last state that is kept of a timer says of that.
+
+use super::{Phase, Place, Timer};
+
+/// The versions in whose place one was put, each in the place of the one before it, without an end between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    /// The first of them.
+    pub first: Place,
+    /// The last of them: the version itself was put in its place.
+    pub last: Place,
+}
+
+impl Replaced {
+    /// What is replaced by a version that is put in the place of this one.
+    pub(in crate::engine) fn by(version: Place, before: Option<Self>) -> Self {
+        Self { first: before.map_or(version, |before| before.first), last: version }
+    }
+
+    /// Whether this version is among them.
+    #[must_use]
+    pub fn has(&self, version: Place) -> bool {
+        let Self { first, last } = *self;
+        let is_between = || first.is_before(version) && version.is_before(last);
+        version == first || version == last || is_between()
+    }
+}
+
+/// What a command is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// What was submitted before this place.
+    Before(Place),
+    /// This version.
+    Version(Place),
+    /// This version, in whose place the command was to put its own, by which it is read again as long as that is pending.
+    Replace(Place, Place),
+}
+
+/// What became of what a command is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It was never met; or others came after it, and what became of it is not kept.
+    Nothing,
+    /// Another version was put in its place.
+    Replaced,
+    /// The command itself did it, when it was read before.
+    Done,
+    /// This.
+    Ended(Phase),
+}
+
+impl About {
+    /// What became of that, by the last state of its timer; it was not pending when the command was decided.
+    #[must_use]
+    pub fn found(self, last: Option<&Timer>) -> Found {
+        let Some(last) = last else { return Found::Nothing };
+        let was = |version| last.supersedes.is_some_and(|of| of.has(version));
+        let is_it = match self {
+            Self::Before(place) => last.version.is_before(place),
+            Self::Version(version) | Self::Replace(version, _) => last.version == version,
+        };
+        match self {
+            _ if is_it && last.phase.is_final() => Found::Ended(last.phase),
+            Self::Replace(_, own) if last.version == own || was(own) => Found::Done,
+            Self::Version(version) | Self::Replace(version, _) if was(version) => Found::Replaced,
+            _ => Found::Nothing,
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Answers about versions on a real Kafka: each is about the version that was named, or about what stood before the command,
+//! and never about what came afterwards.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    Fixture, Log, Mode, Out, PATIENCE, Process, Producer, eventually, out, whole,
+};
+
+const HOUR: u64 = 3_600_000;
+
+fn fixture(test: &str) -> Fixture {
+    Fixture::with(test, |request| request.lanes = Some(2))
+}
+
+/// A timer of this key, with the id `i`.
+fn timer(target: &str, key: &str, value: &str, delay_ms: u64) -> Out {
+    out(value).key(key).header("x-delay-id", "i").delay(delay_ms).to(target)
+}
+
+fn replacing(record: Out) -> Out {
+    record.header("x-delay-action", "replace")
+}
+
+/// A process that is asked over HTTP.
+struct Asked<'a> {
+    client: reqwest::blocking::Client,
+    process: &'a Process,
+}
+
+impl<'a> Asked<'a> {
+    fn new(process: &'a Process) -> Self {
+        let client = reqwest::blocking::Client::builder().timeout(PATIENCE).no_proxy().build();
+        Self { client: client.expect("a client"), process }
+    }
+
+    /// Status and body, once the lane is there.
+    #[track_caller]
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
+        eventually(&format!("{method} {path} is answered"), || {
+            let (status, told) = self.once(method, path, body);
+            if status == 503 { Err(told.to_string()) } else { Ok((status, told)) }
+        })
+    }
+
+    #[track_caller]
+    fn once(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
+        let url = format!("http://{}{path}", self.process.address().expect("it serves"));
+        let request = self.client.request(method.parse().expect("a method"), url);
+        let request = match body {
+            Some(body) => request.json(body),
+            None => request,
+        };
+        let answer = request.send().expect("it answers");
+        let status = answer.status().as_u16();
+        let body = answer.text().expect("a body");
+        (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+    }
+
+    /// The version that is in this state, once it is and is none of these.
+    #[track_caller]
+    fn version(&self, key: &str, state: &str, not: &[&str]) -> String {
+        eventually(&format!("{key} is in state {state}"), || {
+            let (_, told) = self.once("GET", &format!("/v1/timers/i?key={key}"), None);
+            let version = told["version"].as_str().unwrap_or_default();
+            if told["state"] == state && !not.contains(&version) {
+                return Ok(version.to_owned());
+            }
+            Err(told.to_string())
+        })
+    }
+
+    /// What a cancel comes to, and what state it tells beside.
+    #[track_caller]
+    fn cancel(&self, key: &str, version: Option<&str>) -> (String, Option<String>) {
+        let version = version.map(|version| format!("&version={version}")).unwrap_or_default();
+        let path = format!("/v1/timers/i?key={key}{version}&wait=20s");
+        let (status, told) = self.ask("DELETE", &path, None);
+        assert_eq!(status, 200, "{told}");
+        outcome(&told)
+    }
+
+    #[track_caller]
+    fn reschedule(&self, key: &str, query: &str, body: &Value) -> (u16, Value) {
+        self.once("PATCH", &format!("/v1/timers/i?key={key}{query}&wait=20s"), Some(body))
+    }
+}
+
+#[track_caller]
+fn outcome(told: &Value) -> (String, Option<String>) {
+    let word = told["outcome"].as_str().unwrap_or_else(|| panic!("no outcome: {told}"));
+    (word.to_owned(), told["state"].as_str().map(str::to_owned))
+}
+
+fn plain(word: &str) -> (String, Option<String>) {
+    (word.to_owned(), None)
+}
+
+#[test]
+fn a_cancel_of_a_version_is_answered_with_what_became_of_that_one() {
+    let fixture = fixture("versions");
+    let target = fixture.target("out", 2);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let (intake, producer) = (fixture.names.intake(), fixture.producer());
+    let send = |record: &Out| {
+        producer.send_one(&intake, record);
+    };
+    let asked = Asked::new(&process);
+
+    // Delivered, and another one made afterwards, which is cancelled.
+    send(&timer(&target, "made-anew", "first", 100));
+    let first = asked.version("made-anew", "delivered", &[]);
+    assert_eq!(asked.cancel("made-anew", Some(&first)), plain("delivered"));
+    send(&timer(&target, "made-anew", "second", HOUR));
+    let second = asked.version("made-anew", "delay", &[]);
+    assert_eq!(asked.cancel("made-anew", Some(&first)), plain("unknown"), "it is not kept");
+    assert_eq!(asked.cancel("made-anew", Some(&second)), plain("cancelled"));
+    assert_eq!(asked.cancel("made-anew", Some(&first)), plain("unknown"), "it was delivered");
+    assert_eq!(asked.cancel("made-anew", Some(&second)), plain("cancelled"), "once more");
+    assert_eq!(asked.cancel("made-anew", None), plain("cancelled"), "once more");
+
+    // Replaced twice, delivered at last.
+    send(&timer(&target, "replaced", "first", HOUR));
+    let first = asked.version("replaced", "delay", &[]);
+    send(&replacing(timer(&target, "replaced", "second", HOUR)));
+    let second = asked.version("replaced", "delay", &[&first]);
+    assert_eq!(asked.cancel("replaced", Some(&first)), plain("superseded"));
+    send(&replacing(timer(&target, "replaced", "third", 3_000)));
+    let third = asked.version("replaced", "delay", &[&first, &second]);
+    for old in [&first, &second] {
+        assert_eq!(asked.cancel("replaced", Some(old)), plain("superseded"), "it is pending");
+    }
+    assert_eq!(asked.version("replaced", "delivered", &[]), third);
+    for old in [&first, &second] {
+        assert_eq!(asked.cancel("replaced", Some(old)), plain("superseded"), "it was delivered");
+    }
+    assert_eq!(asked.cancel("replaced", Some(&third)), plain("delivered"));
+    let (_, told) = asked.ask("GET", "/v1/timers/i?key=replaced", None);
+    assert_eq!(told["supersedes"], json!(second), "an end does not hide it");
+
+    // Replaced and cancelled, in other hands by the time that somebody asks.
+    send(&timer(&target, "handed-on", "first", HOUR));
+    let first = asked.version("handed-on", "delay", &[]);
+    send(&replacing(timer(&target, "handed-on", "second", HOUR)));
+    let second = asked.version("handed-on", "delay", &[&first]);
+    // A dead letter is told as such.
+    send(&timer(&target, "expired", "late", 2_000).header("x-delay-expires", "1s"));
+    let expired = asked.version("expired", "expired", &[]);
+    let told = ("unknown".to_owned(), Some("expired".to_owned()));
+    assert_eq!(asked.cancel("expired", Some(&expired)), told);
+    assert_eq!(asked.cancel("expired", None), told);
+    send(&timer(&target, "expired", "again", HOUR));
+    asked.version("expired", "delay", &[]);
+    assert_eq!(asked.cancel("expired", Some(&expired)), plain("unknown"));
+    process.stop_well();
+
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let asked = Asked::new(&process);
+    assert_eq!(asked.cancel("handed-on", Some(&first)), plain("superseded"));
+    assert_eq!(asked.cancel("handed-on", Some(&second)), plain("cancelled"));
+    assert_eq!(asked.cancel("handed-on", Some(&first)), plain("superseded"));
+    assert_eq!(asked.cancel("handed-on", Some("1764000000000-1")), plain("unknown"), "nobody's");
+    process.stop_well();
+}
+
+#[test]
+fn a_cancel_that_found_nothing_says_nothing_of_what_came_after_it() {
+    let fixture = fixture("versions-after");
+    let target = fixture.target("out", 2);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let (intake, producer) = (fixture.names.intake(), fixture.producer());
+    let asked = Asked::new(&process);
+    let mut tickets = Vec::new();
+    for version in ["", "&version=1764000000000-1"] {
+        let path = format!("/v1/timers/i?key=k{version}&wait=0s");
+        let (status, told) = asked.ask("DELETE", &path, None);
+        assert_eq!(status, 202, "{told}");
+        tickets.push(told["again"].as_str().expect("where to ask again").to_owned());
+    }
+    producer.send_one(&intake, &timer(&target, "k", "after it", 100));
+    Log::open(&fixture, &target).count(1);
+    asked.version("k", "delivered", &[]);
+    for ticket in &tickets {
+        let (status, told) = asked.ask("GET", &format!("{ticket}?wait=20s"), None);
+        assert_eq!((status, outcome(&told)), (200, plain("unknown")), "{told}");
+    }
+    process.stop_well();
+}
+
+#[test]
+fn a_version_that_is_shown_is_taken_wherever_one_is() {
+    let fixture = fixture("versions-shown");
+    let target = fixture.target("out", 2);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let asked = Asked::new(&process);
+    // By another client's partitioner half of them stand beside their lane, are moved there, and have an x in their version.
+    let foreign = Producer::new(&fixture, &[("partitioner", "consistent_random")]);
+    let mut moved = Vec::new();
+    for n in 0.. {
+        let key = format!("k{n}");
+        foreign.send_one(&fixture.names.intake(), &timer(&target, &key, &key, HOUR));
+        let version = asked.version(&key, "delay", &[]);
+        if version.ends_with('x') {
+            moved.push((key, version));
+        } else {
+            assert_eq!(asked.cancel(&key, None), plain("cancelled"));
+        }
+        if moved.len() == 4 {
+            break;
+        }
+    }
+    let [(by_query, seen), (in_batch, second), (put_off, third), _] = &moved[..] else {
+        panic!("four of them");
+    };
+    assert_eq!(asked.cancel(by_query, Some(seen)), plain("cancelled"));
+    let base = format!("http://{}", process.address().expect("it serves"));
+    let cancel = ["cancel", "i", "--key", by_query, "--only", seen, "--server", &base];
+    let told = std::process::Command::new(env!("CARGO_BIN_EXE_waterclock")).args(cancel).output();
+    let told = told.expect("it runs").stdout;
+    assert_eq!(String::from_utf8_lossy(&told), "cancelled\n", "by the command line");
+    let one = json!({"id": "i", "key": in_batch, "version": second});
+    let (status, told) =
+        asked.ask("POST", "/v1/timers:batchCancel", Some(&json!({"timers": [one]})));
+    assert_eq!((status, outcome(&told["timers"][0])), (200, plain("cancelled")));
+    let again = json!({"delay": "2h"});
+    let (status, told) = asked.reschedule(put_off, &format!("&version={third}"), &again);
+    assert_eq!((status, outcome(&told)), (200, plain("replaced")));
+    let (_, told) = asked.ask("POST", "/v1/timers:bulkCancel", Some(&json!({"all": true})));
+    let token = json!({"token": told["token"]});
+    let (_, told) = asked.ask("POST", "/v1/timers:bulkCancel", Some(&token));
+    assert_eq!(told["outcomes"], json!({"cancelled": 2}), "{told}");
+
+    let one = |version: &str| json!({"timers": [{"id": "i", "key": "k", "version": version}]});
+    let (status, told) =
+        asked.ask("POST", "/v1/timers:batchCancel", Some(&one("1764000000000-1x")));
+    assert_eq!((status, outcome(&told["timers"][0])), (200, plain("unknown")));
+    for wrong in ["99999999999999999999-1", "1-1y", "x"] {
+        let (status, told) = asked.ask("POST", "/v1/timers:batchCancel", Some(&one(wrong)));
+        assert_eq!((status, &told["code"]), (400, &json!("bad_version")), "{told}");
+    }
+    process.stop_well();
+    assert_eq!(whole(&fixture, &target), []);
+}
+
+#[test]
+fn another_time_is_replaced_or_a_conflict_and_nothing_else() {
+    let fixture = fixture("versions-patch");
+    let target = fixture.target("out", 2);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let (intake, producer) = (fixture.names.intake(), fixture.producer());
+    let asked = Asked::new(&process);
+    let is_conflict = |status: u16, told: &Value| {
+        status == 409 && (told["code"] == "superseded" || told["code"] == "not_pending")
+    };
+    for round in 0..6 {
+        // Two at once.
+        let key = format!("two-{round}");
+        producer.send_one(&intake, &timer(&target, &key, "v", HOUR));
+        asked.version(&key, "delay", &[]);
+        let both: Vec<(u16, Value)> = std::thread::scope(|scope| {
+            let hours = ["2h", "3h"];
+            let ask = |delay| {
+                let (asked, key) = (&asked, &key);
+                scope.spawn(move || asked.reschedule(key, "", &json!({"delay": delay})))
+            };
+            let both = hours.map(ask);
+            both.into_iter().map(|one| one.join().expect("answered")).collect()
+        });
+        let won =
+            both.iter().filter(|(status, told)| *status == 200 && told["outcome"] == "replaced");
+        assert!(won.count() >= 1, "{both:?}");
+        for (status, told) in &both {
+            let is_replaced = *status == 200 && told["outcome"] == "replaced";
+            let is_superseded = *status == 409 && told["code"] == "superseded";
+            assert!(is_replaced || is_superseded, "{both:?}");
+        }
+        asked.version(&key, "delay", &[]);
+
+        // Beside a cancel.
+        let key = format!("beside-{round}");
+        producer.send_one(&intake, &timer(&target, &key, "v", 2_500 + 300 * round));
+        asked.version(&key, "delay", &[]);
+        std::thread::scope(|scope| {
+            let patched = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20 * round));
+                asked.reschedule(&key, "", &json!({"delay": "1h"}))
+            });
+            assert_eq!(asked.cancel(&key, None), plain("cancelled"));
+            let (status, told) = patched.join().expect("answered");
+            let is_replaced = status == 200 && told["outcome"] == "replaced";
+            assert!(is_replaced || is_conflict(status, &told), "{status} {told}");
+        });
+    }
+    // Of a version that is not there any more.
+    producer.send_one(&intake, &timer(&target, "k", "first", HOUR));
+    let first = asked.version("k", "delay", &[]);
+    producer.send_one(&intake, &replacing(timer(&target, "k", "second", HOUR)));
+    let second = asked.version("k", "delay", &[&first]);
+    let again = json!({"delay": "2h"});
+    let (status, told) = asked.reschedule("k", &format!("&version={first}"), &again);
+    assert_eq!((status, &told["code"]), (409, &json!("superseded")), "{told}");
+    assert_eq!(asked.cancel("k", Some(&second)), plain("cancelled"));
+    let (status, told) = asked.reschedule("k", "", &again);
+    let state = json!("cancelled");
+    assert_eq!((status, &told["code"], &told["state"]), (409, &json!("not_pending"), &state));
+    process.stop_well();
+}
+
+#[test]
+fn a_timer_without_a_key_is_not_the_one_whose_key_is_its_id() {
+    let fixture = fixture("versions-keyless");
+    let target = fixture.target("out", 2);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let (intake, producer) = (fixture.names.intake(), fixture.producer());
+    let asked = Asked::new(&process);
+    let keyless = out("keyless").header("x-delay-id", "i").delay(6_000).to(&target);
+    producer.send_one(&intake, &keyless);
+    producer.send_one(&intake, &timer(&target, "i", "keyed", 6_000));
+    asked.version("i", "delay", &[]);
+    let (status, told) = asked.ask("GET", "/v1/timers/i", None);
+    assert_eq!((status, &told["key"], &told["state"]), (200, &Value::Null, &json!("delay")));
+    assert_eq!(asked.cancel("i", None), plain("cancelled"));
+    let (_, told) = asked.ask("GET", "/v1/timers/i", None);
+    assert_eq!(told["state"], "delay", "it is another one");
+    let mut log = Log::open(&fixture, &target);
+    log.count(1);
+    fixture.wait_until_nothing_is_pending();
+    let seen: Vec<String> = whole(&fixture, &target).iter().map(|rec| rec.text()).collect();
+    assert_eq!(seen, ["keyless"]);
+    process.stop_well();
+}
+
+#[test]
+#[cfg(feature = "failpoints")]
+fn a_cancel_that_kafka_had_already_is_answered_and_another_time_may_be_asked_for_again() {
+    let fixture = fixture("versions-twice");
+    let target = fixture.target("out", 2);
+    // The first report of each kind says neither offset nor time, as librdkafka's of a duplicate.
+    let twice = "acknowledged_duplicate=1*return->1*off->1*return->off";
+    let mut process = fixture.launch(Mode::ExactlyOnce).env("FAILPOINTS", twice).start();
+    let (intake, producer) = (fixture.names.intake(), fixture.producer());
+    let asked = Asked::new(&process);
+    let made = ["cancelled", "put-off"].map(|key| {
+        producer.send_one(&intake, &timer(&target, key, "v", HOUR));
+        asked.version(key, "delay", &[])
+    });
+    let path = "/v1/timers/i?key=cancelled&wait=0s";
+    let (status, told) = asked.ask("DELETE", path, None);
+    assert_eq!((status, &told["outcome"]), (202, &json!("pending")), "{told}");
+    let again = told["again"].as_str().expect("where to ask again");
+    let (status, told) = asked.ask("GET", &format!("{again}?wait=20s"), None);
+    assert_eq!((status, outcome(&told)), (200, plain("cancelled")), "its ticket is read");
+    let (status, told) = asked.reschedule("put-off", "", &json!({"delay": "2h"}));
+    assert_eq!((status, &told["code"]), (503, &json!("kafka_away")), "{told}");
+    asked.version("put-off", "delay", &[&made[1]]);
+    let (status, told) = asked.reschedule("put-off", "", &json!({"delay": "3h"}));
+    assert_eq!((status, outcome(&told)), (200, plain("replaced")), "{told}");
+    process.stop_well();
+}
