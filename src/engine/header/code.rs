@@ -98,7 +98,7 @@ codes! {
     UnknownHeader = "unknown_header",
     /// The record has more than 1000 headers.
     TooManyHeaders = "too_many_headers",
-    /// The record is too large for the target or for waterclock's own topics.
+    /// The record, or the batch that it was compressed in, is too large for the target or for waterclock's own topics.
     TooLarge = "too_large",
     /// The record made more hops than any delay needs.
     TooManyHops = "too_many_hops",
