@@ -65,7 +65,7 @@ pub(super) struct Setting {
     pub transaction_timeout: Duration,
     /// Exactly or at least once.
     pub delivery: Delivery,
-    /// The least `max.message.bytes` of the targets met so far: no batch may be larger, since a broker refuses a
+    /// The least `max.message.bytes` of the targets in use: no batch may be larger, since a broker refuses a
     /// whole batch for its size, however small its records are.
     pub batch_bytes: Arc<AtomicUsize>,
     /// Told how far `<ns>.timers` is written.

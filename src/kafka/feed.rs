@@ -77,6 +77,8 @@ impl<F: Fn(Ack) + Send + Sync + 'static> Feed<F> {
             let sent = self.outlet.produce(
                 topic,
                 partition,
+                // What it writes to has the time of the append.
+                None,
                 record,
                 |each| record.headers().for_each(|(name, value)| each(name, value)),
                 token,

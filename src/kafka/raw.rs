@@ -34,9 +34,9 @@ use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
 #[cfg(feature = "server")]
 use rdkafka::topic_partition_list::TopicPartitionList;
 
-use crate::engine::Record;
 #[cfg(feature = "server")]
 use crate::engine::{Cut, CutBy, HEADER_BESIDE};
+use crate::engine::{Record, UnixMillis};
 
 #[cfg(feature = "server")]
 use super::sieve;
@@ -263,6 +263,8 @@ unsafe impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Send for Outle
 
 /// RD_KAFKA_PARTITION_UA: the partitioner chooses.
 const UNASSIGNED: i32 = -1;
+/// librdkafka puts this machine's time in its place.
+const NO_TIME: i64 = 0;
 
 /// More targets than this and the handles are made anew: a bound, not a limit.
 const HANDLES_MAX: usize = 4_096;
@@ -278,8 +280,8 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Outlet<C> {
         &self.producer
     }
 
-    /// Enqueues one record. `headers` is given a function that adds one header at a time; `opaque` comes back in the
-    /// delivery report.
+    /// Enqueues one record. `at` is its timestamp, for a topic that keeps its writers' times; without one it is this machine's
+    /// clock. `headers` is given a function that adds one header at a time; `opaque` comes back in the delivery report.
     ///
     /// # Errors
     /// `QueueFull`: nothing was enqueued, wait a little and call again. Anything else: the record cannot be produced.
@@ -287,6 +289,7 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Outlet<C> {
         &mut self,
         topic: &Arc<str>,
         partition: Option<i32>,
+        at: Option<UnixMillis>,
         record: &Record,
         headers: impl FnOnce(&mut dyn FnMut(&[u8], Option<&[u8]>)),
         opaque: usize,
@@ -318,6 +321,8 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Outlet<C> {
                 handle,
                 rdsys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_PARTITION,
                 partition.unwrap_or(UNASSIGNED),
+                rdsys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_TIMESTAMP,
+                at.map_or(NO_TIME, |at| at.0.cast_signed()),
                 rdsys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_MSGFLAGS,
                 rdsys::RD_KAFKA_MSG_F_COPY,
                 rdsys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_VALUE,

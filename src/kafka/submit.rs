@@ -286,6 +286,8 @@ impl Submitter {
         let enqueued = outlet.produce(
             &Arc::from(topic),
             partition,
+            // An intake, or a tier: they have the time of the append.
+            None,
             record,
             |each| record.headers().for_each(|(name, value)| each(name, value)),
             place,

@@ -163,7 +163,7 @@ fn a_header_name_that_is_not_utf_8_passes() {
         add(b"caf\xe9", None);
     };
     let intake: Arc<str> = fixture.names.intake().into();
-    outlet.produce(&intake, None, &record, headers, 0).expect("enqueued");
+    outlet.produce(&intake, None, None, &record, headers, 0).expect("enqueued");
     outlet.producer().flush(PATIENCE).expect("flushed");
     // What follows it is not held up either.
     fixture.producer().send_one(&intake, &out("next").key("k").delay(1_600).to(&target));

@@ -213,6 +213,7 @@ impl Writer {
             let produced = self.outlet.produce(
                 &self.topic,
                 partition,
+                None,
                 record,
                 |add| headers.for_each(|(name, value)| add(name, value)),
                 0,

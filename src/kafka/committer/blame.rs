@@ -16,9 +16,11 @@ pub(super) fn blame(error: Error) -> Option<Blame> {
         | Error::MessageBatchTooLarge
         | Error::InvalidMessageSize
         | Error::InvalidRecord
-        | Error::InvalidTimestamp
         | Error::PolicyViolation => Some(Blame::Record),
-        Error::TopicAuthorizationFailed | Error::InvalidTopic => Some(Blame::Target),
+        // Every delivery has the time at which it leaves: what a topic refuses of that it refuses of all.
+        Error::TopicAuthorizationFailed | Error::InvalidTopic | Error::InvalidTimestamp => {
+            Some(Blame::Target)
+        }
         // A topic that was deleted is found missing when the lanes are taken over anew, mostly.
         Error::UnknownTopicOrPartition
         | Error::UnknownTopic
@@ -108,7 +110,7 @@ mod tests {
         let table = [
             (Error::MessageSizeTooLarge,        Some(Blame::Record),  "too large, alone or with its neighbours"),
             (Error::InvalidRecord,              Some(Blame::Record),  "a compacted topic wants a key"),
-            (Error::InvalidTimestamp,           Some(Blame::Record),  "out of the topic's range"),
+            (Error::InvalidTimestamp,           Some(Blame::Target),  "the time is that of the delivery, and the same for all"),
             (Error::PolicyViolation,            Some(Blame::Record),  "a broker's own rule"),
             (Error::TopicAuthorizationFailed,   Some(Blame::Target),  "holds for all of its records"),
             (Error::UnknownTopic,               Some(Blame::Unclear), "deleted, or metadata that is late"),

@@ -16,7 +16,7 @@ use super::early::{Began, Untimely};
 use super::hops::Hops;
 use super::ledger::{Context, Done, Ledger, Open, Told};
 use super::{Delivery, Job, Late, Names, Order, Report, Setting, Shared, Tenure};
-use crate::engine::{Batch, BatchId, Blame, Commit, Refused, To};
+use crate::engine::{Batch, BatchId, Blame, Commit, Refused, To, UnixMillis};
 use crate::kafka::connect::{SOCKET_TIMEOUT, close};
 use crate::kafka::raw::{Outlet, ask};
 use crate::kafka::{BrokerClock, checkpoint};
@@ -100,8 +100,8 @@ impl Work {
             self.shared.update(|progress| progress.open = progress.open.saturating_sub(1));
             return;
         }
-        if self.setting.batch_bytes.load(Ordering::Relaxed).min(BATCH_BYTES_MAX) < self.batch_bytes
-            && let Err(dirty) = self.shrink()
+        if self.batch_bytes() != self.batch_bytes
+            && let Err(dirty) = self.resize()
         {
             return self.fail(&dirty, None);
         }
@@ -158,11 +158,17 @@ impl Work {
         }
     }
 
-    /// A target takes smaller batches than the producer makes: a new one, with smaller ones.
-    fn shrink(&mut self) -> Result<(), Dirty> {
+    /// `batch.size` as it should be: what all targets in use take.
+    fn batch_bytes(&self) -> usize {
+        self.setting.batch_bytes.load(Ordering::SeqCst).min(BATCH_BYTES_MAX)
+    }
+
+    /// A target takes smaller batches than the producer makes, or the one that did is in use no more: a new producer.
+    fn resize(&mut self) -> Result<(), Dirty> {
         tracing::info!(
             from = self.batch_bytes,
-            "a target takes smaller batches, renewing the producer"
+            to = self.batch_bytes(),
+            "the targets in use take batches of another size, renewing the producer"
         );
         for outlet in &self.outlets {
             outlet.producer().flush(SOCKET_TIMEOUT).map_err(|e| Dirty::new("flush", &e))?;
@@ -254,7 +260,7 @@ impl Work {
             hops.begin(&batch);
         }
         self.ledger.early().begin(&batch, Began::new(&self.clock));
-        produce(outlet, &self.topics, &batch, &self.ledger)?;
+        produce(outlet, &self.topics, &batch, &self.ledger, self.clock.now(began))?;
         checkpoints(outlet, &self.topics, &batch.commits, &tenure, batch.id)?;
         fail::fail_point!("after_produce", |_| std::process::abort());
         self.shared.at("send_offsets");
@@ -343,7 +349,8 @@ impl Work {
         if let Some(hops) = &self.ledger.hops {
             hops.begin(&batch);
         }
-        produce(outlet, &self.topics, &batch, &self.ledger)?;
+        let at = self.clock.now(Instant::now());
+        produce(outlet, &self.topics, &batch, &self.ledger, at)?;
         if batch.sends.is_empty() {
             // Nothing will be acknowledged: look whether it is at the front now.
             let mut batches = self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner);
@@ -398,7 +405,7 @@ impl Work {
         let refuses = self.setting.delivery == Delivery::ExactlyOnce;
         let hops = Hops::new(Arc::clone(&self.setting.setup), refuses);
         self.ledger = Arc::new(Ledger::new(Some(hops)));
-        self.batch_bytes = self.setting.batch_bytes.load(Ordering::Relaxed).min(BATCH_BYTES_MAX);
+        self.batch_bytes = self.batch_bytes();
         let turns = if self.setting.delivery == Delivery::ExactlyOnce { TURNS } else { 1 };
         for turn in 0..turns {
             let outlet = self.make_one(&format!("{}/{turn}", self.setting.transactional_id))?;
@@ -491,19 +498,22 @@ impl Dirty {
     }
 }
 
-/// Enqueues every record of a batch.
+/// Enqueues every record of a batch. They have the brokers' time: a target that keeps its writers' times refuses those of a
+/// clock that is an hour off.
 fn produce(
     outlet: &mut Outlet<Context>,
     topics: &Names,
     batch: &Batch,
     ledger: &Ledger,
+    at_time: Option<UnixMillis>,
 ) -> Result<(), Dirty> {
     let deadline = Instant::now() + ENQUEUE_MAX;
     for (at, send) in batch.sends.iter().enumerate() {
         let topic = topics.of(&send.to);
         let opaque = Of { batch: batch.id, at, is_timer: send.to == To::Timers }.opaque();
         let enqueued = enqueue(deadline, || {
-            outlet.produce(topic, send.partition, send.body(), |add| send.headers(add), opaque)
+            let headers = |add: &mut dyn FnMut(&[u8], Option<&[u8]>)| send.headers(add);
+            outlet.produce(topic, send.partition, at_time, send.body(), headers, opaque)
         });
         if let Err(error) = enqueued {
             let detail = format!("{topic}: {error}");
@@ -533,8 +543,10 @@ fn checkpoints(
         let Some(id) = tenure.ids.get(topic) else { continue };
         let record = checkpoint::record(&topics.lanes[topic], id, commit);
         let partition = Some(checkpoint::PARTITION);
-        enqueue(deadline, || outlet.produce(&topics.meta, partition, &record, |_| {}, opaque))
-            .map_err(|error| Dirty::produce(format!("{}: {error}", topics.meta)))?;
+        enqueue(deadline, || {
+            outlet.produce(&topics.meta, partition, None, &record, |_| {}, opaque)
+        })
+        .map_err(|error| Dirty::produce(format!("{}: {error}", topics.meta)))?;
     }
     Ok(())
 }
