@@ -28,6 +28,7 @@ mod endings;
 mod floor;
 mod handed;
 mod lifecycle;
+mod lookups;
 mod margin;
 mod past;
 mod suspects;
@@ -54,12 +55,10 @@ use endings::Endings;
 use floor::Floors;
 use handed::Handed;
 use lifecycle::{Fate, Named};
+use lookups::Parked;
 use margin::Margin;
 use past::Past;
 use suspects::Suspects;
-
-/// Names of targets remembered; beyond it those that no record waits for are forgotten.
-const TARGETS_MAX: usize = 4_096;
 
 /// After a take-over suspects wait this long: the others are read again meanwhile, and leave first.
 const TEST_AFTER: Millis = Millis(250);
@@ -212,6 +211,9 @@ pub struct Engine {
     /// By lane topic, then lane.
     barriers: Vec<Vec<Barrier>>,
     targets: HashMap<Arc<str>, Known>,
+    /// With more names than this those that no record is for are forgotten.
+    targets_max: usize,
+    parked: Parked,
     /// Batches on their way.
     flying: VecDeque<Flight>,
     suspects: Suspects<Suspected>,
@@ -268,6 +270,8 @@ impl Engine {
                 .map(|_| (0..setup.lanes).map(|_| Barrier::default()).collect())
                 .collect(),
             targets: HashMap::new(),
+            targets_max: lookups::TARGETS_MAX,
+            parked: Parked::default(),
             flying: VecDeque::new(),
             suspects: Suspects::default(),
             test_at: UnixMillis(0),
@@ -628,7 +632,12 @@ impl Engine {
             .and_then(|present| self.enact(now, &mut entry, fate).map(|()| present));
         match checked {
             Ok(Some(())) => self.route(now, entry),
-            Ok(None) => self.park(entry),
+            // With no room it goes on as if its target were there: that is asked again when it is due.
+            Ok(None) => {
+                if let Some(entry) = self.park(entry) {
+                    self.route(now, entry);
+                }
+            }
             Err(refusal) => self.refuse(now, *entry, refusal),
         }
     }
@@ -697,60 +706,6 @@ impl Engine {
 
     fn linger(&self) -> Millis {
         if self.draining { Millis(0) } else { self.setup.limits.hop_linger }
-    }
-
-    // Targets: known, asked for, answered.
-
-    /// What is known of a target; `None` when it has to be asked for first.
-    fn look(&mut self, now: UnixMillis, name: &Arc<str>, out: &mut Vec<Output>) -> Option<Target> {
-        if self.targets.len() > TARGETS_MAX && !self.targets.contains_key(name) {
-            self.targets
-                .retain(|name, known| Arc::strong_count(name) > 1 || !known.parked.is_empty());
-        }
-        let fresh = self.setup.limits.target_fresh;
-        let known = self.targets.entry(Arc::clone(name)).or_insert_with(|| Known {
-            target: None,
-            told: UnixMillis(0),
-            asked: false,
-            allowed: 0,
-            parked: Vec::new(),
-            away: Arc::default(),
-            away_since: None,
-        });
-        let age = now - known.told;
-        let (ask, answer) = match known.target {
-            None => (true, None),
-            // Asked again soon: a topic made a moment ago shall not cost a dead letter for long.
-            Some(Target::Missing | Target::Hidden) if age.0 > fresh.0 / 15 => (true, None),
-            Some(target) if !known.away.is_empty() => (age.0 > fresh.0 / 15, Some(target)),
-            Some(target) => (age > fresh, Some(target)),
-        };
-        if ask && !known.asked {
-            known.asked = true;
-            out.push(Output::Lookup(Arc::clone(name)));
-        }
-        answer
-    }
-
-    fn park(&mut self, entry: Box<Entry>) {
-        if let Some(known) = self.targets.get_mut(&entry.target) {
-            known.parked.push(entry);
-        }
-    }
-
-    fn target(&mut self, now: UnixMillis, name: &Arc<str>, target: Target) {
-        let Some(known) = self.targets.get_mut(name) else { return };
-        known.target = Some(target);
-        known.told = now;
-        known.asked = false;
-        for entry in std::mem::take(&mut known.parked) {
-            match verdict::present(&entry.target, target) {
-                Err(refusal) => self.refuse(now, *entry, refusal),
-                Ok(_) if entry.due <= now => self.late.push_back(entry),
-                Ok(_) => self.route(now, entry),
-            }
-        }
-        self.wake(now);
     }
 
     // Refusals become dead letters.

@@ -115,9 +115,9 @@ pub struct Refused {
 /// What a refusal of Kafka's has to do with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// A record: its size, its timestamp, a key that it lacks.
+    /// A record: its size, a key that it lacks.
     Record,
-    /// A target: we may not write there.
+    /// A target: we may not write there, or it refuses the time of what is delivered now.
     Target,
     /// A hop came to stand too late for its tier, which would let it go late ([`Setup::tardiness`]): nothing was refused, and
     /// nobody is to blame.
@@ -158,6 +158,11 @@ pub enum Target {
     Hidden,
     /// It belongs to a waterclock namespace.
     Owned,
+    /// Kafka does not let us write to it.
+    Closed,
+    /// It takes no times but those of this very moment. It may refuse the mark that ends a transaction, too, and then that never
+    /// ends.
+    Narrow,
     /// It is there.
     Found {
         /// How many partitions it has.

@@ -113,6 +113,17 @@ pub(super) fn present(name: &str, target: Target) -> Result<(i32, u64, bool), Re
             let detail = format!("target {name} is refused by Kafka: we may not describe it");
             Err(refusal(Code::TargetRefused, detail))
         }
+        Target::Narrow => {
+            let detail = format!(
+                "target {name} takes only the time of its own clock (message.timestamp.before.max.ms, \
+                 message.timestamp.after.max.ms)"
+            );
+            Err(refusal(Code::TargetRefused, detail))
+        }
+        Target::Closed => {
+            let detail = format!("target {name} is refused by Kafka: we may not write to it");
+            Err(refusal(Code::TargetRefused, detail))
+        }
     }
 }
 

@@ -1,26 +1,31 @@
-//! Finds out about targets, on a thread of its own: does the topic exist, how many partitions, how large a record, must it have a key.
+//! Finds out about targets, on a thread of its own: does the topic exist, how many partitions, how large a record, must it have a
+//! key, may we write there.
 //!
-//! Asked before anything is produced: an unknown topic would stall a whole transaction for 30 s (faults 0.6). A
-//! consumer's client is used for it, since a producer's question may create the topic it asks for.
+//! Asked before anything is produced: an unknown topic would stall a whole transaction for 30 s (faults 0.6), and one that we may
+//! not write to would fail it. An admin client asks, which makes no topic by that; a producer's question may.
+//!
+//! # Invariants
+//! 1. One request asks about many names, and names that were never asked about go first: however many are unknown, a new one
+//!    waits for some requests, and never for the others' time to turn up.
+//! 2. An answer is given once [`Used`] knows of it: nobody produces to a target whose limit does not count yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use rdkafka::admin::{AdminOptions, ResourceSpecifier};
-use rdkafka::consumer::Consumer as _;
+use rdkafka::admin::{AdminOptions, OwnedResourceSpecifier, ResourceSpecifier};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::metadata::{Metadata, MetadataPartition};
 
 use super::Connection;
-use super::connect::{Admin, Quiet, Reader, aside};
+use super::connect::Admin;
 use super::envoy::Envoy;
+use super::raw::ask::{self, Layout, Right};
 use crate::engine::Target;
-use crate::engine::allow::{SIGNS, namespaces_of};
+use crate::engine::allow::{SIGNS, is_owned, namespaces_of};
 
-/// How the clients are named in the brokers' logs.
+/// How the client is named in the brokers' logs.
 const CLIENT: &str = "waterclock-targets";
 /// How long one question may take.
 const ASK: Duration = Duration::from_secs(5);
@@ -33,10 +38,17 @@ const ASK_AGAIN_MAX: Duration = Duration::from_millis(500);
 const ASK_AGAIN: Duration = Duration::from_millis(300);
 /// A topic is missing when no broker has known it for this long.
 const MISSING_AFTER: Duration = Duration::from_millis(1_500);
+/// Names in one request: some ten milliseconds of a broker's work.
+const NAMES_MAX: usize = 1_000;
+/// Topics whose settings one request asks for: a broker tells all of them, some thirty each.
+const LIMITS_MAX: usize = 100;
+/// Times so near to its own clock a topic must take: clocks of brokers differ, and a record or a mark is on its way for a while.
+const TIMES_MIN_MS: u64 = 1_000;
 /// Kafka's own default of `max.message.bytes`, for brokers that do not tell (the embedded one).
 const RECORD_BYTES_MAX: u64 = 1_048_588;
 
-/// A target that nobody asked about for longer is not in use.
+/// A target that nobody asked about for longer is not in use. The engine produces to none of which it was told longer ago than
+/// that: it asks first (`TARGET_STALE`).
 const IN_USE: Duration = Duration::from_secs(300);
 /// Partitions of targets in use that are told, at most.
 const IN_USE_MAX: usize = 1_000;
@@ -53,55 +65,120 @@ pub(super) struct Answer {
 /// A question: which topic, and who wants to know.
 type Question = (Arc<str>, Sender<Answer>);
 
-/// Targets that were found, with their partitions, and when they were asked about last.
-type Used = BTreeMap<Arc<str>, (i32, Instant)>;
+/// Targets that were found and are in use.
+#[derive(Debug, Default)]
+struct Used(BTreeMap<Arc<str>, Use>);
+
+/// A target in use.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    partitions: i32,
+    record_bytes_max: u64,
+    /// When it was asked about last.
+    asked: Instant,
+}
+
+impl Used {
+    /// Forgets what is not in use any more.
+    fn tidy(&mut self, now: Instant) {
+        self.0.retain(|_, of| now.saturating_duration_since(of.asked) < IN_USE);
+    }
+
+    /// The partitions of those in use; of those that came up last, if there are very many.
+    fn partitions(&mut self, now: Instant) -> Vec<(String, i32)> {
+        self.tidy(now);
+        let mut newest: Vec<_> = self.0.iter().collect();
+        newest.sort_by_key(|(_, of)| std::cmp::Reverse(of.asked));
+        let partitions = newest.into_iter().flat_map(|(topic, of)| {
+            (0..of.partitions).map(|partition| (topic.to_string(), partition))
+        });
+        partitions.take(IN_USE_MAX).collect()
+    }
+
+    /// The least batch that one of them takes.
+    fn bytes_least(&mut self, now: Instant) -> usize {
+        self.tidy(now);
+        let least = self.0.values().map(|of| of.record_bytes_max).min();
+        least.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX)
+    }
+}
+
+/// What lane threads and this one share.
+#[derive(Debug)]
+struct Shared {
+    used: Mutex<Used>,
+    record_bytes_least: Arc<AtomicUsize>,
+}
+
+impl Shared {
+    fn used(&self) -> MutexGuard<'_, Used> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps in mind what was found, or that a target is not there any more.
+    fn note(&self, found: &[Answer]) {
+        let (mut used, now) = (self.used(), Instant::now());
+        for Answer { name, target, .. } in found {
+            match *target {
+                Target::Found { partitions, record_bytes_max, .. } => {
+                    let of = Use { partitions, record_bytes_max, asked: now };
+                    used.0.insert(Arc::clone(name), of);
+                }
+                _ => {
+                    used.0.remove(name);
+                }
+            }
+        }
+        self.record_bytes_least.store(used.bytes_least(now), Ordering::SeqCst);
+    }
+}
 
 /// Handle on the asking thread; it ends when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Lookup {
     questions: Sender<Question>,
-    record_bytes_least: Arc<AtomicUsize>,
-    used: Arc<Mutex<Used>>,
+    shared: Arc<Shared>,
 }
 
 impl Lookup {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The clients could not be made: the configuration is wrong.
+    /// The client could not be made: the configuration is wrong.
     pub fn start(connection: &Connection, embedded: bool) -> Result<Self, KafkaError> {
         let (questions, inbox) = crossbeam_channel::unbounded();
-        let mut clients = Clients {
-            connection: connection.clone(),
-            consumer: reader(connection)?,
-            patience: ASK_FIRST,
-            envoy: if embedded { None } else { Some(Envoy::new(connection, CLIENT)?) },
-            limits: BTreeMap::new(),
-            used: Arc::default(),
-        };
-        let used = Arc::clone(&clients.used);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
             .map_err(|_| KafkaError::Canceled)?;
-        let record_bytes_least = Arc::new(AtomicUsize::new(usize::MAX));
-        let least = Arc::clone(&record_bytes_least);
+        let shared = Arc::new(Shared {
+            used: Mutex::default(),
+            record_bytes_least: Arc::new(AtomicUsize::new(usize::MAX)),
+        });
+        let asker = Asker {
+            envoy: Envoy::new(connection, CLIENT)?,
+            runtime,
+            patience: ASK_FIRST,
+            tells_limits: !embedded,
+            limits: HashMap::new(),
+        };
+        let answerer = Answerer { open: BTreeMap::new(), shared: Arc::clone(&shared), asker };
         std::thread::Builder::new()
             .name("wc-targets".into())
-            .spawn(move || answer(&inbox, &mut clients, &runtime, &least))
+            .spawn(move || answerer.run(&inbox))
             .map_err(|_| KafkaError::Canceled)?;
-        Ok(Self { questions, record_bytes_least, used })
+        Ok(Self { questions, shared })
     }
 
-    /// The least `max.message.bytes` of all targets asked about.
+    /// The least `max.message.bytes` of the targets in use.
     #[must_use]
     pub fn record_bytes_least(&self) -> &Arc<AtomicUsize> {
-        &self.record_bytes_least
+        &self.shared.record_bytes_least
     }
 
     /// The partitions of the targets that records go to now; of those that came up last, if there are very many.
     pub(super) fn in_use(&self) -> Vec<(String, i32)> {
-        in_use(&mut self.used.lock().unwrap_or_else(PoisonError::into_inner), Instant::now())
+        self.shared.used().partitions(Instant::now())
     }
 
     /// Asks about a topic; the answer comes by `reply`, however long it takes.
@@ -119,202 +196,256 @@ struct Limits {
     keyed: bool,
     /// `min.insync.replicas`.
     in_sync_min: usize,
+    /// It takes hardly any times but that of its own clock.
+    narrow: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { record_bytes_max: RECORD_BYTES_MAX, keyed: false, in_sync_min: 1 }
+        Self { record_bytes_max: RECORD_BYTES_MAX, keyed: false, in_sync_min: 1, narrow: false }
     }
 }
 
-/// Who is asked.
-struct Clients {
-    connection: Connection,
-    consumer: Reader,
-    /// How long it is given for an answer: more each time that there is none.
+/// Who asks the brokers.
+struct Asker {
+    envoy: Envoy,
+    runtime: tokio::runtime::Runtime,
+    /// How long a question is given for an answer: more each time that there is none.
     patience: Duration,
-    /// None for the embedded broker, which has no settings to tell.
-    envoy: Option<Envoy>,
+    /// The embedded broker has no settings to tell.
+    tells_limits: bool,
     /// What was told last of each topic.
-    limits: BTreeMap<String, Limits>,
-    used: Arc<Mutex<Used>>,
+    limits: HashMap<String, Limits>,
 }
 
-impl Clients {
-    /// Keeps in mind that a target is in use, or is not there any more.
-    fn note(&self, topic: &Arc<str>, target: &Target) {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        match target {
-            Target::Found { partitions, .. } => {
-                used.insert(Arc::clone(topic), (*partitions, Instant::now()));
-            }
-            _ => {
-                used.remove(topic);
-            }
-        }
-    }
-
-    /// The partitions of a topic, by a new client if this one has no answer.
-    fn metadata(&mut self, topic: &str) -> Result<Metadata, KafkaError> {
-        self.connection.token(self.consumer.client());
-        let told = self.consumer.fetch_metadata(Some(topic), self.patience);
+impl Asker {
+    /// What each of these topics is made of.
+    fn layouts(&mut self, names: &[String]) -> Result<ask::Each<Layout>, KafkaError> {
+        let within = self.patience;
+        let told = self.envoy.ask(|admin| ask::layouts(admin.inner(), names, within));
         self.patience = if told.is_ok() { ASK_FIRST } else { ASK.min(self.patience * 2) };
-        if told.is_err() {
-            let fresh = reader(&self.connection)?;
-            // Closing the old one takes a while, and can hang.
-            aside(std::mem::replace(&mut self.consumer, fresh));
-        }
         told
     }
 
-    /// Whether there is such a topic, as far as we may see.
-    fn is_there(&mut self, topic: &str) -> Result<bool, KafkaError> {
-        let metadata = self.metadata(topic)?;
-        let found = metadata.topics().iter().find(|found| found.name() == topic);
-        Ok(found.is_some_and(|found| !found.partitions().is_empty()))
+    /// Those of these topics that belong to a waterclock namespace: the signs of one are all there.
+    fn owned(&mut self, names: &[&str]) -> Result<HashSet<String>, KafkaError> {
+        let signs = |namespace: &str| SIGNS.map(|sign| format!("{namespace}.{sign}"));
+        let all = names.iter().flat_map(|name| namespaces_of(name)).flat_map(&signs);
+        let all: BTreeSet<String> = all.collect();
+        let all: Vec<String> = all.into_iter().collect();
+        let mut there = HashSet::new();
+        for names in all.chunks(NAMES_MAX) {
+            let told = self.layouts(names)?.into_iter();
+            let is_there = |of: &Result<Layout, _>| {
+                of.as_ref().is_ok_and(|layout| !layout.partitions.is_empty())
+            };
+            there.extend(told.filter(|(_, of)| is_there(of)).map(|(name, _)| name));
+        }
+        let owned = names.iter().filter(|name| is_owned(name, |sign| there.contains(sign)));
+        Ok(owned.map(|name| (*name).to_owned()).collect())
     }
 
-    /// The limits of a topic.
+    /// The limits of these topics, as they are told now or were before.
     ///
-    /// Where nobody answers, what was told before holds.
-    fn limits(
-        &mut self,
-        runtime: &tokio::runtime::Runtime,
-        topic: &str,
-    ) -> Result<Limits, KafkaError> {
-        let Some(envoy) = &mut self.envoy else { return Ok(Limits::default()) };
-        let before = self.limits.get(topic).copied();
-        let most = if before.is_some() { ASK_AGAIN_MAX } else { ASK };
-        match envoy.ask(|admin| runtime.block_on(limits(admin, topic, most))) {
+    /// # Errors
+    /// Nobody answers.
+    fn ask_limits(&mut self, names: &[String]) -> Result<(), KafkaError> {
+        if !self.tells_limits {
+            return Ok(());
+        }
+        let known = names.iter().all(|name| self.limits.contains_key(name));
+        let most = if known { ASK_AGAIN_MAX } else { ASK };
+        let runtime = &self.runtime;
+        match self.envoy.ask(|admin| runtime.block_on(limits(admin, names, most))) {
             Ok(told) => {
-                self.limits.insert(topic.to_owned(), told);
-                Ok(told)
+                // Without the right to ask, Kafka's defaults.
+                for name in names {
+                    self.limits.insert(name.clone(), Limits::default());
+                }
+                self.limits.extend(told);
+                Ok(())
             }
-            Err(error) => {
-                let before = before.ok_or(error)?;
-                tracing::info!(topic, "nobody told the limits of a target; those from before hold");
-                Ok(before)
+            Err(_) if known => {
+                let topics = names.len();
+                tracing::info!(topics, "nobody told the limits of targets; those from before hold");
+                Ok(())
             }
+            Err(error) => Err(error),
         }
     }
-}
 
-/// A client that knows nothing yet, and asks whoever answers.
-fn reader(connection: &Connection) -> Result<Reader, KafkaError> {
-    connection.consumer(CLIENT).create_with_context(Quiet)
-}
-
-fn answer(
-    inbox: &Receiver<Question>,
-    clients: &mut Clients,
-    runtime: &tokio::runtime::Runtime,
-    least: &AtomicUsize,
-) {
-    let mut again: Vec<Again> = Vec::new();
-    loop {
-        // What has no answer yet is asked again, in its time; new questions come first.
-        let next = if again.is_empty() {
-            match inbox.recv() {
-                Ok(question) => Again { question, since: Instant::now() },
-                Err(_) => return,
-            }
-        } else {
-            match inbox.recv_timeout(ASK_AGAIN) {
-                Ok(question) => Again { question, since: Instant::now() },
-                Err(RecvTimeoutError::Timeout) => again.remove(0),
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
-        };
-        let (topic, reply) = &next.question;
-        match look(clients, runtime, topic) {
-            // A broker may not have heard yet of a topic that was made a moment ago.
-            Ok((Target::Missing | Target::Hidden, _)) if next.since.elapsed() < MISSING_AFTER => {
-                again.push(next)
-            }
-            Ok((target, away)) => {
-                if !away.is_empty() {
-                    tracing::warn!(topic = &**topic, partitions = ?away, "partitions of a target have no leader, or too few replicas in sync");
-                }
-                if let Target::Found { record_bytes_max, .. } = target {
-                    // Before the answer: the first batch with a record for it has to know.
-                    least.fetch_min(
-                        usize::try_from(record_bytes_max).unwrap_or(usize::MAX),
-                        Ordering::SeqCst,
-                    );
-                }
-                clients.note(topic, &target);
-                let _ = reply.send(Answer { name: Arc::clone(topic), target, away });
-            }
-            Err(error) => {
-                let topic = &**topic;
-                tracing::warn!(%error, topic, "could not find out about a target, asking again");
-                again.push(next);
-            }
+    fn found(&self, name: &Arc<str>, layout: &Layout) -> Answer {
+        let Limits { record_bytes_max, keyed, in_sync_min, narrow } =
+            self.limits.get(&**name).copied().unwrap_or_default();
+        if narrow {
+            let name = Arc::clone(name);
+            return Answer { name, target: Target::Narrow, away: Arc::default() };
         }
+        // A leader that has too few replicas beside it takes nothing either.
+        let is_away = |part: &&ask::Part| !part.has_leader || part.in_sync < in_sync_min;
+        let mut away: Vec<i32> =
+            layout.partitions.iter().filter(is_away).map(|part| part.id).collect();
+        away.sort_unstable();
+        if !away.is_empty() {
+            tracing::warn!(topic = &**name, partitions = ?away, "partitions of a target have no leader, or too few replicas in sync");
+        }
+        let partitions = layout.partitions.len() as i32;
+        let keyed = keyed && !forgets_compaction();
+        let target = Target::Found { partitions, record_bytes_max, keyed };
+        Answer { name: Arc::clone(name), target, away: away.into() }
     }
-}
-
-/// Forgets what is not in use any more; gives the partitions of the rest.
-fn in_use(used: &mut Used, now: Instant) -> Vec<(String, i32)> {
-    used.retain(|_, (_, asked)| now.saturating_duration_since(*asked) < IN_USE);
-    let mut newest: Vec<_> = used.iter().collect();
-    newest.sort_by_key(|(_, (_, asked))| std::cmp::Reverse(*asked));
-    let partitions = newest.into_iter().flat_map(|(topic, (count, _))| {
-        (0..*count).map(|partition| (topic.to_string(), partition))
-    });
-    partitions.take(IN_USE_MAX).collect()
 }
 
 /// A question without an answer yet.
-struct Again {
-    question: Question,
-    /// When it was asked first.
+struct Open {
     since: Instant,
+    /// When to ask next; `None`: it was never asked.
+    next: Option<Instant>,
+    replies: Vec<Sender<Answer>>,
 }
 
-fn look(
-    clients: &mut Clients,
-    runtime: &tokio::runtime::Runtime,
-    topic: &str,
-) -> Result<(Target, Arc<[i32]>), KafkaError> {
-    let without = |target| Ok((target, Arc::default()));
-    let metadata = clients.metadata(topic)?;
-    let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
-        return without(Target::Missing);
-    };
-    match found.error().map(RDKafkaErrorCode::from) {
-        None => {}
-        Some(
-            RDKafkaErrorCode::UnknownTopicOrPartition
-            | RDKafkaErrorCode::UnknownTopic
-            | RDKafkaErrorCode::InvalidTopic,
-        ) => return without(Target::Missing),
-        Some(RDKafkaErrorCode::TopicAuthorizationFailed) => return without(Target::Hidden),
-        Some(code) => return Err(KafkaError::MetadataFetch(code)),
-    }
-    let partitions = found.partitions().len() as i32;
-    if partitions == 0 {
-        return without(Target::Missing);
-    }
-    for namespace in namespaces_of(topic) {
-        let mut is_owned = true;
-        for sign in SIGNS {
-            is_owned = is_owned && clients.is_there(&format!("{namespace}.{sign}"))?;
-        }
-        if is_owned {
-            return without(Target::Owned);
+/// The asking thread's own state.
+struct Answerer {
+    open: BTreeMap<Arc<str>, Open>,
+    shared: Arc<Shared>,
+    asker: Asker,
+}
+
+impl Answerer {
+    fn run(mut self, inbox: &Receiver<Question>) {
+        loop {
+            let first = match self.wait(inbox) {
+                Ok(first) => Some(first),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let now = Instant::now();
+            for (name, reply) in first.into_iter().chain(inbox.try_iter()) {
+                let new = || Open { since: now, next: None, replies: Vec::new() };
+                self.open.entry(name).or_insert_with(new).replies.push(reply);
+            }
+            let names = due(&self.open, now);
+            if !names.is_empty() {
+                self.ask(&names);
+            }
         }
     }
-    let Limits { record_bytes_max, keyed, in_sync_min } = clients.limits(runtime, topic)?;
-    // A leader that has too few replicas beside it takes nothing either.
-    let is_away = |partition: &&MetadataPartition| {
-        partition.leader() < 0 || partition.isr().len() < in_sync_min
-    };
-    let mut away: Vec<i32> =
-        found.partitions().iter().filter(is_away).map(MetadataPartition::id).collect();
-    away.sort_unstable();
-    let keyed = keyed && !forgets_compaction();
-    Ok((Target::Found { partitions, record_bytes_max, keyed }, away.into()))
+
+    /// Waits for a question, or until it is time to ask again.
+    fn wait(&self, inbox: &Receiver<Question>) -> Result<Question, RecvTimeoutError> {
+        let now = Instant::now();
+        match self.open.values().map(|open| open.next.unwrap_or(now)).min() {
+            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => inbox.recv_timeout(at.saturating_duration_since(now)),
+        }
+    }
+
+    fn ask(&mut self, names: &[Arc<str>]) {
+        let texts: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let told = match self.asker.layouts(&texts) {
+            Ok(told) => told,
+            Err(error) => {
+                tracing::warn!(%error, topics = names.len(), "could not find out about targets, asking again");
+                return self.later(names);
+            }
+        };
+        let mut told: HashMap<String, _> = told.into_iter().collect();
+        let (mut found, mut answers, mut later) = (Vec::new(), Vec::new(), Vec::new());
+        for name in names {
+            let target = match told.remove(&**name) {
+                Some(Ok(layout)) if is_writable(&layout) => {
+                    found.push((Arc::clone(name), layout));
+                    continue;
+                }
+                Some(Ok(layout)) if layout.partitions.is_empty() => Target::Missing,
+                Some(Ok(_)) => Target::Closed,
+                None => Target::Missing,
+                Some(Err(
+                    RDKafkaErrorCode::UnknownTopicOrPartition
+                    | RDKafkaErrorCode::UnknownTopic
+                    | RDKafkaErrorCode::InvalidTopic,
+                )) => Target::Missing,
+                Some(Err(RDKafkaErrorCode::TopicAuthorizationFailed)) => Target::Hidden,
+                Some(Err(error)) => {
+                    let topic = &**name;
+                    tracing::warn!(%error, topic, "could not find out about a target, asking again");
+                    later.push(Arc::clone(name));
+                    continue;
+                }
+            };
+            // A broker may not have heard yet of a topic that was made, or of a right that was given, a moment ago.
+            if self.open.get(name).is_some_and(|open| open.since.elapsed() < MISSING_AFTER) {
+                later.push(Arc::clone(name));
+            } else {
+                answers.push(Answer { name: Arc::clone(name), target, away: Arc::default() });
+            }
+        }
+        let texts: Vec<&str> = found.iter().map(|(name, _)| &**name).collect();
+        match self.asker.owned(&texts) {
+            Ok(owned) => {
+                let taken = found.extract_if(.., |(name, _)| owned.contains(&**name));
+                let target = Target::Owned;
+                answers.extend(taken.map(|(name, _)| Answer {
+                    name,
+                    target,
+                    away: Arc::default(),
+                }));
+            }
+            Err(error) => {
+                tracing::warn!(%error, topics = found.len(), "could not find out about targets, asking again");
+                later.extend(found.drain(..).map(|(name, _)| name));
+            }
+        }
+        self.later(&later);
+        self.answer(answers);
+        for found in found.chunks(LIMITS_MAX) {
+            let names: Vec<String> = found.iter().map(|(name, _)| name.to_string()).collect();
+            if let Err(error) = self.asker.ask_limits(&names) {
+                tracing::warn!(%error, topics = names.len(), "could not find out about targets, asking again");
+                let names: Vec<_> = found.iter().map(|(name, _)| Arc::clone(name)).collect();
+                self.later(&names);
+                continue;
+            }
+            let answers = found.iter().map(|(name, layout)| self.asker.found(name, layout));
+            let answers = answers.collect();
+            self.answer(answers);
+        }
+    }
+
+    /// These are to be asked about again.
+    fn later(&mut self, names: &[Arc<str>]) {
+        let next = Some(Instant::now() + ASK_AGAIN);
+        for name in names {
+            if let Some(open) = self.open.get_mut(name) {
+                open.next = next;
+            }
+        }
+    }
+
+    fn answer(&mut self, answers: Vec<Answer>) {
+        self.shared.note(&answers);
+        for Answer { name, target, away } in answers {
+            for reply in self.open.remove(&name).into_iter().flat_map(|open| open.replies) {
+                let (name, away) = (Arc::clone(&name), Arc::clone(&away));
+                let _ = reply.send(Answer { name, target, away });
+            }
+        }
+    }
+}
+
+/// Which names the next request asks about: those that were never asked about in the order in which they came, then those whose
+/// time it is.
+fn due(open: &BTreeMap<Arc<str>, Open>, now: Instant) -> Vec<Arc<str>> {
+    let is_due = |open: &Open| open.next.is_none_or(|at| at <= now);
+    let mut due: Vec<_> = open.iter().filter(|(_, open)| is_due(open)).collect();
+    due.sort_by_key(|(_, open)| (open.next, open.since));
+    due.into_iter().take(NAMES_MAX).map(|(name, _)| Arc::clone(name)).collect()
+}
+
+/// Whether records can be written to it, as far as the broker tells.
+fn is_writable(layout: &Layout) -> bool {
+    let is_ours = layout.rights.is_empty() || layout.rights.contains(&Right::Write);
+    is_ours && !layout.partitions.is_empty()
 }
 
 /// For the test of what happens when a broker refuses what we had not foreseen.
@@ -323,47 +454,122 @@ fn forgets_compaction() -> bool {
     false
 }
 
-/// The limits of a topic; without the right to ask, Kafka's defaults.
-async fn limits(admin: &Admin, topic: &str, most: Duration) -> Result<Limits, KafkaError> {
+/// The limits of those topics whose settings we may see.
+async fn limits(
+    admin: &Admin,
+    names: &[String],
+    most: Duration,
+) -> Result<Vec<(String, Limits)>, KafkaError> {
     let options = AdminOptions::new().request_timeout(Some(most));
-    let resources = [ResourceSpecifier::Topic(topic)];
+    let resources: Vec<_> = names.iter().map(|name| ResourceSpecifier::Topic(name)).collect();
     let answers = admin.describe_configs(&resources, &options).await?;
-    let told = answers.into_iter().next().and_then(Result::ok);
-    let value = |name| told.as_ref().and_then(|of| of.get(name)).and_then(|of| of.value.as_deref());
     let usual = Limits::default();
-    let bytes = value("max.message.bytes").and_then(|bytes| bytes.parse().ok());
-    let in_sync = value("min.insync.replicas").and_then(|count| count.parse().ok());
-    // A broker wants keys as soon as a topic is compacted, be it that records are deleted by age, too.
-    let keyed = value("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
-    Ok(Limits {
-        record_bytes_max: bytes.unwrap_or(usual.record_bytes_max),
-        keyed,
-        in_sync_min: in_sync.unwrap_or(usual.in_sync_min),
-    })
+    let told = answers.into_iter().filter_map(Result::ok).filter_map(|of| {
+        let value = |name| of.get(name).and_then(|of| of.value.as_deref());
+        let bytes = value("max.message.bytes").and_then(|bytes| bytes.parse().ok());
+        let in_sync = value("min.insync.replicas").and_then(|count| count.parse().ok());
+        // A broker wants keys as soon as a topic is compacted, be it that records are deleted by age, too.
+        let keyed = value("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
+        // Where it puts the time itself it refuses none.
+        let is_free = value("message.timestamp.type") == Some("LogAppendTime");
+        let narrow = ["message.timestamp.before.max.ms", "message.timestamp.after.max.ms"]
+            .iter()
+            .any(|most| {
+                value(most).and_then(|ms| ms.parse().ok()).is_some_and(|ms: u64| ms < TIMES_MIN_MS)
+            });
+        let limits = Limits {
+            record_bytes_max: bytes.unwrap_or(usual.record_bytes_max),
+            keyed,
+            in_sync_min: in_sync.unwrap_or(usual.in_sync_min),
+            narrow: narrow && !is_free,
+        };
+        match of.specifier {
+            OwnedResourceSpecifier::Topic(name) => Some((name, limits)),
+            _ => None,
+        }
+    });
+    Ok(told.collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn ago(seconds: u64) -> Instant {
+        Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap()
+    }
+
+    fn using(partitions: i32, record_bytes_max: u64, asked: Instant) -> Use {
+        Use { partitions, record_bytes_max, asked }
+    }
+
     #[test]
     fn targets_are_in_use_for_minutes_and_very_many_are_not_all_told() {
         let now = Instant::now();
-        let ago = |seconds| now.checked_sub(Duration::from_secs(seconds)).unwrap();
-        let mut used = Used::from([
-            ("newest".into(), (1, now)),
-            ("old".into(), (5, ago(300))),
-            ("second".into(), (2, ago(299))),
-        ]);
+        let mut used = Used(BTreeMap::from([
+            ("newest".into(), using(1, 9, now)),
+            ("old".into(), using(5, 9, ago(301))),
+            ("second".into(), using(2, 9, ago(290))),
+        ]));
         let told = |topic: &str, partition| (topic.to_owned(), partition);
-        assert_eq!(
-            in_use(&mut used, now),
-            [told("newest", 0), told("second", 0), told("second", 1)]
-        );
-        assert_eq!(used.len(), 2, "what is not in use takes no memory");
-        used.insert("wide".into(), (5_000, ago(1)));
-        let many = in_use(&mut used, now);
+        assert_eq!(used.partitions(now), [told("newest", 0), told("second", 0), told("second", 1)]);
+        assert_eq!(used.0.len(), 2, "what is not in use takes no memory");
+        used.0.insert("wide".into(), using(5_000, 9, ago(1)));
+        let many = used.partitions(now);
         assert_eq!((many.len(), &many[0]), (IN_USE_MAX, &told("newest", 0)));
         assert!(many.iter().all(|(topic, _)| topic != "second"), "the one of long ago is left out");
+    }
+
+    #[test]
+    fn a_small_target_limits_all_batches_for_as_long_as_it_is_in_use() {
+        let now = Instant::now();
+        let mut used = Used::default();
+        assert_eq!(used.bytes_least(now), usize::MAX, "there is none");
+        used.0.insert("usual".into(), using(1, 1_048_588, now));
+        used.0.insert("small".into(), using(1, 2_000, ago(290)));
+        assert_eq!(used.bytes_least(now), 2_000);
+        assert_eq!(used.bytes_least(now + Duration::from_secs(11)), 1_048_588, "it went");
+    }
+
+    #[test]
+    fn new_names_are_asked_about_first_and_so_many_at_a_time() {
+        let now = Instant::now();
+        let open = |since, next| Open { since, next, replies: Vec::new() };
+        let at = |seconds| now + Duration::from_secs(seconds);
+        let mut all = BTreeMap::from([
+            ("again".into(), open(ago(9), Some(now))),
+            ("later".into(), open(ago(9), Some(at(1)))),
+            ("new".into(), open(ago(1), None)),
+            ("newer".into(), open(now, None)),
+        ]);
+        let names =
+            |all: &_| -> Vec<String> { due(all, now).iter().map(ToString::to_string).collect() };
+        assert_eq!(names(&all), ["new", "newer", "again"]);
+        let many = (0..NAMES_MAX).map(|n| (Arc::from(format!("n{n}")), open(ago(5), Some(now))));
+        all.extend(many);
+        let told = names(&all);
+        assert_eq!(
+            (told.len(), &told[..2]),
+            (NAMES_MAX, &["new".to_owned(), "newer".to_owned()][..])
+        );
+    }
+
+    #[test]
+    fn what_may_not_be_written_to_is_known_before_and_who_tells_no_rights_is_believed() {
+        let part = ask::Part { id: 0, has_leader: true, in_sync: 1 };
+        let layout = |parts: &[ask::Part], rights: &[Right]| Layout {
+            partitions: parts.to_vec(),
+            rights: rights.iter().copied().collect(),
+        };
+        #[rustfmt::skip]
+        let table = [
+            (true,  layout(&[part], &[Right::Describe, Right::Write])),
+            (true,  layout(&[part], &[])),
+            (false, layout(&[part], &[Right::Describe, Right::Read])),
+            (false, layout(&[], &[Right::Write])),
+        ];
+        for (want, layout) in table {
+            assert_eq!(is_writable(&layout), want, "{layout:?}");
+        }
     }
 }

@@ -35,6 +35,7 @@ mod starts;
 )]
 #[path = "../support/mod.rs"]
 mod support;
+mod targets;
 mod timers;
 mod topics;
 mod versions;

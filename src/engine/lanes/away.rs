@@ -66,7 +66,7 @@ impl Engine {
         (!is_away(wanted)).then_some(asked)
     }
 
-    /// Lets a due record whose target is away wait in a tier: the longer, the longer it has been.
+    /// Lets a due record whose target is away, or cannot be asked for yet, wait in a tier: the longer, the longer it has been.
     pub(super) fn put_off(&mut self, now: UnixMillis, mut entry: Box<Entry>) {
         let since = self.targets.get(&entry.target).and_then(|known| known.away_since);
         let wait = Millis((now - since.unwrap_or(now)).0 / 4).clamp(WAIT_MIN, WAIT_MAX);

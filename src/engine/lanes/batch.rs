@@ -279,7 +279,12 @@ impl Engine {
         let checked = match verdict::allowed(&setup, &self.targets, entry.intake, &entry.target) {
             Err(refusal) => Err(refusal),
             Ok(()) => match self.look(now, &entry.target, out) {
-                None => return self.park(entry),
+                None => {
+                    if let Some(entry) = self.park(entry) {
+                        self.put_off(now, entry);
+                    }
+                    return;
+                }
                 Some(target) => verdict::deliver(&entry, (now, hand), target, supersedes)
                     .and_then(|edit| self.permitted(now, &entry).map(|()| edit)),
             },

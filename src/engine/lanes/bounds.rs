@@ -57,7 +57,8 @@ impl Engine {
                 self.hop(now, tier, entry);
             }
         }
-        self.spill_waiting(now, which);
+        self.spill_waiting(now, &mut which);
+        self.spill_parked(now, which);
     }
 
     /// Pauses or resumes one partition, as follows from what is held.

@@ -257,6 +257,13 @@ impl<T> Suspects<T> {
         }
     }
 
+    /// Nothing goes to this target any more, so that nothing is to be tested.
+    pub(super) fn acquit(&mut self, target: &Arc<str>) {
+        if !self.groups.is_empty() {
+            self.groups.remove(&Suspect::Target(Arc::clone(target)));
+        }
+    }
+
     /// The lanes are gone, with all that was held of them.
     pub(super) fn let_go(&mut self) {
         self.held.clear();

@@ -289,6 +289,98 @@ fn a_missing_target_is_found_out_before_anything_is_produced() {
     assert_eq!(letter.code, Code::TargetMissing);
 }
 
+/// Dead letters and deliveries of the batch that this tick gives.
+fn told(world: &mut World, ms: u64) -> (usize, usize) {
+    let sends = batch(world.after(ms)).sends;
+    let count = |to: fn(&To) -> bool| sends.iter().filter(|send| to(&send.to)).count();
+    (count(|to| *to == To::Dead), count(|to| matches!(to, To::Target(_))))
+}
+
+#[test]
+fn more_records_than_may_wait_for_unknown_targets_go_on_and_hold_nobody_up() {
+    // An eighth of the budget is room for a few of them.
+    let limits = Limits { memory_bytes: 20_000, ..Limits::default() };
+    let mut world = World::new(&[1, 60], limits);
+    let good = ("x-delay-target", "orders.good");
+    world.submit("k", &[("x-delay", "0"), good]);
+    let first = batch(world.after(0));
+    world.tell(Input::Committed(first.id));
+    let lane = murmur2::partition(b"k", LANES);
+    let mut asked = 0;
+    for n in 0..60 {
+        let target = format!("orders.unknown-{n}");
+        let headers = [("x-delay", "1000"), ("x-delay-target", target.as_str())];
+        let out = world.record(source(0, lane), record("k", &headers));
+        asked += out.iter().filter(|o| matches!(o, Output::Lookup(_))).count();
+    }
+    assert_eq!(asked, 60, "they are asked for all the same");
+    let parked = world.engine.parked;
+    assert!(parked.records() > 0 && parked.records() < 60, "{parked:?}");
+    world.submit("k", &[("x-delay", "1000"), good]);
+    assert_eq!(told(&mut world, 1_000), (0, 1), "it is on time");
+    let put_off = world.engine.figures().put_off;
+    assert_eq!(put_off as usize, 60 - parked.records(), "those that had no room are due, too");
+    for n in 0..60 {
+        world.tell(Input::Target(format!("orders.unknown-{n}").into(), Target::Missing));
+    }
+    assert_eq!(world.engine.parked.records(), 0);
+    let flying = world.engine.flying.front().expect("a batch").id;
+    world.tell(Input::Committed(flying));
+    assert_eq!(told(&mut world, 100), (parked.records(), 0));
+}
+
+#[test]
+fn nothing_is_produced_to_a_target_of_which_was_heard_long_ago() {
+    let mut world = World::new(&[1, 60], Limits::default());
+    let headers = [("x-delay", "0"), ("x-delay-target", "orders.good")];
+    world.submit("k", &headers);
+    let first = batch(world.after(0));
+    world.tell(Input::Committed(first.id));
+    let lane = murmur2::partition(b"k", LANES);
+    // A little old it is believed, and asked for at the same time.
+    world.after(31_000);
+    let out = world.record(source(0, lane), record("k", &headers));
+    assert!(matches!(&out[..], [Output::Lookup(_)]), "{out:?}");
+    let second = batch(world.after(0));
+    world.tell(Input::Committed(second.id));
+    world.tell(Input::Target("orders.good".into(), FOUND));
+    world.after(241_000);
+    let out = world.record(source(0, lane), record("k", &headers));
+    assert!(matches!(&out[..], [Output::Lookup(_)]), "{out:?}");
+    assert!(no_batch(&world.after(50)), "its limits may be others");
+    world.tell(Input::Target("orders.good".into(), FOUND));
+    assert_eq!(told(&mut world, 0), (0, 1));
+}
+
+#[test]
+fn a_target_that_is_closed_costs_dead_letters_and_no_test() {
+    let mut world = World::new(&[1, 60], Limits::default());
+    let (open, closed) = (("x-delay-target", "orders.open"), ("x-delay-target", "orders.closed"));
+    world.submit("k", &[("x-delay", "0"), open]);
+    world.submit("k", &[("x-delay", "0"), closed]);
+    let refused = batch(world.after(0));
+    assert_eq!(refused.sends.len(), 2);
+    let why = Refused {
+        batch: refused.id,
+        named: Vec::new(),
+        blame: Blame::Target,
+        why: "Topic authorization failed".into(),
+    };
+    world.tell(Input::Refused(why));
+    assert_eq!(world.engine.figures().suspects, 2);
+    world.tell(Input::Revoked);
+    world.assign(&[]);
+    world.next.clear();
+    let lane = murmur2::partition(b"k", LANES);
+    for target in [open, closed] {
+        world.record(source(0, lane), record("k", &[("x-delay", "0"), target]));
+    }
+    world.tell(Input::Target("orders.closed".into(), Target::Closed));
+    world.tell(Input::Target("orders.open".into(), FOUND));
+    assert_eq!(world.engine.figures().suspects, 1, "nothing is produced there");
+    assert_eq!(told(&mut world, 0), (1, 0));
+}
+
 #[test]
 fn a_tier_is_paused_while_its_head_has_long_to_wait_and_resumed_before() {
     let mut world = World::new(&[1, 60], Limits::default());

@@ -1,5 +1,5 @@
 //! Questions to the brokers that rdkafka has no safe call for: the ends of many partitions in one request each leader,
-//! who leads the cluster, what the members of a group own, the ids of topics, and what our principal may do.
+//! who leads the cluster, what the members of a group own, what many topics are made of, and what our principal may do.
 //!
 //! # Invariants
 //! 1. Whatever librdkafka gives is copied before the event that it came with is destroyed.
@@ -77,6 +77,23 @@ pub type Rights = BTreeSet<Right>;
 
 /// A topic's rights; `Err` where the broker would not describe it.
 pub(in crate::kafka) type RightsOf = (String, Result<Rights, RDKafkaErrorCode>);
+
+/// What a topic is made of, and what our principal may do with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::kafka) struct Layout {
+    pub(in crate::kafka) partitions: Vec<Part>,
+    /// Empty where the broker does not tell rights.
+    pub(in crate::kafka) rights: Rights,
+}
+
+/// A partition of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::kafka) struct Part {
+    pub(in crate::kafka) id: i32,
+    pub(in crate::kafka) has_leader: bool,
+    /// Replicas in sync.
+    pub(in crate::kafka) in_sync: usize,
+}
 
 /// A member of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -311,13 +328,50 @@ pub(in crate::kafka) fn topics<C: ClientContext>(
     of: &[String],
     within: Duration,
 ) -> Result<Vec<RightsOf>, KafkaError> {
+    // SAFETY: the description lives during the call.
+    describe(client, of, within, |topic| unsafe { rights_of(topic) })
+}
+
+/// What our principal may do with a described topic.
+///
+/// # Safety
+/// `topic` is valid during the call.
+unsafe fn rights_of(topic: *const rdsys::rd_kafka_TopicDescription_t) -> Rights {
+    let mut count = 0;
+    // SAFETY: by this function's contract; the list lives as long as the description.
+    unsafe {
+        let list = rdsys::rd_kafka_TopicDescription_authorized_operations(topic, &raw mut count);
+        rights(listed(list, count))
+    }
+}
+
+/// What each of these topics is made of, by one request for all; `Err` where the broker would not tell. No topic is made by
+/// that.
+///
+/// # Errors
+/// No answer in time.
+pub(in crate::kafka) fn layouts<C: ClientContext>(
+    client: &Client<C>,
+    of: &[String],
+    within: Duration,
+) -> Result<Each<Layout>, KafkaError> {
     describe(client, of, within, |topic| {
         let mut count = 0;
-        // SAFETY: the description lives during the call, and the list as long as it.
+        // SAFETY: the description lives during the call, and all that it points to as long as it.
         unsafe {
-            let list =
-                rdsys::rd_kafka_TopicDescription_authorized_operations(topic, &raw mut count);
-            rights(listed(list, count))
+            let list = rdsys::rd_kafka_TopicDescription_partitions(topic, &raw mut count);
+            let part = |part: &*const rdsys::rd_kafka_TopicPartitionInfo_t| {
+                let leader = rdsys::rd_kafka_TopicPartitionInfo_leader(*part);
+                let mut in_sync = 0;
+                rdsys::rd_kafka_TopicPartitionInfo_isr(*part, &raw mut in_sync);
+                Part {
+                    id: rdsys::rd_kafka_TopicPartitionInfo_partition(*part),
+                    has_leader: !leader.is_null() && rdsys::rd_kafka_Node_id(leader) >= 0,
+                    in_sync,
+                }
+            };
+            let partitions = listed(list.cast_const(), count).iter().map(part).collect();
+            Layout { partitions, rights: rights_of(topic) }
         }
     })
 }

@@ -1,0 +1,234 @@
+//! What lies in the targets, and in the clock of the machine: it costs the records of others nothing.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use crate::support::{
+    Clock, Fixture, Log, Mode, Rec, Right, allow_only, assert_promise, in_both_modes, out,
+    patience, whole,
+};
+
+in_both_modes!(
+    a_clock_two_hours_ahead_costs_nothing,
+    a_clock_two_hours_behind_costs_nothing,
+    seven_hundred_unknown_targets_hold_nobody_up,
+    ten_thousand_unknown_targets_hold_nobody_up,
+    a_target_that_may_not_be_written_to_any_more_costs_one_batch_at_most,
+    a_target_that_takes_no_time_but_its_own_stops_nothing,
+);
+
+/// Kafka's own default: a topic keeps the times that its writers give, and refuses those of an hour ahead.
+const CREATE_TIME: (&str, &str) = ("message.timestamp.type", "CreateTime");
+
+fn fixture(test: &str, mode: Mode) -> Fixture {
+    let short = if mode == Mode::ExactlyOnce { "eos" } else { "alo" };
+    Fixture::new(&format!("{test}-{short}"))
+}
+
+fn a_clock_two_hours_ahead_costs_nothing(mode: Mode) {
+    wrong_clock("clock-ahead", mode, 7_200_000, &[CREATE_TIME]);
+}
+
+fn a_clock_two_hours_behind_costs_nothing(mode: Mode) {
+    let settings = [CREATE_TIME, ("message.timestamp.before.max.ms", "3600000")];
+    wrong_clock("clock-behind", mode, -7_200_000, &settings);
+}
+
+/// Records through memory and through a tier, dead letters and commands, by a process whose clock is wrong from its start on.
+fn wrong_clock(test: &str, mode: Mode, ahead_ms: i64, settings: &[(&str, &str)]) {
+    let fixture = fixture(test, mode);
+    let target = fixture.target_with("out", 2, settings);
+    let clock = Clock::new();
+    clock.set(ahead_ms);
+    let mut launch = fixture.launch(mode);
+    for (name, value) in clock.environment() {
+        launch = launch.env(name, &value);
+    }
+    let mut process = launch.start();
+    let before = process.metric("waterclock_producers_renewed_total");
+    let producer = fixture.producer();
+    let intake = fixture.names.intake();
+    for n in 0..40 {
+        let record = out(format!("{n}")).key(format!("k{}", n % 5)).to(&target);
+        let record = if n % 2 == 0 { record } else { record.header("x-delay-id", format!("{n}")) };
+        producer.send(&intake, &record.delay(if n % 4 == 0 { 4_000 } else { 500 }));
+    }
+    producer.send(&intake, &out("bad").key("k").delay("soon").to(&target));
+    let acks = producer.acks();
+    let seen = Log::open(&fixture, &target).ids(40).to_vec();
+    Log::open(&fixture, &fixture.names.dead()).count(1);
+    assert_eq!(process.metric("waterclock_producers_renewed_total"), before, "nothing was refused");
+    fixture.wait_until_nothing_is_pending();
+    process.stop_well();
+    assert_promise(mode, (0..40).map(|n| n.to_string()), &whole(&fixture, &target));
+    let dead = whole(&fixture, &fixture.names.dead());
+    assert_eq!(dead.len(), 1, "only what was meant to: {dead:?}");
+    for rec in &seen {
+        let n: usize = rec.text().parse().expect("a number");
+        let due = acks[n].at + if n % 4 == 0 { 4_000 } else { 500 };
+        let most = due + 20_000 * u64::from(patience());
+        assert!((due..most).contains(&rec.at), "not the time of its delivery, due {due}: {rec:?}");
+    }
+}
+
+fn seven_hundred_unknown_targets_hold_nobody_up(mode: Mode) {
+    unknown_targets("unknown-700", mode, 700);
+}
+
+fn ten_thousand_unknown_targets_hold_nobody_up(mode: Mode) {
+    unknown_targets("unknown-10000", mode, 10_000);
+}
+
+/// Records each of which names a target that is not there, among records of every lane for one that is.
+fn unknown_targets(test: &str, mode: Mode, count: usize) {
+    let fixture = fixture(test, mode);
+    // By append, so that what is measured is when it was there.
+    let good = fixture.target("good", 3);
+    let mut process = fixture.start(mode);
+    let producer = fixture.producer();
+    let intake = fixture.names.intake();
+    let innocent = |n: usize| {
+        let record = out(format!("{n}")).key(format!("k{n}")).delay(1_000).to(&good);
+        producer.send(&intake, &record);
+    };
+    // What the first batches of a process take is not what is measured.
+    innocent(0);
+    producer.acks();
+    Log::open(&fixture, &good).count(1);
+    let others = fixture.producer();
+    for n in 0..count {
+        let target = fixture.name(&format!("nowhere-{n}"));
+        let delay = [0, 1_000, 3_000][n % 3];
+        others.send(&intake, &out(format!("x{n}")).key(format!("k{n}")).delay(delay).to(&target));
+    }
+    let until = Instant::now() + Duration::from_secs(8);
+    let mut innocents = 1;
+    while Instant::now() < until {
+        innocent(innocents);
+        innocents += 1;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let acks = producer.acks();
+    let acked = others.acks().iter().map(|ack| ack.at).max().unwrap_or_default();
+    let seen = Log::open(&fixture, &good).ids(innocents).to_vec();
+    let mut dead = Log::open(&fixture, &fixture.names.dead());
+    let last = dead.ids(count).iter().map(|rec| rec.at).max().unwrap_or_default();
+    let late = |rec: &Rec| {
+        let n: usize = rec.text().parse().expect("a number");
+        rec.at.saturating_sub(acks[n].at + 1_000)
+    };
+    let mut lateness: Vec<u64> = seen.iter().map(late).collect();
+    lateness.sort_unstable();
+    let (median, worst) = (lateness[lateness.len() / 2], lateness[lateness.len() - 1]);
+    println!(
+        "{count} unknown targets, {mode:?}: {innocents} others late by {median} ms, {worst} ms at most; \
+         the last dead letter {} ms after the last was written",
+        last.saturating_sub(acked)
+    );
+    assert!(worst < 1_000 * u64::from(patience()), "{worst} ms late");
+    fixture.wait_until_nothing_is_pending();
+    process.stop_well();
+    let ids = (0..count).map(|n| format!("x{n}"));
+    let dead = whole(&fixture, &fixture.names.dead());
+    assert_promise(mode, ids, &dead);
+    let is_missing =
+        |rec: &Rec| rec.header("x-delay-error-code").as_deref() == Some("target_missing");
+    assert!(dead.iter().all(is_missing));
+    assert_promise(mode, (0..innocents).map(|n| n.to_string()), &whole(&fixture, &good));
+}
+
+/// Neighbours, one each 20 ms, of records for another target. The result is the worst lateness of a neighbour.
+fn beside(
+    fixture: &Fixture,
+    (mode, round): (Mode, &str),
+    (good, other): (&str, &str),
+    mut during: impl FnMut(usize),
+) -> (u64, usize) {
+    let producer = fixture.producer();
+    let intake = fixture.names.intake();
+    let mut sent = 0;
+    let until = Instant::now() + Duration::from_secs(8);
+    while Instant::now() < until {
+        during(sent);
+        let record = out(format!("{round}{sent}")).key(format!("k{}", sent % 7)).delay(500);
+        producer.send(&intake, &record.clone().to(good));
+        producer.send(&intake, &record.to(other));
+        sent += 1;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let acks = producer.acks();
+    let of_round = |rec: &&Rec| rec.text().starts_with(round);
+    let mut log = Log::open(fixture, good);
+    let all = |seen: &[Rec]| {
+        let ids: BTreeSet<String> = seen.iter().filter(of_round).map(Rec::text).collect();
+        ids.len() == sent
+    };
+    let seen: Vec<Rec> =
+        log.until("the neighbours", all).iter().filter(of_round).cloned().collect();
+    let late = |rec: &Rec| {
+        let n: usize = rec.text()[round.len()..].parse().expect("a number");
+        rec.at.saturating_sub(acks[2 * n].at + 500)
+    };
+    let worst = seen.iter().map(late).max().unwrap_or_default();
+    assert_promise(mode, (0..sent).map(|n| format!("{round}{n}")), &seen);
+    (worst, sent)
+}
+
+fn a_target_that_may_not_be_written_to_any_more_costs_one_batch_at_most(mode: Mode) {
+    let fixture = fixture("revoked", mode);
+    let (good, closed) = (fixture.target("good", 2), fixture.target("closed", 2));
+    let mut process = fixture.start(mode);
+    let renewed = || process.metric("waterclock_producers_renewed_total");
+    let before = renewed();
+    let (worst, sent) = beside(&fixture, (mode, "a"), (&good, &closed), |n| {
+        if n == 50 {
+            allow_only(
+                &closed,
+                &[Right::Describe, Right::DescribeConfigs, Right::Read, Right::Delete],
+            );
+        }
+    });
+    let failures = renewed() - before;
+    println!("rights taken away, {mode:?}: {failures} failures, others {worst} ms late at most");
+    assert!(failures <= 1.0, "{failures} failures");
+    // It is known now.
+    let (worst, again) = beside(&fixture, (mode, "b"), (&good, &closed), |_| {});
+    let more = renewed() - before - failures;
+    println!("rights known to be away, {mode:?}: {more} failures, others {worst} ms late at most");
+    assert!(more < 1.0, "{more} failures of what is known");
+    assert!(worst < 500 * u64::from(patience()), "{worst} ms late");
+    fixture.wait_until_nothing_is_pending();
+    process.stop_well();
+    let (there, dead) = (whole(&fixture, &closed).len(), whole(&fixture, &fixture.names.dead()));
+    assert!(there + dead.len() >= sent + again, "{there} + {}", dead.len());
+    let code = |rec: &Rec| rec.header("x-delay-error-code").unwrap_or_default();
+    assert!(!dead.is_empty() && dead.iter().all(|rec| code(rec) == "target_refused"));
+}
+
+/// A topic that takes no time but that of its own clock refuses the marks of the coordinator, too: a transaction with a record for it
+/// would never end, and no other could begin.
+fn a_target_that_takes_no_time_but_its_own_stops_nothing(mode: Mode) {
+    let fixture = fixture("narrow", mode);
+    let good = fixture.target_with("good", 2, &[CREATE_TIME]);
+    let settings = [CREATE_TIME, ("message.timestamp.before.max.ms", "0")];
+    let narrow = fixture.target_with("narrow", 2, &settings);
+    let mut process = fixture.start(mode);
+    let before = process.metric("waterclock_producers_renewed_total");
+    let producer = fixture.producer();
+    for n in 0..40 {
+        let target = if n % 2 == 0 { &good } else { &narrow };
+        let record = out(format!("{n}")).key(format!("k{}", n % 5)).delay(1_000).to(target);
+        producer.send(&fixture.names.intake(), &record);
+    }
+    producer.acks();
+    Log::open(&fixture, &good).ids(20);
+    Log::open(&fixture, &fixture.names.dead()).ids(20);
+    assert_eq!(process.metric("waterclock_producers_renewed_total"), before, "known before");
+    fixture.wait_until_nothing_is_pending();
+    process.stop_well();
+    assert_promise(mode, (0..40).step_by(2).map(|n| n.to_string()), &whole(&fixture, &good));
+    let dead = whole(&fixture, &fixture.names.dead());
+    let code = |rec: &Rec| rec.header("x-delay-error-code").unwrap_or_default();
+    assert!(dead.iter().all(|rec| code(rec) == "target_refused"), "{dead:?}");
+    assert_promise(mode, (1..40).step_by(2).map(|n| n.to_string()), &dead);
+}
