@@ -149,7 +149,7 @@ fn of_one_id_the_older_is_superseded_or_a_duplicate_also_when_the_newer_has_ende
     for &(what, when, others, want, came_to) in rows {
         for (&of, by) in others.iter().flat_map(|of| [Stray, Further, Tier].map(|by| (of, by))) {
             // A tier takes creates only, and lets them go in its own time.
-            if by == Tier && (what != "" || of == Forgotten) {
+            if by == Tier && (!what.is_empty() || of == Forgotten) {
                 continue;
             }
             for action in ["", "replace"] {
