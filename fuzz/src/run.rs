@@ -109,6 +109,9 @@ impl World {
                     self.tell(Input::Passed { source, at });
                 }
             }
+            Output::Overdue { lane, .. } => {
+                self.tell(Input::Overdue { lane, timers: Vec::new(), more: None });
+            }
             Output::Forgettable(lane) => self.tell(Input::Ended { lane, timers: Vec::new() }),
             Output::Recall { lane, timers } => {
                 let timers = timers.into_iter().map(|name| (name, None)).collect();

@@ -105,7 +105,7 @@ impl Status for Health {
             format!("the clock of broker {broker} is {ahead_ms} ms ahead of this machine's")
         }));
         let views = processor.statuses().iter().map(|status| View {
-            trouble: status.trouble(),
+            trouble: status.taking().or_else(|| status.trouble()),
             joined: status.joined.load(Ordering::Relaxed),
             lanes: status.lanes.load(Ordering::Relaxed),
         });
@@ -133,9 +133,9 @@ fn no(reason: String) -> Report {
 
 /// What is known of one lane thread.
 struct View {
-    /// Why it is not working now.
+    /// Why it is not working now, or what it is taking over.
     trouble: Option<String>,
-    /// It has been told by the group what is its share, be it nothing.
+    /// It has the share that the group has given it, be it nothing.
     joined: bool,
     lanes: usize,
 }

@@ -82,6 +82,12 @@ pub struct Started {
     pub secret: Secret,
 }
 
+/// How long a tracked timer is overdue at least before it can be lost; a test does not wait for that.
+fn lost_after() -> Millis {
+    fail::fail_point!("lost_soon", |_| Millis(20_000));
+    Limits::default().lost_after
+}
+
 /// Claims a name, checks the topics and starts the lane threads, which the others reach at `address`. Blocks while Kafka is asked, and, while Kafka does
 /// not answer, asks again until `stopping` is set, having told why to `waits`.
 ///
@@ -114,6 +120,14 @@ pub fn start(
     for note in &in_force.notes {
         tracing::warn!(topic = note.topic, what = %note.what, remedy = %note.remedy, "topic could be better");
     }
+    let first_intake = in_force.first_intake.clone().or_else(|| {
+        topics::note_first_intake(&connection, &config.namespace)
+            .inspect_err(|error| {
+                let error = error as &dyn std::error::Error;
+                tracing::warn!(error, "the main intake's id could not be noted");
+            })
+            .ok()
+    });
     let directory = instance.directory.join(INDEX);
     let indexing = Indexing::open(&config.namespace, &in_force, &directory)?;
     let key = StateKey::new(in_force.secret.bytes());
@@ -121,7 +135,8 @@ pub fn start(
     let (name, home) = (&*instance.name, &*instance.home);
     let settings = settings(config, connection, (name, home), &BrokerClock::boot(), setup);
     let names = topics::Names::new(&config.namespace);
-    let settings = Settings { watched: Some(Wanted { names, specs: in_force.specs }), ..settings };
+    let watched = Some(Wanted { names, specs: in_force.specs });
+    let settings = Settings { watched, first_intake, ..settings };
     let me = Member {
         instance: instance.name.clone(),
         boot: settings.boot.clone(),
@@ -184,6 +199,7 @@ pub fn setup(
             / usize::from(config.threads).max(1),
         max_delay: config.max_delay,
         history: config.history,
+        lost_after: lost_after(),
         tracking: match config.tracking {
             config::Tracking::Full => Tracking::Full,
             config::Tracking::Cancellations => Tracking::Cancellations,
@@ -228,6 +244,7 @@ pub fn settings(
         drain: duration(config.drain),
         foreign_wait: duration(config.foreign_wait),
         watched: None,
+        first_intake: None,
         embedded: false,
     }
 }

@@ -307,10 +307,7 @@ fn trouble(why: desk::Trouble) -> Trouble {
 }
 
 fn of_index(filter: &Filter) -> index::Filter {
-    let phase = |state: &String| {
-        let all = [Phase::Delay, Phase::Delivered, Phase::Cancelled, Phase::Expired, Phase::Dead];
-        all.into_iter().find(|phase| phase.as_str() == state)
-    };
+    let phase = |state: &String| state.parse::<Phase>().ok();
     index::Filter {
         target: filter.target.clone(),
         label: filter.label.clone(),

@@ -31,7 +31,7 @@ pub(super) struct List {
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
     /// Only those in this state
-    #[arg(long, value_parser = ["delay", "delivered", "cancelled", "expired", "dead"])]
+    #[arg(long, value_parser = ["delay", "delivered", "cancelled", "expired", "dead", "lost"])]
     state: Option<String>,
     /// Only those due then or later: RFC 3339, epoch milliseconds, or how long from now, e.g. 2h
     #[arg(long, value_name = "TIME")]

@@ -23,7 +23,7 @@ pub enum Outcome {
     Delivered,
     /// A version was asked for that another has replaced.
     Superseded,
-    /// There is no such timer: it was never met, or it ended otherwise, as `state` says (`expired`, `dead`). A record that
+    /// There is no such timer: it was never met, or it ended otherwise, as `state` says (`expired`, `dead`, `lost`). A record that
     /// was sent straight to a tier is cancelled all the same.
     Unknown {
         /// How it ended, if it is known.
@@ -47,7 +47,7 @@ pub struct Timer {
     /// The key of its record in base64, if it has one that is no text.
     #[serde(default)]
     pub key_base64: Option<String>,
-    /// `delay` while it is pending; else `delivered`, `cancelled`, `expired` or `dead`.
+    /// `delay` while it is pending; else `delivered`, `cancelled`, `expired`, `dead` or `lost`.
     pub state: String,
     /// The topic that it is for.
     #[serde(default)]

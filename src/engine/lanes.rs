@@ -29,6 +29,7 @@ mod floor;
 mod handed;
 mod lifecycle;
 mod lookups;
+mod lost;
 mod margin;
 mod past;
 mod suspects;
@@ -56,6 +57,8 @@ use floor::Floors;
 use handed::Handed;
 use lifecycle::{Fate, Named};
 use lookups::Parked;
+pub use lost::After;
+use lost::Calling;
 use margin::Margin;
 use past::Past;
 use suspects::Suspects;
@@ -108,6 +111,8 @@ pub struct Figures {
     pub duplicates: u64,
     /// Pending versions in whose place another one was put.
     pub superseded: u64,
+    /// Timers that were overdue and whose records were gone.
+    pub lost_timers: u64,
 }
 
 /// A send that is held until its suspicion is tested.
@@ -206,6 +211,9 @@ pub struct Engine {
     timers: Remembered,
     endings: Endings,
     past: Past,
+    calling: Calling,
+    /// The main intake was made anew.
+    is_remade: bool,
     /// By lane.
     gates: Vec<Gate>,
     /// By lane topic, then lane.
@@ -261,6 +269,8 @@ impl Engine {
             timers: Remembered::new(setup.lanes),
             endings: Endings::default(),
             past: Past::default(),
+            calling: Calling::default(),
+            is_remade: false,
             gates: (0..setup.lanes).map(|_| Gate::default()).collect(),
             floors: Floors::new(setup.lanes),
             hops_margin: Margin::new(floor::MARGIN),
@@ -330,6 +340,8 @@ impl Engine {
             }
             Input::Ended { lane, timers } => self.ended(now, lane, timers),
             Input::Recalled { lane, timers } => self.recalled(now, lane, timers, out),
+            Input::Overdue { lane, timers, more } => self.overdue(now, lane, timers, more),
+            Input::Remade => self.is_remade = true,
             Input::Revoked => self.reset(),
             Input::Drain => {
                 self.draining = true;
@@ -564,7 +576,8 @@ impl Engine {
     fn accept(&mut self, now: UnixMillis, source: Source, held: Held, out: &mut Vec<Output>) {
         let setup = Arc::clone(&self.setup);
         let Held { offset, appended, record } = held;
-        match verdict::accept(&setup, &self.targets, (source, offset), appended, record) {
+        let verdict = verdict::accept(&setup, &self.targets, (source, offset), appended, record);
+        match self.placed(source, verdict) {
             Verdict::Cancel(entry) | Verdict::Wait(entry) => self.decide(now, entry, out),
             Verdict::Move(entry, lane) => match self.checked_move(&entry) {
                 Ok((intake, sealed)) => {
@@ -615,6 +628,9 @@ impl Engine {
         out: &mut Vec<Output>,
     ) {
         entry.decided = matches!(fate, Fate::Live);
+        if let Some(name) = entry.timer.filter(|_| entry.decided) {
+            self.here(entry.source.lane, name);
+        }
         let setup = Arc::clone(&self.setup);
         let checked = self
             .innocent(entry.source, entry.offset)

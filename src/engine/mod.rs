@@ -29,7 +29,7 @@ pub mod wheel;
 pub mod window;
 
 pub use ids::{BatchId, Lane, Offset, Source, TopicId};
-pub use lanes::{Engine, Figures, Read};
+pub use lanes::{After, Engine, Figures, Read};
 pub use orders::{
     Answer, Batch, Blame, Commit, Edit, Input, Outcome, Output, Refused, Send, Start, Target, To,
 };

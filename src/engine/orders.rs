@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::header::Code;
+use super::lanes::After;
 use super::setup::Setup;
 use super::state::Sealed;
-use super::timers::{About, Ended, Live, TimerKey, Void};
+use super::timers::{About, Ended, Live, Timer, TimerKey, Void};
 use super::{BatchId, Lane, Offset, Record, Source, TopicId, UnixMillis, header};
 
 /// A fact, told to [`Engine::step`](super::Engine::step).
@@ -30,6 +31,9 @@ pub enum Input {
         /// Nothing of the lane's timers is left to tell: it may go to work.
         whole: bool,
     },
+    /// Follows `Assigned` where the main intake is not the first one of its name: offsets there say nothing of what was submitted
+    /// before or after what stood in another.
+    Remade,
     /// The group took everything back, or the last commit failed: all that is held is dropped.
     Revoked,
     /// The next record of a partition, in offset order.
@@ -77,6 +81,15 @@ pub enum Input {
         lane: Lane,
         /// Which timers, and how they ended.
         timers: Vec<(TimerKey, Option<Ended>)>,
+    },
+    /// Pending timers of a lane that are overdue, by what is known on disk. Answers [`Output::Overdue`] once.
+    Overdue {
+        /// Which lane.
+        lane: Lane,
+        /// Some of them, by due time.
+        timers: Vec<Timer>,
+        /// Where to go on, unless these were the last.
+        more: Option<After>,
     },
     /// The answer to [`Output::Lookup`]; also told unasked when it changed.
     Target(Arc<str>, Target),
@@ -199,6 +212,16 @@ pub enum Output {
         lane: Lane,
         /// Which timers.
         timers: Vec<TimerKey>,
+    },
+    /// Look for timers of this lane that are pending and were due before a time, and answer with [`Input::Overdue`]. Not ordered
+    /// again before.
+    Overdue {
+        /// Which lane.
+        lane: Lane,
+        /// Due before this.
+        before: UnixMillis,
+        /// Only those behind this one.
+        after: Option<After>,
     },
     /// Hand this to the producer; answer with [`Input::Committed`], or with `Revoked` and `Assigned` if it failed.
     Batch(Batch),
@@ -337,6 +360,8 @@ pub enum Because {
     Missed,
     /// The time for which it is kept is over.
     Forgotten,
+    /// It was overdue, and its record was gone.
+    Lost,
 }
 
 /// What `x-delay-trace: 1` adds at delivery.

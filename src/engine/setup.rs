@@ -191,6 +191,8 @@ pub struct Limits {
     pub arrival: Arrival,
     /// How long it is kept what became of a timer.
     pub history: Millis,
+    /// How long a tracked timer is overdue at least before it can be lost: an append may be held up, and clocks differ and step.
+    pub lost_after: Millis,
     /// Timers that are remembered, pending and void ones together, at most.
     pub tracked_max: usize,
 }
@@ -218,6 +220,7 @@ impl Default for Limits {
             settle: Some(Millis(50)),
             arrival: Arrival::ByDue,
             history: Millis::DAY,
+            lost_after: Millis(600_000),
             tracked_max: 1_000_000,
         }
     }

@@ -30,7 +30,7 @@ use super::{Offset, UnixMillis};
 pub use about::{About, Found, Replaced};
 pub use code::{Change, DecodeError, KEY_MAX, VERSION};
 pub(super) use code::{Told, value};
-pub(super) use remembered::{Names, Pending, Remembered};
+pub(super) use remembered::{ByName, Names, Pending, Remembered};
 
 /// Bytes of a [`TimerKey`] that stand for the id alone.
 pub const ID_PREFIX: usize = 6;
@@ -157,12 +157,14 @@ pub enum Phase {
     Expired,
     /// It is a dead letter.
     Dead,
+    /// It was overdue, and its record was gone: somebody had deleted it.
+    Lost,
 }
 
 impl Phase {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Delay, Self::Delivered, Self::Cancelled, Self::Expired, Self::Dead];
+    pub const ALL: [Self; 6] =
+        [Self::Delay, Self::Delivered, Self::Cancelled, Self::Expired, Self::Dead, Self::Lost];
 
     /// As programs see it.
     #[must_use]
@@ -173,6 +175,7 @@ impl Phase {
             Self::Cancelled => "cancelled",
             Self::Expired => "expired",
             Self::Dead => "dead",
+            Self::Lost => "lost",
         }
     }
 
@@ -185,7 +188,7 @@ impl Phase {
 
 /// A text that is no [`Phase`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no state of a timer; want delay, delivered, cancelled, expired or dead")]
+#[error("{0:?} is no state of a timer; want delay, delivered, cancelled, expired, dead or lost")]
 pub struct BadPhase(pub String);
 
 impl FromStr for Phase {

@@ -40,8 +40,9 @@ use crate::telemetry;
 pub use self::directory::ASIDE_MAX;
 pub use self::lane::Held;
 pub use self::position::Position;
-pub use self::reader::{After, Counted, Figures, Filter, Forecast, LOOKED_AT_MAX, Page, Reader};
+pub use self::reader::{Counted, Figures, Filter, Forecast, LOOKED_AT_MAX, Page, Reader};
 use self::store::{Store, Trouble};
+pub use crate::engine::After;
 
 /// Changes of one call of [`Index::apply`], at most: sled's memory grows with its batches.
 pub const BATCH_MAX: usize = 500;

@@ -10,7 +10,7 @@ use super::position::Position;
 use super::store::Trouble;
 use super::{Error, Lanes, Reason};
 use crate::engine::timers::{Phase, Timer, TimerKey, id_prefix};
-use crate::engine::{Lane, UnixMillis};
+use crate::engine::{After, Lane, UnixMillis};
 
 /// Entries looked at in one call, at most: about a millisecond.
 pub const LOOKED_AT_MAX: usize = 4_096;
@@ -29,9 +29,6 @@ pub struct Filter {
     /// Those due before.
     pub due_before: Option<UnixMillis>,
 }
-
-/// Where a listing goes on: behind the timer of this due time and name.
-pub type After = (UnixMillis, TimerKey);
 
 /// Some of the timers that are meant, by due time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -186,6 +183,25 @@ impl Reader {
                 timers.extend(timer.filter(|timer| filter.takes(timer)));
             }
             Ok(Page { timers, more })
+        })
+    }
+
+    /// The minute in which the pending timer is due that is due first; `None`: nothing is pending.
+    ///
+    /// # Errors
+    /// As those of [`position`](Self::position).
+    pub fn first_due(&self, lane: Lane) -> Result<Option<UnixMillis>, Error> {
+        self.ask(lane, |shared| {
+            let tables = shared.tables();
+            let (mut first, mut from) = (None, Some(0));
+            // The first of each target.
+            while let Some(target) = from
+                && let Some((&(target, minute), _)) = tables.due.range((target, 0)..).next()
+            {
+                first = Some(first.map_or(minute, |first: u32| first.min(minute)));
+                from = target.checked_add(1);
+            }
+            Ok(first.map(|minute| UnixMillis(u64::from(minute) * 60_000)))
         })
     }
 

@@ -106,7 +106,7 @@ fn change(n: u64) -> Change {
             })
         }
         kind => {
-            let phase = Phase::ALL[(kind % 5) as usize];
+            let phase = Phase::ALL[(kind % 6) as usize];
             Change::Timer(Timer {
                 name,
                 phase,

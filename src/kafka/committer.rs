@@ -45,6 +45,9 @@ pub(super) use work::{TURNS, chunks, offsets_of};
 /// How long whoever takes lanes over waits for a batch on its way: one takes milliseconds, unless a broker is away.
 const ON_ITS_WAY_MAX: Duration = Duration::from_millis(500);
 
+/// Whoever waits for a producer says so this often.
+const SAY_EVERY: Duration = Duration::from_secs(5);
+
 /// How records get to Kafka.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
@@ -286,11 +289,26 @@ impl Committer {
             let _ = hand.orders.send(Order::Ready);
             Arc::clone(&hand.shared)
         };
-        let answer = shared.wait(most, |progress| match (&progress.fatal, progress.ready) {
+        let answer = |progress: &mut Progress| match (&progress.fatal, progress.ready) {
             (Some(why), _) => Some(Err(NotReady { why: why.clone(), fatal: true })),
             (None, true) => Some(Ok(())),
             (None, false) => None,
-        });
+        };
+        let began = Instant::now();
+        let answer = loop {
+            let left = most.saturating_sub(began.elapsed());
+            match shared.wait(left.min(SAY_EVERY), answer) {
+                None if left > SAY_EVERY => {
+                    let (waited, step) = (began.elapsed(), self.step());
+                    tracing::info!(
+                        ?waited,
+                        step,
+                        "no producer yet: earlier transactions are being decided"
+                    );
+                }
+                answer => break answer,
+            }
+        };
         answer.unwrap_or_else(|| {
             // It may never come back. Whoever asks next has another one.
             self.leave()?;

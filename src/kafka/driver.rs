@@ -24,7 +24,7 @@ use super::desk::board::Board;
 use super::ends::Ends;
 use super::fence::Heard;
 use super::follower::Follower;
-use super::rebalance::Error as TakeOver;
+use super::rebalance::{Error as TakeOver, Progress};
 use super::steps::Steps;
 use super::targets::Lookup;
 use super::trim::Trim;
@@ -65,6 +65,8 @@ pub struct Plan {
     pub transaction_timeout: Duration,
     /// How long what is due waits for a transaction of somebody else that stays open on an intake.
     pub foreign_wait: Duration,
+    /// The id of the main intake that was there first, if it was written down.
+    pub first_intake: Option<String>,
     /// A broker inside the process (the demo): no groups to list, no records to delete.
     pub embedded: bool,
 }
@@ -74,10 +76,12 @@ pub struct Plan {
 pub struct Status {
     /// Lanes that it runs.
     pub lanes: AtomicUsize,
-    /// It has been told by the group what is its share, be it nothing.
+    /// It has the share that the group has given it, be it nothing: not while it takes it over, or has let it go.
     pub joined: AtomicBool,
     /// Why it is not working now, for people.
     trouble: Mutex<Option<String>>,
+    /// Lanes that it is taking over, which holds it.
+    pub(super) taking: Arc<Progress>,
     /// Which lanes it runs.
     owned: Mutex<Vec<Lane>>,
     /// How far each of its partitions was read; `None` asks for it.
@@ -93,6 +97,7 @@ impl Default for Status {
             lanes: AtomicUsize::new(0),
             joined: AtomicBool::new(false),
             trouble: Mutex::default(),
+            taking: Arc::default(),
             owned: Mutex::default(),
             reads: Mutex::default(),
             began: Instant::now(),
@@ -118,6 +123,12 @@ impl Status {
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What it is taking over, and for how long by now.
+    #[must_use]
+    pub fn taking(&self) -> Option<String> {
+        self.taking.text()
     }
 
     /// Which lanes it runs, ascending.

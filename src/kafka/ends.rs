@@ -1,4 +1,4 @@
-//! Says where partitions end now, for whoever asks, with one client and a thread for each leader.
+//! Says where partitions end now, and where they begin, for whoever asks, with one client and a thread for each leader.
 //!
 //! A record with an id fires only when everything that was written before some time has been read. On a busy partition
 //! the next record tells; on an idle one nobody does, so its end is asked for.
@@ -51,6 +51,18 @@ pub(super) struct Told {
     pub(super) last: Option<Offset>,
     /// Where the first open transaction begins, else the end; `None` where nobody asked for it.
     pub(super) stable: Option<Offset>,
+    /// Where its log begins; `None` where nobody asked for it.
+    pub(super) first: Option<Offset>,
+}
+
+/// What is asked for beside the ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Also {
+    Nothing,
+    /// Where open transactions begin.
+    Stable,
+    /// Where the logs begin.
+    First,
 }
 
 /// An answer to one question.
@@ -68,7 +80,7 @@ pub(super) struct Answer {
 struct Question {
     of: u64,
     partitions: Vec<Partition>,
-    stable: bool,
+    also: Also,
     reply: Sender<Answer>,
 }
 
@@ -117,6 +129,11 @@ impl Ends {
         stable: bool,
         reply: &Sender<Answer>,
     ) {
+        let also = if stable { Also::Stable } else { Also::Nothing };
+        self.ask_also(of, partitions, also, reply);
+    }
+
+    fn ask_also(&self, of: u64, partitions: Vec<Partition>, also: Also, reply: &Sender<Answer>) {
         let mut by_leader: BTreeMap<i32, Vec<Partition>> = BTreeMap::new();
         {
             let leaders = self.asker.leaders.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,12 +144,12 @@ impl Ends {
         }
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         for (leader, partitions) in by_leader {
-            let question = Question { of, partitions, stable, reply: reply.clone() };
+            let question = Question { of, partitions, also, reply: reply.clone() };
             let thread = threads.entry(leader).or_insert_with(|| self.start(leader));
             if let Err(crossbeam_channel::SendError(question)) = thread.send(question) {
                 // There was no thread to be had.
                 threads.remove(&leader);
-                question.tell(UnixMillis(0), &BTreeMap::new(), &BTreeMap::new());
+                question.tell(UnixMillis(0), &Found::default());
             }
         }
     }
@@ -149,7 +166,8 @@ impl Ends {
         questions
     }
 
-    /// Asks until all of it is told, and waits for that.
+    /// Asks where these partitions begin and end until all of it is told, and waits for that: one question for all of them
+    /// that have the same leader.
     ///
     /// # Errors
     /// Not all leaders answered within `most`; ask again.
@@ -161,40 +179,47 @@ impl Ends {
         let deadline = Instant::now() + most;
         let (reply, answers) = crossbeam_channel::unbounded();
         let mut known = Vec::with_capacity(partitions.len());
-        self.ask(0, partitions.to_vec(), false, &reply);
+        self.ask_also(0, partitions.to_vec(), Also::First, &reply);
         while known.len() < partitions.len() {
             let Ok(answer) = answers.recv_deadline(deadline) else {
                 return Err(KafkaError::OffsetFetch(RDKafkaErrorCode::OperationTimedOut));
             };
-            let (told, untold): (Vec<Told>, Vec<Told>) =
-                answer.told.into_iter().partition(|told| told.last.is_some());
+            let (told, untold): (Vec<Told>, Vec<Told>) = answer
+                .told
+                .into_iter()
+                .partition(|told| told.last.is_some() && told.first.is_some());
             known.extend(told);
             if !untold.is_empty() {
                 std::thread::sleep(ASK_AGAIN);
                 let again = untold.into_iter().map(|told| (told.topic, told.partition));
-                self.ask(0, again.collect(), false, &reply);
+                self.ask_also(0, again.collect(), Also::First, &reply);
             }
         }
         Ok(known)
     }
 }
 
+/// What the leaders answered.
+#[derive(Debug, Default)]
+struct Found {
+    last: BTreeMap<Partition, Offset>,
+    stable: BTreeMap<Partition, Offset>,
+    first: BTreeMap<Partition, Offset>,
+}
+
 impl Question {
-    fn tell(
-        self,
-        at: UnixMillis,
-        last: &BTreeMap<Partition, Offset>,
-        stable: &BTreeMap<Partition, Offset>,
-    ) {
-        let Self { of, partitions, stable: wants, reply } = self;
+    fn tell(self, at: UnixMillis, heard: &Found) {
+        let Self { of, partitions, also, reply } = self;
         let told = partitions.into_iter().map(|partition| {
-            let last = last.get(&partition).copied();
-            let stable = stable.get(&partition).copied().filter(|_| wants);
+            let last = heard.last.get(&partition).copied();
+            let stable = heard.stable.get(&partition).copied().filter(|_| also == Also::Stable);
+            let first = heard.first.get(&partition).copied().filter(|_| also == Also::First);
             let (topic, partition) = partition;
-            Told { topic, partition, at, last, stable }
+            Told { topic, partition, at, last, stable, first }
         });
+        let told = told.collect();
         // Nobody waits any more when the lanes have gone.
-        let _ = reply.send(Answer { of, stable: wants, told: told.collect() });
+        let _ = reply.send(Answer { of, stable: also == Also::Stable, told });
     }
 }
 
@@ -212,15 +237,20 @@ impl Asker {
     fn run(&self, leader: i32, inbox: &Receiver<Question>) {
         while let Ok(first) = inbox.recv() {
             let questions: Vec<Question> = std::iter::once(first).chain(inbox.try_iter()).collect();
-            // The clock before the ends, and the stable end before the last one: what is told as stable is never beyond.
+            // The clock before the ends, and the stable end before the last one: what is told as stable is never beyond. So is
+            // no beginning.
             let at = self.clock.now(Instant::now()).unwrap_or_default();
             let stable = self.stable(&questions);
-            let asked = all(&questions, |_| true);
-            let count = asked.len();
-            let last = told(&self.connection, &self.last(), asked);
+            let of = |which: &dyn Fn(&Question) -> bool, at: At| {
+                let asked = all(&questions, which);
+                (asked.len(), told(&self.connection, &self.last(), asked, at))
+            };
+            let (_, first) = of(&|question| question.also == Also::First, At::Beginning);
+            let (count, last) = of(&|_| true, At::End);
             let is_lost = last.len() < count;
+            let heard = Found { last, stable, first };
             for question in questions {
-                question.tell(at, &last, &stable);
+                question.tell(at, &heard);
             }
             if leader == NOBODY || is_lost {
                 self.find_leaders();
@@ -266,7 +296,7 @@ impl Asker {
     }
 
     fn stable(&self, questions: &[Question]) -> BTreeMap<Partition, Offset> {
-        let asked = all(questions, |question| question.stable);
+        let asked = all(questions, |question| question.also == Also::Stable);
         if asked.is_empty() {
             return BTreeMap::new();
         }
@@ -281,7 +311,7 @@ impl Asker {
             }
             stable.clone()
         };
-        asker.map_or_else(BTreeMap::new, |asker| told(&self.connection, &asker, asked))
+        asker.map_or_else(BTreeMap::new, |asker| told(&self.connection, &asker, asked, At::End))
     }
 }
 
@@ -294,17 +324,21 @@ fn all(questions: &[Question], which: impl Fn(&Question) -> bool) -> Vec<Partiti
     all
 }
 
-/// The ends that a client sees; without those that are not told.
+/// The ends that a client sees, or the beginnings; without those that are not told.
 fn told(
     connection: &Connection,
     asker: &Reader,
     partitions: Vec<Partition>,
+    at: At,
 ) -> BTreeMap<Partition, Offset> {
+    if partitions.is_empty() {
+        return BTreeMap::new();
+    }
     connection.token(asker.client());
     let ask = || -> Result<TopicPartitionList, KafkaError> {
         let mut list = TopicPartitionList::with_capacity(partitions.len());
         for (topic, partition) in &partitions {
-            list.add_partition_offset(topic, *partition, At::End)?;
+            list.add_partition_offset(topic, *partition, at)?;
         }
         asker.offsets_for_times(list, ASK_MAX)
     };
@@ -315,12 +349,12 @@ fn told(
             return BTreeMap::new();
         }
     };
-    let end = |partition: Partition| {
+    let found = |partition: Partition| {
         let element = list.find_partition(&partition.0, partition.1)?;
         match (element.error(), element.offset()) {
-            (Ok(()), At::Offset(end)) => Some((partition, Offset(end))),
+            (Ok(()), At::Offset(found)) => Some((partition, Offset(found))),
             _ => None,
         }
     };
-    partitions.into_iter().filter_map(end).collect()
+    partitions.into_iter().filter_map(found).collect()
 }

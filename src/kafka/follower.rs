@@ -65,7 +65,12 @@ enum Order {
     Forgettable { assignment: u64, lane: Lane, before: UnixMillis, to: Sender<Told> },
     /// Tell how these timers of the lane ended.
     Recall { assignment: u64, lane: Lane, timers: Vec<TimerKey>, to: Sender<Told> },
+    /// Tell which pending timers of the lane were due before a time, by what the index has.
+    Overdue { assignment: u64, of: Overdue, to: Sender<Told> },
 }
+
+/// A lane, a time, and where the listing of what was due before it goes on.
+pub(super) type Overdue = (Lane, UnixMillis, Option<index::After>);
 
 /// Handle on the following thread, which ends with the last handle.
 #[derive(Clone, Debug)]
@@ -164,6 +169,11 @@ impl Follower {
         to: &Sender<Told>,
     ) {
         let _ = self.orders.send(Order::Recall { assignment, lane, timers, to: to.clone() });
+    }
+
+    /// Has a lane thread told which pending timers of a lane were due before a time.
+    pub(super) fn overdue(&self, assignment: u64, of: Overdue, to: &Sender<Told>) {
+        let _ = self.orders.send(Order::Overdue { assignment, of, to: to.clone() });
     }
 
     /// Whoever looks timers up; `None`: this run has no index.

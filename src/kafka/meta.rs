@@ -102,6 +102,8 @@ pub struct Meta {
     pub ladder: Option<LadderInForce>,
     /// The secret of the namespace.
     pub secret: Option<Secret>,
+    /// The id of the intake that was there first: what was said of timers is told from what stands in a later one.
+    pub intake: Option<String>,
 }
 
 impl Meta {
@@ -127,12 +129,15 @@ pub enum Value {
         /// Ladder and lanes.
         ladder: LadderInForce,
     },
+    /// Under the key `intake`: a topic's id.
+    Intake(String),
 }
 
 const LADDER: &str = "ladder";
 /// Older programs put the secret under a key of its own.
 const SECRET: &str = "secret";
 const FIRST: &str = "first/";
+const INTAKE: &str = "intake";
 
 impl Value {
     /// What a namespace may begin with: a new secret, with this ladder.
@@ -150,6 +155,7 @@ impl Value {
         match self {
             Self::Ladder(_) => LADDER.to_owned(),
             Self::First { name, .. } => format!("{FIRST}{name}"),
+            Self::Intake(_) => INTAKE.to_owned(),
         }
     }
 
@@ -167,6 +173,9 @@ impl Value {
                 lanes: ladder.lanes,
                 holds: ladder.holds.iter().map(Millis::to_string).collect(),
             }),
+            Self::Intake(id) => {
+                serde_json::to_value(IntakeText { version: VERSION, id: id.clone() })
+            }
         };
         // Two plain structs of numbers and strings: nothing in them can fail.
         value.unwrap_or_default().to_string()
@@ -193,6 +202,12 @@ struct FirstText {
 #[derive(Deserialize)]
 struct SecretText {
     key: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct IntakeText {
+    version: u32,
+    id: String,
 }
 
 #[derive(Deserialize)]
@@ -347,6 +362,10 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+fn read_intake(bytes: &[u8]) -> Option<String> {
+    serde_json::from_slice(bytes).ok().map(|text: IntakeText| text.id)
+}
+
 fn read_secret(bytes: &[u8]) -> Option<Secret> {
     let text: SecretText = serde_json::from_slice(bytes).ok()?;
     let mut key = [0; 32];
@@ -410,11 +429,17 @@ struct Reading {
     firsts: Firsts,
     ladder: Slot<LadderInForce>,
     secret: Slot<Secret>,
+    intake: Slot<String>,
 }
 
 impl Reading {
     fn new() -> Self {
-        Self { firsts: Firsts::default(), ladder: Slot::new(LADDER), secret: Slot::new(SECRET) }
+        Self {
+            firsts: Firsts::default(),
+            ladder: Slot::new(LADDER),
+            secret: Slot::new(SECRET),
+            intake: Slot::new(INTAKE),
+        }
     }
 
     fn record(&mut self, offset: i64, key: Option<&[u8]>, value: Option<&[u8]>) {
@@ -422,6 +447,7 @@ impl Reading {
             Some(key) if key == LADDER.as_bytes() => self.ladder.take(offset, value, read_ladder),
             Some(key) if key == SECRET.as_bytes() => self.secret.take(offset, value, read_secret),
             Some(key) if key.starts_with(FIRST.as_bytes()) => self.firsts.take(offset, key, value),
+            Some(key) if key == INTAKE.as_bytes() => self.intake.take(offset, value, read_intake),
             Some(key) if [CLOCK, MEMBER].iter().any(|begin| key.starts_with(begin.as_bytes())) => {}
             _ => tracing::warn!(offset, "passed over a record of unknown key in meta"),
         }
@@ -434,7 +460,7 @@ impl Reading {
             _ => self.firsts.found(topic)?.unzip(),
         };
         let (ladder, secret) = (self.ladder.or(ladder, topic)?, self.secret.or(secret, topic)?);
-        Ok(Meta { ladder, secret })
+        Ok(Meta { ladder, secret, intake: self.intake.or(None, topic)? })
     }
 }
 

@@ -52,6 +52,8 @@ pub struct Settings {
     pub foreign_wait: Duration,
     /// The topics as they must be, looked at now and then; `None`: nobody looks.
     pub watched: Option<Wanted>,
+    /// The id of the main intake that was there first, if it was written down.
+    pub first_intake: Option<String>,
     /// A broker inside the process (the demo).
     pub embedded: bool,
 }
@@ -156,6 +158,7 @@ impl Processor {
                 session_timeout: settings.session_timeout,
                 transaction_timeout: settings.transaction_timeout,
                 foreign_wait: settings.foreign_wait,
+                first_intake: settings.first_intake.clone(),
                 embedded: *embedded,
             };
             std::thread::Builder::new()

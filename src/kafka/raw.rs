@@ -127,6 +127,34 @@ impl Drop for Waker {
     }
 }
 
+/// Commits positions without waiting: the answer comes to the consumer's `commit_callback` as it is polled. With the call that
+/// is meant for it nobody hears of the answer, since an event-based client has no callback.
+///
+/// # Errors
+/// There is no group.
+#[cfg(feature = "server")]
+pub(super) fn commit<C: ClientContext>(
+    client: &Client<C>,
+    offsets: &TopicPartitionList,
+) -> Result<(), KafkaError> {
+    let Some(queue) = Waker::of_consumer(client) else { return Err(KafkaError::Canceled) };
+    // SAFETY: client, list and queue are alive; the list is copied, and the queue is kept as long as the request needs it.
+    let code = unsafe {
+        rdsys::rd_kafka_commit_queue(
+            client.native_ptr(),
+            offsets.ptr(),
+            queue.0,
+            None,
+            ptr::null_mut(),
+        )
+    };
+    if code == rdsys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
+        Ok(())
+    } else {
+        Err(KafkaError::ConsumerCommit(code.into()))
+    }
+}
+
 /// Copies key, value and headers of a message into one allocation of ours, byte for byte.
 ///
 /// A header name ends at its first NUL: librdkafka itself hands names out as C strings.

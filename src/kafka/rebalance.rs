@@ -13,9 +13,10 @@
 //! 4. Committed offsets are fetched only after an earlier transaction of ours is decided (`Committer::ready`) and only
 //!    stable ones (`isolation.level=read_committed` asks for those), so that nothing is read twice.
 
+mod progress;
 mod unknown;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ use rdkafka::groups::GroupMemberInfo;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 
+pub(super) use self::progress::Progress;
 use self::unknown::{Unknown, is_new, unknown};
 use super::Connection;
 use super::checkpoint::{self, Position, Positions};
@@ -35,7 +37,7 @@ use super::connect::{Admin, aside};
 use super::ends::{self, Ends, Partition};
 use super::fence::Fence;
 use super::oauth::tokens;
-use super::raw::ask;
+use super::raw::{self, ask};
 use crate::engine::window::Window;
 use crate::engine::{Commit, Lane, Offset, Source, Start, TopicId, UnixMillis};
 use crate::telemetry;
@@ -60,6 +62,8 @@ pub(super) enum Event {
     Assigned(Taken),
     /// All lanes went.
     Revoked,
+    /// There are more members than lanes, and none is for this one.
+    Spare,
     /// Taking over failed; the consumer is to be made anew.
     Failed(Error),
 }
@@ -68,6 +72,8 @@ pub(super) enum Event {
 pub(super) struct Taken {
     /// Where they start.
     pub(super) starts: Vec<Start>,
+    /// The main intake is not the first one of its name.
+    pub(super) is_remade: bool,
     /// When it was asked where their logs ended: a lower bound of their leaders' time.
     pub(super) asked: UnixMillis,
     /// Where the lanes' changelogs ended.
@@ -152,6 +158,8 @@ pub(super) struct Who {
     pub(super) timers: Arc<str>,
     /// Where the checkpoints are.
     pub(super) meta: Arc<str>,
+    /// The id of the main intake that was there first.
+    pub(super) first_intake: Option<String>,
     /// The embedded broker knows no groups to describe.
     pub(super) embedded: bool,
 }
@@ -182,8 +190,11 @@ pub(super) struct Context {
     events: Mutex<Vec<Event>>,
     /// Of the assignment that was taken over last.
     tenure: Mutex<Option<Arc<Tenure>>>,
-    /// A position was outside of its log: the next take-over compares every one with its log's ends.
-    look_at_ends: AtomicBool,
+    /// A broker said that a position is outside of its log: one that is beyond the end is believed to be.
+    is_outside: AtomicBool,
+    /// What was committed and acknowledged by the group's coordinator since it was asked last (`at_least_once`).
+    acknowledged: Mutex<BTreeMap<Source, Offset>>,
+    progress: Arc<Progress>,
 }
 
 impl Context {
@@ -193,6 +204,7 @@ impl Context {
         connection: Connection,
         ends: Ends,
         fence: Fence,
+        progress: Arc<Progress>,
     ) -> Self {
         Self {
             who,
@@ -202,13 +214,20 @@ impl Context {
             fence,
             events: Mutex::default(),
             tenure: Mutex::default(),
-            look_at_ends: AtomicBool::new(false),
+            is_outside: AtomicBool::new(false),
+            acknowledged: Mutex::default(),
+            progress,
         }
     }
 
-    /// Has the next take-over look for positions outside of their logs.
-    pub(super) fn look_at_ends(&self) {
-        self.look_at_ends.store(true, Ordering::Relaxed);
+    /// A broker said that a position is outside of its log.
+    pub(super) fn is_outside(&self) {
+        self.is_outside.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes what the group's coordinator has acknowledged since the last call: the low watermark of each partition.
+    pub(super) fn take_acknowledged(&self) -> BTreeMap<Source, Offset> {
+        std::mem::take(&mut *self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn events(&self) -> Vec<Event> {
@@ -274,8 +293,32 @@ impl Context {
         commits: &[Commit],
         mode: CommitMode,
     ) -> Result<(), KafkaError> {
-        chunks(commits)
-            .try_for_each(|chunk| consumer.commit(&offsets_of(chunk, &self.who.lanes)?, mode))
+        for chunk in chunks(commits) {
+            let offsets = offsets_of(chunk, &self.who.lanes)?;
+            match mode {
+                CommitMode::Sync => {
+                    consumer.commit(&offsets, mode)?;
+                    self.acknowledge(chunk.iter().map(|commit| (commit.source, commit.next)));
+                }
+                // Its answer comes to `commit_callback`, which the consumer's own call does not see to.
+                CommitMode::Async => {
+                    fail::fail_point!("commit_unheard", |_| Ok(()));
+                    raw::commit(consumer.client(), &offsets)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn acknowledge(&self, lows: impl Iterator<Item = (Source, Offset)>) {
+        self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).extend(lows);
+    }
+
+    /// A partition of the lanes, by its topic's name.
+    fn source(&self, topic: &str, partition: i32) -> Option<Source> {
+        let topic = self.who.lanes.iter().position(|name| **name == *topic)?;
+        let lane = Lane(u16::try_from(partition).ok()?);
+        Some(Source { topic: TopicId(topic as u16), lane })
     }
 
     /// Finds where every partition starts, and assigns them there.
@@ -286,12 +329,16 @@ impl Context {
     ) -> Result<Taken, Error> {
         let count = partitions.count();
         let failed = |what| move |source| Error::TakeOver { partitions: count, what, source };
+        let _told = self.progress.begin(count);
+        self.progress.turn("asking who is in the group");
         self.look_around(consumer)?;
         self.committer.drop_commits();
+        self.progress.turn("waiting until earlier transactions are decided");
         if let Err(not_ready) = self.committer.ready(TAKE_OVER) {
             let fatal = not_ready.fatal;
             return Err(Error::Producer { partitions: count, why: not_ready.to_string(), fatal });
         }
+        self.progress.turn("waiting for the committed offsets");
         let deadline = Instant::now() + TAKE_OVER;
         let committed = loop {
             match consumer.committed_offsets(partitions.clone(), ATTEMPT) {
@@ -302,14 +349,15 @@ impl Context {
                 Err(error) => return Err(failed("committed offsets")(error)),
             }
         };
-        let told = self.ends_of(partitions).map_err(failed("ends of the logs"))?;
-        let log_ends: HashMap<(&str, i32), Offset> =
-            told.iter().filter_map(|t| Some(((&*t.topic, t.partition), t.last?))).collect();
+        self.progress.turn("asking where the logs begin and end");
+        let bounds = self.bounds(partitions).map_err(failed("ends of the logs"))?;
+        self.progress.turn("asking for the ids of the topics");
         let ids = self.ids(consumer).map_err(failed("ids of the topics"))?;
         // The group's offsets of a topic go with it, sooner or later; those that it may still have are of the old one.
         let before = self.tenure().map(|tenure| tenure.ids.clone()).unwrap_or_default();
         let elements = committed.elements();
         let expired = elements.iter().filter(|e| !matches!(e.offset(), At::Offset(_))).count();
+        self.progress.turn("reading checkpoints");
         let checkpoints = self.checkpoints(expired).map_err(failed("checkpoints"))?;
         // Where anybody ever knew a position.
         let mut places: Vec<(&str, i32)> = elements
@@ -318,87 +366,77 @@ impl Context {
             .map(|element| (element.topic(), element.partition()))
             .collect();
         places.extend(checkpoints.keys().map(|(topic, partition)| (&**topic, *partition)));
-        let look_at_ends = self.look_at_ends.swap(false, Ordering::Relaxed);
+        let is_outside = self.is_outside.swap(false, Ordering::Relaxed);
         let mut starts = Vec::with_capacity(count);
         let mut list = TopicPartitionList::with_capacity(count);
-        let mut fresh = Vec::new();
+        // Positions that the group does not have, and how much was found lost with them.
+        let (mut fresh, mut lost) = (Vec::new(), 0);
         for element in &elements {
             element.error().map_err(failed("committed offsets"))?;
             let (topic, partition) = (element.topic(), element.partition());
-            let known = self.who.lanes.iter().position(|name| **name == *topic);
-            let source = known
-                .zip(u16::try_from(partition).ok())
-                .map(|(topic, lane)| Source { topic: TopicId(topic as u16), lane: Lane(lane) });
-            let is_remade = known.is_some_and(|topic| before.get(topic) != ids.get(topic));
-            let (next, metadata, at) = match element.offset() {
-                At::Offset(_) if is_remade && !before.is_empty() => {
-                    let low = made_anew(consumer, topic, partition)?;
-                    (low, String::new(), At::Offset(low))
+            let source = self.source(topic, partition);
+            let id = source.and_then(|source| ids.get(usize::from(source.topic.0)));
+            let is_remade = !before.is_empty()
+                && source.is_some_and(|source| before.get(usize::from(source.topic.0)) != id);
+            let log = bounds.of(topic, partition);
+            let found = checkpoints.get(&(topic.to_owned(), partition));
+            let from = match (element.offset(), found.filter(|found| Some(&found.id) == id)) {
+                (At::Offset(_), _) if is_remade => made_anew(log),
+                (At::Offset(next), _) => inside(log, next, element.metadata(), is_outside),
+                _ if self.who.embedded => From { next: 0, ..From::default() },
+                (_, Some(Position { next, metadata, .. })) => {
+                    From { is_new: true, ..inside(log, next.0, metadata, true) }
                 }
-                At::Offset(next) => {
-                    let (next, metadata) = if look_at_ends {
-                        inside(consumer, (topic, partition), next, element.metadata())
-                            .map_err(failed("ends of the log"))?
-                    } else {
-                        (next, element.metadata().to_owned())
-                    };
-                    (next, metadata, At::Offset(next))
-                }
-                _ if self.who.embedded => (0, String::new(), At::Beginning),
-                _ => {
-                    let found = checkpoints.get(&(topic.to_owned(), partition));
-                    let id = known.and_then(|topic| ids.get(topic));
-                    let (next, metadata) = match found.filter(|found| Some(&found.id) == id) {
-                        Some(Position { next, metadata, .. }) => {
-                            inside(consumer, (topic, partition), next.0, metadata)
-                                .map_err(failed("ends of the log"))?
-                        }
-                        None if found.is_some() => {
-                            (made_anew(consumer, topic, partition)?, String::new())
-                        }
-                        None => {
-                            let is_intake = known.is_some_and(|topic| topic < self.who.intakes);
-                            let is_new = is_intake && is_new(&places, topic, partition);
-                            let next = self.never_started(consumer, (topic, partition), is_new)?;
-                            (next, String::new())
-                        }
-                    };
-                    if let Some(source) = source {
-                        let metadata = metadata.clone();
-                        fresh.push(Commit { source, next: Offset(next), metadata });
-                    }
-                    (next, metadata, At::Offset(next))
+                (_, None) if found.is_some() => made_anew(log),
+                (_, None) => {
+                    let is_intake =
+                        source.is_some_and(|s| usize::from(s.topic.0) < self.who.intakes);
+                    self.never_started(log, is_intake && is_new(&places, topic, partition))?
                 }
             };
+            let From { next, metadata, is_new, lost: gone } = from;
+            lost += gone;
+            let at = if self.who.embedded && !matches!(element.offset(), At::Offset(_)) {
+                At::Beginning
+            } else {
+                At::Offset(next)
+            };
             list.add_partition_offset(topic, partition, at).map_err(failed("start offsets"))?;
-            if let Some(source) = source {
-                if let Err(error) = Window::load(Offset(next), &metadata) {
-                    tracing::error!(%error, topic, partition, offset = next, "what is pending cannot be read, the lane rests");
-                }
-                let end = log_ends.get(&(topic, partition));
-                let end = end.copied().unwrap_or(Offset(i64::MAX));
-                starts.push(Start { source, next: Offset(next), metadata, end });
+            let Some(source) = source else { continue };
+            if is_new {
+                fresh.push(Commit { source, next: Offset(next), metadata: metadata.clone() });
             }
+            if let Err(error) = Window::load(Offset(next), &metadata) {
+                tracing::error!(%error, topic, partition, offset = next, "what is pending cannot be read, the lane rests");
+            }
+            let end = Offset(log.end);
+            starts.push(Start { source, next: Offset(next), metadata, end });
         }
         let group =
             consumer.group_metadata().ok_or(KafkaError::Canceled).map_err(failed("group"))?;
+        self.progress.turn("assigning");
         consumer.assign(&list).map_err(failed("assign"))?;
         // A pause survives a revoke and an assign in librdkafka (1849, 5113): begin with none.
         consumer.resume(&list).map_err(failed("resume"))?;
         fresh_positions(consumer).map_err(failed("positions"))?;
-        // A lane that was started is known by that from now on, and the group knows again what had expired.
+        self.progress.turn("committing new positions");
+        // A lane that was started is known by that from now on; the group knows again what had expired; and what was found
+        // lost once is not found again.
         self.commit_all(consumer, &fresh, CommitMode::Sync).map_err(failed("first positions"))?;
-        let changelogs = told.iter().filter(|told| told.topic == self.who.timers);
+        telemetry::position_lost(lost);
+        let changelogs = bounds.told.iter().filter(|told| told.topic == self.who.timers);
         let changelogs = changelogs
             .filter_map(|told| Some((Lane(u16::try_from(told.partition).ok()?), told.last?)))
             .collect();
+        let first = self.who.first_intake.as_ref();
+        let is_remade = first.zip(ids.first()).is_some_and(|(first, now)| first != now);
         let tenure = Arc::new(Tenure { group, ids });
         *self.tenure.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&tenure));
         if !fresh.is_empty() {
             self.committer.checkpoint(fresh, Arc::clone(&tenure));
         }
-        let asked = told.iter().map(|told| told.at).min().unwrap_or_default();
-        Ok(Taken { starts, asked, changelogs, tenure })
+        let asked = bounds.told.iter().map(|told| told.at).min().unwrap_or_default();
+        Ok(Taken { starts, is_remade, asked, changelogs, tenure })
     }
 
     /// The ids of the lane topics.
@@ -442,9 +480,9 @@ impl Context {
         Ok(found)
     }
 
-    /// Where the logs of these partitions and the changelogs of their lanes end, be it that what stands last is of a
-    /// transaction that is open: what users were told is written stands before that.
-    fn ends_of(&self, partitions: &TopicPartitionList) -> Result<Vec<ends::Told>, KafkaError> {
+    /// Where the logs of these partitions and the changelogs of their lanes begin and end, be it that what stands last is of a
+    /// transaction that is open: what users were told is written stands before that. One question for all of them.
+    fn bounds(&self, partitions: &TopicPartitionList) -> Result<Bounds, KafkaError> {
         let mut asked: Vec<Partition> = Vec::with_capacity(partitions.count());
         for element in partitions.elements() {
             let topic = self.who.lanes.iter().position(|name| **name == *element.topic());
@@ -454,17 +492,19 @@ impl Context {
                 asked.push((Arc::clone(&self.who.timers), element.partition()));
             }
         }
-        self.ends.wait(&asked, ATTEMPT)
+        let told = self.ends.wait(&asked, ATTEMPT)?;
+        let of = |told: &ends::Told| {
+            let (first, last) = (told.first?.0, told.last?.0);
+            Some(((Arc::clone(&told.topic), told.partition), (first, last)))
+        };
+        let by_name = told.iter().filter_map(of).collect();
+        Ok(Bounds { told, by_name })
     }
 
     /// Where a partition starts of which nobody knows a position; `is_new`: it is an intake that was not read before.
-    fn never_started(
-        &self,
-        consumer: &BaseConsumer<Self>,
-        (topic, partition): (&str, i32),
-        is_new: bool,
-    ) -> Result<i64, Error> {
-        let (first, end) = watermarks(consumer, topic, partition)?;
+    fn never_started(&self, log: Log<'_>, is_new: bool) -> Result<From, Error> {
+        let Log { topic, partition, first, end } = log;
+        let mut lost = 0;
         match unknown(first, end, is_new) {
             Unknown::Fresh => {}
             Unknown::Gone => {
@@ -481,7 +521,7 @@ impl Context {
                      lost. Find out who did it (retention, DeleteRecords)"
                 );
                 // More than that it cannot be.
-                telemetry::position_lost(first.unsigned_abs());
+                lost = first.unsigned_abs();
             }
             Unknown::Before => tracing::error!(
                 topic,
@@ -492,7 +532,7 @@ impl Context {
                  lost. Find out who did it (retention, DeleteRecords)"
             ),
         }
-        Ok(first)
+        Ok(From { next: first, metadata: String::new(), is_new: true, lost })
     }
 
     /// Refuses to run beside a live member of the same name that was there first: the two would fence each other for
@@ -535,62 +575,80 @@ impl Context {
     }
 }
 
-/// A position that is inside of its log, and its marks: what stood between is gone. What is left is delivered, and
-/// somebody is told.
-fn inside(
-    consumer: &BaseConsumer<Context>,
-    (topic, partition): (&str, i32),
+/// Where logs begin and end.
+struct Bounds {
+    told: Vec<ends::Told>,
+    by_name: HashMap<Partition, (i64, i64)>,
+}
+
+impl Bounds {
+    /// Nothing is known of a topic that is none of ours: any position is inside.
+    fn of<'a>(&self, topic: &'a str, partition: i32) -> Log<'a> {
+        let bounds = self.by_name.get(&(Arc::from(topic), partition));
+        let (first, end) = bounds.copied().unwrap_or((0, i64::MAX));
+        Log { topic, partition, first, end }
+    }
+}
+
+/// A partition's log.
+#[derive(Clone, Copy)]
+struct Log<'a> {
+    topic: &'a str,
+    partition: i32,
+    first: i64,
+    end: i64,
+}
+
+/// Where a partition starts.
+#[derive(Debug, Default)]
+struct From {
     next: i64,
-    metadata: &str,
-) -> Result<(i64, String), KafkaError> {
-    let (low, high) = consumer.fetch_watermarks(topic, partition, ATTEMPT)?;
-    let start = next.clamp(low, high);
+    metadata: String,
+    /// The group does not have it.
+    is_new: bool,
+    /// So many records are gone that were not done.
+    lost: u64,
+}
+
+/// A position that is inside of its log, and its marks: what stood between is gone. What is left is delivered, and somebody
+/// is told. `is_outside`: a broker has said so of one beyond the end; a leader that has just become one may not know yet how
+/// far its log goes.
+fn inside(log: Log<'_>, next: i64, metadata: &str, is_outside: bool) -> From {
+    let Log { topic, partition, first, end } = log;
+    let start = next.clamp(first, if is_outside { end.max(first) } else { i64::MAX });
     if start == next {
-        return Ok((next, metadata.to_owned()));
+        return From { next, metadata: metadata.to_owned(), is_new: false, lost: 0 };
     }
     tracing::error!(
         topic,
         partition,
         offset = next,
-        low,
-        high,
+        low = first,
+        high = end,
         "the position is outside of the log: records were deleted that were not done, or the log was cut. What is left is \
          delivered. Find out who did it (retention, DeleteRecords, an unclean election)"
     );
     let cut = (start > next).then(|| Window::cut(Offset(next), metadata, Offset(start)));
     // Metadata that cannot be read is told of by who reads it; of a log that was cut at its end it says nothing.
-    let (start, metadata, lost) = match cut {
+    let (next, metadata, lost) = match cut {
         Some(Ok((start, metadata, lost))) => (start.0, metadata, lost),
         Some(Err(_)) => (start, metadata.to_owned(), start.abs_diff(next)),
         None => (start, String::new(), next.abs_diff(start)),
     };
-    telemetry::position_lost(lost);
-    Ok((start, metadata))
+    From { next, metadata, is_new: true, lost }
 }
 
 /// Where a topic begins that was deleted and made anew: what was pending in the old one is gone, nothing of the new one is
 /// done.
-fn made_anew(consumer: &BaseConsumer<Context>, topic: &str, partition: i32) -> Result<i64, Error> {
-    let (low, _) = watermarks(consumer, topic, partition)?;
+fn made_anew(log: Log<'_>) -> From {
+    let Log { topic, partition, first, .. } = log;
     tracing::error!(
         topic,
         partition,
-        low,
+        low = first,
         "the topic was deleted and made anew: what was pending in it is gone, what stands there now is delivered"
     );
-    Ok(low)
-}
-
-fn watermarks(
-    consumer: &BaseConsumer<Context>,
-    topic: &str,
-    partition: i32,
-) -> Result<(i64, i64), Error> {
-    consumer.fetch_watermarks(topic, partition, ATTEMPT).map_err(|source| Error::TakeOver {
-        partitions: 1,
-        what: "ends of the log",
-        source,
-    })
+    From { next: first, is_new: true, ..From::default() }
 }
 
 /// Waits until no partition has the position of an earlier assignment any more: stopping to fetch goes on behind an
@@ -623,6 +681,17 @@ impl ClientContext for Context {
 }
 
 impl ConsumerContext for Context {
+    fn commit_callback(&self, result: Result<(), KafkaError>, offsets: &TopicPartitionList) {
+        if let Err(error) = result {
+            return tracing::warn!(%error, partitions = offsets.count(), "a commit failed; what was delivered since may be delivered again");
+        }
+        let acknowledged = offsets.elements().into_iter().filter(|element| element.error().is_ok());
+        self.acknowledge(acknowledged.filter_map(|element| {
+            let At::Offset(next) = element.offset() else { return None };
+            Some((self.source(element.topic(), element.partition())?, Offset(next)))
+        }));
+    }
+
     fn rebalance(
         &self,
         consumer: &BaseConsumer<Self>,
@@ -634,7 +703,7 @@ impl ConsumerContext for Context {
             if partitions.count() == 0 {
                 // More members than lanes: a spare.
                 let _ = consumer.unassign();
-                return self.push(Event::Revoked);
+                return self.push(Event::Spare);
             }
             match self.take_over(consumer, partitions) {
                 Ok(taken) => self.push(Event::Assigned(taken)),

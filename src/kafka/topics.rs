@@ -28,7 +28,9 @@ use crate::engine::ladder::{Ladder, LadderError};
 pub(super) use admin::{block, inspect_with};
 pub use admin::{create, delete, delete_group, inspect, live_members};
 pub use diff::{Finding, Found, FoundTopic, Severity, diff};
-pub use force::{Applied, InForce, Request, Survey, apply, check, compare, survey};
+pub use force::{
+    Applied, InForce, Request, Survey, apply, check, compare, note_first_intake, survey,
+};
 
 /// Lanes of a namespace for which no number was asked.
 pub const LANES_DEFAULT: u16 = 6;

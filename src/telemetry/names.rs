@@ -78,6 +78,7 @@ const LOST: &str = "waterclock_records_lost_total";
 const TOPICS_UNFIT: &str = "waterclock_topics_unfit";
 const TOPICS_WEAK: &str = "waterclock_topics_weak";
 const TOPICS_REMADE: &str = "waterclock_topics_remade_total";
+const LOST_TIMERS: &str = "waterclock_timers_lost_total";
 const UNREADABLE: &str = "waterclock_partitions_unreadable_total";
 const INDEX_REBUILDS: &str = "waterclock_index_rebuilds_total";
 const INDEX_GIVEN_UP: &str = "waterclock_index_given_up";
@@ -92,7 +93,7 @@ const HALVED: &str = "waterclock_suspects_halved_total";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 51] = [
+pub const ALL: [Metric; 52] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "", help: "How long after its due time a record was committed in its target" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
     Metric { name: FORWARDED, kind: Kind::Counter, unit: Unit::Count, label: "tier", help: "Records appended to a tier" },
@@ -131,6 +132,7 @@ pub const ALL: [Metric; 51] = [
     Metric { name: CLOCK_SKEW, kind: Kind::Gauge, unit: Unit::Seconds, label: "broker", help: "How far a broker's clock is ahead of this machine's, less than 0 if it is behind; true to a round trip" },
     Metric { name: LOCAL_CLOCK_STEPS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times that this machine's clock was seen to be set" },
     Metric { name: LOST, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that Kafka no longer had when they were to be read; anything but zero is an alarm" },
+    Metric { name: LOST_TIMERS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Tracked timers that were overdue and had no record any more: they have ended as lost; anything but zero is an alarm" },
     Metric { name: TOPICS_UNFIT, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Settings of own topics that may lose what is pending, and topics that are not there: nothing new is admitted while it is not 0" },
     Metric { name: TOPICS_WEAK, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Own topics in which fewer replicas have to acknowledge than could: one lost broker loses what it acknowledged" },
     Metric { name: TOPICS_REMADE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Own topics that were deleted and made anew while this process ran: what was pending in them is gone" },
@@ -264,6 +266,7 @@ pub struct LaneFigures {
     /// By position in [`Renewed::ALL`].
     renewed: Vec<Counter>,
     lost: Counter,
+    lost_timers: Counter,
     halved: Counter,
     spilled: Counter,
     put_off: Counter,
@@ -472,6 +475,7 @@ impl LaneFigures {
             commit: histogram!(COMMIT),
             renewed: Renewed::ALL.into_iter().map(reason).collect(),
             lost: counter!(LOST),
+            lost_timers: counter!(LOST_TIMERS),
             halved: counter!(HALVED),
             spilled: counter!(SPILLED),
             put_off: counter!(PUT_OFF),
@@ -573,6 +577,11 @@ impl LaneFigures {
     /// Kafka no longer had `count` records that were still to be read.
     pub fn lost(&self, count: u64) {
         self.lost.increment(count);
+    }
+
+    /// `count` timers were overdue, and their records were gone.
+    pub fn lost_timers(&self, count: u64) {
+        self.lost_timers.increment(count);
     }
 }
 

@@ -1,13 +1,20 @@
 //! Positions that are gone: offsets of a group that was away for too long expire.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseRecord, Producer as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use crate::support::{Fixture, Log, Mode, PATIENCE, eventually, in_both_modes, out, whole};
+use waterclock::engine::Millis;
+use waterclock::kafka::topics::{apply, delete};
+
+use crate::support::{
+    Fixture, Log, Mode, Out, PATIENCE, Process, eventually, eventually_within, in_both_modes, out,
+    patience, whole,
+};
 
 /// Deletes the group, as the broker does after `offsets.retention.minutes`.
 fn forget(fixture: &Fixture) {
@@ -116,7 +123,6 @@ fn what_was_deleted_while_nobody_knew_a_position_is_said_and_a_new_topic_says_no
     let intake = fixture.names.intake();
     let send =
         |id: &str| fixture.producer().send_one(&intake, &out(id).key("k").to(&target).delay(0));
-    const LOST: &str = "waterclock_records_lost_total";
     let mut log = Log::open(&fixture, &target);
     // Before the first start: they may have been anything.
     let before = [send("0"), send("1")][1];
@@ -183,3 +189,221 @@ fn what_is_done_is_known_after_a_clean_stop_and_no_offsets(mode: Mode) {
 }
 
 in_both_modes!(what_is_done_is_known_after_a_clean_stop_and_no_offsets);
+
+/// Deletes all that stands in a topic; how many offsets that are.
+fn trim_all(fixture: &Fixture, topic: &str) -> i64 {
+    (0..i32::from(fixture.lanes()))
+        .map(|lane| {
+            let (low, high) = bounds(fixture, topic, lane);
+            if high > low {
+                trim(fixture, topic, lane, high);
+            }
+            high - low
+        })
+        .sum()
+}
+
+/// Where a partition begins and ends.
+fn bounds(fixture: &Fixture, topic: &str, partition: i32) -> (i64, i64) {
+    let consumer: BaseConsumer = fixture.client().create().expect("a consumer");
+    consumer.fetch_watermarks(topic, partition, Duration::from_secs(20)).expect("ends")
+}
+
+/// Samples whether it is ready: who has no lanes and is the only one there is never so.
+fn is_no_spare(process: &Process, most: Duration) {
+    let until = Instant::now() + most;
+    while Instant::now() < until {
+        if let Ok((200, body)) = process.get("/health/ready") {
+            assert!(body.contains("owns"), "it is ready without lanes: {body}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+const LOST: &str = "waterclock_records_lost_total";
+
+/// With many tiers, of one of which all was deleted while nobody ran.
+fn a_position_outside_of_its_log_costs_one_question_once(mode: Mode) {
+    let holds = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 28_800];
+    let fixture = Fixture::with("positions", |request| {
+        request.lanes = Some(6);
+        request.holds = Some(holds.map(|seconds| Millis(seconds * 1_000)).to_vec());
+    });
+    let target = fixture.target("out", 1);
+    let tier = fixture.names.tier(Millis(3_600_000));
+    let mut process = fixture.start(mode);
+    let producer = fixture.producer();
+    for n in 0..30 {
+        let record = out(n.to_string()).key(n.to_string()).to(&target).delay("1h");
+        producer.send(&fixture.names.intake(), &record);
+    }
+    let mut there = Log::open(&fixture, &tier);
+    there.count(30);
+    process.stop_well();
+    let deleted = trim_all(&fixture, &tier);
+
+    let mut process = fixture.launch(mode).spawn();
+    process.wait_until_ready();
+    let began = Instant::now();
+    producer.send_one(&fixture.names.intake(), &out("kept").key("k").to(&target).delay(0));
+    Log::open(&fixture, &target).count(1);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(10) * patience(), "one question for all: {took:?}");
+    is_no_spare(&process, Duration::from_secs(3));
+    assert_eq!(process.log().matches("the position is outside of the log").count(), 6);
+    let lost = process.metric(LOST);
+    assert!((30.0..=deleted as f64).contains(&lost), "{lost} of {deleted}");
+    process.stop_well();
+
+    let mut process = fixture.start(mode);
+    is_no_spare(&process, Duration::from_secs(3));
+    assert_eq!(process.metric(LOST), 0.0, "counted once");
+    assert!(!process.log().contains("outside of the log"), "{}", process.log());
+    process.stop_well();
+    println!("{mode:?}: the next record arrived after {took:?}");
+}
+
+/// The same under whoever waits for them.
+fn records_that_are_deleted_under_it_leave_nobody_ready_without_lanes(mode: Mode) {
+    let fixture = Fixture::with("positions", |request| {
+        request.lanes = Some(6);
+        request.holds = Some([1_000, 10_000].map(Millis).to_vec());
+    });
+    let target = fixture.target("out", 1);
+    let tier = fixture.names.tier(Millis(10_000));
+    let mut process = fixture.start(mode);
+    let producer = fixture.producer();
+    // Written and deleted between two looks.
+    process.freeze();
+    for n in 0..60 {
+        producer.send(&tier, &out(n.to_string()).key(n.to_string()).to(&target));
+    }
+    Log::open(&fixture, &tier).count(60);
+    trim_all(&fixture, &tier);
+    process.thaw();
+    eventually("it is found out", || {
+        is_no_spare(&process, Duration::from_millis(200));
+        match process.metric(LOST) {
+            lost if lost > 0.0 => Ok(()),
+            lost => Err(format!("{lost}")),
+        }
+    });
+    is_no_spare(&process, Duration::from_secs(2));
+    producer.send_one(&fixture.names.intake(), &out("kept").key("k").to(&target).delay(0));
+    Log::open(&fixture, &target)
+        .until("it arrives", |seen| seen.iter().any(|rec| rec.text() == "kept"));
+    process.stop_well();
+}
+
+in_both_modes!(
+    a_position_outside_of_its_log_costs_one_question_once,
+    records_that_are_deleted_under_it_leave_nobody_ready_without_lanes,
+);
+
+/// Commits of which nothing is heard, as while the group's coordinator is away.
+#[test]
+fn what_is_not_committed_is_not_deleted() {
+    let deleted = |failpoints: &str| {
+        let fixture = Fixture::with("positions", |request| request.lanes = Some(1));
+        let target = fixture.target("out", 1);
+        let launch = fixture.launch(Mode::AtLeastOnce).env("FAILPOINTS", failpoints);
+        let mut process = launch.start();
+        let producer = fixture.producer();
+        for n in 0..20 {
+            let record = out(n.to_string()).key("k").to(&target).delay(0);
+            producer.send(&fixture.names.intake(), &record);
+        }
+        Log::open(&fixture, &target).count(20);
+        // It deletes every 30 s.
+        let until = Instant::now() + Duration::from_secs(35) * patience();
+        let mut low = 0;
+        while low == 0 && Instant::now() < until {
+            low = bounds(&fixture, &fixture.names.intake(), 0).0;
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        process.kill();
+        low
+    };
+    assert_eq!(deleted("commit_unheard=return"), 0, "not before the coordinator has said so");
+    assert_eq!(deleted(""), 20, "and as soon as it has");
+}
+
+/// A tracked timer of the key `k`.
+fn timer(id: &str, target: &str, delay: &str) -> Out {
+    out(id).key("k").to(target).delay(delay).header("x-delay-id", id)
+}
+
+fn cancel(id: &str) -> Out {
+    let none = out("").key("k").header("x-delay-id", id);
+    none.header("x-delay-action", "cancel")
+}
+
+/// Waits until a timer is in this state.
+fn is_in_state(process: &Process, id: &str, state: &str, most: Duration) {
+    eventually_within(most, &format!("{id} is {state}"), || {
+        let (_, body) = process.get(&format!("/v1/timers?state={state}"))?;
+        if body.contains(&format!("\"{id}\"")) { Ok(()) } else { Err(body) }
+    });
+}
+
+/// What is overdue and has no record ends as lost, and its id is free.
+#[test]
+fn a_timer_whose_record_is_gone_ends_as_lost_and_its_id_is_free() {
+    let fixture = Fixture::with("positions", |request| request.lanes = Some(1));
+    let target = fixture.target("out", 1);
+    let intake = fixture.names.intake();
+    let producer = fixture.producer();
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    producer.send_one(&intake, &timer("x", &target, "20s"));
+    Log::open(&fixture, &fixture.names.tier(Millis(5_000))).count(1);
+    process.kill();
+    for hold in [1_000, 2_000, 5_000] {
+        trim_all(&fixture, &fixture.names.tier(Millis(hold)));
+    }
+    // Ten minutes after it was due; the test does not wait for that.
+    let mut process =
+        fixture.launch(Mode::ExactlyOnce).env("FAILPOINTS", "lost_soon=return").start();
+    is_in_state(&process, "x", "lost", Duration::from_secs(180));
+    eventually("it is counted", || match process.metric("waterclock_timers_lost_total") {
+        1.0 => Ok(()),
+        lost => Err(format!("{lost}")),
+    });
+    assert!(process.log().contains("their records are gone"), "{}", process.log());
+    producer.send_one(&intake, &timer("x", &target, "0"));
+    Log::open(&fixture, &target).count(1);
+    is_in_state(&process, "x", "delivered", PATIENCE);
+    process.stop_well();
+}
+
+/// What was remembered of the intake that was there before says nothing of what comes by the new one.
+#[test]
+fn an_intake_that_was_made_anew_swallows_no_create() {
+    let fixture = Fixture::with("positions", |request| request.lanes = Some(1));
+    let target = fixture.target("out", 1);
+    let intake = fixture.names.intake();
+    let producer = fixture.producer();
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut there = Log::open(&fixture, &target);
+    for n in 0..20 {
+        producer.send_one(&intake, &out(n.to_string()).key("k").to(&target).delay(0));
+    }
+    there.count(20);
+    producer.send_one(&intake, &timer("x", &target, "30s"));
+    producer.send_one(&intake, &cancel("x"));
+    is_in_state(&process, "x", "cancelled", PATIENCE);
+    delete(&fixture.connection, std::slice::from_ref(&intake)).expect("deleted");
+    eventually("the intake is made anew", || {
+        apply(&fixture.connection, &fixture.request).map_err(|error| format!("{error:?}"))
+    });
+    process.wait_until_logged(PATIENCE, "was deleted and made anew");
+    for (round, restart) in [(1, true), (2, false)] {
+        let producer = fixture.producer();
+        producer.send_one(&intake, &timer("x", &target, "0"));
+        there.count(20 + round);
+        if restart {
+            process.stop_well();
+            process = fixture.start(Mode::ExactlyOnce);
+        }
+    }
+    process.stop_well();
+}

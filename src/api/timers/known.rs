@@ -28,7 +28,7 @@ pub struct Timer {
     pub key_cut: bool,
     /// Orders timers of the same due time.
     pub order: [u8; 16],
-    /// `delay`, `delivered`, `cancelled`, `expired` or `dead`.
+    /// `delay`, `delivered`, `cancelled`, `expired`, `dead` or `lost`.
     pub state: String,
     /// Where it is or was delivered to.
     pub target: String,
@@ -59,7 +59,7 @@ impl Timer {
 }
 
 /// The words of [`Timer::state`].
-pub const STATES: [&str; 5] = ["delay", "delivered", "cancelled", "expired", "dead"];
+pub const STATES: [&str; 6] = ["delay", "delivered", "cancelled", "expired", "dead", "lost"];
 
 /// Which timers are meant; what is not said is any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -66,6 +66,12 @@ impl Engine {
         (!is_away(wanted)).then_some(asked)
     }
 
+    /// The last tier into which a record may hop that is overdue.
+    pub(super) fn last_for_overdue(&self) -> usize {
+        let ladder = &self.setup.topics.ladder;
+        ladder.pick(WAIT_MAX).unwrap_or(0).max(ladder.shortest())
+    }
+
     /// Lets a due record whose target is away, or cannot be asked for yet, wait in a tier: the longer, the longer it has been.
     pub(super) fn put_off(&mut self, now: UnixMillis, mut entry: Box<Entry>) {
         let since = self.targets.get(&entry.target).and_then(|known| known.away_since);

@@ -141,6 +141,11 @@ impl Engine {
         }
     }
 
+    /// Takes down that the end of a partition is being asked for; false: it is already.
+    pub(super) fn ask_unasked(&mut self, source: Source) -> bool {
+        self.barrier(source).is_some_and(|barrier| !std::mem::replace(&mut barrier.asked, true))
+    }
+
     /// Everything that stood in a partition at a time was told.
     pub(super) fn passed(&mut self, now: UnixMillis, source: Source, at: UnixMillis) {
         let Some(hold) = self.hold(source) else { return };

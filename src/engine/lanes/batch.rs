@@ -342,7 +342,7 @@ impl Engine {
             }
             match verdict::seal(&setup, &entry, Kind::Hop) {
                 Ok(sealed) => {
-                    let Entry { source, offset, record, due, order, put_off, .. } = *entry;
+                    let Entry { source, offset, record, due, order, put_off, timer, .. } = *entry;
                     let due = if put_off { UnixMillis(u64::MAX) } else { due };
                     let to = To::Lane(setup.topics.of_tier(tier));
                     let partition = Some(i32::from(lane.0));
@@ -358,6 +358,9 @@ impl Engine {
                             let held = send.record.size();
                             load.note(source.lane, &send, order);
                             load.push(Some((source, offset)), send, held);
+                            if let Some(name) = timer {
+                                timers.set_here(lane, name, false);
+                            }
                         }
                     }
                 }

@@ -121,6 +121,7 @@ impl Engine {
         self.ask(now, out);
         self.ask_for_endings(now, out);
         self.ask_for_past(out);
+        self.look_for_lost(now, out);
         self.unblock(now);
         if self.stopped && !self.draining {
             // What waits for its gate waits for no time: nothing else may wake us.

@@ -18,10 +18,11 @@ use super::super::header::{self, Code, Refusal};
 use super::super::orders::{Answer, Because, Edit, Outcome, Said, Send, To};
 use super::super::setup::Tracking;
 use super::super::timers::{
-    About, Before, Ended, Live, Pending, Phase, Place, Remembered, Replaced, TimerKey, Told, Void,
+    About, Before, ELSEWHERE, Ended, Live, Pending, Phase, Place, Remembered, Replaced, TimerKey,
+    Told, Void,
 };
-use super::super::verdict::{self, Entry, Stage, Way, refusal};
-use super::{Engine, Lane, Millis, Offset, Ready, Record, Source, UnixMillis};
+use super::super::verdict::{self, Entry, Stage, Verdict, Way, refusal};
+use super::{Engine, Lane, Millis, Offset, Ready, Record, Source, TopicId, UnixMillis};
 
 /// A void version is remembered for this much longer than until it is due, at least: what is late may still be on its
 /// way, and in `at_least_once` come again.
@@ -67,6 +68,18 @@ impl Engine {
     /// Whether a record may go on: it is the live version of its timer, or of none.
     pub(super) fn stands(&self, entry: &Entry) -> bool {
         stands(&self.timers, entry)
+    }
+
+    /// The places of what comes by an intake that was made anew are told from others by their times: what is remembered may be of
+    /// the log that was there before.
+    pub(super) fn placed(&self, source: Source, mut verdict: Verdict) -> Verdict {
+        if self.is_remade
+            && source.topic == TopicId(0)
+            && let Verdict::Wait(entry) | Verdict::Cancel(entry) = &mut verdict
+        {
+            entry.order.offset.0 |= ELSEWHERE;
+        }
+        verdict
     }
 
     /// What is to become of a record that its lane let go. `past`: what has ended of its timer, if that counts for it.
@@ -232,6 +245,7 @@ impl Engine {
         let at = (entry.place(), entry.due);
         self.timers.put_live(lane, name, at, (&entry.target, label));
         self.timers.put_replaced(lane, name, supersedes);
+        self.here(lane, name);
         if let Some(record) = verdict::said(entry, &directive, stage) {
             self.ready.push_back(Ready::said(lane, record, Because::Created));
         }
@@ -417,6 +431,12 @@ impl Engine {
         if let Some(send) = &mut last.send {
             send.record = record;
         }
+    }
+
+    /// A record of the pending version of a timer is here.
+    pub(super) fn here(&mut self, lane: Lane, name: TimerKey) {
+        self.timers.set_here(lane, name, true);
+        self.calling.met(lane, name);
     }
 
     /// A version is pending no more.

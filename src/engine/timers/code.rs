@@ -37,12 +37,13 @@ const HAS_LABEL: u8 = 8;
 const HAS_CODE: u8 = 16;
 const SEVERAL_OF_THEM: u8 = 32;
 
-const PHASES: [(Phase, u8); 5] = [
+const PHASES: [(Phase, u8); 6] = [
     (Phase::Delay, 1),
     (Phase::Delivered, 2),
     (Phase::Cancelled, 3),
     (Phase::Expired, 4),
     (Phase::Dead, 5),
+    (Phase::Lost, 6),
 ];
 
 /// What a record of `<ns>.timers` says.

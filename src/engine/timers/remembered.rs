@@ -16,7 +16,9 @@ use super::{Before, Live, Place, Replaced, TimerKey, Void};
 /// Void versions are forgotten by buckets of this time.
 const BUCKET_MS: u64 = 300_000;
 /// Stands for no label.
-const NONE: u32 = u32::MAX;
+const NONE: u32 = HERE - 1;
+/// In the place of a label: a record of it is in memory, or in a batch that is being filled. Elsewhere it stands in a topic.
+const HERE: u32 = 1 << 31;
 
 /// A name is a hash already: eight bytes of the part that stands for key and id are as good as a hash of it.
 #[derive(Debug, Default)]
@@ -113,7 +115,21 @@ impl Remembered {
     /// Target and label of a pending version.
     pub(in crate::engine) fn words(&self, pending: Pending) -> (&str, Option<&str>) {
         let target = self.words.word(pending.target).unwrap_or_default();
-        (target, self.words.word(pending.label))
+        (target, self.words.word(pending.label & !HERE))
+    }
+
+    /// A record of the pending version of a timer is in memory, or has left it for a tier.
+    pub(in crate::engine) fn set_here(&mut self, lane: Lane, name: TimerKey, is_here: bool) {
+        let of_lane = self.live.get_mut(usize::from(lane.0));
+        if let Some(pending) = of_lane.and_then(|of_lane| of_lane.get_mut(&name)) {
+            pending.label = pending.label & !HERE | if is_here { HERE } else { 0 };
+        }
+    }
+
+    /// Whether this version is pending, and no record of it is in memory.
+    pub(in crate::engine) fn is_absent(&self, lane: Lane, name: TimerKey, version: Place) -> bool {
+        let live = self.live(lane, name);
+        live.is_some_and(|live| live.version == version && live.label & HERE == 0)
     }
 
     /// Sets the pending version of a timer, which is in nobody's place until that is said.
@@ -281,7 +297,7 @@ impl Words {
     }
 
     fn give_back(&mut self, Pending { target, label, .. }: Pending) {
-        for number in [target, label] {
+        for number in [target, label & !HERE] {
             let Some(slot) = self.words.get_mut(number as usize) else { continue };
             let Some((word, count)) = slot else { continue };
             *count -= 1;

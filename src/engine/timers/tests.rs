@@ -217,7 +217,7 @@ fn what_is_not_ours_or_is_newer_is_refused_with_a_reason() {
         ("a timer of nothing",       timer_key,          Some(vec![]),                     size(0)),
         ("a timer that is cut",      timer_key,          Some(timer[..40].to_vec()),       size(40)),
         ("a newer timer",            timer_key,          with(&timer, 0, 3),               DecodeError::Version { version: 3 }),
-        ("a phase to come",          timer_key,          with(&timer, 1, 6),               DecodeError::State { state: 6, flags: 29 }),
+        ("a phase to come",          timer_key,          with(&timer, 1, 7),               DecodeError::State { state: 7, flags: 29 }),
         ("a flag to come",           timer_key,          with(&timer, 2, 64),              DecodeError::State { state: 5, flags: 64 }),
         ("several of none",          timer_key,          with(&timer, 2, 32),              DecodeError::State { state: 5, flags: 32 }),
         ("cut, but no key",          timer_key,          with(&timer, 2, 2),               DecodeError::State { state: 5, flags: 2 }),

@@ -99,7 +99,7 @@ pub(super) struct Session<'a> {
     recalls: usize,
     /// Batches on their way.
     flying: VecDeque<Flying>,
-    /// Low watermarks committed since the last trim.
+    /// Low watermarks committed since the last trim, as far as the group's coordinator has said so.
     lows: BTreeMap<Source, Offset>,
     /// A batch failed: take the lanes over anew, not before this.
     retake: Option<Instant>,
@@ -150,6 +150,7 @@ impl<'a> Session<'a> {
             intakes: plan.setup.topics.intakes.len(),
             timers: plan.setup.topics.timers(),
             meta: plan.setup.topics.meta(),
+            first_intake: plan.first_intake.clone(),
             embedded: plan.embedded,
         };
         let failed = |e: KafkaError| Error::Client { what: "consumer", source: Box::new(e) };
@@ -166,6 +167,7 @@ impl<'a> Session<'a> {
             plan.connection.clone(),
             shared.ends.clone(),
             fence,
+            Arc::clone(&status.taking),
         );
         let consumer: Consumer =
             settings(plan, &client_id, &seat).create_with_context(context).map_err(failed)?;
@@ -297,6 +299,16 @@ impl<'a> Session<'a> {
         self.figures.put_off(figures.put_off - self.counted.put_off);
         self.figures.unreadable(figures.unreadable - self.counted.unreadable);
         self.levels.suspects.set(figures.suspects as u64);
+        let lost = figures.lost_timers - self.counted.lost_timers;
+        if lost > 0 {
+            tracing::error!(
+                thread = self.plan.thread,
+                timers = lost,
+                "timers were overdue and their records are gone: they are lost, as `list --state lost` shows. Somebody has deleted \
+                 records or topics that were not done"
+            );
+            self.figures.lost_timers(lost);
+        }
         self.figures.timers(
             figures.duplicates - self.counted.duplicates,
             figures.superseded - self.counted.superseded,
@@ -357,6 +369,7 @@ impl<'a> Session<'a> {
         let remade = self.shared.seen.remade();
         if remade != self.remade && self.assignment.is_some() {
             self.remade = remade;
+            self.status.tell(Some("a topic was deleted and made anew".to_owned()));
             self.give_up();
             self.retake = Some(Instant::now());
         }
@@ -472,6 +485,12 @@ impl<'a> Session<'a> {
                         self.shared.follower.recall(assignment, lane, timers, &self.known.0);
                     }
                 }
+                Output::Overdue { lane, before, after } => {
+                    if let Some(assignment) = self.assignment {
+                        let of = (lane, before, after);
+                        self.shared.follower.overdue(assignment, of, &self.known.0);
+                    }
+                }
                 Output::Batch(mut batch) => {
                     let lows = batch.commits.iter().map(|c: &Commit| (c.source, c.next)).collect();
                     let answers = std::mem::take(&mut batch.answers);
@@ -512,7 +531,10 @@ impl<'a> Session<'a> {
                 if self.flying.front().is_some_and(|first| first.id == id)
                     && let Some(Flying { lows, answers, .. }) = self.flying.pop_front()
                 {
-                    self.lows.extend(lows);
+                    // What is only acknowledged is not committed yet.
+                    if self.plan.delivery == Delivery::ExactlyOnce {
+                        self.lows.extend(lows);
+                    }
                     answers.iter().for_each(|answer| self.figures.answered(answer.outcome));
                     self.shared.board.give(answers);
                 }
@@ -543,7 +565,8 @@ impl<'a> Session<'a> {
                 // what was done already was deleted before this reader passed it: the committed position tells, when
                 // the lanes are taken over anew. Not at once: who lost its lanes meanwhile hears of it before.
                 tracing::warn!(%error, "a position is outside of its log, taking the lanes over anew");
-                self.consumer.context().look_at_ends();
+                self.status.tell(Some("a position is outside of its log".to_owned()));
+                self.consumer.context().is_outside();
                 self.give_up();
                 self.retake = Some(Instant::now() + LOOK_AGAIN);
             }
@@ -576,6 +599,7 @@ impl<'a> Session<'a> {
     fn trim(&mut self) {
         let Some(trim) = &self.shared.trim else { return };
         let names = &self.plan.setup.topics;
+        self.lows.extend(self.consumer.context().take_acknowledged());
         let lows = std::mem::take(&mut self.lows).into_iter().map(|(source, low)| {
             let topic: &str = names.name(source.topic);
             (topic.to_owned(), i32::from(source.lane.0), low.0)

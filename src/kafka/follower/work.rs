@@ -14,7 +14,7 @@ use super::following::{Following, Loading, is_stale};
 use super::telling::Holding;
 use super::upkeep::LOOK_SOON;
 use super::{CLIENT, Order, Progress, Told, WAIT};
-use crate::engine::timers::TimerKey;
+use crate::engine::timers::{Phase, TimerKey};
 use crate::engine::{Input, Lane, Millis, Offset, UnixMillis};
 use crate::index::{self, BATCH_MAX, Index, Reason};
 use crate::kafka::connect::{Isolation, Reader, is_outside};
@@ -29,6 +29,8 @@ const POLL_MAX: Duration = Duration::from_millis(50);
 const POLL_SHORT: Duration = Duration::from_millis(5);
 /// Longest wait for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Overdue timers that are told at once, at most.
+const OVERDUE_MAX: usize = 500;
 /// Timers to be forgotten that are told at once, at most.
 const FORGET_MAX: usize = 500;
 
@@ -130,6 +132,11 @@ impl Work {
             Order::Recall { assignment, lane, timers, to } => {
                 self.recall((assignment, lane), timers, &to);
             }
+            Order::Overdue { assignment, of, to } => {
+                let lane = of.0;
+                let index::Page { timers, more } = self.overdue(of);
+                let _ = to.send(Told { assignment, input: Input::Overdue { lane, timers, more } });
+            }
             Order::Forgettable { assignment, lane, before, to } => {
                 // Without a mark it is not known what is committed by now; it is soon, and asked again in a minute.
                 let mark = self.written.mark(lane).filter(|_| self.index.is_some());
@@ -162,6 +169,27 @@ impl Work {
                 let _ = to.send(Told { assignment, input });
             }
         }
+    }
+
+    /// Pending timers that were due before a time. Without an index nobody knows; they are found in a run that has one.
+    fn overdue(&self, (lane, before, after): super::Overdue) -> index::Page {
+        let Some(reader) = self.index.as_ref().map(Index::reader) else {
+            return index::Page::default();
+        };
+        let found = reader.first_due(lane).and_then(|first| match first {
+            Some(first) if first < before => {
+                let filter = index::Filter {
+                    phase: Some(Phase::Delay),
+                    due_from: Some(first),
+                    due_before: Some(before),
+                    ..index::Filter::default()
+                };
+                reader.page(lane, &filter, after, OVERDUE_MAX)
+            }
+            _ => Ok(index::Page::default()),
+        });
+        // What is wrong with it whoever writes to it finds out.
+        found.unwrap_or_default()
     }
 
     fn now(&self) -> UnixMillis {

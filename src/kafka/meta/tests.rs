@@ -23,7 +23,7 @@ fn what_is_written_is_read_back() {
     let Value::First { secret, .. } = first.clone() else { panic!("{first:?}") };
     let (key, text) = (first.key(), first.encode());
     let begun = [(key.as_str(), Some(text.as_str()))];
-    let meta = Meta { ladder: Some(began), secret: Some(secret.clone()) };
+    let meta = Meta { ladder: Some(began), secret: Some(secret.clone()), intake: None };
     assert_eq!(read_all(&begun).unwrap(), meta);
     assert!(text.starts_with(r#"{"holds":["1h"],"key":""#), "{text}");
     assert!(text.ends_with(r#"","lanes":6,"version":1}"#), "{text}");
@@ -31,7 +31,7 @@ fn what_is_written_is_read_back() {
     let later = Value::Ladder(ladder());
     let text = later.encode();
     let meta = read_all(&[begun[0], ("ladder", Some(&text))]).unwrap();
-    assert_eq!(meta, Meta { ladder: Some(ladder()), secret: Some(secret) });
+    assert_eq!(meta, Meta { ladder: Some(ladder()), secret: Some(secret), intake: None });
     assert_eq!(text, r#"{"draining":["500ms"],"holds":["1s","1m30s"],"lanes":6,"version":1}"#);
 }
 
@@ -116,8 +116,11 @@ fn a_broken_secret_is_not_an_absent_one() {
 fn a_secret_is_not_printed() {
     let secret = Secret::random().unwrap();
     assert_ne!(secret, Secret::random().unwrap());
-    let meta = Meta { ladder: None, secret: Some(secret) };
-    assert_eq!(format!("{meta:?}"), "Meta { ladder: None, secret: Some(Secret(..)) }");
+    let meta = Meta { secret: Some(secret), ..Meta::default() };
+    assert_eq!(
+        format!("{meta:?}"),
+        "Meta { ladder: None, secret: Some(Secret(..)), intake: None }"
+    );
     let first = format!("{:?}", Value::first(ladder()).unwrap());
     assert!(first.contains("secret: Secret(..)"), "{first}");
 }

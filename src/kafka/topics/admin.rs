@@ -17,6 +17,7 @@ use rdkafka::metadata::{Metadata, MetadataTopic};
 use super::{Error, Found, FoundTopic, Names, TopicSpec};
 use crate::kafka::Connection;
 use crate::kafka::connect::{Admin, aside};
+use crate::kafka::raw::ask;
 
 /// Longest wait for one answer.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(20);
@@ -30,6 +31,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(super) fn failed(what: impl Into<String>) -> impl FnOnce(KafkaError) -> Error {
     let what = what.into();
     move |source| Error::Kafka { what, source }
+}
+
+/// The id of a topic.
+pub(super) fn id_of(connection: &Connection, topic: &str) -> Result<String, Error> {
+    let what = "ask for the id of a topic";
+    let told = ask::ids(admin(connection)?.inner(), &[topic.to_owned()], ANSWER_MAX);
+    let id = told.map_err(failed(what))?.into_iter().next().map(|(_, id)| id);
+    let missing = RDKafkaErrorCode::UnknownTopicOrPartition;
+    id.unwrap_or(Err(missing)).map_err(|code| failed(what)(KafkaError::AdminOp(code)))
 }
 
 fn admin(connection: &Connection) -> Result<Admin, Error> {

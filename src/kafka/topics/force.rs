@@ -8,7 +8,7 @@ use rdkafka::consumer::Consumer as _;
 use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::TopicPartitionList;
 
-use super::admin::{ANSWER_MAX, create, failed, inspect, live_members};
+use super::admin::{ANSWER_MAX, create, failed, id_of, inspect, live_members};
 use super::{
     Error, Finding, Found, LANES_DEFAULT, Names, Severity, TopicSpec, diff, holds_text, wanted,
 };
@@ -62,6 +62,8 @@ pub struct InForce {
     pub ladder: Ladder,
     /// What states are sealed with.
     pub secret: Secret,
+    /// The id of the main intake that was there first, once that was looked at.
+    pub first_intake: Option<String>,
     /// The lane topics in the order of the engine's `TopicId`.
     pub topics: Vec<String>,
     /// Every topic, as it must be.
@@ -295,7 +297,8 @@ fn check_once(connection: &Connection, request: &Request) -> Result<InForce, Err
         let (connection, names) = (connection.clone(), names.clone());
         move || inspect(&connection, &names)
     });
-    let Meta { ladder: Some(plan), secret: Some(secret) } = read(connection, &names, request)?
+    let Meta { ladder: Some(plan), secret: Some(secret), intake: first_intake } =
+        read(connection, &names, request)?
     else {
         return Err(Error::NotApplied { namespace: request.namespace.clone() });
     };
@@ -325,12 +328,25 @@ fn check_once(connection: &Connection, request: &Request) -> Result<InForce, Err
         lanes: plan.lanes,
         ladder,
         secret,
+        first_intake,
         topics,
         specs,
         cluster_id: found.cluster_id,
         tombstones,
         notes,
     })
+}
+
+/// Writes down which main intake is the first one, where that was never done.
+///
+/// # Errors
+/// Nobody told its id, or it could not be written; the next start does it.
+pub fn note_first_intake(connection: &Connection, namespace: &str) -> Result<String, Error> {
+    let names = Names::new(namespace);
+    let id = id_of(connection, &names.intake())?;
+    meta::write(connection, &names.meta(), &Value::Intake(id.clone()))?;
+    tracing::info!(id, "the main intake's id is noted: one that is made anew is told from it");
+    Ok(id)
 }
 
 fn read(connection: &Connection, names: &Names, request: &Request) -> Result<Meta, Error> {

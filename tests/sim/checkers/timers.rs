@@ -303,7 +303,8 @@ fn said_is_seen(world: &World, view: &View<'_>, tale: &Tale<'_>, found: &mut Fou
         let lies = |timer: &Timer| match timer.phase {
             Phase::Delivered => !seen,
             Phase::Cancelled | Phase::Dead | Phase::Expired => seen,
-            Phase::Delay => false,
+            // Nobody deletes anything here.
+            Phase::Delay | Phase::Lost => false,
         };
         let lie = timers.iter().find(|(_, timer)| is_of(timer, version) && lies(timer));
         if let Some((_, timer)) = lie.filter(|_| alone) {

@@ -451,5 +451,6 @@ fn because(because: Because) -> &'static str {
         Because::Met => "cancelled",
         Because::Missed => "cancelled before they came",
         Because::Forgotten => "forgotten",
+        Because::Lost => "timers lost",
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use waterclock::engine::orders::{Answer, Input, Outcome};
 use waterclock::engine::timers::{self, About, Change, Found, Live, Timer, TimerKey, Void};
-use waterclock::engine::{Lane, Offset, UnixMillis};
+use waterclock::engine::{After, Lane, Offset, UnixMillis};
 
 use super::{Phase, Up, number_of};
 use crate::broker::Place;
@@ -18,6 +18,8 @@ use crate::world::World;
 
 /// Timers that are told as ended at once, at most.
 const ENDED_MAX: usize = 500;
+/// Overdue timers that are told at once, at most.
+const OVERDUE_MAX: usize = 20;
 /// Older states of a lane's index that a crash may bring back.
 const SNAPSHOTS: usize = 3;
 
@@ -317,6 +319,28 @@ impl World {
         *self.seen.entry("recalled as ended").or_default() += found;
         self.step(slot, Input::Recalled { lane: Lane(lane as u16), timers });
         self.step(slot, Input::Tick);
+    }
+
+    /// Tells what the index has by now, be it behind.
+    pub(super) fn tell_overdue(
+        &mut self,
+        slot: usize,
+        lane: Lane,
+        before: UnixMillis,
+        after: Option<After>,
+    ) {
+        let index = self.members[slot].disk.lanes.get(&i32::from(lane.0));
+        let pending = index.into_iter().flat_map(|index| index.timers.values());
+        let mut overdue: Vec<Timer> = pending
+            .filter(|timer| !timer.phase.is_final() && timer.due < before)
+            .filter(|timer| after.is_none_or(|after| after < (timer.due, timer.name)))
+            .cloned()
+            .collect();
+        overdue.sort_unstable_by_key(|timer| (timer.due, timer.name));
+        let is_all = overdue.len() <= OVERDUE_MAX;
+        overdue.truncate(OVERDUE_MAX);
+        let more = overdue.last().map(|last| (last.due, last.name)).filter(|_| !is_all);
+        self.step(slot, Input::Overdue { lane, timers: overdue, more });
     }
 
     pub(super) fn order_changelog_end(&mut self, slot: usize, lane: Lane, why: Why) {

@@ -90,6 +90,9 @@ impl World {
             Output::Recall { lane, timers } => {
                 self.order_changelog_end(slot, lane, Why::Recall(timers));
             }
+            Output::Overdue { lane, before, after } => {
+                self.tell_overdue(slot, lane, before, after);
+            }
             Output::Batch(batch) => self.take_batch(slot, batch),
         }
     }

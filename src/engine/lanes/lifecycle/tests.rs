@@ -3,4 +3,5 @@
 mod cases;
 mod kafka;
 mod late;
+mod lost;
 mod model;

@@ -32,6 +32,8 @@ impl Session<'_> {
         }
         self.unknown = 0;
         self.recalls = 0;
+        self.status.own(Vec::new());
+        self.status.joined.store(false, Ordering::Relaxed);
         self.step(Input::Revoked);
     }
 
@@ -39,11 +41,11 @@ impl Session<'_> {
         for event in self.consumer.context().events() {
             match event {
                 Event::Assigned(taken) => self.begin(taken),
-                Event::Revoked => {
+                Event::Revoked | Event::Spare => {
                     self.retake = None;
                     self.give_up();
-                    self.status.own(Vec::new());
-                    self.status.joined.store(true, Ordering::Relaxed);
+                    let is_spare = matches!(event, Event::Spare);
+                    self.status.joined.store(is_spare, Ordering::Relaxed);
                 }
                 Event::Failed(error) => return Err(error.into()),
             }
@@ -52,7 +54,7 @@ impl Session<'_> {
     }
 
     fn begin(&mut self, taken: Taken) {
-        let Taken { starts, asked, changelogs, tenure } = taken;
+        let Taken { starts, is_remade, asked, changelogs, tenure } = taken;
         self.give_up();
         self.retake = None;
         self.tenure = Some(tenure);
@@ -76,6 +78,9 @@ impl Session<'_> {
         let done: Vec<_> =
             intakes.map(|start| (start.source, Done::new(start.next, &start.metadata))).collect();
         self.step(Input::Assigned { starts });
+        if is_remade {
+            self.step(Input::Remade);
+        }
         for source in read {
             self.step(Input::Passed { source, at: asked });
         }

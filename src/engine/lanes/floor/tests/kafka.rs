@@ -290,6 +290,9 @@ impl Kafka {
                     self.questions.insert(source, question);
                 }
             }
+            Output::Overdue { lane, .. } => {
+                self.tell(Input::Overdue { lane, timers: Vec::new(), more: None });
+            }
             Output::Forgettable(lane) => self.tell(Input::Ended { lane, timers: Vec::new() }),
             Output::Batch(batch) => {
                 assert!(self.flight.is_none(), "one transaction at a time");

@@ -13,6 +13,7 @@ use crate::engine::orders::{
 use crate::engine::setup::{Intake, Limits, Setup, Topics};
 use crate::engine::state::StateKey;
 use crate::engine::timers::{Change, Live, Timer, TimerKey, Void};
+use crate::engine::window::Window;
 use crate::engine::{
     BatchId, Engine, Figures, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis, murmur2,
 };
@@ -39,11 +40,15 @@ pub(super) struct Kafka {
     /// Next offset to tell, and whether it is paused.
     reading: BTreeMap<Source, (usize, bool)>,
     commits: HashMap<Source, Commit>,
+    /// Where logs begin of which something was deleted.
+    starts: HashMap<Source, Offset>,
     /// The changelog, compacted.
     pub(super) timers: BTreeMap<(u16, Vec<u8>), Change>,
     pub(super) said: Vec<(Because, Change)>,
     pub(super) out: Vec<Out>,
     pub(super) answers: Vec<Answer>,
+    /// Intakes were made anew.
+    is_remade: bool,
     /// Ends of intakes are not told.
     pub(super) silent: bool,
     pub(super) asked: Vec<Vec<Source>>,
@@ -61,6 +66,9 @@ pub(super) struct Kafka {
     /// Partitions that are not read: their owner stands still.
     pub(super) stalled: BTreeSet<Source>,
 }
+
+/// Logs by partition: append times and records.
+pub(super) type Logs = Vec<(Source, Vec<(UnixMillis, Record)>)>;
 
 pub(super) fn source(topic: u16, lane: u16) -> Source {
     Source { topic: TopicId(topic), lane: Lane(lane) }
@@ -100,10 +108,12 @@ impl Kafka {
             logs: HashMap::new(),
             reading: BTreeMap::new(),
             commits: HashMap::new(),
+            starts: HashMap::new(),
             timers: BTreeMap::new(),
             said: Vec::new(),
             out: Vec::new(),
             answers: Vec::new(),
+            is_remade: false,
             silent: false,
             asked: Vec::new(),
             fails: false,
@@ -159,6 +169,32 @@ impl Kafka {
         self.engine.step(self.now, Input::Revoked, &mut Vec::new());
     }
 
+    /// Somebody deletes the intake and makes it anew.
+    pub(super) fn remake_intake(&mut self) {
+        self.is_remade = true;
+        for lane in 0..LANES {
+            self.logs.remove(&source(0, lane));
+            self.commits.remove(&source(0, lane));
+        }
+    }
+
+    /// Somebody deletes all that stands in a partition.
+    pub(super) fn delete(&mut self, at: Source) {
+        self.starts.insert(at, self.end(at));
+    }
+
+    /// Takes all logs of these partitions away, to be [shown](Self::show) again.
+    pub(super) fn hide(&mut self, at: &[Source]) -> Logs {
+        at.iter().filter_map(|at| Some((*at, self.logs.remove(at)?))).collect()
+    }
+
+    /// Puts logs back behind what was read of them.
+    pub(super) fn show(&mut self, logs: Logs) {
+        for (at, records) in logs {
+            self.logs.entry(at).or_default().extend(records);
+        }
+    }
+
     /// Another owner takes the lanes over; of these it is not told all that is known.
     pub(super) fn take_over(&mut self, unknown: &[Lane]) {
         self.engine = Engine::new(Arc::clone(&self.setup));
@@ -173,12 +209,22 @@ impl Kafka {
             let commit = self.commits.get(&source);
             let next = commit.map_or(Offset(0), |commit| commit.next);
             let metadata = commit.map_or_else(String::new, |commit| commit.metadata.clone());
+            let start = self.starts.get(&source).copied().unwrap_or_default();
+            let (next, metadata) = if next < start {
+                let (next, metadata, _) = Window::cut(next, &metadata, start).expect("ours");
+                (next, metadata)
+            } else {
+                (next, metadata)
+            };
             self.reading.insert(source, (next.0 as usize, false));
             starts.push(Start { source, next, metadata, end: self.end(source) });
         }
         self.is_up = true;
         self.unknown = unknown.to_vec();
         self.tell(Input::Assigned { starts });
+        if self.is_remade {
+            self.tell(Input::Remade);
+        }
         for lane in (0..LANES).map(Lane) {
             self.know(lane, !unknown.contains(&lane));
         }
@@ -242,9 +288,24 @@ impl Kafka {
                     self.read();
                     let at = self.now;
                     for source in sources {
-                        self.tell(Input::Passed { source, at });
+                        // Of what is paused it is not told that it was read.
+                        if self.reading[&source].0 as i64 >= self.end(source).0 {
+                            self.tell(Input::Passed { source, at });
+                        }
                     }
                 }
+            }
+            Output::Overdue { lane, before, after } => {
+                assert!(after.is_none(), "all were told");
+                let of_lane = self.timers.range((lane.0, Vec::new())..(lane.0 + 1, Vec::new()));
+                let timers = of_lane.filter_map(|(_, change)| match change {
+                    Change::Timer(timer) if !timer.phase.is_final() && timer.due < before => {
+                        Some(timer.clone())
+                    }
+                    _ => None,
+                });
+                let timers = timers.collect();
+                self.tell(Input::Overdue { lane, timers, more: None });
             }
             Output::Forgettable(lane) => {
                 let before = self.now - HISTORY;

@@ -434,6 +434,7 @@ fn agree(steps: &[Step]) {
     assert!(timers.is_empty(), "everything is over, and is forgotten: {timers:?}");
     let figures = world.kafka.figures();
     assert_eq!((figures.memory_bytes, figures.gated, world.kafka.pending()), (0, 0, 0));
+    assert_eq!(figures.lost_timers, 0, "nobody deletes anything");
     let bad = world.kafka.said.iter().filter(|(_, change)| match change {
         Change::Timer(timer) => timer.phase.is_final() && timer.since > world.kafka.now,
         _ => false,
