@@ -1,6 +1,7 @@
 //! The demo on its embedded broker, as a shell sees it.
 
-use std::process::{Command, Stdio};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -38,26 +39,51 @@ fn the_demo_delivers_all_it_sent_once_and_never_early_and_nothing_that_it_cancel
     assert_eq!(output.status.code(), Some(0), "{summary}");
 }
 
-#[test]
-fn an_interrupt_ends_the_demo_with_its_summary() {
-    let started = Instant::now();
-    let demo = demo(&["--seconds", "600", "--plain", "--json"])
+/// Runs a long demo, interrupts it once it has told a line that `is_time` wants, and gives what it told, and its output.
+fn interrupted(is_time: impl Fn(&str) -> bool) -> (String, Output) {
+    let mut demo = demo(&["--seconds", "600", "--plain", "--json"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    // Long enough to be writing on most machines; before that it ends without a summary, which is right, too.
-    std::thread::sleep(Duration::from_secs(7));
+    let mut told = String::new();
+    let mut lines = BufReader::new(demo.stderr.take().expect("piped")).lines();
+    while let Some(Ok(line)) = lines.next() {
+        let is_time = is_time(&line);
+        told += &(line + "\n");
+        if is_time {
+            break;
+        }
+    }
     let kill = Command::new("kill").args(["-INT", &demo.id().to_string()]).status();
     assert!(kill.expect("kill runs").success());
+    let asked = Instant::now();
+    told.extend(lines.map_while(Result::ok).map(|line| line + "\n"));
     let output = demo.wait_with_output().expect("it ends");
-    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(asked.elapsed() < Duration::from_secs(60), "{told}");
     assert_eq!(output.status.code(), Some(0), "{told}");
-    assert!(started.elapsed() < Duration::from_secs(60), "{told}");
-    match serde_json::from_slice::<Value>(&output.stdout) {
-        Ok(summary) => assert_eq!(summary["interrupted"], true, "{summary}"),
-        Err(_) => assert!(told.contains("interrupted before the first record"), "{told}"),
-    }
+    (told, output)
+}
+
+/// The records that a line of progress says were sent.
+fn sent(line: &str) -> Option<u64> {
+    line.split_once(" s  sent ")?.1.split_whitespace().next()?.parse().ok()
+}
+
+#[test]
+fn an_interrupt_ends_the_demo_with_its_summary() {
+    let (told, output) = interrupted(|line| sent(line).is_some_and(|sent| sent > 0));
+    let summary: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("no summary: {error}\n{told}"));
+    assert_eq!(summary["interrupted"], true, "{summary}");
+    assert!(summary["sent"].as_u64() > Some(0), "{summary}");
+}
+
+#[test]
+fn an_interrupt_before_the_first_record_ends_the_demo_and_says_so() {
+    let (told, output) = interrupted(|line| line.contains("starting a broker"));
+    assert!(told.contains("interrupted before the first record"), "{told}");
+    assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]

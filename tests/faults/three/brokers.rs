@@ -31,6 +31,14 @@ fn wait_for_successor(bed: &Bed<'_>, topic: &str, partition: i32, before: i32) {
     });
 }
 
+/// The partitions of this row's namespace that a node leads.
+fn own_partitions_led_by(bed: &Bed<'_>, node: i32) -> Vec<(String, i32)> {
+    let partitions = eventually("partitions are known", || bed.nodes.partitions());
+    let own = format!("{}.", bed.fixture.namespace());
+    let led = partitions.into_iter().filter(|(_, found)| found.leader == node);
+    led.map(|(partition, _)| partition).filter(|(topic, _)| topic.starts_with(&own)).collect()
+}
+
 #[test]
 #[ignore = "scripts/faults --brokers 3"]
 fn f7_the_leader_of_an_intake_is_killed() {
@@ -126,7 +134,12 @@ fn f9_all_brokers_are_restarted_one_after_the_other() {
     row("f9", Through::Nothing, KILLED, |bed| {
         bed.load.healed();
         for node in &bed.nodes.all {
+            let led = own_partitions_led_by(bed, *node);
+            assert!(!led.is_empty(), "{node} leads nothing of ours: its stop shows nothing");
             bed.nodes.stop(*node);
+            for (topic, partition) in &led {
+                wait_for_successor(bed, topic, *partition, *node);
+            }
             bed.load.wait_for_more(60);
             bed.nodes.restart(*node);
             bed.nodes.heal();
