@@ -38,5 +38,6 @@ mod support;
 mod targets;
 mod timers;
 mod topics;
+mod tracking;
 mod versions;
 mod web;

@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use waterclock::engine::Millis;
 use waterclock::telemetry::{ALL, Kind};
 
 use rdkafka::producer::{BaseRecord, Producer as _};
 
 use crate::support::{
-    Fixture, Log, Mode, PATIENCE, eventually, eventually_within, open_transaction, out,
+    Clock, Fixture, Log, Mode, PATIENCE, Process, eventually, eventually_within, open_transaction,
+    out,
 };
 
 /// The names in a scrape, without what histograms add to them.
@@ -26,21 +28,65 @@ fn names(text: &str) -> BTreeSet<&str> {
         .collect()
 }
 
+/// How far the clock of the process is ahead of the brokers'.
+const AHEAD_S: f64 = 100.0;
+/// Records that are due at once, and as many between them that wait in memory for a while.
+const EACH: usize = 200;
+
+/// Fails unless each value is in its range, ends included.
+#[track_caller]
+fn in_range(process: &Process, cases: &[(&str, f64, f64)]) {
+    let (_, text) = process.get("/metrics").expect("an answer");
+    for (what, least, most) in cases {
+        let value = process.metric(what);
+        assert!(
+            (*least..=*most).contains(&value),
+            "{what} is {value}, not {least} to {most}\n{text}"
+        );
+    }
+}
+
 #[test]
 fn every_metric_is_there_with_a_value_that_makes_sense() {
-    let fixture = Fixture::new("metrics");
+    // Long enough a tier for pausing: for short waits a partition is read on.
+    let fixture = Fixture::with("metrics", |request| {
+        request.holds = Some([1_000, 2_000, 5_000, 20_000].map(Millis).to_vec());
+    });
     let target = fixture.target("orders", 1);
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let clock = Clock::new();
+    clock.set((AHEAD_S * 1_000.0) as i64);
+    let mut launch = fixture.launch(Mode::ExactlyOnce).env("WATERCLOCK_HORIZON", "1m");
+    for (name, value) in clock.environment() {
+        launch = launch.env(name, &value);
+    }
+    let mut process = launch.start();
     let producer = fixture.producer();
     let intake = fixture.names.intake();
     for n in 0..20 {
         let id = format!("later {n}");
         producer.send(&intake, &out(&id).key(&id).to(&target).delay(900_000));
     }
-    producer.send(&intake, &out("soon").key("soon").to(&target).delay(100));
     producer.send(&intake, &out("bad").key("bad").to(&target).header("x-delay", "never"));
+    for n in 0..EACH {
+        for (when, delay) in [("at once", 100), ("soon", 50_000)] {
+            let id = format!("{when} {n}");
+            producer.send(&intake, &out(&id).key(&id).to(&target).delay(delay));
+        }
+    }
     producer.acks();
-    Log::open(&fixture, &target).count(1);
+    let each = EACH as f64;
+    eventually("what is due soon waits in memory, and nothing else", || {
+        let values = ["waterclock_delivered_total", "waterclock_pending_in_memory"];
+        let values = values.map(|name| process.metric(name));
+        if values == [each, each] { Ok(()) } else { Err(format!("{values:?}")) }
+    });
+    #[rustfmt::skip]
+    in_range(&process, &[
+        // The records themselves, at the least: value, key, and the name of their target.
+        ("waterclock_memory_bytes",      each * 40.0, 1e6),
+        // Every second offset is pending in each of the windows, which hold some thousands.
+        ("waterclock_window_fill_ratio", 0.001,       0.5),
+    ]);
 
     // What is pending, and what is held back, is looked at every 15 seconds each, and hops wait for their linger.
     let want: BTreeSet<&str> = ALL.iter().map(|metric| metric.name).collect();
@@ -58,40 +104,44 @@ fn every_metric_is_there_with_a_value_that_makes_sense() {
     assert_eq!(code, 200);
     assert_eq!(names(&text), want, "{text}");
     #[rustfmt::skip]
-    let cases = [
+    in_range(&process, &[
         // what                                              least            most
-        ("waterclock_lateness_seconds_count",                1.0,             1.0),
-        ("waterclock_lateness_seconds_sum",                  0.0,             60.0),
-        ("waterclock_delivered_total",                       1.0,             1.0),
+        ("waterclock_lateness_seconds_count",                each,            2.0 * each),
+        ("waterclock_lateness_seconds_sum",                  0.001,           60.0 * each),
+        ("waterclock_delivered_total",                       each,            2.0 * each),
         ("waterclock_forwarded_total",                       20.0,            1_000.0),
         ("waterclock_moved_total",                           0.0,             0.0),
         ("waterclock_spilled_total",                         0.0,             0.0),
         ("waterclock_dead_letters_total",                    1.0,             1.0),
         ("waterclock_dead_letters_total{code=\"bad_delay\"}", 1.0,            1.0),
         ("waterclock_pending",                               20.0,            1_000.0),
-        ("waterclock_pending_in_memory",                     0.0,             20.0),
-        ("waterclock_memory_bytes",                          0.0,             1e6),
         ("waterclock_memory_limit_bytes",                    (128 << 20) as f64, (128 << 20) as f64),
-        ("waterclock_window_fill_ratio",                     0.0,             0.5),
-        ("waterclock_paused_partitions",                     0.0,             12.0),
         ("waterclock_commit_seconds_count",                  1.0,             10_000.0),
         ("waterclock_producers_renewed_total",               0.0,             0.0),
         ("waterclock_lanes_owned",                           3.0,             3.0),
         ("waterclock_ready",                                 1.0,             1.0),
         ("waterclock_api_requests",                          0.0,             0.0),
         ("waterclock_api_refused_total",                     0.0,             0.0),
-        ("waterclock_clock_offset_seconds",                  0.0,             5.0),
+        // Of one broker: how far it is ahead of itself.
+        ("waterclock_clock_offset_seconds",                  0.0,             0.0),
+        ("waterclock_clock_skew_seconds",                    -AHEAD_S - 5.0,  -AHEAD_S + 5.0),
         ("waterclock_clock_steps_total",                     0.0,             0.0),
         ("waterclock_records_lost_total",                    0.0,             0.0),
         ("waterclock_partitions_unreadable_total",           0.0,             0.0),
-    ];
-    for (what, least, most) in cases {
-        let value = process.metric(what);
-        assert!(
-            (least..=most).contains(&value),
-            "{what} is {value}, not {least} to {most}\n{text}"
-        );
-    }
+    ]);
+    // A tier pauses while its head has long to wait: those that are due in 15 minutes go through the longest again and again.
+    eventually("a tier's partition is paused", || {
+        match process.metric("waterclock_paused_partitions") {
+            paused if paused > 0.0 => Ok(()),
+            paused => Err(paused.to_string()),
+        }
+    });
+    eventually("all are delivered, and memory is empty", || {
+        let values = ["waterclock_delivered_total", "waterclock_pending_in_memory"];
+        let values = values.map(|name| process.metric(name));
+        if values == [2.0 * each, 0.0] { Ok(()) } else { Err(format!("{values:?}")) }
+    });
+    in_range(&process, &[("waterclock_lateness_seconds_count", 2.0 * each, 2.0 * each)]);
     process.stop_well();
 }
 

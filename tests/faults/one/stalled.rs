@@ -119,8 +119,13 @@ fn f43_a_process_with_too_few_files_says_so_and_breaks_nothing() {
     let limited = ["prlimit", "--nofile=64"];
     let mut process = fixture.launch(mode()).through(&limited).spawn();
     process.wait_until_logged(PATIENCE, "few files may be open");
-    // It meets the limit and is not ready, or it is and delivers; both are right.
-    std::thread::sleep(Duration::from_secs(8));
+    // It meets the limit, and then is not ready, or it is and delivers; both are right.
+    eventually("it meets the limit", || {
+        let open =
+            std::fs::read_dir(format!("/proc/{}/fd", process.pid())).expect("it runs").count();
+        let met = process.log().contains("Too many open files");
+        if met { Ok(()) } else { Err(format!("{open} are open")) }
+    });
     let ready = process.get("/health/ready").map(|(code, _)| code);
     println!("f43: ready with 64 files: {ready:?}");
     process.kill();
