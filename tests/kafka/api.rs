@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, Mode, Out, PATIENCE, Process, eventually, out};
+use crate::support::{Fixture, Mode, Out, PATIENCE, Process, eventually, out, patient};
 
 const LANES: u16 = 4;
 
@@ -189,7 +189,7 @@ fn while_lanes_move_an_answer_is_right_or_there_is_none() {
     let began = Instant::now();
     let mut calm = 0;
     while calm < 20 {
-        assert!(began.elapsed() < PATIENCE, "the lanes do not come to rest");
+        assert!(began.elapsed() < patient(PATIENCE), "the lanes do not come to rest");
         match began.elapsed().as_secs() {
             2.. if b.is_some() => {
                 let mut dead = b.take().expect("it lives");

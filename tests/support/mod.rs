@@ -53,6 +53,11 @@ pub fn now_ms() -> u64 {
     since.expect("after 1970").as_millis() as u64
 }
 
+/// A bound of a test, longer on a machine that does much else.
+pub fn patient(bound: Duration) -> Duration {
+    bound * patience()
+}
+
 /// How records get to their targets: each test that makes sense in both runs in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Fixture, Mode, eventually, eventually_within};
+use super::{Fixture, Mode, eventually, eventually_within, patient};
 
 /// Lines of a log that a failed test prints.
 const LINES_SHOWN: usize = 200;
@@ -168,7 +168,7 @@ impl Process {
         let address = self.address()?;
         let failed = |error: std::io::Error| format!("{address}{path}: {error}");
         let mut stream = TcpStream::connect(&address).map_err(failed)?;
-        stream.set_read_timeout(Some(Duration::from_secs(5))).map_err(failed)?;
+        stream.set_read_timeout(Some(patient(Duration::from_secs(5)))).map_err(failed)?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             .map_err(failed)?;
         let mut answer = String::new();

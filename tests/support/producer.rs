@@ -10,7 +10,7 @@ use rdkafka::producer::{
     BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
 };
 
-use super::{Fixture, PATIENCE, patience};
+use super::{Fixture, PATIENCE, patient};
 
 /// A record to be written.
 #[derive(Clone, Debug, Default)]
@@ -148,7 +148,7 @@ impl Producer {
     /// Waits until something is known of all that was sent.
     #[track_caller]
     pub fn settled(&self) -> Vec<Option<Result<Ack, String>>> {
-        self.producer.flush(PATIENCE * patience()).expect("flushed");
+        self.producer.flush(patient(PATIENCE)).expect("flushed");
         self.heard()
     }
 
@@ -181,7 +181,7 @@ pub fn open_transaction(
         .set("transaction.timeout.ms", "60000")
         .set("partitioner", "murmur2_random");
     let producer: BaseProducer = config.create().expect("a producer");
-    producer.init_transactions(PATIENCE).expect("ready");
+    producer.init_transactions(patient(PATIENCE)).expect("ready");
     producer.begin_transaction().expect("begun");
     let mut headers = OwnedHeaders::new();
     for (key, value) in &record.headers {
@@ -192,6 +192,6 @@ pub fn open_transaction(
     sent.key = record.key.as_deref();
     sent.payload = record.value.as_deref();
     producer.send(sent).expect("sent");
-    producer.flush(PATIENCE).expect("written");
+    producer.flush(patient(PATIENCE)).expect("written");
     producer
 }
