@@ -190,7 +190,7 @@ fn known(
     let policy = intake.and_then(|intake| setup.topics.intakes.get(intake));
     let cancels = matches!(way, Way::Cancel(_));
     // What was sealed stands above a default that may be another one by now.
-    let target = match directive.target.or(state.and_then(|state| state.target)) {
+    let target = match directive.target.or_else(|| state.and_then(|state| state.target)) {
         _ if cancels => Arc::from(""),
         // One allocation per name, not per record.
         Some(target) => targets

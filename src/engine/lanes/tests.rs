@@ -523,7 +523,7 @@ fn hop_into(world: &mut World, state: Option<fn(&World, &Record) -> Record>) -> 
     let hop = leaves(&mut before, out, 2_000).expect("a hop");
     assert_eq!(hop.sends[0].to, To::Lane(before.engine.setup.topics.of_tier(2)));
     let hopped = stands(&hop.sends[0]);
-    let hopped = state.map_or(hopped.clone(), |other| other(&before, &hopped));
+    let hopped = state.map_or_else(|| hopped.clone(), |other| other(&before, &hopped));
     world.now = before.now;
     let tier = world.engine.setup.topics.of_tier(2).0;
     world.record(source(tier, lane), hopped)

@@ -199,7 +199,8 @@ impl<'a> Search<'a> {
                     Kind::Amend => is_at_its_place && appended(message) == version.first_appended,
                 };
                 let name = state.name.map(Into::into);
-                is_it.then(|| Terms { expires: state.expires, intake: state.intake, name, target })
+                let intake = state.intake;
+                is_it.then_some(Terms { expires: state.expires, intake, name, target })
             }
             None => {
                 let at = appended(message);
