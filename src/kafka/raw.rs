@@ -279,6 +279,9 @@ impl Drop for Topic {
     }
 }
 
+/// Adds one header, with a value or null.
+pub type AddHeader<'a> = dyn FnMut(&[u8], Option<&[u8]>) + 'a;
+
 /// A producer with its topic handles.
 pub struct Outlet<C: ProducerContext<DeliveryOpaque = usize> + 'static> {
     /// Dropped before the producer: fields drop in order.
@@ -319,7 +322,7 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Outlet<C> {
         partition: Option<i32>,
         at: Option<UnixMillis>,
         record: &Record,
-        headers: impl FnOnce(&mut dyn FnMut(&[u8], Option<&[u8]>)),
+        headers: impl FnOnce(&mut AddHeader<'_>),
         opaque: usize,
     ) -> Result<(), KafkaError> {
         let handle = self.handle(topic)?;

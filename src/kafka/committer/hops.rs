@@ -30,10 +30,13 @@ pub(super) struct Hops {
     state: Mutex<State>,
 }
 
+/// By place in its batch: where a hop goes, and when it is due.
+type ByPlace = Vec<Option<(Source, UnixMillis)>>;
+
 #[derive(Debug, Default)]
 struct State {
-    /// Of each batch on its way, by place in it: where a hop goes, and when it is due.
-    open: VecDeque<(BatchId, Vec<Option<(Source, UnixMillis)>>)>,
+    /// Of each batch on its way: its hops.
+    open: VecDeque<(BatchId, ByPlace)>,
     late: Vec<(BatchId, Late)>,
     refused: Option<String>,
 }

@@ -18,7 +18,7 @@ use super::ledger::{Context, Done, Ledger, Open, Told};
 use super::{Delivery, Job, Late, Names, Order, Report, Setting, Shared, Tenure};
 use crate::engine::{Batch, BatchId, Blame, Commit, Refused, To, UnixMillis};
 use crate::kafka::connect::{SOCKET_TIMEOUT, close};
-use crate::kafka::raw::{Outlet, ask};
+use crate::kafka::raw::{AddHeader, Outlet, ask};
 use crate::kafka::{BrokerClock, checkpoint};
 use crate::telemetry::{LaneFigures, Renewed};
 
@@ -512,7 +512,7 @@ fn produce(
         let topic = topics.of(&send.to);
         let opaque = Of { batch: batch.id, at, is_timer: send.to == To::Timers }.opaque();
         let enqueued = enqueue(deadline, || {
-            let headers = |add: &mut dyn FnMut(&[u8], Option<&[u8]>)| send.headers(add);
+            let headers = |add: &mut AddHeader<'_>| send.headers(add);
             outlet.produce(topic, send.partition, at_time, send.body(), headers, opaque)
         });
         if let Err(error) = enqueued {

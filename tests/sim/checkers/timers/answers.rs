@@ -155,7 +155,7 @@ impl<'a, 'w> Case<'a, 'w> {
         if !self.world.plan.exactly_once() || self.is_forgotten() {
             return None;
         }
-        let Some(version) = self.meant().next() else { return None };
+        let version = self.meant().next()?;
         if self.command.submission.act.names_a_version() {
             // Its client has learned of it: it was pending once.
             let why = "there was no other version to take its place";
