@@ -69,7 +69,7 @@ fn what_waits_keeps_the_rules_of_its_intake(mode: Mode) {
     let dead = Log::open(&fixture, &fixture.names.dead()).count(4).to_vec();
     let code = |text: &str| {
         let of_it = dead.iter().filter(|letter| letter.text() == text);
-        of_it.filter_map(|letter| letter.header("x-delay-error-code")).last()
+        of_it.filter_map(|letter| letter.header("x-delay-error-code")).next_back()
     };
     assert_eq!(code("left behind").as_deref(), Some(Code::MissingTarget.as_str()));
     assert_eq!(code("named, left behind").as_deref(), Some(Code::TargetDenied.as_str()));

@@ -29,14 +29,14 @@ fn three_containers_that_apply_and_run_on_a_cold_namespace_agree(mode: Mode) {
         }
     };
     // Each process seals for others, who take its lanes over.
-    for gone in 0..3 {
+    for (gone, process) in processes.iter_mut().enumerate() {
         records(gone * 40, gone * 40 + 40, "6s");
         records(1_000 + gone, 1_001 + gone, "0s");
         let marker = (1_000 + gone).to_string();
         let arrived = |seen: &[Rec]| seen.iter().any(|rec| rec.text() == marker);
         Log::open(&fixture, &target).until("what was due at once is there", arrived);
         std::thread::sleep(Duration::from_secs(1));
-        processes[gone].stop_well();
+        process.stop_well();
     }
     let mut last = fixture.launch(mode).data("d").start();
     Log::open(&fixture, &target).count(123);

@@ -65,7 +65,7 @@ fn wrong_clock(test: &str, mode: Mode, ahead_ms: i64, settings: &[(&str, &str)])
     assert_eq!(dead.len(), 1, "only what was meant to: {dead:?}");
     for rec in &seen {
         let n: usize = rec.text().parse().expect("a number");
-        let due = acks[n].at + if n % 4 == 0 { 4_000 } else { 500 };
+        let due = acks[n].at + if n.is_multiple_of(4) { 4_000 } else { 500 };
         let most = due + 20_000 * u64::from(patience());
         assert!((due..most).contains(&rec.at), "not the time of its delivery, due {due}: {rec:?}");
     }
