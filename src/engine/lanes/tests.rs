@@ -299,7 +299,7 @@ fn told(world: &mut World, ms: u64) -> (usize, usize) {
 #[test]
 fn more_records_than_may_wait_for_unknown_targets_go_on_and_hold_nobody_up() {
     // An eighth of the budget is room for a few of them.
-    let limits = Limits { memory_bytes: 20_000, ..Limits::default() };
+    let limits = Limits { memory_bytes: 64_000, ..Limits::default() };
     let mut world = World::new(&[1, 60], limits);
     let good = ("x-delay-target", "orders.good");
     world.submit("k", &[("x-delay", "0"), good]);
