@@ -260,10 +260,12 @@ pub struct Ended {
 
 impl Ended {
     /// Whether a create at this place is a duplicate, though it came after the end: it was submitted before that version,
-    /// or while that was pending. How long a cancelled one was pending its cancel's mark says.
+    /// or while that was pending. How long a cancelled one was pending its cancel's mark says; of one whose record was lost
+    /// nobody knows since when there was none.
     #[must_use]
     pub fn counts_for(&self, place: Place) -> bool {
-        let was_pending = self.phase != Phase::Cancelled && place.first_appended < self.since;
+        let is_told = !matches!(self.phase, Phase::Cancelled | Phase::Lost);
+        let was_pending = is_told && place.first_appended < self.since;
         was_pending || place.is_before(self.version)
     }
 }
