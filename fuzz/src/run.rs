@@ -178,7 +178,8 @@ impl World {
             jump = Millis(jump.0 * 2).min(JUMP_MAX);
             self.tell(Input::Tick);
         }
-        panic!("pending after {STEPS_MAX} steps, at {:?}: {:?}", self.now, self.committed);
+        let (now, logs, committed) = (self.now, &self.logs, &self.committed);
+        panic!("pending after {STEPS_MAX} steps, at {now:?}: of {logs:?} done is {committed:?}");
     }
 }
 

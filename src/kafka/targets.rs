@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rdkafka::admin::{AdminOptions, OwnedResourceSpecifier, ResourceSpecifier};
+use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::metadata::MetadataPartition;
 
 use super::Connection;
 use super::connect::Admin;
@@ -159,7 +161,7 @@ impl Lookup {
             envoy: Envoy::new(connection, CLIENT)?,
             runtime,
             patience: ASK_FIRST,
-            tells_limits: !embedded,
+            embedded,
             limits: HashMap::new(),
         };
         let answerer = Answerer { open: BTreeMap::new(), shared: Arc::clone(&shared), asker };
@@ -212,8 +214,8 @@ struct Asker {
     runtime: tokio::runtime::Runtime,
     /// How long a question is given for an answer: more each time that there is none.
     patience: Duration,
-    /// The embedded broker has no settings to tell.
-    tells_limits: bool,
+    /// The embedded broker describes no topics, has no settings to tell, and has one namespace.
+    embedded: bool,
     /// What was told last of each topic.
     limits: HashMap<String, Limits>,
 }
@@ -222,13 +224,20 @@ impl Asker {
     /// What each of these topics is made of.
     fn layouts(&mut self, names: &[String]) -> Result<ask::Each<Layout>, KafkaError> {
         let within = self.patience;
-        let told = self.envoy.ask(|admin| ask::layouts(admin.inner(), names, within));
+        let embedded = self.embedded;
+        let told = self.envoy.ask(|admin| match embedded {
+            true => plain_layouts(admin.inner(), names, within),
+            false => ask::layouts(admin.inner(), names, within),
+        });
         self.patience = if told.is_ok() { ASK_FIRST } else { ASK.min(self.patience * 2) };
         told
     }
 
     /// Those of these topics that belong to a waterclock namespace: the signs of one are all there.
     fn owned(&mut self, names: &[&str]) -> Result<HashSet<String>, KafkaError> {
+        if self.embedded {
+            return Ok(HashSet::new());
+        }
         let signs = |namespace: &str| SIGNS.map(|sign| format!("{namespace}.{sign}"));
         let all = names.iter().flat_map(|name| namespaces_of(name)).flat_map(&signs);
         let all: BTreeSet<String> = all.collect();
@@ -250,7 +259,7 @@ impl Asker {
     /// # Errors
     /// Nobody answers.
     fn ask_limits(&mut self, names: &[String]) -> Result<(), KafkaError> {
-        if !self.tells_limits {
+        if self.embedded {
             return Ok(());
         }
         let known = names.iter().all(|name| self.limits.contains_key(name));
@@ -446,6 +455,32 @@ fn due(open: &BTreeMap<Arc<str>, Open>, now: Instant) -> Vec<Arc<str>> {
 fn is_writable(layout: &Layout) -> bool {
     let is_ours = layout.rights.is_empty() || layout.rights.contains(&Right::Write);
     is_ours && !layout.partitions.is_empty()
+}
+
+/// The same as [`ask::layouts`] by questions for metadata, one a topic, from which a topic may come to be.
+fn plain_layouts<C: ClientContext>(
+    client: &Client<C>,
+    names: &[String],
+    within: Duration,
+) -> Result<ask::Each<Layout>, KafkaError> {
+    let part = |of: &MetadataPartition| ask::Part {
+        id: of.id(),
+        has_leader: of.leader() >= 0,
+        in_sync: of.isr().len(),
+    };
+    let layout = |name: &String| {
+        let told = client.fetch_metadata(Some(name), within)?;
+        let found = told.topics().iter().find(|found| found.name() == name);
+        let layout = match found.and_then(|found| found.error()).map(RDKafkaErrorCode::from) {
+            Some(error) => Err(error),
+            None => {
+                let partitions = found.map(|found| found.partitions().iter().map(part).collect());
+                Ok(Layout { partitions: partitions.unwrap_or_default(), ..Layout::default() })
+            }
+        };
+        Ok((name.clone(), layout))
+    };
+    names.iter().map(layout).collect()
 }
 
 /// For the test of what happens when a broker refuses what we had not foreseen.

@@ -66,7 +66,8 @@ codes! {
     TargetDenied = "target_denied",
     /// The target does not exist.
     TargetMissing = "target_missing",
-    /// Kafka refused the record, or any record for this target, when it stood alone; the detail has Kafka's words.
+    /// Kafka does not let waterclock see the target or write to it.
+    /// Or Kafka refused the record, or any record for this target, when it stood alone; the detail has Kafka's words.
     TargetRefused = "target_refused",
     /// The target is compacted, which takes no record without a key.
     MissingKey = "missing_key",
