@@ -1,16 +1,14 @@
 //! The rules of an intake hold for what came by it, whatever becomes of the intake.
 
-use std::process::Command;
-
 use waterclock::engine::header::Code;
 
-use crate::support::{Fixture, Log, Mode, in_both_modes, out, whole};
+use crate::support::{Fixture, Log, Mode, in_both_modes, out, waterclock, whole};
 
 in_both_modes!(what_waits_keeps_the_rules_of_its_intake);
 
 /// Submits a dead letter again: code, and what is said.
 fn replay(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_waterclock"));
+    let mut command = waterclock();
     command.args(["dead", "replay"]).args(arguments);
     command.args(["--brokers", &fixture.connection.brokers, "--namespace", fixture.namespace()]);
     let output = command.output().expect("the binary runs");

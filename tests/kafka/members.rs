@@ -24,6 +24,7 @@ fn members_say_which_lanes_they_run_and_where_they_answer() {
         || Roster::read(&fixture.connection, &meta, fixture.namespace()).expect("meta is read");
     let mut a = fixture.launch(Mode::ExactlyOnce).data("a").start();
     let b = fixture.launch(Mode::ExactlyOnce).data("b").env("WATERCLOCK_ADVERTISE", "b.example:80");
+    let b = b.arg("--http-unauthenticated");
     let mut b = b.start();
     wait_until_shared(4, &[&a, &b]);
     eventually("every lane has its owner", || {

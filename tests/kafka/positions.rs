@@ -242,13 +242,14 @@ fn a_position_outside_of_its_log_costs_one_question_once(mode: Mode) {
     process.stop_well();
     let deleted = trim_all(&fixture, &tier);
 
+    let began = Instant::now();
     let mut process = fixture.launch(mode).spawn();
     process.wait_until_ready();
-    let began = Instant::now();
     producer.send_one(&fixture.names.intake(), &out("kept").key("k").to(&target).delay(0));
     Log::open(&fixture, &target).count(1);
     let took = began.elapsed();
-    assert!(took < Duration::from_secs(10) * patience(), "one question for all: {took:?}");
+    // Asked one by one, half a second each, 108 partitions would take 54 s.
+    assert!(took < Duration::from_secs(20) * patience(), "one question for all: {took:?}");
     is_no_spare(&process, Duration::from_secs(3));
     assert_eq!(process.log().matches("the position is outside of the log").count(), 6);
     let lost = process.metric(LOST);
@@ -368,7 +369,7 @@ fn a_timer_whose_record_is_gone_ends_as_lost_and_its_id_is_free() {
         1.0 => Ok(()),
         lost => Err(format!("{lost}")),
     });
-    assert!(process.log().contains("their records are gone"), "{}", process.log());
+    process.wait_until_logged(PATIENCE, "their records are gone");
     producer.send_one(&intake, &timer("x", &target, "0"));
     Log::open(&fixture, &target).count(1);
     is_in_state(&process, "x", "delivered", PATIENCE);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Fixture, Log, Mode, Out, PATIENCE, Process, Producer, eventually, out, whole,
+    Fixture, Log, Mode, Out, PATIENCE, Process, Producer, eventually, out, waterclock, whole,
 };
 
 const HOUR: u64 = 3_600_000;
@@ -217,7 +217,7 @@ fn a_version_that_is_shown_is_taken_wherever_one_is() {
     assert_eq!(asked.cancel(by_query, Some(seen)), plain("cancelled"));
     let base = format!("http://{}", process.address().expect("it serves"));
     let cancel = ["cancel", "i", "--key", by_query, "--only", seen, "--server", &base];
-    let told = std::process::Command::new(env!("CARGO_BIN_EXE_waterclock")).args(cancel).output();
+    let told = waterclock().args(cancel).output();
     let told = told.expect("it runs").stdout;
     assert_eq!(String::from_utf8_lossy(&told), "cancelled\n", "by the command line");
     let one = json!({"id": "i", "key": in_batch, "version": second});

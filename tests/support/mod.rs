@@ -29,7 +29,7 @@ pub use cluster::Cluster;
 pub use fixture::Fixture;
 pub use load::Load;
 pub use nodes::Nodes;
-pub use process::{Launch, Process};
+pub use process::{Launch, Process, waterclock};
 pub use producer::{Ack, Out, Producer, open_transaction, out};
 pub use proxy::{
     END_TXN, Hold, PRODUCE, Proxy, State, TXN_OFFSET_COMMIT, Way, Weather, free_address,

@@ -13,6 +13,17 @@ use super::{Fixture, Mode, eventually, eventually_within, patient};
 /// Lines of a log that a failed test prints.
 const LINES_SHOWN: usize = 200;
 
+/// The binary for a short command, without what scripts/kafka and scripts/test export, which is not of the configuration.
+pub fn waterclock() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_waterclock"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("WATERCLOCK_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// How a process is started.
 pub struct Launch<'a> {
     fixture: &'a Fixture,

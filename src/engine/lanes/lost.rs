@@ -25,6 +25,8 @@ const ASK_EVERY: Millis = Millis(5_000);
 const ENDS_EVERY: Millis = Millis(2_000);
 /// A lane that is not read so far by then is passed over, until it is its turn again.
 const GIVE_UP_AFTER: Millis = Millis(120_000);
+/// How far the clock of a leader that appended one of its hops may be ahead of what is known of the brokers' time.
+const CLOCKS_APART: Millis = Millis(5_000);
 
 /// Where a listing of timers by due time goes on: behind the timer of this due time and name.
 pub type After = (UnixMillis, TimerKey);
@@ -53,7 +55,10 @@ enum Stage {
 #[derive(Debug)]
 struct Roll {
     lane: Lane,
+    /// All that was appended before this must have been let go. It begins anew when those batches have landed: a hop that
+    /// was in one of them stands after the time of the question.
     at: UnixMillis,
+    has_landed: bool,
     /// Batches before this one may carry them.
     batch: BatchId,
     absent: ByName<Timer>,
@@ -131,7 +136,8 @@ impl Engine {
         if absent.is_empty() {
             return self.next_call(now);
         }
-        let roll = Roll { lane, at: now, batch: self.next_batch, absent, asked: None };
+        let (at, batch) = (now, self.next_batch);
+        let roll = Roll { lane, at, has_landed: false, batch, absent, asked: None };
         self.calling.stage = Stage::Called(roll);
         self.wake(now);
     }
@@ -147,6 +153,10 @@ impl Engine {
         let Stage::Called(roll) = &mut self.calling.stage else { return };
         if self.flying.front().is_some_and(|first| first.id < roll.batch) {
             return;
+        }
+        if !roll.has_landed {
+            roll.has_landed = true;
+            roll.at = now + CLOCKS_APART;
         }
         let (lane, at) = (roll.lane, roll.at);
         let behind: Vec<Source> = (0..self.holds.len())

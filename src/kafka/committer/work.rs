@@ -197,7 +197,9 @@ impl Work {
             return self.close();
         }
         self.shared.at("may_checkpoint");
-        let blame = dirty.blame.filter(|_| self.may_checkpoint());
+        // What came too late was found out by us: no right of ours has to do with it.
+        let is_ours = |blame: &Blame| matches!(blame, Blame::Late | Blame::Expired);
+        let blame = dirty.blame.filter(|blame| is_ours(blame) || self.may_checkpoint());
         self.shared.at("close");
         // Before the ledger is read: a producer that is dropped hands out its last delivery reports.
         self.close();
