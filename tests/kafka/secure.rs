@@ -275,9 +275,9 @@ fn the_documented_permissions_are_enough() {
     fixture.wait_until_nothing_is_pending();
     // What is done is deleted, too.
     let intake = fixture.names.intake();
-    eventually("the intake is trimmed", || match whole(&fixture, &intake).len() {
-        0 => Ok(()),
-        left => Err(format!("{left} records")),
+    eventually("the intake is trimmed", || match whole(&fixture, &intake) {
+        left if left.is_empty() => Ok(()),
+        left => Err(format!("{left:?}")),
     });
     succeeds(brokers, &settings, &["dead", "list", "--namespace", namespace]);
     // It knows what is needed, and finds it granted.

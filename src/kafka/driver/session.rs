@@ -599,7 +599,11 @@ impl<'a> Session<'a> {
     fn trim(&mut self) {
         let Some(trim) = &self.shared.trim else { return };
         let names = &self.plan.setup.topics;
-        self.lows.extend(self.consumer.context().take_acknowledged());
+        // A position that was put right when the lanes were taken over may be older than what was committed since.
+        for (source, low) in self.consumer.context().take_acknowledged() {
+            let known = self.lows.entry(source).or_insert(low);
+            *known = low.max(*known);
+        }
         let lows = std::mem::take(&mut self.lows).into_iter().map(|(source, low)| {
             let topic: &str = names.name(source.topic);
             (topic.to_owned(), i32::from(source.lane.0), low.0)
