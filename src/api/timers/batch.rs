@@ -17,22 +17,58 @@ use super::shown;
 use super::token::Ticket;
 use super::{Answered, BATCH_MAX, key_needed, keyed, read, single, tracked};
 
-/// One object of a batch, and where it stands.
-type Element = (String, Map<String, Value>);
+/// An element of a batch, or what is wrong with it.
+type Element<T> = Result<T, Wrong>;
 
-/// Reads `timers`, an array of objects with these members.
-fn timers(body: &mut Map<String, Value>, known: &[&str]) -> Result<Vec<Element>, Problem> {
+/// An element that names no timer, or asks for what there is not.
+struct Wrong {
+    /// As it was sent, so that its sender knows it again.
+    name: Map<String, Value>,
+    problem: Problem,
+}
+
+/// Reads `timers`, an array of objects with these members, each by itself. A batch of which nothing is right is refused.
+fn elements<T>(
+    body: &mut Map<String, Value>,
+    known: &[&str],
+    read_one: impl Fn(&mut Map<String, Value>, &str) -> Result<T, Problem>,
+) -> Result<Vec<Element<T>>, Problem> {
     let all: Option<Vec<Value>> = read::member(body, "body", "timers", "an array")?;
     let all = all.unwrap_or_default();
     if !(1..=BATCH_MAX).contains(&all.len()) {
         let detail = format!("it has {} elements; want 1 to {BATCH_MAX}", all.len());
         return Err(Problem::bad("bad_batch", "body.timers", detail));
     }
-    let read = |(n, value)| {
-        let at = format!("body.timers[{n}]");
-        read::object(value, &at, known).map(|map| (at, map))
-    };
-    all.into_iter().enumerate().map(read).collect()
+    let mut elements = Vec::with_capacity(all.len());
+    for (n, value) in all.into_iter().enumerate() {
+        let (at, name) = (format!("body.timers[{n}]"), as_sent(&value));
+        let read = read::object(value, &at, known).and_then(|mut map| read_one(&mut map, &at));
+        elements.push(read.map_err(|problem| Wrong { name, problem }));
+    }
+    if elements.iter().any(Result::is_ok) {
+        return Ok(elements);
+    }
+    match elements.into_iter().next() {
+        Some(Err(wrong)) => Err(wrong.problem),
+        // There is at least one, and none is right.
+        _ => Err(super::ask::fault().into()),
+    }
+}
+
+/// What an element says of its name.
+fn as_sent(value: &Value) -> Map<String, Value> {
+    let said = |member: &str| Some((member.to_owned(), value.get(member)?.clone()));
+    ["id", "key", "key_base64"].into_iter().filter_map(said).collect()
+}
+
+/// The answers of what was right, each at its place among all elements.
+fn in_place<T>(elements: Vec<Element<T>>, answers: impl IntoIterator<Item = Value>) -> Vec<Value> {
+    let mut answers = answers.into_iter();
+    let told = elements.into_iter().map(|element| match element {
+        Ok(_) => answers.next().unwrap_or_default(),
+        Err(Wrong { name, problem }) => failed(name, &problem),
+    });
+    told.collect()
 }
 
 /// `POST /v1/timers:batchGet`: for each name its timer, or `"state": "unknown"`.
@@ -41,16 +77,15 @@ pub(super) async fn get(
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
     let mut body = read::body(body, &["timers"])?;
-    let mut names = Vec::new();
-    for (at, mut map) in timers(&mut body, &["id", "key", "key_base64"])? {
-        names.push(read::name(&mut map, &at)?);
-    }
+    let elements = elements(&mut body, &["id", "key", "key_base64"], read::name)?;
+    let names: Vec<Name> = elements.iter().filter_map(|name| name.as_ref().ok().cloned()).collect();
     tracked(asker.timers())?;
     let found = asker.split(&names, |name| name, What::Find, read_found).await;
     let missing = names.iter().zip(&found).filter(|(name, found)| is_missing(name, found));
     let keyed = keyed(&asker, missing.map(|(name, _)| name.id.clone()).collect()).await;
     let mut all = Vec::with_capacity(names.len());
-    for (n, (name, found)) in names.iter().zip(found).enumerate() {
+    let places = elements.iter().enumerate().filter(|(_, element)| element.is_ok());
+    for ((n, _), (name, found)) in places.zip(names.iter().zip(found)) {
         let told = match found {
             Ok(Some(timer)) => Ok(shown::timer(&timer)),
             found if is_missing(name, &found) => {
@@ -59,9 +94,9 @@ pub(super) async fn get(
             Ok(None) => Ok(unknown(name)),
             Err(trouble) => Err(trouble.into()),
         };
-        all.push(told.unwrap_or_else(|problem| failed(name, &problem)));
+        all.push(told.unwrap_or_else(|problem| failed(shown::name(name), &problem)));
     }
-    Ok(Json(json!({ "timers": all })).into_response())
+    Ok(Json(json!({ "timers": in_place(elements, all) })).into_response())
 }
 
 /// Whether nobody has this name, and its key may have been forgotten.
@@ -97,8 +132,7 @@ fn read_found(told: Told) -> Vec<Result<Option<Timer>, Trouble>> {
     }
 }
 
-fn failed(name: &Name, problem: &Problem) -> Value {
-    let mut map = shown::name(name);
+fn failed(mut map: Map<String, Value>, problem: &Problem) -> Value {
     map.insert("problem".to_owned(), problem.as_json());
     Value::Object(map)
 }
@@ -111,21 +145,22 @@ pub(super) async fn cancel(
     let mut body = read::body(body, &["timers", "wait"])?;
     let wait: Option<String> = read::member(&mut body, "body", "wait", "a string")?;
     let wait_ms = single::wait(&asker, wait, "body.wait")?;
-    let mut commands = Vec::new();
-    for (at, mut map) in timers(&mut body, &["id", "key", "key_base64", "version"])? {
-        let name = read::name(&mut map, &at)?;
-        let text: Option<String> = read::member(&mut map, &at, "version", "a string")?;
+    let known = ["id", "key", "key_base64", "version"];
+    let elements = elements(&mut body, &known, |map, at| {
+        let name = read::name(map, at)?;
+        let text: Option<String> = read::member(map, at, "version", "a string")?;
         let version = single::version(asker.timers(), text, &format!("{at}.version"))?;
-        commands.push(Command { name, version, order: Order::Cancel });
-    }
+        Ok(Command { name, version, order: Order::Cancel })
+    })?;
+    let right = elements.iter().enumerate().filter_map(|(n, of)| Some((n, of.as_ref().ok()?)));
+    let commands: Vec<(usize, Command)> = right.map(|(n, of)| (n, of.clone())).collect();
     // What is wrong with one does not keep the others from it.
-    let names: Vec<&Name> = commands.iter().map(|command| &command.name).collect();
-    let refused = refused(&asker, &names).await;
+    let refused = refused(&asker, &commands).await;
     let meant = commands.iter().zip(&refused).filter(|(_, problem)| problem.is_none());
-    let meant: Vec<Command> = meant.map(|(command, _)| command.clone()).collect();
+    let meant: Vec<Command> = meant.map(|((_, command), _)| command.clone()).collect();
     let mut done = carry_out(&asker, &meant, wait_ms).await.into_iter();
     let mut all = Vec::with_capacity(commands.len());
-    for (Command { name, .. }, problem) in commands.into_iter().zip(refused) {
+    for ((_, Command { name, .. }), problem) in commands.into_iter().zip(refused) {
         let told = problem.map_or_else(
             || done.next().unwrap_or_else(|| Err(super::ask::fault())).map_err(Problem::from),
             Err,
@@ -134,27 +169,30 @@ pub(super) async fn cancel(
             Ok((ticket, answer)) => {
                 shown::outcome(&Ticket { name, ticket, puts_off: false }, &answer)
             }
-            Err(problem) => failed(&name, &problem),
+            Err(problem) => failed(shown::name(&name), &problem),
         });
     }
-    Ok(Json(json!({ "timers": all })).into_response())
+    Ok(Json(json!({ "timers": in_place(elements, all) })).into_response())
 }
 
-/// For each name, why a cancel of it is not carried out: no timer has it, and others have its id with a key.
-async fn refused(asker: &Asker, names: &[&Name]) -> Vec<Option<Problem>> {
-    let mut refused: Vec<Option<Problem>> = names.iter().map(|_| None).collect();
+/// For each command, with its place in the batch, why a cancel of it is not carried out: no timer has it, and others have its id with a key.
+async fn refused(asker: &Asker, commands: &[(usize, Command)]) -> Vec<Option<Problem>> {
+    let mut refused: Vec<Option<Problem>> = commands.iter().map(|_| None).collect();
     if !asker.timers().tracks() {
         return refused;
     }
-    let keyless = names.iter().enumerate().filter(|(_, name)| name.key.is_none());
-    let keyless: Vec<(usize, Name)> = keyless.map(|(n, name)| (n, (*name).clone())).collect();
-    let ask =
-        |part: Vec<(usize, Name)>| What::Find(part.into_iter().map(|(_, name)| name).collect());
-    let found = asker.split(&keyless, |(_, name)| name, ask, read_found).await;
-    let missing = keyless.iter().zip(&found).filter(|((_, name), found)| is_missing(name, found));
-    let keyed = keyed(asker, missing.map(|((_, name), _)| name.id.clone()).collect()).await;
-    for ((n, name), found) in keyless.iter().zip(found) {
-        refused[*n] = match found {
+    let keyless = commands.iter().enumerate().filter(|(_, (_, of))| of.name.key.is_none());
+    let keyless: Vec<(usize, usize, Name)> =
+        keyless.map(|(at, (n, of))| (at, *n, of.name.clone())).collect();
+    let ask = |part: Vec<(usize, usize, Name)>| {
+        What::Find(part.into_iter().map(|(_, _, name)| name).collect())
+    };
+    let found = asker.split(&keyless, |(_, _, name)| name, ask, read_found).await;
+    let missing =
+        keyless.iter().zip(&found).filter(|((_, _, name), found)| is_missing(name, found));
+    let keyed = keyed(asker, missing.map(|((_, _, name), _)| name.id.clone()).collect()).await;
+    for ((at, n, name), found) in keyless.iter().zip(found) {
+        refused[*at] = match found {
             Ok(Some(_)) => None,
             Ok(None) => forgotten(&keyed, name, *n),
             Err(trouble) => Some(trouble.into()),

@@ -629,7 +629,8 @@ async fn bad_input_is_named_and_changes_nothing() {
         (post,   batch,                             Some("{"), 400, "not_json",       "body"),
         (post,   batch,                             Some("{}"), 400, "bad_batch",     "body.timers"),
         (post,   batch,                             Some(many.as_str()), 400, "bad_batch", "body.timers"),
-        (post,   batch,                             Some(r#"{"timers":[{"id":"t","key":"k"},{"id":""}]}"#), 400, "bad_id", "body.timers[1].id"),
+        (post,   batch,                             Some(r#"{"timers":[{"id":""},{"id":"t","key":7}]}"#), 400, "bad_id", "body.timers[0].id"),
+        (post,   batch,                             Some(r#"{"timers":[7]}"#), 400, "not_an_object", "body.timers[0]"),
         (post,   batch,                             Some(r#"{"timers":[{"id":"t","key":7}]}"#), 400, "wrong_type", "body.timers[0].key"),
         (post,   batch,                             Some(r#"{"timers":[{"id":"t","ky":"k"}]}"#), 400, "unknown_member", "body.timers[0].ky"),
         (post,   bulk,                              Some("{}"), 400, "means_all",     "body"),
@@ -718,6 +719,55 @@ async fn batches_answer_for_each_and_times_can_be_changed() {
         let seen = (told_status, &told["code"], told["state"].as_str());
         assert_eq!(seen, (status, &json!(code), shown), "{outcome}: {told}");
     }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_one_of_a_batch_stands_in_its_place_and_the_others_are_answered() {
+    let pair = Pair::start().await;
+    let names: Vec<Name> =
+        ["a", "b"].iter().map(|key| pair.put("t", Some(key.as_bytes()), 1_000)).collect();
+    let long = "x".repeat(256);
+    #[rustfmt::skip]
+    let elements = [
+        (json!({ "id": "t", "key": "a" }),                  ""),
+        (json!({ "id": "", "key": "a" }),                   "bad_id"),
+        (json!({ "id": long, "key": "a" }),                 "bad_id"),
+        (json!({ "id": "t", "key": 7 }),                    "wrong_type"),
+        (json!({ "id": "t", "key_base64": "!" }),           "bad_base64"),
+        (json!({ "id": "t", "ky": "a" }),                   "unknown_member"),
+        (json!("t"),                                        "not_an_object"),
+        // Its key is forgotten: its place is counted among all elements.
+        (json!({ "id": "t" }),                              "key_needed"),
+        (json!({ "id": "t", "key": "b" }),                  ""),
+    ];
+    let timers: Vec<&Value> = elements.iter().map(|(element, _)| element).collect();
+    let body = json!({ "timers": timers }).to_string();
+    for (path, member, right) in [
+        ("/v1/timers:batchGet", "state", "delay"),
+        ("/v1/timers:batchCancel", "outcome", "cancelled"),
+    ] {
+        let (status, told) = pair.both("POST", path, Some(&body)).await;
+        assert_eq!(status, 200, "{path}: {told}");
+        let told = told["timers"].as_array().expect("timers");
+        assert_eq!(told.len(), elements.len(), "{path}: {told:?}");
+        for (n, ((element, code), told)) in elements.iter().zip(told).enumerate() {
+            assert_eq!(told["id"], element["id"], "{path}: {n}: {told}");
+            if code.is_empty() {
+                assert_eq!(told[member], right, "{path}: {n}: {told}");
+                continue;
+            }
+            let problem = &told["problem"];
+            assert_eq!(problem["code"], *code, "{path}: {n}: {told}");
+            let at = problem["at"].as_str().expect("where");
+            assert!(at.starts_with(&format!("body.timers[{n}]")), "{path}: {n}: {told}");
+        }
+    }
+    assert!(names.iter().all(|name| pair.state(name) == "cancelled"));
+    // A version that is none is wrong with its element only, too.
+    let body = r#"{"timers":[{"id":"t","key":"a","version":"7"},{"id":"t","key":"b"}]}"#;
+    let (status, told) = pair.both("POST", "/v1/timers:batchCancel", Some(body)).await;
+    let seen = (&told["timers"][0]["problem"]["code"], &told["timers"][1]["outcome"]);
+    assert_eq!((status, seen), (200, (&json!("bad_version"), &json!("cancelled"))), "{told}");
 }
 
 #[tokio::test]
