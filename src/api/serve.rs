@@ -31,8 +31,10 @@ struct Limits {
     head: Duration,
     /// Longest wait for a client to take an answer.
     answer: Duration,
-    /// Longest life of a connection: no page here is long.
+    /// After this long a connection takes no further request. One that is being answered is answered.
     connection: Duration,
+    /// How long it may then still take: longer than any request. What hangs for longer is cut.
+    last: Duration,
     /// Connections at once; for a further one, that which has been idle for the longest is closed.
     connections: usize,
 }
@@ -43,6 +45,7 @@ impl Limits {
             head: Duration::from_secs(10),
             answer: Duration::from_secs(30),
             connection: Duration::from_secs(300),
+            last: Duration::from_secs(300),
             connections,
         }
     }
@@ -113,7 +116,7 @@ struct Open {
 
 #[derive(Debug)]
 struct OfOne {
-    /// Since when no request of it is being answered; `None`: one is.
+    /// Since when the last answer is written and no request is being answered; `None`: one is.
     idle: Option<Instant>,
     close: Arc<Notify>,
 }
@@ -123,6 +126,18 @@ struct Mine {
     open: Arc<Connections>,
     number: u64,
     close: Arc<Notify>,
+    stage: Mutex<Stage>,
+}
+
+/// What a connection does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// No request is there, or not all of its head.
+    Idle,
+    /// A request is being answered.
+    Answering,
+    /// Its answer is being written.
+    Writing,
 }
 
 impl Connections {
@@ -141,11 +156,33 @@ impl Connections {
         open.next += 1;
         let (number, close) = (open.next, Arc::new(Notify::new()));
         open.all.insert(number, OfOne { idle: Some(Instant::now()), close: Arc::clone(&close) });
-        Some(Mine { open: Arc::clone(self), number, close })
+        Some(Mine { open: Arc::clone(self), number, close, stage: Mutex::new(Stage::Idle) })
     }
 }
 
 impl Mine {
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self) {
+        *self.stage() = Stage::Answering;
+        self.is_idle(false);
+    }
+
+    fn answer(&self) {
+        *self.stage() = Stage::Writing;
+    }
+
+    /// All is written that was to be written. Before an answer that is `100 Continue`, and the request goes on.
+    fn written(&self) {
+        let mut stage = self.stage();
+        if *stage == Stage::Writing {
+            *stage = Stage::Idle;
+            self.is_idle(true);
+        }
+    }
+
     fn is_idle(&self, is_idle: bool) {
         if let Some(of) = self.open.lock().all.get_mut(&self.number) {
             of.idle = is_idle.then(Instant::now);
@@ -159,6 +196,14 @@ impl Drop for Mine {
     }
 }
 
+/// Why a connection takes no further request.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Idle,
+    Old,
+    Stop,
+}
+
 async fn connection(
     limits: Limits,
     stream: TcpStream,
@@ -166,15 +211,22 @@ async fn connection(
     mine: Mine,
     mut stopped: watch::Receiver<()>,
 ) {
-    let held = Held::default();
-    let (of_requests, mine) = (held.clone(), &mine);
+    let (held, mine) = (Held::default(), Arc::new(mine));
+    let written = {
+        let (held, mine) = (held.clone(), Arc::clone(&mine));
+        move || {
+            held.clear();
+            mine.written();
+        }
+    };
+    let of_requests = Arc::clone(&mine);
     let answer = service_fn(move |mut request: Request<Incoming>| {
-        let mut app = app.clone();
-        request.extensions_mut().insert(of_requests.clone());
+        let (mut app, mine) = (app.clone(), Arc::clone(&of_requests));
+        request.extensions_mut().insert(held.clone());
         async move {
-            mine.is_idle(false);
+            mine.begin();
             let answer = app.call(request).await.unwrap_or_else(|never| match never {});
-            mine.is_idle(true);
+            mine.answer();
             Ok::<_, Infallible>(answer)
         }
     });
@@ -182,26 +234,31 @@ async fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(Stream::new(stream, limits.answer, held)), answer);
+        .serve_connection(TokioIo::new(Stream::new(stream, limits.answer, written)), answer);
     let mut connection = pin!(connection);
-    let end = tokio::time::timeout(limits.connection, async {
-        tokio::select! {
-            end = connection.as_mut() => end,
-            () = mine.close.notified() => {
-                tracing::debug!("an idle connection gives way to a new one");
-                Ok(())
-            }
-            // The other end is dropped when everything stops.
-            _ = stopped.changed() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        }
-    });
-    match end.await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection ended badly"),
+    let why = tokio::select! {
+        end = connection.as_mut() => return ended(end),
+        () = mine.close.notified() => End::Idle,
+        () = tokio::time::sleep(limits.connection) => End::Old,
+        // The other end is dropped when everything stops.
+        _ = stopped.changed() => End::Stop,
+    };
+    tracing::debug!(?why, "a connection takes no further request");
+    if matches!(why, End::Idle) && *mine.stage() == Stage::Idle {
+        // It has given up its place, so half a head is not waited for.
+        return;
+    }
+    // What is being answered is answered.
+    connection.as_mut().graceful_shutdown();
+    match tokio::time::timeout(limits.last, connection).await {
+        Ok(end) => ended(end),
         Err(_) => tracing::debug!("a connection was open for too long"),
+    }
+}
+
+fn ended(end: Result<(), hyper::Error>) {
+    if let Err(error) = end {
+        tracing::debug!(%error, "a connection ended badly");
     }
 }
 

@@ -9,24 +9,26 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-use super::gate::Held;
-
 /// See the module. Whoever writes flushes when all of an answer was written, and not before.
 pub(super) struct Stream {
     stream: TcpStream,
     most: Duration,
     /// When what waits to be written has waited for too long.
     late: Option<Pin<Box<Sleep>>>,
-    /// What is given back when all is written.
-    held: Held,
+    /// Called when all is written.
+    written: Box<dyn Fn() + Send>,
 }
 
 impl Stream {
-    pub(super) fn new(stream: TcpStream, most: Duration, held: Held) -> Self {
-        Self { stream, most, late: None, held }
+    pub(super) fn new(
+        stream: TcpStream,
+        most: Duration,
+        written: impl Fn() + Send + 'static,
+    ) -> Self {
+        Self { stream, most, late: None, written: Box::new(written) }
     }
 
-    fn written(
+    fn write(
         &mut self,
         context: &mut Context<'_>,
         write: impl FnOnce(Pin<&mut TcpStream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
@@ -60,7 +62,7 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.written(context, |stream, context| stream.poll_write(context, bytes))
+        self.write(context, |stream, context| stream.poll_write(context, bytes))
     }
 
     fn poll_write_vectored(
@@ -68,7 +70,7 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.written(context, |stream, context| stream.poll_write_vectored(context, parts))
+        self.write(context, |stream, context| stream.poll_write_vectored(context, parts))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -78,7 +80,7 @@ impl AsyncWrite for Stream {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(context))?;
         self.late = None;
-        self.held.clear();
+        (self.written)();
         Poll::Ready(Ok(()))
     }
 

@@ -108,6 +108,73 @@ async fn where_all_connections_are_taken_the_longest_idle_one_gives_way() {
     assert!(first.read(&mut [0; 512]).await.is_ok_and(|read| read > 0), "idle for less long");
 }
 
+/// A page that takes a second, and one that is more than the system takes by itself.
+async fn start_slow(limits: Limits) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let slow = async || {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        "all of it"
+    };
+    let app = Router::new().route("/slow", axum::routing::get(slow));
+    let app = app.route("/large", axum::routing::get(async || vec![b'x'; LARGE]));
+    tokio::spawn(serve_within(limits, listener, app, std::future::pending()));
+    address
+}
+
+const LARGE: usize = 16 << 20;
+
+#[tokio::test]
+async fn a_connection_that_is_old_answers_what_it_was_asked_and_takes_no_more() {
+    let limits = Limits { connection: Duration::from_millis(300), ..Limits::new(1_024) };
+    let address = start_slow(limits).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    // It is open for the client: the server says that it ends.
+    stream.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    let read = tokio::time::timeout(Duration::from_secs(20), stream.read_to_string(&mut answer));
+    read.await.expect("it ends").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("all of it"), "{answer:?}");
+    assert!(answer.contains("connection: close"), "{answer:?}");
+    // One that asks nothing is closed.
+    let mut idle = TcpStream::connect(address).await.unwrap();
+    let closed = tokio::time::timeout(Duration::from_secs(20), idle.read(&mut [0; 1])).await;
+    assert!(closed.is_ok(), "it is open still");
+    // What hangs is cut in the end.
+    let short = Duration::from_millis(300);
+    let limits = Limits { connection: short, last: short, ..Limits::new(1_024) };
+    let address = start_slow(limits).await;
+    assert_eq!(exchange(address, "GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").await, "");
+}
+
+#[tokio::test]
+async fn a_connection_whose_answer_is_being_written_gives_way_to_nobody() {
+    let address = start_slow(Limits { connections: 1, ..Limits::new(1_024) }).await;
+    let mut first = TcpStream::connect(address).await.unwrap();
+    first.write_all(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    // The answer is made, and its beginning is on the way.
+    let mut begin = [0; 12];
+    first.read_exact(&mut begin).await.unwrap();
+    assert_eq!(&begin, b"HTTP/1.1 200");
+    for _ in 0..3 {
+        let refused = exchange(address, &request("GET", "/slow")).await;
+        assert_eq!(refused, "", "there is no place for it");
+    }
+    let mut rest = vec![0; LARGE];
+    let all = tokio::time::timeout(Duration::from_secs(20), first.read_exact(&mut rest)).await;
+    assert!(all.is_ok_and(|all| all.is_ok()), "it is cut");
+    // Once it is written, it gives way.
+    let mut after = String::new();
+    for _ in 0..200 {
+        after = exchange(address, &request("GET", "/slow")).await;
+        if !after.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(after.ends_with("all of it"), "{after:?}");
+}
+
 #[tokio::test]
 async fn a_client_that_does_not_take_its_answer_is_left() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
