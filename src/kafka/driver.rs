@@ -37,6 +37,10 @@ use crate::telemetry::LaneFigures;
 
 use session::Session;
 
+/// Between two times that the group is left and joined anew since lanes are nobody's; twice as long each time.
+const JOIN_ANEW_LEAST: Duration = Duration::from_secs(5);
+const JOIN_ANEW_MOST: Duration = Duration::from_secs(300);
+
 /// Who is fenced so often within a minute is so by another process.
 const FENCED_MAX: usize = 6;
 
@@ -190,6 +194,15 @@ pub enum Error {
         /// The group.
         group: String,
     },
+    /// The group has given these lanes to nobody: its assignment is older than they are.
+    #[error(
+        "lanes {lanes} are nobody's, for the group's assignment is of a time when other topics or partitions were there; this \
+         thread leaves the group and joins it anew"
+    )]
+    Nobodys {
+        /// Which.
+        lanes: String,
+    },
     /// A thread panicked: a defect of ours. The process stops, and another takes over.
     #[error("lane thread {thread} panicked: {what}")]
     Panicked {
@@ -219,7 +232,9 @@ impl Error {
             | Self::Fenced { .. }
             | Self::TakeOver(TakeOver::NameInUse { .. } | TakeOver::PositionGone { .. }) => true,
             Self::TakeOver(TakeOver::Producer { fatal, .. }) => *fatal,
-            Self::TakeOver(TakeOver::TakeOver { .. }) | Self::Consumer { .. } => false,
+            Self::TakeOver(TakeOver::TakeOver { .. })
+            | Self::Nobodys { .. }
+            | Self::Consumer { .. } => false,
         }
     }
 }
@@ -303,9 +318,10 @@ pub fn run(
 ) -> Result<(), Error> {
     let mut pause = Duration::from_millis(250);
     let mut fenced = VecDeque::with_capacity(FENCED_MAX);
+    let mut join_anew_after = Duration::ZERO;
     while !shared.stop.load(Ordering::Relaxed) {
         let began = Instant::now();
-        match Session::new(plan, shared, figures, status).and_then(Session::run) {
+        match Session::new(plan, shared, figures, status, join_anew_after).and_then(Session::run) {
             Ok(()) => return Ok(()),
             // librdkafka may be told so of a request that its own rejoin overtook; a copy of this one is told so, too, again
             // and again.
@@ -315,6 +331,14 @@ pub fn run(
                     "the seat in the group was taken, taking it again"
                 );
                 status.own(Vec::new());
+                continue;
+            }
+            // It helps at once, or hardly: each try stops all lanes of the group.
+            Err(error @ Error::Nobodys { .. }) => {
+                join_anew_after = (join_anew_after * 2).clamp(JOIN_ANEW_LEAST, JOIN_ANEW_MOST);
+                status.tell(Some(error.to_string()));
+                status.own(Vec::new());
+                status.joined.store(false, Ordering::Relaxed);
                 continue;
             }
             Err(error) if error.is_final() => return Err(error),

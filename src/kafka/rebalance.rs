@@ -12,7 +12,10 @@
 //!    nothing of what was done by then.
 //! 4. Committed offsets are fetched only after an earlier transaction of ours is decided (`Committer::ready`) and only
 //!    stable ones (`isolation.level=read_committed` asks for those), so that nothing is read twice.
+//! 5. Who has a partition of the main intake runs its lane, with all topics that it knows. What the group says of other topics
+//!    is not looked at: it may be of a time when other intakes were known, or of members that know others.
 
+mod owners;
 mod progress;
 mod unknown;
 
@@ -24,7 +27,7 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::groups::GroupMemberInfo;
+use rdkafka::groups::{GroupInfo, GroupMemberInfo};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 
@@ -62,8 +65,8 @@ pub(super) enum Event {
     Assigned(Taken),
     /// All lanes went.
     Revoked,
-    /// There are more members than lanes, and none is for this one.
-    Spare,
+    /// There are more members than lanes, and none is for this one; so many lanes are nobody's all the same.
+    Spare(Vec<Lane>),
     /// Taking over failed; the consumer is to be made anew.
     Failed(Error),
 }
@@ -80,6 +83,8 @@ pub(super) struct Taken {
     pub(super) changelogs: Vec<(Lane, Offset)>,
     /// The right to commit for them.
     pub(super) tenure: Arc<Tenure>,
+    /// Lanes that the group gave to nobody.
+    pub(super) nobodys: Vec<Lane>,
 }
 
 /// Why lanes could not be taken over.
@@ -154,6 +159,8 @@ pub(super) struct Who {
     pub(super) lanes: Vec<Arc<str>>,
     /// So many of them are intakes, which come first.
     pub(super) intakes: usize,
+    /// How many lanes there are.
+    pub(super) count: u16,
     /// Name of the changelog.
     pub(super) timers: Arc<str>,
     /// Where the checkpoints are.
@@ -331,7 +338,7 @@ impl Context {
         let failed = |what| move |source| Error::TakeOver { partitions: count, what, source };
         let _told = self.progress.begin(count);
         self.progress.turn("asking who is in the group");
-        self.look_around(consumer)?;
+        let nobodys = self.look_around(consumer)?;
         self.committer.drop_commits();
         self.progress.turn("waiting until earlier transactions are decided");
         if let Err(not_ready) = self.committer.ready(TAKE_OVER) {
@@ -436,7 +443,7 @@ impl Context {
             self.committer.checkpoint(fresh, Arc::clone(&tenure));
         }
         let asked = bounds.told.iter().map(|told| told.at).min().unwrap_or_default();
-        Ok(Taken { starts, is_remade, asked, changelogs, tenure })
+        Ok(Taken { starts, is_remade, asked, changelogs, tenure, nobodys })
     }
 
     /// The ids of the lane topics.
@@ -536,16 +543,16 @@ impl Context {
     }
 
     /// Refuses to run beside a live member of the same name that was there first: the two would fence each other for
-    /// ever. Those that are not there any more are fenced.
-    fn look_around(&self, consumer: &BaseConsumer<Self>) -> Result<(), Error> {
+    /// ever. Those that are not there any more are fenced. Says which lanes are nobody's.
+    fn look_around(&self, consumer: &BaseConsumer<Self>) -> Result<Vec<Lane>, Error> {
         if self.who.embedded {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let list = match consumer.fetch_group_list(Some(&self.who.group), ATTEMPT) {
             Ok(list) => list,
             Err(error) => {
                 tracing::warn!(%error, "could not list the group's members; their names are not checked");
-                return Ok(());
+                return Ok(Vec::new());
             }
         };
         let members = || list.groups().iter().flat_map(|group| group.members());
@@ -564,7 +571,7 @@ impl Context {
                     let process = format!("waterclock/{instance}/");
                     members().any(|member| member.client_id().starts_with(&process))
                 });
-                Ok(())
+                Ok(self.nobodys(list.groups()))
             }
             Some(member) => Err(Error::NameInUse {
                 instance: self.who.instance.clone(),
@@ -572,6 +579,46 @@ impl Context {
                 host: member.client_host().to_owned(),
             }),
         }
+    }
+
+    /// Lanes that the group has given to nobody; none while it is giving them out.
+    fn nobodys(&self, groups: &[GroupInfo]) -> Vec<Lane> {
+        let [group] = groups else { return Vec::new() };
+        if group.state() != "Stable" || !group.members().iter().any(|member| self.who.is_me(member))
+        {
+            return Vec::new();
+        }
+        let assignments = group.members().iter().filter_map(GroupMemberInfo::assignment);
+        owners::without(&self.who.lanes[0], self.who.count, assignments)
+    }
+
+    /// What a spare finds that looks around.
+    fn nobodys_beside(&self, consumer: &BaseConsumer<Self>) -> Vec<Lane> {
+        if self.who.embedded {
+            return Vec::new();
+        }
+        match consumer.fetch_group_list(Some(&self.who.group), ATTEMPT) {
+            Ok(list) => self.nobodys(list.groups()),
+            Err(error) => {
+                tracing::info!(%error, "could not list the group's members; whether each lane has an owner is not known");
+                Vec::new()
+            }
+        }
+    }
+
+    /// The lanes that the group has given us, with all of their topics.
+    fn of_lanes(&self, given: &TopicPartitionList) -> TopicPartitionList {
+        let is_lane = |lane: &i32| (0..i32::from(self.who.count)).contains(lane);
+        let given = given.elements_for_topic(&self.who.lanes[0]);
+        let lanes = given.iter().map(|element| element.partition()).filter(is_lane);
+        let lanes: Vec<i32> = lanes.collect();
+        let mut list = TopicPartitionList::with_capacity(lanes.len() * self.who.lanes.len());
+        for topic in &self.who.lanes {
+            for lane in &lanes {
+                list.add_partition(topic, *lane);
+            }
+        }
+        list
     }
 }
 
@@ -699,13 +746,14 @@ impl ConsumerContext for Context {
         partitions: &mut TopicPartitionList,
     ) {
         if event == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
-            tracing::info!(partitions = partitions.count(), "assigned");
-            if partitions.count() == 0 {
+            let lanes = self.of_lanes(partitions);
+            tracing::info!(given = partitions.count(), partitions = lanes.count(), "assigned");
+            if lanes.count() == 0 {
                 // More members than lanes: a spare.
                 let _ = consumer.unassign();
-                return self.push(Event::Spare);
+                return self.push(Event::Spare(self.nobodys_beside(consumer)));
             }
-            match self.take_over(consumer, partitions) {
+            match self.take_over(consumer, &lanes) {
                 Ok(taken) => self.push(Event::Assigned(taken)),
                 Err(error) => {
                     let _ = consumer.unassign();

@@ -25,6 +25,7 @@ mod partitioners;
 mod poison;
 mod positions;
 mod reload;
+mod seats;
 mod secure;
 mod starts;
 #[allow(

@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::producer::{BaseRecord, Producer as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use waterclock::engine::Millis;
+use waterclock::engine::{Millis, murmur2};
 use waterclock::kafka::topics::{apply, delete};
 
 use crate::support::{
-    Fixture, Log, Mode, Out, PATIENCE, Process, eventually, eventually_within, in_both_modes, out,
-    patience, whole,
+    Fixture, Log, Mode, Out, PATIENCE, Process, Producer, eventually, eventually_within,
+    in_both_modes, out, patience, whole,
 };
 
 /// Deletes the group, as the broker does after `offsets.retention.minutes`.
@@ -406,5 +406,37 @@ fn an_intake_that_was_made_anew_swallows_no_create() {
             process = fixture.start(Mode::ExactlyOnce);
         }
     }
+    process.stop_well();
+}
+
+#[test]
+fn a_lane_of_which_it_cannot_be_read_what_is_pending_rests_and_is_not_ready() {
+    let fixture = Fixture::with("unreadable", |request| request.lanes = Some(2));
+    let target = fixture.target("out", 1);
+    // Somebody else's commit for the group, before it has members.
+    let mut config = fixture.client();
+    config.set("group.id", fixture.namespace());
+    let consumer: BaseConsumer = config.create().expect("a consumer");
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(&fixture.names.intake(), 1, Offset::Offset(0)).expect("an offset");
+    list.elements_for_topic(&fixture.names.intake())[0].set_metadata("of a tool");
+    consumer.commit(&list, CommitMode::Sync).expect("committed");
+    let mut process = fixture.launch(Mode::ExactlyOnce).spawn();
+    eventually("it says which lane rests", || match process.get("/health/ready")? {
+        (503, body) if body.contains("lanes 1 rest: what is pending in them cannot be read") => {
+            Ok(())
+        }
+        answer => Err(format!("{answer:?}")),
+    });
+    let producer = Producer::new(&fixture, &[("partitioner", "murmur2_random")]);
+    let key = (0..).map(|n| format!("k{n}"));
+    let key = key.into_iter().find(|key| murmur2::partition(key.as_bytes(), 2) == 0);
+    let record = out("beside").key(key.expect("one of many")).to(&target).delay(0);
+    producer.send_one(&fixture.names.intake(), &record);
+    Log::open(&fixture, &target).count(1);
+    eventually("it owns the other lane only", || match process.lanes() {
+        1 => Ok(()),
+        lanes => Err(format!("{lanes}")),
+    });
     process.stop_well();
 }

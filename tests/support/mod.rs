@@ -32,7 +32,8 @@ pub use nodes::Nodes;
 pub use process::{Launch, Process, waterclock};
 pub use producer::{Ack, Out, Producer, open_transaction, out};
 pub use proxy::{
-    END_TXN, Hold, PRODUCE, Proxy, State, TXN_OFFSET_COMMIT, Way, Weather, free_address,
+    END_TXN, Hold, OFFSET_COMMIT, PRODUCE, Proxy, State, TXN_OFFSET_COMMIT, Way, Weather,
+    free_address,
 };
 pub use reader::{Log, Rec, whole, written_again};
 

@@ -25,6 +25,8 @@ use super::{eventually, variable, variable_if_set};
 
 /// The request that writes records.
 pub const PRODUCE: i16 = 0;
+/// A consumer says how far it is.
+pub const OFFSET_COMMIT: i16 = 8;
 /// The request that ends a transaction.
 pub const END_TXN: i16 = 26;
 /// The request that carries a transaction's offsets; records were produced before it.

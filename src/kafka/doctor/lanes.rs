@@ -1,6 +1,6 @@
 //! Conclusions about open transactions, members and positions. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{Area, Facts, List, Place, Severity, Wish, backlog};
 use crate::engine::{Millis, UnixMillis};
@@ -9,6 +9,8 @@ use crate::engine::{Millis, UnixMillis};
 const TRANSACTION_MAX: Millis = Millis(15 * 60_000);
 /// The coordinator looks for transactions that are over their time this often.
 const COORDINATOR_LOOK: Millis = Millis(10_000);
+/// How the client ids of lane threads begin.
+const CLIENT: &str = "waterclock/";
 
 pub(super) fn transactions(wish: &Wish, facts: &Facts, now: UnixMillis, list: &mut List) {
     const AREA: Area = Area::Transactions;
@@ -96,44 +98,43 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
             owners.insert((topic, *partition), &member.client_id);
         }
     }
+    // Who has the main intake of a lane runs it, with all topics that it knows.
+    let intake = survey.topics.first().map_or("", String::as_str);
     let mut owned = 0;
+    let mut apart = 0;
     for lane in 0..i32::from(survey.lanes) {
-        let missing: Vec<&str> = survey
-            .topics
-            .iter()
-            .map(String::as_str)
-            .filter(|topic| !owners.contains_key(&(*topic, lane)))
-            .collect();
-        let of_lane: BTreeSet<&str> = survey
-            .topics
-            .iter()
-            .filter_map(|topic| owners.get(&(topic.as_str(), lane)).copied())
-            .collect();
         let at = Place { partition: Some(lane), ..Place::NONE };
-        if let Some(first) = missing.first() {
-            let more = missing.len();
-            list.add(
+        match owners.get(&(intake, lane)) {
+            None => list.add(
                 Severity::Problem,
                 AREA,
                 at,
-                format!(
-                    "nobody owns {first} of it ({more} of {} topics): the lane does not run",
-                    survey.topics.len()
-                ),
-                "restart the instances: all members must read the same intakes and the same ladder",
-            );
-        } else if of_lane.len() > 1 {
-            let all = of_lane.into_iter().collect::<Vec<_>>().join(", ");
-            list.add(
+                format!("nobody owns {intake} of it: the lane does not run"),
+                "whoever notices joins the group anew, by itself: look again in a minute. If it stays, look at the instances' logs",
+            ),
+            Some(owner) if !owner.starts_with(CLIENT) => list.add(
                 Severity::Problem,
                 AREA,
                 at,
-                format!("its topics belong to several members ({all}): the lane does not run"),
-                "every member of the group must be waterclock, which assigns by range; take others out of the group",
-            );
-        } else {
-            owned += 1;
+                format!("{intake} of it belongs to {owner}, which is no waterclock: the lane does not run"),
+                "take it out of the group: nothing else may consume under this name",
+            ),
+            Some(owner) => {
+                owned += 1;
+                let of_lane = |topic: &String| owners.get(&(topic.as_str(), lane)) == Some(owner);
+                apart += usize::from(!survey.topics.iter().all(of_lane));
+            }
         }
+    }
+    if apart > 0 {
+        list.add(
+            Severity::Note,
+            AREA,
+            Place::NONE,
+            format!("members of the group know different topics: those of {apart} lanes were given to several, or to nobody"),
+            "an intake is read in the lanes of instances that know it: restart the others with the same configuration. Once all \
+             have it the group forgets this at its next rebalance",
+        );
     }
     list.fine(
         AREA,

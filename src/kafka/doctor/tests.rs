@@ -265,18 +265,33 @@ fn what_passes_by_itself_is_no_problem() {
     }
 }
 
-#[test]
-fn a_lane_whose_topics_belong_to_several_members_is_a_problem() {
-    let mut facts = healthy();
-    let all = members(&mut facts);
-    let mut other = Member { client_id: "stranger".to_owned(), ..Member::default() };
-    let taken = all[0].owns.iter().position(|(topic, id)| topic == TIER && *id == 0).unwrap();
+/// Gives a topic of lane 0 to another member.
+fn move_to(facts: &mut Facts, topic: &str, client_id: &str) {
+    let all = members(facts);
+    let mut other = Member { client_id: client_id.to_owned(), ..Member::default() };
+    let taken = all[0].owns.iter().position(|(of, id)| of == topic && *id == 0).unwrap();
     other.owns.push(all[0].owns.remove(taken));
     all.push(other);
+}
+
+#[test]
+fn a_lane_that_a_stranger_has_is_a_problem() {
+    let mut facts = healthy();
+    move_to(&mut facts, "ns.intake", "stranger");
     let list = findings(&wish(), &facts, NOW);
     let problem = list.iter().find(|finding| finding.severity == Severity::Problem).unwrap();
     assert_eq!(problem.at.to_string(), "lane 0");
     assert!(problem.what.contains("stranger"), "{}", problem.what);
+}
+
+#[test]
+fn a_lane_runs_whoever_was_given_its_other_topics_and_that_is_told() {
+    let mut facts = healthy();
+    move_to(&mut facts, TIER, "waterclock/b/0/y");
+    let list = findings(&wish(), &facts, NOW);
+    let worst = list.iter().filter(|finding| finding.area == Area::Group).map(|f| f.severity).min();
+    assert_eq!(worst, Some(Severity::Note), "{list:#?}");
+    assert!(list.iter().any(|f| f.what.contains("topics: those of 1 lanes")), "{list:#?}");
 }
 
 #[test]

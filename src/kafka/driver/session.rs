@@ -112,6 +112,10 @@ pub(super) struct Session<'a> {
     paused: HashSet<Source>,
     /// How often topics had been made anew when the lanes were taken over last.
     remade: u64,
+    /// Lanes are nobody's: when the group is left and joined anew for them.
+    anew: Option<(Instant, Vec<Lane>)>,
+    /// How long that waits from when it is known.
+    join_anew_after: Duration,
 }
 
 impl<'a> Session<'a> {
@@ -120,6 +124,7 @@ impl<'a> Session<'a> {
         shared: &'a Shared,
         figures: &'a Arc<LaneFigures>,
         status: &'a Status,
+        join_anew_after: Duration,
     ) -> Result<Self, Error> {
         let process = format!("waterclock/{}/", plan.instance);
         let slot = format!("{process}{}/", plan.thread);
@@ -148,6 +153,7 @@ impl<'a> Session<'a> {
             seat: seat.clone(),
             lanes: plan.setup.topics.names().to_vec(),
             intakes: plan.setup.topics.intakes.len(),
+            count: plan.setup.lanes,
             timers: plan.setup.topics.timers(),
             meta: plan.setup.topics.meta(),
             first_intake: plan.first_intake.clone(),
@@ -207,6 +213,8 @@ impl<'a> Session<'a> {
             lows: BTreeMap::new(),
             retake: None,
             out: Vec::new(),
+            anew: None,
+            join_anew_after,
         })
     }
 
@@ -217,7 +225,7 @@ impl<'a> Session<'a> {
 
     pub(super) fn run(mut self) -> Result<(), Error> {
         let result = self.serve();
-        self.leave();
+        self.leave(!matches!(result, Err(Error::Nobodys { .. })));
         result
     }
 
@@ -347,6 +355,7 @@ impl<'a> Session<'a> {
         if self.retake.is_some_and(|at| at <= Instant::now()) {
             self.take_over_anew()?;
         }
+        self.look_whether_to_join_anew()?;
         self.look_at_steps();
         self.look_at_topics();
         self.look_at_positions();

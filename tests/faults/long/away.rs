@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::checkers::{Wish, check};
-use crate::load::{Load, Mix};
-use crate::support::{Cluster, Fixture, Mode, Process, eventually, patient};
+use crate::load::{Load, Mix, mode};
+use crate::support::{Cluster, Fixture, Process, eventually, patient};
 
 const AWAY: Duration = Duration::from_secs(120);
 /// `drain` is 8 s by default; beyond it a stop takes at most 4 s.
@@ -24,8 +24,8 @@ fn cpu_seconds(process: &Process) -> f64 {
 fn f10_all_brokers_away_for_two_minutes_are_waited_for_in_peace() {
     let cluster = Cluster::start("");
     let fixture = Fixture::on(cluster.connection(), "f10", |_| {});
-    let mut process = fixture.start(Mode::ExactlyOnce);
-    let mut stopped = fixture.launch(Mode::ExactlyOnce).data("b").start();
+    let mut process = fixture.start(mode());
+    let mut stopped = fixture.launch(mode()).data("b").start();
     let load = Load::begin(&fixture, Mix { rate: 20, ..Mix::default() });
     load.wait_for_more(60);
     cluster.kill();

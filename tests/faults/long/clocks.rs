@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::checkers::{Wish, check};
-use crate::load::{Load, Mix};
+use crate::load::{Load, Mix, mode};
 use crate::support::{Clock, Fixture, Mode, Process, eventually};
 
 const STEPS: &str = "waterclock_local_clock_steps_total";
@@ -72,7 +72,7 @@ impl<'a> Machine<'a> {
 #[ignore = "scripts/faults --long"]
 fn f18_a_step_forward_of_the_own_clock_fires_nothing_early() {
     let fixture = Fixture::new("f18-forward");
-    let mut machine = Machine::begin(&fixture, Mode::ExactlyOnce, BY_APPEND);
+    let mut machine = Machine::begin(&fixture, mode(), BY_APPEND);
     machine.set(3_600_000);
     machine.ends_well("f18-forward", AT_ONCE);
 }
@@ -103,7 +103,7 @@ fn f18_two_hours_back_cost_nothing_where_targets_keep_the_times_of_writers() {
 #[ignore = "scripts/faults --long"]
 fn f18_a_step_back_of_the_own_clock_stalls_nothing() {
     let fixture = Fixture::new("f18-back");
-    let mut machine = Machine::begin(&fixture, Mode::ExactlyOnce, BY_APPEND);
+    let mut machine = Machine::begin(&fixture, mode(), BY_APPEND);
     machine.set(-3_600_000);
     machine.ends_well("f18-back", AT_ONCE);
 }
@@ -112,7 +112,7 @@ fn f18_a_step_back_of_the_own_clock_stalls_nothing() {
 #[ignore = "scripts/faults --long"]
 fn f18_a_strobe_of_the_own_clock_disturbs_nothing() {
     let fixture = Fixture::new("f18-strobe");
-    let mut machine = Machine::begin(&fixture, Mode::ExactlyOnce, BY_WRITER);
+    let mut machine = Machine::begin(&fixture, mode(), BY_WRITER);
     let until = Instant::now() + Duration::from_secs(5);
     while Instant::now() < until {
         for ahead_ms in [500, -500] {

@@ -10,8 +10,9 @@ use rdkafka::message::Message as _;
 use rdkafka::{Offset, TopicPartitionList};
 use waterclock::engine::Millis;
 
+use crate::load::mode;
 use crate::root::Group;
-use crate::support::{Fixture, Launch, Mode, Process, Producer, out};
+use crate::support::{Fixture, Launch, Process, Producer, out};
 
 /// What the process may take.
 const MEMORY: u64 = 512 << 20;
@@ -127,7 +128,7 @@ fn f41_a_million_due_at_the_same_instant_in_512_mib() {
         request.holds = Some([1, 3, 10, 30, 60].map(|s| Millis(s * 1_000)).to_vec());
     });
     let target = fixture.target("out", PARTITIONS);
-    let held = Held::start("f41-instant", fixture.launch(Mode::ExactlyOnce));
+    let held = Held::start("f41-instant", fixture.launch(mode()));
     let producer =
         Producer::new(&fixture, &[("partitioner", "murmur2_random"), ("linger.ms", "20")]);
     let due = now_ms() + 150_000;
@@ -154,7 +155,7 @@ fn f41_five_million_in_one_tier_in_512_mib() {
         request.holds = Some([1_000, HOLD].map(Millis).to_vec());
     });
     let target = fixture.target("out", PARTITIONS);
-    let held = Held::start("f41-tier", fixture.launch(Mode::ExactlyOnce));
+    let held = Held::start("f41-tier", fixture.launch(mode()));
     let producer =
         Producer::new(&fixture, &[("partitioner", "murmur2_random"), ("linger.ms", "20")]);
     let tier = fixture.names.tier(Millis(HOLD));

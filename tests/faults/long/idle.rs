@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Cluster, Fixture, Log, Mode, assert_each_once, out, patience, whole};
+use crate::load::mode;
+use crate::support::{Cluster, Fixture, Log, Mode, assert_promise, out, patience, whole};
 
 const RENEWED: &str = "waterclock_producers_renewed_total";
 const IDLE: Duration = Duration::from_secs(50);
@@ -16,7 +17,7 @@ fn f28_the_first_record_after_a_long_rest_is_delivered_once() {
     );
     let fixture = Fixture::on(cluster.connection(), "f28", |_| {});
     let target = fixture.target("out", 1);
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode());
     let producer = fixture.producer();
     let mut log = Log::open(&fixture, &target);
     let send = |id: &str| {
@@ -32,11 +33,15 @@ fn f28_the_first_record_after_a_long_rest_is_delivered_once() {
     let before = process.metric(RENEWED);
     let ack = send("after");
     let late = log.count(2)[1].at.saturating_sub(ack.at);
-    assert!(process.metric(RENEWED) > before, "nothing had expired");
+    // Without transactions librdkafka begins its sequences anew by itself, and says nothing.
+    if mode() == Mode::ExactlyOnce {
+        assert!(process.metric(RENEWED) > before, "nothing had expired");
+    }
     send("last");
     log.count(3);
     process.stop_well();
-    assert_each_once(["before", "after", "last"].map(str::to_owned), &whole(&fixture, &target));
+    let ids = ["before", "after", "last"].map(str::to_owned);
+    assert_promise(mode(), ids, &whole(&fixture, &target));
     println!("f28: the first record after {IDLE:?} of rest was {late} ms late");
     assert!(late < 10_000 * u64::from(patience()), "{late} ms late");
 }

@@ -8,8 +8,9 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use waterclock::engine::Millis;
 use waterclock::kafka::topics::{apply, delete};
 
+use crate::load::mode;
 use crate::one::topics::{admin, arrived, block, ids, send};
-use crate::support::{Fixture, Log, Mode, assert_each_once, eventually, whole};
+use crate::support::{Fixture, Log, assert_promise, eventually, whole};
 
 const REMADE: &str = "waterclock_topics_remade_total";
 const LOST: &str = "waterclock_records_lost_total";
@@ -20,7 +21,7 @@ fn f29_a_tier_or_a_target_that_is_made_anew_is_told_and_stops_nothing_else() {
     let fixture = Fixture::new("f29");
     let [target, other] = ["out", "other"].map(|name| fixture.target(name, 1));
     let tier = fixture.names.tier(Millis(5_000));
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode());
     let [gone, later, elsewhere] = ["gone", "later", "elsewhere"].map(|name| ids(name, 40));
     // Some of these stand in the tier when it is deleted.
     send(&fixture, &target, &gone, 25_000);
@@ -44,7 +45,8 @@ fn f29_a_tier_or_a_target_that_is_made_anew_is_told_and_stops_nothing_else() {
     Log::open(&fixture, &target)
         .until("what came later arrives", |seen| arrived(seen, &later) == later.len());
     let seen = whole(&fixture, &target);
-    assert_each_once(
+    assert_promise(
+        mode(),
         later.iter().cloned(),
         &seen.iter().filter(|rec| later.contains(&rec.text())).cloned().collect::<Vec<_>>(),
     );
@@ -79,7 +81,7 @@ fn f31_records_that_are_deleted_under_us_are_counted_and_told() {
     let fixture = Fixture::new("f31");
     let target = fixture.target("out", 1);
     let tier = fixture.names.tier(Millis(5_000));
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode());
     let [gone, kept] = ["gone", "kept"].map(|name| ids(name, 60));
     send(&fixture, &target, &gone, 30_000);
     eventually("they are in the tier", || {
@@ -91,7 +93,7 @@ fn f31_records_that_are_deleted_under_us_are_counted_and_told() {
     let options = AdminOptions::new().request_timeout(Some(Duration::from_secs(20)));
     block(admin(&fixture).delete_records(&list, &options)).expect("deleted");
 
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode());
     send(&fixture, &target, &kept, 6_900);
     eventually("it is counted", || match process.metric(LOST) {
         lost if lost > 0.0 => Ok(()),

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use super::{Mount, run};
 use crate::checkers::{Wish, check};
-use crate::load::{Load, Mix};
+use crate::load::{Load, Mix, mode};
 use crate::one::index::{index_of, mix};
-use crate::support::{Fixture, Mode, Process, eventually};
+use crate::support::{Fixture, Process, eventually};
 
 const AT_ONCE: Wish = Wish { recovery: Duration::from_secs(5) };
 const RESTARTED: Wish = Wish { recovery: Duration::from_secs(12) };
@@ -41,7 +41,7 @@ fn f20_the_disk_of_the_index_fills_up_under_a_running_process() {
     let fixture = Fixture::new("f20");
     let data = fixture.path("a");
     let _disk = Mount::new(&["-t", "tmpfs", "-o", "size=24m", "tmpfs"], &data);
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode());
     let load = Load::begin(&fixture, Mix { rate: 80, ..mix() });
     load.cancel_through(&[&process]);
     load.wait_for_more(60);
@@ -53,7 +53,7 @@ fn f20_the_disk_of_the_index_fills_up_under_a_running_process() {
     load.wait_for_more(60);
     // With room again, a restart has an index again.
     process.stop_well();
-    process = fixture.start(Mode::ExactlyOnce);
+    process = fixture.start(mode());
     assert_eq!(process.metric("waterclock_index_given_up"), 0.0);
     load.cancel_through(&[&process]);
     load.wait_for_more(60);
@@ -108,7 +108,7 @@ impl Drop for Traced {
 #[ignore = "needs root: scripts/faults --root"]
 fn f21_an_index_whose_disk_cannot_be_synced_is_given_up_and_nothing_else_is() {
     let fixture = Fixture::new("f21");
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode());
     let load = Load::begin(&fixture, mix());
     load.cancel_through(&[&process]);
     load.wait_for_more(60);
@@ -142,7 +142,7 @@ fn f23_what_was_cancelled_before_the_power_failed_stays_cancelled() {
     run(&["mkfs.ext4", "-q", &image]);
     let mount = || Mount::new(&["-o", "loop", &image], &data);
     let mut disk = mount();
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode());
     let load = Load::begin(&fixture, mix());
     load.cancel_through(&[&process]);
     load.wait_for_more(60);
@@ -153,7 +153,7 @@ fn f23_what_was_cancelled_before_the_power_failed_stays_cancelled() {
         drop(disk);
         disk = mount();
         let left = fs::read_dir(index_of(&data)).map_or(0, Iterator::count);
-        process = fixture.start(Mode::ExactlyOnce);
+        process = fixture.start(mode());
         load.cancel_through(&[&process]);
         let rebuilds = process.metric("waterclock_index_rebuilds_total");
         println!("f23: round {round}, {left} files of the index were left, {rebuilds} rebuilds");

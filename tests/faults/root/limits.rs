@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::checkers::{Wish, check};
-use crate::load::{Load, Mix};
-use crate::support::{Fixture, Log, Mode, PATIENCE, hostile};
+use crate::load::{Load, Mix, mode};
+use crate::support::{Fixture, Log, PATIENCE, hostile};
 
 /// A control group of this row's, gone with it.
 pub(crate) struct Group {
@@ -82,7 +82,7 @@ fn f42_a_fifth_of_a_core_is_late_and_never_early_and_keeps_its_session() {
     );
     let enter = group.enter();
     let enter = enter.each_ref().map(|word| &**word);
-    let mut process = fixture.launch(Mode::ExactlyOnce).through(&enter).start();
+    let mut process = fixture.launch(mode()).through(&enter).start();
     let load = Load::begin(&fixture, Mix { rate: 15, ..Mix::default() });
     load.cancel_through(&[&process]);
     load.wait_for_more(300);
@@ -110,10 +110,10 @@ fn f43_a_process_that_the_kernel_kills_for_its_memory_loses_nothing() {
     let enter = group.enter();
     let enter = enter.each_ref().map(|word| &**word);
     let load = Load::begin(&fixture, Mix::default());
-    let mut process = fixture.launch(Mode::ExactlyOnce).through(&enter).spawn();
+    let mut process = fixture.launch(mode()).through(&enter).spawn();
     assert_eq!(process.wait(PATIENCE), None, "it was to be killed: {}", group.file("memory.stat"));
     load.healed();
-    process = fixture.start(Mode::ExactlyOnce);
+    process = fixture.start(mode());
     load.cancel_through(&[&process]);
     load.wait_for_more(100);
     let history = load.finish("f43-memory");
@@ -136,7 +136,7 @@ fn f43_a_hostile_producer_cannot_have_a_process_killed_in_half_a_gibibyte() {
     let enter = group.enter();
     let enter = enter.each_ref().map(|word| &**word);
     let memory = "memory = \"128MiB\"\n";
-    let mut process = fixture.launch(Mode::ExactlyOnce).config(memory).through(&enter).start();
+    let mut process = fixture.launch(mode()).config(memory).through(&enter).start();
     let pid = process.pid();
     let load = Load::begin(&fixture, Mix { rate: 20, ..Mix::default() });
     load.cancel_through(&[&process]);

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::support::{State, TXN_OFFSET_COMMIT, eventually};
+use crate::load::mode;
+use crate::support::{Mode, OFFSET_COMMIT, State, TXN_OFFSET_COMMIT, eventually};
 
 use super::{Bed, Through, row};
 
@@ -182,7 +183,11 @@ fn f33_a_target_has_too_few_replicas_for_30_s() {
 fn f36_the_coordinator_moves_in_the_middle_of_a_commit() {
     row("f36", Through::TheProxy, FROZEN, |bed| {
         let node = bed.coordinator();
-        let hold = bed.proxy().hold(TXN_OFFSET_COMMIT, bed.fixture.namespace(), None);
+        // A producer commits within its transaction, else the consumer does.
+        let hold = match mode() {
+            Mode::ExactlyOnce => bed.proxy().hold(TXN_OFFSET_COMMIT, bed.fixture.namespace(), None),
+            Mode::AtLeastOnce => bed.proxy().hold(OFFSET_COMMIT, "waterclock/", None),
+        };
         hold.wait_until(State::Held);
         bed.nodes.kill(node);
         bed.load.healed();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::checkers::{Wish, check};
-use crate::load::{Load, Mix};
-use crate::support::{Fixture, Mode, Nodes, Process, eventually};
+use crate::load::{Load, Mix, mode};
+use crate::support::{Fixture, Nodes, Process, eventually};
 
 /// The session timeout of the suite, and what a take-over takes besides.
 const SETTLED: Duration = Duration::from_secs(12);
@@ -17,7 +17,7 @@ fn f34_one_of_three_stops_and_starts_every_3_s() {
     let nodes = Nodes::ours();
     nodes.heal();
     let fixture = Fixture::with("f34", |request| request.lanes = Some(6));
-    let start = |name: &str| fixture.launch(Mode::ExactlyOnce).data(name).start();
+    let start = |name: &str| fixture.launch(mode()).data(name).start();
     let names = ["a", "b", "c"];
     let mut members = names.map(start);
     let load = Load::begin(&fixture, Mix { rate: 60, ..Mix::default() });
@@ -33,7 +33,7 @@ fn f34_one_of_three_stops_and_starts_every_3_s() {
             members[goes].stop_well()
         }
         std::thread::sleep(Duration::from_secs(3));
-        members[goes] = fixture.launch(Mode::ExactlyOnce).data(names[goes]).spawn();
+        members[goes] = fixture.launch(mode()).data(names[goes]).spawn();
         std::thread::sleep(Duration::from_secs(3));
         // There is progress between the storms.
         load.wait_for_more(1);

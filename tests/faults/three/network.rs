@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use crate::load::mode;
 use crate::one::held::offsets_come_in_the_next_transaction;
-use crate::support::{Hold, Nodes, eventually};
+use crate::support::{Hold, Mode, Nodes, eventually};
 
 use super::{Bed, Through, row};
 
@@ -82,7 +83,13 @@ fn f14_connections_are_reset_again_and_again() {
         let reset = bed.proxy().was_reset();
         println!("f14: {reset} connections were reset");
         assert!(reset >= 45, "{reset} connections were reset");
-        assert!(renewed(bed) > before, "a disconnect in a transaction makes its producer dirty");
+        // Without one librdkafka sends again what was not answered.
+        if mode() == Mode::ExactlyOnce {
+            assert!(
+                renewed(bed) > before,
+                "a disconnect in a transaction makes its producer dirty"
+            );
+        }
     });
 }
 

@@ -1,12 +1,13 @@
 //! Lanes come and go: taken over, taken over anew after a failed batch, let go.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::Consumer as _;
 
 use super::{Consumer, POLL_SHORT, Session};
-use crate::engine::{Input, Source, Start};
+use crate::engine::{Input, Lane, Source, Start};
 use crate::kafka::connect::aside;
 use crate::kafka::desk::board::Done;
 use crate::kafka::driver::Error;
@@ -41,11 +42,15 @@ impl Session<'_> {
         for event in self.consumer.context().events() {
             match event {
                 Event::Assigned(taken) => self.begin(taken),
-                Event::Revoked | Event::Spare => {
+                Event::Revoked => {
                     self.retake = None;
                     self.give_up();
-                    let is_spare = matches!(event, Event::Spare);
-                    self.status.joined.store(is_spare, Ordering::Relaxed);
+                }
+                Event::Spare(nobodys) => {
+                    self.retake = None;
+                    self.give_up();
+                    self.status.joined.store(true, Ordering::Relaxed);
+                    self.look_at_lanes(nobodys, &[]);
                 }
                 Event::Failed(error) => return Err(error.into()),
             }
@@ -54,7 +59,7 @@ impl Session<'_> {
     }
 
     fn begin(&mut self, taken: Taken) {
-        let Taken { starts, is_remade, asked, changelogs, tenure } = taken;
+        let Taken { starts, is_remade, asked, changelogs, tenure, nobodys } = taken;
         self.give_up();
         self.retake = None;
         self.tenure = Some(tenure);
@@ -77,6 +82,7 @@ impl Session<'_> {
         let intakes = starts.iter().filter(|start| usize::from(start.source.topic.0) < intakes);
         let done: Vec<_> =
             intakes.map(|start| (start.source, Done::new(start.next, &start.metadata))).collect();
+        let given: BTreeSet<Lane> = starts.iter().map(|start| start.source.lane).collect();
         self.step(Input::Assigned { starts });
         if is_remade {
             self.step(Input::Remade);
@@ -100,9 +106,46 @@ impl Session<'_> {
             unreadable = figures.unreadable,
             "lanes taken over"
         );
+        let rest: Vec<Lane> = given.into_iter().filter(|lane| !lanes.contains(lane)).collect();
         self.status.own(lanes);
         self.status.joined.store(true, Ordering::Relaxed);
-        self.status.tell(None);
+        self.look_at_lanes(nobodys, &rest);
+    }
+
+    /// Says which lanes do not run, and what will happen: those that the group gave to nobody are joined for anew, after a while
+    /// if that was tried before.
+    fn look_at_lanes(&mut self, nobodys: Vec<Lane>, rest: &[Lane]) {
+        let before = self.anew.take();
+        if !nobodys.is_empty() {
+            let now = Instant::now();
+            let at = before.map_or(now + self.join_anew_after, |(at, _)| at);
+            let wait = at.saturating_duration_since(now);
+            tracing::warn!(
+                thread = self.plan.thread,
+                lanes = listed(&nobodys),
+                ?wait,
+                "lanes that nobody was given: leaving the group and joining it anew"
+            );
+            let why = Error::Nobodys { lanes: listed(&nobodys) };
+            self.status.tell(Some(format!("{why}, in {} s", wait.as_secs())));
+            self.anew = Some((at, nobodys));
+        } else if rest.is_empty() {
+            self.status.tell(None);
+        } else {
+            self.status.tell(Some(format!(
+                "lanes {} rest: what is pending in them cannot be read. They go on by themselves when a version is started \
+                 that can read it, or when their positions are mended; the log names them",
+                listed(rest)
+            )));
+        }
+    }
+
+    /// Leaves the group when it is time for that.
+    pub(super) fn look_whether_to_join_anew(&mut self) -> Result<(), Error> {
+        match self.anew.take_if(|(at, _)| *at <= Instant::now()) {
+            Some((_, lanes)) => Err(Error::Nobodys { lanes: listed(&lanes) }),
+            None => Ok(()),
+        }
     }
 
     /// After a failed batch: what counts is what is committed.
@@ -137,11 +180,12 @@ impl Session<'_> {
 
     /// Leaves the group: what is acknowledged is committed, and the others take over at once. Where there are no others,
     /// the seat in the group is kept, for whoever comes back to it before the session ends: it has its lanes at once,
-    /// and does not wait for a new group to form.
+    /// and does not wait for a new group to form. Not so if the thread is to join anew (`is_for_good` is false): what its seat
+    /// has is what it leaves for.
     ///
     /// With the brokers away this can take long, and closing can hang for ever (rust-rdkafka 509): it has a thread of
     /// its own, and the process its own end.
-    pub(super) fn leave(mut self) {
+    pub(super) fn leave(mut self, is_for_good: bool) {
         let drained = self.engine.is_drained();
         self.give_up();
         self.waits = None;
@@ -150,7 +194,7 @@ impl Session<'_> {
         let closing = std::thread::Builder::new().name("wc-close".into()).spawn(move || {
             let asker = consumer.context().asker();
             let seats = || asker.as_ref().and_then(|asker| consumer.context().seats(asker));
-            if seats().is_some_and(|seats| !seats.others) {
+            if is_for_good && seats().is_some_and(|seats| !seats.others) {
                 tracing::info!("nobody else is in the group: the seat is kept");
                 consumer.context().let_go(&consumer);
             } else {
@@ -171,6 +215,11 @@ impl Session<'_> {
         }
         tracing::info!(thread = plan.thread, drained, "lanes let go");
     }
+}
+
+/// Lanes, for people.
+fn listed(lanes: &[Lane]) -> String {
+    lanes.iter().map(|lane| lane.0.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// Leaves the group, so that the others have the lanes at once. Of a static member the end of its client is no leave, so
