@@ -196,8 +196,10 @@ pub struct Engine {
     holds: Vec<Vec<Option<Hold>>>,
     wheel: Wheel<Box<Entry>>,
     outbox: Outbox<Box<Entry>>,
-    /// Moves, dead letters, what is said of timers, and what is finished without anything.
+    /// Moves, dead letters of records with an id, what is said of timers, and what is finished without anything.
     ready: VecDeque<Ready>,
+    /// Dead letters of records that follow nothing of the contract, or have no id: no decision depends on when they leave.
+    letters: VecDeque<Ready>,
     /// How many of those have been taken into batches.
     taken: u64,
     floors: Floors,
@@ -264,6 +266,7 @@ impl Engine {
             wheel: Wheel::new(limits.horizon),
             outbox: Outbox::new(setup.topics.ladder.tiers().len()),
             ready: VecDeque::new(),
+            letters: VecDeque::new(),
             taken: 0,
             late: VecDeque::new(),
             timers: Remembered::new(setup.lanes),
@@ -362,6 +365,7 @@ impl Engine {
     pub fn is_drained(&self) -> bool {
         self.flying.is_empty()
             && self.ready.is_empty()
+            && self.letters.is_empty()
             && self.late.is_empty()
             && self.outbox.is_empty()
             && self.suspects.next().is_none()
@@ -593,16 +597,21 @@ impl Engine {
                     let done = Some((source, offset));
                     self.ready.push_back(Ready::of(done, send));
                 }
-                Err(refusal) => self.dead(source, offset, appended, entry.record, refusal),
+                Err(refusal) => {
+                    let has_id = entry.timer.is_some();
+                    let letter = self.letter(source, offset, appended, entry.record, refusal);
+                    self.bury(letter, has_id);
+                }
             },
             Verdict::Refuse(record, refusal) => {
                 let name =
                     asked(&record).filter(|_| self.setup.topics.tier_of(source.topic).is_none());
                 let outcome = Outcome::Refused(refusal.code);
-                self.dead(source, offset, appended, record, refusal);
+                let letter = self.letter(source, offset, appended, record, refusal);
                 // Who is refused is told nothing else.
                 let about = About::Before(Place { first_appended: appended, offset });
-                self.attach(name.map(|name| Answer { source, offset, name, about, outcome }));
+                let answer = name.map(|name| Answer { source, offset, name, about, outcome });
+                self.letters.push_back(Ready { answer, ..letter });
             }
         }
     }
@@ -736,23 +745,33 @@ impl Engine {
         } else {
             lifecycle::answer(&entry, Outcome::Refused(refusal.code))
         };
+        let has_id = entry.timer.is_some();
         let Entry { source, offset, appended, record, .. } = entry;
-        self.dead(source, offset, appended, record, refusal);
-        self.attach(answer);
-        if let Some(timer) = timer {
-            self.glue();
-            self.ready.push_back(Ready::said(source.lane, timer, Because::Dead));
+        let letter = Ready { answer, ..self.letter(source, offset, appended, record, refusal) };
+        match timer {
+            Some(timer) => {
+                self.ready.push_back(Ready { glued: true, ..letter });
+                self.ready.push_back(Ready::said(source.lane, timer, Because::Dead));
+            }
+            None => self.bury(letter, has_id),
         }
     }
 
-    fn dead(
-        &mut self,
+    /// A dead letter waits for its batch: of a record with an id in the order of what is decided, since a cancel that comes
+    /// after it must not be committed before it.
+    fn bury(&mut self, letter: Ready, has_id: bool) {
+        let queue = if has_id { &mut self.ready } else { &mut self.letters };
+        queue.push_back(letter);
+    }
+
+    fn letter(
+        &self,
         source: Source,
         offset: Offset,
         timestamp: UnixMillis,
         record: Record,
         refusal: Refusal,
-    ) {
+    ) -> Ready {
         let letter = DeadLetter {
             intake: verdict::came_by(&self.setup, source.topic, &record),
             code: refusal.code,
@@ -767,7 +786,7 @@ impl Engine {
         let partition = Some(i32::from(source.lane.0));
         let (due, expires) = (timestamp, None);
         let send = Send { to: To::Dead, partition, record, edit, due, expires };
-        self.ready.push_back(Ready::of(Some((source, offset)), send));
+        Ready::of(Some((source, offset)), send)
     }
 }
 

@@ -21,6 +21,8 @@ const IDLE_COMMIT: Millis = Millis(1_000);
 const DUE_SOON: Millis = Millis(20);
 /// How many then, at least; a quarter of those that there are, if that is more.
 const HOPS_BESIDE_DUE: usize = 256;
+/// The part of a batch that dead letters may take then, in records and in bytes.
+const LETTERS_SHARE: usize = 4;
 
 impl Engine {
     pub(super) fn committed(&mut self, now: UnixMillis, id: BatchId) {
@@ -147,15 +149,18 @@ impl Engine {
             && let Some(suspected) = self.suspects.take_where(group, may)
         {
             let Suspected { source, offset, send, order, named, timer } = suspected;
-            load.note(source.lane, &send, order);
             // A cancel may have come while it was held.
             match named.filter(|named| !is_standing(&self.timers, source.lane, *named)) {
                 Some(Named { name, place, .. }) => {
+                    if self.is_strict() && matches!(send.to, To::Lane(_)) {
+                        self.floors.left(source.lane, (send.due, order));
+                    }
                     let named = Some((name, place));
                     self.meet_record(now, (source, offset), named, send.record);
                     self.wake(now);
                 }
                 None => {
+                    load.note(source.lane, &send, order);
                     self.send_off(now, &mut load, (source, offset), (send, order), named, timer)
                 }
             }
@@ -204,11 +209,19 @@ impl Engine {
         if send.expires.is_some() && !self.setup.limits.aborts {
             self.handed.insert((source.lane, order));
         }
+        let is_hop = matches!(send.to, To::Lane(_));
         load.push(Some((source, offset)), send, held);
-        if let (Some(named), Some(record)) = (named, timer) {
-            self.end(now, source.lane, named.name);
-            let said = Ready::said(source.lane, record, Because::Delivered);
-            load.take(said);
+        match (named, timer) {
+            (Some(named), Some(record)) => {
+                self.end(now, source.lane, named.name);
+                let said = Ready::said(source.lane, record, Because::Delivered);
+                load.take(said);
+            }
+            // From here on it stands in a tier, and nowhere else.
+            (Some(named), None) if is_hop => {
+                self.timers.set_here(source.lane, named.name, false);
+            }
+            _ => {}
         }
     }
 
@@ -230,7 +243,25 @@ impl Engine {
         }
     }
 
-    /// One batch: moves and dead letters, then what is due in order, then ripe hops of few partitions.
+    /// Takes dead letters, as long as there is room; fewer if something is due soon, which waits for this batch.
+    fn load_letters(&mut self, now: UnixMillis, load: &mut Load) {
+        let soon = self.wheel.next_due().is_some_and(|due| due <= now + DUE_SOON);
+        let share = if soon { LETTERS_SHARE } else { 1 };
+        let limits = &self.setup.limits;
+        let (most, bytes_max) = (limits.batch_records_max / share, limits.batch_bytes_max / share);
+        let (mut taken, before) = (0, load.bytes);
+        while taken < most.max(1)
+            && load.bytes - before < bytes_max
+            && load.room()
+            && let Some(letter) = self.letters.pop_front()
+        {
+            taken += 1;
+            load.take(letter);
+        }
+    }
+
+    /// One batch: moves and what is said of timers, then what is due in order, then ripe hops of few partitions, then dead
+    /// letters, for which nobody waits: however many there are, what is due leaves first.
     fn fill(&mut self, now: UnixMillis, out: &mut Vec<Output>) -> Option<Batch> {
         let mut load = Load::new(&self.setup);
         self.forget(now);
@@ -254,6 +285,7 @@ impl Engine {
         self.take_hops(now, &mut load);
         // What firing has refused or met goes along.
         self.load_ready(now, &mut load);
+        self.load_letters(now, &mut load);
         let idle = self.dirty && self.last_commit + IDLE_COMMIT <= now;
         if load.sends.is_empty() && load.answers.is_empty() && !idle {
             // What is finished without anything to send need not be committed at once.
@@ -342,7 +374,9 @@ impl Engine {
             }
             match verdict::seal(&setup, &entry, Kind::Hop) {
                 Ok(sealed) => {
+                    let place = entry.place();
                     let Entry { source, offset, record, due, order, put_off, timer, .. } = *entry;
+                    let decided = entry.decided;
                     let due = if put_off { UnixMillis(u64::MAX) } else { due };
                     let to = To::Lane(setup.topics.of_tier(tier));
                     let partition = Some(i32::from(lane.0));
@@ -350,7 +384,8 @@ impl Engine {
                     let send = Send { to, partition, record, edit, due, expires };
                     match suspects.group(source, offset, &send.to) {
                         Some(group) => {
-                            let (named, timer) = (None, None);
+                            let named = timer.map(|name| Named { name, place, decided });
+                            let timer = None;
                             let held = Suspected { source, offset, send, order, named, timer };
                             suspects.hold(group, held);
                         }
@@ -359,7 +394,7 @@ impl Engine {
                             load.note(source.lane, &send, order);
                             load.push(Some((source, offset)), send, held);
                             if let Some(name) = timer {
-                                timers.set_here(lane, name, false);
+                                timers.set_here(source.lane, name, false);
                             }
                         }
                     }

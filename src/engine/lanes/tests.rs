@@ -8,6 +8,7 @@ use crate::engine::murmur2;
 use crate::engine::orders::{Blame, Refused};
 use crate::engine::setup::{Intake, Limits, Topics};
 use crate::engine::state::StateKey;
+use crate::engine::timers::TimerKey;
 
 const LANES: u16 = 4;
 const FOUND: Target = Target::Found { partitions: 3, record_bytes_max: 1_048_588, keyed: false };
@@ -952,4 +953,75 @@ fn a_hop_that_waited_too_long_for_its_batch_goes_another_way() {
 
 fn world_tier(topic: TopicId) -> u16 {
     topic.0 - 1
+}
+
+#[test]
+fn a_hop_that_was_under_suspicion_is_looked_for_like_any_other_once_it_has_left() {
+    let to = (header::TARGET, "orders.out");
+    let mut world = World::new(&[1, 5, 60], Limits::default());
+    let submit = |world: &mut World| {
+        world.submit("k", &[("x-delay", "1h"), to, (header::ID, "i")]);
+        world.submit("k", &[("x-delay", "1h"), to]);
+    };
+    submit(&mut world);
+    let both = batch(world.after(500));
+    assert_eq!(both.sends.iter().filter(|send| matches!(send.to, To::Lane(_))).count(), 2);
+    let (id, blame) = (both.id, Blame::Record);
+    world.tell(Input::Refused(Refused { batch: id, named: vec![], blame, why: "no".into() }));
+    world.tell(Input::Revoked);
+    world.assign(&[]);
+    world.next.clear();
+    submit(&mut world);
+    let (lane, name) = (Lane(murmur2::partition(b"k", LANES)), TimerKey::new(Some(b"k"), b"i"));
+    let is_absent = |world: &World| {
+        let live = world.engine.timers.live(lane, name).expect("it is pending");
+        world.engine.timers.is_absent(lane, name, live.version)
+    };
+    let mut hops = 0;
+    for _ in 0..10 {
+        assert!(hops > 0 || !is_absent(&world), "it is here until it leaves");
+        for out in world.after(500) {
+            let Output::Batch(batch) = out else { continue };
+            hops += batch.sends.iter().filter(|send| matches!(send.to, To::Lane(_))).count();
+            world.tell(Input::Committed(batch.id));
+        }
+    }
+    assert_eq!((hops, world.engine.figures().suspects), (2, 0));
+    assert!(is_absent(&world), "it stands in a tier and nowhere else");
+}
+
+#[test]
+fn dead_letters_without_end_hold_up_nothing_that_is_due() {
+    const FLOOD: usize = 24_000;
+    let mut world = World::new(&[1, 60], Limits::default());
+    let to = (header::TARGET, "orders.out");
+    for n in 0..FLOOD {
+        let delay = if n % 2 == 0 { "soon" } else { "-5" };
+        world.record(source(0, n as u16 % LANES), record("", &[("x-delay", delay), to]));
+    }
+    // Two behind the flood: one due with the first batch, and one soon after it.
+    world.submit("k", &[("x-delay", "100"), to, ("n", "1")]);
+    world.submit("k", &[("x-delay", "110"), to, ("n", "2")]);
+    let is_delivery = |send: &&Send| matches!(send.to, To::Target(_));
+    let first = batch(world.after(100));
+    assert!(is_delivery(&&first.sends[0]), "what is due is the first of its batch");
+    let beside = first.sends.len() - 1;
+    assert!(
+        (1..=2_500).contains(&beside),
+        "{beside} dead letters beside it, and another is due soon"
+    );
+    world.tell(Input::Committed(first.id));
+    let second = batch(world.after(10));
+    assert_eq!(second.sends.iter().filter(is_delivery).count(), 1);
+    // With nothing due they leave as fast as batches do.
+    let (mut dead, mut last) = (first.sends.len() + second.sends.len() - 2, second.id);
+    for _ in 0..2 {
+        world.tell(Input::Committed(last));
+        let next = batch(world.after(10));
+        (dead, last) = (dead + next.sends.len(), next.id);
+    }
+    assert_eq!(dead, FLOOD);
+    world.tell(Input::Committed(last));
+    assert_eq!(world.engine.figures().memory_bytes, 0);
+    assert!(world.engine.is_drained());
 }
