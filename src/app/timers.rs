@@ -7,8 +7,8 @@ use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 
 use crate::api::timers::known::{
-    Answer, Command, Cursor, Filter, Forecast, Name, Order, Page, Soon, Standing, Timer, Timers,
-    Trouble,
+    Answer, Asked, Command, Cursor, Filter, Forecast, Name, Order, Page, Soon, Standing, Timer,
+    Timers, Trouble,
 };
 use crate::engine::header::{self, When};
 use crate::engine::timers::{self, Phase, Place, TimerKey};
@@ -216,6 +216,7 @@ impl Timers for Known {
         &'a self,
         lane: u16,
         commands: &'a [Command],
+        asked: Asked,
     ) -> Soon<'a, Vec<Result<String, Trouble>>> {
         Box::pin(async move {
             let own: Result<Vec<_>, _> = commands.iter().map(command).collect();
@@ -225,7 +226,7 @@ impl Timers for Known {
                     return commands.iter().map(|_| Err(why.clone())).collect();
                 }
             };
-            let told = desk.command(Lane(lane), &own).await;
+            let told = desk.command(Lane(lane), &own, (asked.came, asked.by)).await;
             let text = |ticket: Ticket| ticket.to_string();
             told.into_iter().map(|ticket| ticket.map(text).map_err(trouble)).collect()
         })
@@ -290,6 +291,7 @@ fn trouble(why: desk::Trouble) -> Trouble {
         desk::Trouble::Without => Trouble::NoIndex(
             "its owner runs without an index: its disk is full, or does not work".to_owned(),
         ),
+        desk::Trouble::Late => Trouble::Moving(why.to_string()),
         desk::Trouble::Busy => Trouble::Busy(why.to_string()),
         desk::Trouble::Fault => Trouble::Moving(why.to_string()),
         desk::Trouble::Submit(error @ SubmitError::Unacknowledged { .. }) => {
@@ -300,7 +302,9 @@ fn trouble(why: desk::Trouble) -> Trouble {
         }
         desk::Trouble::Superseded(_) => refused("superseded", why.to_string()),
         desk::Trouble::TooLate(_) => refused("delay_too_long", why.to_string()),
-        desk::Trouble::NotFound => Trouble::NotFound(format!("{why}; nothing was written")),
+        desk::Trouble::NotFound => Trouble::NotFound(format!(
+            "{why}; nothing was written; with a longer wait it is looked for longer"
+        )),
         desk::Trouble::Search(_) => Trouble::Away(format!("{why}; nothing was written")),
         desk::Trouble::Submit(error) => Trouble::Away(format!("{error}; nothing was written")),
     }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
 
 use super::follower::{Progress, Reach};
 use super::written::Written;
@@ -47,6 +47,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(5);
 const READS_MAX: usize = 32;
 /// Searches for a record at once. Each has a Kafka client of its own, for 10 s at most.
 const SEARCHES_MAX: usize = 8;
+/// What is left of the time of a command to write it, once its record is found.
+const WRITE_MIN: Duration = Duration::from_millis(250);
 /// How long a question waits for its turn to read.
 const TURN_MAX: Duration = Duration::from_secs(2);
 
@@ -69,13 +71,17 @@ pub enum Trouble {
     /// A mistake of ours; the log has more.
     #[error("the question was not answered as it should be; the log has more")]
     Fault,
+    /// There was no time left to write the command. Nothing was written; try again.
+    #[error("there was no time left to write the command; nothing was written")]
+    Late,
     /// The command was not written, or it is not known whether it was.
     #[error("could not write the command")]
     Submit(#[from] SubmitError),
     /// It cannot be due at another time; nothing was written. Says what it is, if that is known.
     #[error("the timer is not pending")]
     NotPending(Option<Phase>),
-    /// Another version was put in the place of the one that was named; nothing was written.
+    /// Another version was put in the place of the one that was named, or that was pending when it was asked; nothing was
+    /// written.
     #[error("another version is in its place: {0}")]
     Superseded(Place),
     /// It would be due later than is accepted; nothing was written.
@@ -389,24 +395,30 @@ impl Desk {
         Err(Trouble::Moving(lane))
     }
 
-    /// Writes commands about timers of one lane, and waits until they are acknowledged; gives for each what its answer is
-    /// asked for with.
+    /// Writes commands about timers of one lane, which came then and are answered by then, and waits until they are
+    /// acknowledged; gives for each what its answer is asked for with. A cancel may be written wherever its lane runs.
     ///
     /// # Errors
     /// For each by itself: nothing was written, unless it says that this is not known.
-    pub async fn command(&self, lane: Lane, commands: &[Command]) -> Vec<Result<Ticket, Trouble>> {
-        if self.standing(lane) != Standing::Here {
-            return commands.iter().map(|_| Err(Trouble::Moving(lane))).collect();
-        }
+    pub async fn command(
+        &self,
+        lane: Lane,
+        commands: &[Command],
+        (came, by): (Instant, Instant),
+    ) -> Vec<Result<Ticket, Trouble>> {
         let mut records = Vec::with_capacity(commands.len());
         let mut made: Vec<Result<TimerKey, Trouble>> = Vec::with_capacity(commands.len());
         for command in commands {
-            made.push(self.record(lane, command).await.map(|record| {
+            made.push(self.record(lane, command, (came, by)).await.map(|record| {
                 records.push(record);
                 TimerKey::new(command.key.as_deref(), &command.id)
             }));
         }
-        let mut offsets = self.write(lane, &records).await.into_iter();
+        // This process may have stood still: who has asked has gone on, and what it meant may be another one now.
+        if Instant::now() >= by {
+            return made.into_iter().map(|made| Err(made.err().unwrap_or(Trouble::Late))).collect();
+        }
+        let mut offsets = self.write(lane, &records, by).await.into_iter();
         let ticket = |made: Result<TimerKey, Trouble>| {
             let name = made?;
             let offset = offsets.next().ok_or(Trouble::NotFound)??;
@@ -417,15 +429,20 @@ impl Desk {
 
     /// Writes commands, and gives for each where it stands. A cancel of which Kafka does not say that is written once more:
     /// nothing comes of it but the same answer. Another time is asked for again by who wanted it.
-    async fn write(&self, lane: Lane, records: &[Record]) -> Vec<Result<Offset, SubmitError>> {
+    async fn write(
+        &self,
+        lane: Lane,
+        records: &[Record],
+        by: Instant,
+    ) -> Vec<Result<Offset, SubmitError>> {
         let (topic, partition) = (self.intake(), i32::from(lane.0));
-        let receipts = self.submitter.submit_all(&topic, partition, records).await;
+        let receipts = self.submitter.submit_all(&topic, partition, records, by).await;
         let mut offsets = Vec::with_capacity(receipts.len());
         for (record, mut receipt) in records.iter().zip(receipts) {
             let is_somewhere = receipt.as_ref().is_ok_and(|receipt| receipt.stands.is_none());
-            if is_somewhere && amend::is_cancel(record) {
+            if is_somewhere && amend::is_cancel(record) && Instant::now() < by {
                 let again = std::slice::from_ref(record);
-                let receipts = self.submitter.submit_all(&topic, partition, again).await;
+                let receipts = self.submitter.submit_all(&topic, partition, again, by).await;
                 receipt = receipts.into_iter().next().unwrap_or(receipt);
             }
             let unknown = || SubmitError::Unacknowledged { topic: topic.to_string() };
@@ -436,7 +453,12 @@ impl Desk {
     }
 
     /// The record that stands for a command.
-    async fn record(&self, lane: Lane, command: &Command) -> Result<Record, Trouble> {
+    async fn record(
+        &self,
+        lane: Lane,
+        command: &Command,
+        (came, by): (Instant, Instant),
+    ) -> Result<Record, Trouble> {
         let Command { key, id, version, order } = command;
         let due = match order {
             Order::Cancel => {
@@ -450,20 +472,26 @@ impl Desk {
             return Err(Trouble::TooLate(max));
         }
         let name = TimerKey::new(key.as_deref(), id);
-        let by = Instant::now() + search::MAX;
-        let mut timer = self.pending(lane, name, *version).await?;
-        loop {
+        let by = by.checked_sub(WRITE_MIN).unwrap_or(by).min(Instant::now() + search::MAX);
+        let found = timeout_at(by.into(), async {
+            let timer = self.pending(lane, name, *version).await?;
             let meant = timer.version;
-            if let Some((record, terms)) = self.search(lane, timer, now).await? {
-                let made = amend::replace(&self.setup, &record, meant, terms, due);
-                return made.map_err(|_| Trouble::NotFound);
+            let found = self.search(lane, timer, now, by).await?;
+            // What is not found may be replaced or ended meanwhile. What is pending in its place now was not meant.
+            let is_late = version.is_none() && self.board.was_replaced(lane, name, came);
+            if found.is_none() || is_late {
+                let now = self.pending(lane, name, Some(meant)).await?;
+                // Without a name, what was pending when it was asked was meant: this one came later.
+                return Err(if is_late {
+                    Trouble::Superseded(now.version)
+                } else {
+                    Trouble::NotFound
+                });
             }
-            // Where it was it need not be any more once something has become of it meanwhile.
-            timer = self.pending(lane, name, *version).await?;
-            if timer.version == meant || Instant::now() >= by {
-                return Err(Trouble::NotFound);
-            }
-        }
+            found.map(|(record, terms)| (record, terms, meant)).ok_or(Trouble::NotFound)
+        });
+        let (record, terms, meant) = found.await.unwrap_or(Err(Trouble::NotFound))?;
+        amend::replace(&self.setup, &record, meant, terms, due).map_err(|_| Trouble::NotFound)
     }
 
     /// The pending version of a timer, if it is the one that is named.
@@ -491,6 +519,7 @@ impl Desk {
         lane: Lane,
         timer: Timer,
         now: UnixMillis,
+        by: Instant,
     ) -> Result<Option<(Record, amend::Terms)>, Trouble> {
         let (connection, setup) = (self.connection.clone(), Arc::clone(&self.setup));
         let reader = self.reader.clone().ok_or(Trouble::Without)?;
@@ -499,7 +528,7 @@ impl Desk {
                 let now = reader.find(lane, timer.name);
                 matches!(now, Ok(Some(now)) if (now.version, now.phase) == (timer.version, timer.phase))
             };
-            Search::new(&connection, &setup, lane, &timer).run(now, &stands)
+            Search::new(&connection, &setup, lane, &timer, by).run(now, &stands)
         });
         found.await?.map_err(Trouble::Search)
     }

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
+#[cfg(feature = "server")]
+use std::time::Instant;
 
 use rdkafka::ClientContext;
 use rdkafka::config::FromClientConfigAndContext as _;
@@ -218,8 +220,8 @@ impl Submitter {
         }
     }
 
-    /// Writes records to one partition, and waits for all their acknowledgements without holding a thread. What is under
-    /// way when the future is dropped may still be written.
+    /// Writes records to one partition, and waits for all their acknowledgements without holding a thread, until `by` at the
+    /// latest. What is under way then, or when the future is dropped, may still be written.
     ///
     /// # Errors
     /// For each by itself: see [`SubmitError`] for whether it was written.
@@ -229,6 +231,7 @@ impl Submitter {
         topic: &str,
         partition: i32,
         records: &[Record],
+        by: Instant,
     ) -> Vec<Result<Receipt, SubmitError>> {
         let enqueued: Vec<_> = records
             .iter()
@@ -240,7 +243,7 @@ impl Submitter {
                 self.enqueue(topic, Some(partition), record, take).map(|()| report)
             })
             .collect();
-        let by = tokio::time::Instant::now() + RECEIPT_MAX;
+        let by = by.min(Instant::now() + RECEIPT_MAX).into();
         let mut receipts = Vec::with_capacity(enqueued.len());
         for enqueued in enqueued {
             receipts.push(match enqueued {

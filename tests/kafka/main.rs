@@ -13,6 +13,7 @@ mod dead;
 mod delivery;
 mod doctor;
 mod embed;
+mod frozen;
 mod index;
 mod intakes;
 mod lanes;

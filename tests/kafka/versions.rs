@@ -1,12 +1,17 @@
 //! Answers about versions on a real Kafka: each is about the version that was named, or about what stood before the command,
 //! and never about what came afterwards.
 
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::Barrier;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::support::{
-    Fixture, Log, Mode, Out, PATIENCE, Process, Producer, eventually, out, waterclock, whole,
+    Fixture, Log, Mode, Out, PATIENCE, Process, Producer, eventually, now_ms, out, waterclock,
+    whole,
 };
 
 const HOUR: u64 = 3_600_000;
@@ -305,6 +310,142 @@ fn another_time_is_replaced_or_a_conflict_and_nothing_else() {
     let (status, told) = asked.reschedule("k", "", &again);
     let state = json!("cancelled");
     assert_eq!((status, &told["code"], &told["state"]), (409, &json!("not_pending"), &state));
+    process.stop_well();
+}
+
+/// A request for another time on a connection of its own.
+struct Patch {
+    stream: TcpStream,
+    body: String,
+}
+
+impl Patch {
+    /// Connects, and sends nothing.
+    fn open(process: &Process, due: u64) -> Self {
+        let stream = TcpStream::connect(process.address().expect("it serves")).expect("connected");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+        Self { stream, body: json!({ "due": due }).to_string() }
+    }
+
+    fn head(&self, key: &str, further: &str) -> String {
+        format!(
+            "PATCH /v1/timers/i?key={key}&wait=20s HTTP/1.1\r\nHost: localhost\r\n{further}\
+             Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            self.body.len()
+        )
+    }
+
+    /// Status, and the outcome or the code.
+    fn answer(&mut self) -> (u16, String) {
+        let mut answer = String::new();
+        self.stream.read_to_string(&mut answer).expect("an answer");
+        let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
+        let told: Value = serde_json::from_str(body).expect("JSON");
+        let word = told["outcome"].as_str().or(told["code"].as_str()).unwrap_or_default();
+        (status.unwrap_or_default(), word.to_owned())
+    }
+}
+
+/// Two at once, round by round, each at one of these processes: one is given, and it is the one that is delivered.
+fn two_at_once(fixture: &Fixture, processes: [&Process; 2]) {
+    let target = fixture.target("out", 2);
+    let (intake, producer) = (fixture.names.intake(), fixture.producer());
+    let asked = Asked::new(processes[0]);
+    let (given, refused) = ((200, "replaced".to_owned()), (409, "superseded".to_owned()));
+    let mut won: BTreeMap<String, u64> = BTreeMap::new();
+    for round in 0..20 {
+        let key = format!("k{round}");
+        let record = timer(&target, &key, &key, HOUR).header("x-delay-trace", "1");
+        producer.send_one(&intake, &record);
+        asked.version(&key, "delay", &[]);
+        std::thread::sleep(Duration::from_millis(15 * round));
+        let soon = now_ms() + 10_000;
+        let (dues, barrier) = ([soon, soon + 7], Barrier::new(2));
+        let told = std::thread::scope(|scope| {
+            let one = |n: usize| {
+                let mut patch = Patch::open(processes[n], dues[n]);
+                let (key, barrier) = (&key, &barrier);
+                scope.spawn(move || {
+                    let whole = patch.head(key, "") + &patch.body;
+                    barrier.wait();
+                    patch.stream.write_all(whole.as_bytes()).expect("sent");
+                    patch.answer()
+                })
+            };
+            [one(0), one(1)].map(|one| one.join().expect("answered"))
+        });
+        match &told {
+            [a, b] if *a == given && *b == refused => won.insert(key, dues[0]),
+            [a, b] if *b == given && *a == refused => won.insert(key, dues[1]),
+            _ => panic!("{round}: {told:?}"),
+        };
+    }
+    let mut log = Log::open(fixture, &target);
+    log.count(20);
+    fixture.wait_until_nothing_is_pending();
+    let seen = whole(fixture, &target);
+    let due =
+        |rec: &crate::support::Rec| rec.header("x-delay-due").and_then(|due| due.parse().ok());
+    let dues: BTreeMap<String, u64> =
+        seen.iter().filter_map(|rec| Some((rec.text(), due(rec)?))).collect();
+    assert_eq!((seen.len(), dues), (20, won));
+}
+
+#[test]
+fn of_two_other_times_at_once_one_is_given_and_delivered() {
+    let fixture = fixture("versions-two");
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    two_at_once(&fixture, [&process, &process]);
+    process.stop_well();
+}
+
+#[test]
+fn of_two_other_times_at_once_at_two_instances_one_is_given_and_delivered() {
+    let fixture = fixture("versions-two-at-two");
+    let mut a = fixture.launch(Mode::ExactlyOnce).data("a").start();
+    let mut b = fixture.launch(Mode::ExactlyOnce).data("b").start();
+    eventually("the lanes are shared", || match [a.lanes(), b.lanes()] {
+        [1, 1] => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    let mut asked = Vec::new();
+    for process in [&a, &b] {
+        eventually("each knows the other", || match process.get("/v1/timers") {
+            Ok((200, _)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+        asked.push(process);
+    }
+    two_at_once(&fixture, [asked[0], asked[1]]);
+    a.stop_well();
+    b.stop_well();
+}
+
+#[test]
+fn another_time_is_about_the_version_that_was_pending_when_its_request_came() {
+    let fixture = fixture("versions-came");
+    let target = fixture.target("out", 2);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let (intake, producer) = (fixture.names.intake(), fixture.producer());
+    let asked = Asked::new(&process);
+    producer.send_one(&intake, &timer(&target, "k", "v", HOUR));
+    asked.version("k", "delay", &[]);
+    let mut slow = Patch::open(&process, now_ms() + 2 * HOUR);
+    let head = slow.head("k", "Expect: 100-continue\r\n");
+    slow.stream.write_all(head.as_bytes()).expect("sent");
+    let mut go_on = [0; 25];
+    slow.stream.read_exact(&mut go_on).expect("told to go on");
+    assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+    // Another one is faster than its body.
+    let (status, told) = asked.reschedule("k", "", &json!({"delay": "3h"}));
+    assert_eq!((status, outcome(&told)), (200, plain("replaced")), "{told}");
+    let body = slow.body.clone();
+    slow.stream.write_all(body.as_bytes()).expect("sent");
+    assert_eq!(slow.answer(), (409, "superseded".to_owned()));
+    // What came after the answer is about the version of that answer.
+    let (status, told) = asked.reschedule("k", "", &json!({"delay": "4h"}));
+    assert_eq!((status, outcome(&told)), (200, plain("replaced")), "{told}");
     process.stop_well();
 }
 

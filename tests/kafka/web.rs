@@ -194,6 +194,41 @@ fn requests_that_wait_leave_room_for_all_others() {
 }
 
 #[test]
+fn another_time_whose_body_comes_too_slowly_is_refused_within_the_time_for_bodies() {
+    let fixture = Fixture::new("web-slow-patch");
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    with_a_timer(&fixture, &process);
+    let body = r#"{"delay": "2h"}"#;
+    let head = "PATCH /v1/timers/t?key=k&wait=1s HTTP/1.1\r\nHost: localhost";
+    let began = Instant::now();
+    let mut stream = open(&process);
+    write!(
+        stream,
+        "{head}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    )
+    .expect("sent");
+    // A byte now and then: it would be whole after a quarter of a minute.
+    stream.set_read_timeout(Some(Duration::from_secs(1))).expect("a time limit");
+    let mut bytes = body.as_bytes().iter();
+    let mut begin = [0; 12];
+    let told = loop {
+        match stream.read_exact(&mut begin) {
+            Ok(()) => break String::from_utf8_lossy(&begin).into_owned() + &rest(&mut stream),
+            Err(_) => stream.write_all(&[*bytes.next().expect("an answer by now")]).expect("sent"),
+        }
+    };
+    let took = began.elapsed();
+    assert!(told.starts_with("HTTP/1.1 408") && told.contains("too_slow"), "{told}");
+    let (least, most) = (Duration::from_secs(9), Duration::from_secs(12) * patience());
+    assert!((least..most).contains(&took), "{took:?}");
+    let (_, answer) = get(&process, "/v1/timers/t?key=k");
+    assert!(!answer.contains("supersedes"), "it was put off: {answer}");
+    is_pending(&process);
+    process.stop_well();
+}
+
+#[test]
 fn slow_bodies_and_idle_connections_end_and_keep_nobody_out() {
     let fixture = Fixture::new("web-slow");
     // So few that half of them are taken by what is opened here.

@@ -4,29 +4,28 @@
 //! 1. A question that came from another instance is answered here or not at all: it is never handed on, so nothing goes
 //!    in circles, and an owner that lost a lane says so instead of guessing.
 //! 2. Lanes that nobody answers for make the whole answer a [`Trouble`]: a part is never given out as the whole.
+//! 3. Every question has an answer by its [`Deadline`], whoever stands still, and its owner does nothing for it afterwards.
+//! 4. A cancel whose lane's owner is silent is written here: whoever reads the lane next carries it out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
+use tokio::time::timeout_at;
 
 use super::super::gate::Kind;
+use super::deadline::{Deadline, Times};
 use super::known::{
-    Answer, Command, Cursor, Filter, Forecast, Name, Page, Standing, Timer, Timers, Trouble,
+    Answer, Command, Cursor, Filter, Forecast, Name, Order, Page, Standing, Timer, Timers, Trouble,
 };
-use super::{WAIT_MS_MAX, list, seal};
+use super::{list, seal};
 
 /// Where instances ask each other.
 pub(super) const PATH: &str = "/v1/peer";
 /// Longest wait for a connection to the owner; it is on the same network.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
-/// What an owner is given beyond what it was asked to wait; to find a record that is to be put off takes 10 s at most.
-const REPLY_MAX: Duration = Duration::from_secs(20);
-/// The same for what looks at every timer of a lane.
-const COUNT_MAX: Duration = Duration::from_secs(120);
-
 /// Bytes of an answer of another instance.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 
@@ -35,6 +34,8 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 pub(super) struct Question {
     pub(super) lanes: Vec<u16>,
     pub(super) what: What,
+    #[serde(default)]
+    pub(super) times: Times,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -49,10 +50,10 @@ pub(super) enum What {
     Count(Filter),
     /// When timers fall due.
     Forecast { now: u64, target: Option<String> },
-    /// Commands about timers of the lanes, and the wait for what becomes of them.
-    Do { commands: Vec<Command>, wait_ms: u64 },
+    /// Commands about timers of the lanes, and what becomes of them.
+    Do(Vec<Command>),
     /// What became of a command about a timer of the lane.
-    Answer { ticket: String, wait_ms: u64 },
+    Answer(String),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -71,8 +72,8 @@ impl What {
     /// What it costs to answer.
     pub(super) fn kind(&self) -> Kind {
         match self {
-            Self::Do { commands, .. } if commands.len() <= 1 => Kind::Wait,
-            Self::Answer { .. } => Kind::Wait,
+            Self::Do(commands) if commands.len() <= 1 => Kind::Wait,
+            Self::Answer(_) => Kind::Wait,
             Self::Find(names) if names.len() <= 1 => Kind::Look,
             Self::ByIds(ids) if ids.len() <= 1 => Kind::Look,
             _ => Kind::Large,
@@ -83,9 +84,20 @@ impl What {
 /// What one owner answers.
 pub(super) type Reply = Result<Told, Trouble>;
 
-/// Answers a question here.
-pub(super) async fn answer(timers: &dyn Timers, question: &Question) -> Reply {
-    let Question { lanes, what } = question;
+/// Answers a question here, in time.
+pub(super) async fn answer(
+    timers: &dyn Timers,
+    lanes: &[u16],
+    what: &What,
+    deadline: Deadline,
+) -> Reply {
+    match timeout_at(deadline.by(), answer_by(timers, lanes, what, deadline)).await {
+        Ok(reply) => reply,
+        Err(_) => Err(Trouble::Moving("it was not answered in time".to_owned())),
+    }
+}
+
+async fn answer_by(timers: &dyn Timers, lanes: &[u16], what: &What, deadline: Deadline) -> Reply {
     for lane in lanes {
         if timers.standing(*lane) != Standing::Here {
             return Err(Trouble::Moving(format!("lane {lane} is not run here now")));
@@ -113,25 +125,32 @@ pub(super) async fn answer(timers: &dyn Timers, question: &Question) -> Reply {
             let all = timers.forecast(lanes, *now, target.as_deref()).await?;
             Told::Forecast(all, timers.backlog())
         }
-        What::Do { commands, wait_ms } => Told::Done(carry_out(timers, commands, *wait_ms).await),
-        What::Answer { ticket, wait_ms } => {
+        What::Do(commands) => Told::Done(carry_out(timers, commands, deadline).await),
+        What::Answer(ticket) => {
             let lane = lanes.first().copied().unwrap_or_default();
-            Told::Answer(timers.answer(lane, ticket, wait(*wait_ms)).await?)
+            Told::Answer(decided(timers, lane, ticket, deadline).await?)
         }
     })
 }
 
-/// No longer than a caller may say, whoever asks.
-fn wait(ms: u64) -> Duration {
-    Duration::from_millis(ms.min(WAIT_MS_MAX))
+/// What became of a command, within its wait.
+async fn decided(
+    timers: &dyn Timers,
+    lane: u16,
+    ticket: &str,
+    deadline: Deadline,
+) -> Result<Answer, Trouble> {
+    let answer = timers.answer(lane, ticket, deadline.wait_left());
+    // It may be decided, and the state that says how cannot be read.
+    timeout_at(deadline.asked().by.into(), answer).await.unwrap_or(Ok(Answer::Pending))
 }
 
-/// Writes all commands before it waits for the first answer, so that they share transactions.
-async fn carry_out(
+/// Writes commands; for each the lane and the ticket.
+async fn write(
     timers: &dyn Timers,
     commands: &[Command],
-    wait_ms: u64,
-) -> Vec<Result<(String, Answer), Trouble>> {
+    deadline: Deadline,
+) -> Vec<Result<(u16, String), Trouble>> {
     let mut by_lane: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
     for (at, command) in commands.iter().enumerate() {
         by_lane.entry(timers.lane_of(&command.name)).or_default().push(at);
@@ -142,20 +161,29 @@ async fn carry_out(
         .collect();
     for (lane, places) in by_lane {
         let own: Vec<Command> = places.iter().map(|at| commands[*at].clone()).collect();
-        for (at, ticket) in places.into_iter().zip(timers.submit(lane, &own).await) {
+        let told = timers.submit(lane, &own, deadline.asked()).await;
+        for (at, ticket) in places.into_iter().zip(told) {
             tickets[at] = ticket.map(|ticket| (lane, ticket));
         }
     }
-    let until = Instant::now() + wait(wait_ms);
+    tickets
+}
+
+/// Writes all commands before it waits for the first answer, so that they share transactions.
+async fn carry_out(
+    timers: &dyn Timers,
+    commands: &[Command],
+    deadline: Deadline,
+) -> Vec<Result<(String, Answer), Trouble>> {
+    let tickets = write(timers, commands, deadline).await;
     let mut done = Vec::with_capacity(tickets.len());
     for ticket in tickets {
         done.push(match ticket {
             Err(trouble) => Err(trouble),
             Ok((lane, ticket)) => {
-                let left = until.saturating_duration_since(Instant::now());
                 // The command stands, whatever keeps the answer away.
-                let answer = timers.answer(lane, &ticket, left).await.unwrap_or(Answer::Lost);
-                Ok((ticket, answer))
+                let answer = decided(timers, lane, &ticket, deadline).await;
+                Ok((ticket, answer.unwrap_or(Answer::Lost)))
             }
         });
     }
@@ -213,13 +241,13 @@ impl Asker {
     }
 
     /// Asks the owner of one lane.
-    pub(super) async fn one(&self, lane: u16, what: What) -> Reply {
+    pub(super) async fn one(&self, lane: u16, what: What, deadline: Deadline) -> Reply {
         let place = self.place(lane)?;
-        self.clone().ask(place, Question { lanes: vec![lane], what }).await
+        self.clone().ask(place, vec![lane], what, deadline).await
     }
 
     /// Asks the owners of all lanes the same.
-    pub(super) async fn all(&self, what: What) -> Result<Vec<Told>, Trouble> {
+    pub(super) async fn all(&self, what: What, deadline: Deadline) -> Result<Vec<Told>, Trouble> {
         let lanes = self.timers.lanes();
         if lanes == 0 {
             return Err(Trouble::Moving("this instance has not started yet".to_owned()));
@@ -227,7 +255,7 @@ impl Asker {
         let mut asking = JoinSet::new();
         for (place, lanes) in self.places(0..lanes)? {
             let (asker, what) = (self.clone(), what.clone());
-            asking.spawn(async move { asker.ask(place, Question { lanes, what }).await });
+            asking.spawn(async move { asker.ask(place, lanes, what, deadline).await });
         }
         let mut told = Vec::new();
         while let Some(reply) = asking.join_next().await {
@@ -245,6 +273,7 @@ impl Asker {
         name: impl Fn(&T) -> &Name,
         what: impl Fn(Vec<T>) -> What,
         read: impl Fn(Told) -> Vec<Result<R, Trouble>>,
+        deadline: Deadline,
     ) -> Vec<Result<R, Trouble>> {
         let mut all: Vec<Option<Result<R, Trouble>>> = batch.iter().map(|_| None).collect();
         let mut parts: BTreeMap<Place, (Vec<u16>, Vec<usize>)> = BTreeMap::new();
@@ -264,8 +293,8 @@ impl Asker {
         let mut asking = JoinSet::new();
         for (place, (lanes, places)) in parts {
             let part: Vec<T> = places.iter().map(|at| batch[*at].clone()).collect();
-            let (asker, question) = (self.clone(), Question { lanes, what: what(part) });
-            asking.spawn(async move { (asker.ask(place, question).await, places) });
+            let (asker, what) = (self.clone(), what(part));
+            asking.spawn(async move { (asker.ask(place, lanes, what, deadline).await, places) });
         }
         while let Some(Ok((reply, places))) = asking.join_next().await {
             match reply.map(&read) {
@@ -283,51 +312,100 @@ impl Asker {
         all.into_iter().map(|each| each.unwrap_or_else(|| Err(fault()))).collect()
     }
 
-    async fn ask(self, place: Place, question: Question) -> Reply {
+    async fn ask(self, place: Place, lanes: Vec<u16>, what: What, deadline: Deadline) -> Reply {
         let address = match place {
-            Place::Here => return answer(&*self.timers, &question).await,
+            Place::Here => return answer(&*self.timers, &lanes, &what, deadline).await,
             Place::At(address) => address,
         };
-        let commands = matches!(question.what, What::Do { .. });
-        let silent = |error: &reqwest::Error| {
-            tracing::debug!(%error, address, "the owner of a lane does not answer");
-            let unknown = if commands && !error.is_connect() {
-                "; what was asked of it may have been done, and may be asked again"
-            } else {
-                ""
-            };
-            Trouble::Moving(format!("the owner of its lane does not answer at {address}{unknown}"))
-        };
-        let wait = match &question.what {
-            What::Do { wait_ms, .. } | What::Answer { wait_ms, .. } => {
-                Duration::from_millis(*wait_ms) + REPLY_MAX
+        let cancels = match &what {
+            What::Do(commands) if commands.iter().all(|of| of.order == Order::Cancel) => {
+                Some(commands.clone())
             }
-            What::Count(_) => COUNT_MAX,
-            _ => REPLY_MAX,
+            _ => None,
         };
-        let body = serde_json::to_vec(&question).map_err(|_| fault())?;
-        let headers = seal::of_question(&*self.timers, PATH, &body)?;
-        let asked = self.client.post(format!("http://{address}{PATH}")).timeout(wait).body(body);
+        let is_answer = matches!(what, What::Answer(_));
+        let first = if cancels.is_some() || is_answer { deadline.of_first_try() } else { deadline };
+        let question = Question { lanes, what, times: first.times() };
+        let silence = match timeout_at(first.by(), self.ask_at(&address, &question)).await {
+            Ok(Ok(reply)) => return reply,
+            Ok(Err(silence)) => silence,
+            Err(_) => Silence { trouble: silent(&address, &question.what), is_sent: true },
+        };
+        match cancels {
+            // To write it twice is to ask twice: the second one meets what the first one has left.
+            Some(commands) if silence.is_sent => {
+                let tickets = write(&*self.timers, &commands, deadline);
+                let Ok(tickets) = timeout_at(deadline.by(), tickets).await else {
+                    return Err(silence.trouble);
+                };
+                let pending =
+                    |ticket: Result<(u16, String), _>| ticket.map(|(_, of)| (of, Answer::Pending));
+                Ok(Told::Done(tickets.into_iter().map(pending).collect()))
+            }
+            // The command is written: its answer is asked for again.
+            None if silence.is_sent && is_answer => Ok(Told::Answer(Answer::Pending)),
+            _ => Err(silence.trouble),
+        }
+    }
+
+    /// Asks another instance; what it says, or that it says nothing.
+    async fn ask_at(&self, address: &str, question: &Question) -> Result<Reply, Silence> {
+        let fault = |_| Silence { trouble: fault(), is_sent: false };
+        let body = serde_json::to_vec(&question).map_err(fault)?;
+        let headers = match seal::of_question(&*self.timers, PATH, &body) {
+            Ok(headers) => headers,
+            Err(trouble) => return Ok(Err(trouble)),
+        };
+        let silence = |error: reqwest::Error| {
+            tracing::debug!(%error, address, "the owner of a lane does not answer");
+            // A connection that is refused, and an answer that is none, are quick: nothing was done, and nothing is lost.
+            let is_refused = error.is_connect() && !error.is_timeout() || error.is_status();
+            let trouble = if is_refused { away(address) } else { silent(address, &question.what) };
+            Silence { trouble, is_sent: !is_refused }
+        };
+        let asked = self.client.post(format!("http://{address}{PATH}")).body(body);
         let asked = asked.header("content-type", "application/json");
         let asked = headers.iter().fold(asked, |asked, (name, value)| asked.header(*name, value));
         let reply = asked.send().await;
-        let mut reply =
-            reply.and_then(reqwest::Response::error_for_status).map_err(|e| silent(&e))?;
+        let mut reply = reply.and_then(reqwest::Response::error_for_status).map_err(silence)?;
         let given = reply.headers().get(seal::SEAL).and_then(|seal| seal.to_str().ok());
         let given = given.unwrap_or_default().to_owned();
         let mut told = Vec::new();
-        while let Some(part) = reply.chunk().await.map_err(|e| silent(&e))? {
+        while let Some(part) = reply.chunk().await.map_err(silence)? {
             if told.len() + part.len() > REPLY_BYTES_MAX {
-                return Err(fault());
+                return Ok(Err(self::fault()));
             }
             told.extend_from_slice(&part);
         }
         if !seal::is_answer(&*self.timers, &headers[2].1, &told, &given) {
             tracing::warn!(address, "what answers there is no instance of this namespace");
-            return Err(Trouble::Moving(format!("no instance of this namespace is at {address}")));
+            let detail = format!("no instance of this namespace is at {address}");
+            return Ok(Err(Trouble::Moving(detail)));
         }
-        serde_json::from_slice::<Reply>(&told).map_err(|_| fault())?
+        Ok(serde_json::from_slice::<Reply>(&told).unwrap_or_else(|_| Err(self::fault())))
     }
+}
+
+/// Another instance gave no answer.
+struct Silence {
+    trouble: Trouble,
+    /// The question may be there.
+    is_sent: bool,
+}
+
+fn away(address: &str) -> Trouble {
+    Trouble::Moving(format!("the owner of its lane does not answer at {address}"))
+}
+
+/// What is told of an owner that may have been asked.
+fn silent(address: &str, what: &What) -> Trouble {
+    if matches!(what, What::Do(_)) {
+        let unknown = "what was asked of it may have been done, and may be asked again";
+        return Trouble::Moving(format!(
+            "the owner of its lane does not answer at {address}; {unknown}"
+        ));
+    }
+    away(address)
 }
 
 /// A question whose answer is not of its kind, or that panicked: a mistake of ours, told as what may pass.

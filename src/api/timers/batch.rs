@@ -3,14 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::response::IntoResponse as _;
+use axum::{Extension, Json};
 use serde_json::{Map, Value, json};
 
 use super::ask::{Asker, Told, What};
+use super::deadline::{self, Deadline};
+use super::guard::Came;
 use super::known::{Answer, Command, Name, Order, Timer, Trouble};
 use super::problem::Problem;
 use super::shown;
@@ -74,15 +76,17 @@ fn in_place<T>(elements: Vec<Element<T>>, answers: impl IntoIterator<Item = Valu
 /// `POST /v1/timers:batchGet`: for each name its timer, or `"state": "unknown"`.
 pub(super) async fn get(
     State(asker): State<Asker>,
+    Extension(came): Extension<Came>,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
+    let deadline = Deadline::new(came.at, deadline::LOOK);
     let mut body = read::body(body, &["timers"])?;
     let elements = elements(&mut body, &["id", "key", "key_base64"], read::name)?;
     let names: Vec<Name> = elements.iter().filter_map(|name| name.as_ref().ok().cloned()).collect();
     tracked(asker.timers())?;
-    let found = asker.split(&names, |name| name, What::Find, read_found).await;
+    let found = asker.split(&names, |name| name, What::Find, read_found, deadline).await;
     let missing = names.iter().zip(&found).filter(|(name, found)| is_missing(name, found));
-    let keyed = keyed(&asker, missing.map(|(name, _)| name.id.clone()).collect()).await;
+    let keyed = keyed(&asker, missing.map(|(name, _)| name.id.clone()).collect(), deadline).await;
     let mut all = Vec::with_capacity(names.len());
     let places = elements.iter().enumerate().filter(|(_, element)| element.is_ok());
     for ((n, _), (name, found)) in places.zip(names.iter().zip(found)) {
@@ -140,11 +144,12 @@ fn failed(mut map: Map<String, Value>, problem: &Problem) -> Value {
 /// `POST /v1/timers:batchCancel`: for each name what became of its cancel.
 pub(super) async fn cancel(
     State(asker): State<Asker>,
+    Extension(came): Extension<Came>,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
     let mut body = read::body(body, &["timers", "wait"])?;
     let wait: Option<String> = read::member(&mut body, "body", "wait", "a string")?;
-    let wait_ms = single::wait(&asker, wait, "body.wait")?;
+    let deadline = Deadline::new(came.at, single::wait(&asker, wait, "body.wait")?);
     let known = ["id", "key", "key_base64", "version"];
     let elements = elements(&mut body, &known, |map, at| {
         let name = read::name(map, at)?;
@@ -155,10 +160,10 @@ pub(super) async fn cancel(
     let right = elements.iter().enumerate().filter_map(|(n, of)| Some((n, of.as_ref().ok()?)));
     let commands: Vec<(usize, Command)> = right.map(|(n, of)| (n, of.clone())).collect();
     // What is wrong with one does not keep the others from it.
-    let refused = refused(&asker, &commands).await;
+    let refused = refused(&asker, &commands, deadline.before_command()).await;
     let meant = commands.iter().zip(&refused).filter(|(_, problem)| problem.is_none());
     let meant: Vec<Command> = meant.map(|((_, command), _)| command.clone()).collect();
-    let mut done = carry_out(&asker, &meant, wait_ms).await.into_iter();
+    let mut done = carry_out(&asker, &meant, deadline).await.into_iter();
     let mut all = Vec::with_capacity(commands.len());
     for ((_, Command { name, .. }), problem) in commands.into_iter().zip(refused) {
         let told = problem.map_or_else(
@@ -176,7 +181,11 @@ pub(super) async fn cancel(
 }
 
 /// For each command, with its place in the batch, why a cancel of it is not carried out: no timer has it, and others have its id with a key.
-async fn refused(asker: &Asker, commands: &[(usize, Command)]) -> Vec<Option<Problem>> {
+async fn refused(
+    asker: &Asker,
+    commands: &[(usize, Command)],
+    deadline: Deadline,
+) -> Vec<Option<Problem>> {
     let mut refused: Vec<Option<Problem>> = commands.iter().map(|_| None).collect();
     if !asker.timers().tracks() {
         return refused;
@@ -187,10 +196,11 @@ async fn refused(asker: &Asker, commands: &[(usize, Command)]) -> Vec<Option<Pro
     let ask = |part: Vec<(usize, usize, Name)>| {
         What::Find(part.into_iter().map(|(_, _, name)| name).collect())
     };
-    let found = asker.split(&keyless, |(_, _, name)| name, ask, read_found).await;
+    let found = asker.split(&keyless, |(_, _, name)| name, ask, read_found, deadline).await;
     let missing =
         keyless.iter().zip(&found).filter(|((_, _, name), found)| is_missing(name, found));
-    let keyed = keyed(asker, missing.map(|((_, _, name), _)| name.id.clone()).collect()).await;
+    let keyed =
+        keyed(asker, missing.map(|((_, _, name), _)| name.id.clone()).collect(), deadline).await;
     for ((at, n, name), found) in keyless.iter().zip(found) {
         refused[*at] = match found {
             Ok(Some(_)) => None,
@@ -205,10 +215,9 @@ async fn refused(asker: &Asker, commands: &[(usize, Command)]) -> Vec<Option<Pro
 pub(super) async fn carry_out(
     asker: &Asker,
     commands: &[Command],
-    wait_ms: u64,
+    deadline: Deadline,
 ) -> Vec<Result<(String, Answer), Trouble>> {
-    let what = |commands| What::Do { commands, wait_ms };
-    asker.split(commands, |command| &command.name, what, read_done).await
+    asker.split(commands, |command| &command.name, What::Do, read_done, deadline).await
 }
 
 fn read_done(told: Told) -> Vec<Result<(String, Answer), Trouble>> {

@@ -9,15 +9,18 @@
 //! 2. A page that is asked for again cancels nothing that it did not mean the first time: each cancel names its version.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::response::IntoResponse as _;
+use axum::{Extension, Json};
 use serde_json::{Map, Value, json};
 
 use super::ask::{Asker, Told, What, fault};
+use super::deadline::{self, Deadline};
+use super::guard::Came;
 use super::known::{Answer, Command, Filter, Order};
 use super::problem::Problem;
 use super::token::{self, BadToken, COUNT_MS_MAX, Counted};
@@ -38,6 +41,7 @@ fn counted(asker: &Asker, token: &str, now: u64) -> Result<Counted, Problem> {
 
 pub(super) async fn cancel(
     State(asker): State<Asker>,
+    Extension(came): Extension<Came>,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
     let filters = ["target", "label", "due_after", "due_before", "all"];
@@ -45,18 +49,19 @@ pub(super) async fn cancel(
     let mut body = read::body(body, &known)?;
     let token: Option<String> = read::member(&mut body, "body", "token", "a string")?;
     match token {
-        None => count(&asker, body).await,
+        None => count(&asker, body, Deadline::new(came.at, deadline::COUNT)).await,
         Some(token) => {
             if let Some(name) = filters.iter().find(|name| body.contains_key(**name)) {
                 let detail = "the token has its filter in it; say nothing beside it";
                 return Err(Problem::bad("filter_and_token", format!("body.{name}"), detail));
             }
-            carry_out(&asker, &token, body).await
+            let deadline = Deadline::new(came.at, deadline::ALL_LANES);
+            carry_out(&asker, &token, body, deadline).await
         }
     }
 }
 
-async fn count(asker: &Asker, mut body: Map<String, Value>) -> Answered {
+async fn count(asker: &Asker, mut body: Map<String, Value>, deadline: Deadline) -> Answered {
     for name in ["page", "limit"] {
         if body.contains_key(name) {
             let detail = "only with the token of a count; leave it out to count";
@@ -90,7 +95,7 @@ async fn count(asker: &Asker, mut body: Map<String, Value>) -> Answered {
     tracked(asker.timers())?;
     let at = asker.timers().now().ok_or_else(single::no_time)?;
     let mut count = 0;
-    for told in asker.all(What::Count(filter.clone())).await? {
+    for told in asker.all(What::Count(filter.clone()), deadline).await? {
         let Told::Counted(counted) = told else { return Err(fault().into()) };
         count += counted;
     }
@@ -99,7 +104,12 @@ async fn count(asker: &Asker, mut body: Map<String, Value>) -> Answered {
     Ok(Json(json!({ "count": count, "token": token, "expires": expires })).into_response())
 }
 
-async fn carry_out(asker: &Asker, token: &str, mut body: Map<String, Value>) -> Answered {
+async fn carry_out(
+    asker: &Asker,
+    token: &str,
+    mut body: Map<String, Value>,
+    deadline: Deadline,
+) -> Answered {
     let now = asker.timers().now().ok_or_else(single::no_time)?;
     let counted = counted(asker, token, now)?;
     let limit: Option<usize> = read::member(&mut body, "body", "limit", "a number")?;
@@ -111,7 +121,9 @@ async fn carry_out(asker: &Asker, token: &str, mut body: Map<String, Value>) -> 
     let page: Option<String> = read::member(&mut body, "body", "page", "a string")?;
     let after = page.map(|page| list::place(&page, &counted.filter)).transpose()?;
     tracked(asker.timers())?;
-    let (timers, next) = list::page(asker, &counted.filter, after, limit).await?;
+    let wait = Duration::from_millis(super::WAIT_MS);
+    let look = deadline.with_time_for(wait);
+    let (timers, next) = list::page(asker, &counted.filter, after, limit, look).await?;
     // A key that is not kept whole names no timer.
     let (meant, unnamed): (Vec<_>, Vec<_>) = timers
         .into_iter()
@@ -126,7 +138,7 @@ async fn carry_out(asker: &Asker, token: &str, mut body: Map<String, Value>) -> 
         })
         .collect();
     let mut outcomes: BTreeMap<String, u64> = BTreeMap::new();
-    for done in batch::carry_out(asker, &commands, super::WAIT_MS).await {
+    for done in batch::carry_out(asker, &commands, deadline.wait_at_most(wait)).await {
         let word = match done {
             Ok((_, Answer::Decided { outcome, .. })) => outcome,
             Ok((_, Answer::Pending | Answer::Lost)) => "pending".to_owned(),

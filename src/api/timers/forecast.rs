@@ -3,23 +3,30 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::IntoResponse as _;
+use axum::{Extension, Json};
 use serde_json::json;
 
 use super::ask::{Asker, Told, What, fault};
+use super::deadline::{self, Deadline};
+use super::guard::Came;
 use super::known::Forecast;
 use super::read::Query;
 use super::{Answered, single};
 
-pub(super) async fn forecast(State(asker): State<Asker>, uri: Uri) -> Answered {
+pub(super) async fn forecast(
+    State(asker): State<Asker>,
+    Extension(came): Extension<Came>,
+    uri: Uri,
+) -> Answered {
+    let deadline = Deadline::new(came.at, deadline::ALL_LANES);
     let mut query = Query::read(uri.query(), &["target"])?;
     let target = query.text("target")?;
     let now = asker.timers().now().ok_or_else(single::no_time)?;
     let (mut targets, mut tiers) = (BTreeMap::new(), Vec::<(String, u64)>::new());
-    for told in asker.all(What::Forecast { now, target }).await? {
+    for told in asker.all(What::Forecast { now, target }, deadline).await? {
         let Told::Forecast(of_targets, of_tiers) = told else { return Err(fault().into()) };
         for forecast in of_targets {
             add(&mut targets, forecast);

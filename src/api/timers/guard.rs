@@ -5,7 +5,7 @@
 //! 2. Nothing of a body is read before its request has a place, and all of it is here before anything is done.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
@@ -25,9 +25,14 @@ pub(super) const BODY_MAX: Duration = Duration::from_secs(10);
 /// Bytes of a body that is about one timer.
 const SMALL_BYTES_MAX: usize = 16 << 10;
 
-/// The brokers' time when a request came, which is before its body was read.
+/// When a request came, which is before its body was read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Came(pub(super) Option<u64>);
+pub(super) struct Came {
+    /// The brokers' time.
+    pub(super) time: Option<u64>,
+    /// The same for what is waited for.
+    pub(super) at: Instant,
+}
 
 /// What callers have to get past.
 pub(super) struct Guard {
@@ -75,7 +80,7 @@ async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Plac
     let place = place.ok_or_else(|| Problem::busy(format!("no more {}", kind.as_str())))?;
     let most = if kind == Kind::Large { BODY_BYTES_MAX } else { SMALL_BYTES_MAX };
     let (mut head, body) = request.into_parts();
-    head.extensions.insert(Came(guard.timers.now()));
+    head.extensions.insert(Came { time: guard.timers.now(), at: Instant::now() });
     let body = whole(body, most).await?;
     Ok((Request::from_parts(head, Body::from(body)), (kind, place)))
 }

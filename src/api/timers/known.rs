@@ -5,7 +5,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -144,6 +144,15 @@ pub enum Order {
     Reschedule(u64),
 }
 
+/// The times of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// When it came. Where no version is named, what was pending then is meant.
+    pub came: Instant,
+    /// By when its answer has to be there: nothing is written afterwards.
+    pub by: Instant,
+}
+
 /// What became of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
@@ -260,11 +269,13 @@ pub trait Timers: Send + Sync + 'static {
     ) -> Soon<'a, Result<Vec<Forecast>, Trouble>>;
     /// How many records stand in each tier and intake in the lanes that run here, as last counted.
     fn backlog(&self) -> Vec<(String, u64)>;
-    /// Writes commands; for each a ticket to ask for its answer with.
+    /// Writes commands; for each a ticket to ask for its answer with. A cancel is written wherever its lane runs; another
+    /// time is given only [`Here`](Standing::Here).
     fn submit<'a>(
         &'a self,
         lane: u16,
         commands: &'a [Command],
+        asked: Asked,
     ) -> Soon<'a, Vec<Result<String, Trouble>>>;
     /// What became of a command, waiting for at most so long.
     ///

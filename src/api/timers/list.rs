@@ -3,13 +3,15 @@
 //! Every lane gives its next timers behind the place where the last page ended. A lane may stop looking before its end;
 //! then what the others found behind that place is not shown yet, so that the order holds over all pages.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::IntoResponse as _;
+use axum::{Extension, Json};
 use serde_json::json;
 
 use super::ask::{Asker, Told, What, fault};
+use super::deadline::{self, Deadline};
+use super::guard::Came;
 use super::known::{Cursor, Filter, Page, Timer, Trouble};
 use super::problem::Problem;
 use super::read::{self, Query};
@@ -25,7 +27,12 @@ const ROUNDS_MAX: usize = 20;
 /// The parameters that are filters.
 const FILTERS: [&str; 5] = ["target", "label", "state", "due_after", "due_before"];
 
-pub(super) async fn list(State(asker): State<Asker>, uri: Uri) -> Answered {
+pub(super) async fn list(
+    State(asker): State<Asker>,
+    Extension(came): Extension<Came>,
+    uri: Uri,
+) -> Answered {
+    let deadline = Deadline::new(came.at, deadline::ALL_LANES);
     let known = [&FILTERS[..], &["limit", "page"]].concat();
     let mut query = Query::read(uri.query(), &known)?;
     let filter = filter(&asker, &mut query)?;
@@ -35,7 +42,7 @@ pub(super) async fn list(State(asker): State<Asker>, uri: Uri) -> Answered {
         None => None,
     };
     tracked(asker.timers())?;
-    let (timers, next) = page(&asker, &filter, after, limit).await?;
+    let (timers, next) = page(&asker, &filter, after, limit, deadline).await?;
     let timers: Vec<_> = timers.iter().map(shown::timer).collect();
     let next = next.map(|cursor| token::of_page(cursor, &filter));
     Ok(Json(json!({ "timers": timers, "next": next })).into_response())
@@ -85,13 +92,14 @@ pub(super) async fn page(
     filter: &Filter,
     mut after: Option<Cursor>,
     limit: usize,
+    deadline: Deadline,
 ) -> Result<(Vec<Timer>, Option<Cursor>), Trouble> {
     let mut all = Vec::new();
     for _ in 0..ROUNDS_MAX {
         let most = limit - all.len();
         let what = What::Page { filter: filter.clone(), after, most };
         let mut pages = Vec::new();
-        for told in asker.all(what).await? {
+        for told in asker.all(what, deadline).await? {
             let Told::Pages(of_lanes) = told else { return Err(fault()) };
             pages.extend(of_lanes);
         }

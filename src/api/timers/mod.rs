@@ -14,6 +14,7 @@
 mod ask;
 mod batch;
 mod bulk;
+mod deadline;
 mod forecast;
 mod guard;
 pub mod known;
@@ -27,6 +28,7 @@ mod token;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -39,6 +41,7 @@ use serde_json::json;
 use super::gate::{Gate, Held, Who};
 use super::hosts::Hosts;
 use ask::{Asker, Question, Told, What};
+use deadline::Deadline;
 use guard::Guard;
 use known::{Name, Timer, Timers, Trouble};
 use problem::Problem;
@@ -100,6 +103,7 @@ async fn no_such_method(uri: Uri) -> Problem {
 /// What another instance asks about lanes that run here. Who it is is known before anything of the body is read, and that
 /// no browser can: this page is asked by any name.
 async fn peer(State((asker, gate)): State<(Asker, Arc<Gate>)>, request: Request) -> Answered {
+    let arrived = Instant::now();
     let path = request.uri().path_and_query().map_or(ask::PATH, |path| path.as_str());
     let asked = (request.method().as_str(), path);
     let sealed = seal::question(asker.timers(), asked, request.headers())?;
@@ -112,9 +116,15 @@ async fn peer(State((asker, gate)): State<(Asker, Arc<Gate>)>, request: Request)
     })?;
     let kind = question.what.kind();
     let place = gate.enter(Who::Peer, kind);
-    let reply = match &place {
-        Some(_) => ask::answer(asker.timers(), &question).await,
-        None => Err(Trouble::Busy(format!("no more {} of other instances", kind.as_str()))),
+    let times = question.times.after(sealed.underway_ms());
+    let reply = match (&place, times) {
+        (Some(_), Some(times)) => {
+            let deadline = Deadline::of_question(arrived, times);
+            ask::answer(asker.timers(), &question.lanes, &question.what, deadline).await
+        }
+        // This instance stood still, or the network did. Who has asked has gone on.
+        (Some(_), None) => Err(Trouble::Moving("it was asked too long ago".to_owned())),
+        (None, _) => Err(Trouble::Busy(format!("no more {} of other instances", kind.as_str()))),
     };
     let told = serde_json::to_vec(&reply).unwrap_or_default();
     let seal = sealed.answer(asker.timers(), &told);
@@ -143,12 +153,16 @@ fn tracked(timers: &dyn Timers) -> Result<(), Problem> {
 }
 
 /// The timers with a key that have these ids, by id: whoever left a key out may mean one of them.
-async fn keyed(asker: &Asker, ids: Vec<String>) -> Result<BTreeMap<String, Vec<Timer>>, Trouble> {
+async fn keyed(
+    asker: &Asker,
+    ids: Vec<String>,
+    deadline: Deadline,
+) -> Result<BTreeMap<String, Vec<Timer>>, Trouble> {
     let mut keyed: BTreeMap<String, Vec<Timer>> = BTreeMap::new();
     if ids.is_empty() {
         return Ok(keyed);
     }
-    for told in asker.all(What::ByIds(ids)).await? {
+    for told in asker.all(What::ByIds(ids), deadline).await? {
         let Told::Timers(found) = told else { return Err(ask::fault()) };
         for timer in found.into_iter().filter(|timer| timer.name.key.is_some()) {
             keyed.entry(timer.name.id.clone()).or_default().push(timer);

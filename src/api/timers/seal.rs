@@ -57,6 +57,7 @@ pub(super) fn of_question(
 pub(super) struct Sealed {
     digest: String,
     seal: String,
+    underway_ms: u64,
 }
 
 /// Checks the head of a question.
@@ -88,10 +89,16 @@ pub(super) fn question(
             "by the brokers' time it was asked more than 30 s before or after now",
         ));
     }
-    Ok(Sealed { digest: digest.to_owned(), seal: given.to_owned() })
+    let underway_ms = now.saturating_sub(asked);
+    Ok(Sealed { digest: digest.to_owned(), seal: given.to_owned(), underway_ms })
 }
 
 impl Sealed {
+    /// How long ago it was asked, by the brokers' time.
+    pub(super) fn underway_ms(&self) -> u64 {
+        self.underway_ms
+    }
+
     /// Checks the body of the question.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! One timer by its id: what is known of it, keep it from being delivered, give it another time.
 
+use std::time::Duration;
+
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
@@ -10,6 +12,7 @@ use axum::{Extension, Json};
 use serde_json::Value;
 
 use super::ask::{Asker, Told, What, fault};
+use super::deadline::{self, Deadline};
 use super::guard::Came;
 use super::known::{Answer, Command, Name, Order, Timer, Timers, Trouble};
 use super::problem::Problem;
@@ -27,28 +30,29 @@ pub(super) fn methods() -> MethodRouter<Asker> {
     get(find).delete(cancel).patch(reschedule)
 }
 
-async fn find(State(asker): State<Asker>, uri: Uri) -> Answered {
+async fn find(State(asker): State<Asker>, Extension(came): Extension<Came>, uri: Uri) -> Answered {
+    let deadline = Deadline::new(came.at, deadline::LOOK);
     let id = read::id_of_path(uri.path(), TIMERS)?;
     let mut query = Query::read(uri.query(), &["key", "key_base64"])?;
     let name = Name { id, key: query.key()? };
     tracked(asker.timers())?;
-    match found(&asker, &name).await? {
+    match found(&asker, &name, deadline).await? {
         Some(timer) => Ok(Json(shown::timer(&timer)).into_response()),
-        None => Err(nobody(&asker, &name).await),
+        None => Err(nobody(&asker, &name, deadline).await),
     }
 }
 
-async fn found(asker: &Asker, name: &Name) -> Result<Option<Timer>, Problem> {
+async fn found(asker: &Asker, name: &Name, deadline: Deadline) -> Result<Option<Timer>, Problem> {
     let what = What::Find(vec![name.clone()]);
-    match asker.one(asker.timers().lane_of(name), what).await? {
+    match asker.one(asker.timers().lane_of(name), what, deadline).await? {
         Told::Found(mut found) => Ok(found.pop().flatten()),
         _ => Err(fault().into()),
     }
 }
 
 /// Why there is no timer of this name.
-async fn nobody(asker: &Asker, name: &Name) -> Problem {
-    if let Err(problem) = must_have_no_key(asker, name).await {
+async fn nobody(asker: &Asker, name: &Name, deadline: Deadline) -> Problem {
+    if let Err(problem) = must_have_no_key(asker, name, deadline).await {
         return problem;
     }
     Problem::new(
@@ -60,25 +64,32 @@ async fn nobody(asker: &Asker, name: &Name) -> Problem {
     .with("state", Value::from("unknown"))
 }
 
-async fn cancel(State(asker): State<Asker>, uri: Uri) -> Answered {
+async fn cancel(
+    State(asker): State<Asker>,
+    Extension(came): Extension<Came>,
+    uri: Uri,
+) -> Answered {
     let id = read::id_of_path(uri.path(), TIMERS)?;
     let mut query = Query::read(uri.query(), &["key", "key_base64", "version", "wait"])?;
     let name = Name { id, key: query.key()? };
     let version = version(asker.timers(), query.text("version")?, "query.version")?;
-    let wait_ms = wait(&asker, query.text("wait")?, "query.wait")?;
+    let deadline = Deadline::new(came.at, wait(&asker, query.text("wait")?, "query.wait")?);
     // Without its key a timer is not meant; somebody has forgotten it.
-    if name.key.is_none() && asker.timers().tracks() && found(&asker, &name).await?.is_none() {
-        must_have_no_key(&asker, &name).await?;
+    if name.key.is_none() && asker.timers().tracks() {
+        let look = deadline.before_command();
+        if found(&asker, &name, look).await?.is_none() {
+            must_have_no_key(&asker, &name, look).await?;
+        }
     }
-    carry_out(&asker, Command { name, version, order: Order::Cancel }, wait_ms).await
+    carry_out(&asker, Command { name, version, order: Order::Cancel }, deadline).await
 }
 
 /// Refuses a name without a key of an id that timers with a key have.
-async fn must_have_no_key(asker: &Asker, name: &Name) -> Result<(), Problem> {
+async fn must_have_no_key(asker: &Asker, name: &Name, deadline: Deadline) -> Result<(), Problem> {
     if name.key.is_some() {
         return Ok(());
     }
-    match keyed(asker, vec![name.id.clone()]).await?.get(&name.id) {
+    match keyed(asker, vec![name.id.clone()], deadline).await?.get(&name.id) {
         Some(timers) => Err(key_needed(timers, "query.key")),
         None => Ok(()),
     }
@@ -96,14 +107,14 @@ pub(super) fn version(
 }
 
 /// How long to wait for what becomes of a command.
-pub(super) fn wait(asker: &Asker, text: Option<String>, at: &str) -> Result<u64, Problem> {
+pub(super) fn wait(asker: &Asker, text: Option<String>, at: &str) -> Result<Duration, Problem> {
     let read = |text: String| read::span(asker.timers(), &text, at, WAIT_MS_MAX);
-    text.map_or(Ok(WAIT_MS), read)
+    text.map_or(Ok(WAIT_MS), read).map(Duration::from_millis)
 }
 
 async fn reschedule(
     State(asker): State<Asker>,
-    Extension(Came(came)): Extension<Came>,
+    Extension(came): Extension<Came>,
     uri: Uri,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
@@ -111,7 +122,7 @@ async fn reschedule(
     let mut query = Query::read(uri.query(), &["key", "key_base64", "version", "wait"])?;
     let name = Name { id, key: query.key()? };
     let version = version(asker.timers(), query.text("version")?, "query.version")?;
-    let wait_ms = wait(&asker, query.text("wait")?, "query.wait")?;
+    let deadline = Deadline::new(came.at, wait(&asker, query.text("wait")?, "query.wait")?);
     let mut body = read::body(body, &["due", "delay"])?;
     let due = match (body.remove("due"), body.remove("delay")) {
         (Some(due), None) => read::moment(asker.timers(), &due, "body.due")?,
@@ -121,7 +132,7 @@ async fn reschedule(
                 return Err(Problem::bad("bad_duration", "body.delay", detail));
             };
             let delay = read::span(asker.timers(), text, "body.delay", u64::MAX)?;
-            came.ok_or_else(no_time)?.checked_add(delay).ok_or_else(|| {
+            came.time.ok_or_else(no_time)?.checked_add(delay).ok_or_else(|| {
                 Problem::bad("bad_duration", "body.delay", "it ends after the end of time")
             })?
         }
@@ -130,21 +141,22 @@ async fn reschedule(
         }
     };
     tracked(asker.timers())?;
-    if found(&asker, &name).await?.is_none() {
-        return Err(nobody(&asker, &name).await);
+    let look = deadline.before_command();
+    if found(&asker, &name, look).await?.is_none() {
+        return Err(nobody(&asker, &name, look).await);
     }
-    carry_out(&asker, Command { name, version, order: Order::Reschedule(due) }, wait_ms).await
+    carry_out(&asker, Command { name, version, order: Order::Reschedule(due) }, deadline).await
 }
 
 pub(super) fn no_time() -> Problem {
     Trouble::Away("the brokers' time is not known yet".to_owned()).into()
 }
 
-async fn carry_out(asker: &Asker, command: Command, wait_ms: u64) -> Answered {
+async fn carry_out(asker: &Asker, command: Command, deadline: Deadline) -> Answered {
     let name = command.name.clone();
     let puts_off = matches!(command.order, Order::Reschedule(_));
-    let what = What::Do { commands: vec![command], wait_ms };
-    let done = match asker.one(asker.timers().lane_of(&name), what).await? {
+    let what = What::Do(vec![command]);
+    let done = match asker.one(asker.timers().lane_of(&name), what, deadline).await? {
         Told::Done(mut done) => done.pop().unwrap_or_else(|| Err(fault())),
         _ => Err(fault()),
     };
@@ -185,25 +197,29 @@ fn not_put_off(outcome: &str, state: Option<&str>, code: Option<&str>) -> Proble
 }
 
 /// Asks again what became of a command.
-pub(super) async fn again(State(asker): State<Asker>, uri: Uri) -> Answered {
+pub(super) async fn again(
+    State(asker): State<Asker>,
+    Extension(came): Extension<Came>,
+    uri: Uri,
+) -> Answered {
     let mut query = Query::read(uri.query(), &["wait"])?;
-    let wait_ms = wait(&asker, query.text("wait")?, "query.wait")?;
+    let deadline = Deadline::new(came.at, wait(&asker, query.text("wait")?, "query.wait")?);
     let text = uri.path().strip_prefix(CANCELS).unwrap_or_default();
     let ticket = Ticket::decode(text).ok_or_else(|| {
         Problem::bad("bad_ticket", "path.ticket", "it is not one that an answer gave")
     })?;
     let lane = asker.timers().lane_of(&ticket.name);
-    let what = What::Answer { ticket: ticket.ticket.clone(), wait_ms };
-    match asker.one(lane, what).await? {
-        Told::Answer(Answer::Lost) => lost(&asker, &ticket).await,
+    let what = What::Answer(ticket.ticket.clone());
+    match asker.one(lane, what, deadline).await? {
+        Told::Answer(Answer::Lost) => lost(&asker, &ticket, deadline).await,
         Told::Answer(answer) => told(&ticket, &answer),
         _ => Err(fault().into()),
     }
 }
 
 /// Who would have known what became of it does not run the lane any more: what the timer is now tells most of it.
-async fn lost(asker: &Asker, ticket: &Ticket) -> Answered {
-    let state = match found(asker, &ticket.name).await? {
+async fn lost(asker: &Asker, ticket: &Ticket, deadline: Deadline) -> Answered {
+    let state = match found(asker, &ticket.name, deadline).await? {
         Some(timer) => shown::timer(&timer),
         None => Value::Null,
     };

@@ -197,6 +197,7 @@ impl Timers for Instance {
         &'a self,
         _: u16,
         commands: &'a [Command],
+        _: Asked,
     ) -> Soon<'a, Vec<Result<String, Trouble>>> {
         let mut world = self.world();
         let mut tickets = Vec::new();
@@ -487,6 +488,80 @@ async fn while_a_lane_moves_or_its_owner_is_silent_a_caller_is_told_to_come_agai
     let (status, reply) = pair.peer(other, ask::PATH, &headers, &question).await;
     assert!(status == 200 && reply.contains("Moving"), "{reply}");
     assert_eq!(pair.state(&name), "delay");
+}
+
+#[tokio::test]
+async fn beside_an_owner_that_is_silent_a_cancel_is_written_here_and_answered_in_time() {
+    let pair = Pair::start().await;
+    let mut names = Vec::new();
+    for key in ["a", "b", "c", "d"] {
+        names.push(pair.put("t", Some(key.as_bytes()), 1_000));
+    }
+    // Connections are accepted, as the system does for a process that stands still, and nobody answers.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (own, other): (Vec<&Name>, Vec<&Name>) =
+        names.iter().partition(|name| lane_of(name) % 2 == 0);
+    pair.with(|world| world.addresses[1] = silent.local_addr().unwrap().to_string());
+    let key = |name: &Name| String::from_utf8(name.key.clone().unwrap()).unwrap();
+    let began = Instant::now();
+    let in_time = |wait: u64, what: &str| {
+        let took = began.elapsed();
+        // 2 s more than the wait, and what a busy machine takes.
+        assert!(took < Duration::from_secs(wait + 5), "{what}: {took:?}");
+    };
+    let path = format!("/v1/timers/t?key={}&wait=1s", key(other[0]));
+    let cancel = async {
+        let (status, _, told) = pair.ask(0, "DELETE", &path, None).await;
+        assert_eq!((status, &told["outcome"]), (202, &json!("pending")), "{told}");
+        in_time(1, "a cancel");
+        let again = told["again"].as_str().expect("where to ask again").to_owned();
+        let (status, _, told) = pair.ask(0, "GET", &format!("{again}?wait=0s"), None).await;
+        assert_eq!((status, &told["outcome"]), (202, &json!("pending")), "{told}");
+        in_time(3, "what became of it");
+    };
+    let named = [own[0], other[1]].map(|name| json!({ "id": "t", "key": key(name) }));
+    let body = json!({ "timers": named, "wait": "1s" }).to_string();
+    let batch = async {
+        let (status, _, told) = pair.ask(0, "POST", "/v1/timers:batchCancel", Some(&body)).await;
+        let outcomes = [0, 1].map(|n| told["timers"][n]["outcome"].clone());
+        let want = ["cancelled", "pending"].map(|word| json!(word));
+        assert_eq!((status, outcomes), (200, want), "{told}");
+        in_time(1, "a batch");
+    };
+    let path = format!("/v1/timers/t?key={}&wait=1s", key(other[0]));
+    let put_off = async {
+        let body = Some(r#"{"delay":"7s"}"#);
+        let (status, _, told) = pair.ask(0, "PATCH", &path, body).await;
+        assert_eq!((status, &told["code"]), (503, &json!("lane_moving")), "{told}");
+        in_time(1, "another time");
+    };
+    tokio::join!(cancel, batch, put_off);
+    let states = |of: &[&Name]| of.iter().map(|name| pair.state(name)).collect::<Vec<_>>();
+    assert_eq!(
+        (states(&own[..1]), states(&other)),
+        (vec!["cancelled".to_owned()], vec!["cancelled".to_owned(); 2])
+    );
+}
+
+#[tokio::test]
+async fn a_question_that_nobody_waits_for_any_more_is_not_carried_out() {
+    let pair = Pair::start().await;
+    let name = pair.put("t", Some(b"k"), 1_000);
+    let (lane, owner) = (lane_of(&name), usize::from(lane_of(&name) % 2));
+    let command = Command { name: name.clone(), version: None, order: Order::Cancel };
+    let times = json!({ "age_ms": 0, "wait_ms": 500, "left_ms": 1_000 });
+    let question =
+        json!({ "lanes": [lane], "what": { "Do": [command] }, "times": times }).to_string();
+    let sealed = pair.sealed(&question);
+    // It stood in the way for as long as its asker waited.
+    pair.with(|world| world.now += 1_000);
+    let (status, told) = pair.peer(owner, ask::PATH, &sealed, &question).await;
+    assert!(status == 200 && told.contains("too long ago"), "{told}");
+    assert_eq!(pair.state(&name), "delay");
+    pair.with(|world| world.now -= 1);
+    let (status, told) = pair.peer(owner, ask::PATH, &sealed, &question).await;
+    assert!(status == 200 && told.contains("cancelled"), "{told}");
+    assert_eq!(pair.state(&name), "cancelled");
 }
 
 #[tokio::test]

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
+use crate::engine::timers::TimerKey;
 use crate::engine::window::Window;
-use crate::engine::{Answer, Lane, Offset, Source};
+use crate::engine::{Answer, Lane, Offset, Outcome, Source};
 
 /// How long an answer is remembered.
 const KEPT: Duration = Duration::from_secs(60);
@@ -160,6 +161,17 @@ impl Board {
         self.changed.notify_waiters();
     }
 
+    /// Whether a version of this timer was replaced by a command that was answered since then.
+    pub(super) fn was_replaced(&self, lane: Lane, name: TimerKey, since: Instant) -> bool {
+        let state = self.lock();
+        let recent = state.kept.iter().rev().take_while(|(until, _)| *until >= since + KEPT);
+        let mut answers = recent.filter_map(|(_, at)| state.answers.get(at));
+        answers.any(|answer| {
+            let is_it = answer.source.lane == lane && answer.name == name;
+            is_it && answer.outcome == Outcome::Replaced
+        })
+    }
+
     /// Where a lane is.
     pub(super) fn standing(&self, lane: Lane) -> Standing {
         self.lock().lanes.get(usize::from(lane.0)).map_or(Standing::Elsewhere, |of| of.standing)
@@ -196,8 +208,8 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::timers::{About, Place, TimerKey};
-    use crate::engine::{Outcome, TopicId};
+    use crate::engine::TopicId;
+    use crate::engine::timers::{About, Place};
 
     const LANE: Lane = Lane(1);
     const INTAKE: Source = Source { topic: TopicId(0), lane: LANE };
@@ -236,6 +248,23 @@ mod tests {
             tokio::join!(board.wait(INTAKE, Offset(9), late()), async { board.leave(5) });
         assert!(matches!(heard, Heard::Gone));
         assert_eq!(board.standing(LANE), Standing::Elsewhere);
+    }
+
+    #[test]
+    fn a_version_that_was_replaced_since_is_known_by_its_timer() {
+        let board = Board::new(2);
+        let came = Instant::now();
+        assert!(!board.was_replaced(LANE, answer(0, Outcome::Replaced).name, came), "nothing was");
+        board.give(vec![answer(1, Outcome::Cancelled)]);
+        let name = answer(0, Outcome::Replaced).name;
+        assert!(!board.was_replaced(LANE, name, came), "another outcome");
+        board.give(vec![answer(2, Outcome::Replaced), answer(3, Outcome::Superseded)]);
+        assert!(board.was_replaced(LANE, name, came));
+        assert!(!board.was_replaced(Lane(0), name, came), "of another lane");
+        let other = TimerKey::new(None, b"i");
+        assert!(!board.was_replaced(LANE, other, came), "of another timer");
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(!board.was_replaced(LANE, name, Instant::now()), "before it came");
     }
 
     #[tokio::test]

@@ -29,7 +29,7 @@ use crate::kafka::{Connection, raw};
 const CLIENT: &str = "waterclock-desk";
 /// How long a broker holds a fetch for which there is nothing.
 const WAIT: Duration = Duration::from_millis(50);
-/// How long the whole search may take.
+/// How long the whole search may take at most.
 pub(super) const MAX: Duration = Duration::from_secs(10);
 /// A partition of which nothing comes for this long is read to its end, or its end cannot be read.
 const SILENCE_MAX: Duration = Duration::from_millis(500);
@@ -64,8 +64,9 @@ impl<'a> Search<'a> {
         setup: &'a Setup,
         lane: Lane,
         timer: &'a Timer,
+        by: Instant,
     ) -> Self {
-        Self { connection, setup, lane, timer, by: Instant::now() + MAX }
+        Self { connection, setup, lane, timer, by }
     }
 
     /// The record, and what of it stays; `None`: not found in time, or as long as the timer `stands`.
@@ -103,7 +104,8 @@ impl<'a> Search<'a> {
             Place::Between(from, _) => {
                 let mut asked = TopicPartitionList::with_capacity(1);
                 asked.add_partition_offset(name, partition, At::Offset(from.0.cast_signed()))?;
-                let told = reader.offsets_for_times(asked, SILENCE_MAX * 4)?;
+                let left = self.by.saturating_duration_since(Instant::now());
+                let told = reader.offsets_for_times(asked, left.min(SILENCE_MAX * 4))?;
                 match told.find_partition(name, partition).map(|at| at.offset()) {
                     Some(At::Offset(offset)) => At::Offset(offset),
                     // Nothing is as late.

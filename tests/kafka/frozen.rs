@@ -1,0 +1,256 @@
+//! Requests whose lane's owner, or whose Kafka, stands still: each is answered within its wait and a little more.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use waterclock::engine::murmur2;
+use waterclock::kafka::Roster;
+
+use crate::support::{
+    Fixture, Mode, Out, PATIENCE, PRODUCE, Process, Proxy, State, eventually, out, patient, whole,
+};
+
+/// What an answer may take beyond the wait, as docs/http-api.md says.
+const GRACE: Duration = Duration::from_secs(2);
+/// What this machine may take beyond that.
+const SLACK: Duration = Duration::from_secs(1);
+const LANES: u16 = 2;
+const HOUR: u64 = 3_600_000;
+
+fn fixture(test: &str) -> Fixture {
+    Fixture::with(test, |request| request.lanes = Some(LANES))
+}
+
+/// Two instances that have a lane each and know each other.
+fn pair(fixture: &Fixture, session: &str) -> [Process; 2] {
+    let start = |data: &str| {
+        let launch = fixture.launch(Mode::ExactlyOnce).data(data);
+        launch.env("WATERCLOCK_SESSION_TIMEOUT", session).start()
+    };
+    let both = [start("a"), start("b")];
+    eventually("each has a lane and knows the other", || {
+        let own = [both[0].lanes(), both[1].lanes()];
+        let told = [both[0].get("/v1/timers")?.0, both[1].get("/v1/timers")?.0];
+        if (own, told) == ([1, 1], [200, 200]) { Ok(()) } else { Err(format!("{own:?} {told:?}")) }
+    });
+    both
+}
+
+/// The lane that a process runs.
+fn lane_of(fixture: &Fixture, process: &Process) -> u16 {
+    let (meta, address) = (fixture.names.meta(), process.address().expect("it serves"));
+    eventually("it has a lane", || {
+        let roster = Roster::read(&fixture.connection, &meta, fixture.namespace());
+        let roster = roster.map_err(|error| error.to_string())?;
+        let member = roster.members().find(|member| member.address == address);
+        match member.map(|member| &member.lanes[..]) {
+            Some([lane]) => Ok(lane.0),
+            other => Err(format!("{other:?}")),
+        }
+    })
+}
+
+/// Keys of the lane that a process runs.
+fn keys_of(fixture: &Fixture, process: &Process, count: usize) -> Vec<String> {
+    let lane = lane_of(fixture, process);
+    let all = (0..).map(|n| format!("key-{n}"));
+    all.filter(|key| murmur2::partition(key.as_bytes(), LANES) == lane).take(count).collect()
+}
+
+struct Told {
+    status: u16,
+    body: Value,
+    took: Duration,
+}
+
+fn ask(process: &Process, method: &str, path: &str, body: Option<&Value>) -> Told {
+    let client = reqwest::blocking::Client::builder().timeout(2 * PATIENCE).no_proxy().build();
+    let url = format!("http://{}{path}", process.address().expect("it serves"));
+    let request = client.expect("a client").request(method.parse().expect("a method"), url);
+    let request = match body {
+        Some(body) => request.json(body),
+        None => request,
+    };
+    let began = Instant::now();
+    let answer = request.send().expect("it answers");
+    let status = answer.status().as_u16();
+    let body = answer.text().expect("a body");
+    let body = serde_json::from_str(&body).unwrap_or(Value::String(body));
+    Told { status, body, took: began.elapsed() }
+}
+
+/// The same, which is to be answered within so many seconds and a little more.
+#[track_caller]
+fn within(seconds: u64, process: &Process, method: &str, path: &str, body: Option<&Value>) -> Told {
+    let told = ask(process, method, path, body);
+    let most = Duration::from_secs(seconds) + GRACE + patient(SLACK);
+    assert!(
+        told.took < most,
+        "{method} {path} took {:?}: {} {}",
+        told.took,
+        told.status,
+        told.body
+    );
+    told
+}
+
+fn path(key: &str, query: &str) -> String {
+    format!("/v1/timers/i?key={key}{query}")
+}
+
+/// A timer of each of these keys, once it is known.
+fn submit(fixture: &Fixture, process: &Process, target: &str, keys: &[String]) {
+    let producer = fixture.producer();
+    for key in keys {
+        producer.send_one(&fixture.names.intake(), &timer(target, key));
+        eventually("it is known", || match ask(process, "GET", &path(key, ""), None) {
+            Told { status: 200, .. } => Ok(()),
+            Told { body, .. } => Err(body.to_string()),
+        });
+    }
+}
+
+fn timer(target: &str, key: &str) -> Out {
+    out(key).key(key).header("x-delay-id", "i").delay(HOUR).to(target)
+}
+
+#[test]
+fn beside_an_owner_that_stands_still_all_is_answered_within_the_wait() {
+    let fixture = fixture("frozen-owner");
+    let target = fixture.target("out", 1);
+    // It keeps its lane for as long as this takes.
+    let [mut a, mut b] = pair(&fixture, "60s");
+    let (own, other) = (keys_of(&fixture, &a, 3), keys_of(&fixture, &b, 6));
+    submit(&fixture, &a, &target, &own);
+    submit(&fixture, &a, &target, &other);
+    let bulk = "/v1/timers:bulkCancel";
+    let counted = within(20, &a, "POST", bulk, Some(&json!({ "all": true })));
+    assert_eq!(counted.body["count"], 9, "{}", counted.body);
+    b.freeze();
+
+    // A cancel is written all the same, and says where to ask again.
+    let mut again = Vec::new();
+    for (key, wait) in other.iter().zip([0, 1, 3]) {
+        let query = format!("&wait={wait}s");
+        let told = within(wait, &a, "DELETE", &path(key, &query), None);
+        let seen = (told.status, &told.body["outcome"]);
+        assert_eq!(seen, (202, &json!("pending")), "{}", told.body);
+        again.push(told.body["again"].as_str().expect("where to ask again").to_owned());
+    }
+    let told = within(1, &a, "GET", &format!("{}?wait=1s", again[0]), None);
+    assert_eq!((told.status, &told.body["outcome"]), (202, &json!("pending")), "{}", told.body);
+
+    // What has to be looked up at the owner is refused in time, and nothing is done.
+    let delay = json!({ "delay": "2h" });
+    let token = json!({ "token": counted.body["token"] });
+    #[rustfmt::skip]
+    let refused = [
+        (5,  "GET",    path(&other[5], ""),                None),
+        (2,  "PATCH",  path(&other[5], "&wait=2s"),        Some(&delay)),
+        (2,  "DELETE", "/v1/timers/i?wait=2s".to_owned(),  None),
+        // These need every lane.
+        (18, "GET",    "/v1/timers".to_owned(),            None),
+        (18, "GET",    "/v1/forecast".to_owned(),          None),
+        (18, "POST",   bulk.to_owned(),                    Some(&token)),
+    ];
+    std::thread::scope(|scope| {
+        for (seconds, method, path, body) in &refused {
+            let a = &a;
+            scope.spawn(move || {
+                let told = within(*seconds, a, method, path, *body);
+                let seen = (told.status, &told.body["code"]);
+                assert_eq!(seen, (503, &json!("lane_moving")), "{method} {path}: {}", told.body);
+            });
+        }
+    });
+
+    // In a batch the others are answered as if nothing were.
+    let names = |keys: [&String; 2]| keys.map(|key| json!({ "id": "i", "key": key }));
+    let batch = json!({ "timers": names([&own[0], &other[3]]), "wait": "2s" });
+    let told = within(2, &a, "POST", "/v1/timers:batchCancel", Some(&batch));
+    let outcomes = [0, 1].map(|n| told.body["timers"][n]["outcome"].clone());
+    assert_eq!(
+        (told.status, outcomes),
+        (200, ["cancelled", "pending"].map(|w| json!(w))),
+        "{}",
+        told.body
+    );
+    let batch = json!({ "timers": names([&own[1], &other[5]]) });
+    let told = within(5, &a, "POST", "/v1/timers:batchGet", Some(&batch));
+    let timers = &told.body["timers"];
+    let seen = (&timers[0]["state"], &timers[1]["problem"]["code"]);
+    assert_eq!(seen, (&json!("delay"), &json!("lane_moving")), "{}", told.body);
+
+    // It goes on, and carries out what was written and nothing of what was refused.
+    b.thaw();
+    for (key, again) in other.iter().zip(&again) {
+        let told = eventually("it is decided", || {
+            let told = ask(&a, "GET", &format!("{again}?wait=5s"), None);
+            if told.status == 200 { Ok(told) } else { Err(told.body.to_string()) }
+        });
+        assert_eq!(told.body["outcome"], "cancelled", "{key}: {}", told.body);
+    }
+    let states = |keys: &[String]| -> Vec<Value> {
+        let state = |key: &String| {
+            eventually("it is looked up", || match ask(&a, "GET", &path(key, ""), None) {
+                Told { status: 200, body, .. } => Ok(body["state"].clone()),
+                Told { body, .. } => Err(body.to_string()),
+            })
+        };
+        keys.iter().map(state).collect()
+    };
+    assert_eq!(states(&own), ["cancelled", "delay", "delay"]);
+    assert_eq!(
+        states(&other),
+        ["cancelled", "cancelled", "cancelled", "cancelled", "delay", "delay"]
+    );
+    let told = ask(&a, "GET", &path(&other[5], ""), None);
+    assert!(told.body["supersedes"].is_null(), "it was not put off: {}", told.body);
+    a.stop_well();
+    b.stop_well();
+    assert_eq!(whole(&fixture, &target), []);
+}
+
+/// A request to Kafka for records.
+const FETCH: i16 = 1;
+
+#[test]
+fn beside_a_kafka_that_stands_still_a_command_is_answered_within_its_wait() {
+    let fixture = fixture("frozen-kafka");
+    let target = fixture.target("out", 1);
+    let proxy = Proxy::shared();
+    let mut process = fixture.launch(Mode::ExactlyOnce).brokers(&proxy.brokers).start();
+    let keys = ["a", "b", "c"].map(str::to_owned);
+    submit(&fixture, &process, &target, &keys);
+    let delay = json!({ "delay": "2h" });
+
+    // The record that is to be put off cannot be read.
+    let hold = proxy.hold(FETCH, "waterclock-desk", None);
+    let told = within(1, &process, "PATCH", &path("a", "&wait=1s"), Some(&delay));
+    let seen = (told.status, &told.body["code"]);
+    assert_eq!(seen, (503, &json!("record_not_found")), "{}", told.body);
+    assert!(hold.state() >= State::Held, "nobody has read");
+    hold.release();
+
+    // The command cannot be written. Whether it will be, nobody knows.
+    let hold = proxy.hold(PRODUCE, "waterclock-send", None);
+    let batch =
+        json!({ "timers": [{ "id": "i", "key": "a" }, { "id": "i", "key": "b" }], "wait": "1s" });
+    let told = within(1, &process, "DELETE", &path("a", "&wait=1s"), None);
+    assert_eq!((told.status, &told.body["code"]), (503, &json!("kafka_away")), "{}", told.body);
+    assert!(hold.state() >= State::Held, "nothing was written");
+    let told = within(1, &process, "POST", "/v1/timers:batchCancel", Some(&batch));
+    let code = |n: usize| told.body["timers"][n]["problem"]["code"].clone();
+    assert_eq!((code(0), code(1)), (json!("kafka_away"), json!("kafka_away")), "{}", told.body);
+    hold.release();
+
+    // To ask again is safe.
+    let told = eventually("it is cancelled", || {
+        let told = ask(&process, "DELETE", &path("a", "&wait=20s"), None);
+        if told.status == 200 { Ok(told) } else { Err(told.body.to_string()) }
+    });
+    assert_eq!(told.body["outcome"], "cancelled", "{}", told.body);
+    let told = ask(&process, "GET", &path("c", ""), None);
+    assert_eq!(told.body["state"], "delay", "{}", told.body);
+    process.stop_well();
+}
