@@ -120,14 +120,25 @@ pub fn start(
     for note in &in_force.notes {
         tracing::warn!(topic = note.topic, what = %note.what, remedy = %note.remedy, "topic could be better");
     }
-    let first_intake = in_force.first_intake.clone().or_else(|| {
-        topics::note_first_intake(&connection, &config.namespace)
-            .inspect_err(|error| {
-                let error = error as &dyn std::error::Error;
-                tracing::warn!(error, "the main intake's id could not be noted");
-            })
-            .ok()
-    });
+    let mut first_intake = in_force.first_intake.clone();
+    // Whoever ran without it would take whatever intake is there at a later start for the first one.
+    while first_intake.is_none() && !stopping.load(Ordering::Relaxed) {
+        match topics::note_first_intake(&connection, &config.namespace) {
+            Ok(id) => first_intake = Some(id),
+            Err(error) => {
+                let why = &error as &dyn std::error::Error;
+                tracing::warn!(
+                    error = why,
+                    "the main intake's id could not be noted, trying again"
+                );
+                waits(&format!(
+                    "the main intake's id could not be noted in {}.meta: {error}; it is tried again",
+                    config.namespace
+                ));
+                std::thread::sleep(ASK_AGAIN);
+            }
+        }
+    }
     let directory = instance.directory.join(INDEX);
     let indexing = Indexing::open(&config.namespace, &in_force, &directory)?;
     let key = StateKey::new(in_force.secret.bytes());

@@ -8,7 +8,8 @@
 //!    be taken for forged.
 //! 3. The secret is neither printed nor logged.
 //! 4. Of several first starts at once one counts: that of the first record in the log. Each writes under a key of its own,
-//!    so compaction keeps all of them, in their order, and one that is written late never takes the place of the first.
+//!    so compaction keeps all of them, in their order, and one that is written late never takes the place of the first. The
+//!    same holds for the id of the first intake.
 //!
 //! What it does not do: probes of the brokers' clocks and what members say of themselves stand in the same topic, under
 //! keys that begin with [`CLOCK`] and [`MEMBER`]; they are passed over here.
@@ -129,15 +130,22 @@ pub enum Value {
         /// Ladder and lanes.
         ladder: LadderInForce,
     },
-    /// Under the key `intake`: a topic's id.
-    Intake(String),
+    /// A topic's id, under the key `intake/` and a name of its own. It is the first intake's if no other one stands before it.
+    Intake {
+        /// Tells it from those of others.
+        name: String,
+        /// The topic's id.
+        id: String,
+    },
 }
 
 const LADDER: &str = "ladder";
 /// Older programs put the secret under a key of its own.
 const SECRET: &str = "secret";
 const FIRST: &str = "first/";
-const INTAKE: &str = "intake";
+const INTAKE: &str = "intake/";
+/// Programs from before this one put it under a key that they shared.
+const OLD_INTAKE: &str = "intake";
 
 impl Value {
     /// What a namespace may begin with: a new secret, with this ladder.
@@ -145,8 +153,15 @@ impl Value {
     /// # Errors
     /// There is no random source.
     pub fn first(ladder: LadderInForce) -> Result<Self, Error> {
-        let name = hex(&Secret::random()?.0[..16]);
-        Ok(Self::First { name, secret: Secret::random()?, ladder })
+        Ok(Self::First { name: random_name()?, secret: Secret::random()?, ladder })
+    }
+
+    /// What may be the first intake's id.
+    ///
+    /// # Errors
+    /// There is no random source.
+    pub fn intake(id: String) -> Result<Self, Error> {
+        Ok(Self::Intake { name: random_name()?, id })
     }
 
     /// The key that it stands under.
@@ -155,7 +170,7 @@ impl Value {
         match self {
             Self::Ladder(_) => LADDER.to_owned(),
             Self::First { name, .. } => format!("{FIRST}{name}"),
-            Self::Intake(_) => INTAKE.to_owned(),
+            Self::Intake { name, .. } => format!("{INTAKE}{name}"),
         }
     }
 
@@ -173,7 +188,7 @@ impl Value {
                 lanes: ladder.lanes,
                 holds: ladder.holds.iter().map(Millis::to_string).collect(),
             }),
-            Self::Intake(id) => {
+            Self::Intake { id, .. } => {
                 serde_json::to_value(IntakeText { version: VERSION, id: id.clone() })
             }
         };
@@ -362,6 +377,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// A name that nobody else has.
+fn random_name() -> Result<String, Error> {
+    Ok(hex(&Secret::random()?.0[..16]))
+}
+
 fn read_intake(bytes: &[u8]) -> Option<String> {
     serde_json::from_slice(bytes).ok().map(|text: IntakeText| text.id)
 }
@@ -378,45 +398,62 @@ fn read_secret(bytes: &[u8]) -> Option<Secret> {
     Some(Secret(key))
 }
 
-/// What namespaces were to begin with, by where it stands; each under a key of its own.
-#[derive(Debug, Default)]
-struct Firsts(BTreeMap<i64, (Vec<u8>, First)>);
+fn read_first(bytes: &[u8]) -> Option<(Secret, LadderInForce)> {
+    read_secret(bytes).zip(read_ladder(bytes))
+}
+
+/// Values of which the first one counts, by where they stand; each under a key of its own, which begins so.
+#[derive(Debug)]
+struct Firsts<T> {
+    begins: &'static str,
+    at: BTreeMap<i64, (Vec<u8>, First<T>)>,
+}
 
 #[derive(Debug)]
-enum First {
-    Sound(Secret, LadderInForce),
+enum First<T> {
+    Sound(T),
     Newer(u32),
     Broken,
 }
 
-impl Firsts {
-    fn take(&mut self, offset: i64, key: &[u8], bytes: Option<&[u8]>) {
-        self.0.retain(|_, (known, _)| known != key);
+impl<T: Clone> Firsts<T> {
+    fn new(begins: &'static str) -> Self {
+        Self { begins, at: BTreeMap::new() }
+    }
+
+    fn take(
+        &mut self,
+        offset: i64,
+        key: &[u8],
+        bytes: Option<&[u8]>,
+        read: impl FnOnce(&[u8]) -> Option<T>,
+    ) {
+        self.at.retain(|_, (known, _)| known != key);
         let Some(bytes) = bytes else { return };
         let version = serde_json::from_slice::<VersionText>(bytes).map(|text| text.version).ok();
-        let first = match (version, read_secret(bytes), read_ladder(bytes)) {
-            (Some(version), _, _) if version > VERSION => First::Newer(version),
-            (_, Some(secret), Some(ladder)) => First::Sound(secret, ladder),
+        let first = match (version, read(bytes)) {
+            (Some(version), _) if version > VERSION => First::Newer(version),
+            (_, Some(value)) => First::Sound(value),
             _ => {
-                tracing::warn!(key = FIRST, offset, "passed over a broken value in meta");
+                tracing::warn!(key = self.begins, offset, "passed over a broken value in meta");
                 First::Broken
             }
         };
-        self.0.insert(offset, (key.to_vec(), first));
+        self.at.insert(offset, (key.to_vec(), first));
     }
 
-    fn found(&self, topic: &str) -> Result<Option<(Secret, LadderInForce)>, Error> {
-        let (topic, key) = (topic.to_owned(), FIRST);
-        for (&offset, (_, first)) in &self.0 {
+    fn found(&self, topic: &str) -> Result<Option<T>, Error> {
+        let (topic, key) = (topic.to_owned(), self.begins);
+        for (&offset, (_, first)) in &self.at {
             match first {
-                First::Sound(secret, ladder) => return Ok(Some((secret.clone(), ladder.clone()))),
+                First::Sound(value) => return Ok(Some(value.clone())),
                 First::Newer(version) => {
                     return Err(Error::Newer { topic, offset, key, version: *version });
                 }
                 First::Broken => {}
             }
         }
-        match self.0.last_key_value() {
+        match self.at.last_key_value() {
             Some((&offset, _)) => Err(Error::Unreadable { topic, offset, key }),
             None => Ok(None),
         }
@@ -426,19 +463,21 @@ impl Firsts {
 /// Collects what is in force from records in the order of their offsets.
 #[derive(Debug)]
 struct Reading {
-    firsts: Firsts,
+    firsts: Firsts<(Secret, LadderInForce)>,
     ladder: Slot<LadderInForce>,
     secret: Slot<Secret>,
-    intake: Slot<String>,
+    intakes: Firsts<String>,
+    old_intake: Slot<String>,
 }
 
 impl Reading {
     fn new() -> Self {
         Self {
-            firsts: Firsts::default(),
+            firsts: Firsts::new(FIRST),
             ladder: Slot::new(LADDER),
             secret: Slot::new(SECRET),
-            intake: Slot::new(INTAKE),
+            intakes: Firsts::new(INTAKE),
+            old_intake: Slot::new(OLD_INTAKE),
         }
     }
 
@@ -446,8 +485,15 @@ impl Reading {
         match key {
             Some(key) if key == LADDER.as_bytes() => self.ladder.take(offset, value, read_ladder),
             Some(key) if key == SECRET.as_bytes() => self.secret.take(offset, value, read_secret),
-            Some(key) if key.starts_with(FIRST.as_bytes()) => self.firsts.take(offset, key, value),
-            Some(key) if key == INTAKE.as_bytes() => self.intake.take(offset, value, read_intake),
+            Some(key) if key.starts_with(FIRST.as_bytes()) => {
+                self.firsts.take(offset, key, value, read_first);
+            }
+            Some(key) if key.starts_with(INTAKE.as_bytes()) => {
+                self.intakes.take(offset, key, value, read_intake);
+            }
+            Some(key) if key == OLD_INTAKE.as_bytes() => {
+                self.old_intake.take(offset, value, read_intake);
+            }
             Some(key) if [CLOCK, MEMBER].iter().any(|begin| key.starts_with(begin.as_bytes())) => {}
             _ => tracing::warn!(offset, "passed over a record of unknown key in meta"),
         }
@@ -460,7 +506,11 @@ impl Reading {
             _ => self.firsts.found(topic)?.unzip(),
         };
         let (ladder, secret) = (self.ladder.or(ladder, topic)?, self.secret.or(secret, topic)?);
-        Ok(Meta { ladder, secret, intake: self.intake.or(None, topic)? })
+        let intake = match self.old_intake.or(None, topic)? {
+            Some(id) => Some(id),
+            None => self.intakes.found(topic)?,
+        };
+        Ok(Meta { ladder, secret, intake })
     }
 }
 

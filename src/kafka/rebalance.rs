@@ -357,6 +357,7 @@ impl Context {
             }
         };
         self.progress.turn("asking where the logs begin and end");
+        fail::fail_point!("take_over_waits");
         let bounds = self.bounds(partitions).map_err(failed("ends of the logs"))?;
         self.progress.turn("asking for the ids of the topics");
         let ids = self.ids(consumer).map_err(failed("ids of the topics"))?;

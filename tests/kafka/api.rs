@@ -1,13 +1,13 @@
 //! Two instances on a real Kafka: either answers for every timer, truly or not at all; and the command line that asks them.
 
 use std::collections::BTreeSet;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, Mode, Out, PATIENCE, Process, eventually, out, patient};
+use crate::support::{Fixture, Mode, Out, PATIENCE, Process, eventually, out, patient, waterclock};
 
 const LANES: u16 = 4;
 
@@ -325,12 +325,7 @@ fn bad_input_is_refused_and_changes_nothing() {
 }
 
 fn run(fixture: &Fixture, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_waterclock"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("WATERCLOCK_") {
-            command.env_remove(name);
-        }
-    }
+    let mut command = waterclock();
     command.args(["--brokers", &fixture.connection.brokers, "--namespace", fixture.namespace()]);
     command.args(arguments).output().expect("the binary runs")
 }

@@ -1,13 +1,12 @@
 //! `waterclock bench`, small: it measures every case, checks itself, and leaves nothing behind.
 
-use std::process::Command;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use serde_json::Value;
 
-use crate::support::{eventually, variable};
+use crate::support::{eventually, variable, waterclock};
 
 fn topics_of(brokers: &str, prefix: &str) -> Vec<String> {
     let consumer: BaseConsumer =
@@ -22,9 +21,7 @@ fn a_small_bench_checks_itself_and_leaves_nothing_behind() {
     let brokers = variable("KAFKA_BOOTSTRAP");
     let kept = tempfile::tempdir().unwrap();
     let file = kept.path().join("bench.json");
-    let output = Command::new(env!("CARGO_BIN_EXE_waterclock"))
-        // What the tests are told is not of the configuration.
-        .env_remove("WATERCLOCK_TEST_PYTHON")
+    let output = waterclock()
         .args(["bench", "--json", "--brokers", &brokers, "--lanes", "2"])
         .args(["--records", "2000", "--rate", "200", "--seconds", "2", "--delay", "3s"])
         .args(["--delivery", "exactly_once", "--json-file"])

@@ -1,12 +1,12 @@
 //! What cannot be delivered goes to the dead letters, whole, and holds nothing up.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 
 use waterclock::engine::header::Code;
 
 use crate::support::{
-    Ack, Fixture, Log, Mode, Out, Rec, assert_each_once, eventually, in_both_modes, out, whole,
+    Ack, Fixture, Log, Mode, Out, Rec, assert_each_once, eventually, in_both_modes, out,
+    waterclock, whole,
 };
 
 in_both_modes!(every_refusal_is_a_dead_letter_and_stops_nothing);
@@ -16,12 +16,7 @@ const ERRORS: [&str; 7] = ["code", "detail", "topic", "partition", "offset", "ti
 
 /// The command's outcome: code and standard output.
 fn dead(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_waterclock"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("WATERCLOCK_") {
-            command.env_remove(name);
-        }
-    }
+    let mut command = waterclock();
     command.args(["dead"]).args(arguments);
     command.args(["--brokers", &fixture.connection.brokers, "--namespace", fixture.namespace()]);
     let output = command.output().expect("the binary runs");

@@ -1,6 +1,5 @@
 //! `waterclock doctor` on a real Kafka: what it says of a healthy cluster, and of a broken one.
 
-use std::process::Command;
 use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewPartitions, ResourceSpecifier};
@@ -11,16 +10,11 @@ use serde_json::Value;
 use waterclock::engine::Millis;
 use waterclock::kafka::topics::delete;
 
-use crate::support::{Fixture, Mode, eventually, out};
+use crate::support::{Fixture, Mode, eventually, out, waterclock};
 
 /// Exit code and report.
 fn doctor(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, Value) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_waterclock"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("WATERCLOCK_") {
-            command.env_remove(name);
-        }
-    }
+    let mut command = waterclock();
     command
         .args(["--json", "--brokers", &fixture.connection.brokers])
         .args(["--namespace", fixture.namespace(), "doctor"])

@@ -9,16 +9,11 @@ use waterclock::engine::UnixMillis;
 use waterclock::engine::timers::Change;
 use waterclock::index::Index;
 
-use crate::support::{Fixture, Log, Mode, Process, Rec, eventually, out, whole};
+use crate::support::{self, Fixture, Log, Mode, Process, Rec, eventually, out, whole};
 
 /// The program with these arguments, on the Kafka and the namespace of a fixture.
 fn command(fixture: &Fixture, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_waterclock"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("WATERCLOCK_") {
-            command.env_remove(name);
-        }
-    }
+    let mut command = support::waterclock();
     command.args(["--brokers", &fixture.connection.brokers, "--namespace", fixture.namespace()]);
     command.args(arguments);
     command

@@ -209,15 +209,21 @@ fn bounds(fixture: &Fixture, topic: &str, partition: i32) -> (i64, i64) {
     consumer.fetch_watermarks(topic, partition, Duration::from_secs(20)).expect("ends")
 }
 
-/// Samples whether it is ready: who has no lanes and is the only one there is never so.
-fn is_no_spare(process: &Process, most: Duration) {
+/// Samples whether it is ready: who has no lanes and is the only one there is never so. The result is what it said when it
+/// was not.
+fn is_no_spare(process: &Process, most: Duration) -> Vec<String> {
     let until = Instant::now() + most;
+    let mut said = Vec::new();
     while Instant::now() < until {
-        if let Ok((200, body)) = process.get("/health/ready") {
-            assert!(body.contains("owns"), "it is ready without lanes: {body}");
+        match process.get("/health/ready") {
+            Ok((200, body)) => assert!(body.contains("owns"), "it is ready without lanes: {body}"),
+            Ok((_, body)) => said.push(body),
+            Err(_) => {}
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+    said.dedup();
+    said
 }
 
 const LOST: &str = "waterclock_records_lost_total";
@@ -272,7 +278,9 @@ fn records_that_are_deleted_under_it_leave_nobody_ready_without_lanes(mode: Mode
     });
     let target = fixture.target("out", 1);
     let tier = fixture.names.tier(Millis(10_000));
-    let mut process = fixture.start(mode);
+    // Long enough for what it says meanwhile to be seen.
+    let slow = "take_over_waits=sleep(2500)";
+    let mut process = fixture.launch(mode).env("FAILPOINTS", slow).start();
     let producer = fixture.producer();
     // Written and deleted between two looks.
     process.freeze();
@@ -282,13 +290,20 @@ fn records_that_are_deleted_under_it_leave_nobody_ready_without_lanes(mode: Mode
     Log::open(&fixture, &tier).count(60);
     trim_all(&fixture, &tier);
     process.thaw();
+    let mut said = Vec::new();
     eventually("it is found out", || {
-        is_no_spare(&process, Duration::from_millis(200));
+        said.extend(is_no_spare(&process, Duration::from_millis(200)));
         match process.metric(LOST) {
             lost if lost > 0.0 => Ok(()),
             lost => Err(format!("{lost}")),
         }
     });
+    // Meanwhile it said what it does, with how many partitions, and for how long by then.
+    let is_take_over = |body: &&String| {
+        body.contains("takes 18 partitions over, for ")
+            && body.contains(" s by now: asking where the logs begin and end")
+    };
+    assert!(said.iter().filter(is_take_over).count() >= 2, "{said:#?}");
     is_no_spare(&process, Duration::from_secs(2));
     producer.send_one(&fixture.names.intake(), &out("kept").key("k").to(&target).delay(0));
     Log::open(&fixture, &target)

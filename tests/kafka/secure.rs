@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use waterclock::kafka::Connection;
 
 use crate::support::secure::{CLIENT_SECRET, PASSWORD, Secured, token, token_endpoint};
-use crate::support::{Fixture, Log, Mode, eventually, free_address, patient, preload, whole};
+use crate::support::{self, Fixture, Log, Mode, eventually, free_address, patient, preload, whole};
 
 /// Settings as variables of the environment.
 type Settings = Vec<(&'static str, String)>;
@@ -50,12 +50,7 @@ fn set(settings: &Settings) -> impl Iterator<Item = (String, &str)> {
 
 /// A short command, with what it took.
 fn waterclock(brokers: &str, settings: &Settings, arguments: &[&str]) -> (Output, Duration) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_waterclock"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("WATERCLOCK_") {
-            command.env_remove(name);
-        }
-    }
+    let mut command = support::waterclock();
     command.envs(set(settings)).args(arguments).args(["--brokers", brokers]);
     let began = Instant::now();
     (command.output().expect("it runs"), began.elapsed())

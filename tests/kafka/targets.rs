@@ -1,11 +1,14 @@
 //! What lies in the targets, and in the clock of the machine: it costs the records of others nothing.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use waterclock::kafka::topics::delete;
+
 use crate::support::{
-    Clock, Fixture, Log, Mode, Rec, Right, allow_only, assert_promise, in_both_modes, out,
-    patience, whole,
+    Clock, Fixture, Log, Mode, Rec, Right, allow_only, assert_promise, eventually, in_both_modes,
+    out, patience, variable, whole,
 };
 
 in_both_modes!(
@@ -15,6 +18,7 @@ in_both_modes!(
     ten_thousand_unknown_targets_hold_nobody_up,
     a_target_that_may_not_be_written_to_any_more_costs_one_batch_at_most,
     a_target_that_takes_no_time_but_its_own_stops_nothing,
+    batches_are_small_as_long_as_a_target_that_takes_no_others_is_there,
 );
 
 /// Kafka's own default: a topic keeps the times that its writers give, and refuses those of an hour ahead.
@@ -190,6 +194,8 @@ fn a_target_that_may_not_be_written_to_any_more_costs_one_batch_at_most(mode: Mo
     });
     let failures = renewed() - before;
     println!("rights taken away, {mode:?}: {failures} failures, others {worst} ms late at most");
+    // One batch that fails, and the lanes that are taken over for it.
+    assert!(worst < 4_000 * u64::from(patience()), "{worst} ms late");
     assert!(failures <= 1.0, "{failures} failures");
     // It is known now.
     let (worst, again) = beside(&fixture, (mode, "b"), (&good, &closed), |_| {});
@@ -231,4 +237,84 @@ fn a_target_that_takes_no_time_but_its_own_stops_nothing(mode: Mode) {
     let code = |rec: &Rec| rec.header("x-delay-error-code").unwrap_or_default();
     assert!(dead.iter().all(|rec| code(rec) == "target_refused"), "{dead:?}");
     assert_promise(mode, (1..40).step_by(2).map(|n| n.to_string()), &dead);
+}
+
+/// The bytes of each batch that holds records in the only partition of a topic, by the offset of its first, as they lie on the
+/// broker's disk.
+fn batches(topic: &str) -> Vec<(i64, usize)> {
+    let nodes = std::fs::read_dir(variable("WATERCLOCK_KAFKA_DIR")).expect("the broker's files");
+    let paths = nodes.map(|node| node.expect("a file").path().join("data"));
+    let file = format!("{topic}-0/00000000000000000000.log");
+    let path = paths.map(|data| data.join(&file)).find(|path| Path::exists(path));
+    let log = std::fs::read(path.expect("a log")).expect("readable");
+    let (mut rest, mut found) = (&log[..], Vec::new());
+    // Offset, length of what follows, and, among that, the attributes; a file may be longer than what was written.
+    while let Some((head, of)) = rest.split_at_checked(12) {
+        let first = i64::from_be_bytes(head[..8].try_into().expect("eight"));
+        let length = i32::from_be_bytes(head[8..].try_into().expect("four"));
+        let Some((batch, left)) = usize::try_from(length).ok().and_then(|n| of.split_at_checked(n))
+        else {
+            break;
+        };
+        if batch.is_empty() {
+            break;
+        }
+        let is_marker = batch[10] & 0b10_0000 != 0;
+        if !is_marker {
+            found.push((first, head.len() + batch.len()));
+        }
+        rest = left;
+    }
+    found
+}
+
+/// One target takes batches of 2,000 bytes: those to others are as small, since a client has one size for all; and are not any
+/// more once it is gone.
+fn batches_are_small_as_long_as_a_target_that_takes_no_others_is_there(mode: Mode) {
+    const SMALL: usize = 2_000;
+    const RECORDS: usize = 200;
+    let fixture = fixture("batches", mode);
+    let good = fixture.target("good", 1);
+    let small = fixture.target_with("small", 1, &[("max.message.bytes", &SMALL.to_string())]);
+    let mut process = fixture.start(mode);
+    let (producer, intake) = (fixture.producer(), fixture.names.intake());
+    let mut log = Log::open(&fixture, &good);
+    // The largest batch of many records that are due at the same instant.
+    let mut largest = |round: usize| {
+        let due = crate::support::now_ms() + 2_000;
+        let from = batches(&good).last().map_or(-1, |(first, _)| *first);
+        for n in 0..RECORDS {
+            let record = out(format!("{round}-{n:0>200}")).key("k").to(&good);
+            producer.send(&intake, &record.header("x-delay-until", due.to_string()));
+        }
+        producer.acks();
+        log.count((round + 1) * RECORDS);
+        eventually("the batches are on the disk", || {
+            let of_round = batches(&good).into_iter().filter(|(first, _)| *first > from);
+            of_round.map(|(_, bytes)| bytes).max().ok_or_else(|| "none".to_owned())
+        })
+    };
+    let to_small = |id: &str| {
+        producer.send_one(&intake, &out(id).key("k").delay(0).to(&small));
+    };
+    let before = largest(0);
+    to_small("there");
+    Log::open(&fixture, &small).count(1);
+    let meanwhile = largest(1);
+    delete(&fixture.connection, std::slice::from_ref(&small)).expect("deleted");
+    to_small("gone");
+    let mut dead = Log::open(&fixture, &fixture.names.dead());
+    let code = dead.count(1)[0].header("x-delay-error-code");
+    assert_eq!(code.as_deref(), Some("target_missing"));
+    let after = largest(2);
+    println!("{mode:?}: at most {before}, {meanwhile}, {after} bytes");
+    assert!(meanwhile <= SMALL, "{meanwhile} bytes, more than the small one takes");
+    for large in [before, after] {
+        assert!(large > 5 * SMALL, "{large} bytes at most: they are small without a reason");
+    }
+    let renewed = "the targets in use take batches of another size";
+    assert_eq!(process.log().matches(renewed).count(), 2, "{}", process.log());
+    process.stop_well();
+    let ids = (0..3).flat_map(|round| (0..RECORDS).map(move |n| format!("{round}-{n:0>200}")));
+    assert_promise(mode, ids, &whole(&fixture, &good));
 }

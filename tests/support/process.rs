@@ -1,6 +1,6 @@
 //! The real binary as a child process.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,7 +15,11 @@ const LINES_SHOWN: usize = 200;
 
 /// The binary for a short command, without what scripts/kafka and scripts/test export, which is not of the configuration.
 pub fn waterclock() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_waterclock"));
+    without_settings(env!("CARGO_BIN_EXE_waterclock").as_ref())
+}
+
+fn without_settings(program: &OsStr) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("WATERCLOCK_") {
             command.env_remove(name);
@@ -94,7 +98,7 @@ impl<'a> Launch<'a> {
     pub fn spawn(self) -> Process {
         let mut words = self.through;
         words.push(env!("CARGO_BIN_EXE_waterclock").into());
-        let mut command = Command::new(&words[0]);
+        let mut command = without_settings(&words[0]);
         command
             .args(&words[1..])
             .args(["run", "--http", "127.0.0.1:0"])
@@ -102,12 +106,6 @@ impl<'a> Launch<'a> {
             .arg("--data-dir")
             .arg(self.fixture.path(&self.data))
             .args(&self.arguments);
-        // What scripts/kafka exports is not of the configuration.
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("WATERCLOCK_") {
-                command.env_remove(name);
-            }
-        }
         command.envs(self.environment);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");

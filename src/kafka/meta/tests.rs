@@ -75,6 +75,32 @@ fn the_first_of_several_starts_counts_whatever_comes_later_and_whatever_compacti
     assert_eq!(lanes(&after.unwrap()), Some(6));
 }
 
+/// One whose first intake was deleted and made anew between its question and its write must not say that the later one was
+/// first: nor may who writes after another that has begun to work.
+#[test]
+fn the_first_intake_that_was_noted_stays_the_first_whoever_notes_another_later() {
+    let note = |id: &str| {
+        let value = Value::intake(id.to_owned()).unwrap();
+        (value.key(), value.encode())
+    };
+    let (a, b) = (note("X"), note("Y"));
+    assert_ne!(a.0, b.0, "compaction keeps both");
+    let read = |records: &[&(String, String)]| {
+        let records: Vec<_> =
+            records.iter().map(|(key, text)| (key.as_str(), Some(text.as_str()))).collect();
+        read_all(&records).map(|meta| meta.intake)
+    };
+    assert_eq!(read(&[]).unwrap(), None);
+    assert_eq!(read(&[&a, &b]).unwrap().as_deref(), Some("X"));
+    assert_eq!(read(&[&b, &a]).unwrap().as_deref(), Some("Y"));
+    let broken = (b.0.clone(), "{".to_owned());
+    assert_eq!(read(&[&broken, &a]).unwrap().as_deref(), Some("X"));
+    assert!(matches!(read(&[&broken]), Err(Error::Unreadable { key: "intake/", .. })));
+    // Noted by a program that shared its key, before there were others.
+    let old = ("intake".to_owned(), r#"{"version":1,"id":"W"}"#.to_owned());
+    assert_eq!(read(&[&a, &old]).unwrap().as_deref(), Some("W"));
+}
+
 #[test]
 fn the_last_readable_value_counts_and_strangers_are_passed_over() {
     let good = Value::Ladder(ladder()).encode();

@@ -337,16 +337,26 @@ fn check_once(connection: &Connection, request: &Request) -> Result<InForce, Err
     })
 }
 
-/// Writes down which main intake is the first one, where that was never done.
+/// Writes down which main intake is the first one, where that was never done, and says which one it is: another start may
+/// have written another one before.
 ///
 /// # Errors
-/// Nobody told its id, or it could not be written; the next start does it.
+/// Nobody told its id, or it could not be written or read again.
 pub fn note_first_intake(connection: &Connection, namespace: &str) -> Result<String, Error> {
     let names = Names::new(namespace);
     let id = id_of(connection, &names.intake())?;
-    meta::write(connection, &names.meta(), &Value::Intake(id.clone()))?;
-    tracing::info!(id, "the main intake's id is noted: one that is made anew is told from it");
-    Ok(id)
+    let written = meta::write(connection, &names.meta(), &Value::intake(id.clone())?);
+    // What is not known to have been written may be there all the same.
+    let found = meta::read(connection, &names.meta(), namespace)?.intake;
+    let Some(first) = found else {
+        written?;
+        return Ok(id);
+    };
+    tracing::info!(
+        id = first,
+        "the main intake's id is noted: one that is made anew is told from it"
+    );
+    Ok(first)
 }
 
 fn read(connection: &Connection, names: &Names, request: &Request) -> Result<Meta, Error> {
