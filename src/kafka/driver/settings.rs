@@ -18,7 +18,8 @@ pub(super) fn settings(plan: &Plan, client_id: &str, seat: &str) -> rdkafka::Cli
         .set("group.id", &plan.namespace)
         // 848's protocol has a fatal error after a slow poll in this librdkafka (faults 6, 10).
         .set("group.protocol", "classic")
-        // Equal partition numbers of all topics to one member: the others do not (core notes 2).
+        // Equal partition numbers of all topics to one member, as the group's own tools show them; the others do not. Which
+        // lanes a member has is told by the main intake alone (`rebalance`).
         .set("partition.assignment.strategy", "range")
         .set("session.timeout.ms", plan.session_timeout.as_millis().to_string())
         .set("heartbeat.interval.ms", HEARTBEAT.as_millis().to_string())
