@@ -44,6 +44,8 @@ impl Session<'_> {
                 Event::Assigned(taken) => self.begin(taken),
                 Event::Revoked => {
                     self.retake = None;
+                    // What comes next is another assignment.
+                    self.anew = None;
                     self.give_up();
                 }
                 Event::Spare(nobodys) => {
