@@ -120,7 +120,7 @@ pub async fn run_reloading(
     let front = (Hosts::new(own), Arc::clone(&gate));
     let health = Arc::new(Health::new(figures.clone(), gate));
     let status = Arc::clone(&health) as Arc<dyn api::Status>;
-    let known = Arc::new(Known::new());
+    let known = Arc::new(Known::new(advertise.clone()));
     let timers = Arc::clone(&known) as Arc<dyn api::timers::known::Timers>;
     let serving = tokio::spawn(api::serve(listener, status, timers, front, closed(&stopping)));
     let tidying = tokio::spawn(tidy(figures, closed(&stopping)));

@@ -1,7 +1,7 @@
 //! What this instance knows of timers, as the API asks for it: the desk of its lanes, and where the others are.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
@@ -22,7 +22,11 @@ use crate::kafka::{Desk, Members, Processor, SubmitError};
 const SAME_ID_MAX: usize = 10;
 
 /// Answers for timers; filled in when the lane threads have started.
-pub(super) struct Known(OnceLock<Running>);
+pub(super) struct Known {
+    address: String,
+    since: Instant,
+    running: OnceLock<Running>,
+}
 
 struct Running {
     processor: Arc<Processor>,
@@ -32,8 +36,9 @@ struct Running {
 }
 
 impl Known {
-    pub(super) fn new() -> Self {
-        Self(OnceLock::new())
+    /// Of a process that tells the others this address.
+    pub(super) fn new(address: String) -> Self {
+        Self { address, since: Instant::now(), running: OnceLock::new() }
     }
 
     pub(super) fn started(
@@ -44,11 +49,11 @@ impl Known {
         secret: Secret,
     ) {
         // There is one start in a run.
-        let _ = self.0.set(Running { processor, members, instance, secret });
+        let _ = self.running.set(Running { processor, members, instance, secret });
     }
 
     fn desk(&self) -> Result<&Arc<Desk>, Trouble> {
-        let running = self.0.get();
+        let running = self.running.get();
         running.map(|running| running.processor.desk()).ok_or_else(starting)
     }
 }
@@ -68,7 +73,7 @@ impl Timers for Known {
     }
 
     fn standing(&self, lane: u16) -> Standing {
-        let Some(running) = self.0.get() else { return Standing::Moving };
+        let Some(running) = self.running.get() else { return Standing::Moving };
         match running.processor.desk().standing(Lane(lane)) {
             desk::Standing::Here => Standing::Here,
             desk::Standing::Moving => Standing::Moving,
@@ -82,6 +87,10 @@ impl Timers for Known {
         }
     }
 
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
     fn tracks(&self) -> bool {
         self.desk().is_ok_and(|desk| desk.tracks())
     }
@@ -90,8 +99,13 @@ impl Timers for Known {
         self.desk().ok()?.now().map(|now| now.0)
     }
 
+    fn since(&self) -> Option<u64> {
+        let ran = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.now().map(|now| now.saturating_sub(ran))
+    }
+
     fn seal(&self, what: &[u8]) -> [u8; 32] {
-        let secret = self.0.get().map(|running| running.secret.bytes()).unwrap_or_default();
+        let secret = self.running.get().map(|running| running.secret.bytes()).unwrap_or_default();
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&secret) else {
             // HMAC takes a key of any length.
             return [0; 32];
@@ -209,7 +223,7 @@ impl Timers for Known {
     }
 
     fn backlog(&self) -> Vec<(String, u64)> {
-        self.0.get().map(|running| running.processor.backlog()).unwrap_or_default()
+        self.running.get().map(|running| running.processor.backlog()).unwrap_or_default()
     }
 
     fn submit<'a>(

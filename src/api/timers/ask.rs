@@ -36,6 +36,12 @@ pub(super) struct Question {
     pub(super) what: What,
     #[serde(default)]
     pub(super) times: Times,
+    /// The address of whom is asked: who asks for a change names it, and nobody else makes it.
+    #[serde(default)]
+    pub(super) to: Option<String>,
+    /// Tells it from the same question of another request, so that each has a seal of its own.
+    #[serde(default)]
+    pub(super) number: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -69,6 +75,11 @@ pub(super) enum Told {
 }
 
 impl What {
+    /// Whether something is done for it. All else may be asked as often as anybody likes.
+    pub(super) fn is_change(&self) -> bool {
+        matches!(self, Self::Do(_))
+    }
+
     /// What it costs to answer.
     pub(super) fn kind(&self) -> Kind {
         match self {
@@ -325,7 +336,8 @@ impl Asker {
         };
         let is_answer = matches!(what, What::Answer(_));
         let first = if cancels.is_some() || is_answer { deadline.of_first_try() } else { deadline };
-        let question = Question { lanes, what, times: first.times() };
+        let (to, number) = (Some(address.clone()), rand::random());
+        let question = Question { lanes, what, times: first.times(), to, number };
         let silence = match timeout_at(first.by(), self.ask_at(&address, &question)).await {
             Ok(Ok(reply)) => return reply,
             Ok(Err(silence)) => silence,

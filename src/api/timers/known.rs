@@ -203,10 +203,14 @@ pub trait Timers: Send + Sync + 'static {
     fn lane_of(&self, name: &Name) -> u16;
     /// Where a lane is.
     fn standing(&self, lane: u16) -> Standing;
+    /// Where the others reach this instance, as it tells them.
+    fn address(&self) -> String;
     /// Whether records with an id are tracked at all.
     fn tracks(&self) -> bool;
     /// The brokers' time; `None` before it is known.
     fn now(&self) -> Option<u64>;
+    /// Since when this instance runs, by the brokers' time; `None` before that is known.
+    fn since(&self) -> Option<u64>;
     /// A seal that only instances of this namespace can make.
     fn seal(&self, what: &[u8]) -> [u8; 32];
     /// A length of time in milliseconds, as the header contract reads it.

@@ -45,11 +45,14 @@ use deadline::Deadline;
 use guard::Guard;
 use known::{Name, Timer, Timers, Trouble};
 use problem::Problem;
+use seal::Seen;
 
 /// Bytes of a body: a batch of names with keys.
 const BODY_BYTES_MAX: usize = 1 << 20;
 /// Bytes of what an instance is asked by another: a batch, with its keys in base64.
 const PEER_BYTES_MAX: usize = 4 << 20;
+/// Seals of changes that are remembered at once: each for a few seconds, as long as somebody waits for its answer.
+const SEALS_MAX: usize = 100_000;
 /// How long a caller waits for what becomes of a command unless it says so.
 const WAIT_MS: u64 = 5_000;
 /// The longest that it may say.
@@ -63,8 +66,8 @@ type Answered = Result<Response, Problem>;
 
 pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> Router {
     let asker = Asker::new(Arc::clone(&timers));
-    let peer =
-        Router::new().route(ask::PATH, post(peer)).with_state((asker.clone(), Arc::clone(&gate)));
+    let door = Arc::new(Door { gate: Arc::clone(&gate), seen: Seen::new(SEALS_MAX) });
+    let peer = Router::new().route(ask::PATH, post(peer)).with_state((asker.clone(), door));
     Router::new()
         .route("/v1/timers", get(list::list))
         .route("/v1/timers/", single::methods())
@@ -100,9 +103,15 @@ async fn no_such_method(uri: Uri) -> Problem {
     )
 }
 
+/// What stands before the questions of other instances.
+struct Door {
+    gate: Arc<Gate>,
+    seen: Seen,
+}
+
 /// What another instance asks about lanes that run here. Who it is is known before anything of the body is read, and that
 /// no browser can: this page is asked by any name.
-async fn peer(State((asker, gate)): State<(Asker, Arc<Gate>)>, request: Request) -> Answered {
+async fn peer(State((asker, door)): State<(Asker, Arc<Door>)>, request: Request) -> Answered {
     let arrived = Instant::now();
     let path = request.uri().path_and_query().map_or(ask::PATH, |path| path.as_str());
     let asked = (request.method().as_str(), path);
@@ -115,10 +124,15 @@ async fn peer(State((asker, gate)): State<(Asker, Arc<Gate>)>, request: Request)
         Problem::new(status, "not_a_question", title, error.to_string())
     })?;
     let kind = question.what.kind();
-    let place = gate.enter(Who::Peer, kind);
+    let place = door.gate.enter(Who::Peer, kind);
     let times = question.times.after(sealed.underway_ms());
     let reply = match (&place, times) {
         (Some(_), Some(times)) => {
+            if question.what.is_change() {
+                // Somebody else may have recorded it: it is carried out once, and here.
+                let to = question.to.as_deref();
+                sealed.is_first(asker.timers(), &door.seen, to, question.times.left_ms)?;
+            }
             let deadline = Deadline::of_question(arrived, times);
             ask::answer(asker.timers(), &question.lanes, &question.what, deadline).await
         }

@@ -5,6 +5,13 @@
 //! An answer has a seal, too, over the seal of its question and its own body.
 //!
 //! The time is the brokers', as both know it: no machine's clock matters.
+//!
+//! Whoever listens on the network can repeat a question while its seal is valid. To answer the same again does no harm;
+//! to change something again does. So a question that changes something is carried out once: it names who is asked, and
+//! its seal is remembered for as long as it is valid.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Mutex, PoisonError};
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use base64::Engine as _;
@@ -57,7 +64,49 @@ pub(super) fn of_question(
 pub(super) struct Sealed {
     digest: String,
     seal: String,
+    /// By the brokers' time.
+    asked: u64,
     underway_ms: u64,
+}
+
+/// Seals of questions that changed something.
+pub(super) struct Seen {
+    most: usize,
+    seals: Mutex<Seals>,
+}
+
+#[derive(Default)]
+struct Seals {
+    all: HashSet<String>,
+    /// Up to when each is valid, by the brokers' time.
+    by_time: BTreeSet<(u64, String)>,
+}
+
+impl Seen {
+    /// At most so many are remembered.
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, seals: Mutex::default() }
+    }
+
+    /// Takes a seal in that is valid until then.
+    fn take(&self, now: u64, seal: &str, until: u64) -> Result<(), Problem> {
+        let mut seals = self.seals.lock().unwrap_or_else(PoisonError::into_inner);
+        while seals.by_time.first().is_some_and(|(until, _)| *until < now)
+            && let Some((_, old)) = seals.by_time.pop_first()
+        {
+            seals.all.remove(&old);
+        }
+        if seals.all.contains(seal) {
+            return Err(stranger("the same question was asked before"));
+        }
+        if seals.all.len() >= self.most {
+            let detail = format!("{} changes of other instances at once are the most", self.most);
+            return Err(Problem::busy(detail));
+        }
+        seals.all.insert(seal.to_owned());
+        seals.by_time.insert((until, seal.to_owned()));
+        Ok(())
+    }
 }
 
 /// Checks the head of a question.
@@ -90,13 +139,39 @@ pub(super) fn question(
         ));
     }
     let underway_ms = now.saturating_sub(asked);
-    Ok(Sealed { digest: digest.to_owned(), seal: given.to_owned(), underway_ms })
+    Ok(Sealed { digest: digest.to_owned(), seal: given.to_owned(), asked, underway_ms })
 }
 
 impl Sealed {
     /// How long ago it was asked, by the brokers' time.
     pub(super) fn underway_ms(&self) -> u64 {
         self.underway_ms
+    }
+
+    /// Checks that a question that changes something is asked for the first time, and by somebody who means this instance.
+    /// Its answer is waited for during `left_ms`.
+    ///
+    /// # Errors
+    /// It is repeated, or was asked of another.
+    pub(super) fn is_first(
+        &self,
+        timers: &dyn Timers,
+        seen: &Seen,
+        to: Option<&str>,
+        left_ms: u64,
+    ) -> Result<(), Problem> {
+        if to != Some(timers.address().as_str()) {
+            return Err(stranger("it was asked of another instance"));
+        }
+        // What was asked before it started, it may have done before it ended.
+        let (Some(now), Some(since)) = (timers.now(), timers.since()) else {
+            return Err(Trouble::Moving("this instance has not started yet".to_owned()).into());
+        };
+        if self.asked < since {
+            return Err(stranger("it was asked before this instance started"));
+        }
+        let until = self.asked.saturating_add(left_ms.min(AGE_MS_MAX));
+        seen.take(now, &self.seal, until)
     }
 
     /// Checks the body of the question.
@@ -126,4 +201,34 @@ pub(super) fn is_answer(timers: &dyn Timers, question: &str, body: &[u8], given:
 fn stranger(detail: &str) -> Problem {
     telemetry::api_refused("peer");
     Problem::new(StatusCode::FORBIDDEN, "not_a_peer", "no instance of this namespace asks", detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(taken: Result<(), Problem>) -> String {
+        let problem = taken.err().map(|problem| problem.as_json());
+        problem.map_or_else(String::new, |problem| problem["code"].as_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_seal_is_taken_once_for_as_long_as_it_is_valid_and_so_many_at_once() {
+        let (seen, now) = (Seen::new(3), 1_000_000_000);
+        #[rustfmt::skip]
+        let cases = [
+            // why,                         now,         seal, valid until,  code
+            ("the first",                   now,         "a",  now + 1_000,  ""),
+            ("again",                       now,         "a",  now + 1_000,  "not_a_peer"),
+            ("again at the end",            now + 1_000, "a",  now + 1_000,  "not_a_peer"),
+            ("another",                     now,         "b",  now + 5_000,  ""),
+            ("a third",                     now,         "c",  now + 5_000,  ""),
+            ("one too many",                now,         "d",  now + 5_000,  "too_busy"),
+            ("once one is not valid",       now + 1_001, "d",  now + 5_000,  ""),
+            ("what is valid is remembered", now + 1_001, "b",  now + 5_000,  "not_a_peer"),
+        ];
+        for (why, at, seal, until, want) in cases {
+            assert_eq!(code(seen.take(at, seal, until)), want, "{why}");
+        }
+    }
 }

@@ -24,6 +24,7 @@ struct World {
     /// Answers that are still to be given, by ticket.
     answers: HashMap<String, Answer>,
     now: u64,
+    since: u64,
     pending: bool,
 }
 
@@ -110,12 +111,20 @@ impl Timers for Instance {
         }
     }
 
+    fn address(&self) -> String {
+        self.world().addresses[self.me].clone()
+    }
+
     fn tracks(&self) -> bool {
         true
     }
 
     fn now(&self) -> Option<u64> {
         Some(self.world().now)
+    }
+
+    fn since(&self) -> Option<u64> {
+        Some(self.world().since)
     }
 
     fn seal(&self, what: &[u8]) -> [u8; 32] {
@@ -272,7 +281,8 @@ const NOW: u64 = 1_700_000_000_000;
 
 impl Pair {
     async fn start() -> Self {
-        let world = Arc::new(Mutex::new(World { now: NOW, ..World::default() }));
+        let world =
+            Arc::new(Mutex::new(World { now: NOW, since: NOW - 3_600_000, ..World::default() }));
         let (mut addresses, mut gates) = (Vec::new(), Vec::new());
         for me in 0..2 {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -550,8 +560,10 @@ async fn a_question_that_nobody_waits_for_any_more_is_not_carried_out() {
     let (lane, owner) = (lane_of(&name), usize::from(lane_of(&name) % 2));
     let command = Command { name: name.clone(), version: None, order: Order::Cancel };
     let times = json!({ "age_ms": 0, "wait_ms": 500, "left_ms": 1_000 });
+    let to = pair.addresses[owner].to_string();
     let question =
-        json!({ "lanes": [lane], "what": { "Do": [command] }, "times": times }).to_string();
+        json!({ "lanes": [lane], "what": { "Do": [command] }, "times": times, "to": to });
+    let question = question.to_string();
     let sealed = pair.sealed(&question);
     // It stood in the way for as long as its asker waited.
     pair.with(|world| world.now += 1_000);
@@ -562,6 +574,58 @@ async fn a_question_that_nobody_waits_for_any_more_is_not_carried_out() {
     let (status, told) = pair.peer(owner, ask::PATH, &sealed, &question).await;
     assert!(status == 200 && told.contains("cancelled"), "{told}");
     assert_eq!(pair.state(&name), "cancelled");
+}
+
+#[tokio::test]
+async fn a_change_that_somebody_has_recorded_is_made_once_and_by_whom_it_was_asked_of() {
+    let pair = Pair::start().await;
+    let name = pair.put("t", Some(b"k"), 1_000);
+    let (lane, owner) = (lane_of(&name), usize::from(lane_of(&name) % 2));
+    let command = Command { name: name.clone(), version: None, order: Order::Cancel };
+    let of = |to: Option<usize>, number: u64| {
+        let to = to.map(|to| pair.addresses[to].to_string());
+        let times = json!({ "age_ms": 0, "wait_ms": 500, "left_ms": 20_000 });
+        json!({ "lanes": [lane], "what": { "Do": [command] }, "times": times, "to": to, "number": number }).to_string()
+    };
+    let anew = || pair.with(|world| world.find(&name).unwrap().state = "delay".to_owned());
+    let question = of(Some(owner), 1);
+    let sealed = pair.sealed(&question);
+    let (status, told) = pair.peer(owner, ask::PATH, &sealed, &question).await;
+    assert!(status == 200 && told.contains("cancelled"), "{told}");
+    // Somebody makes it anew, and somebody else repeats what he has heard: at once, and as late as it is valid.
+    anew();
+    for (later_ms, status, why) in
+        [(0, 403, "not_a_peer"), (19_999, 403, "not_a_peer"), (20_000, 200, "too long ago")]
+    {
+        pair.with(|world| world.now = NOW + later_ms);
+        let (told_status, told) = pair.peer(owner, ask::PATH, &sealed, &question).await;
+        assert!(told_status == status && told.contains(why), "{later_ms}: {told_status} {told}");
+        assert_eq!(pair.state(&name), "delay", "{later_ms}");
+    }
+    // The lane comes to another one, which has not heard it.
+    pair.with(|world| (world.now, world.owners[usize::from(lane)]) = (NOW, Some(1 - owner)));
+    for (why, question) in [("of another", of(Some(owner), 2)), ("of nobody", of(None, 3))] {
+        let sealed = pair.sealed(&question);
+        let (status, told) = pair.peer(1 - owner, ask::PATH, &sealed, &question).await;
+        assert!(status == 403 && told.contains("not_a_peer"), "{why}: {status} {told}");
+    }
+    assert_eq!(pair.state(&name), "delay");
+    // It was asked before this one started, and is valid still.
+    let question = of(Some(owner), 4);
+    let sealed = pair.sealed(&question);
+    pair.with(|world| {
+        world.owners[usize::from(lane)] = Some(owner);
+        (world.now, world.since) = (NOW + 5_000, NOW + 1);
+    });
+    let (status, told) = pair.peer(owner, ask::PATH, &sealed, &question).await;
+    assert!(status == 403 && told.contains("before this instance started"), "{status} {told}");
+    assert_eq!(pair.state(&name), "delay");
+    // The same asked again by callers is another question, also within a millisecond.
+    for _ in 0..20 {
+        let asked = pair.ask(1 - owner, "DELETE", "/v1/timers/t?key=k", None);
+        let (status, _, told) = asked.await;
+        assert_eq!((status, &told["outcome"]), (200, &json!("cancelled")), "{told}");
+    }
 }
 
 #[tokio::test]
