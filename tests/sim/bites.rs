@@ -26,6 +26,7 @@ const CLOCKS: Where = Some((Kind::Clocks, Delivery::ExactlyOnce));
 const CLOCKS_TWICE: Where = Some((Kind::Clocks, Delivery::AtLeastOnce));
 const FAULTY: Where = Some((Kind::Faulty, Delivery::ExactlyOnce));
 const HEALTHY: Where = Some((Kind::Healthy, Delivery::ExactlyOnce));
+const HOSTILE: Where = Some((Kind::Hostile, Delivery::ExactlyOnce));
 const RETENTION: Where = Some((Kind::Retention, Delivery::ExactlyOnce));
 const STRICT: Where = Some((Kind::Strict, Delivery::ExactlyOnce));
 const TWICE: Where = Some((Kind::Faulty, Delivery::AtLeastOnce));
@@ -70,6 +71,8 @@ const CASES: &[Case] = &[
     (Mutation::CommitsExpired, FAULTY, &["as agreed"], 600),
     (Mutation::BlamesBrokers, ANY, &["as agreed"], 100),
     (Mutation::Oversleeps, HEALTHY, &["on time"], 30),
+    (Mutation::StallsForTargets, HOSTILE, &["on time"], 30),
+    (Mutation::BelievesCopies, HOSTILE, &["as agreed"], 30),
     (Mutation::Misleads, ANY, &["dead letters"], 30),
     (Mutation::NeverPauses, ANY, &["memory"], 50),
     (Mutation::DropsTimers, ANY, TIMERS, 30),

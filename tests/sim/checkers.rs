@@ -16,7 +16,7 @@ use waterclock::engine::{Offset, Record, Tracking};
 use crate::broker::{Entry, Place, Time};
 use crate::member::number_of;
 use crate::plan::Kind;
-use crate::workload::{Submission, TARGETS};
+use crate::workload::{Submission, TARGETS, hostile};
 use crate::world::World;
 
 /// One record in a target or among the dead letters.
@@ -68,7 +68,7 @@ pub fn check(world: &mut World) {
     }
     arrivals::exactly_once(world, &view, &mut found);
     contents::bytes(&view, &mut found);
-    contents::fates(world, &view, &mut found);
+    let codes = contents::fates(world, &view, &mut found);
     contents::dead_letters(world, &view, &mut found);
     match world.plan.setup.limits.tracking {
         Tracking::Full => timers::check(world, &view, &mut found),
@@ -80,6 +80,7 @@ pub fn check(world: &mut World) {
         arrivals::on_time(world, &view, late_max, &mut found);
     }
     drop(view);
+    codes.into_iter().for_each(|code| world.count(code));
     for (promise, what) in found {
         world.breach(promise, what);
     }
@@ -108,14 +109,21 @@ fn view<'a>(world: &'a World, found: &mut Found) -> View<'a> {
             accepted.push(of);
         }
     }
+    let placed: BTreeMap<(Place, Offset), usize> =
+        accepted.iter().map(|of| ((of.place, of.offset), of.number)).collect();
     let known: BTreeSet<usize> = accepted.iter().map(|accepted| accepted.number).collect();
     let mut arrivals: BTreeMap<usize, Vec<Arrival<'a>>> = BTreeMap::new();
-    let targets = TARGETS.iter().map(|(name, ..)| (Some(*name), world.broker.topic(name)));
+    let targets = TARGETS
+        .iter()
+        .chain(&hostile::TARGETS)
+        .map(|(name, ..)| (Some(*name), world.broker.topic(name)));
     let dead = world.broker.topic(&world.plan.setup.topics.dead());
     for (target, topic) in targets.chain([(None, dead)]) {
         let Some(topic) = topic else { continue };
         for (partition, offset, entry, record) in ledger(world, topic) {
-            let number = number_of(record).map(|number| number as usize);
+            // Of what is left without its number is told where it stood.
+            let stood = || placed.get(&contents::stood(world, record)?).copied();
+            let number = number_of(record).map(|number| number as usize).or_else(stood);
             let Some(number) = number.filter(|number| known.contains(number)) else {
                 found.push((
                     "no phantom",

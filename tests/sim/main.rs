@@ -5,8 +5,9 @@
 //!                                  │ members (shell + engine) ◀── network ──▶ broker
 //! ```
 //!
-//! A seed decides everything: who is killed, which answer is lost, how long a fetch takes. `scripts/sim` runs many, and
-//! one alone. What fails is made smaller and printed as the command that repeats it; [`REGRESSIONS`] keeps the seed.
+//! A seed decides everything: the kind of world ([`plan::Kind`]; how often each comes: `options.rs`), who is killed, which
+//! answer is lost, how long a fetch takes. `scripts/sim` runs many, and one alone. What fails is made smaller and printed as
+//! the command that repeats it; [`REGRESSIONS`] keeps the seed.
 #![allow(unreachable_pub, missing_docs, reason = "a test exports nothing")]
 
 mod bites;
@@ -31,6 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use options::{Command, Options};
 use plan::{Delivery, Kind, Plan};
 use shrink::Shrinking;
+use waterclock::engine::header::Code;
 use world::{Breach, World};
 
 /// Seeds that failed once. They stay, though a change of the workload gives them another run.
@@ -134,6 +136,8 @@ const MUST_MEET: &[&str] = &[
     "indexes torn", "indexes missing", "indexes refused", "changelogs compacted", "clocks stepped back",
     "clocks stepped forward", "steps back seen", "clocks learned", "early deliveries aborted", "wall clocks stepped",
     "foreign transactions seen",
+    "targets without a leader", "states copied to other records", "states copied to other topics", "states changed",
+    "states used twice",
     "cancels", "cancelled", "forgotten", "recalled as ended", "moves", "hops", "deliveries", "dead letters", "answers lost",
 ];
 
@@ -189,6 +193,21 @@ fn what_brokers_refuse_is_found_and_its_neighbours_wait_some_seconds_at_most() {
     let all: Vec<Options> = (0..60).map(of).collect();
     let met = all_hold(&all, &Command::default());
     assert!(met.get("refused").is_some_and(|times| *times > 60), "{met:?}");
+}
+
+#[test]
+fn hostile_producers_hold_up_nobody_and_each_of_their_records_ends_as_the_contract_says() {
+    let of = |seed| match seed % 2 {
+        0 => Options::new(seed, Kind::Hostile, Delivery::ExactlyOnce),
+        _ => Options::new(seed, Kind::Hostile, Delivery::AtLeastOnce),
+    };
+    let all: Vec<Options> = (0..40).map(of).collect();
+    let met = all_hold(&all, &Command::default());
+    // No client's record can hop too often, and no intake is taken out of the configuration.
+    let out_of_reach = [Code::TooManyHops, Code::UnknownIntake];
+    for code in Code::ALL.iter().filter(|code| !out_of_reach.contains(code)) {
+        assert!(met.contains_key(code.as_str()), "no {code:?} in all worlds: {met:?}");
+    }
 }
 
 #[test]

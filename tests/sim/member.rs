@@ -27,7 +27,7 @@ use waterclock::engine::{BatchId, Engine, Offset, Record, Source, UnixMillis};
 
 use crate::broker::{Place, Position, Time, Writer};
 use crate::network::{Event, Identity, Outgoing, Process, Reply, Request, Wake};
-use crate::plan::SECOND;
+use crate::plan::{Kind, SECOND};
 use crate::workload::NUMBER;
 use crate::world::World;
 use clock::Clocks;
@@ -121,6 +121,8 @@ pub struct Member {
     asked: BTreeMap<Source, Asked>,
     /// When what was last asked of the group's coordinator arrives.
     pub coordinated: Time,
+    /// Targets that the engine has asked for.
+    asking: BTreeSet<Arc<str>>,
     /// Where the first foreign transaction that hides what a partition has begins, and since when it was seen to.
     foreign: BTreeMap<Source, (Offset, Time)>,
     /// What is on the slot's disk: it survives the process.
@@ -171,6 +173,7 @@ impl Member {
             ends: BTreeMap::new(),
             behind: BTreeSet::new(),
             asked: BTreeMap::new(),
+            asking: BTreeSet::new(),
             coordinated: 0,
             foreign: BTreeMap::new(),
             disk: Disk::default(),
@@ -323,7 +326,9 @@ impl World {
             }
             Wake::Rebalance => self.rebalance(slot),
             Wake::Assigned => self.round_over(slot),
-            Wake::Reply(_, Reply::Described(name, found)) => self.told(slot, name, found),
+            Wake::Reply(_, Reply::Described(name, target, away)) => {
+                self.told(slot, name, target, away);
+            }
             Wake::Reply(round, reply) if current(self, round) => self.reply(slot, reply),
             Wake::Again(round, request) if current(self, round) => {
                 self.request(process, round, request);
@@ -347,14 +352,14 @@ impl World {
         self.leave_if_drained(slot);
     }
 
-    pub(super) fn told(&mut self, slot: usize, name: Arc<str>, found: Option<(i32, u64)>) {
-        let target = match found {
-            None => Target::Missing,
-            Some((partitions, record_bytes_max)) => {
-                Target::Found { partitions, record_bytes_max, keyed: false }
-            }
-        };
+    pub(super) fn told(&mut self, slot: usize, name: Arc<str>, target: Target, away: Arc<[i32]>) {
+        if self.plan.kind == Kind::Hostile {
+            // Before what waits for the answer is let go.
+            self.step(slot, Input::Away(Arc::clone(&name), away));
+        }
+        self.member(slot).asking.remove(&name);
         self.step(slot, Input::Target(name, target));
+        self.stirred = true;
     }
 
     pub(super) fn leave_if_drained(&mut self, slot: usize) {

@@ -113,6 +113,10 @@ pub enum Mutation {
     CommitsEarly,
     /// What came to stand after it had expired is committed.
     CommitsExpired,
+    /// Nothing is read while a target is asked for.
+    StallsForTargets,
+    /// A state that was copied from another record is taken for one of its own.
+    BelievesCopies,
 }
 
 impl Mutation {
@@ -174,6 +178,8 @@ impl Mutation {
             Self::IgnoresStepBack,
             Self::CommitsEarly,
             Self::CommitsExpired,
+            Self::StallsForTargets,
+            Self::BelievesCopies,
         ]
     }
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use waterclock::engine::orders::Outcome;
+use waterclock::engine::orders::{Outcome, Target};
 use waterclock::engine::timers::{Found, TimerKey};
 use waterclock::engine::{Offset, Record, Source, TopicId, UnixMillis};
 
@@ -45,6 +45,8 @@ pub enum Request {
     CommitBoth(Identity, Vec<(Place, Position)>),
     DeleteRecords(Vec<(Place, Offset)>),
     Describe(Arc<str>),
+    /// The same, once brokers have taken their time.
+    DescribeSlowly(Arc<str>),
 }
 
 /// A member as the group knows it, and the assignment that it acts on.
@@ -96,8 +98,8 @@ pub enum Reply {
     OffsetsSent(Result<(), Refusal>),
     Ended(Result<(), Refusal>),
     OffsetsCommitted(Result<(), Refusal>),
-    /// Partitions, and the largest record.
-    Described(Arc<str>, Option<(i32, u64)>),
+    /// What a target is, and which of its partitions have no leader.
+    Described(Arc<str>, Target, Arc<[i32]>),
     /// Nothing came for too long.
     TimedOut,
 }

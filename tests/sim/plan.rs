@@ -5,7 +5,7 @@ mod draw;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use waterclock::engine::Setup;
+use waterclock::engine::{Millis, Setup};
 
 use crate::broker::{Place, Time};
 use crate::chance::Chance;
@@ -25,6 +25,10 @@ pub const LATENESS_HEALTHY: Time = SECOND;
 /// The same for the neighbours of records that brokers refuse: each failure takes the lanes over anew; and a user's
 /// transaction that hangs hides what stands behind it, of a record that is moved in two lanes.
 pub const LATENESS_POISON: Time = 50 * SECOND;
+/// The same for the neighbours of hostile producers: what these write is read, looked at and written besides.
+pub const LATENESS_HOSTILE: Time = 2 * SECOND;
+/// And where a partition of their targets loses its leader: a batch that is on its way there is waited for, and fails.
+pub const LATENESS_LEADERLESS: Time = 15 * SECOND;
 /// After the last fault and the last due time everything is done within this: a session and a transaction that
 /// time out, one after the other, the coordinator's scan, and what was waiting because of them.
 pub const RECOVERY: Time = 120 * SECOND;
@@ -55,12 +59,15 @@ pub enum Kind {
     Clocks,
     /// Nothing goes wrong but that brokers refuse some records: the others wait some seconds at most.
     Poison,
+    /// Hostile producers beside the others: unknown targets by the thousand, floods of what breaks the contract, stolen states.
+    /// In most of them nothing else goes wrong, and nobody else may be late.
+    Hostile,
     /// More pending records in a partition than a commit's metadata can name.
     Flood,
 }
 
 impl Kind {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Healthy,
         Self::Faulty,
         Self::Storm,
@@ -69,6 +76,7 @@ impl Kind {
         Self::Retention,
         Self::Clocks,
         Self::Poison,
+        Self::Hostile,
         Self::Flood,
     ];
 }
@@ -98,6 +106,8 @@ pub enum Fault {
     Away { lasts: Time, whole: bool },
     /// A lane's changelog is compacted.
     Compact { lane: usize },
+    /// A partition of a target has no leader.
+    Leaderless { lasts: Time },
 }
 
 /// Percentages of what goes wrong by itself before `heal_at`, and how long things take.
@@ -119,6 +129,19 @@ pub struct Network {
     pub commit_held: u32,
     /// Percent of answers to clients that never arrive.
     pub answers_lost: u32,
+}
+
+/// How many records hostile producers write.
+#[derive(Clone, Copy, Debug)]
+pub struct Hostile {
+    /// For targets that do not exist, each for another one.
+    pub ghosts: usize,
+    /// That break the contract, in one lane within a moment.
+    pub malformed: usize,
+    /// Cancels and replaces of ids that nobody made.
+    pub commands: usize,
+    /// All else.
+    pub others: usize,
 }
 
 /// All of it.
@@ -161,6 +184,7 @@ pub struct Plan {
     pub foreign_wait: Time,
     /// Percent of submissions that brokers refuse when they are delivered.
     pub poison: u32,
+    pub hostile: Option<Hostile>,
     /// Nothing may be later than this; `None`: no such promise in this weather.
     pub late_max: Option<Time>,
     /// Records that one poll hands over, at most.
@@ -179,6 +203,7 @@ impl Plan {
         let (kind, delivery) = options.mode();
         let mut plan = match kind {
             Kind::Poison => Self::poison(options.seed, delivery),
+            Kind::Hostile => Self::hostile(options.seed, delivery),
             Kind::Flood => Self::flood(options.seed, delivery),
             kind => Self::new(options.seed, kind, delivery),
         };
@@ -254,6 +279,7 @@ impl Plan {
             foreign_wait: *chance.pick(&[SECOND, 10 * SECOND]),
             large,
             poison: 0,
+            hostile: None,
             late_max: healthy.then_some(LATENESS_HEALTHY),
             poll_max: 60,
             luck: (chance.split(), chance.split()),
@@ -276,6 +302,44 @@ impl Plan {
         plan.kind = Kind::Poison;
         plan.poison = 2;
         plan.late_max = Some(LATENESS_POISON);
+        plan
+    }
+
+    /// Hostile producers: in two of three such worlds nothing else goes wrong, but that a target of theirs may lose a leader.
+    fn hostile(seed: u64, delivery: Delivery) -> Self {
+        // Drawn by itself: the world is that of the other kind.
+        let mut chance = Chance::new(!seed).split();
+        let is_fair = chance.percent(66);
+        let base = if is_fair { Kind::Healthy } else { Kind::Faulty };
+        let mut plan = Self::new(seed, base, delivery);
+        plan.kind = Kind::Hostile;
+        plan.poison = 0;
+        let hostile = Hostile {
+            ghosts: *chance.pick(if is_fair { &[0, 100, 3_000] } else { &[0, 30, 300] }),
+            malformed: *chance.pick(if is_fair { &[0, 300, 4_000] } else { &[0, 30, 300] }),
+            commands: *chance.pick(if is_fair { &[0, 100, 1_500] } else { &[0, 30, 300] }),
+            others: chance.between(20, 150) as usize,
+        };
+        plan.hostile = Some(hostile);
+        let setup = Arc::make_mut(&mut plan.setup);
+        if chance.percent(40) {
+            setup.limits.tracked_max = chance.spread(50, 1_000) as usize;
+        }
+        // The longest delay that is allowed is waited for, and so is each that the others ask for.
+        let (from, to) = plan.submits;
+        let longest = 2 * plan.delay_max + plan.heal_at + (to - from) + HOUR;
+        setup.limits.max_delay = Millis(longest);
+        plan.late_max = is_fair.then_some(LATENESS_HOSTILE);
+        // Where nothing can be aborted a batch that fails may be delivered twice: then it is no fair weather.
+        if chance.percent(40) && (plan.exactly_once() || !is_fair) {
+            for _ in 0..chance.between(1, 2) {
+                let at = chance.between(from, to + plan.delay_max.min(MINUTE));
+                let lasts = chance.spread(SECOND, MINUTE);
+                plan.faults.push((at, Fault::Leaderless { lasts }));
+                plan.heal_at = if is_fair { 0 } else { plan.heal_at.max(at + lasts) };
+            }
+            plan.late_max = is_fair.then_some(LATENESS_LEADERLESS);
+        }
         plan
     }
 
@@ -311,7 +375,8 @@ impl Plan {
     /// How long after the last due time everything is done.
     pub fn recovery(&self) -> Time {
         // Ten failures for each poison record, of at most three seconds each.
-        RECOVERY + self.submissions as u64 * u64::from(self.poison) / 100 * 30 * SECOND
+        let poison = self.submissions as u64 * u64::from(self.poison) / 100 * 30 * SECOND;
+        RECOVERY + poison + self.hostile.map_or(0, |_| 2 * MINUTE)
     }
 
     /// How far the brokers' clocks are apart, at most, with what they step.
@@ -335,7 +400,8 @@ impl Plan {
         self.delivery == Delivery::ExactlyOnce
     }
 
+    /// Nothing goes wrong but what users do.
     pub fn healthy(&self) -> bool {
-        self.kind == Kind::Healthy
+        self.kind == Kind::Healthy || self.kind == Kind::Hostile && self.heal_at == 0
     }
 }

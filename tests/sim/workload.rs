@@ -3,6 +3,7 @@
 //! The expectation is stated by the contract (design 2), from outside: nothing here asks the engine.
 
 mod draft;
+pub mod hostile;
 mod stories;
 mod wire;
 
@@ -14,7 +15,7 @@ use waterclock::engine::timers::TimerKey;
 use crate::broker::{EPOCH_MS, Time};
 use crate::chance::Chance;
 use crate::plan::{Kind, Plan, SECOND};
-use draft::Draft;
+use draft::{Draft, malformed};
 pub use wire::{amend, java_partition};
 
 /// The header that names a submission; the contract does not know it, so it is kept.
@@ -82,6 +83,10 @@ pub struct Submission {
     /// The timer that it makes or ends.
     pub timer: Option<TimerKey>,
     pub act: Act,
+    /// Its producer is hostile: nobody promises it to be on time.
+    pub hostile: bool,
+    /// The state that it steals when it is written.
+    pub theft: Option<hostile::Theft>,
 }
 
 impl Submission {
@@ -199,6 +204,9 @@ pub fn draw(plan: &Plan, chance: &mut Chance) -> Workload {
         load.cancel(plan, chance);
         load.stories(plan, chance);
     }
+    if let Some(of) = &plan.hostile {
+        load.attack(plan, of, chance);
+    }
     load
 }
 
@@ -237,6 +245,8 @@ impl Workload {
                 own_lane: own == partition,
                 timer: Some(timer),
                 act: Act::Cancel,
+                hostile: false,
+                theft: None,
             };
             self.cancels.entry(timer).or_default().push(self.submissions.len());
             self.submissions.push(cancel);
@@ -330,6 +340,8 @@ fn one(plan: &Plan, chance: &mut Chance, number: usize, at: Time, instants: &[u6
         own_lane: own.is_none_or(|own| own == partition),
         timer,
         act: Act::Create,
+        hostile: false,
+        theft: None,
     }
 }
 

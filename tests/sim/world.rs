@@ -4,6 +4,7 @@
 
 mod cluster;
 mod faults;
+mod hostile;
 mod users;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -85,6 +86,8 @@ pub struct World {
     silent: BTreeMap<Place, Time>,
     /// Nodes that stand still, and until when.
     stalled: BTreeMap<usize, Time>,
+    /// Partitions of targets that have no leader, and until when.
+    leaderless: BTreeMap<Place, Time>,
     /// Nobody comes back before this.
     pub away_until: Time,
     /// What waterclock said that it lost: offsets of a partition, from the first to before the last.
@@ -146,6 +149,11 @@ impl World {
         let meta_topic = broker.create(META, lanes.min(2), 1 << 20);
         let denied = broker.create(DENIED, 2, 1 << 20);
         broker.topics[denied].denied = true;
+        for (name, partitions, limit) in workload::hostile::TARGETS {
+            if plan.kind == Kind::Hostile {
+                broker.create(name, partitions, limit);
+            }
+        }
         let (mut for_load, chance) =
             std::mem::replace(&mut plan.luck, (Chance::new(0), Chance::new(0)));
         let workload = workload::draw(&plan, &mut for_load);
@@ -173,6 +181,7 @@ impl World {
             told: BTreeMap::new(),
             silent: BTreeMap::new(),
             stalled: BTreeMap::new(),
+            leaderless: BTreeMap::new(),
             away_until: 0,
             told_lost: Vec::new(),
             deleted: Vec::new(),

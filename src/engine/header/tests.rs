@@ -396,6 +396,11 @@ fn a_record_may_have_a_thousand_headers_and_large_ones() {
     );
     let one_more = read(std::iter::repeat_n(header, HEADERS_MAX + 1)).unwrap_err();
     assert_eq!(one_more.code, Code::TooManyHeaders);
+    // On its way it has one more, which is waterclock's own.
+    let own: (&[u8], Option<&[u8]>) = (STATE.as_bytes(), Some(b"1"));
+    let hops = std::iter::repeat_n(header, HEADERS_MAX).chain([own]);
+    assert!(read(hops.clone()).is_ok(), "the most, and its state");
+    assert_eq!(read(hops.chain([header])).unwrap_err().code, Code::TooManyHeaders);
     let mib = vec![b'x'; 1 << 20];
     assert!(read_pairs(&[("a", Some(&mib))]).is_ok(), "row 11: a large one of another is theirs");
     let refusal = read_pairs(&[(DELAY, Some(&mib))]).unwrap_err();

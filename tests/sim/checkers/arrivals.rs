@@ -9,7 +9,7 @@ use super::{Accepted, Found, View, ledger};
 use crate::broker::{Place, Time};
 use crate::member::number_of;
 use crate::plan::{Kind, SECOND};
-use crate::workload::TARGETS;
+use crate::workload::{TARGETS, hostile};
 use crate::world::World;
 
 /// A record that was let go before its target's clock stepped back may be that long on its way: its process may stand still.
@@ -110,7 +110,7 @@ pub(super) fn still_stands(world: &World, view: &View<'_>, found: &mut Found) {
 /// Every partition of every target, and those of the dead letters.
 fn targets(world: &World) -> impl Iterator<Item = Place> {
     let dead = world.plan.setup.topics.dead();
-    let names = TARGETS.iter().map(|(name, ..)| *name).collect::<Vec<_>>();
+    let names = TARGETS.iter().chain(&hostile::TARGETS).map(|(name, ..)| *name).collect::<Vec<_>>();
     let topics = names.into_iter().map(|name| world.broker.topic(name));
     let topics: Vec<usize> = topics.chain([world.broker.topic(&dead)]).flatten().collect();
     topics.into_iter().flat_map(|topic| {
@@ -170,6 +170,9 @@ pub(super) fn exactly_once(world: &World, view: &View<'_>, found: &mut Found) {
 pub(super) fn on_time(world: &World, view: &View<'_>, late_max: u64, found: &mut Found) {
     for (accepted, arrival) in view.deliveries() {
         let submission = accepted.submission;
+        if submission.hostile {
+            continue;
+        }
         // A tier does not let go before its time, and a user's transaction hides what it has.
         let hold = world.plan.hold_of(submission.topic);
         let earliest = accepted.due().max(accepted.appended + hold);

@@ -1,11 +1,14 @@
 //! Promises 5, 8 and 9: what arrives is what was sent, where it was asked for, or a dead letter that says why and whence.
 
-use waterclock::engine::{Offset, Record};
+use std::collections::BTreeSet;
+
+use waterclock::engine::header::Code;
+use waterclock::engine::{Limits, Offset, Record};
 
 use super::{Accepted, Arrival, Found, View};
 use crate::broker::Place;
 use crate::member::number_of;
-use crate::workload::{Fate, TARGETS, WIDENED, java_partition};
+use crate::workload::{Fate, TARGETS, WIDENED, hostile, java_partition};
 use crate::world::World;
 
 /// A record that expires while its commit is on its way may arrive that much later, once it was let go in time.
@@ -85,18 +88,29 @@ fn added_fits(accepted: &Accepted<'_>, (name, value): &Header) -> bool {
     }
 }
 
-/// Promises 2, 5, 8 and 9: it ended as the contract says, where the contract says.
-pub(super) fn fates(world: &World, view: &View<'_>, found: &mut Found) {
+/// Promises 2, 5, 8 and 9: it ended as the contract says, where the contract says. The codes of all dead letters.
+pub(super) fn fates(world: &World, view: &View<'_>, found: &mut Found) -> BTreeSet<&'static str> {
+    let mut codes = BTreeSet::new();
     for accepted in &view.accepted {
         let submission = accepted.submission;
         for arrival in view.of(accepted) {
             let code = code_of(arrival);
-            let right = submission.fates.iter().any(|fate| match fate {
-                Fate::Dead(wanted) => arrival.target.is_none() && code.as_deref() == Some(*wanted),
-                Fate::Deliver { target, partition } => {
-                    arrival.target == Some(*target) && in_partition(accepted, arrival, *partition)
-                }
-            });
+            let known = code.as_deref().and_then(|code| code.parse::<Code>().ok());
+            codes.extend(known.map(Code::as_str));
+            // Who has an id may be one too many, whoever took the places.
+            let is_too_many = code.as_deref() == Some("too_many_timers")
+                && submission.timer.is_some()
+                && world.plan.setup.limits.tracked_max < Limits::default().tracked_max;
+            let right = is_too_many
+                || submission.fates.iter().any(|fate| match fate {
+                    Fate::Dead(wanted) => {
+                        arrival.target.is_none() && code.as_deref() == Some(*wanted)
+                    }
+                    Fate::Deliver { target, partition } => {
+                        arrival.target == Some(*target)
+                            && in_partition(accepted, arrival, *partition)
+                    }
+                });
             if !right {
                 let (target, partition) = (arrival.target, arrival.partition);
                 let what = format!(
@@ -113,6 +127,7 @@ pub(super) fn fates(world: &World, view: &View<'_>, found: &mut Found) {
             }
         }
     }
+    codes
 }
 
 /// How late an expired record may stand in its target: nothing where that is aborted; what clocks are not known to where the
@@ -125,22 +140,30 @@ fn expiry_slack(world: &World) -> u64 {
     }
 }
 
-/// A header's value as text.
-fn told(arrival: &Arrival<'_>, name: &str) -> Option<String> {
-    let (_, value) = arrival.record.headers().find(|(known, _)| *known == name.as_bytes())?;
+/// A header's value as text; of names that are there twice the last one counts.
+fn told(record: &Record, name: &str) -> Option<String> {
+    let (_, value) = record.headers().filter(|(known, _)| *known == name.as_bytes()).last()?;
     Some(String::from_utf8_lossy(value?).into_owned())
 }
 
 fn code_of(arrival: &Arrival<'_>) -> Option<String> {
-    told(arrival, "x-delay-error-code")
+    told(arrival.record, "x-delay-error-code")
+}
+
+/// Where a dead letter says that its record stood.
+pub(super) fn stood(world: &World, record: &Record) -> Option<(Place, Offset)> {
+    let topic = world.broker.topic(&told(record, "x-delay-error-topic")?)?;
+    let partition = told(record, "x-delay-error-partition")?.parse().ok()?;
+    let offset = Offset(told(record, "x-delay-error-offset")?.parse().ok()?);
+    Some((Place { topic, partition }, offset))
 }
 
 /// Promise 8: a dead letter says where its record stood, and there it stands.
 pub(super) fn dead_letters(world: &World, view: &View<'_>, found: &mut Found) {
     for accepted in &view.accepted {
         for arrival in view.of(accepted).iter().filter(|arrival| arrival.target.is_none()) {
-            if origin(world, arrival)
-                != Some((accepted.number as u32, told(arrival, "x-delay-error-timestamp")))
+            if origin(world, accepted, arrival)
+                != Some((accepted.number as u32, told(arrival.record, "x-delay-error-timestamp")))
             {
                 found.push((
                     "dead letters",
@@ -152,16 +175,24 @@ pub(super) fn dead_letters(world: &World, view: &View<'_>, found: &mut Found) {
 }
 
 /// Which submission stands where a dead letter says, and since when.
-fn origin(world: &World, arrival: &Arrival<'_>) -> Option<(u32, Option<String>)> {
-    let topic = world.broker.topic(&told(arrival, "x-delay-error-topic")?)?;
-    let partition = told(arrival, "x-delay-error-partition")?.parse().ok()?;
-    let offset = Offset(told(arrival, "x-delay-error-offset")?.parse().ok()?);
-    let entry = world.broker.partition(Place { topic, partition })?.read(offset)?;
-    Some((number_of(entry.record.as_ref()?)?, Some(entry.appended.0.to_string())))
+fn origin(
+    world: &World,
+    accepted: &Accepted<'_>,
+    arrival: &Arrival<'_>,
+) -> Option<(u32, Option<String>)> {
+    let (place, offset) = stood(world, arrival.record)?;
+    let entry = world.broker.partition(place)?.read(offset)?;
+    let own = (place, offset) == (accepted.place, accepted.offset);
+    let number = match number_of(entry.record.as_ref()?) {
+        None if own => accepted.number as u32,
+        number => number?,
+    };
+    Some((number, Some(entry.appended.0.to_string())))
 }
 
 fn in_partition(accepted: &Accepted<'_>, arrival: &Arrival<'_>, asked: Option<i32>) -> bool {
-    let count = TARGETS.iter().find(|(name, ..)| Some(*name) == arrival.target).map_or(1, |t| t.1);
+    let mut all = TARGETS.iter().chain(&hostile::TARGETS);
+    let count = all.find(|(name, ..)| Some(*name) == arrival.target).map_or(1, |t| t.1);
     match (asked, accepted.submission.record.key()) {
         (Some(asked), _) => arrival.partition == asked,
         (None, Some(key)) => {

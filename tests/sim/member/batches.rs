@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use waterclock::engine::orders::{Answer, Batch, Because, Edit, Input, Send, To};
-use waterclock::engine::{BatchId, Blame, Offset, UnixMillis};
+use waterclock::engine::{BatchId, Blame, Limits, Offset, UnixMillis};
 
 use super::early::went;
 use super::late::hop_of;
@@ -120,6 +120,10 @@ impl World {
         let mut found = Vec::new();
         if !self.plan.exactly_once() && !self.plan.healthy() {
             // A zombie's word may come after the new owner's.
+            return;
+        }
+        if self.plan.setup.limits.tracked_max < Limits::default().tracked_max {
+            // A cancel may have been refused, since there was no room for it.
             return;
         }
         for send in sends.iter().filter(|send| matches!(send.to, To::Target(_))) {

@@ -1,5 +1,7 @@
 //! Feeding the engine: the time it is told, the records it is given, the orders that come out.
 
+use std::sync::Arc;
+
 use waterclock::engine::orders::{Input, Output, Send, Start};
 use waterclock::engine::{Arrival, Engine, Lane, Offset, Source, TopicId, UnixMillis};
 
@@ -83,7 +85,8 @@ impl World {
             Output::Rewind(source, offset) => self.rewind(slot, source, offset),
             Output::Lookup(name) => {
                 let process = self.members[slot].process();
-                self.request(process, 0, Request::Describe(name));
+                self.member(slot).asking.insert(Arc::clone(&name));
+                self.request(process, 0, Request::DescribeSlowly(name));
             }
             Output::Ask(sources) => self.ask_ends(slot, sources),
             Output::Forgettable(lane) => self.order_changelog_end(slot, lane, Why::Ended),
@@ -157,7 +160,9 @@ impl World {
     }
 
     pub(super) fn poll(&mut self, slot: usize) {
-        if self.members[slot].phase != Phase::Running {
+        let stalls = self.mutation == Some(Mutation::StallsForTargets)
+            && !self.members[slot].asking.is_empty();
+        if self.members[slot].phase != Phase::Running || stalls {
             return;
         }
         let round = self.members[slot].round;
@@ -334,6 +339,8 @@ impl World {
         }
         member.tally.take_in(source, offset, &record);
         let record = self.unnamed(source, record);
+        let believes = self.mutation == Some(Mutation::BelievesCopies);
+        let record = if believes { self.believed(record) } else { record };
         self.step(slot, Input::Record { source, offset, appended, record });
         true
     }

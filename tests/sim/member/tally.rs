@@ -24,14 +24,12 @@ impl Tally {
     pub(super) fn take_in(&mut self, source: Source, offset: Offset, record: &Record) {
         let size = record.size();
         self.largest = self.largest.max(size);
-        // Commands, duplicates and what is void go without a word.
+        // Commands, duplicates and what is void go without a word; and what has no number cannot be told when it goes.
+        let Some(number) = number_of(record) else { return };
         if record.headers().any(|(name, _)| name == b"x-delay-id") {
             return;
         }
-        self.held
-            .entry(number_of(record).unwrap_or(u32::MAX))
-            .or_default()
-            .push((source, offset, size));
+        self.held.entry(number).or_default().push((source, offset, size));
         self.bytes += size;
     }
 

@@ -106,7 +106,7 @@ pub(super) fn setup(lanes: u16, holds: &[u64], limits: Limits) -> Setup {
     let holds: Vec<Millis> = holds.iter().copied().map(Millis).collect();
     let ladder = Ladder::new(&holds, &[], Millis(2_000)).expect("the plan's ladders are sound");
     ladder.check(limits.horizon).expect("the plan's ladders fit the horizon");
-    let patterns = ["t[0-9]", "later", "gone"].map(str::to_owned);
+    let patterns = ["t[0-9]", "later", "gone", "x-[a-z0-9-]+"].map(str::to_owned);
     let all = || Allow::new("waterclock", Some(&patterns)).expect("no pattern is wrong");
     let intakes = vec![
         Intake::new("", None, None, all()),

@@ -9,7 +9,7 @@ use crate::plan::{DAY, MINUTE, Plan, SECOND};
 use crate::workload::DENIED;
 
 /// Headers that break the contract, and the code that says so; all but the time and target are set by these.
-type Bad = (&'static [(&'static str, Option<&'static str>)], &'static str);
+pub(super) type Bad = (&'static [(&'static str, Option<&'static str>)], &'static str);
 
 const GOOD_TARGET: (&str, Option<&str>) = ("x-delay-target", Some("t0"));
 
@@ -41,6 +41,17 @@ const BAD: &[Bad] = &[
     (&[GOOD_TARGET, ("x-delay", None)], "bad_header"),
     (&[GOOD_TARGET, ("x-delay", Some("1s")), ("x-delay-state", Some("\u{1}forged"))], "bad_state"),
 ];
+
+/// One of them.
+pub(super) fn malformed(chance: &mut Chance) -> Bad {
+    loop {
+        let bad = *chance.pick(BAD);
+        // Whose target alone is wrong has something of a timer.
+        if !matches!(bad.1, "bad_state") {
+            return bad;
+        }
+    }
+}
 
 /// A submission in the making.
 pub(super) struct Draft {

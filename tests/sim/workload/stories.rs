@@ -230,6 +230,8 @@ impl Story {
             own_lane: partition == self.own,
             timer: Some(self.timer()),
             act,
+            hostile: false,
+            theft: None,
         });
     }
 
@@ -258,6 +260,8 @@ impl Story {
             own_lane: true,
             timer: None,
             act: Act::Create,
+            hostile: false,
+            theft: None,
         });
     }
 }

@@ -118,14 +118,18 @@ impl World {
             Some(Place { topic, partition: sent.partition })
         };
         match request {
-            Request::Produce(_, records) => of(&mut records.iter().filter_map(topic)),
+            Request::Produce(_, records) => {
+                let stalled = of(&mut records.iter().filter_map(topic));
+                let places = records.iter().filter_map(topic);
+                stalled.max(places.filter_map(|place| self.leaderless(place)).max())
+            }
             Request::End(_, place, _) => of(&mut [*place].into_iter()),
             Request::Ends(places, _) => of(&mut places.iter().copied()),
             Request::Changelog(lane, _) => {
                 of(&mut [Place { topic: self.timers_topic, partition: *lane }].into_iter())
             }
             Request::DeleteRecords(until) => of(&mut until.iter().map(|(place, _)| *place)),
-            Request::Describe(_) => None,
+            Request::Describe(_) | Request::DescribeSlowly(_) => None,
             Request::Checkpoints(places, _) => {
                 of(&mut places.iter().map(|place| self.meta_place(place.partition)))
             }
@@ -232,12 +236,13 @@ impl World {
                     .for_each(|(place, until)| self.broker.delete_records(place, until));
                 return;
             }
+            Request::DescribeSlowly(name) => {
+                let wait = self.describing(&name);
+                return self.after(wait, Event::Arrives(process, round, Request::Describe(name)));
+            }
             Request::Describe(name) => {
-                let found = self.broker.topic(&name).map(|topic| {
-                    let topic = &self.broker.topics[topic];
-                    (topic.partitions.len() as i32, topic.record_bytes_max)
-                });
-                Reply::Described(name, found)
+                let (target, away) = self.describe(&name);
+                Reply::Described(name, target, away)
             }
         };
         self.want_marker();

@@ -68,6 +68,7 @@ impl World {
                     self.count("changelogs compacted");
                 }
             }
+            Fault::Leaderless { lasts } => self.lose_leader(lasts),
             Fault::Silence { topic, partition, lasts } => {
                 self.count("silences");
                 let place = Place { topic: self.lane_topics[topic], partition: partition as i32 };

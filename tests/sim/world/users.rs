@@ -17,6 +17,11 @@ impl World {
         if let Some(until) = self.stalled_until(place).filter(|_| of.transaction.is_none()) {
             return self.push(until, Event::Submit(index));
         }
+        if let Some(theft) = self.workload.submissions[index].theft {
+            self.steal(index, theft);
+        }
+        let of = &self.workload.submissions[index];
+        let place = Place { topic: self.lane_topics[of.topic], partition: of.partition };
         if self.workload.submissions[index].act.names_a_version() && !self.name_version(index) {
             return;
         }
