@@ -342,7 +342,7 @@ impl Patch {
         let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
         let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
         let told: Value = serde_json::from_str(body).expect("JSON");
-        let word = told["outcome"].as_str().or(told["code"].as_str()).unwrap_or_default();
+        let word = told["outcome"].as_str().or_else(|| told["code"].as_str()).unwrap_or_default();
         (status.unwrap_or_default(), word.to_owned())
     }
 }

@@ -1,7 +1,8 @@
 //! What reaches the API from outside, as bytes: pages of the web, strangers at the door of the peers, and too much at once.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -226,6 +227,103 @@ fn another_time_whose_body_comes_too_slowly_is_refused_within_the_time_for_bodie
     assert!(!answer.contains("supersedes"), "it was put off: {answer}");
     is_pending(&process);
     process.stop_well();
+}
+
+/// Stands before an instance, hands everything on, and keeps what the others ask of it.
+struct Recorder {
+    address: String,
+    upstream: Arc<Mutex<String>>,
+    heard: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Recorder {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let (upstream, heard) = (Arc::<Mutex<String>>::default(), Arc::<Mutex<Vec<u8>>>::default());
+        let (to, keep) = (Arc::clone(&upstream), Arc::clone(&heard));
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let to = to.lock().expect("no panic before").clone();
+                let Ok(server) = TcpStream::connect(to) else { continue };
+                let copies = (client.try_clone(), server.try_clone());
+                let (Ok(mut back), Ok(mut answers)) = copies else { continue };
+                std::thread::spawn(move || std::io::copy(&mut answers, &mut back));
+                let keep = Arc::clone(&keep);
+                std::thread::spawn(move || record(client, server, &keep));
+            }
+        });
+        Self { address, upstream, heard }
+    }
+
+    /// What was asked since this was called the last time.
+    fn take(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.heard.lock().expect("no panic before"))
+    }
+}
+
+fn record(mut client: TcpStream, mut server: TcpStream, keep: &Mutex<Vec<u8>>) {
+    let mut part = [0; 4_096];
+    while let Ok(read @ 1..) = client.read(&mut part) {
+        keep.lock().expect("no panic before").extend_from_slice(&part[..read]);
+        if server.write_all(&part[..read]).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_cancel_that_somebody_recorded_between_instances_meets_nothing_that_was_made_anew() {
+    let fixture = Fixture::with("web-repeat", |request| request.lanes = Some(2));
+    let target = fixture.target("out", 1);
+    let (intake, producer) = (fixture.names.intake(), fixture.producer());
+    let recorder = Recorder::start();
+    let mut a = fixture.launch(Mode::ExactlyOnce).data("a").start();
+    let b = fixture.launch(Mode::ExactlyOnce).data("b");
+    let mut b = b.env("WATERCLOCK_ADVERTISE", &recorder.address).start();
+    *recorder.upstream.lock().expect("no panic before") = b.address().expect("it serves");
+    eventually("each has a lane and knows the other", || {
+        let own = [a.lanes(), b.lanes()];
+        let (status, answer) = get(&a, "/v1/timers");
+        if (own, status) == ([1, 1], 200) { Ok(()) } else { Err(format!("{own:?} {answer}")) }
+    });
+    let path = |key: &str| format!("/v1/timers/t?key={key}");
+    let submit = |key: &str| {
+        let record = out("v").key(key).header("x-delay-id", "t").delay(3_600_000).to(&target);
+        producer.send_one(&intake, &record);
+        eventually("it is pending", || match get(&a, &path(key)) {
+            (200, answer) if answer.contains("\"state\":\"delay\"") => Ok(()),
+            (_, answer) => Err(answer),
+        });
+    };
+    let cancel = |key: &str| {
+        let head = format!("DELETE {}&wait=20s HTTP/1.1\r\nHost: localhost", path(key));
+        let (status, answer) = raw(&a, &head, "");
+        assert!(status == 200 && answer.contains("\"outcome\":\"cancelled\""), "{answer}");
+    };
+    // Two whose lane the other one runs: it is asked for them.
+    let mut keys = (0..).map(|n| format!("k{n}")).filter(|key| {
+        recorder.take();
+        submit(key);
+        !recorder.take().is_empty()
+    });
+    let (key, other) = (keys.next().expect("one"), keys.next().expect("another"));
+    recorder.take();
+    cancel(&key);
+    let question = recorder.take();
+    assert!(String::from_utf8_lossy(&question).contains("Cancel"), "it is asked to cancel it");
+    submit(&key);
+    let mut stream = open(&b);
+    stream.set_read_timeout(Some(SOON)).expect("a time limit");
+    stream.write_all(&question).expect("sent");
+    let answer = rest(&mut stream);
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("not_a_peer"), "{answer}");
+    // What is decided afterwards shows that nothing was before.
+    cancel(&other);
+    let (_, answer) = get(&a, &path(&key));
+    assert!(answer.contains("\"state\":\"delay\""), "{answer}");
+    a.stop_well();
+    b.stop_well();
 }
 
 #[test]

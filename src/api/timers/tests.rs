@@ -510,7 +510,7 @@ async fn beside_an_owner_that_is_silent_a_cancel_is_written_here_and_answered_in
     // Connections are accepted, as the system does for a process that stands still, and nobody answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (own, other): (Vec<&Name>, Vec<&Name>) =
-        names.iter().partition(|name| lane_of(name) % 2 == 0);
+        names.iter().partition(|name| lane_of(name).is_multiple_of(2));
     pair.with(|world| world.addresses[1] = silent.local_addr().unwrap().to_string());
     let key = |name: &Name| String::from_utf8(name.key.clone().unwrap()).unwrap();
     let began = Instant::now();
