@@ -8,7 +8,8 @@ use waterclock::engine::Millis;
 use waterclock::engine::ladder::Ladder;
 use waterclock::kafka::topics::wanted;
 
-use crate::support::{Fixture, Log, Mode, PATIENCE, Rec, assert_each_once, eventually, out, whole};
+use crate::load::mode;
+use crate::support::{Fixture, Log, PATIENCE, Rec, assert_promise, eventually, out, whole};
 
 const UNFIT: &str = "waterclock_topics_unfit";
 
@@ -63,7 +64,7 @@ fn f26_a_tier_that_may_lose_records_is_told_and_nothing_new_is_admitted() {
     let fixture = Fixture::new("f26");
     let target = fixture.target("out", 1);
     let tier = fixture.names.tier(Millis(5_000));
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode());
     let mut log = Log::open(&fixture, &target);
     let [before, held, after] = ["before", "held", "after"].map(|name| ids(name, 40));
     send(&fixture, &target, &before, 45_000);
@@ -88,10 +89,10 @@ fn f26_a_tier_that_may_lose_records_is_told_and_nothing_new_is_admitted() {
     });
     assert!(process.metric(UNFIT) == 0.0, "it is fit again");
     process.stop_well();
-    assert_each_once([before, held, after].concat(), &whole(&fixture, &target));
+    assert_promise(mode(), [before, held, after].concat(), &whole(&fixture, &target));
 
     set(&fixture, &tier, "retention.bytes", "1000000");
-    let mut refused = fixture.launch(Mode::ExactlyOnce).spawn();
+    let mut refused = fixture.launch(mode()).spawn();
     assert_eq!(refused.wait(PATIENCE), Some(78), "{}", refused.log());
     assert!(refused.log().contains("retention.bytes is 1000000, want -1"), "{}", refused.log());
 }
