@@ -24,6 +24,7 @@ mod barrier;
 mod batch;
 mod behind;
 mod bounds;
+mod duplicates;
 mod endings;
 mod floor;
 mod handed;
@@ -52,6 +53,7 @@ use super::wheel::Wheel;
 use super::window::{Began, Standing, Window};
 use super::{BatchId, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis};
 use barrier::Barrier;
+use duplicates::Duplicates;
 use endings::Endings;
 use floor::Floors;
 use handed::Handed;
@@ -213,6 +215,7 @@ pub struct Engine {
     timers: Remembered,
     endings: Endings,
     past: Past,
+    duplicates: Duplicates,
     calling: Calling,
     /// The main intake was made anew.
     is_remade: bool,
@@ -272,6 +275,7 @@ impl Engine {
             timers: Remembered::new(setup.lanes),
             endings: Endings::default(),
             past: Past::default(),
+            duplicates: Duplicates::default(),
             calling: Calling::default(),
             is_remade: false,
             gates: (0..setup.lanes).map(|_| Gate::default()).collect(),
@@ -622,7 +626,8 @@ impl Engine {
         if matches!(entry.way, Way::Cancel(_)) {
             return self.cancel(now, *entry);
         }
-        let fate = self.judge(&entry, past);
+        self.no_more_aside(&entry);
+        let fate = self.judge(now, &entry, past);
         if let Some(entry) = self.lay_to_rest(entry, fate, now) {
             self.take_up(now, entry, fate, out);
         }
@@ -636,6 +641,9 @@ impl Engine {
         fate: Fate,
         out: &mut Vec<Output>,
     ) {
+        if matches!(fate, Fate::Aside) {
+            return self.set_aside(now, entry);
+        }
         entry.decided = matches!(fate, Fate::Live);
         if let Some(name) = entry.timer.filter(|_| entry.decided) {
             self.here(entry.source.lane, name);

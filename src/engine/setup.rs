@@ -193,6 +193,8 @@ pub struct Limits {
     pub history: Millis,
     /// How long a tracked timer is overdue at least before it can be lost: an append may be held up, and clocks differ and step.
     pub lost_after: Millis,
+    /// How long a create that finds a version pending is kept, lest a cancel that was submitted between the two is on its way.
+    pub duplicates_kept: Millis,
     /// Timers that are remembered, pending and void ones together, at most.
     pub tracked_max: usize,
 }
@@ -221,6 +223,7 @@ impl Default for Limits {
             arrival: Arrival::ByDue,
             history: Millis::DAY,
             lost_after: Millis(600_000),
+            duplicates_kept: Millis(600_000),
             tracked_max: 1_000_000,
         }
     }

@@ -100,6 +100,8 @@ pub enum Kind {
     /// To stand in an intake: it is about one version of a timer, which [`State::first_appended`] and the offset of
     /// [`State::order`] name. A replace is due when the state says so.
     Amend,
+    /// To stand in a tier: a create that was a duplicate when it came to its lane, unless a cancel from before it is late.
+    Duplicate,
 }
 
 /// Which of two records of one key and one due time was submitted first.
@@ -185,6 +187,7 @@ impl<'a> State<'a> {
             Kind::Hop => 1,
             Kind::Move => 2,
             Kind::Amend => 3,
+            Kind::Duplicate => 4,
         };
         bytes[2..4].copy_from_slice(&self.hops.to_be_bytes());
         let words = [
@@ -243,7 +246,8 @@ impl<'a> State<'a> {
             1 => Kind::Hop,
             2 => Kind::Move,
             3 => Kind::Amend,
-            other => return Err(refused(&format!("is of kind {other}; want 1, 2 or 3"))),
+            4 => Kind::Duplicate,
+            other => return Err(refused(&format!("is of kind {other}; want 1 to 4"))),
         };
         let mut words = [0; 6];
         let (slots, _) = body[4..BODY].as_chunks::<8>();
@@ -396,11 +400,11 @@ mod tests {
     #[test]
     fn an_unknown_kind_is_refused_even_when_authentic() {
         let mut bytes = state().seal(&key(), &BOUND).as_ref().to_vec();
-        bytes[1] = 4;
+        bytes[1] = 5;
         let code = key().code(&bytes[..BODY], &BOUND).finalize().into_bytes();
         bytes[BODY..].copy_from_slice(&code[..CODE]);
         let refusal = State::open(&bytes, &key(), &BOUND).unwrap_err();
-        assert_eq!(refusal.detail, "x-delay-state is of kind 4; want 1, 2 or 3");
+        assert_eq!(refusal.detail, "x-delay-state is of kind 5; want 1 to 4");
     }
 
     #[test]
@@ -429,10 +433,10 @@ mod tests {
 
     fn any_state() -> impl Strategy<Value = State<'static>> {
         let times = (any::<u64>(), any::<u64>(), any::<u64>(), 0..=i64::MAX);
-        let rest = (0..3_u8, proptest::option::of(0..u64::MAX), any::<u64>(), any::<u16>());
+        let rest = (0..4_u8, proptest::option::of(0..u64::MAX), any::<u64>(), any::<u16>());
         (times, rest).prop_map(|((due, first, appended, offset), (kind, expires, intake, hops))| {
             State {
-                kind: [Kind::Hop, Kind::Move, Kind::Amend][usize::from(kind)],
+                kind: [Kind::Hop, Kind::Move, Kind::Amend, Kind::Duplicate][usize::from(kind)],
                 due: UnixMillis(due),
                 first_appended: UnixMillis(first),
                 order: Order { appended: UnixMillis(appended), offset: Offset(offset) },

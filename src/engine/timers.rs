@@ -336,6 +336,8 @@ pub struct Void {
     pub met: bool,
     /// More than one version may be on its way: that one was met says nothing of the others.
     pub several: bool,
+    /// The last of the places is that of a cancel of whatever was submitted before it.
+    pub cancels: bool,
 }
 
 impl Void {
@@ -343,6 +345,13 @@ impl Void {
     #[must_use]
     pub fn covers(&self, place: Place) -> bool {
         self.before.covers(place)
+    }
+
+    /// Whether a cancel was submitted between two versions: the one behind it is no duplicate of the other, whatever became
+    /// of that.
+    #[must_use]
+    pub fn parts(&self, version: Place, behind: Place) -> bool {
+        self.cancels && self.covers(version) && !self.covers(behind)
     }
 }
 

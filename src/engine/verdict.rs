@@ -56,6 +56,8 @@ pub(super) enum Way {
     Hop,
     /// From a tier that its producer wrote it to.
     Tier,
+    /// From a tier, where waterclock had put it since a version of its timer was pending.
+    Duplicate,
     /// From an intake.
     Create,
     /// From an intake; with a version, only in the place of that.
@@ -216,7 +218,8 @@ fn known(
         let detail = format!("due at {} ms, more than {} away", due.0, setup.limits.max_delay);
         return Err(refusal(Code::DelayTooLong, detail));
     }
-    let straight = way == Way::Hop || (state.is_none() || amends) && source.topic == TopicId(0);
+    let straight = matches!(way, Way::Hop | Way::Duplicate)
+        || (state.is_none() || amends) && source.topic == TopicId(0);
     let mark = if straight { 0 } else { ELSEWHERE };
     let own = Order { appended, offset: Offset(offset.0 | mark) };
     let entry = Entry {
@@ -228,7 +231,7 @@ fn known(
         // A record that was moved counts for order from its move.
         order: state
             .as_ref()
-            .filter(|state| state.kind == Kind::Hop)
+            .filter(|state| matches!(state.kind, Kind::Hop | Kind::Duplicate))
             .map_or(own, |state| state.order),
         target,
         intake: intake.map(|intake| intake as u16),
@@ -289,6 +292,11 @@ fn way(
     let version = match state {
         None => None,
         Some(State { kind: Kind::Hop, .. }) if in_tier => None,
+        Some(State { kind: Kind::Duplicate, .. })
+            if in_tier && directive.action == Action::Create && directive.id.is_some() =>
+        {
+            None
+        }
         Some(State { kind: Kind::Move, .. }) if !in_tier => None,
         Some(State { kind: Kind::Amend, first_appended, order, .. })
             if !in_tier && directive.action != Action::Create && directive.id.is_some() =>
@@ -305,6 +313,7 @@ fn way(
         (Action::Replace, false, _) => Ok(Way::Replace(version)),
         (Action::Cancel, false, _) => Ok(Way::Cancel(version)),
         (Action::Create, true, None) => Ok(Way::Tier),
+        (Action::Create, true, Some(State { kind: Kind::Duplicate, .. })) => Ok(Way::Duplicate),
         // It did what it was to do when an intake let it go.
         (Action::Create | Action::Replace, true, Some(_)) => Ok(Way::Hop),
         (Action::Cancel | Action::Replace, true, _) => {

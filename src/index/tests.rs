@@ -103,6 +103,7 @@ fn change(n: u64) -> Change {
                 until: UnixMillis(n),
                 met,
                 several,
+                cancels: n.is_multiple_of(5),
             })
         }
         kind => {

@@ -11,7 +11,10 @@ use crate::support::{
     in_both_modes, out, whole,
 };
 
-in_both_modes!(a_create_that_is_moved_late_is_not_delivered_beside_what_came_straight);
+in_both_modes!(
+    a_create_that_is_moved_late_is_not_delivered_beside_what_came_straight,
+    a_create_behind_a_cancel_that_is_moved_is_delivered,
+);
 
 const LANES: u16 = 2;
 /// Keys of each kind.
@@ -124,6 +127,51 @@ fn a_create_that_is_moved_late_is_not_delivered_beside_what_came_straight(mode: 
         for mut member in members {
             member.stop_well();
         }
+    }
+}
+
+/// Of each key a create, a cancel by the wrong partitioner, and a create again, one acknowledged before the other is written;
+/// gives what is to arrive.
+fn create_cancel_create(
+    fixture: &Fixture,
+    target: &str,
+    keys: &[String],
+    delays: &[(u64, u64)],
+) -> Vec<String> {
+    let wrong = Producer::new(fixture, &[("partitioner", "consistent_random")]);
+    let right = Producer::new(fixture, &[("partitioner", "murmur2_random")]);
+    let intake = fixture.names.intake();
+    let mut want = Vec::new();
+    for (n, (key, (first, second))) in keys.iter().zip(delays.iter().cycle()).enumerate() {
+        right.send_one(&intake, &record(target, "first", key, n, *first));
+        let cancel = out("").key(key).header("x-delay-id", "i").header("x-delay-action", "cancel");
+        wrong.send_one(&intake, &cancel);
+        right.send_one(&intake, &record(target, "second", key, n, *second));
+        want.push(format!("second {n}"));
+    }
+    want
+}
+
+fn a_create_behind_a_cancel_that_is_moved_is_delivered(mode: Mode) {
+    let short = if mode == Mode::ExactlyOnce { "eos" } else { "alo" };
+    let fixture =
+        Fixture::with(&format!("made-again-{short}"), |request| request.lanes = Some(LANES));
+    let (held, swift) = (fixture.target("held", 3), fixture.target("swift", 3));
+    let launch = |data: &str| fixture.launch(mode).data(data).start();
+    let mut want = Vec::new();
+    let members = with_a_stall(&fixture, launch, |_, keys| {
+        // The cancel comes before the first would be due; the second is due before that, or after.
+        let delays = [(30_000, 30_500), (30_000, 1_000), (9_000, 12_000)];
+        want = create_cancel_create(&fixture, &held, &keys[..KEYS], &delays);
+    });
+    let lane = lane_of(&fixture, &members[0]);
+    let keys: Vec<String> = astray(lane).skip(3 * KEYS).take(KEYS).collect();
+    let at_once = create_cancel_create(&fixture, &swift, &keys, &[(2_000, 2_000)]);
+    fixture.wait_until_nothing_is_pending();
+    assert_each_once(want, &whole(&fixture, &held));
+    assert_each_once(at_once, &whole(&fixture, &swift));
+    for mut member in members {
+        member.stop_well();
     }
 }
 

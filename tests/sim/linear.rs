@@ -72,6 +72,8 @@ pub struct Stand {
     pub prompt: bool,
     /// It is the main one, in which nothing can be late.
     pub straight: bool,
+    /// It is a tier: what is written there counts when it comes up.
+    pub in_tier: bool,
 }
 
 /// One operation, in any unit of time.
@@ -95,6 +97,8 @@ pub struct History {
     pub before: Vec<(Index, Index)>,
     /// What became of the timer was forgotten at some time.
     pub forgotten: bool,
+    /// Batches are refused: what may be a duplicate is not kept then.
+    pub poisoned: bool,
 }
 
 /// Why there is no order.

@@ -33,6 +33,9 @@ pub const LATENESS_LEADERLESS: Time = 15 * SECOND;
 /// time out, one after the other, the coordinator's scan, and what was waiting because of them.
 pub const RECOVERY: Time = 120 * SECOND;
 
+/// Longer than a partition of an intake stands still.
+pub const DUPLICATES_KEPT: Time = 240 * SECOND;
+
 /// How hops, deliveries and offsets leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Delivery {

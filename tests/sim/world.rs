@@ -19,7 +19,7 @@ use crate::member::{Member, Up};
 use crate::mutation::Mutation;
 use crate::network::{Event, Process, Told, Wake};
 use crate::options::Options;
-use crate::plan::{Kind, Plan, SECOND, TRANSACTION};
+use crate::plan::{DUPLICATES_KEPT, Kind, Plan, SECOND, TRANSACTION};
 use crate::workload::{self, DENIED, End, TARGETS, WIDENED, Workload};
 
 /// More events than this in one millisecond mean that something spins.
@@ -167,9 +167,10 @@ impl World {
         let ends = ends.enumerate().filter(|(at, _)| made(at)).map(|(_, end)| end);
         let last_due = ends.max().unwrap_or_default().saturating_sub(EPOCH_MS);
         let safety = plan.kind == Kind::Storm;
-        let healed = last_due.max(plan.heal_at).max(plan.submits.1)
-            + plan.recovery()
-            + 12 * plan.clocks_apart();
+        // Some wait for so long, and an eighth of it, before it is known that they are duplicates.
+        let kept = plan.submits.1.max(plan.heal_at) + DUPLICATES_KEPT / 8 * 9;
+        let healed =
+            last_due.max(plan.heal_at).max(kept) + plan.recovery() + 12 * plan.clocks_apart();
         let deadline = if safety { plan.heal_at } else { healed };
         let mut world = Self {
             plan,

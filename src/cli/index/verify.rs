@@ -308,7 +308,14 @@ mod tests {
     fn void(n: u8, until: u64) -> Change {
         let before = Before::of(Place { first_appended: UnixMillis(1), offset: Offset(1) });
         let name = TimerKey([n; 16]);
-        Change::Void(Void { name, before, until: UnixMillis(until), met: false, several: false })
+        Change::Void(Void {
+            name,
+            before,
+            until: UnixMillis(until),
+            met: false,
+            several: false,
+            cancels: false,
+        })
     }
 
     fn forgotten(n: u8) -> Change {

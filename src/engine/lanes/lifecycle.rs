@@ -47,6 +47,8 @@ pub(super) enum Fate {
     Cancelled,
     /// Another version is live: there is nothing to do.
     Duplicate,
+    /// The same, unless a cancel from between them comes late.
+    Aside,
     /// It came too late to be put in the place of anything, or that is gone.
     Idle(Outcome),
 }
@@ -83,7 +85,7 @@ impl Engine {
     }
 
     /// What is to become of a record that its lane let go. `past`: what has ended of its timer, if that counts for it.
-    pub(super) fn judge(&self, entry: &Entry, past: Option<Ended>) -> Fate {
+    pub(super) fn judge(&self, now: UnixMillis, entry: &Entry, past: Option<Ended>) -> Fate {
         let Some(name) = entry.timer else { return Fate::None };
         let (lane, place) = (entry.source.lane, entry.place());
         let live = if self.is_full() { self.timers.live(lane, name) } else { None };
@@ -92,6 +94,9 @@ impl Engine {
         }
         let void = self.timers.void(lane, name);
         if let Some(void) = void.filter(|void| void.covers(place)) {
+            if entry.way == Way::Duplicate {
+                return Fate::Duplicate;
+            }
             // What is known is this version itself, which is read again, or a newer one.
             let is_known = past.is_some_and(|ended| !ended.version.is_before(place));
             let is_first = !void.met && !is_known && self.past_counts(entry);
@@ -102,12 +107,22 @@ impl Engine {
         if !self.is_full() {
             return match entry.way {
                 Way::Replace(_) => Fate::Replace(None),
+                // It was one while all was tracked.
+                Way::Duplicate => Fate::Duplicate,
                 _ => Fate::None,
             };
         }
+        let is_parted = |ended: Ended| void.is_some_and(|void| void.parts(ended.version, place));
         match (entry.way, live) {
+            (Way::Create | Way::Tier | Way::Duplicate, Some(live))
+                if self.may_follow(now, entry, live) =>
+            {
+                Fate::Aside
+            }
+            (Way::Duplicate, None) if past.is_some_and(is_parted) => Fate::Create,
+            (Way::Duplicate, _) => Fate::Duplicate,
             (Way::Create | Way::Tier, None)
-                if past.is_some_and(|ended| ended.counts_for(place)) =>
+                if past.is_some_and(|ended| ended.counts_for(place) && !is_parted(ended)) =>
             {
                 Fate::Duplicate
             }
@@ -156,7 +171,12 @@ impl Engine {
         now: UnixMillis,
     ) -> Option<Box<Entry>> {
         let outcome = match fate {
-            Fate::None | Fate::Live | Fate::Create | Fate::Revive | Fate::Replace(_) => {
+            Fate::None
+            | Fate::Live
+            | Fate::Create
+            | Fate::Revive
+            | Fate::Replace(_)
+            | Fate::Aside => {
                 return Some(entry);
             }
             Fate::Void | Fate::Cancelled => match (entry.timer, entry.way) {
@@ -166,7 +186,9 @@ impl Engine {
                 _ => Outcome::Superseded,
             },
             Fate::Duplicate => {
-                self.figures.duplicates += u64::from(entry.way != Way::Hop);
+                // One that was set aside was counted then.
+                let is_new = !matches!(entry.way, Way::Hop | Way::Duplicate);
+                self.figures.duplicates += u64::from(is_new);
                 Outcome::Absent
             }
             Fate::Idle(outcome) => outcome,
@@ -192,6 +214,10 @@ impl Engine {
     ) -> Result<(), Refusal> {
         let (lane, place) = (entry.source.lane, entry.place());
         let Some(name) = entry.timer else { return Ok(()) };
+        if entry.way == Way::Duplicate {
+            // It goes on as any other.
+            entry.way = Way::Hop;
+        }
         match fate {
             Fate::Live => {
                 entry.decided = true;
@@ -296,10 +322,14 @@ impl Engine {
                 let first_appended = live.version.first_appended + Millis(1);
                 before = Place { first_appended, offset: place.offset };
             }
-            let void = self.voided(now, (lane, name), before, live);
+            let cancels = meant.is_none();
+            let void = Void { cancels, ..self.voided(now, (lane, name), before, live) };
             self.say_cancelled(now, (lane, name), live, &entry);
             self.glue();
             self.say_void(lane, void, Because::Recorded);
+            if cancels && place.is_elsewhere() {
+                self.follow(now, lane, &void, &entry);
+            }
             let answer = answer(&entry, Outcome::Cancelled);
             self.conclude((entry.source, entry.offset), entry.record);
             return self.attach(answer);
@@ -315,8 +345,12 @@ impl Engine {
             }
             let until = now + self.longest_hold() + VOID_SLACK;
             let until = void.map_or(until, |void| until.max(void.until));
-            let void = Void { name, before: known.or(place), until, met: false, several: false };
+            let before = known.or(place);
+            let void = Void { name, before, until, met: false, several: false, cancels: true };
             self.say_void(lane, void, Because::Recorded);
+            if live.is_none() && place.is_elsewhere() {
+                self.follow(now, lane, &void, &entry);
+            }
             let answer = answer(&entry, Outcome::Absent);
             self.conclude((entry.source, entry.offset), entry.record);
             return self.attach(answer);
@@ -349,6 +383,7 @@ impl Engine {
             until: old.map_or(until, |old| until.max(old.until)),
             met: true,
             several: false,
+            cancels: false,
         }
     }
 
@@ -360,7 +395,7 @@ impl Engine {
         match self.timers.void(lane, name) {
             None => {
                 let before = Before::of(before);
-                Void { name, before, until, met: false, several: false }
+                Void { name, before, until, met: false, several: false, cancels: false }
             }
             // An older one that comes late: it was moved here, or is read again.
             Some(old) if old.before.or(before) == old.before => old,
@@ -371,6 +406,7 @@ impl Engine {
                 met: false,
                 // What the older one was about may not have been met.
                 several: !old.met || old.several,
+                cancels: false,
             },
         }
     }
@@ -419,7 +455,7 @@ impl Engine {
     }
 
     /// Nothing is to be done with a record.
-    fn finish(&mut self, entry: &Entry, answer: Option<Answer>) {
+    pub(super) fn finish(&mut self, entry: &Entry, answer: Option<Answer>) {
         self.ready.push_back(Ready::done((entry.source, entry.offset), &entry.record));
         self.attach(answer);
     }

@@ -104,20 +104,26 @@ impl Engine {
             return Some(ended);
         }
         let from = self.gates.get(usize::from(of.0.0)).map(|gate| gate.ends_from);
-        let is_late = from.is_none_or(|from| entry.first_appended < from)
+        let is_late = entry.way == Way::Duplicate
+            || from.is_none_or(|from| entry.first_appended < from)
             || entry.first_appended <= self.past.ends[slot(name)];
         (!is_late).then_some(None)
     }
 
     /// Whether it matters for a record what has ended.
     pub(super) fn past_counts(&self, entry: &Entry) -> bool {
-        let makes = matches!(entry.way, Way::Create | Way::Tier | Way::Replace(None));
+        let makes =
+            matches!(entry.way, Way::Create | Way::Tier | Way::Duplicate | Way::Replace(None));
         let Some(name) = entry.timer.filter(|_| makes) else { return false };
         let (lane, place) = (entry.source.lane, entry.place());
         // A cancel that is met for the first time was about this record, or about one that ended since.
         let void = self.timers.void(lane, name).filter(|void| void.covers(place));
-        place.is_elsewhere()
-            && void.is_none_or(|void| !void.met)
+        // Of a duplicate it must be known in any case: whether what was pending was cancelled, or delivered.
+        let counts = match entry.way {
+            Way::Duplicate => void.is_none(),
+            _ => place.is_elsewhere() && void.is_none_or(|void| !void.met),
+        };
+        counts
             && self.setup.limits.tracking == Tracking::Full
             && self.timers.live(lane, name).is_none()
     }

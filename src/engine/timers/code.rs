@@ -8,7 +8,7 @@
 //!        32: supersedes several), first append u64, offset i64, due u64, since u64,
 //!        [of what it supersedes: first append u64, offset i64 [of the first of several: the same]],
 //!        target (u8 length, bytes), id (the same), [label (the same)], [code (the same)], [key: the rest]
-//! void:  version u8, flags u8 (1: met, 2: several, 4: two places), first append u64, offset i64, until u64,
+//! void:  version u8, flags u8 (1: met, 2: several, 4: two places, 8: cancels), first append u64, offset i64, until u64,
 //!        [of the place from elsewhere: first append u64, offset i64]
 //! ```
 
@@ -29,6 +29,7 @@ const VOID_SIZE_MAX: usize = 42;
 const MET: u8 = 1;
 const SEVERAL: u8 = 2;
 const TWO: u8 = 4;
+const CANCELS: u8 = 8;
 
 const HAS_KEY: u8 = 1;
 const KEY_CUT: u8 = 2;
@@ -143,7 +144,10 @@ impl Void {
             (false, false) => (log, Some(elsewhere)),
         };
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
-        let flags = flag(self.met, MET) | flag(self.several, SEVERAL) | flag(other.is_some(), TWO);
+        let flags = flag(self.met, MET)
+            | flag(self.several, SEVERAL)
+            | flag(other.is_some(), TWO)
+            | flag(self.cancels, CANCELS);
         let mut bytes = Vec::with_capacity(VOID_SIZE_MAX);
         bytes.extend([VERSION, flags]);
         put_place(&mut bytes, one);
@@ -215,7 +219,7 @@ fn read_void(name: TimerKey, value: &[u8]) -> Result<Void, DecodeError> {
     let mut rest = Rest { bytes: value, size: value.len() };
     rest.version()?;
     let [flags] = rest.array()?;
-    if flags & !(MET | SEVERAL | TWO) != 0 {
+    if flags & !(MET | SEVERAL | TWO | CANCELS) != 0 {
         return Err(DecodeError::State { state: 0, flags });
     }
     let (mut before, until) = (Before::of(rest.place()?), UnixMillis(rest.word()?));
@@ -223,7 +227,8 @@ fn read_void(name: TimerKey, value: &[u8]) -> Result<Void, DecodeError> {
         before = before.or(rest.place()?);
     }
     rest.end()?;
-    Ok(Void { name, before, until, met: flags & MET != 0, several: flags & SEVERAL != 0 })
+    let has = |flag: u8| flags & flag != 0;
+    Ok(Void { name, before, until, met: has(MET), several: has(SEVERAL), cancels: has(CANCELS) })
 }
 
 fn read_timer(name: TimerKey, value: &[u8]) -> Result<Timer, DecodeError> {

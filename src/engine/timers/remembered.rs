@@ -60,6 +60,7 @@ struct Kept {
     until: UnixMillis,
     met: bool,
     several: bool,
+    cancels: bool,
 }
 
 /// Timers by lane.
@@ -184,15 +185,15 @@ impl Remembered {
     /// Which versions of a timer are void.
     pub(in crate::engine) fn void(&self, lane: Lane, name: TimerKey) -> Option<Void> {
         let kept = self.voids.get(usize::from(lane.0))?.get(&name)?;
-        let Kept { before, until, met, several } = *kept;
-        Some(Void { name, before, until, met, several })
+        let Kept { before, until, met, several, cancels } = *kept;
+        Some(Void { name, before, until, met, several, cancels })
     }
 
     /// Sets which versions of a timer are void.
     pub(in crate::engine) fn put_void(&mut self, lane: Lane, void: Void) {
         let Some(of_lane) = self.voids.get_mut(usize::from(lane.0)) else { return };
-        let Void { name, before, until, met, several } = void;
-        let old = of_lane.insert(name, Kept { before, until, met, several });
+        let Void { name, before, until, met, several, cancels } = void;
+        let old = of_lane.insert(name, Kept { before, until, met, several, cancels });
         self.voids_len += usize::from(old.is_none());
         let bucket = bucket_after(until);
         if old.is_none_or(|old| bucket_after(old.until) != bucket) {
@@ -354,6 +355,7 @@ mod tests {
             until,
             met: false,
             several: false,
+            cancels: false,
         };
         remembered.put_void(Lane(0), void(1, NOW + Millis(1)));
         remembered.put_void(Lane(1), void(2, NOW + Millis(1)));

@@ -170,7 +170,7 @@ proptest! {
 
 fn void() -> Void {
     let (before, until) = (Before::of(place(1, 2)), UnixMillis(3));
-    Void { name: TimerKey([7; 16]), before, until, met: true, several: false }
+    Void { name: TimerKey([7; 16]), before, until, met: true, several: false, cancels: false }
 }
 
 fn timer() -> Timer {
@@ -213,7 +213,7 @@ fn what_is_not_ours_or_is_newer_is_refused_with_a_reason() {
         ("a longer void",            void_key,           Some([&void[..], &[0]].concat()), size(27)),
         ("a void of the version before", void_key,       with(&void, 0, 1),                DecodeError::Version { version: 1 }),
         ("a void of two, with one",  void_key,           with(&void, 1, 5),                size(26)),
-        ("a flag of a void to come", void_key,           with(&void, 1, 9),                DecodeError::State { state: 0, flags: 9 }),
+        ("a flag of a void to come", void_key,           with(&void, 1, 17),                DecodeError::State { state: 0, flags: 17 }),
         ("a timer of nothing",       timer_key,          Some(vec![]),                     size(0)),
         ("a timer that is cut",      timer_key,          Some(timer[..40].to_vec()),       size(40)),
         ("a newer timer",            timer_key,          with(&timer, 0, 3),               DecodeError::Version { version: 3 }),
@@ -311,9 +311,9 @@ fn any_change() -> impl Strategy<Value = Change> {
         let one = Before::of(one);
         if two { one.or(other) } else { one }
     });
-    let void = (name(), before, any::<(u64, bool, bool)>()).prop_map(
-        |(name, before, (until, met, several))| {
-            Change::Void(Void { name, before, until: UnixMillis(until), met, several })
+    let void = (name(), before, any::<(u64, bool, bool, bool)>()).prop_map(
+        |(name, before, (until, met, several, cancels))| {
+            Change::Void(Void { name, before, until: UnixMillis(until), met, several, cancels })
         },
     );
     prop_oneof![

@@ -195,7 +195,7 @@ impl<'a> Search<'a> {
             Some(Ok(state)) => {
                 let is_same = state.first_appended == version.first_appended;
                 let is_it = match state.kind {
-                    Kind::Hop => is_same && state.order.offset == version.offset,
+                    Kind::Hop | Kind::Duplicate => is_same && state.order.offset == version.offset,
                     Kind::Move => is_same && is_at_its_place,
                     // A version of its own, which was made where it stands.
                     Kind::Amend => is_at_its_place && appended(message) == version.first_appended,

@@ -127,7 +127,14 @@ mod tests {
 
     fn void(n: u64) -> Void {
         let before = Before::of(Place { first_appended: UnixMillis(1), offset: Offset(1) });
-        Void { name: name(n), before, until: UnixMillis(9), met: false, several: false }
+        Void {
+            name: name(n),
+            before,
+            until: UnixMillis(9),
+            met: false,
+            several: false,
+            cancels: false,
+        }
     }
 
     #[test]

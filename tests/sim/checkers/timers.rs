@@ -114,6 +114,7 @@ fn stand(of: &Accepted<'_>) -> Stand {
         offset: of.offset.0,
         prompt: of.submission.own_lane && of.submission.topic < of.prompt_topics,
         straight: of.submission.own_lane && of.submission.topic == 0,
+        in_tier: of.submission.topic >= of.prompt_topics,
     }
 }
 
@@ -190,6 +191,7 @@ fn history(world: &World, view: &View<'_>, tale: &Tale<'_>) -> Option<(History, 
     let (mut history, mut numbers) = (History::default(), Vec::new());
     history.forgotten =
         tale.said.iter().any(|said| matches!(said.change, Change::ForgottenTimer(_)));
+    history.poisoned = world.plan.kind == Kind::Poison;
     let index_of = |number: usize| tale.commands.iter().position(|of| of.number == number);
     for command in &tale.commands {
         let told = answer_of(world, command.number);

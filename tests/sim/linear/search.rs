@@ -147,11 +147,45 @@ impl Search<'_> {
             && covers(live) != Some(false)
             && answer.is_none_or(|answer| answer == Answer::Cancelled)
         {
-            nexts.push(state.settle(live, Fate::Cancelled));
+            nexts.extend(self.follow(state.settle(live, Fate::Cancelled), index, live));
         }
         let misses = state.live.is_none_or(|live| covers(live) != Some(true));
         if misses && answer.is_none_or(|answer| self.is_true(state, index, answer, forgotten)) {
+            // It is not promised that one that comes after the end still parts what was before it from what was behind it.
             nexts.push(state.clone());
+            let met =
+                state.last.filter(|last| state.live.is_none() && covers(*last) != Some(false));
+            nexts.extend(met.into_iter().flat_map(|last| self.follow(state.clone(), index, last)));
+        }
+        nexts
+    }
+
+    /// What is pending once a cancel has met this version, which has ended: nothing; or if the cancel came late, the first create
+    /// that was taken for a duplicate of that version and had been sent after the cancel.
+    fn follow(&self, state: State, cancel: Index, ended: Index) -> Vec<State> {
+        let ops = &self.history.operations;
+        let is_behind = |at: &Index| {
+            ops[*at].what == What::Create
+                && self.history.covers(cancel, *at) != Some(true)
+                && self.history.covers(*at, ended) != Some(false)
+                && !self.void(&state, *at).0
+        };
+        let duplicates = (0..ops.len()).filter(|at| state.fates[*at] == Fate::Duplicate);
+        let behind: Vec<Index> = duplicates.filter(is_behind).collect();
+        let mut nexts: Vec<State> = behind.iter().map(|at| state.begin(*at)).collect();
+        // What is made of the timer later may stand for it: which of them is pending is not promised after a change of owners.
+        let is_later = |at: Index| {
+            let is_ahead = state.done & (1 << at) == 0;
+            is_ahead && matches!(ops[at].what, What::Create | What::Replace { of: None })
+        };
+        let is_certain = |at: &Index| {
+            let stand = &ops[*at].stand;
+            !stand.in_tier
+                && !self.history.poisoned
+                && self.history.covers(cancel, *at) == Some(false)
+        };
+        if !behind.iter().any(is_certain) || (0..ops.len()).any(is_later) {
+            nexts.push(state);
         }
         nexts
     }

@@ -15,7 +15,14 @@ impl Tale {
     }
 
     fn stand(at: u64) -> Stand {
-        Stand { stamp: at, log: (0, 0), offset: at as i64, prompt: true, straight: true }
+        Stand {
+            stamp: at,
+            log: (0, 0),
+            offset: at as i64,
+            prompt: true,
+            straight: true,
+            in_tier: false,
+        }
     }
 
     fn create(&mut self, at: u64) -> Index {
@@ -218,7 +225,16 @@ const CASES: &[Case] = &[
         let a = t.create(1); t.due(a, 4); t.fire(a, 5); let b = t.create(6); t.elsewhere(b);
     }),
     ("a cancel that comes late by another partition ends what stood before it", true, |t| {
+        t.create(1); let c = t.cancel(2, Some((9, Cancelled))); t.elsewhere(c);
+    }),
+    ("a cancel that comes late by another partition ends what was made after it", false, |t| {
         t.create(1); let c = t.cancel(2, Some((9, Cancelled))); t.elsewhere(c); t.create(3);
+    }),
+    ("what was made after a cancel that comes late is delivered", true, |t| {
+        t.create(1); let c = t.cancel(2, Some((9, Cancelled))); t.elsewhere(c); let b = t.create(3); t.fire(b, 12);
+    }),
+    ("what was made after a cancel that comes late is cancelled by the next", true, |t| {
+        t.create(1); let c = t.cancel(2, Some((9, Cancelled))); t.elsewhere(c); t.create(3); t.cancel(4, Some((9, Cancelled)));
     }),
     ("a cancel that comes late by another partition spares what stood after it", false, |t| {
         let c = t.cancel(2, Some((9, Cancelled))); t.elsewhere(c); t.create(3);

@@ -365,8 +365,10 @@ impl World {
 
     /// A transaction is committed.
     pub(super) fn finished(&mut self, slot: usize) {
-        self.member(slot).busy = false;
-        let Some(flight) = self.member(slot).flights.pop_front() else { return };
+        let Some(flight) = self.member(slot).flights.pop_front() else {
+            self.member(slot).busy = false;
+            return;
+        };
         self.answer_all(slot, &flight.answers);
         self.delete_records(slot, flight.positions);
         self.tell_late(slot, flight.late);
@@ -375,8 +377,10 @@ impl World {
 
     /// `at_least_once`: all records of the first batch are there.
     pub(super) fn acknowledged(&mut self, slot: usize) {
-        self.member(slot).busy = false;
-        let Some(flight) = self.member(slot).flights.pop_front() else { return };
+        let Some(flight) = self.member(slot).flights.pop_front() else {
+            self.member(slot).busy = false;
+            return;
+        };
         self.answer_all(slot, &flight.answers);
         let member = self.member(slot);
         member.acknowledged.extend(&flight.numbers);

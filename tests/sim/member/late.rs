@@ -64,6 +64,10 @@ impl World {
                 self.step(slot, Input::Late { source, offset, due });
             }
         }
+        // Not before: the next batch may be back at once, and batches come back in order.
+        if self.members[slot].round == round {
+            self.member(slot).busy = false;
+        }
     }
 }
 

@@ -56,6 +56,7 @@ pub(super) fn limits(chance: &mut Chance, kind: Kind, delivery: Delivery, large:
         settle: Some(Millis(*chance.pick(&[50, 50, 50, 10, 200]))),
         // Never less than the lead of a resume: they would take turns.
         read_ahead: Millis(*chance.pick(&[1_500, 3_000, 10_000])),
+        duplicates_kept: Millis(super::DUPLICATES_KEPT),
         arrival: if kind == Kind::Strict { Arrival::Strict } else { Arrival::ByDue },
         ..Limits::default()
     };

@@ -285,7 +285,12 @@ fn a_cancel_that_found_nothing_is_told_nothing_of_what_came_after_it() {
 }
 
 /// A command about one version, sealed as waterclock does it.
-fn amend(kafka: &Kafka, headers: &Headers<'_>, version: Place, due: UnixMillis) -> Record {
+pub(super) fn amend(
+    kafka: &Kafka,
+    headers: &Headers<'_>,
+    version: Place,
+    due: UnixMillis,
+) -> Record {
     let bare = record("k", headers);
     let directive = header::read(bare.headers()).expect("it follows the contract");
     let state = State {

@@ -353,3 +353,182 @@ fn nothing_that_has_ended_is_forgotten_soon_after_a_take_over() {
     assert_eq!((delivered(&kafka).as_str(), kafka.pending()), ("v", 0));
     assert_eq!(kafka.timers.len(), 0, "and not for ever: {:?}", kafka.timers);
 }
+
+/// What an id is made by again, behind a cancel that comes late.
+fn again(n: &'static str, delay: &'static str) -> Headers {
+    make(n, "", delay)
+}
+
+#[test]
+fn a_create_behind_a_cancel_that_comes_late_is_no_duplicate() {
+    // How long the first waits, and the second; how long the cancel is held up.
+    let waits = [("1h", "1h", 5), ("1h", "300ms", 5), ("2s", "3s", 400), ("1h", "2s", 30_000)];
+    let longer = [("1h", "1h", 400_000), ("30s", "40s", 25_000), ("1h", "20m", 590_000)];
+    for (first, second, held) in waits.into_iter().chain(longer) {
+        for (by, taken_over) in
+            [By::Stray, By::Further].into_iter().flat_map(|by| [0, 1, 2].map(|at| (by, at)))
+        {
+            for kept in [By::Stray, By::Further] {
+                let why = format!(
+                    "{first}, {second}, {held} ms; {by:?}, the other stands at {kept:?}; taken over: {taken_over}"
+                );
+                let mut kafka = kafka();
+                kafka.stalled.insert(place_of(by));
+                kafka.submit("k", &make("v", "", first));
+                kafka.after(Millis(5));
+                kafka.append(place_of(by), record("k", &make("c", "cancel", "")));
+                kafka.after(Millis(5));
+                let at = if kept == by { source(0, lane_of("k")) } else { place_of(kept) };
+                kafka.append(at, record("k", &again("d", second)));
+                kafka.after(Millis(10));
+                // One that is submitted still later is a duplicate of that.
+                kafka.submit("k", &again("e", second));
+                kafka.after(Millis(held));
+                if taken_over == 1 {
+                    kafka.take_over(&[]);
+                }
+                kafka.stalled.clear();
+                kafka.after(Millis(2));
+                if taken_over == 2 {
+                    kafka.take_over(&[]);
+                }
+                let due = kafka.timer("k", "i").filter(|timer| timer.phase == Phase::Delay);
+                assert!(due.is_some() || taken_over == 1, "{why}: told as pending at once");
+                kafka.after(Millis(10_900_000));
+                assert_eq!(delivered(&kafka), "d", "{why}");
+                assert_eq!(kafka.answers.len(), 1, "{why}");
+                assert_eq!(kafka.answers[0].outcome, Outcome::Cancelled, "{why}");
+                let figures = kafka.figures();
+                assert_eq!((figures.memory_bytes, kafka.pending()), (0, 0), "{why}");
+                assert_eq!((kafka.timers.len(), figures.recalling), (0, 0), "{why}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_duplicate_stays_one_whatever_becomes_of_the_first_but_for_a_late_cancel() {
+    use super::cases::amend;
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Then {
+        Nothing,
+        Cancelled,
+        CancelledByVersion,
+        Replaced,
+        ReplacedAndCancelled,
+        LateCancelFromBefore,
+        LateCancelFromBehind,
+        Expired,
+        CrashAfterDelivery,
+    }
+    use Then::*;
+    let cases = [
+        (Nothing, "v"),
+        (Cancelled, ""),
+        (CancelledByVersion, ""),
+        (Replaced, "r"),
+        (ReplacedAndCancelled, ""),
+        (LateCancelFromBefore, "v"),
+        (LateCancelFromBehind, ""),
+        (Expired, ""),
+        (CrashAfterDelivery, "v"),
+    ];
+    for (then, want) in cases {
+        for (by, delay) in [("1s", "1s"), ("1s", "5s"), ("1h", "2s"), ("90s", "2h")]
+            .into_iter()
+            .flat_map(|delay| [None, Some(By::Stray), Some(By::Further)].map(|by| (by, delay)))
+        {
+            for taken_over in [false, true] {
+                let why = format!("{then:?}, {delay:?}, by {by:?}, taken over: {taken_over}");
+                let (first, second) = delay;
+                let mut kafka = kafka();
+                let late = source(0, (lane_of("k") + 1) % LANES);
+                if then == LateCancelFromBefore {
+                    kafka.stalled.insert(late);
+                    kafka.append(late, record("k", &make("c", "cancel", "")));
+                    kafka.after(Millis(5));
+                }
+                let mut headers = make("v", "", first);
+                if then == Expired {
+                    headers.push(("x-delay-expires", "100ms"));
+                }
+                kafka.submit("k", &headers);
+                kafka.after(Millis(5));
+                let version = kafka.timer("k", "i").expect("it is pending").version;
+                let at = by.map_or(source(0, lane_of("k")), place_of);
+                if then != LateCancelFromBefore || at != late {
+                    kafka.append(at, record("k", &again("d", second)));
+                }
+                kafka.after(Millis(5));
+                match then {
+                    Cancelled => drop(kafka.submit("k", &make("c", "cancel", ""))),
+                    CancelledByVersion => {
+                        let headers = vec![("x-delay-id", "i"), ("x-delay-action", "cancel")];
+                        let cancel = amend(&kafka, &headers, version, BEGAN);
+                        kafka.append(source(0, lane_of("k")), cancel);
+                    }
+                    Replaced => drop(kafka.submit("k", &make("r", "replace", "3s"))),
+                    ReplacedAndCancelled => {
+                        kafka.submit("k", &make("r", "replace", "3s"));
+                        kafka.after(Millis(5));
+                        kafka.submit("k", &make("c", "cancel", ""));
+                    }
+                    LateCancelFromBehind => {
+                        kafka.stalled.insert(late);
+                        kafka.append(late, record("k", &make("c", "cancel", "")));
+                    }
+                    Nothing | LateCancelFromBefore | Expired | CrashAfterDelivery => {}
+                }
+                kafka.after(Millis(300));
+                kafka.stalled.clear();
+                kafka.after(Millis(5));
+                if taken_over {
+                    kafka.take_over(&[]);
+                }
+                if then == CrashAfterDelivery {
+                    kafka.after(Millis(1_100));
+                    kafka.take_over(&[]);
+                    kafka.after(Millis(1_100));
+                    kafka.take_over(&[]);
+                }
+                kafka.after(Millis(10_900_000));
+                assert_eq!(delivered(&kafka), want, "{why}");
+                assert_eq!((kafka.figures().memory_bytes, kafka.pending()), (0, 0), "{why}");
+                assert_eq!(kafka.timers.len(), 0, "{why}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_create_behind_a_cancel_that_comes_too_late_is_no_duplicate_either() {
+    for (by, taken_over) in
+        [By::Stray, By::Further].into_iter().flat_map(|by| [0, 1, 2].map(|at| (by, at)))
+    {
+        for further in [false, true] {
+            let why = format!("{by:?}, by a further intake: {further}, taken over: {taken_over}");
+            let mut kafka = kafka();
+            kafka.stalled.insert(place_of(by));
+            kafka.submit("k", &make("v", "", "1s"));
+            kafka.after(Millis(5));
+            kafka.append(place_of(by), record("k", &make("c", "cancel", "")));
+            kafka.after(Millis(5));
+            let intake = u16::from(further && by != By::Further);
+            kafka.append(source(intake, lane_of("k")), record("k", &again("d", "5s")));
+            kafka.after(Millis(1_500));
+            if taken_over == 1 {
+                kafka.take_over(&[]);
+            }
+            assert_eq!(delivered(&kafka), "v", "{why}");
+            kafka.stalled.clear();
+            kafka.after(Millis(5));
+            if taken_over == 2 {
+                kafka.take_over(&[]);
+            }
+            kafka.after(Millis(10_900_000));
+            assert_eq!(delivered(&kafka), "vd", "{why}");
+            assert_eq!((kafka.figures().memory_bytes, kafka.pending()), (0, 0), "{why}");
+            assert_eq!(kafka.timers.len(), 0, "{why}");
+        }
+    }
+}

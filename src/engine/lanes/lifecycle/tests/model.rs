@@ -53,6 +53,8 @@ struct Timer {
     void: Option<(UnixMillis, usize)>,
     /// The version that ended last, and until when what was submitted is a duplicate of it.
     ended: Option<((UnixMillis, usize), UnixMillis)>,
+    /// Creates that came while a version was pending which was submitted before, and the places of those.
+    duplicates: Vec<((UnixMillis, usize), Command)>,
 }
 
 impl Timer {
@@ -62,11 +64,19 @@ impl Timer {
         let older = self.live.as_ref().is_some_and(|live| live.place() < place);
         let ended = self.ended.filter(|_| command.elsewhere && self.live.is_none());
         let before = ended.is_some_and(|(last, _)| place < last);
-        let within = ended.is_some_and(|(_, until)| command.first_appended < until);
+        // A cancel between the two parts them.
+        let is_parted =
+            ended.is_some_and(|(last, _)| self.void.is_some_and(|void| last < void && !is_void));
+        let within = ended.is_some_and(|(_, until)| command.first_appended < until) && !is_parted;
         match command.what {
             What::Create => {
-                if !is_void && self.live.is_none() && !before && !within {
-                    self.live = Some(command);
+                if is_void || before || within {
+                    return None;
+                }
+                match &self.live {
+                    None => self.live = Some(command),
+                    Some(live) if older => self.duplicates.push((live.place(), command)),
+                    Some(_) => {}
                 }
                 None
             }
@@ -85,6 +95,12 @@ impl Timer {
                 self.void = self.void.max(Some(place));
                 if let Some(live) = self.live.take_if(|_| older) {
                     self.ended = Some((live.place(), UnixMillis(0)));
+                }
+                if self.live.is_none() {
+                    let behind = self.duplicates.iter().enumerate();
+                    let behind = behind.filter(|(_, (of, by))| *of < place && place < by.place());
+                    let first = behind.min_by_key(|(_, (_, by))| by.place()).map(|(at, _)| at);
+                    self.live = first.map(|at| self.duplicates.swap_remove(at).1);
                 }
                 Some(if older { Outcome::Cancelled } else { Outcome::Absent })
             }
