@@ -191,7 +191,7 @@ fn history(world: &World, view: &View<'_>, tale: &Tale<'_>) -> Option<(History, 
     let (mut history, mut numbers) = (History::default(), Vec::new());
     history.forgotten =
         tale.said.iter().any(|said| matches!(said.change, Change::ForgottenTimer(_)));
-    history.poisoned = world.plan.kind == Kind::Poison;
+    history.poisoned = world.seen.contains_key("batches refused");
     let index_of = |number: usize| tale.commands.iter().position(|of| of.number == number);
     for command in &tale.commands {
         let told = answer_of(world, command.number);

@@ -32,6 +32,7 @@ impl World {
         // Not running: a step's orders are not carried out any more.
         let busy = std::mem::replace(&mut self.member(slot).busy, true);
         self.step(slot, Input::Refused(refused));
+        self.count("batches refused");
         self.member(slot).busy = busy;
     }
 
