@@ -127,6 +127,8 @@ pub struct Member {
     foreign: BTreeMap<Source, (Offset, Time)>,
     /// What is on the slot's disk: it survives the process.
     pub disk: Disk,
+    /// The engine's orders are being carried out.
+    ordering: bool,
     /// The index is about to go on.
     following: bool,
     waiting: Vec<Waiting>,
@@ -177,6 +179,7 @@ impl Member {
             coordinated: 0,
             foreign: BTreeMap::new(),
             disk: Disk::default(),
+            ordering: false,
             following: false,
             waiting: Vec::new(),
             pieces: BTreeMap::new(),

@@ -252,10 +252,12 @@ fn must_precede(
     }
 }
 
-/// Where a crash may do things twice: what arrived nowhere was a duplicate, or somebody ended it.
+/// Where a crash may do things twice: what arrived nowhere was a duplicate, or somebody ended it. So was what a hostile producer
+/// has copied of one.
 fn is_explained(view: &View<'_>, tale: &Tale<'_>, found: &mut Found) {
     for version in tale.versions() {
-        if view.of(version).is_empty() && tale.commands.len() == 1 {
+        let is_sure = tale.commands.len() == 1 && !version.submission.hostile;
+        if view.of(version).is_empty() && is_sure {
             found.push(("never lost", format!("n={} arrived nowhere", version.number)));
         }
     }

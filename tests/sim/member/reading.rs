@@ -22,11 +22,16 @@ impl World {
         let Some(engine) = self.member(slot).engine.as_mut() else { return };
         engine.step(now, input, &mut out);
         let wake_at = engine.wake_at();
+        let is_within = std::mem::replace(&mut self.member(slot).ordering, true);
         for output in out {
             self.note(|| format!("slot {slot}   -> {}", brief_order(&output)));
             self.carry_out(slot, output);
         }
-        self.check_memory(slot);
+        self.member(slot).ordering = is_within;
+        // What is given back by an order that stands behind this one is not counted before.
+        if !is_within {
+            self.check_memory(slot);
+        }
         if let Some(wake_at) = wake_at {
             let oversleeps = self.mutation == Some(Mutation::Oversleeps);
             let wait = (wake_at - now).0.max(1) + if oversleeps { 2 * SECOND } else { 0 };

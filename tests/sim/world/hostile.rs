@@ -95,7 +95,7 @@ impl World {
                 self.count("states copied to other topics");
                 let topic = match state.get(1) {
                     // A hop belongs into a tier, a move into its own intake, and what amends into an intake.
-                    Some(1) => self.chance.below(intakes),
+                    Some(1 | 4) => self.chance.below(intakes),
                     Some(2) if self.chance.percent(50) => 1 - at,
                     _ => intakes,
                 };
