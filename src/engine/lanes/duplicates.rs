@@ -8,6 +8,8 @@
 //! 2. It becomes pending if none is, and a cancel was submitted between the version that was pending last and this one: the
 //!    mark of that cancel says so ([`Void::parts`]). In any doubt it is nothing: a version too many is never delivered.
 //! 3. What is noted here only says earlier what the mark says when the record comes up: that it is pending.
+//! 4. Of one timer no more than [`OF_ONE_MAX`] are kept, and in all no more than [`IN_ALL_MAX`]: whoever creates what is pending
+//!    without end costs no more hops than that. The others are finished at once.
 
 use super::super::orders::{Because, Edit, Send, To};
 use super::super::state::Kind;
@@ -16,8 +18,10 @@ use super::super::verdict::{self, Entry, Way};
 use super::floor;
 use super::{Arc, Engine, Lane, Millis, Ready, UnixMillis, header};
 
-/// With more of them in a thread the rest is told as pending when it comes up, and not before.
-const NOTES_MAX: usize = 1 << 14;
+/// A second create that is no duplicate is rare, and of several the first counts.
+const OF_ONE_MAX: usize = 4;
+/// In a thread.
+const IN_ALL_MAX: usize = 2_048;
 
 /// What is known of duplicates that wait in tiers.
 #[derive(Debug, Default)]
@@ -31,7 +35,7 @@ pub(super) struct Duplicates {
 struct Note {
     lane: Lane,
     place: Place,
-    /// The version that was pending when it came.
+    /// The version that was pending last.
     of: Place,
     due: UnixMillis,
     target: Arc<str>,
@@ -39,13 +43,23 @@ struct Note {
 }
 
 impl Duplicates {
+    fn has_room(&self, name: TimerKey) -> bool {
+        self.len < IN_ALL_MAX && self.of.get(&name).is_none_or(|notes| notes.len() < OF_ONE_MAX)
+    }
+
     fn note(&mut self, name: TimerKey, note: Note) {
-        let notes = self.of.entry(name).or_default();
-        if self.len < NOTES_MAX && notes.iter().all(|known| known.place != note.place) {
-            notes.push(note);
-            self.len += 1;
-        }
-        if self.of.get(&name).is_some_and(Vec::is_empty) {
+        self.of.entry(name).or_default().push(note);
+        self.len += 1;
+    }
+
+    /// This version is pending from now on: what was submitted before it is behind nothing any more.
+    pub(super) fn come_after(&mut self, name: TimerKey, version: Place) {
+        let Some(notes) = self.of.get_mut(&name) else { return };
+        let count = notes.len();
+        notes.retain(|note| version.is_before(note.place));
+        notes.iter_mut().for_each(|note| note.of = version);
+        self.len -= count - notes.len();
+        if notes.is_empty() {
             self.of.remove(&name);
         }
     }
@@ -69,6 +83,7 @@ impl Duplicates {
         let (first, _) = standing.reduce(|a, b| if is_first(b.1, a.1) { b } else { a })?;
         let note = notes.swap_remove(first);
         self.len -= 1;
+        self.come_after(name, note.place);
         Some(note)
     }
 }
@@ -106,7 +121,8 @@ impl Engine {
         };
         let to = To::Lane(self.setup.topics.of_tier(tier));
         // One under suspicion would leave later than what is decided after it.
-        let may_leave = entry.hops < self.hops_limit
+        let may_leave = self.duplicates.has_room(name)
+            && entry.hops < self.hops_limit
             && self.innocent(entry.source, entry.offset).is_ok()
             && self.suspects.group(entry.source, entry.offset, &to).is_none();
         let sealed = verdict::seal(&self.setup, &entry, Kind::Duplicate);

@@ -271,6 +271,7 @@ impl Engine {
         let at = (entry.place(), entry.due);
         self.timers.put_live(lane, name, at, (&entry.target, label));
         self.timers.put_replaced(lane, name, supersedes);
+        self.duplicates.come_after(name, entry.place());
         self.here(lane, name);
         if let Some(record) = verdict::said(entry, &directive, stage) {
             self.ready.push_back(Ready::said(lane, record, Because::Created));

@@ -532,3 +532,81 @@ fn a_create_behind_a_cancel_that_comes_too_late_is_no_duplicate_either() {
         }
     }
 }
+
+#[test]
+fn a_late_cancel_makes_nothing_pending_of_what_was_a_duplicate_before_another_version() {
+    // A is delivered, or replaced; E comes and goes; then the cancel of A comes, which stood before B.
+    for (action, delay) in [("", "1s"), ("replace", "1s"), ("", "1h"), ("replace", "1h")] {
+        for taken_over in [false, true] {
+            for by in [By::Stray, By::Further] {
+                let why = format!("{action:?} {delay}, {by:?}, taken over: {taken_over}");
+                let mut kafka = kafka();
+                kafka.stalled.insert(place_of(by));
+                kafka.submit("k", &make("a", "", "1s"));
+                kafka.after(Millis(100));
+                kafka.append(place_of(by), record("k", &make("c", "cancel", "")));
+                kafka.after(Millis(100));
+                kafka.submit("k", &again("b", "60s"));
+                kafka.after(Millis(1_300));
+                kafka.submit("k", &make("e", action, delay));
+                kafka.after(Millis(2_500));
+                if taken_over {
+                    kafka.take_over(&[]);
+                }
+                kafka.stalled.clear();
+                kafka.after(Millis(10_900_000));
+                assert_eq!(delivered(&kafka), "ae", "{why}");
+                assert_eq!((kafka.figures().memory_bytes, kafka.pending()), (0, 0), "{why}");
+                assert_eq!(kafka.timers.len(), 0, "{why}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_replace_between_two_creates_parts_nothing() {
+    for taken_over in [false, true] {
+        let mut kafka = kafka();
+        let stray = place_of(By::Stray);
+        kafka.stalled.insert(stray);
+        kafka.append(stray, record("k", &make("c", "cancel", "")));
+        kafka.after(Millis(10));
+        kafka.submit("k", &make("a", "", "2s"));
+        kafka.after(Millis(10));
+        // Appended before D by its leader's clock, and read after it.
+        let before = kafka.now;
+        kafka.after(Millis(10));
+        kafka.append(place_of(By::Further), record("k", &again("d", "60s")));
+        kafka.after(Millis(10));
+        let replace = record("k", &make("r", "replace", "1s"));
+        kafka.append_at(source(0, lane_of("k")), before, replace);
+        kafka.after(Millis(3_000));
+        if taken_over {
+            kafka.take_over(&[]);
+        }
+        kafka.stalled.clear();
+        kafka.after(Millis(10_900_000));
+        assert_eq!(delivered(&kafka), "r", "taken over: {taken_over}");
+        assert_eq!(kafka.pending(), 0, "taken over: {taken_over}");
+    }
+}
+
+#[test]
+fn of_one_timer_and_in_all_no_more_than_some_duplicates_are_kept() {
+    let mut kafka = kafka();
+    kafka.submit("k", &make("v", "", "1h"));
+    kafka.after(Millis(5));
+    for _ in 0..1_000 {
+        kafka.submit("k", &again("d", "0"));
+    }
+    let hops = |kafka: &Kafka| -> usize {
+        (2..5).map(|topic| kafka.end(source(topic, lane_of("k"))).0 as usize).sum()
+    };
+    kafka.after(Millis(1_000));
+    assert_eq!(kafka.figures().duplicates, 1_000, "each is counted at once");
+    kafka.after(Millis(600_000));
+    assert!(hops(&kafka) < 8 * 700, "{} hops of 1,000 duplicates", hops(&kafka));
+    assert_eq!(delivered(&kafka), "");
+    kafka.after(Millis(10_900_000));
+    assert_eq!((delivered(&kafka).as_str(), kafka.pending()), ("v", 0));
+}

@@ -60,6 +60,13 @@ struct Timer {
 }
 
 impl Timer {
+    /// Another version is pending: of what was a duplicate before only what is behind it still may be none.
+    fn come_after(&mut self) {
+        let Some(live) = self.live.as_ref().map(Command::place) else { return };
+        self.duplicates.retain(|(_, command)| live < command.place());
+        self.duplicates.iter_mut().for_each(|(of, _)| *of = live);
+    }
+
     fn take(&mut self, command: Command) -> Option<Outcome> {
         let place = command.place();
         let is_void = self.void.is_some_and(|void| place < void);
@@ -76,7 +83,10 @@ impl Timer {
                     return None;
                 }
                 match &self.live {
-                    None => self.live = Some(command),
+                    None => {
+                        self.live = Some(command);
+                        self.come_after();
+                    }
                     Some(live) if older => self.duplicates.push((live.place(), command)),
                     Some(_) => {}
                 }
@@ -87,6 +97,7 @@ impl Timer {
             }
             What::Replace => {
                 self.live = Some(command);
+                self.come_after();
                 if !older {
                     return Some(Outcome::Created);
                 }
@@ -104,6 +115,7 @@ impl Timer {
                     let first = behind.min_by_key(|(_, (_, by))| by.place()).map(|(at, _)| at);
                     self.live = first.map(|at| self.duplicates.swap_remove(at).1);
                     self.is_made_again |= self.live.is_some();
+                    self.come_after();
                 }
                 Some(if older { Outcome::Cancelled } else { Outcome::Absent })
             }
