@@ -99,7 +99,7 @@ pub const ALL: [Metric; 52] = [
     Metric { name: FORWARDED, kind: Kind::Counter, unit: Unit::Count, label: "tier", help: "Records appended to a tier" },
     Metric { name: MOVED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records moved from another partition to their lane" },
     Metric { name: TIMERS, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Tracked timers that are pending in the lanes owned" },
-    Metric { name: DUPLICATES, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records whose id was pending already, so that nothing was done with them" },
+    Metric { name: DUPLICATES, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Creates whose id was pending already: nothing comes of them, unless a cancel from before them is on its way" },
     Metric { name: SUPERSEDED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Pending timers in whose place another version was put" },
     Metric { name: ANSWERS, kind: Kind::Counter, unit: Unit::Count, label: "outcome", help: "Cancels and replaces decided, by what they came to" },
     Metric { name: CANCELS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Cancels recorded" },

@@ -258,7 +258,7 @@ fn answers_stay_true_while_lanes_move(mode: Mode) {
             .as_ref()
             .filter(|_| n >= 60)
             .and_then(|second| second.address().is_ok().then(|| Asker::new(second)));
-        // Retried only when nothing was done: a 503 says so.
+        // A 503 may be written all the same: nothing is made of it.
         match other.as_ref().unwrap_or(&asker).try_cancel(key) {
             Ok(outcome) => {
                 outcomes.insert(key.clone(), outcome);

@@ -82,7 +82,8 @@ impl Engine {
         let size = entry.record.size();
         let bytes_max = self.setup.limits.memory_bytes / PARKED_SHARE;
         let Parked { records, bytes } = self.parked;
-        if records >= PARKED_MAX || bytes + size > bytes_max {
+        // One always has room: else one that is larger would never be told.
+        if records >= PARKED_MAX || records > 0 && bytes + size > bytes_max {
             return Some(entry);
         }
         let Some(known) = self.targets.get_mut(&entry.target) else { return Some(entry) };

@@ -416,6 +416,19 @@ fn one_batch_at_a_time_and_the_next_right_after_it() {
 }
 
 #[test]
+fn a_record_that_is_larger_than_what_may_wait_for_a_lookup_is_told_all_the_same() {
+    let mut world = World::new(&[1, 60], Limits { memory_bytes: 2_000, ..Limits::default() });
+    let lane = murmur2::partition(b"k", LANES);
+    let (target, value) = ("orders.unknown", [b'v'; 1_000]);
+    let headers = [("x-delay", "0"), ("x-delay-target", target)];
+    let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
+    let large = Record::new(Some(b"k"), Some(&value), headers);
+    world.record(source(0, lane), large);
+    world.tell(Input::Target(target.into(), Target::Missing));
+    assert_eq!(told(&mut world, 100), (1, 0), "it is a dead letter, and does not wait for ever");
+}
+
+#[test]
 fn over_the_budget_reading_stops_and_goes_on_once_there_is_room() {
     let limits = Limits { memory_bytes: 2_000, ..Limits::default() };
     let mut world = World::new(&[1, 60], limits);

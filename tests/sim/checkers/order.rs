@@ -1,6 +1,6 @@
 //! Promise 4: the order of what arrives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use waterclock::engine::Offset;
 
@@ -26,9 +26,16 @@ fn strictly_in_order(world: &World, view: &View<'_>, found: &mut Found) {
     let moved = world.plan.faults.iter().any(|(_, of)| matches!(of, Fault::Leader { .. }));
     // Another leader's clock may be behind: what it stamps may have been readable too late.
     let apart = if moved { world.clocks_apart() } else { 0 };
+    // What is made again behind a cancel that comes late may be late.
+    let cancels = view.accepted.iter().map(|of| of.submission).filter(|of| of.act.cancels());
+    let late = cancels.filter(|of| of.topic != 0 || !of.own_lane).filter_map(|of| of.timer);
+    let late: HashSet<_> = late.collect();
     let mut lines: BTreeMap<_, Vec<(Offset, u64, u64, usize)>> = BTreeMap::new();
     for (accepted, arrival) in view.deliveries() {
         let submission = accepted.submission;
+        if submission.timer.is_some_and(|timer| late.contains(&timer)) {
+            continue;
+        }
         let in_time = accepted.due() >= accepted.appended + world.plan.settle + apart;
         let counts = submission.topic == 0
             && submission.own_lane
