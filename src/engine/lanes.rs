@@ -626,8 +626,10 @@ impl Engine {
         if matches!(entry.way, Way::Cancel(_)) {
             return self.cancel(now, *entry);
         }
-        self.no_more_aside(&entry);
         let fate = self.judge(now, &entry, past);
+        if !matches!(fate, Fate::Aside(_)) {
+            self.no_more_aside(&entry);
+        }
         if let Some(entry) = self.lay_to_rest(entry, fate, now) {
             self.take_up(now, entry, fate, out);
         }
@@ -641,8 +643,8 @@ impl Engine {
         fate: Fate,
         out: &mut Vec<Output>,
     ) {
-        if matches!(fate, Fate::Aside) {
-            return self.set_aside(now, entry);
+        if let Fate::Aside(of) = fate {
+            return self.set_aside(now, of, entry);
         }
         entry.decided = matches!(fate, Fate::Live);
         if let Some(name) = entry.timer.filter(|_| entry.decided) {

@@ -102,13 +102,16 @@ impl Place {
     }
 
     /// Whether this one was submitted before the other. Of two that came straight to one log the log says it, whatever
-    /// its leaders' clocks were; else the times of the first appends, and in one millisecond the offsets.
+    /// its leaders' clocks were; else the times of the first appends. In one millisecond what came straight is the later: so a
+    /// create right behind a cancel that has to be moved is not lost. Of two from elsewhere the offsets say it then.
     #[must_use]
     pub fn is_before(self, other: Self) -> bool {
         if !self.is_elsewhere() && !other.is_elsewhere() {
             return self.offset < other.offset;
         }
-        let of = |place: Self| (place.first_appended, place.offset.0 & !ELSEWHERE);
+        let of = |place: Self| {
+            (place.first_appended, !place.is_elsewhere(), place.offset.0 & !ELSEWHERE)
+        };
         of(self) < of(other)
     }
 }

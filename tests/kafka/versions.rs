@@ -450,6 +450,25 @@ fn another_time_is_about_the_version_that_was_pending_when_its_request_came() {
 }
 
 #[test]
+fn another_time_is_given_however_soon_after_the_create() {
+    // While its hop is collected, on its way and there: its record stands in its intake all the time.
+    let fixture = fixture("versions-soon");
+    let target = fixture.target("out", 2);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let (intake, producer) = (fixture.names.intake(), fixture.producer());
+    let asked = Asked::new(&process);
+    for n in 0..24_u64 {
+        let key = format!("k{n}");
+        producer.send_one(&intake, &timer(&target, &key, "v", HOUR));
+        asked.version(&key, "delay", &[]);
+        std::thread::sleep(Duration::from_millis(n % 8 * 70));
+        let (status, told) = asked.reschedule(&key, "", &json!({"delay": "3h"}));
+        assert_eq!((status, outcome(&told)), (200, plain("replaced")), "{n}: {told}");
+    }
+    process.stop_well();
+}
+
+#[test]
 fn a_timer_without_a_key_is_not_the_one_whose_key_is_its_id() {
     let fixture = fixture("versions-keyless");
     let target = fixture.target("out", 2);

@@ -167,10 +167,11 @@ impl World {
         let ends = ends.enumerate().filter(|(at, _)| made(at)).map(|(_, end)| end);
         let last_due = ends.max().unwrap_or_default().saturating_sub(EPOCH_MS);
         let safety = plan.kind == Kind::Storm;
-        // Some wait for so long, and an eighth of it, before it is known that they are duplicates.
-        let kept = plan.submits.1.max(plan.heal_at) + DUPLICATES_KEPT / 8 * 9;
-        let healed =
-            last_due.max(plan.heal_at).max(kept) + plan.recovery() + 12 * plan.clocks_apart();
+        // Some are kept for so long, and a bit, before it is known that they are duplicates.
+        let healed = last_due.max(plan.heal_at).max(plan.submits.1)
+            + plan.recovery()
+            + 12 * plan.clocks_apart()
+            + DUPLICATES_KEPT / 4 * 5;
         let deadline = if safety { plan.heal_at } else { healed };
         let mut world = Self {
             plan,

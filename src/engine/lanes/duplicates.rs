@@ -13,15 +13,18 @@
 
 use super::super::orders::{Because, Edit, Send, To};
 use super::super::state::Kind;
-use super::super::timers::{ByName, Pending, Phase, Place, TimerKey, Told, Void};
+use super::super::timers::{ByName, Phase, Place, TimerKey, Told, Void};
 use super::super::verdict::{self, Entry, Way};
 use super::floor;
+use super::lifecycle::Fate;
 use super::{Arc, Engine, Lane, Millis, Ready, UnixMillis, header};
 
 /// A second create that is no duplicate is rare, and of several the first counts.
 const OF_ONE_MAX: usize = 4;
 /// In a thread.
 const IN_ALL_MAX: usize = 2_048;
+/// Where owners change without end, each of them keeps it anew.
+const HOPS_MAX: u16 = 512;
 
 /// What is known of duplicates that wait in tiers.
 #[derive(Debug, Default)]
@@ -38,6 +41,8 @@ struct Note {
     /// The version that was pending last.
     of: Place,
     due: UnixMillis,
+    /// How often it had hopped when it left.
+    hops: u16,
     target: Arc<str>,
     label: Option<Box<str>>,
 }
@@ -62,6 +67,12 @@ impl Duplicates {
         if notes.is_empty() {
             self.of.remove(&name);
         }
+    }
+
+    /// Whether another copy of it waits: in `at_least_once` a crash may leave some, and each would hop on.
+    fn is_copy(&self, name: TimerKey, place: Place, hops: u16) -> bool {
+        let mut notes = self.of.get(&name).into_iter().flatten();
+        notes.any(|note| note.place == place && note.hops != hops)
     }
 
     /// It has come up, or is finished.
@@ -89,11 +100,12 @@ impl Duplicates {
 }
 
 impl Engine {
-    /// Whether a create that finds this version pending may be no duplicate of it: a cancel from between them may come yet.
-    pub(super) fn may_follow(&self, now: UnixMillis, entry: &Entry, live: Pending) -> bool {
+    /// What becomes of a create that is a duplicate of this version by all that is known: a cancel from between them may come.
+    pub(super) fn duplicate(&self, now: UnixMillis, entry: &Entry, of: Place) -> Fate {
         // Straight to the one log that there is, nothing comes late.
         let ways = usize::from(self.setup.lanes) * self.setup.topics.intakes.len();
-        ways > 1 && live.version.is_before(entry.place()) && now < self.kept_until(entry)
+        let may_follow = ways > 1 && of.is_before(entry.place()) && now < self.kept_until(entry);
+        if may_follow { Fate::Aside(of) } else { Fate::Duplicate }
     }
 
     /// A cancel that is moved to its lane later than this does not find a duplicate any more. While nobody owned the lane,
@@ -104,7 +116,7 @@ impl Engine {
     }
 
     /// Has a duplicate wait in a tier.
-    pub(super) fn set_aside(&mut self, now: UnixMillis, mut entry: Box<Entry>) {
+    pub(super) fn set_aside(&mut self, now: UnixMillis, of: Place, mut entry: Box<Entry>) {
         let (lane, Some(name)) = (entry.source.lane, entry.timer) else { return };
         self.figures.duplicates += u64::from(entry.way != Way::Duplicate);
         // Not much longer than it may matter. In time for its due time if that is ahead; else not much later than it is.
@@ -121,16 +133,18 @@ impl Engine {
         };
         let to = To::Lane(self.setup.topics.of_tier(tier));
         // One under suspicion would leave later than what is decided after it.
+        if self.duplicates.is_copy(name, entry.place(), entry.hops) {
+            return self.finish(&entry, None);
+        }
+        self.no_more_aside(&entry);
         let may_leave = self.duplicates.has_room(name)
-            && entry.hops < self.hops_limit
+            && entry.hops < self.hops_limit.min(HOPS_MAX)
             && self.innocent(entry.source, entry.offset).is_ok()
             && self.suspects.group(entry.source, entry.offset, &to).is_none();
         let sealed = verdict::seal(&self.setup, &entry, Kind::Duplicate);
         let (true, Ok(sealed)) = (may_leave, sealed) else { return self.finish(&entry, None) };
         entry.way = Way::Duplicate;
-        if let Some(live) = self.timers.live(lane, name) {
-            self.note_duplicate(name, live.version, &entry);
-        }
+        self.note_duplicate(name, of, &entry);
         let Entry { source, offset, record, .. } = *entry;
         let partition = Some(i32::from(lane.0));
         // Nothing waits for it: it may come to stand late.
@@ -147,6 +161,7 @@ impl Engine {
             place: entry.place(),
             of,
             due: entry.due,
+            hops: entry.hops.saturating_add(1),
             target: Arc::clone(&entry.target),
             label: label.map(Box::from),
         };

@@ -47,8 +47,8 @@ pub(super) enum Fate {
     Cancelled,
     /// Another version is live: there is nothing to do.
     Duplicate,
-    /// The same, unless a cancel from between them comes late.
-    Aside,
+    /// The same, unless a cancel comes late that was submitted between that version, which may have ended since, and this one.
+    Aside(Place),
     /// It came too late to be put in the place of anything, or that is gone.
     Idle(Outcome),
 }
@@ -114,17 +114,20 @@ impl Engine {
         }
         let is_parted = |ended: Ended| void.is_some_and(|void| void.parts(ended.version, place));
         match (entry.way, live) {
-            (Way::Create | Way::Tier | Way::Duplicate, Some(live))
-                if self.may_follow(now, entry, live) =>
-            {
-                Fate::Aside
+            (Way::Create | Way::Tier | Way::Duplicate, Some(live)) => {
+                self.duplicate(now, entry, live.version)
             }
-            (Way::Duplicate, None) if past.is_some_and(is_parted) => Fate::Create,
-            (Way::Duplicate, _) => Fate::Duplicate,
+            (Way::Duplicate, None) => match past {
+                Some(ended) if is_parted(ended) => Fate::Create,
+                Some(ended) => self.duplicate(now, entry, ended.version),
+                None => Fate::Duplicate,
+            },
             (Way::Create | Way::Tier, None)
-                if past.is_some_and(|ended| ended.counts_for(place) && !is_parted(ended)) =>
+                if let Some(ended) = past
+                    && ended.counts_for(place)
+                    && !is_parted(ended) =>
             {
-                Fate::Duplicate
+                self.duplicate(now, entry, ended.version)
             }
             (Way::Create | Way::Tier, None) => Fate::Create,
             (Way::Replace(None), None)
@@ -134,7 +137,7 @@ impl Engine {
             }
             (Way::Replace(None), None) => Fate::Replace(None),
             (Way::Hop, None) => Fate::Revive,
-            (Way::Create | Way::Tier | Way::Hop, Some(_)) => Fate::Duplicate,
+            (Way::Hop, Some(_)) => Fate::Duplicate,
             (Way::Replace(None), Some(live)) if live.version.is_before(place) => {
                 Fate::Replace(Some(live))
             }
@@ -176,7 +179,7 @@ impl Engine {
             | Fate::Create
             | Fate::Revive
             | Fate::Replace(_)
-            | Fate::Aside => {
+            | Fate::Aside(_) => {
                 return Some(entry);
             }
             Fate::Void | Fate::Cancelled => match (entry.timer, entry.way) {

@@ -125,6 +125,8 @@ impl Engine {
         for known in self.targets.values_mut() {
             taken.extend(known.parked.extract_if(.., |entry| which(entry)));
         }
+        // Not in the order of a table of names, which is another one in each process.
+        taken.sort_by_key(|entry| (entry.source, entry.offset));
         let (ladder, margin) = (&self.setup.topics.ladder, self.margin(now));
         let tiers: Vec<_> =
             taken.iter().map(|entry| pick(ladder, margin, entry.due - now)).collect();

@@ -78,11 +78,13 @@ impl<'a> Search<'a> {
         now: UnixMillis,
         stands: &dyn Fn() -> bool,
     ) -> Result<Option<(Record, Terms)>, KafkaError> {
-        let reader = self.connection.reader_to_ends(CLIENT, CLIENT, Isolation::Committed, WAIT)?;
         for (n, (topic, place)) in places(self.setup, self.timer, now).into_iter().enumerate() {
             if Instant::now() > self.by || n > 0 && !stands() {
                 break;
             }
+            // A client of its own for each place: one that is assigned another partition was seen to hear nothing of it.
+            let reader =
+                self.connection.reader_to_ends(CLIENT, CLIENT, Isolation::Committed, WAIT)?;
             if let Some(found) = self.look(&reader, topic, place)? {
                 return Ok(Some(found));
             }
@@ -133,10 +135,6 @@ impl<'a> Search<'a> {
                     continue;
                 }
             };
-            // What an earlier assignment left.
-            if message.topic() != &**name {
-                continue;
-            }
             heard = Instant::now();
             if let Some(found) = self.recognize(topic, &message) {
                 return Ok(Some(found));

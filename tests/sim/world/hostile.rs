@@ -89,7 +89,10 @@ impl World {
         match theft {
             Theft::Foreign => {
                 self.count("states copied to other records");
-                self.wear(index, None, &[(&b"x-delay-target"[..], Some(b"t0"))], state, Some(at));
+                // Of a record that is like its own it would be worth as much there.
+                let is_t0 = value(&victim, "x-delay-target") == Some(b"t0");
+                let other: &[u8] = if is_t0 { b"t1" } else { b"t0" };
+                self.wear(index, None, &[(&b"x-delay-target"[..], Some(other))], state, Some(at));
             }
             Theft::Elsewhere => {
                 self.count("states copied to other topics");

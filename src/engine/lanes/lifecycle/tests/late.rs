@@ -505,8 +505,12 @@ fn a_create_behind_a_cancel_that_comes_too_late_is_no_duplicate_either() {
     for (by, taken_over) in
         [By::Stray, By::Further].into_iter().flat_map(|by| [0, 1, 2].map(|at| (by, at)))
     {
-        for further in [false, true] {
-            let why = format!("{by:?}, by a further intake: {further}, taken over: {taken_over}");
+        // The second is due after the cancel comes, or long before.
+        for (further, delay) in
+            [false, true].into_iter().flat_map(|further| ["5s", "1s", "0"].map(|of| (further, of)))
+        {
+            let why =
+                format!("{by:?}, {delay} by a further intake: {further}, taken over: {taken_over}");
             let mut kafka = kafka();
             kafka.stalled.insert(place_of(by));
             kafka.submit("k", &make("v", "", "1s"));
@@ -514,7 +518,7 @@ fn a_create_behind_a_cancel_that_comes_too_late_is_no_duplicate_either() {
             kafka.append(place_of(by), record("k", &make("c", "cancel", "")));
             kafka.after(Millis(5));
             let intake = u16::from(further && by != By::Further);
-            kafka.append(source(intake, lane_of("k")), record("k", &again("d", "5s")));
+            kafka.append(source(intake, lane_of("k")), record("k", &again("d", delay)));
             kafka.after(Millis(1_500));
             if taken_over == 1 {
                 kafka.take_over(&[]);

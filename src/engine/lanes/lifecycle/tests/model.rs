@@ -40,8 +40,8 @@ struct Command {
 }
 
 impl Command {
-    fn place(&self) -> (UnixMillis, usize) {
-        (self.first_appended, self.number)
+    fn place(&self) -> (UnixMillis, bool, usize) {
+        (self.first_appended, !self.elsewhere, self.number)
     }
 }
 
@@ -50,11 +50,11 @@ impl Command {
 struct Timer {
     live: Option<Command>,
     /// Everything submitted before is void, for ever.
-    void: Option<(UnixMillis, usize)>,
+    void: Option<(UnixMillis, bool, usize)>,
     /// The version that ended last, and until when what was submitted is a duplicate of it.
-    ended: Option<((UnixMillis, usize), UnixMillis)>,
+    ended: Option<((UnixMillis, bool, usize), UnixMillis)>,
     /// Creates that came while a version was pending which was submitted before, and the places of those.
-    duplicates: Vec<((UnixMillis, usize), Command)>,
+    duplicates: Vec<((UnixMillis, bool, usize), Command)>,
     /// One of them was none. It waited in a tier, so that it may be late, and what comes later finds another timer.
     is_made_again: bool,
 }
