@@ -124,7 +124,7 @@ impl Engine {
         let ladder = &self.setup.topics.ladder;
         let pick = |remains: Millis| {
             let tier = floor::pick(ladder, self.margin(now), remains.min(most));
-            tier.unwrap_or(ladder.shortest())
+            tier.unwrap_or_else(|| ladder.shortest())
         };
         let tier = match entry.due > now {
             true => pick(entry.due - now),

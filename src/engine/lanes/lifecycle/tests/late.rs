@@ -455,7 +455,7 @@ fn a_duplicate_stays_one_whatever_becomes_of_the_first_but_for_a_late_cancel() {
                 kafka.submit("k", &headers);
                 kafka.after(Millis(5));
                 let version = kafka.timer("k", "i").expect("it is pending").version;
-                let at = by.map_or(source(0, lane_of("k")), place_of);
+                let at = by.map_or_else(|| source(0, lane_of("k")), place_of);
                 if then != LateCancelFromBefore || at != late {
                     kafka.append(at, record("k", &again("d", second)));
                 }
