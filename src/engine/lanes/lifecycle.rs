@@ -47,7 +47,7 @@ pub(super) enum Fate {
     Cancelled,
     /// Another version is live: there is nothing to do.
     Duplicate,
-    /// The same, unless a cancel comes late that was submitted between that version, which may have ended since, and this one.
+    /// The same, unless a cancel comes late that was submitted between that version and this one.
     Aside(Place),
     /// It came too late to be put in the place of anything, or that is gone.
     Idle(Outcome),
@@ -117,17 +117,14 @@ impl Engine {
             (Way::Create | Way::Tier | Way::Duplicate, Some(live)) => {
                 self.duplicate(now, entry, live.version)
             }
-            (Way::Duplicate, None) => match past {
-                Some(ended) if is_parted(ended) => Fate::Create,
-                Some(ended) => self.duplicate(now, entry, ended.version),
-                None => Fate::Duplicate,
-            },
+            (Way::Duplicate, None) if past.is_some_and(is_parted) => Fate::Create,
+            (Way::Duplicate, None) => Fate::Duplicate,
             (Way::Create | Way::Tier, None)
                 if let Some(ended) = past
                     && ended.counts_for(place)
                     && !is_parted(ended) =>
             {
-                self.duplicate(now, entry, ended.version)
+                Fate::Duplicate
             }
             (Way::Create | Way::Tier, None) => Fate::Create,
             (Way::Replace(None), None)
