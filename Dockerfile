@@ -6,8 +6,15 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc g++ make perl \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY . .
-RUN cargo build --release --locked
+# What it depends on is a layer of its own: librdkafka and OpenSSL are not built again when only the sources have changed.
+COPY Cargo.toml Cargo.lock ./
+RUN mkdir src && echo 'fn main() {}' > src/main.rs && touch src/lib.rs \
+    && cargo build --release --locked \
+    && rm -r src
+COPY topics topics
+COPY src src
+# Cargo goes by times, and these files may be older than the empty ones.
+RUN touch src/main.rs src/lib.rs && cargo build --release --locked
 
 FROM debian:bookworm-slim
 # The authorities that TLS is checked against where no ssl.ca.location is set.
@@ -25,5 +32,7 @@ ENV WATERCLOCK_DATA_DIR=/var/lib/waterclock \
     MALLOC_ARENA_MAX=2
 VOLUME /var/lib/waterclock
 EXPOSE 8080
+# Whether a restart would help: one that waits for Kafka is well.
+HEALTHCHECK --interval=10s --timeout=6s --start-period=10s CMD ["waterclock", "health", "--live"]
 ENTRYPOINT ["waterclock"]
 CMD ["run"]

@@ -155,6 +155,7 @@ fn engine() -> Engine {
         next: Offset(0),
         metadata: String::new(),
         end: Offset(0),
+        gone: false,
     };
     let starts = (0..count).flat_map(|t| (0..LANES).map(move |l| start(t, l))).collect();
     let mut out = Vec::new();

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::api::{self, Gate, Hosts};
+use crate::api::{self, Gate, Hosts, Report, Status as _};
 use crate::config::{Config, MAIN_INTAKE};
 use crate::kafka::{Members, Processor, driver};
 use crate::telemetry::{self, Figures, TelemetryError};
@@ -33,6 +33,8 @@ use timers::Known;
 
 /// How often what was recorded is moved into the histograms' buckets, so that it does not pile up between scrapes.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
+/// How often it is looked whether it is ready, for the log.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// What the lane threads are given beyond the drain, to leave the group.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 
@@ -51,7 +53,7 @@ pub enum Error {
     },
     /// Nobody said which topics records may go to, and others may use these brokers. Nothing has started.
     #[error(
-        "allow is not set, and brokers {brokers} are not on this machine: whoever may write a delay could write to any \
+        "allow is not set, and brokers {brokers} are not on this machine: anyone who may write a delay could write to any \
          topic; set allow (--allow PATTERN) to the topics that are meant, or say --allow-all"
     )]
     Open {
@@ -145,7 +147,7 @@ async fn lanes(
     let (threads, drain) = (config.threads, Duration::from_millis(config.drain.0) + LEAVE_MAX);
     let stopping = Arc::new(AtomicBool::new(false));
     let mut now = config.clone();
-    // Whoever drops the future has given up on it.
+    // A caller that drops the future has given up on it.
     let _abandoned = Abandoned(Arc::clone(&stopping), Arc::clone(health));
     let (told, waits) = (Arc::clone(&stopping), Arc::clone(health));
     let mut starting =
@@ -172,10 +174,12 @@ async fn lanes(
     let name = instance.name.clone();
     known.started(Arc::clone(&processor), Arc::clone(&members), name, secret);
     let mut running = watch_threads(Arc::clone(&processor), instance, members, threads);
+    let (mut look, mut was_ready) = (tokio::time::interval(LOOK_EVERY), false);
     loop {
         tokio::select! {
             ended = &mut running => return ended.unwrap_or(Err(Error::Died)),
             () = &mut stop => break,
+            _ = look.tick() => was_ready = say_whether_ready(was_ready, &health.ready()),
             Some(new) = reloads.recv() => now = reload(&now, &new, &processor),
         }
     }
@@ -183,6 +187,15 @@ async fn lanes(
     health.stops();
     processor.stop();
     drained(drain, running).await
+}
+
+/// Says when it becomes ready, and when it is not any more.
+fn say_whether_ready(was_ready: bool, now: &Report) -> bool {
+    if now.ok != was_ready {
+        let what = if now.ok { "ready" } else { "not ready" };
+        tracing::info!(why = now.reasons.join("; "), "{what}");
+    }
+    now.ok
 }
 
 /// Where the others reach what listens here, if nobody says otherwise.
@@ -210,7 +223,7 @@ fn warn_if_short_of(files: Option<u64>) {
 fn warn_if_open(config: &Config) {
     if config.allow(MAIN_INTAKE).is_ok_and(|allow| allow.is_open()) {
         tracing::warn!(
-            "every topic is allowed: whoever may write a delay may have it delivered to any topic"
+            "every topic is allowed: anyone who may write a delay may have it delivered to any topic"
         );
     }
 }

@@ -15,10 +15,13 @@ mod load;
 mod text;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::Deserialize;
+
+pub(crate) use check::is_loopback;
 
 use crate::engine::Millis;
 use crate::engine::allow::{Allow, BadPattern};
@@ -41,11 +44,13 @@ pub struct Config {
     pub brokers: String,
 
     /// Prefix of every topic that waterclock owns, and the name of its consumer group. Several live side by side.
+    /// One may be the beginning of another, as `a` and `a.intake`: no topic is of both, since an intake cannot be named like a
+    /// topic of a namespace (see `intakes`).
     ///
     /// Default: `waterclock`. Range: a letter or digit, then letters, digits, `.`, `_`, `-`; at most 100 bytes.
     pub namespace: String,
 
-    /// Directory that keeps this instance's name and its index of what was cancelled between starts. Locked while running.
+    /// Directory that keeps this instance's name and its index of timers between starts. Locked while running.
     /// It can be deleted while nothing runs: the index is read from Kafka again.
     ///
     /// Default: not set; the first directory below `./waterclock-data` that no other process holds, so that one
@@ -61,11 +66,11 @@ pub struct Config {
     pub instance: Option<String>,
 
     /// Address to serve health, metrics and the API of timers on. Port 0 takes a free one. There is no authentication:
-    /// whoever reaches it may look at timers and cancel them. So an address that others reach than this machine is refused
+    /// anyone who reaches it may look at timers and cancel them. So an address that others reach than this machine is refused
     /// unless `http-unauthenticated` says that this is meant.
     ///
     /// Default: not set; a free port on 127.0.0.1, written to the log.
-    /// Range: an IP address and a port, as in `127.0.0.1:8080` or `[::1]:8080`.
+    /// Range: `localhost` or an IP address, and a port, as in `127.0.0.1:8080` or `[::1]:8080`.
     #[serde(deserialize_with = "text::some")]
     pub http: Option<SocketAddr>,
 
@@ -98,7 +103,8 @@ pub struct Config {
     pub threads: u16,
 
     /// What a crash may do: nothing that a `read_committed` consumer sees (`exactly_once`), or repeat what was in
-    /// flight (`at_least_once`, which is faster and needs no transactions).
+    /// flight (`at_least_once`, which is faster and needs no transactions, and repeats it after a stall of a broker or an
+    /// instance, too).
     ///
     /// Default: `exactly_once`. Range: `exactly_once` or `at_least_once`.
     #[serde(deserialize_with = "text::one")]
@@ -106,7 +112,9 @@ pub struct Config {
 
     /// What is remembered of records that have an id. `full`: every timer, so that it can be looked up, listed and
     /// replaced, and a cancel is answered with what became of it. `cancellations`: only the ids that were cancelled or
-    /// replaced, for more timers than a process should remember; a cancel is answered with `recorded`.
+    /// replaced, for more timers than a process should remember; a cancel is answered with `recorded`. After a change to
+    /// `full`, what was submitted before is not known: a create or a replace of its id does not find it, and both are delivered
+    /// if the newer one is due first; a cancel does.
     ///
     /// Default: `full`. Range: `full` or `cancellations`.
     #[serde(deserialize_with = "text::one")]
@@ -151,22 +159,23 @@ pub struct Config {
     #[serde(deserialize_with = "text::one")]
     pub foreign_wait: Millis,
 
-    /// Topics that may be delivered to: regular expressions, each of which must match the whole name. Whoever may
-    /// write a delay may not thereby write anywhere. The topics of every waterclock namespace and `__*` are always refused.
+    /// Topics that may be delivered to: regular expressions, each of which must match the whole name. The right
+    /// to write a delay is thereby no right to write anywhere. The topics of every waterclock namespace and `__*` are always
+    /// refused.
     ///
     /// Default: not set; every topic where the brokers are on this machine, with a warning at the start; elsewhere `run`
     /// does not start. Range: 1 to 1000 expressions.
     pub allow: Option<Vec<String>>,
 
-    /// Every topic may be delivered to that this process may write to, wherever the brokers are: whoever may write a
-    /// delay may thereby write anywhere. In the place of `allow`.
+    /// Every topic may be delivered to that this process may write to, wherever the brokers are: a client that may
+    /// write a delay may thereby write anywhere. In the place of `allow`.
     ///
     /// Default: `false`. Range: `true` or `false`.
     #[serde(deserialize_with = "text::one")]
     pub allow_all: bool,
 
     /// Longest delay that is accepted, from the append of a record to its due time; more is a dead letter. A cancel is
-    /// remembered for as long: whoever lowers this lets a cancel end before what was accepted with the longer one.
+    /// remembered for as long: where this is lowered, a cancel may end before what was accepted with the longer one.
     ///
     /// Default: `400d`. Range: 1s to 3650d.
     #[serde(deserialize_with = "text::one")]
@@ -215,7 +224,9 @@ pub struct Config {
     pub lanes: Option<u16>,
 
     /// Intake topics and their defaults, by name. The name `default` is the main intake, `<ns>.intake`, which is
-    /// always there; any other name `n` adds `<ns>.intake.n`.
+    /// always there; any other name `n` adds `<ns>.intake.n`. `intake`, `delay`, `dead`, `meta` and
+    /// `timers` are refused: `<ns>.intake.intake` is the main intake of the namespace `<ns>.intake`, and both would deliver
+    /// what stands there.
     ///
     /// Default: empty. Range: at most 32; names of letters, digits, `_`, `-`; at most 100 bytes.
     pub intakes: BTreeMap<String, IntakeConfig>,
@@ -303,6 +314,16 @@ pub enum Delivery {
     ExactlyOnce,
     /// Offsets are committed after the records were acknowledged; a crash may repeat records, never lose them.
     AtLeastOnce,
+}
+
+/// As it is written in a configuration.
+impl fmt::Display for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ExactlyOnce => "exactly_once",
+            Self::AtLeastOnce => "at_least_once",
+        })
+    }
 }
 
 /// What is remembered of records that have an id.
@@ -494,12 +515,8 @@ impl Config {
     #[must_use]
     pub fn is_ajar(&self) -> bool {
         let is_local = |address: &str| {
-            let host = address.trim().rsplit_once(':').map_or(address, |(host, _)| host);
-            let host = host.rsplit_once("//").map_or(host, |(_, host)| host);
-            let host = host.trim_start_matches('[').trim_end_matches(']');
-            let ip = host.parse::<std::net::IpAddr>();
-            host.eq_ignore_ascii_case("localhost")
-                || ip.is_ok_and(|ip| ip.to_canonical().is_loopback())
+            let address = address.trim();
+            is_loopback(address.rsplit_once("//").map_or(address, |(_, behind)| behind))
         };
         let is_open = self.allow.is_none() && !self.allow_all;
         is_open && !self.brokers.split(',').all(is_local)

@@ -57,6 +57,8 @@ pub mod engine;
 pub mod index;
 #[cfg(feature = "client")]
 pub mod kafka;
+#[cfg(all(test, feature = "server"))]
+mod patient;
 #[cfg(feature = "server")]
 pub mod telemetry;
 

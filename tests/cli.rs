@@ -1,4 +1,9 @@
 //! The binary as a shell sees it, where no broker is needed.
+#![allow(unreachable_pub, reason = "a test target has no outside")]
+
+#[allow(dead_code, reason = "the tests on a real Kafka use another part of it")]
+#[path = "support/binary.rs"]
+mod binary;
 
 use std::io::{ErrorKind, Write as _};
 use std::net::TcpListener;
@@ -7,22 +12,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use binary::patience;
+
 /// The binary, without what this shell's environment might configure.
 fn waterclock(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_waterclock"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("WATERCLOCK_") {
-            command.env_remove(name);
-        }
-    }
+    let mut command = binary::waterclock();
     command.args(arguments);
     command
-}
-
-/// What bounds are multiplied by on a machine that does much else.
-#[allow(clippy::disallowed_methods, reason = "a test is told how patient it is to be")]
-fn patience() -> u32 {
-    std::env::var("TEST_PATIENCE").ok().and_then(|told| told.parse().ok()).unwrap_or(1)
 }
 
 fn run(arguments: &[&str]) -> Output {
@@ -78,12 +74,21 @@ fn all_errors_of_file_environment_and_flags_come_at_once_also_as_json() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("wc.toml");
     std::fs::write(&file, "thread = 3\nmemory = \"1MiB\"\n").expect("written");
-    let output =
-        waterclock(&["run", "--json", "--threads", "-4", "--delivery", "twice", "--config"])
-            .arg(&file)
-            .env("WATERCLOCK_DRAIN", "1h")
-            .output()
-            .expect("the binary runs");
+    let output = waterclock(&[
+        "run",
+        "--json",
+        "--threads",
+        "-4",
+        "--delivery",
+        "twice",
+        "--log-format",
+        "xml",
+        "--config",
+    ])
+    .arg(&file)
+    .env("WATERCLOCK_DRAIN", "1h")
+    .output()
+    .expect("the binary runs");
     assert_eq!(output.status.code(), Some(78));
     let told: Value = serde_json::from_slice(&output.stderr).expect("JSON");
     let mut keys: Vec<&str> = told["invalid"]
@@ -93,7 +98,10 @@ fn all_errors_of_file_environment_and_flags_come_at_once_also_as_json() {
         .filter_map(|i| i["key"].as_str())
         .collect();
     keys.sort_unstable();
-    assert_eq!(keys, ["--delivery", "--threads", "WATERCLOCK_DRAIN", "memory", "thread"]);
+    assert_eq!(
+        keys,
+        ["--delivery", "--log-format", "--threads", "WATERCLOCK_DRAIN", "memory", "thread"]
+    );
     assert_eq!(told["exit"], 78);
 }
 
@@ -102,7 +110,7 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
     // Nothing listens on port 1 of this machine.
     let away = ["--brokers", "127.0.0.1:1"];
     #[rustfmt::skip]
-    let cases: [(&str, Vec<&str>, i32); 20] = [
+    let cases: [(&str, Vec<&str>, i32); 28] = [
         ("help",                         vec!["--help"],                                            0),
         ("version",                      vec!["--version"],                                         0),
         ("completions",                  vec!["completions", "bash"],                               0),
@@ -112,7 +120,15 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
         ("no time",                      vec!["send", "--target", "t", "v"],                        2),
         ("no target",                    vec!["send", "--in", "5s", "v"],                           2),
         ("not a duration",               vec!["send", "--in", "soon", "--target", "t", "v"],        2),
+        ("a flag that is misspelt",      vec!["send", "--in", "5s", "--target", "t", "--kye=x"],     2),
         ("no id",                        vec!["cancel", "--key", "k"],                              2),
+        ("a key and no id",              vec!["cancel", "--key", "k", "--all"],                     2),
+        ("a key that is not base64",     vec!["status", "i", "--key-base64", "!"],                  2),
+        ("a replace without an id",      vec!["send", "--in", "5s", "--target", "t", "--replace", "v"], 2),
+        ("another time, and none",       vec!["reschedule", "i"],                                   2),
+        ("another time, and two",        vec!["reschedule", "i", "--in", "1s", "--until", "5"],     2),
+        ("another time that is none",    vec!["reschedule", "i", "--in", "soon"],                   2),
+        ("no directory for the manual",  vec!["man", "/nowhere/at/all"],                            1),
         ("not an intake",                vec!["cancel", "i", "--intake", "a b"],            2),
         ("unknown code",                 vec!["dead", "list", "--code", "nonsense"],                2),
         ("not a place",                  vec!["dead", "show", "3"],                                 2),
@@ -151,11 +167,36 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
 }
 
 #[test]
+fn every_command_has_a_manual_page_and_says_what_is_for_every_command_apart() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let written = waterclock(&["man"]).arg(directory.path()).output().expect("the binary runs");
+    assert_eq!(written.status.code(), Some(0), "{}", text(&written.stderr));
+    let help = text(&run(&["--help"]).stdout);
+    let commands = help.split("Commands:").nth(1).expect("they are listed");
+    let names = commands.lines().filter_map(|line| {
+        let name = line.strip_prefix("  ")?.split(' ').next()?;
+        (!name.is_empty() && name != "help").then(|| name.to_owned())
+    });
+    let names: Vec<String> = names.take_while(|name| !name.starts_with('-')).collect();
+    assert!(names.len() > 15, "{names:?}");
+    for name in names {
+        let page = directory.path().join(format!("waterclock-{name}.1"));
+        let page = std::fs::read_to_string(&page).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(page.contains(".SH NAME") && page.contains("\\-\\-brokers"), "{name}: {page}");
+        let help = text(&run(&[&name, "--help"]).stdout);
+        let (own, of_all) = help.split_once("Options of every command:").expect("apart");
+        assert!(!own.contains("--brokers <") && of_all.contains("--brokers <"), "{help}");
+        assert!(of_all.contains("[env: WATERCLOCK_BROKERS]"), "{help}");
+    }
+}
+
+#[test]
 fn what_the_contract_refuses_is_refused_before_anything_connects_with_its_code() {
     #[rustfmt::skip]
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 15] = [
         (&["--in", "-5s", "--target", "t", "v"],                                "negative_delay"),
         (&["--in", "401d", "--target", "t", "v"],                               "delay_too_long"),
+        (&["--until", "2130-01-31T08:00:00Z", "--target", "t", "v"],            "delay_too_long"),
         (&["--until", "1700000000", "--target", "t", "v"],                      "ambiguous_timestamp"),
         (&["--until", "tomorrow", "--target", "t", "v"],                        "bad_until"),
         (&["--in", "5s", "--target", "a b", "v"],                               "bad_target"),

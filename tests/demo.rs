@@ -1,4 +1,9 @@
 //! The demo on its embedded broker, as a shell sees it.
+#![allow(unreachable_pub, reason = "a test target has no outside")]
+
+#[allow(dead_code, reason = "the tests on a real Kafka use another part of it")]
+#[path = "support/binary.rs"]
+mod binary;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
@@ -6,21 +11,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use binary::{patience, waterclock};
+
 fn demo(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_waterclock"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("WATERCLOCK_") {
-            command.env_remove(name);
-        }
-    }
+    let mut command = waterclock();
     command.arg("demo").args(arguments).stdin(Stdio::null());
     command
-}
-
-/// What bounds are multiplied by on a machine that does much else.
-#[allow(clippy::disallowed_methods, reason = "a test is told how patient it is to be")]
-fn patience() -> u32 {
-    std::env::var("TEST_PATIENCE").ok().and_then(|told| told.parse().ok()).unwrap_or(1)
 }
 
 #[test]

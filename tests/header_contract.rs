@@ -1,4 +1,5 @@
-//! Checks the program against `docs/header-contract.md`: the document is the specification, this is its reader.
+//! Checks the program against `docs/header-contract.md` and the examples of `docs/header-vectors.md`: the documents are the
+//! specification, this is their reader.
 
 use std::collections::BTreeSet;
 
@@ -10,6 +11,7 @@ use waterclock::engine::state::{Bound, Kind, Order, SIZE, SIZE_MAX, State, State
 use waterclock::engine::{Millis, Offset, UnixMillis, murmur2};
 
 const DOCUMENT: &str = include_str!("../docs/header-contract.md");
+const VECTORS: &str = include_str!("../docs/header-vectors.md");
 
 /// What the document says of `max-delay` where an example does not.
 const MAX_DELAY: u64 = 34_560_000_000;
@@ -38,7 +40,7 @@ impl Block {
 /// All blocks of one kind. The tests say how many there must be at least, so that a change of the form cannot pass as success.
 fn blocks(kind: &str) -> Vec<Block> {
     let mut found = Vec::new();
-    let mut lines = DOCUMENT.lines();
+    let mut lines = VECTORS.lines();
     while let Some(line) = lines.next() {
         if line != format!("```{kind}") {
             continue;
@@ -226,9 +228,9 @@ fn every_golden_lane_is_that_of_the_hash() {
 }
 
 #[test]
-fn every_golden_state_is_sealed_to_those_bytes_and_opens() {
+fn every_golden_state_is_sealed_to_those_bytes_and_opens_or_is_refused() {
     let blocks = blocks("state");
-    assert!(blocks.len() >= 3, "only {} states found", blocks.len());
+    let (mut kinds, mut refused) = (BTreeSet::new(), 0);
     for block in &blocks {
         let secret = block.bytes("secret").expect("a secret");
         let secret = StateKey::new(secret.try_into().expect("32 bytes"));
@@ -237,11 +239,23 @@ fn every_golden_state_is_sealed_to_those_bytes_and_opens() {
         let partition =
             block.number("partition").map(|number| i32::try_from(number).expect("31 bits"));
         let bound = Bound { key, target, id, partition };
+        if let Some(state) = block.bytes("state") {
+            let refusal = State::open(&state, &secret, &bound).expect_err(block.why);
+            assert_eq!(block.want, [("code", refusal.code.as_str())], "{}", block.why);
+            // The kind is looked at once the code is known to be right.
+            assert!(refusal.detail.contains(" is of kind 5;"), "{}: {refusal:?}", block.why);
+            refused += 1;
+            continue;
+        }
         let time = |word: &str| block.number(word).map(UnixMillis);
+        let kind = block.given("kind").expect("a kind");
+        kinds.insert(kind);
         let state = State {
-            kind: match block.given("kind") {
-                Some("hop") => Kind::Hop,
-                Some("move") => Kind::Move,
+            kind: match kind {
+                "hop" => Kind::Hop,
+                "move" => Kind::Move,
+                "version" => Kind::Amend,
+                "duplicate" => Kind::Duplicate,
                 other => panic!("{}: kind {other:?}", block.why),
             },
             due: time("due").unwrap(),
@@ -260,6 +274,8 @@ fn every_golden_state_is_sealed_to_those_bytes_and_opens() {
         assert_eq!(state.seal(&secret, &bound).as_ref(), want, "{}", block.why);
         assert_eq!(State::open(&want, &secret, &bound), Ok(state), "{}", block.why);
     }
+    assert_eq!(kinds, BTreeSet::from(["duplicate", "hop", "move", "version"]), "each is there");
+    assert!(blocks.len() >= 6 && refused == 1, "only {} states found", blocks.len());
 }
 
 /// The rows of the table that begins with this line.

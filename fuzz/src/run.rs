@@ -74,8 +74,13 @@ impl World {
         let every = (0..topics).flat_map(|topic| {
             (0..LANES).map(move |lane| Source { topic: TopicId(topic), lane: Lane(lane) })
         });
-        let begin =
-            |source| Start { source, next: Offset(0), metadata: String::new(), end: Offset(0) };
+        let begin = |source| Start {
+            source,
+            next: Offset(0),
+            metadata: String::new(),
+            end: Offset(0),
+            gone: false,
+        };
         world.tell(Input::Assigned { starts: every.clone().map(begin).collect() });
         for lane in (0..LANES).map(Lane) {
             world.tell(Input::Known { lane, live: Vec::new(), voids: Vec::new(), whole: true });
@@ -116,6 +121,7 @@ impl World {
             Output::Overdue { lane, .. } => {
                 self.tell(Input::Overdue { lane, timers: Vec::new(), more: None });
             }
+            Output::Inventory { .. } => unreachable!("nothing is gone"),
             Output::Forgettable(lane) => self.tell(Input::Ended { lane, timers: Vec::new() }),
             Output::Recall { lane, timers } => {
                 let timers = timers.into_iter().map(|name| (name, None)).collect();

@@ -1,6 +1,6 @@
 //! By which names this instance may be asked, so that a page of the web cannot ask through somebody's browser.
 //!
-//! A browser lets a page ask the server that the page came from, and goes by the name. Whoever owns a name can have it point
+//! A browser lets a page ask the server that the page came from, and goes by the name. The owner of a name can have it point
 //! to this machine after the page was loaded. The request then has that name in `Host`, and nothing else tells it from one
 //! of ours. An IP address cannot be made to point elsewhere, and nor can `localhost`.
 

@@ -35,6 +35,8 @@ struct Limits {
     connection: Duration,
     /// How long it may then still take: longer than any request. What hangs for longer is cut.
     last: Duration,
+    /// How long a request may still take when everything stops. Then it is answered with what can be said.
+    stop: Duration,
     /// Connections at once; for a further one, that which has been idle for the longest is closed.
     connections: usize,
 }
@@ -46,6 +48,7 @@ impl Limits {
             answer: Duration::from_secs(30),
             connection: Duration::from_secs(300),
             last: Duration::from_secs(300),
+            stop: Duration::from_millis(500),
             connections,
         }
     }
@@ -219,13 +222,23 @@ async fn connection(
             mine.written();
         }
     };
-    let of_requests = Arc::clone(&mine);
+    let (of_requests, stopping) = (Arc::clone(&mine), stopped.clone());
     let answer = service_fn(move |mut request: Request<Incoming>| {
         let (mut app, mine) = (app.clone(), Arc::clone(&of_requests));
+        let mut stopping = stopping.clone();
         request.extensions_mut().insert(held.clone());
+        let reads = request.method().is_safe();
         async move {
             mine.begin();
-            let answer = app.call(request).await.unwrap_or_else(|never| match never {});
+            let is_over = async {
+                // The other end is dropped when everything stops.
+                let _ = stopping.changed().await;
+                tokio::time::sleep(limits.stop).await;
+            };
+            let answer = tokio::select! {
+                answer = app.call(request) => answer.unwrap_or_else(|never| match never {}),
+                () = is_over => timers::stopping(reads),
+            };
             mine.answer();
             Ok::<_, Infallible>(answer)
         }

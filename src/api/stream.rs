@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-/// See the module. Whoever writes flushes when all of an answer was written, and not before.
+/// See the module. The writer flushes when all of an answer was written, and not before.
 pub(super) struct Stream {
     stream: TcpStream,
     most: Duration,

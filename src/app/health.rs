@@ -111,6 +111,13 @@ impl Status for Health {
         });
         let mut report = ready(views);
         report.reasons.append(&mut said);
+        if let Some(offset) = crate::kafka::damaged() {
+            report.ok = false;
+            report.reasons.push(format!(
+                "a batch at offset {offset} is not as it was written (its checksum is wrong): its partition waits until its \
+                 leader has a whole one; see docs/operations.md"
+            ));
+        }
         let mut refused = self.gate.trouble();
         report.ok &= refused.is_empty();
         report.reasons.append(&mut refused);

@@ -6,8 +6,8 @@
 //! Beside the name stands the home: what tells this directory from all others. Whoever has the lock knows that the last
 //! one that had this home is dead, and may take its place in the group (docs/adr/0015).
 //!
-//! A file that holds neither, as a crash of the machine or a hand can leave it, is made anew and set aside: what it costs is
-//! that the place in the group and an open transaction of before are waited for.
+//! A file that holds neither, as a crash of the machine or a hand can leave it, is made anew, and set aside unless it is empty:
+//! what it costs is that the place in the group and an open transaction of before are waited for.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Write as _};
@@ -94,12 +94,22 @@ impl Instance {
         };
         std::fs::create_dir_all(directory).map_err(failed("make"))?;
         let path = directory.join(FILE);
+        let was_there = path.exists();
         let file = lock(directory, &path)?;
         let mut found = Vec::new();
         let read = (&file).take(FILE_BYTES_MAX).read_to_end(&mut found);
         read.map_err(failed("read the instance file of"))?;
         let (kept, home) = match words(&found) {
-            Some(words) => words,
+            Some(words) => {
+                if was_there && found.is_empty() {
+                    tracing::warn!(
+                        file = %path.display(),
+                        "the instance file is empty, a new name is made: what the last run of this directory has left, if \
+                         there was one, is waited for, up to the session timeout and the transaction timeout"
+                    );
+                }
+                words
+            }
             None => {
                 let aside = directory.join(DAMAGED);
                 let copied = std::fs::write(&aside, &found);

@@ -161,7 +161,7 @@ pub fn start(
         namespace = config.namespace,
         lanes = in_force.lanes,
         threads = config.threads,
-        delivery = ?config.delivery,
+        delivery = %config.delivery,
         advertise = me.address,
         "starting"
     );

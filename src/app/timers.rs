@@ -259,10 +259,11 @@ impl Timers for Known {
                 .filter(|ticket: &Ticket| ticket.lane == Lane(lane))
                 .ok_or_else(|| refused("bad_ticket", "it is not one that an answer gave"))?;
             let desk = self.desk()?;
-            Ok(match desk.answer(&ticket, wait).await.map_err(trouble)? {
+            let decided = desk.answer(&ticket, wait).await.map_err(trouble)?;
+            Ok(match decided {
                 Decided::Pending => Answer::Pending,
                 Decided::Lost => Answer::Lost,
-                Decided::Decided(fate) => {
+                Decided::Decided(fate) | Decided::Last(fate) => {
                     let code = match fate {
                         Fate::Refused(code) => Some(code.as_str().to_owned()),
                         _ => None,
@@ -271,10 +272,15 @@ impl Timers for Known {
                         Fate::Unknown(ended) => ended.map(|phase| phase.as_str().to_owned()),
                         _ => None,
                     };
-                    Answer::Decided { outcome: fate.as_str().to_owned(), state, code }
+                    let is_last = matches!(decided, Decided::Last(_));
+                    Answer::Decided { outcome: fate.as_str().to_owned(), state, code, is_last }
                 }
             })
         })
+    }
+
+    fn settle<'a>(&'a self, of: &'a [u16], by: Instant) -> Soon<'a, Result<(), Trouble>> {
+        Box::pin(async move { self.desk()?.settle(&lanes(of), by).await.map_err(trouble) })
     }
 }
 
@@ -301,7 +307,9 @@ fn command(command: &Command) -> Result<desk::Command, Trouble> {
 
 fn trouble(why: desk::Trouble) -> Trouble {
     match why {
-        desk::Trouble::Moving(_) | desk::Trouble::Behind(_) => Trouble::Moving(why.to_string()),
+        desk::Trouble::Moving(_) | desk::Trouble::Behind(_) | desk::Trouble::Undecided(_) => {
+            Trouble::Moving(why.to_string())
+        }
         desk::Trouble::Without => Trouble::NoIndex(
             "its owner runs without an index: its disk is full, or does not work".to_owned(),
         ),
@@ -317,7 +325,8 @@ fn trouble(why: desk::Trouble) -> Trouble {
         desk::Trouble::Superseded(_) => refused("superseded", why.to_string()),
         desk::Trouble::TooLate(_) => refused("delay_too_long", why.to_string()),
         desk::Trouble::NotFound => Trouble::NotFound(format!(
-            "{why}; nothing was written; with a longer wait it is looked for longer"
+            "{why}; nothing was written; ask again (it is looked for within the wait, and for no longer than {} s)",
+            desk::SEARCH_MAX.as_secs()
         )),
         desk::Trouble::Search(_) => Trouble::Away(format!("{why}; nothing was written")),
         desk::Trouble::Submit(error) => Trouble::Away(format!("{error}; nothing was written")),

@@ -6,13 +6,16 @@
 
 mod bulk;
 
+use std::time::Duration;
+
 use clap::Args;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::door::{Door, DoorError, Where, only};
+use super::door::{Door, DoorError, Kind, Where, only};
+use super::name::{self, Key};
 use super::send::{intake_topic, of_kafka, refused};
-use super::{Exit, Failure, Global, Outcome, output};
+use super::{Exit, Failure, Global, Outcome, again, output};
 use crate::config::{Config, Overrides};
 use crate::engine::Record;
 use crate::engine::header;
@@ -26,10 +29,9 @@ pub(super) struct Cancel {
     /// The name that the timer was given
     #[arg(value_name = "ID", allow_hyphen_values = true)]
     id: Option<String>,
-    /// Key of its record; leave it out for a record without a key
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, requires = "id")]
-    key: Option<String>,
-    /// Only this version, as `status` and `list` show it: a timer that was made anew is left alone
+    #[command(flatten)]
+    key: Key,
+    /// Only this version, as `status` and `list --json` show it: a timer that was made anew is left alone
     #[arg(long, value_name = "VERSION", requires = "id", conflicts_with = "intake")]
     only: Option<String>,
     /// Writes the cancel to this intake, `<ns>.intake.NAME`, and asks no instance
@@ -55,6 +57,8 @@ enum CancelError {
     Which,
     #[error("an ID names one timer; filters and tokens mean many")]
     Both,
+    #[error("a key (--key, --key-base64) names a timer together with its ID")]
+    KeyAlone,
     #[error("no instance could be asked, and only an instance cancels one version (--only)")]
     Only,
 }
@@ -67,6 +71,9 @@ impl Cancel {
             (Some(_), _, true) | (_, Some(_), true) => return usage(CancelError::Both),
             _ => {}
         }
+        if self.id.is_none() && self.key.is_given() {
+            return usage(CancelError::KeyAlone);
+        }
         let config = global.load(Overrides::default())?;
         let Some(id) = &self.id else {
             let door = || self.server.open(global, &config);
@@ -75,7 +82,7 @@ impl Cancel {
                 None => self.bulk.run(&self.server, global, &config),
             };
         };
-        let record = self.record(id);
+        let record = self.record(id)?;
         header::read(record.headers()).map_err(refused)?;
         if self.intake.is_some() {
             return self.write(id, &record, global, &config);
@@ -87,21 +94,25 @@ impl Cancel {
         };
         let told = match door.map(|door| self.ask(id, &door)) {
             None => return self.write(id, &record, global, &config),
-            // Somebody was named, or has been asked already: that is not passed over.
-            Some(Err(DoorError::Silent { source, .. }))
-                if source.is_connect() && !self.server.is_named() =>
+            // One that was named is not passed over; and a version that was asked for is for an instance to cancel, if nobody
+            // has done so already.
+            Some(Err(DoorError::Silent { is_open, .. }))
+                if !(self.server.is_named() || is_open && self.only.is_some()) =>
             {
+                // Whoever was asked may have written it, too: the two have the same effect.
                 return self.write(id, &record, global, &config);
             }
             Some(told) => told?,
         };
-        show(&told, global.json())
+        show(&told, &self.server, global.json())
     }
 
     fn ask(&self, id: &str, door: &Door) -> Result<Value, DoorError> {
-        let timer = json!({ "id": id, "key": self.key, "version": self.only });
+        let mut timer = self.key.timer(id);
+        timer["version"] = json!(self.only);
         let body = json!({ "timers": [timer], "wait": self.wait });
-        let told = door.ask(&Method::POST, "v1/timers:batchCancel", &[], Some(&body))?;
+        let kind = Kind::Cancel(self.waits());
+        let told = door.ask(kind, &Method::POST, "v1/timers:batchCancel", &[], Some(&body))?;
         only(&told).cloned()
     }
 
@@ -109,8 +120,14 @@ impl Cancel {
         // It stands in what was told as a path.
         let ticket = ticket.rsplit('/').next().unwrap_or_default();
         let wait = [("wait", self.wait.clone())];
-        let told = door.ask(&Method::GET, &format!("v1/cancels/{ticket}"), &wait, None)?;
-        show(&told, json)
+        let kind = Kind::Again(self.waits());
+        let told = door.ask(kind, &Method::GET, &format!("v1/cancels/{ticket}"), &wait, None)?;
+        show(&told, &self.server, json)
+    }
+
+    /// How long it is to be waited; what is no length of time an instance refuses at once.
+    fn waits(&self) -> Duration {
+        Duration::from_millis(header::duration(&self.wait).map_or(0, |wait| wait.0))
     }
 
     /// Writes it to the intake: nothing is decided yet.
@@ -126,18 +143,20 @@ impl Cancel {
         };
         let lane_key = record.key().or(Some(id.as_bytes()));
         submitter.submit(&topic, lanes, lane_key, record).map_err(of_kafka)?;
-        show(&json!({ "id": id, "key": self.key, "outcome": "pending" }), global.json())
+        let mut told = self.key.timer(id);
+        told["outcome"] = json!("pending");
+        show(&told, &self.server, global.json())
     }
 
-    fn record(&self, id: &str) -> Record {
+    fn record(&self, id: &str) -> Result<Record, Failure> {
         let headers = [(header::ACTION, "cancel"), (header::ID, id)];
         let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
-        Record::new(self.key.as_deref().map(str::as_bytes), None, headers)
+        Ok(Record::new(self.key.bytes()?.as_deref(), None, headers))
     }
 }
 
 /// Tells an outcome, and ends with the code that goes with it.
-fn show(told: &Value, json: bool) -> Outcome {
+pub(super) fn show(told: &Value, server: &Where, json: bool) -> Outcome {
     let outcome = told["outcome"].as_str().unwrap_or("unknown");
     if json {
         output::line(&told.to_string())?;
@@ -147,16 +166,22 @@ fn show(told: &Value, json: bool) -> Outcome {
             None => output::line(outcome)?,
         };
         if outcome == "pending" {
-            let id = output::shown(told["id"].as_str().map(str::as_bytes));
+            let id = told["id"].as_str().unwrap_or_default();
             let hint = match told["again"].as_str().and_then(|path| path.rsplit('/').next()) {
                 Some(ticket) => {
+                    let words = [&["cancel", "--again", ticket], &server.words()[..]].concat();
+                    format!("written, and not decided yet; ask again: {}", again::command(&words))
+                }
+                None => {
+                    let mut words = vec!["status"];
+                    words.extend(name::words(told));
+                    words.extend(server.words());
+                    words.extend(["--", id].iter().skip(usize::from(!id.starts_with('-'))));
                     format!(
-                        "written, and not decided yet; ask again: waterclock cancel --again {ticket}"
+                        "written, and decided when an instance reads it; then ask: {}",
+                        again::command(&words)
                     )
                 }
-                None => format!(
-                    "written, and decided when an instance reads it; then ask: waterclock status {id}"
-                ),
             };
             // Standard output has the result only.
             let _ =
@@ -164,7 +189,7 @@ fn show(told: &Value, json: bool) -> Outcome {
         }
     }
     Ok(match outcome {
-        "cancelled" | "recorded" => Exit::Ok,
+        "cancelled" | "recorded" | "replaced" => Exit::Ok,
         "pending" => Exit::Pending,
         _ => Exit::Negative,
     })

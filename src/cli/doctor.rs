@@ -9,7 +9,7 @@ use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::{Value, json};
 
-use super::{Exit, Failure, Global, Outcome, output};
+use super::{Exit, Failure, Global, Outcome, again, output};
 use crate::app::{instance, lanes};
 use crate::config::{Config, Delivery, Overrides};
 use crate::engine::Millis;
@@ -151,7 +151,7 @@ impl Report {
             if !remedy.is_empty() {
                 number += 1;
                 mark = number.to_string();
-                let _ = writeln!(todo, "{number:>3}  {remedy}");
+                let _ = writeln!(todo, "{number:>3}  {}", again::mended(remedy));
             }
             table.add_row([
                 mark,
@@ -182,7 +182,9 @@ impl Report {
         } else {
             "nothing was changed; small probe records went to the meta topic"
         };
-        let _ = writeln!(text, "\n{problems} problems, {notes} notes; {wrote}");
+        let s = |count| if count == 1 { "" } else { "s" };
+        let (p, n) = (s(problems), s(notes));
+        let _ = writeln!(text, "\n{problems} problem{p}, {notes} note{n}; {wrote}");
         text
     }
 
@@ -198,7 +200,7 @@ impl Report {
                     "partition": finding.at.partition,
                     "broker": finding.at.broker,
                     "what": finding.what,
-                    "remedy": finding.remedy,
+                    "remedy": again::mended(&finding.remedy),
                 })
             })
             .collect();
@@ -244,7 +246,7 @@ mod tests {
         let text = report.text(&Config::default());
         assert!(text.contains(&format!("\n  1  {command}\n")), "{text}");
         assert!(text.contains("\npending: ns.delay.1m 7\n"), "{text}");
-        assert!(text.ends_with("\n1 problems, 0 notes; nothing was written\n"), "{text}");
+        assert!(text.ends_with("\n1 problem, 0 notes; nothing was written\n"), "{text}");
         let json = report.json(&Config::default());
         assert_eq!(json["findings"][0]["partition"], 3);
         assert_eq!(json["findings"][1]["severity"], "ok");

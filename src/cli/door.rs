@@ -1,7 +1,11 @@
 //! Finds an instance and asks it: a member of the namespace, as `<ns>.meta` names them, or the one that was named.
 //!
-//! Any instance answers for any timer, so the first that takes the connection will do. While a lane moves it says so, and
+//! Any instance answers for any timer, so the first that says how it is will do. While a lane moves it says so, and
 //! it is asked again for a while.
+//!
+//! # Invariants
+//! 1. A member that does not answer keeps nobody from asking the next one, unless what was asked for must not be done twice.
+//! 2. Whether somebody was asked for a change and has not answered is told: then it may have been done.
 
 use std::time::{Duration, Instant};
 
@@ -11,16 +15,29 @@ use reqwest::{Method, StatusCode, Url, header};
 use serde_json::Value;
 
 use super::{Exit, Failure, Global};
-use crate::config::Config;
+use crate::config::{Config, is_loopback};
 use crate::kafka::meta::Error as MetaError;
-use crate::kafka::{Connection, NoAnswer, Roster};
+use crate::kafka::{Connection, Member, NoAnswer, Roster};
 
 /// Longest wait for a connection to a member.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// How long an answer may take beyond what was asked to be waited for; a count looks at every timer.
-const ANSWER_MAX: Duration = Duration::from_secs(150);
+/// How long a member may take to say how it is, which waits for nothing; a process that stands still says nothing.
+const PROBE_MAX: Duration = Duration::from_secs(2);
+/// What an answer may take on its way, beyond the time in which an instance gives it.
+const BESIDE: Duration = Duration::from_secs(3);
+/// What an instance may take beyond the wait of a request.
+const GRACE: Duration = Duration::from_secs(2);
+/// The longest that an instance can be asked to wait.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// How long a look at an instance's health may take, which is never waited for.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+/// How long a member is waited for where there is none, and how often it is looked: one that starts needs a second or two.
+const START_MAX: Duration = Duration::from_secs(5);
+const START_LOOK: Duration = Duration::from_millis(300);
 /// How long it is asked again while a lane moves.
 const AGAIN_MAX: Duration = Duration::from_secs(20);
+/// What is to be said where somebody was asked for a change and has not answered.
+const OPEN: &str = "; one that was asked did not answer, and may have done it: ask again";
 /// Longest pause that an instance may ask for.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
@@ -45,9 +62,11 @@ pub(super) enum DoorError {
     Members(#[source] MetaError),
     #[error("no member of {0} is known; is an instance running?")]
     Nobody(String),
-    #[error("no instance answers at {tried}")]
+    #[error("no instance answers at {tried}{}", if *is_open { OPEN } else { "" })]
     Silent {
         tried: String,
+        /// Whether somebody was asked to change something.
+        is_open: bool,
         #[source]
         source: reqwest::Error,
     },
@@ -80,7 +99,9 @@ pub(super) fn only(told: &Value) -> Result<&Value, DoorError> {
         return Ok(each);
     }
     let status = problem["status"].as_u64().and_then(|status| u16::try_from(status).ok());
-    let detail = problem["detail"].as_str().unwrap_or_default().to_owned();
+    let detail = problem["detail"].as_str().unwrap_or_default();
+    let option = if problem["code"] == "key_needed" { " (--key)" } else { "" };
+    let detail = format!("{detail}{option}");
     // Where it stands in a batch of one says nothing.
     Err(DoorError::Refused { status: status.unwrap_or(500), detail, at: None })
 }
@@ -89,6 +110,53 @@ pub(super) fn only(told: &Value) -> Result<&Value, DoorError> {
 pub(super) struct Door {
     client: Client,
     bases: Vec<Url>,
+    /// Somebody was named, and is asked whatever it says of itself.
+    is_named: bool,
+}
+
+/// What is asked for. docs/http-api.md says how long an instance takes for each.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// A look-up of one timer, or of a batch.
+    Look,
+    /// A list, or a forecast.
+    AllLanes,
+    /// The count before a bulk cancel.
+    Count,
+    /// A page of a bulk cancel.
+    Page,
+    /// A cancel of one timer, with how long to wait for what becomes of it.
+    Cancel(Duration),
+    /// Another time for one timer, with how long to wait for what becomes of it.
+    Reschedule(Duration),
+    /// What became of a cancel or of another time, with how long to wait for that.
+    Again(Duration),
+}
+
+impl Kind {
+    /// In what time an instance answers, whatever stands still.
+    fn promised(self) -> Duration {
+        let seconds = match self {
+            Self::Look => 7,
+            Self::AllLanes | Self::Page => 20,
+            Self::Count => 62,
+            Self::Cancel(wait) | Self::Reschedule(wait) | Self::Again(wait) => {
+                return wait.min(WAIT_MAX) + GRACE;
+            }
+        };
+        Duration::from_secs(seconds)
+    }
+
+    /// Whether it changes something.
+    fn is_change(self) -> bool {
+        matches!(self, Self::Page | Self::Cancel(_) | Self::Reschedule(_))
+    }
+
+    /// Whether another member may be asked after one that fell silent. A page of a bulk cancel may, too, but what the
+    /// first one has cancelled would not be counted; and of another time each would make a version.
+    fn may_repeat(self) -> bool {
+        !matches!(self, Self::Page | Self::Reschedule(_))
+    }
 }
 
 impl Where {
@@ -96,22 +164,38 @@ impl Where {
     pub(super) fn door(&self, global: &Global, config: &Config) -> Result<Option<Door>, DoorError> {
         let bases = match &self.server {
             Some(server) => vec![base(server)?],
-            None => members(&global.connection(config), config)?,
+            None => {
+                let members =
+                    members_or_who_starts(&global.connection(config), config, global.json())?;
+                let address = |member: &Member| base(&format!("http://{}", member.address)).ok();
+                members.iter().filter_map(address).collect()
+            }
         };
         if bases.is_empty() {
             return Ok(None);
         }
-        let client = Client::builder().connect_timeout(CONNECT_MAX).timeout(ANSWER_MAX);
-        // Members are asked directly; a proxy of the environment is for the world outside.
-        let client = if self.server.is_none() { client.no_proxy() } else { client };
+        let client = Client::builder().connect_timeout(CONNECT_MAX);
+        // Members are asked directly, and so is this machine; a proxy of the environment is for the world outside.
+        let is_near = self.server.is_none() || bases.iter().all(is_local);
+        let client = if is_near { client.no_proxy() } else { client };
         let client = client.build().map_err(DoorError::Client)?;
-        Ok(Some(Door { client, bases }))
+        Ok(Some(Door { client, bases, is_named: self.is_named() }))
     }
 
     /// The same, where nothing can be done without.
     pub(super) fn open(&self, global: &Global, config: &Config) -> Result<Door, Failure> {
         let door = self.door(global, config)?;
         door.ok_or_else(|| DoorError::Nobody(config.namespace.clone()).into())
+    }
+
+    /// The instance at this address.
+    pub(super) fn at(server: String) -> Self {
+        Self { server: Some(server) }
+    }
+
+    /// As it stands in a command.
+    pub(super) fn words(&self) -> Vec<&str> {
+        self.server.iter().flat_map(|server| ["--server", server]).collect()
     }
 
     /// Whether an instance was named.
@@ -131,33 +215,60 @@ fn base(text: &str) -> Result<Url, DoorError> {
     Ok(url)
 }
 
-fn members(connection: &Connection, config: &Config) -> Result<Vec<Url>, DoorError> {
+fn is_local(base: &Url) -> bool {
+    base.host_str().is_some_and(is_loopback)
+}
+
+/// The members. One that was started a moment ago says so only once it knows the brokers' time: it is waited for, and
+/// that is said, if it is not to be taken as said.
+fn members_or_who_starts(
+    connection: &Connection,
+    config: &Config,
+    mut is_said: bool,
+) -> Result<Vec<Member>, DoorError> {
+    let until = Instant::now() + START_MAX;
+    loop {
+        let members = members(connection, config)?;
+        if !members.is_empty() || Instant::now() >= until {
+            return Ok(members);
+        }
+        if !is_said {
+            // Standard output has the result only.
+            let line = b"no instance is known; waiting for one that starts\n";
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), line);
+            is_said = true;
+        }
+        std::thread::sleep(START_LOOK);
+    }
+}
+
+/// The members that `<ns>.meta` names, in the order of their names.
+pub(super) fn members(connection: &Connection, config: &Config) -> Result<Vec<Member>, DoorError> {
     let meta = format!("{}.meta", config.namespace);
     let roster =
         Roster::read(connection, &meta, &config.namespace).map_err(|error| match error {
             MetaError::Away(error) => DoorError::Kafka(error),
             error => DoorError::Members(error),
         })?;
-    Ok(roster
-        .members()
-        .filter_map(|member| base(&format!("http://{}", member.address)).ok())
-        .collect())
+    Ok(roster.members().cloned().collect())
 }
 
 impl Door {
     /// Asks for `path` (without its first slash), and asks again while a lane moves.
     pub(super) fn ask(
         &self,
+        kind: Kind,
         method: &Method,
         path: &str,
         query: &[(&str, String)],
         body: Option<&Value>,
     ) -> Result<Value, DoorError> {
         let until = Instant::now() + AGAIN_MAX;
+        // Whether somebody was asked for a change and has not answered.
+        let mut is_open = false;
         loop {
-            let (response, at) = self.first(method, path, query, body)?;
-            let (status, pause) = (response.status(), pause(&response));
-            let text = response.text().unwrap_or_default();
+            let answer = self.first(kind, method, path, query, body, &mut is_open)?;
+            let Answer { status, pause, text, at } = answer;
             if let (StatusCode::SERVICE_UNAVAILABLE, Some(pause)) = (status, pause)
                 && Instant::now() + pause < until
             {
@@ -171,39 +282,88 @@ impl Door {
                 return Ok(body);
             }
             let word = |name: &str| body[name].as_str().map(str::to_owned);
-            let Some(detail) = word("detail") else { return Err(DoorError::Strange(at)) };
+            let Some(mut detail) = word("detail") else { return Err(DoorError::Strange(at)) };
+            if is_open {
+                detail += OPEN;
+            }
             return Err(DoorError::Refused { status: status.as_u16(), detail, at: word("at") });
         }
     }
 
-    /// The answer of the first that takes the connection, and where it is.
+    /// What it says there, be it well or not; it is asked once.
+    pub(super) fn look(&self, path: &str) -> Result<Value, DoorError> {
+        let base = self.bases.first().ok_or_else(|| DoorError::Nobody(String::new()))?;
+        let url = base.join(path).map_err(|_| DoorError::Address(base.to_string()))?;
+        let told = self.client.get(url).timeout(LOOK_MAX).send().and_then(Response::text);
+        let silent = |source| DoorError::Silent { tried: base.to_string(), is_open: false, source };
+        serde_json::from_str(&told.map_err(silent)?)
+            .map_err(|_| DoorError::Strange(base.to_string()))
+    }
+
+    /// The answer of the first that gives one.
     fn first(
         &self,
+        kind: Kind,
         method: &Method,
         path: &str,
         query: &[(&str, String)],
         body: Option<&Value>,
-    ) -> Result<(Response, String), DoorError> {
+        is_open: &mut bool,
+    ) -> Result<Answer, DoorError> {
         let mut silent = None;
         for base in &self.bases {
+            if let Some(error) = self.probe(base) {
+                silent = Some(error);
+                continue;
+            }
             let url = base.join(path).map_err(|_| DoorError::Address(base.to_string()))?;
             let mut asked = self.client.request(method.clone(), url).query(query);
             if let Some(body) = body {
                 asked = asked.json(body);
             }
-            match asked.send() {
-                Ok(response) => return Ok((response, base.to_string())),
-                // Nothing was asked yet: another one will do.
-                Err(error) if error.is_connect() => silent = Some(error),
-                Err(source) => return Err(DoorError::Silent { tried: base.to_string(), source }),
+            let answer = asked.timeout(kind.promised() + BESIDE).send().and_then(|response| {
+                let (status, pause) = (response.status(), pause(&response));
+                Ok(Answer { status, pause, text: response.text()?, at: base.to_string() })
+            });
+            let error = match answer {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            // Without a connection nothing was asked yet.
+            let was_asked = !error.is_connect();
+            *is_open |= was_asked && kind.is_change();
+            silent = Some(error);
+            if was_asked && !kind.may_repeat() {
+                break;
             }
         }
         let tried: Vec<&str> = self.bases.iter().map(Url::as_str).collect();
         match silent {
-            Some(source) => Err(DoorError::Silent { tried: tried.join(", "), source }),
+            Some(source) => {
+                let (tried, is_open) = (tried.join(", "), *is_open);
+                Err(DoorError::Silent { tried, is_open, source })
+            }
             None => Err(DoorError::Nobody(String::new())),
         }
     }
+
+    /// Why a member says nothing, if it does not. One that was named is not asked that.
+    fn probe(&self, base: &Url) -> Option<reqwest::Error> {
+        if self.is_named {
+            return None;
+        }
+        let url = base.join("health/live").ok()?;
+        self.client.get(url).timeout(PROBE_MAX).send().err()
+    }
+}
+
+/// What an instance answered.
+struct Answer {
+    status: StatusCode,
+    /// When to ask again, if it said so.
+    pause: Option<Duration>,
+    text: String,
+    at: String,
 }
 
 fn pause(response: &Response) -> Option<Duration> {
@@ -230,5 +390,64 @@ mod tests {
             let url = base(text).ok().map(|base| base.join("v1/timers").expect(why).to_string());
             assert_eq!(url.as_deref(), want, "{why}");
         }
+    }
+
+    /// An address at which `health/live` is answered, and everything else with `other`; `None`: not at all.
+    fn server(other: Option<&'static str>) -> Url {
+        use std::io::{BufRead as _, BufReader, Write as _};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let mut silent = Vec::new();
+            for stream in listener.incoming() {
+                let mut stream = BufReader::new(stream.unwrap());
+                let mut head = String::new();
+                stream.read_line(&mut head).unwrap();
+                let answer =
+                    if head.contains("health/live") { Some("200 OK\r\n\r\n{}") } else { other };
+                let Some(answer) = answer else {
+                    silent.push(stream);
+                    continue;
+                };
+                let mut line = String::new();
+                while stream.read_line(&mut line).unwrap() > 2 {
+                    line.clear();
+                }
+                let answer =
+                    format!("HTTP/1.1 {}", answer.replacen("\r\n", "\r\nConnection: close\r\n", 1));
+                stream.get_mut().write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        base(&format!("http://{address}")).unwrap()
+    }
+
+    #[test]
+    fn the_next_member_is_asked_after_a_silent_one_and_what_that_may_have_done_is_told() {
+        let (mute, fair) = (server(None), server(Some("200 OK\r\n\r\n{\"timers\":[]}")));
+        let busy = server(Some("503 Busy\r\n\r\n{\"detail\":\"busy\"}"));
+        let cancel = Kind::Cancel(Duration::ZERO);
+        #[rustfmt::skip]
+        let cases = [
+            ("it answers",                     cancel,       vec![&mute, &fair], None),
+            ("it refuses, and the other?",     cancel,       vec![&mute, &busy], Some("may have done")),
+            ("it refuses, alone",              cancel,       vec![&busy],        Some("refused: busy")),
+        ];
+        std::thread::scope(|scope| {
+            for (why, kind, bases, want) in cases {
+                scope.spawn(move || {
+                    let client = Client::builder().no_proxy().build().unwrap();
+                    let bases = bases.into_iter().cloned().collect();
+                    let door = Door { client, bases, is_named: false };
+                    let told = door.ask(kind, &Method::POST, "x", &[], None);
+                    match (told, want) {
+                        (Ok(_), None) => {}
+                        (Err(error), Some(want)) => {
+                            assert!(error.to_string().contains(want), "{why}: {error}");
+                        }
+                        (told, _) => panic!("{why}: {told:?}"),
+                    }
+                });
+            }
+        });
     }
 }

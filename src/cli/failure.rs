@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
-use super::Exit;
-use crate::config::{ConfigErrors, Invalid, Origin};
+use super::{Exit, again};
+use crate::config::{Config, ConfigErrors, Invalid, Origin};
+use crate::kafka::NoAnswer;
 
 /// What a subcommand gives back.
 pub type Outcome = Result<Exit, Failure>;
@@ -57,7 +58,9 @@ impl Failure {
                     text
                 })
             }
-            Cause::Other(error) => format!("error: {}\n", chain(error.as_ref()).join(": ")),
+            Cause::Other(error) => {
+                format!("error: {}\n", again::mended(&chain(error.as_ref()).join(": ")))
+            }
         }
     }
 
@@ -69,14 +72,15 @@ impl Failure {
                 json!({ "error": "configuration", "exit": exit, "invalid": invalid })
             }
             Cause::Other(error) => {
-                let chain = chain(error.as_ref());
+                let chain: Vec<_> =
+                    chain(error.as_ref()).iter().map(|text| again::mended(text)).collect();
                 json!({ "error": chain[0], "because": chain[1..], "exit": exit })
             }
         }
     }
 }
 
-fn invalid(Invalid { key, origin, value, want }: &Invalid) -> serde_json::Value {
+fn invalid(Invalid { key, origin, line, value, want }: &Invalid) -> serde_json::Value {
     let origin = match origin {
         Origin::Default => "default".to_owned(),
         Origin::File(path) => path.display().to_string(),
@@ -84,19 +88,28 @@ fn invalid(Invalid { key, origin, value, want }: &Invalid) -> serde_json::Value 
         Origin::Flag => "flag".to_owned(),
         Origin::Code => "code".to_owned(),
     };
-    json!({ "key": key, "origin": origin, "value": value, "want": want })
+    match &**want {
+        "" => json!({ "key": key, "origin": origin, "line": line, "because": value }),
+        want => json!({ "key": key, "origin": origin, "line": line, "value": value, "want": want }),
+    }
 }
 
 /// The error and its sources, outermost first.
 fn chain(error: &(dyn Error + 'static)) -> Vec<String> {
     let (mut told, mut next) = (Vec::<String>::new(), Some(error));
+    let mut is_default = false;
     while let Some(error) = next {
         let text = error.to_string();
         // rdkafka's errors say their source's text in their own.
         if !told.last().is_some_and(|above| above.ends_with(&text)) {
             told.push(text);
         }
+        let away = error.downcast_ref::<NoAnswer>();
+        is_default |= away.is_some_and(|away| away.brokers == Config::default().brokers);
         next = error.source();
+    }
+    if is_default {
+        told.push("if Kafka is elsewhere, say so with --brokers or WATERCLOCK_BROKERS".to_owned());
     }
     told
 }
@@ -121,6 +134,16 @@ mod tests {
     fn what_an_error_says_of_its_source_is_not_said_again() {
         let told = chain(&Above(Repeating(std::fmt::Error)));
         assert_eq!(told, ["could not look", &format!("meta data: {}", std::fmt::Error)]);
+    }
+
+    #[test]
+    fn who_asked_nobody_in_particular_is_told_how_to_say_where_kafka_is() {
+        for (brokers, want) in [(Config::default().brokers.as_str(), true), ("b:9092", false)] {
+            let source = Box::new(crate::kafka::KafkaError::Canceled);
+            let away = NoAnswer { brokers: brokers.to_owned(), heard: None, source };
+            let told = chain(&away).join(": ");
+            assert_eq!(told.contains("--brokers or WATERCLOCK_BROKERS"), want, "{told}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use reqwest::Method;
 use serde_json::Value;
 
-use super::door::Where;
+use super::door::{Kind, Where};
 use super::{Global, Outcome, output};
 use crate::config::Overrides;
 use crate::engine::{Millis, UnixMillis};
@@ -38,7 +38,7 @@ impl Forecast {
         let config = global.load(Overrides::default())?;
         let door = self.server.open(global, &config)?;
         let query: Vec<_> = self.target.into_iter().map(|target| ("target", target)).collect();
-        let told = door.ask(&Method::GET, "v1/forecast", &query, None)?;
+        let told = door.ask(Kind::AllLanes, &Method::GET, "v1/forecast", &query, None)?;
         if global.json() {
             return output::line(&told.to_string());
         }
@@ -118,7 +118,7 @@ fn by_interval(told: &Value, by: By) -> String {
 }
 
 fn tiers(told: &Value) -> String {
-    let mut table = new(["stands in", "records"]);
+    let mut table = new(["stands in", "records, up to 15 s ago"]);
     for tier in list(&told["tiers"]) {
         let name = output::shown(tier["tier"].as_str().map(str::as_bytes));
         table.add_row([name, tier["pending"].to_string()]);

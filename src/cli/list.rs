@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::Value;
 
-use super::door::Where;
+use super::door::{Kind, Where};
 use super::{Exit, Global, Outcome, output};
 use crate::config::Overrides;
 use crate::engine::UnixMillis;
@@ -89,7 +89,7 @@ impl List {
             let mut query = filters.clone();
             query.push(("limit", left.min(PAGE).to_string()));
             query.extend(next.take().map(|next| ("page", next)));
-            let told = door.ask(&Method::GET, "v1/timers", &query, None)?;
+            let told = door.ask(Kind::AllLanes, &Method::GET, "v1/timers", &query, None)?;
             let timers = told["timers"].as_array().cloned().unwrap_or_default();
             left = left.saturating_sub(timers.len() as u64);
             next = told["next"].as_str().map(str::to_owned);

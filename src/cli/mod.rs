@@ -6,6 +6,7 @@
 //! A subcommand is a clap `Args` struct with `run(self, &Global) -> Outcome`. It loads the configuration first, so
 //! that what is wrong there stops it before anything connects.
 
+mod again;
 mod bench;
 mod cancel;
 mod dead;
@@ -15,16 +16,20 @@ mod door;
 mod exit;
 mod failure;
 mod forecast;
+mod health;
 mod index;
 mod list;
+mod members;
+mod name;
 mod output;
 mod plan;
+mod reschedule;
 mod run;
 mod send;
 mod status;
 mod topics;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
@@ -46,7 +51,7 @@ use crate::telemetry;
                         78 configuration. See docs/cli.md."
 )]
 struct Cli {
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Options of every command")]
     global: Global,
     #[command(subcommand)]
     command: Command,
@@ -55,14 +60,20 @@ struct Cli {
 /// What every subcommand takes.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Global {
-    /// Addresses of Kafka, host:port, comma-separated [default: localhost:9092]
+    /// Addresses of Kafka, host:port, comma-separated [env: WATERCLOCK_BROKERS] [default: localhost:9092]
     #[arg(long, global = true, value_name = "LIST")]
     brokers: Option<String>,
-    /// Prefix of all topics of waterclock, and its consumer group [default: waterclock]
+    /// Prefix of all topics of waterclock, and its consumer group [env: WATERCLOCK_NAMESPACE] [default: waterclock]
     #[arg(long, global = true, value_name = "NAME")]
     namespace: Option<String>,
     /// File of the configuration, in TOML; see docs/configuration.md
-    #[arg(long, global = true, value_name = "FILE", env = "WATERCLOCK_CONFIG")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "WATERCLOCK_CONFIG",
+        hide_env_values = true
+    )]
     config: Option<PathBuf>,
     /// Prints JSON for programs: one object per line; errors, too
     #[arg(long, global = true)]
@@ -86,12 +97,18 @@ enum Command {
     Send(send::Send),
     /// Keeps pending timers from being delivered: one by its ID, or many by a filter, which are counted first
     Cancel(cancel::Cancel),
+    /// Gives a pending timer another time
+    Reschedule(reschedule::Reschedule),
     /// Says what is known of a timer
     Status(status::Status),
     /// Lists timers by due time
     List(list::List),
     /// Says how much falls due when, per target, and what stands in each tier
     Forecast(forecast::Forecast),
+    /// Says how an instance is: whether it is ready, or with --live whether a restart would help
+    Health(health::Health),
+    /// Lists the instances that run: where each is, which lanes it has, and whether it is ready
+    Members(members::Members),
     /// Shows what could not be delivered, and why
     Dead(dead::Dead),
     /// Says what is wrong with the cluster for us, and how to mend it; exit code 1 if anything is a problem
@@ -104,6 +121,12 @@ enum Command {
     Completions {
         /// Which shell
         shell: clap_complete::Shell,
+    },
+    /// Writes a manual page for each command into a directory
+    Man {
+        /// An existing directory, such as /usr/local/share/man/man1
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
     },
 }
 
@@ -163,6 +186,11 @@ pub fn main() -> ExitCode {
             return if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() };
         }
     };
+    again::remember(
+        global.brokers.as_deref(),
+        global.namespace.as_deref(),
+        global.config.as_deref(),
+    );
     let json = global.json;
     let outcome = match command {
         Command::Run(run) => run.run(&global),
@@ -171,14 +199,18 @@ pub fn main() -> ExitCode {
         Command::Demo(demo) => demo.run(&global),
         Command::Send(send) => send.run(&global),
         Command::Cancel(cancel) => cancel.run(&global),
+        Command::Reschedule(reschedule) => reschedule.run(&global),
         Command::Status(status) => status.run(&global),
         Command::List(list) => list.run(&global),
         Command::Forecast(forecast) => forecast.run(&global),
+        Command::Health(health) => health.run(&global),
+        Command::Members(members) => members.run(&global),
         Command::Dead(dead) => dead.run(&global),
         Command::Doctor(doctor) => doctor.run(&global),
         Command::Index(index) => index.run(&global),
         Command::Bench(bench) => bench.run(&global),
         Command::Completions { shell } => completions(shell),
+        Command::Man { directory } => man(&directory),
     };
     match outcome {
         Ok(exit) => exit.into(),
@@ -193,6 +225,21 @@ fn completions(shell: clap_complete::Shell) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "waterclock", &mut script);
     output::write(&script)
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("could not write the manual pages to {}", directory.display())]
+struct Unwritten {
+    directory: PathBuf,
+    #[source]
+    error: std::io::Error,
+}
+
+fn man(directory: &Path) -> Outcome {
+    let pages = clap_mangen::generate_to(Cli::command(), directory);
+    pages.map(|()| Exit::Ok).map_err(|error| {
+        Failure::new(Exit::Negative, Unwritten { directory: directory.to_owned(), error })
+    })
 }
 
 #[cfg(test)]

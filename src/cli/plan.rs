@@ -16,14 +16,12 @@ use crate::config::Overrides;
 use crate::engine::Millis;
 use crate::engine::header::duration;
 use crate::engine::ladder::{Delays, Figures, Ladder, LadderError, Leg, Preset, figures, propose};
-use crate::kafka::topics::{LANES_DEFAULT, holds_text};
+use crate::kafka::topics::{Kind, LANES_DEFAULT, Names, TopicSpec, holds_text, wanted};
 
 /// Columns of the longest bar.
 const BAR: usize = 40;
 /// More tiers than this are drawn only where the record passes.
 const ROWS_MAX: usize = 40;
-/// Topics that every namespace has beside intakes and tiers: dead letters and meta.
-const TOPICS_BESIDE: usize = 2;
 
 /// Arguments of `plan`.
 #[derive(Args)]
@@ -127,12 +125,12 @@ impl Plan {
                     (delays, figures)
                 })
                 .collect(),
-            intakes: 1 + config.further_intakes().count(),
+            further: config.further_intakes().map(str::to_owned).collect(),
             way: self.way.0,
             ladder,
             horizon,
             lead,
-            lanes: usize::from(lanes),
+            lanes,
         };
         let text = if global.json() { format!("{}\n", sheet.json()) } else { sheet.text() };
         output::write(text.as_bytes())
@@ -177,8 +175,9 @@ struct Sheet {
     ladder: Ladder,
     horizon: Millis,
     lead: Millis,
-    lanes: usize,
-    intakes: usize,
+    lanes: u16,
+    /// Further intakes.
+    further: Vec<String>,
     rows: Vec<(Delays, Figures)>,
     way: Millis,
 }
@@ -188,13 +187,15 @@ impl Sheet {
         self.ladder.tiers().iter().map(|tier| tier.hold).collect()
     }
 
-    fn topics(&self) -> usize {
-        self.ladder.tiers().len() + self.intakes + TOPICS_BESIDE
+    /// What `topics apply` makes, however many brokers there are.
+    fn topics(&self) -> Vec<TopicSpec> {
+        wanted(&Names::new(""), self.lanes, &self.ladder, &self.further, 1)
     }
 
-    /// Of tiers, intakes and dead letters; those of meta follow the brokers.
-    fn partitions(&self) -> usize {
-        (self.topics() - 1) * self.lanes
+    /// Of all topics but meta, whose follow the brokers.
+    fn partitions(&self) -> i32 {
+        let of_lanes = self.topics().into_iter().filter(|topic| topic.kind != Kind::Meta);
+        of_lanes.map(|topic| topic.partitions).sum()
     }
 
     fn legs(&self) -> Vec<Leg> {
@@ -206,12 +207,12 @@ impl Sheet {
         let Self { horizon, lead, lanes, .. } = self;
         let _ = writeln!(text, "ladder   {}", holds_text(&self.holds()));
         let _ = writeln!(text, "horizon  {horizon}, lead {lead}");
-        let (tiers, topics) = (self.ladder.tiers().len(), self.topics());
+        let (tiers, topics) = (self.ladder.tiers().len(), self.topics().len());
+        let intakes = 1 + self.further.len();
         let _ = writeln!(
             text,
-            "topics   {topics}: {tiers} tiers, {} intake{}, dead letters, meta",
-            self.intakes,
-            if self.intakes == 1 { "" } else { "s" }
+            "topics   {topics}: {tiers} tiers, {intakes} intake{}, dead letters, timers, meta",
+            if intakes == 1 { "" } else { "s" }
         );
         let _ = writeln!(
             text,
@@ -323,7 +324,7 @@ impl Sheet {
             "horizon_ms": self.horizon.0,
             "lead_ms": self.lead.0,
             "lanes": self.lanes,
-            "topics": self.topics(),
+            "topics": self.topics().len(),
             "partitions": self.partitions(),
             "figures": rows.collect::<Vec<_>>(),
             "way": { "delay_ms": self.way.0, "legs": legs.collect::<Vec<_>>() },
@@ -342,7 +343,15 @@ mod tests {
         let delays = Delays::Exactly(vec![Millis(30 * Millis::MINUTE.0)]);
         let figures = figures(&ladder, &delays, horizon);
         let Length(way) = way.parse().unwrap();
-        Sheet { ladder, horizon, lead, lanes: 6, intakes: 1, rows: vec![(delays, figures)], way }
+        Sheet {
+            ladder,
+            horizon,
+            lead,
+            lanes: 6,
+            further: Vec::new(),
+            rows: vec![(delays, figures)],
+            way,
+        }
     }
 
     #[test]
@@ -351,8 +360,8 @@ mod tests {
         for part in [
             "ladder   1s,1m,1h\n",
             "horizon  2s, lead 2s\n",
-            "topics   6: 3 tiers, 1 intake, dead letters, meta\n",
-            "30 partitions with 6 lanes",
+            "topics   7: 3 tiers, 1 intake, dead letters, timers, meta\n",
+            "36 partitions with 6 lanes",
             "a record of 1h1m30s on its way down: ",
             "1 x 59m58s, 1m32s left",
             "1 x 58s, 34s left",
@@ -383,7 +392,7 @@ mod tests {
     fn programs_get_the_same_as_people() {
         let json = sheet("classic", "1h1m30s").json();
         assert_eq!(json["holds"], json!(["1s", "1m", "1h"]));
-        assert_eq!((json["topics"].as_u64(), json["partitions"].as_u64()), (Some(6), Some(30)));
+        assert_eq!((json["topics"].as_u64(), json["partitions"].as_u64()), (Some(7), Some(36)));
         assert_eq!(json["figures"][0]["appends_max"], 33);
         assert_eq!(
             json["way"]["legs"][0],

@@ -30,7 +30,7 @@ pub(super) struct Run {
     /// Address of health, metrics and timers [default: a free port on 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     http: Option<String>,
-    /// Serves timers to other machines, too: whoever reaches the address may see them and cancel them
+    /// Serves timers to other machines, too: anyone who reaches the address may see them and cancel them
     #[arg(long)]
     http_unauthenticated: bool,
     /// Regular expression for whole names of topics that may be delivered to; may be given again [default: all, where the
@@ -46,6 +46,9 @@ pub(super) struct Run {
     /// exactly_once or at_least_once [default: exactly_once]
     #[arg(long, value_name = "MODE")]
     delivery: Option<String>,
+    /// text, or json: an object for each line of the log [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
 }
 
 /// The system refused something that every process may have.
@@ -55,8 +58,16 @@ struct Unstarted(#[source] std::io::Error);
 
 impl Run {
     pub(super) fn run(self, global: &Global) -> Outcome {
-        let Self { data_dir, http, http_unauthenticated, allow, allow_all, threads, delivery } =
-            self;
+        let Self {
+            data_dir,
+            http,
+            http_unauthenticated,
+            allow,
+            allow_all,
+            threads,
+            delivery,
+            log_format,
+        } = self;
         let flags = Overrides {
             data_dir,
             http,
@@ -65,6 +76,7 @@ impl Run {
             allow_all,
             threads,
             delivery,
+            log_format,
             ..Overrides::default()
         };
         let mut config = global.load(flags.clone())?;

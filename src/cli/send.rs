@@ -7,11 +7,12 @@ use std::io::Read as _;
 use clap::Args;
 use serde_json::json;
 
+use super::name::Key;
 use super::{Exit, Failure, Global, Outcome, output};
 use crate::config::{Config, IntakeConfig, MAIN_INTAKE, Overrides};
+use crate::engine::Record;
 use crate::engine::header::{self, Action, Code, Directive, Refusal, When};
-use crate::engine::{Record, UnixMillis};
-use crate::kafka::{Receipt, Stands, SubmitError, Submitter};
+use crate::kafka::{Receipt, Stands, SubmitError, Submitter, wall_clock};
 
 /// Bytes of a value: what own topics take; more is refused before it is read to its end.
 const VALUE_BYTES_MAX: u64 = 2 << 20;
@@ -33,19 +34,21 @@ pub(super) struct Send {
     /// Due at: RFC 3339 with a zone, or epoch milliseconds
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     until: Option<String>,
-    /// Key of the record
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    key: Option<String>,
+    #[command(flatten)]
+    key: Key,
     /// Your name for this timer, unique per key
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     id: Option<String>,
+    /// Takes the place of the pending timer of this id and key, if there is one
+    #[arg(long, requires = "id")]
+    replace: bool,
     /// Deliver to this partition of the target
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     partition: Option<String>,
     /// Past this do not deliver: a duration, RFC 3339, or milliseconds
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     expires: Option<String>,
-    /// A word for lists and metrics
+    /// A word for lists and bulk cancels
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     label: Option<String>,
     /// Adds headers at the delivery that say when it was due and when it left
@@ -57,8 +60,7 @@ pub(super) struct Send {
     /// A header of your own; may be given again, order is kept
     #[arg(long, value_name = "NAME=VALUE", value_parser = header_of, allow_hyphen_values = true)]
     header: Vec<(String, String)>,
-    /// The value; - reads it from standard input
-    #[arg(allow_hyphen_values = true)]
+    /// The value; - reads it from standard input, and one that begins with - stands behind --
     value: String,
 }
 
@@ -133,7 +135,7 @@ impl Send {
         let Some(lanes) = counts[0] else {
             return Err(of_kafka(SubmitError::NoTopic { topic }));
         };
-        wish.fits(counts[1], directive.partition)?;
+        wish.fits(counts[1], directive.partition, &connection.brokers)?;
         let lane_key = record.key().or(directive.id);
         let receipt = submitter.submit(&topic, lanes, lane_key, &record).map_err(of_kafka)?;
         wish.report(&topic, &receipt, &config, global.json())
@@ -147,11 +149,13 @@ impl Send {
         if value.len() as u64 > VALUE_BYTES_MAX {
             return Err(Failure::new(Exit::Usage, SendError::TooLarge));
         }
+        let key = self.key.bytes()?;
         let directives = [
             (header::DELAY, self.after.as_deref()),
             (header::UNTIL, self.until.as_deref()),
             (header::TARGET, self.target.as_deref()),
             (header::ID, self.id.as_deref()),
+            (header::ACTION, self.replace.then_some("replace")),
             (header::PARTITION, self.partition.as_deref()),
             (header::EXPIRES, self.expires.as_deref()),
             (header::LABEL, self.label.as_deref()),
@@ -163,7 +167,7 @@ impl Send {
             .filter(|(_, value)| value.is_some())
             .chain(own)
             .map(|(name, value)| (name.as_bytes(), value.map(str::as_bytes)));
-        Ok(Record::new(self.key.as_deref().map(str::as_bytes), Some(&value), headers))
+        Ok(Record::new(key.as_deref(), Some(&value), headers))
     }
 }
 
@@ -189,8 +193,8 @@ impl Wish {
         config: &Config,
         intake: &str,
     ) -> Result<Self, Failure> {
-        if directive.action != Action::Create {
-            let detail = format!("{} other than create is not carried out yet", header::ACTION);
+        if directive.action == Action::Cancel {
+            let detail = "say `waterclock cancel`: it is told what became of it".to_owned();
             return Err(refused(Refusal::new(Code::UnsupportedAction, detail)));
         }
         if directive.state.is_some() {
@@ -202,12 +206,11 @@ impl Wish {
                 format!("say --in or --until: the intake {intake} has no default delay here");
             refused(Refusal::new(Code::MissingDelay, detail))
         })?;
-        // Relative times can be judged without knowing the append time, points in time only after it.
-        if let When::After(_) = when {
-            when.resolve(UnixMillis(0), config.max_delay).map_err(refused)?;
-        }
+        // What counts is the time of the append. A point in time that is too far by this machine's clock is so by Kafka's, but
+        // for what lies between the two; that is seen after the append.
+        when.resolve(wall_clock(), config.max_delay).map_err(refused)?;
         if let Some(expires @ When::After(_)) = directive.expires {
-            header::expires_at(expires, UnixMillis(0), config.max_delay).map_err(refused)?;
+            header::expires_at(expires, wall_clock(), config.max_delay).map_err(refused)?;
         }
         let target = directive.target.map(str::to_owned).or_else(|| defaults.target.clone());
         let target = target.ok_or_else(|| {
@@ -224,17 +227,27 @@ impl Wish {
     }
 
     /// Whether the target is there and has the partition that is asked for.
-    fn fits(&self, partitions: Option<i32>, asked: Option<i32>) -> Result<(), Failure> {
+    fn fits(
+        &self,
+        partitions: Option<i32>,
+        asked: Option<i32>,
+        brokers: &str,
+    ) -> Result<(), Failure> {
         let target = &self.target;
         let refusal = match (partitions, asked) {
-            (None, _) => Refusal::new(Code::TargetMissing, format!("there is no topic {target}")),
+            (None, _) => Refusal::new(
+                Code::TargetMissing,
+                format!(
+                    "there is no topic {target}; make it first: kafka-topics.sh --bootstrap-server {brokers} --create --topic {target}"
+                ),
+            ),
             (Some(count), Some(asked)) if asked >= count => Refusal::new(
                 Code::BadPartition,
                 format!("{target} has the partitions 0 to {}, not {asked}", count - 1),
             ),
             _ => return Ok(()),
         };
-        Err(Failure::new(Exit::Negative, SendError::Contract(refusal)))
+        Err(refused(refusal))
     }
 
     fn report(&self, topic: &str, receipt: &Receipt, config: &Config, json: bool) -> Outcome {

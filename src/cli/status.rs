@@ -4,7 +4,8 @@ use clap::Args;
 use reqwest::Method;
 use serde_json::json;
 
-use super::door::{Where, only};
+use super::door::{Kind, Where, only};
+use super::name::Key;
 use super::{Exit, Global, Outcome, list, output};
 use crate::config::Overrides;
 
@@ -14,9 +15,8 @@ pub(super) struct Status {
     /// The name that the timer was given
     #[arg(value_name = "ID", allow_hyphen_values = true)]
     id: String,
-    /// Key of its record; leave it out for a record without a key
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    key: Option<String>,
+    #[command(flatten)]
+    key: Key,
     #[command(flatten)]
     server: Where,
 }
@@ -24,9 +24,10 @@ pub(super) struct Status {
 impl Status {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
+        self.key.bytes()?;
         let door = self.server.open(global, &config)?;
-        let body = json!({ "timers": [{ "id": self.id, "key": self.key }] });
-        let told = door.ask(&Method::POST, "v1/timers:batchGet", &[], Some(&body))?;
+        let body = json!({ "timers": [self.key.timer(&self.id)] });
+        let told = door.ask(Kind::Look, &Method::POST, "v1/timers:batchGet", &[], Some(&body))?;
         let timer = only(&told)?;
         let is_known = timer["state"] != "unknown";
         if global.json() {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{Exit, Failure, Global, Outcome, output};
+use super::{Exit, Failure, Global, Outcome, again, output};
 use crate::config::{Config, LadderConfig, Overrides};
 use crate::engine::Millis;
 use crate::engine::ladder::{self, LadderError};
@@ -190,7 +190,7 @@ fn listed(findings: &[Finding]) -> String {
     findings.iter().fold(String::new(), |mut text, finding| {
         let Finding { topic, what, found, wanted, severity, remedy } = finding;
         let _ = writeln!(text, "{severity:<8} {topic}: {what} is {found}, want {wanted}");
-        let _ = writeln!(text, "         {remedy}");
+        let _ = writeln!(text, "         {}", again::mended(remedy));
         text
     })
 }
@@ -204,7 +204,7 @@ fn finding(finding: &Finding) -> Value {
         "found": found,
         "wanted": wanted,
         "severity": severity.to_string(),
-        "remedy": remedy,
+        "remedy": again::mended(remedy),
     })
 }
 

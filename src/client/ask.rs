@@ -1,15 +1,17 @@
 //! What is asked of an instance over HTTP.
 //!
 //! # Invariants
-//! 1. Only what may be repeated is repeated: a look-up, and a cancel, which is answered the same way again.
+//! 1. Only what may be repeated is repeated: a look-up, a cancel, which is answered the same way again, and a time that is said
+//!    as a point in time.
 //! 2. Nothing is asked for longer than the bound; what is undecided then is said to be so, or is an error.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 use super::Error;
 
@@ -33,6 +35,62 @@ pub enum Outcome {
     Recorded,
     /// Not decided within the bound. Cancel again to ask again: nothing happens twice.
     Pending,
+}
+
+/// What became of a timer that was to be given another time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rescheduled {
+    /// It is due then, as a new version; key, value and headers stay.
+    Replaced,
+    /// There is no such timer, or it is not pending any more; [`find`](super::Client::find) says how it ended.
+    NotPending,
+    /// Another version was put in its place at the same time.
+    Superseded,
+    /// Not decided within the bound. Say it again to ask again: with the same time nothing happens twice.
+    Pending,
+}
+
+/// Which timers are meant; what is not said does not matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Those with this target.
+    pub target: Option<String>,
+    /// Those with this label.
+    pub label: Option<String>,
+    /// Those in this state, as [`Timer::state`] has it.
+    pub state: Option<String>,
+    /// Those due then or later.
+    pub due_after: Option<SystemTime>,
+    /// Those due before.
+    pub due_before: Option<SystemTime>,
+    /// At most so many, the earliest first.
+    pub limit: Option<usize>,
+}
+
+impl Filter {
+    fn put(&self, url: &mut Url) {
+        let time = |at: Option<SystemTime>| at.map(|at| millis(at).to_string());
+        let all = [
+            ("target", self.target.clone()),
+            ("label", self.label.clone()),
+            ("state", self.state.clone()),
+            ("due_after", time(self.due_after)),
+            ("due_before", time(self.due_before)),
+        ];
+        let mut query = url.query_pairs_mut();
+        for (name, value) in all {
+            if let Some(value) = value {
+                query.append_pair(name, &value);
+            }
+        }
+    }
+}
+
+/// Milliseconds since 1970, rounded up; what is before that is 0.
+pub(super) fn millis(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// A timer, as the index knows it.
@@ -81,6 +139,51 @@ struct Decided {
     code: Option<String>,
 }
 
+impl Decided {
+    fn outcome(self, url: String) -> Result<Outcome, Error> {
+        Ok(match self.outcome.as_str() {
+            "cancelled" => Outcome::Cancelled,
+            "delivered" => Outcome::Delivered,
+            "superseded" => Outcome::Superseded,
+            "recorded" => Outcome::Recorded,
+            "pending" => Outcome::Pending,
+            "unknown" => Outcome::Unknown { state: self.state },
+            other => {
+                let code = self.code.unwrap_or_else(|| other.to_owned());
+                let detail = format!("the cancel is {other}");
+                return Err(Error::Refused { url, status: 200, code, detail });
+            }
+        })
+    }
+}
+
+/// One of a batch: what became of it, or what is wrong with it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Each {
+    Wrong { problem: Wrong },
+    Decided(Decided),
+}
+
+#[derive(Deserialize)]
+struct Wrong {
+    status: u16,
+    #[serde(flatten)]
+    problem: Problem,
+}
+
+#[derive(Deserialize)]
+struct Batch {
+    timers: Vec<Each>,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    timers: Vec<Timer>,
+    #[serde(default)]
+    next: Option<String>,
+}
+
 /// A problem as of RFC 9457, as far as it is told on.
 #[derive(Default, Deserialize)]
 struct Problem {
@@ -92,6 +195,8 @@ struct Problem {
 
 /// The longest that an instance can be asked to wait.
 const WAIT_MAX: Duration = Duration::from_secs(60);
+/// Timers that can be named at once, and listed at once.
+const AT_ONCE: usize = 1_000;
 /// Longest wait for a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// How much longer than what was asked for an answer may take.
@@ -125,6 +230,35 @@ pub(super) fn address(text: &str) -> Result<Url, Error> {
     if is_http { Ok(url) } else { Err(no()) }
 }
 
+/// The address below which all timers are, or what is done with many of them: `{base}/v1/{what}`.
+pub(super) fn timers(base: &Url, what: &str) -> Url {
+    let mut url = base.clone();
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(["v1", what]);
+    }
+    url
+}
+
+/// A timer, as a body names it.
+fn named(key: Option<&[u8]>, id: &str) -> Value {
+    match key.map(|key| (key, std::str::from_utf8(key))) {
+        None => json!({ "id": id, "key": null }),
+        Some((_, Ok(text))) => json!({ "id": id, "key": text }),
+        Some((bytes, Err(_))) => json!({ "id": id, "key_base64": base64(bytes) }),
+    }
+}
+
+fn base64(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// How long an instance may wait.
+fn wait(until: Instant) -> String {
+    let left = until.saturating_duration_since(Instant::now()).min(WAIT_MAX);
+    format!("{}ms", left.as_millis())
+}
+
 /// The address of one timer: `{base}/v1/timers/{id}?key=...`.
 pub(super) fn timer(base: &Url, key: Option<&[u8]>, id: &str) -> Url {
     let mut url = base.clone();
@@ -137,9 +271,7 @@ pub(super) fn timer(base: &Url, key: Option<&[u8]>, id: &str) -> Url {
             url.query_pairs_mut().append_pair("key", text);
         }
         Some((bytes, Err(_))) => {
-            use base64::Engine as _;
-            let text = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes);
-            url.query_pairs_mut().append_pair("key_base64", &text);
+            url.query_pairs_mut().append_pair("key_base64", &base64(bytes));
         }
     }
     url
@@ -158,44 +290,118 @@ impl Ask<'_> {
         &self,
         at: impl Fn(usize) -> Result<Url, Error>,
     ) -> Result<Outcome, Error> {
+        let Some(response) = self.decided(&Method::DELETE, None, at).await? else {
+            return Ok(Outcome::Pending);
+        };
+        let url = place(response.url());
+        read::<Decided>(response).await?.outcome(url)
+    }
+
+    /// Gives a timer another time, in milliseconds since 1970.
+    pub(super) async fn reschedule(
+        &self,
+        due: u64,
+        at: impl Fn(usize) -> Result<Url, Error>,
+    ) -> Result<Rescheduled, Error> {
+        let body = json!({ "due": due });
+        match self.decided(&Method::PATCH, Some(&body), at).await {
+            Ok(Some(_)) => Ok(Rescheduled::Replaced),
+            Ok(None) => Ok(Rescheduled::Pending),
+            Err(Error::Refused { code, .. })
+                if ["unknown_timer", "not_pending"].contains(&&*code) =>
+            {
+                Ok(Rescheduled::NotPending)
+            }
+            Err(Error::Refused { code, .. }) if code == "superseded" => Ok(Rescheduled::Superseded),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks for a change until it is decided; `None`: it is not within the bound.
+    async fn decided(
+        &self,
+        method: &Method,
+        body: Option<&Value>,
+        at: impl Fn(usize) -> Result<Url, Error>,
+    ) -> Result<Option<Response>, Error> {
         let until = Instant::now() + self.within;
         let at = |attempt| {
             let mut url = at(attempt)?;
-            let left = until.saturating_duration_since(Instant::now()).min(WAIT_MAX);
-            url.query_pairs_mut().append_pair("wait", &format!("{}ms", left.as_millis()));
+            url.query_pairs_mut().append_pair("wait", &wait(until));
             Ok(url)
         };
-        let mut response = self.insist(&Method::DELETE, until, at).await?;
+        let mut response = self.insist(method, body, until, at).await?;
         while response.status() == StatusCode::ACCEPTED {
             let next = response.headers().get(LOCATION).and_then(|next| next.to_str().ok());
             let next = next.and_then(|next| response.url().join(next).ok());
             let (Some(next), true) = (next, Instant::now() + PAUSE < until) else {
-                return Ok(Outcome::Pending);
+                return Ok(None);
             };
             tokio::time::sleep(PAUSE).await;
-            response = match self.insist(&Method::GET, until, |_| Ok(next.clone())).await {
+            response = match self.insist(&Method::GET, None, until, |_| Ok(next.clone())).await {
                 // Its lane has moved, and who would have known has forgotten.
                 Err(Error::Refused { status: 410, .. }) => {
-                    self.insist(&Method::DELETE, until, at).await?
+                    self.insist(method, body, until, at).await?
                 }
                 answered => answered?,
             };
         }
-        let url = place(response.url());
-        let decided: Decided = read(response).await?;
-        Ok(match decided.outcome.as_str() {
-            "cancelled" => Outcome::Cancelled,
-            "delivered" => Outcome::Delivered,
-            "superseded" => Outcome::Superseded,
-            "recorded" => Outcome::Recorded,
-            "pending" => Outcome::Pending,
-            "unknown" => Outcome::Unknown { state: decided.state },
-            other => {
-                let code = decided.code.unwrap_or_else(|| other.to_owned());
-                let detail = format!("the cancel is {other}");
-                return Err(Error::Refused { url, status: 200, code, detail });
+        Ok(Some(response))
+    }
+
+    /// Cancels many; what became of each, in the same order.
+    pub(super) async fn cancel_all(
+        &self,
+        names: &[(Option<&[u8]>, &str)],
+        at: impl Fn(usize) -> Result<Url, Error>,
+    ) -> Result<Vec<Result<Outcome, Error>>, Error> {
+        let until = Instant::now() + self.within;
+        let mut outcomes = Vec::with_capacity(names.len());
+        for names in names.chunks(AT_ONCE) {
+            let timers: Vec<Value> = names.iter().map(|(key, id)| named(*key, id)).collect();
+            let body = json!({ "timers": timers, "wait": wait(until) });
+            let response = self.insist(&Method::POST, Some(&body), until, &at).await?;
+            let url = place(response.url());
+            let Batch { timers } = read(response).await?;
+            outcomes.extend(timers.into_iter().map(|each| match each {
+                Each::Decided(decided) => decided.outcome(url.clone()),
+                Each::Wrong { problem: Wrong { status, problem } } => {
+                    let Problem { code, detail } = problem;
+                    Err(Error::Refused { url: url.clone(), status, code, detail })
+                }
+            }));
+        }
+        Ok(outcomes)
+    }
+
+    /// Lists timers by due time.
+    pub(super) async fn list(
+        &self,
+        filter: &Filter,
+        at: impl Fn(usize) -> Result<Url, Error>,
+    ) -> Result<Vec<Timer>, Error> {
+        let until = Instant::now() + self.within;
+        let most = filter.limit.unwrap_or(usize::MAX);
+        let (mut timers, mut next) = (Vec::new(), None::<String>);
+        while timers.len() < most {
+            let left = (most - timers.len()).min(AT_ONCE);
+            let at = |attempt| {
+                let mut url = at(attempt)?;
+                filter.put(&mut url);
+                url.query_pairs_mut().append_pair("limit", &left.to_string());
+                if let Some(page) = &next {
+                    url.query_pairs_mut().append_pair("page", page);
+                }
+                Ok(url)
+            };
+            let page: Page = read(self.insist(&Method::GET, None, until, at).await?).await?;
+            timers.extend(page.timers);
+            next = page.next;
+            if next.is_none() {
+                break;
             }
-        })
+        }
+        Ok(timers)
     }
 
     /// Looks one timer up.
@@ -204,7 +410,7 @@ impl Ask<'_> {
         at: impl Fn(usize) -> Result<Url, Error>,
     ) -> Result<Option<Timer>, Error> {
         let until = Instant::now() + self.within;
-        match self.insist(&Method::GET, until, at).await {
+        match self.insist(&Method::GET, None, until, at).await {
             Ok(response) => read(response).await.map(Some),
             Err(Error::Refused { code, .. }) if code == "unknown_timer" => Ok(None),
             Err(error) => Err(error),
@@ -215,6 +421,7 @@ impl Ask<'_> {
     async fn insist(
         &self,
         method: &Method,
+        body: Option<&Value>,
         until: Instant,
         at: impl Fn(usize) -> Result<Url, Error>,
     ) -> Result<Response, Error> {
@@ -222,8 +429,11 @@ impl Ask<'_> {
         loop {
             let url = at(attempt)?;
             let left = until.saturating_duration_since(Instant::now()) + BESIDE;
-            let sent = self.http.request(method.clone(), url.clone()).timeout(left).send().await;
-            let (pause, source) = match sent {
+            let mut request = self.http.request(method.clone(), url.clone()).timeout(left);
+            if let Some(body) = body {
+                request = request.json(body);
+            }
+            let (pause, source) = match request.send().await {
                 Ok(response) if response.status().is_success() => return Ok(response),
                 Ok(response) if passes(response.status()) => (pause(response.headers()), None),
                 Ok(response) => return Err(refused(response).await),

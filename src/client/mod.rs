@@ -58,12 +58,12 @@ use std::time::{Duration, SystemTime};
 
 use reqwest::Url;
 
-use crate::engine::header::{Action, When};
+use crate::engine::header::{self, Action, When};
 use crate::engine::{Lane, Record, murmur2};
 use crate::kafka::meta::{Follower, LadderInForce};
 use crate::kafka::{Connection, Receipt, SubmitError, Submitter, settings};
 
-pub use ask::{Outcome, Timer};
+pub use ask::{Filter, Outcome, Rescheduled, Timer};
 pub use delayed::Delayed;
 pub use error::Error;
 pub use message::Message;
@@ -77,12 +77,15 @@ pub struct ClientConfig {
     pub brokers: String,
     /// The namespace, as the instances have it.
     pub namespace: String,
+    /// A further intake to write to, `<namespace>.intake.<name>`, with its defaults and allow-list; `None`: the main one.
+    pub intake: Option<String>,
     /// Settings for librdkafka by its own names, as `[kafka]` of the instances: `security.protocol`, `sasl.username`, ...
     pub kafka: BTreeMap<String, String>,
     /// Where to cancel and look up: `http://host:port` of one instance, or of a load balancer before several. Without it
     /// the instance that owns the lane is asked, at the address that it gives in Kafka (`advertise` of its configuration).
     pub server: Option<String>,
-    /// How long a cancel or a look-up is tried, while lanes move too. A cancel that is undecided then is `Pending`.
+    /// How long a cancel, another time or a look-up is tried, while lanes move too. A change that is undecided then is
+    /// `Pending`.
     pub within: Duration,
 }
 
@@ -93,6 +96,7 @@ impl ClientConfig {
         Self {
             brokers: brokers.into(),
             namespace: "waterclock".to_owned(),
+            intake: None,
             kafka: BTreeMap::new(),
             server: None,
             within: Duration::from_secs(10),
@@ -123,6 +127,8 @@ pub struct Client(Arc<Inner>);
 struct Inner {
     namespace: String,
     intake: String,
+    /// Whether that is the main one: what waits in tiers has come by that, if its state does not say otherwise.
+    is_main: bool,
     follower: Follower,
     submitter: Submitter,
     http: reqwest::Client,
@@ -148,7 +154,7 @@ impl Client {
         let server = config.server.as_deref().map(ask::address).transpose()?;
         let http = ask::http(server.is_some())?;
         let connecting = tokio::task::spawn_blocking(move || {
-            let ClientConfig { brokers, namespace, kafka, within, .. } = config;
+            let ClientConfig { brokers, namespace, intake, kafka, within, .. } = config;
             let kafka = kafka.into_iter().map(|(name, value)| (name, value.into())).collect();
             if let Some(fault) = settings::check(&kafka).into_iter().next() {
                 return Err(Error::Setting(fault));
@@ -161,8 +167,12 @@ impl Client {
                 source: Box::new(source),
             })?;
             let submitter = Submitter::new(&connection)?;
-            let intake = format!("{namespace}.intake");
-            let inner = Inner { namespace, intake, follower, submitter, http, server, within };
+            let is_main = intake.is_none();
+            let further = intake.map(|name| format!(".{name}")).unwrap_or_default();
+            let intake = format!("{namespace}.intake{further}");
+            header::topic_name(&intake)?;
+            let inner =
+                Inner { namespace, intake, is_main, follower, submitter, http, server, within };
             inner.ladder()?;
             Ok(Self(Arc::new(inner)))
         });
@@ -179,7 +189,7 @@ impl Client {
     pub async fn send(&self, delayed: &Delayed) -> Result<Sent, Error> {
         let ladder = self.0.ladder()?;
         let hold = delayed.hold().filter(|hold| ladder.holds.contains(hold));
-        if let Some(hold) = hold.filter(|_| self.0.follower.is_fresh()) {
+        if let Some(hold) = hold.filter(|_| self.0.is_main && self.0.follower.is_fresh()) {
             let tier = format!("{}.delay.{hold}", self.0.namespace);
             let record = delayed.record(Action::Create, true)?;
             match self.0.write(&tier, &ladder, delayed, &record).await {
@@ -244,6 +254,54 @@ impl Client {
         self.0.ask().cancel(of_version).await
     }
 
+    /// Cancels many timers at once, each named by the key of its record and its id; what became of each, in the same order. What is
+    /// wrong with one is said in its place.
+    ///
+    /// # Errors
+    /// As [`cancel`](Self::cancel), or all of them are wrong; some may have been cancelled.
+    pub async fn cancel_all(
+        &self,
+        names: &[(Option<&[u8]>, &str)],
+    ) -> Result<Vec<Result<Outcome, Error>>, Error> {
+        let at = |attempt| Ok(ask::timers(&self.0.any(attempt)?, "timers:batchCancel"));
+        self.0.ask().cancel_all(names, at).await
+    }
+
+    /// Gives the pending timer of this key and id another time; key, value and headers of its record stay. With a `version`, as
+    /// [`Timer::version`] shows it, only that one. A time that is past is now.
+    ///
+    /// It may be repeated with the same time.
+    ///
+    /// # Errors
+    /// As [`cancel`](Self::cancel); a time beyond the longest delay is [`Error::Refused`], too.
+    pub async fn reschedule(
+        &self,
+        key: Option<&[u8]>,
+        id: &str,
+        version: Option<&str>,
+        due: SystemTime,
+    ) -> Result<Rescheduled, Error> {
+        let at = self.0.timer(key, id)?;
+        let of_version = |attempt| -> Result<Url, Error> {
+            let mut url = at(attempt)?;
+            if let Some(version) = version {
+                url.query_pairs_mut().append_pair("version", version);
+            }
+            Ok(url)
+        };
+        self.0.ask().reschedule(ask::millis(due), of_version).await
+    }
+
+    /// Lists timers in the order of their due times. What changes meanwhile is listed or not; what does not change is listed
+    /// once.
+    ///
+    /// # Errors
+    /// As [`cancel`](Self::cancel); nothing is changed.
+    pub async fn list(&self, filter: &Filter) -> Result<Vec<Timer>, Error> {
+        let at = |attempt| Ok(ask::timers(&self.0.any(attempt)?, "timers"));
+        self.0.ask().list(filter, at).await
+    }
+
     /// Looks the timer of this key and id up; `None` if nothing is known of it. What was sent a moment ago may not be known
     /// yet: its lane's owner has to read it first.
     ///
@@ -299,18 +357,23 @@ impl Inner {
     ) -> Result<impl Fn(usize) -> Result<Url, Error>, Error> {
         let lanes = self.ladder()?.lanes;
         let lane = Lane(murmur2::partition(key.unwrap_or(id.as_bytes()), lanes));
-        Ok(move |attempt| {
-            let base = match &self.server {
-                Some(server) => server.clone(),
-                None => {
-                    let address = self.follower.address(lane, attempt);
-                    let namespace = self.namespace.clone();
-                    let address = address.ok_or(Error::NoInstance { namespace })?;
-                    ask::address(&format!("http://{address}"))?
-                }
-            };
-            Ok(ask::timer(&base, key, id))
-        })
+        Ok(move |attempt| Ok(ask::timer(&self.base(lane, attempt)?, key, id)))
+    }
+
+    /// Whom to ask about a lane.
+    fn base(&self, lane: Lane, attempt: usize) -> Result<Url, Error> {
+        if let Some(server) = &self.server {
+            return Ok(server.clone());
+        }
+        let address = self.follower.address(lane, attempt);
+        let address =
+            address.ok_or_else(|| Error::NoInstance { namespace: self.namespace.clone() })?;
+        ask::address(&format!("http://{address}"))
+    }
+
+    /// Whom to ask about several lanes: any instance does.
+    fn any(&self, attempt: usize) -> Result<Url, Error> {
+        self.base(Lane(0), attempt)
     }
 }
 

@@ -51,6 +51,9 @@ const ALLOW_MAX: usize = 1000;
 const INTAKES_MAX: usize = 32;
 /// Longest instance name, as in the data directory.
 const INSTANCE_BYTES_MAX: usize = 64;
+/// What the topics of a namespace are called behind its name. A further intake of one namespace with such a name would be a
+/// topic of another one, `<ns>.intake`: both would read it, and deliver twice.
+const OF_A_NAMESPACE: [&str; 5] = ["intake", "delay", "dead", "meta", "timers"];
 /// Longest namespace or name of an intake, so that what is built from them stays below Kafka's limit.
 const NAME_BYTES_MAX: usize = 100;
 
@@ -102,13 +105,20 @@ impl Faults {
 
     fn names(&mut self, config: &Config) {
         let brokers = &config.brokers;
+        // Kafka's own addresses have no scheme, and those of its tools neither.
+        let scheme = brokers.split(',').find_map(|part| part.trim().split_once("://"));
         let address = |part: &str| {
             part.trim()
                 .rsplit_once(':')
                 .is_none_or(|(_, port)| port.parse::<u16>().is_ok_and(|p| p > 0))
         };
-        if !(1..=4096).contains(&brokers.len())
-            || brokers.split(',').any(|part| part.trim().is_empty() || !address(part))
+        let is_number = |part: &str| part.trim().bytes().all(|byte| byte.is_ascii_digit());
+        if let Some((scheme, _)) = scheme {
+            let what =
+                format!("{brokers:?}: an address of Kafka has no \"{scheme}://\"; say host:port");
+            self.0.push(Fault { key: "brokers".to_owned(), value: what, want: String::new() });
+        } else if !(1..=4096).contains(&brokers.len())
+            || brokers.split(',').any(|part| is_number(part) || !address(part))
         {
             self.say(
                 "brokers",
@@ -159,7 +169,7 @@ impl Faults {
             return;
         }
         let want = "an address of this machine alone, as 127.0.0.1:8080; or http-unauthenticated = true \
-             (--http-unauthenticated), for whoever reaches it may see every timer and cancel it";
+             (--http-unauthenticated), for anyone who reaches it may see every timer and cancel it";
         if let Some(http) = config.http.filter(|http| !http.ip().to_canonical().is_loopback()) {
             self.say("http", http, want);
         }
@@ -279,6 +289,16 @@ impl Faults {
                 ),
             );
         }
+        if OF_A_NAMESPACE.contains(&name) {
+            let (namespace, of) = (&config.namespace, OF_A_NAMESPACE.join(", "));
+            self.say(
+                "intakes",
+                format!("{name:?}"),
+                format!(
+                    "another name than {of}: {namespace}.intake.{name} may be a topic of the namespace {namespace}.intake"
+                ),
+            );
+        }
         let key = |field: &str| format!("intakes.{name}.{field}");
         if let Some(delay) = intake.delay.filter(|delay| *delay > config.max_delay) {
             self.say(key("delay"), delay, format!("0s to max-delay, {}", config.max_delay));
@@ -322,14 +342,15 @@ fn is_address(text: &str) -> bool {
         && text.len() <= ADDRESS_BYTES_MAX
 }
 
-/// Whether this machine alone is meant.
-fn is_loopback(address: &str) -> bool {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-    match ip {
-        Ok(ip) => ip.to_canonical().is_loopback(),
-        Err(_) => host.eq_ignore_ascii_case("localhost"),
-    }
+/// Whether this machine alone is meant by a host, or by a host and its port. An IPv6 address may stand in brackets.
+pub(crate) fn is_loopback(address: &str) -> bool {
+    let host = match address.rsplit_once(':') {
+        Some((host, _)) if !host.contains(':') || host.ends_with(']') => host,
+        _ => address,
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let ip = host.parse::<std::net::IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
 fn is_topic(name: &str) -> bool {

@@ -4,6 +4,7 @@
 //! it refuses is noted, taken out and the rest is read again, until nothing is left to refuse; then the ranges are
 //! checked.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use figment::error::Kind;
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
+use toml::de::{DeTable, DeValue};
 
 use super::{Config, check, kafka, text};
 
@@ -38,6 +40,8 @@ pub struct Overrides {
     pub threads: Option<String>,
     /// `--delivery`.
     pub delivery: Option<String>,
+    /// `--log-format`.
+    pub log_format: Option<String>,
     /// `--allow`, each time it was given; empty: not given.
     pub allow: Vec<String>,
     /// `--allow-all`.
@@ -66,9 +70,11 @@ pub struct Invalid {
     pub key: String,
     /// Where it was written.
     pub origin: Origin,
-    /// What was found.
+    /// In which line of a file, from 1; `None`: in no file, or nobody can say.
+    pub line: Option<usize>,
+    /// What was found; if nothing is wanted in its place, a sentence that says what is wrong.
     pub value: String,
-    /// What is allowed.
+    /// What is allowed; empty: `value` says it all.
     pub want: String,
 }
 
@@ -78,14 +84,20 @@ pub struct ConfigErrors(pub Vec<Invalid>);
 
 impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, origin, value, want } = self;
+        let Self { key, origin, line, value, want } = self;
         match origin {
-            Origin::Default => write!(f, "{key} (default): got {value}, want {want}"),
+            Origin::Default => write!(f, "{key} (default): ")?,
             Origin::File(path) => {
-                write!(f, "{key} in {}: got {value}, want {want}", path.display())
+                write!(f, "{key} in {}", path.display())?;
+                line.map_or(Ok(()), |line| write!(f, ", line {line}"))?;
+                f.write_str(": ")?;
             }
-            Origin::Environment => write!(f, "{key} in the environment: got {value}, want {want}"),
-            Origin::Flag | Origin::Code => write!(f, "{key}: got {value}, want {want}"),
+            Origin::Environment => write!(f, "{key} in the environment: ")?,
+            Origin::Flag | Origin::Code => write!(f, "{key}: ")?,
+        }
+        match &**want {
+            "" => f.write_str(value),
+            want => write!(f, "got {value}, want {want}"),
         }
     }
 }
@@ -114,6 +126,7 @@ impl Config {
         let told = |fault: check::Fault| Invalid {
             key: fault.key,
             origin: Origin::Code,
+            line: None,
             value: fault.value,
             want: fault.want,
         };
@@ -138,7 +151,7 @@ impl Config {
         environment: impl IntoIterator<Item = (OsString, OsString)>,
         flags: Overrides,
     ) -> Result<Self, ConfigErrors> {
-        let mut layers = Layers { file: file.map(Path::to_owned), found: Vec::new() };
+        let mut layers = Layers::new(file);
         let from_file = file.map(|path| layers.read_file(path)).unwrap_or_default();
         let in_file = from_file.clone();
         let from_environment = layers.read_environment(environment);
@@ -180,10 +193,16 @@ impl Provider for Layer {
 
 struct Layers {
     file: Option<PathBuf>,
+    /// In which line of it each key stands.
+    lines: HashMap<String, usize>,
     found: Vec<Invalid>,
 }
 
 impl Layers {
+    fn new(file: Option<&Path>) -> Self {
+        Self { file: file.map(Path::to_owned), lines: HashMap::new(), found: Vec::new() }
+    }
+
     /// Reads the whole configuration, noting and leaving out what cannot be read.
     fn extract(&mut self, figment: &Figment) -> Config {
         let Ok(mut tree) = figment.find_value("") else { return Config::default() };
@@ -194,10 +213,14 @@ impl Layers {
             };
             let (value, want) = match &error.kind {
                 Kind::UnknownField(name, known) => {
-                    (format!("the unknown key {name:?}"), format!("one of {}", known.join(", ")))
+                    self.note(figment, &error.path, unknown(name, known), String::new());
+                    if !remove(&mut tree, &error.path) {
+                        break;
+                    }
+                    continue;
                 }
                 Kind::InvalidType(got, want) | Kind::InvalidValue(got, want) => {
-                    (shown(got), want.clone())
+                    (shown(got), want.replace("a sequence", "a list"))
                 }
                 other => (other.to_string(), "something else".to_owned()),
             };
@@ -220,31 +243,39 @@ impl Layers {
         let dotted = key.join(".");
         let metadata =
             (1..=key.len()).rev().find_map(|n| figment.find_metadata(&key[..n].join(".")));
+        let mut line = None;
         let (key, origin) = match metadata.map(|m| m.name.as_ref()) {
-            Some(FILE) => (dotted, Origin::File(self.file.clone().unwrap_or_default())),
+            Some(FILE) => {
+                // What is missing in a table is said of the table.
+                line = (1..=key.len()).rev().find_map(|n| self.lines.get(&key[..n].join(".")));
+                (dotted, Origin::File(self.file.clone().unwrap_or_default()))
+            }
             Some(ENVIRONMENT) => (variable(&dotted), Origin::Environment),
-            Some(FLAG) => (format!("--{dotted}"), Origin::Flag),
+            Some(FLAG) => (format!("--{}", dotted.replace('.', "-")), Origin::Flag),
             _ => (dotted, Origin::Default),
         };
-        self.found.push(Invalid { key, origin, value, want });
+        self.found.push(Invalid { key, origin, line: line.copied(), value, want });
     }
 
     fn read_file(&mut self, path: &Path) -> Dict {
         match parse_file(path) {
-            Ok(mut data) => {
+            Ok((mut data, lines)) => {
+                self.lines = lines;
                 for name in kafka::unify(&mut data) {
                     self.found.push(Invalid {
                         key: format!("{}.{name}", kafka::TABLE),
                         origin: Origin::File(path.to_owned()),
+                        line: None,
                         value: "another value for it".to_owned(),
                         want: "one value, written in one way".to_owned(),
                     });
                 }
                 data
             }
-            Err((value, want)) => {
+            Err((line, value)) => {
+                let (key, want) = ("the file".to_owned(), String::new());
                 let origin = Origin::File(path.to_owned());
-                self.found.push(Invalid { key: "the file".to_owned(), origin, value, want });
+                self.found.push(Invalid { key, origin, line, value, want });
                 Dict::new()
             }
         }
@@ -275,6 +306,7 @@ impl Layers {
                 Err(value) => self.found.push(Invalid {
                     key: format!("{PREFIX}{key}"),
                     origin: Origin::Environment,
+                    line: None,
                     value: format!("{value:?}"),
                     want: "text in UTF-8".to_owned(),
                 }),
@@ -320,6 +352,7 @@ fn insert(data: &mut Dict, name: &str, value: String) -> Option<Invalid> {
         return (!put).then(|| Invalid {
             key: format!("{PREFIX}{name}"),
             origin: Origin::Environment,
+            line: None,
             value: "another variable for the same setting".to_owned(),
             want: "a value, or a file that holds it".to_owned(),
         });
@@ -356,6 +389,7 @@ fn of_flags(flags: Overrides) -> Dict {
         http_unauthenticated,
         threads,
         delivery,
+        log_format,
         allow,
         allow_all,
     } = flags;
@@ -378,37 +412,85 @@ fn of_flags(flags: Overrides) -> Dict {
     if !allow.is_empty() {
         data.insert("allow".to_owned(), Value::from(allow));
     }
+    if let Some(format) = log_format {
+        data.extend(
+            figment::util::nest("log.format", Value::from(format)).into_dict().unwrap_or_default(),
+        );
+    }
     if allow_all {
         data.insert("allow-all".to_owned(), Value::from(true));
     }
     data
 }
 
-/// What is wrong with a file as such: what was found, and what is wanted.
-type FileFault = (String, String);
+/// What is wrong with a file as such: in which line, and what.
+type FileFault = (Option<usize>, String);
 
-fn parse_file(path: &Path) -> Result<Dict, FileFault> {
-    let fault = |found: String| (found, "a readable file of UTF-8 text in TOML".to_owned());
-    let size = std::fs::metadata(path).map_err(|e| fault(e.to_string()))?.len();
+fn parse_file(path: &Path) -> Result<(Dict, HashMap<String, usize>), FileFault> {
+    let unread = |error: std::io::Error| (None, format!("it cannot be read: {error}"));
+    let size = std::fs::metadata(path).map_err(unread)?.len();
     if size > FILE_BYTES_MAX {
-        return Err((format!("{size} bytes"), format!("at most {FILE_BYTES_MAX} bytes")));
+        return Err((None, format!("it has {size} bytes, and {FILE_BYTES_MAX} are allowed")));
     }
-    let text = std::fs::read_to_string(path).map_err(|e| fault(e.to_string()))?;
+    let text = std::fs::read_to_string(path).map_err(unread)?;
     if text.starts_with('\u{feff}') {
-        return Err(("a byte order mark".to_owned(), "UTF-8 without one".to_owned()));
+        let what = "it begins with a byte order mark; save it as UTF-8 without one";
+        return Err((Some(1), what.to_owned()));
     }
     if let Some(line) = text.split('\n').position(|line| line.ends_with('\r')) {
-        return Err((
-            format!("a carriage return in line {}", line + 1),
-            "lines that end in LF".to_owned(),
-        ));
+        let what = "this line ends in a carriage return; save the file with lines that end in LF";
+        return Err((Some(line + 1), what.to_owned()));
     }
-    let table: toml::Table = toml::from_str(&text).map_err(|e| {
-        let line = e.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-        (format!("in line {line}: {}", e.message()), "TOML".to_owned())
-    })?;
-    let value = Value::serialize(table).map_err(|e| fault(e.to_string()))?;
-    Ok(value.into_dict().unwrap_or_default())
+    let lines = Lines::new(&text);
+    let no_toml = |error: toml::de::Error| {
+        let line = error.span().map(|span| lines.at(span.start));
+        (line, format!("it is no TOML: {}", error.message()))
+    };
+    let table: toml::Table = toml::from_str(&text).map_err(no_toml)?;
+    let mut of_keys = HashMap::new();
+    lines.note(DeTable::parse(&text).map_err(no_toml)?.get_ref(), "", &mut of_keys);
+    let value = Value::serialize(table).map_err(|error| (None, error.to_string()))?;
+    Ok((value.into_dict().unwrap_or_default(), of_keys))
+}
+
+/// Where the lines of a file begin.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn new(text: &str) -> Self {
+        Self(text.match_indices('\n').map(|(at, _)| at + 1).collect())
+    }
+
+    /// The line of a byte, from 1.
+    fn at(&self, byte: usize) -> usize {
+        1 + self.0.partition_point(|begin| *begin <= byte)
+    }
+
+    /// Notes where each key of a table stands, and of those below it.
+    fn note(&self, table: &DeTable<'_>, above: &str, noted: &mut HashMap<String, usize>) {
+        for (key, value) in table.iter() {
+            let name = match above {
+                "" => key.get_ref().to_string(),
+                above => format!("{above}.{}", key.get_ref()),
+            };
+            if let DeValue::Table(table) = value.get_ref() {
+                self.note(table, &name, noted);
+            }
+            noted.insert(name, self.at(key.span().start));
+        }
+    }
+}
+
+/// What is said of a key that nobody knows.
+fn unknown(name: &str, known: &[&str]) -> String {
+    let near = known.iter().map(|known| (strsim::damerau_levenshtein(name, known), known));
+    // Of a short word a third of its letters, and of any word no more than three.
+    let near = near.filter(|(apart, _)| *apart <= 3.min(1 + name.len() / 4)).min();
+    match near {
+        Some((_, near)) => format!("there is no such key; did you mean {near:?}?"),
+        None if known.len() <= 5 => format!("there is no such key; there are {}", known.join(", ")),
+        None => "there is no such key; docs/configuration.md has all".to_owned(),
+    }
 }
 
 fn shown(got: &figment::error::Actual) -> String {
@@ -417,6 +499,8 @@ fn shown(got: &figment::error::Actual) -> String {
         Actual::Str(text) => format!("{text:?}"),
         Actual::Unsigned(number) => number.to_string(),
         Actual::Signed(number) => number.to_string(),
+        Actual::Seq => "a list".to_owned(),
+        Actual::Map => "a table".to_owned(),
         other => format!("a {other}"),
     }
 }

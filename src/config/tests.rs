@@ -145,11 +145,15 @@ fn each_wrong_value_is_named_with_its_range() {
     #[rustfmt::skip]
     let cases = [
         // why                               file                                       key, got, want
-        ("unknown key",                      "brokerz = \"a:1\"",                       ["brokerz", "brokerz", "one of brokers"]),
-        ("unknown key deeper",               "[log]\nlevl = \"info\"",                  ["log.levl", "levl", "one of level, format"]),
+        ("unknown key",                      "brokerz = \"a:1\"",                       ["brokerz", "did you mean \"brokers\"?", ""]),
+        ("unknown key deeper",               "[log]\nlevl = \"info\"",                  ["log.levl", "did you mean \"level\"?", ""]),
+        ("unknown key like no other",        "colour = \"red\"",                        ["colour", "docs/configuration.md", ""]),
+        ("unknown key of a few",             "[log]\ncolour = \"red\"",                 ["log.colour", "there are level, format", ""]),
         ("no broker",                        "brokers = \"\"",                          ["brokers", "\"\"", "host:port"]),
         ("no port",                          "brokers = \"a:x\"",                       ["brokers", "a:x", "host:port"]),
         ("empty entry",                      "brokers = \"a:1,,b:1\"",                  ["brokers", ",,", "host:port"]),
+        ("an address that is a URL",         "brokers = \"a:1, http://b:1\"",           ["brokers", "no \"http://\"; say host:port", ""]),
+        ("a number alone",                   "brokers = \"5\"",                         ["brokers", "\"5\"", "host:port"]),
         ("number for text",                  "brokers = 5",                             ["brokers", "5", "string"]),
         ("a slash",                          "namespace = \"a/b\"",                     ["namespace", "a/b", "letters"]),
         ("like Kafka's own topics",          "namespace = \"__x\"",                     ["namespace", "__x", "a letter or digit"]),
@@ -159,12 +163,12 @@ fn each_wrong_value_is_named_with_its_range() {
         ("an address with a bare IPv6",      "advertise = \"::1:80\"",                  ["advertise", "::1:80", "host:port"]),
         ("open to others",                   "http = \"0.0.0.0:80\"",                   ["http", "0.0.0.0:80", "http-unauthenticated = true"]),
         ("open to others by IPv6",           "http = \"[::]:80\"",                      ["http", "[::]:80", "http-unauthenticated = true"]),
-        ("open to others, and said not",     "http = \"10.0.0.1:80\"\nhttp-unauthenticated = false", ["http", "10.0.0.1:80", "whoever reaches it"]),
+        ("open to others, and said not",     "http = \"10.0.0.1:80\"\nhttp-unauthenticated = false", ["http", "10.0.0.1:80", "anyone who reaches it"]),
         ("told to others",                   "advertise = \"wc-1:8080\"",               ["advertise", "wc-1:8080", "http-unauthenticated = true"]),
         ("neither yes nor no",               "http-unauthenticated = \"yes\"",          ["http-unauthenticated", "yes", "true or false"]),
         ("a host with a port",               "http-hosts = [\"a:80\"]",                 ["http-hosts", "a:80", "without ports"]),
         ("a host that is any",               "http-hosts = [\"*\"]",                    ["http-hosts", "*", "host names"]),
-        ("a name, not an address",           "http = \"localhost:80\"",                 ["http", "localhost:80", "an IP address and a port"]),
+        ("a name, not an address",           "http = \"example.org:80\"",               ["http", "example.org:80", "localhost or an IP address"]),
         ("no thread",                        "threads = 0",                             ["threads", "0", "1 to 64"]),
         ("too many",                         "threads = 65",                            ["threads", "65", "1 to 64"]),
         ("negative",                         "threads = -1",                            ["threads", "-1", "1 to 64"]),
@@ -181,7 +185,7 @@ fn each_wrong_value_is_named_with_its_range() {
         ("empty list",                       "allow = []",                              ["allow", "0 expressions", "1 to 1000"]),
         ("a list, and everything",           "allow = [\"a\"]\nallow-all = true",      ["allow-all", "true beside allow", "one of them"]),
         ("no flag",                          "allow-all = \"maybe\"",                   ["allow-all", "maybe", "true or false"]),
-        ("no list",                          "allow = \"a\"",                           ["allow", "\"a\"", "sequence"]),
+        ("no list",                          "allow = \"a\"",                           ["allow", "\"a\"", "a list"]),
         ("no unit",                          "max-delay = 500",                         ["max-delay", "500", "1s to 3650d"]),
         ("no unit in text",                  "max-delay = \"500\"",                     ["max-delay", "500", "1s to 3650d"]),
         ("too long",                         "max-delay = \"3651d\"",                   ["max-delay", "3651d", "1s to 3650d"]),
@@ -203,6 +207,10 @@ fn each_wrong_value_is_named_with_its_range() {
         ("too long",                         "drain = \"61s\"",                         ["drain", "1m1s", "0s to 1m"]),
         ("level",                            "[log]\nlevel = \"loud\"",                 ["log.level", "loud", "error, warn"]),
         ("name of an intake",                "[intakes.\"a.b\"]",                       ["intakes", "a.b", "is the main intake"]),
+        ("the intake of another namespace",  "[intakes.intake]",                        ["intakes", "\"intake\"", "namespace waterclock.intake"]),
+        ("its dead letters",                 "[intakes.dead]",                          ["intakes", "\"dead\"", "namespace waterclock.intake"]),
+        ("what is in force there",           "[intakes.meta]",                          ["intakes", "\"meta\"", "namespace waterclock.intake"]),
+        ("its changelog",                    "[intakes.timers]",                        ["intakes", "\"timers\"", "namespace waterclock.intake"]),
         ("no name",                          "[intakes.\"\"]",                          ["intakes", "\"\"", "is the main intake"]),
         ("longer than allowed",              "[intakes.a]\ndelay = \"500d\"",           ["intakes.a.delay", "500d", "0s to max-delay, 400d"]),
         ("no topic",                         "[intakes.a]\ntarget = \"a b\"",           ["intakes.a.target", "a b", "a topic"]),
@@ -213,8 +221,12 @@ fn each_wrong_value_is_named_with_its_range() {
         let (path, loaded) = load(text, &[], Overrides::default());
         let errors = loaded.expect_err(why).0;
         assert_eq!(errors.len(), 1, "{why}: {errors:?}");
-        let Invalid { key: k, origin, value, want: w } = &errors[0];
+        let Invalid { key: k, origin, line, value, want: w } = &errors[0];
         assert_eq!((k.as_str(), origin), (key, &Origin::File(path)), "{why}");
+        let at =
+            text.split('\n').position(|line| line.contains(key.rsplit('.').next().unwrap_or(key)));
+        assert_eq!(*line, at.map(|line| line + 1), "{why}");
+        assert_eq!(want.is_empty(), w.is_empty(), "{why}: want {w:?}");
         assert!(value.contains(got), "{why}: got {value:?}");
         assert!(w.contains(want), "{why}: want {w:?}");
     }
@@ -252,7 +264,17 @@ fn all_errors_of_all_layers_are_told_at_once_with_the_key_as_written() {
             ("max-delay", of_file()),
         ]
     );
+    let lines: Vec<_> = errors.0.iter().map(|e| (e.key.as_str(), e.line)).collect();
+    for (key, line) in [("horizn", 2), ("max-delay", 3), ("ladder", 4), ("log.level", 6)] {
+        assert!(lines.contains(&(key, Some(line))), "{key}: {lines:?}");
+    }
+    assert!(lines.contains(&("--delivery", None)), "{lines:?}");
     let shown = errors.to_string();
+    let unknown = format!(
+        "horizn in {}, line 2: there is no such key; did you mean \"horizon\"?",
+        path.display()
+    );
+    assert!(shown.lines().any(|line| line == unknown), "{shown}");
     assert!(
         shown.contains(
             "WATERCLOCK_COMMIT_INTERVAL in the environment: got \"soon\", want a duration"
@@ -273,16 +295,20 @@ fn a_file_that_cannot_be_read_is_one_error_among_the_others() {
         errors.iter().map(|e| e.key.as_str()).collect::<Vec<_>>(),
         ["the file", "--brokers"]
     );
+    assert_eq!(
+        errors[0].to_string(),
+        "the file in /nowhere/at.toml: it cannot be read: No such file or directory (os error 2)"
+    );
     #[rustfmt::skip]
     let cases = [
         ("not TOML",               "threads = 1\nbrokers = \n", "line 2"),
         ("the same key twice",     "threads = 1\nthreads = 2\n", "line 2"),
         ("a byte order mark",      "\u{feff}threads = 1\n",     "byte order mark"),
-        ("lines of another system", "threads = 1\r\n",          "carriage return in line 1"),
+        ("lines of another system", "threads = 1\r\n",          "line 1: this line ends in a carriage return"),
     ];
     for (why, text, got) in cases {
         let errors = file(text).expect_err(why);
-        assert!(errors.0[0].value.contains(got), "{why}: {errors}");
+        assert!(errors.0[0].to_string().contains(got), "{why}: {errors}");
     }
 }
 
@@ -349,7 +375,7 @@ fn a_setting_of_kafka_that_is_wrong_is_named_as_it_was_written() {
         // why                          file                                          variable, value                        key, got, want
         ("unknown",                     "[kafka]\nsecurity.protocl = \"SSL\"".into(),  None,                                ["kafka.security.protocl", "unknown", "CONFIGURATION"]),
         ("no such value",               "[kafka.security]\nprotocol = \"TLS\"".into(), None,                                ["kafka.security.protocol", "\"TLS\"", "Invalid value"]),
-        ("a list",                      "[kafka]\nclient.rack = [1]".into(),            None,                                ["kafka.client.rack", "sequence", "text, a number"]),
+        ("a list",                      "[kafka]\nclient.rack = [1]".into(),            None,                                ["kafka.client.rack", "a list", "text, a number"]),
         ("ours",                        "[kafka]\n\"group.id\" = \"x\"".into(),        None,                                ["kafka.group.id", "decides", "use the key namespace"]),
         ("ours, in the environment",    String::new(),                                  Some((nested("ENABLE_IDEMPOTENCE"), "false".to_owned())), ["WATERCLOCK_KAFKA__ENABLE_IDEMPOTENCE", "decides", "lost, doubled"]),
         ("written twice",               "[kafka]\n\"client.rack\" = \"a\"\nclient.rack = \"b\"".into(), None,          ["kafka.client.rack", "another", "one way"]),

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Unexpected, Visitor};
@@ -128,9 +128,12 @@ impl Text for ByteSize {
 }
 
 impl Text for SocketAddr {
-    const WANT: &'static str = "an IP address and a port, as in 127.0.0.1:8080";
+    const WANT: &'static str = "localhost or an IP address, and a port, as in 127.0.0.1:8080 (0.0.0.0 is every address of this machine)";
     fn read(text: &str) -> Option<Self> {
-        text.parse().ok()
+        // No other name is looked up: what it means may differ from one start to the next.
+        let port = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
+        let here = port.map(|port| Self::from((Ipv4Addr::LOCALHOST, port)));
+        here.or_else(|| text.parse().ok())
     }
 }
 

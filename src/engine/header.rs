@@ -37,7 +37,7 @@ pub const ACTION: &str = "x-delay-action";
 pub const PARTITION: &str = "x-delay-partition";
 /// `x-delay-expires`: past it, the record is not delivered.
 pub const EXPIRES: &str = "x-delay-expires";
-/// `x-delay-label`: a word for lists and metrics.
+/// `x-delay-label`: a word for lists and bulk cancels.
 pub const LABEL: &str = "x-delay-label";
 /// `x-delay-trace`: whether the delivery tells about itself.
 pub const TRACE: &str = "x-delay-trace";
@@ -83,7 +83,7 @@ pub const LABEL_MAX: usize = 64;
 /// Longest name of a topic, in bytes.
 pub const TOPIC_MAX: usize = 249;
 /// Largest number that `x-delay-partition` and `x-delay-attempt` may have.
-const NUMBER_MAX: u64 = i32::MAX as u64;
+pub(super) const NUMBER_MAX: u64 = i32::MAX as u64;
 
 /// What a record does to the timer of its id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -101,6 +101,21 @@ impl Hold {
         self.next > offset && self.buffer.front().is_none_or(|held| held.offset > offset)
     }
 
+    /// Its position is to be committed.
+    pub(super) fn touch(&mut self) {
+        self.window.touch();
+    }
+
+    /// Nothing before it is pending.
+    pub(super) fn low(&self) -> Offset {
+        self.window.low()
+    }
+
+    /// Whether what stands at this offset is not done.
+    pub(super) fn is_open(&self, offset: Offset) -> bool {
+        self.window.is_open(offset)
+    }
+
     /// Whether all that stood here at the take-over was let go.
     pub(super) fn caught_up(&self) -> bool {
         self.next >= self.end && self.buffer.front().is_none_or(|held| held.offset >= self.end)

@@ -28,6 +28,7 @@ mod duplicates;
 mod endings;
 mod floor;
 mod handed;
+mod inventory;
 mod lifecycle;
 mod lookups;
 mod lost;
@@ -56,7 +57,7 @@ use barrier::Barrier;
 use duplicates::Duplicates;
 use endings::Endings;
 use floor::Floors;
-use handed::Handed;
+use handed::{Handed, Mark};
 use lifecycle::{Fate, Named};
 use lookups::Parked;
 pub use lost::After;
@@ -125,6 +126,8 @@ struct Suspected {
     send: Send,
     /// Its place among records of the same due time.
     order: Order,
+    /// A delivery is to be remembered: it expires.
+    mark: Option<Mark>,
     /// A delivery's version of its timer: it may be void by then.
     named: Option<Named>,
     /// What is said of its timer when it leaves.
@@ -160,6 +163,8 @@ struct Flight {
     carried: Vec<Carried>,
     /// The hops in it, where order matters: their lanes, and when they are due.
     hops: Vec<(Lane, floor::Rank)>,
+    /// Deliveries in it of records that expire, where nothing can be aborted.
+    marks: Vec<Mark>,
     /// It is all of one group of suspects.
     test: bool,
 }
@@ -348,6 +353,8 @@ impl Engine {
             Input::Ended { lane, timers } => self.ended(now, lane, timers),
             Input::Recalled { lane, timers } => self.recalled(now, lane, timers, out),
             Input::Overdue { lane, timers, more } => self.overdue(now, lane, timers, more),
+            Input::Left { lane, records } => self.left(lane, &records),
+            Input::Counted { lane, whole } => self.counted(now, lane, whole),
             Input::Remade => self.is_remade = true,
             Input::Revoked => self.reset(),
             Input::Drain => {
@@ -435,7 +442,8 @@ impl Engine {
         suspects.let_go();
         let (hops_margin, expiry_margin) = (self.hops_margin, self.expiry_margin);
         let handed = std::mem::take(&mut self.handed);
-        let kept = Self { hops_margin, expiry_margin, handed, ..Self::new(setup) };
+        let calling = self.calling.anew();
+        let kept = Self { hops_margin, expiry_margin, handed, calling, ..Self::new(setup) };
         *self = Self { next_batch, figures, draining, suspects, ..kept };
     }
 
@@ -445,6 +453,9 @@ impl Engine {
         let topics = self.holds.len();
         let mut given = vec![0; usize::from(self.setup.lanes)];
         for start in &starts {
+            if start.gone {
+                self.calling.has_shrunk(start.source.lane);
+            }
             if usize::from(start.source.topic.0) < topics
                 && let Some(count) = given.get_mut(usize::from(start.source.lane.0))
             {
@@ -622,7 +633,8 @@ impl Engine {
 
     /// Decides what becomes of a record of this lane, once all is known that counts for that.
     fn decide(&mut self, now: UnixMillis, entry: Box<Entry>, out: &mut Vec<Output>) {
-        let Some((entry, past)) = self.with_past(now, entry) else { return };
+        let Some((mut entry, past)) = self.with_past(now, entry) else { return };
+        self.recognise(&mut entry, past);
         if matches!(entry.way, Way::Cancel(_)) {
             return self.cancel(now, *entry);
         }

@@ -31,8 +31,10 @@ pub mod window;
 pub use ids::{BatchId, Lane, Offset, Source, TopicId};
 pub use lanes::{After, Engine, Figures, Read};
 pub use orders::{
-    Answer, Batch, Blame, Commit, Edit, Input, Outcome, Output, Refused, Send, Start, Target, To,
+    Answer, Batch, Blame, Commit, Edit, Input, Left, Outcome, Output, Refused, Send, Start, Target,
+    To,
 };
 pub use record::{Cut, CutBy, HEADER_BESIDE, Headers, KEPT_BYTES, NOT_KEPT, Record};
 pub use setup::{Arrival, Intake, Limits, Setup, Tardy, Topics, Tracking};
 pub use time::{Millis, UnixMillis};
+pub use verdict::left;

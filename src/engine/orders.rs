@@ -6,7 +6,7 @@ use super::header::Code;
 use super::lanes::After;
 use super::setup::Setup;
 use super::state::Sealed;
-use super::timers::{About, Ended, Live, Timer, TimerKey, Void};
+use super::timers::{About, Ended, Live, Place, Timer, TimerKey, Void};
 use super::{BatchId, Lane, Offset, Record, Source, TopicId, UnixMillis, header};
 
 /// A fact, told to [`Engine::step`](super::Engine::step).
@@ -91,6 +91,20 @@ pub enum Input {
         /// Where to go on, unless these were the last.
         more: Option<After>,
     },
+    /// Records that are left of a lane, some of them: told while [`Output::Inventory`] is carried out.
+    Left {
+        /// Which lane.
+        lane: Lane,
+        /// Where they stand, and which timers they are of.
+        records: Vec<Left>,
+    },
+    /// All that is left of a lane was told. Answers [`Output::Inventory`] once.
+    Counted {
+        /// Which lane.
+        lane: Lane,
+        /// Every partition was read to where it ended when this was ordered, or later.
+        whole: bool,
+    },
     /// The answer to [`Output::Lookup`]; also told unasked when it changed.
     Target(Arc<str>, Target),
     /// Which partitions of a target have no leader now, ascending; told before each `Target`.
@@ -160,6 +174,22 @@ pub struct Start {
     pub metadata: String,
     /// Where its log ended when it was taken over: what users were told is written stands before it.
     pub end: Offset,
+    /// Records of it were found gone that were not done. What is committed may still be the position that was found outside of
+    /// its log: so whoever takes the lane over before it is counted finds it, too. Once it is, the position is committed.
+    pub gone: bool,
+}
+
+/// A record with an id that is left in a partition of its lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Where it stands.
+    pub source: Source,
+    /// Its position there.
+    pub offset: Offset,
+    /// The timer that it is of.
+    pub name: TimerKey,
+    /// Which version; `None`: it cannot be said.
+    pub version: Option<Place>,
 }
 
 /// What is known of a target topic.
@@ -222,6 +252,14 @@ pub enum Output {
         before: UnixMillis,
         /// Only those behind this one.
         after: Option<After>,
+    },
+    /// Read what is left of this lane, committed or not, and answer with [`Input::Left`] for the records that have an id
+    /// ([`left`](super::left)), and with [`Input::Counted`] once. Not ordered again before.
+    Inventory {
+        /// Which lane.
+        lane: Lane,
+        /// Its partitions, and where nothing before is pending.
+        from: Vec<(Source, Offset)>,
     },
     /// Hand this to the producer; answer with [`Input::Committed`], or with `Revoked` and `Assigned` if it failed.
     Batch(Batch),

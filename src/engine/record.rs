@@ -41,6 +41,8 @@ pub enum CutBy {
     Batch,
     /// It has more headers than librdkafka reads, which are 100,000.
     Headers,
+    /// It is not too large: Kafka has it in a batch of which it cannot be read.
+    Unreadable,
 }
 
 /// Says of a dead letter that something was left out, in its detail.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::allow::Allow;
 use super::ladder::{Ladder, Tier};
 use super::state::{StateKey, intake_tag};
+use super::timers::TopicMark;
 use super::{Millis, TopicId, UnixMillis};
 
 /// One intake topic and what holds for records that came in by it.
@@ -52,6 +53,7 @@ pub struct Topics {
     /// The tiers.
     pub ladder: Ladder,
     names: Vec<Arc<str>>,
+    marks: Vec<TopicMark>,
 }
 
 impl Topics {
@@ -59,13 +61,14 @@ impl Topics {
     #[must_use]
     pub fn new(namespace: &str, intakes: Vec<Intake>, ladder: Ladder) -> Self {
         let of_intake = |intake: &Intake| Self::intake_topic(namespace, &intake.name);
-        let names = intakes
+        let names: Vec<Arc<str>> = intakes
             .iter()
             .map(of_intake)
             .chain(ladder.tiers().iter().map(|tier| format!("{namespace}.delay.{}", tier.hold)))
             .map(Arc::from)
             .collect();
-        Self { namespace: namespace.into(), intakes, ladder, names }
+        let marks = names.iter().map(|name| TopicMark::of(name)).collect();
+        Self { namespace: namespace.into(), intakes, ladder, names, marks }
     }
 
     /// The topic of an intake; `name` is empty for the main one.
@@ -87,6 +90,12 @@ impl Topics {
     #[must_use]
     pub fn name(&self, topic: TopicId) -> &Arc<str> {
         &self.names[usize::from(topic.0)]
+    }
+
+    /// What versions that were made of its records are marked with.
+    #[must_use]
+    pub fn mark(&self, topic: TopicId) -> TopicMark {
+        self.marks[usize::from(topic.0)]
     }
 
     /// The lane topic of this name.

@@ -75,20 +75,55 @@ impl fmt::Debug for TimerKey {
 }
 
 /// Which of two records about one timer was submitted first: [`is_before`](Self::is_before) says so. It names a version of
-/// the timer; people see it as `1764000000000-42`, with an `x` behind it if it [is from elsewhere](Self::is_elsewhere).
+/// the timer; people see it as `1764000000000-42`. If it [is from elsewhere](Self::is_elsewhere), an `x` stands behind that, and
+/// the mark of its topic: `1764000000000-42x3fa`. Older programs wrote no mark: `1764000000000-42x`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
     /// When it was first appended to any topic of waterclock.
     pub first_appended: UnixMillis,
-    /// Where it stood in its lane's intake, or in the tier that it was written to; with [`ELSEWHERE`], if it did not come
-    /// straight to the main intake of its lane.
+    /// Where it stood in its lane's intake, or in the tier that it was written to; [marked](Self::elsewhere), if it did not
+    /// come straight to the main intake of its lane.
     pub offset: Offset,
 }
 
 /// The bit of an offset which says that it does not tell what was first.
 pub const ELSEWHERE: i64 = 1 << 62;
+/// Above this bit, and below that one, stands the mark of the topic. No log has as many records.
+const TOPIC_AT: u32 = 46;
+const OFFSET: i64 = (1 << TOPIC_AT) - 1;
 
 impl Place {
+    /// The offset in a place of what did not come straight to the main intake of its lane: with the mark of its topic, so that
+    /// two records of one millisecond at the same offset of two topics are two.
+    #[must_use]
+    pub fn elsewhere(offset: Offset, mark: TopicMark) -> Offset {
+        Offset(offset.0 & OFFSET | i64::from(mark.0) << TOPIC_AT | ELSEWHERE)
+    }
+
+    /// The offset as the log has it.
+    #[must_use]
+    pub fn offset_in_log(self) -> Offset {
+        let bits = if self.is_elsewhere() { OFFSET } else { !ELSEWHERE };
+        Offset(self.offset.0 & bits)
+    }
+
+    /// The same as an older program wrote it, which did not mark the topic.
+    #[must_use]
+    pub fn without_topic(self) -> Self {
+        let mark = self.offset.0 & ELSEWHERE;
+        Self { offset: Offset(self.offset_in_log().0 | mark), ..self }
+    }
+
+    /// The mark of the topic that it came by, where there is one.
+    pub(super) fn mark(self) -> Option<TopicMark> {
+        Some(self.topic()).filter(|mark| *mark != TopicMark::NONE)
+    }
+
+    fn topic(self) -> TopicMark {
+        let bits = if self.is_elsewhere() { self.offset.0 & !ELSEWHERE } else { 0 };
+        TopicMark((bits >> TOPIC_AT) as u16)
+    }
+
     /// The place right after it.
     #[must_use]
     pub fn next(self) -> Self {
@@ -103,7 +138,8 @@ impl Place {
 
     /// Whether this one was submitted before the other. Of two that came straight to one log the log says it, whatever
     /// its leaders' clocks were; else the times of the first appends. In one millisecond what came straight is the later: so a
-    /// create right behind a cancel that has to be moved is not lost. Of two from elsewhere the offsets say it then.
+    /// create right behind a cancel that has to be moved is not lost. Of two from elsewhere the offsets say it then, if they
+    /// stood in one topic; else it is the one or the other, and always the same.
     #[must_use]
     pub fn is_before(self, other: Self) -> bool {
         if !self.is_elsewhere() && !other.is_elsewhere() {
@@ -118,9 +154,38 @@ impl Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (offset, mark) =
-            (self.offset.0 & !ELSEWHERE, if self.is_elsewhere() { "x" } else { "" });
-        write!(f, "{}-{offset}{mark}", self.first_appended.0)
+        write!(f, "{}-{}", self.first_appended.0, self.offset_in_log().0)?;
+        match (self.is_elsewhere(), self.topic()) {
+            (false, _) => Ok(()),
+            (true, TopicMark::NONE) => write!(f, "x"),
+            (true, TopicMark(topic)) => write!(f, "x{topic:x}"),
+        }
+    }
+}
+
+/// Tells the topics apart that a record may have been submitted to: the beginning of a hash of the name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TopicMark(u16);
+
+impl TopicMark {
+    /// Older programs did not mark it.
+    const NONE: Self = Self(0);
+
+    /// The mark of a topic.
+    #[must_use]
+    pub fn of(topic: &str) -> Self {
+        let [high, low, ..] = <[u8; 32]>::from(Sha256::digest(topic));
+        Self(u16::from_be_bytes([high, low]).max(1))
+    }
+
+    /// As it stands behind the `x`: at most four digits, and none in front that does not matter.
+    fn parse(text: &str) -> Option<Self> {
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        match text {
+            "" => Some(Self::NONE),
+            _ if text.starts_with('0') || !text.bytes().all(is_digit) => None,
+            _ => u16::from_str_radix(text, 16).ok().map(Self),
+        }
     }
 }
 
@@ -134,14 +199,22 @@ impl FromStr for Place {
 
     fn from_str(text: &str) -> Result<Self, BadPlace> {
         let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-        let (plain, mark) = text.strip_suffix('x').map_or((text, 0), |plain| (plain, ELSEWHERE));
+        let (plain, topic) = match text.split_once('x') {
+            None => (text, None),
+            Some((plain, topic)) => (plain, Some(topic)),
+        };
         plain
             .split_once('-')
             .filter(|(first, offset)| digits(first) && digits(offset))
             .and_then(|(first, offset)| {
                 let first_appended = UnixMillis(first.parse().ok()?);
-                let offset = offset.parse::<i64>().ok().filter(|offset| offset & ELSEWHERE == 0)?;
-                Some(Self { first_appended, offset: Offset(offset | mark) })
+                let offset = Offset(offset.parse().ok()?);
+                let most = if topic.is_some() { OFFSET } else { ELSEWHERE - 1 };
+                let marked = match topic {
+                    None => offset,
+                    Some(topic) => Self::elsewhere(offset, TopicMark::parse(topic)?),
+                };
+                (offset.0 <= most).then_some(Self { first_appended, offset: marked })
             })
             .ok_or_else(|| BadPlace(text.to_owned()))
     }
@@ -160,7 +233,7 @@ pub enum Phase {
     Expired,
     /// It is a dead letter.
     Dead,
-    /// It was overdue, and its record was gone: somebody had deleted it.
+    /// Its record was gone: somebody had deleted it.
     Lost,
 }
 

@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 use super::header::{self, Action, Code, Directive, Refusal, When};
 use super::murmur2;
-use super::orders::{Target, Trace};
+use super::orders::{Left, Target, Trace};
 use super::setup::{Intake, Setup, Topics};
 use super::state::{Kind, Order, Sealed, State};
-use super::timers::{ELSEWHERE, Phase, Place, Replaced, TimerKey, Told, value};
+use super::timers::{Phase, Place, Replaced, TimerKey, Told, value};
 use super::{Cut, CutBy, Lane, Millis, NOT_KEPT, Offset, Record, Source, TopicId, UnixMillis};
 
 /// A record on its way, with all that is known of it.
@@ -70,6 +70,11 @@ impl Way {
     /// Whether somebody waits for what it comes to.
     pub(super) fn is_command(self) -> bool {
         matches!(self, Self::Replace(_) | Self::Cancel(_))
+    }
+
+    /// Whether it is a record of its own that is about a version, of which only the terms are old.
+    fn amends(self) -> bool {
+        matches!(self, Self::Replace(Some(_)) | Self::Cancel(Some(_)))
     }
 }
 
@@ -159,7 +164,11 @@ fn known(
     record: &Record,
 ) -> Result<(Entry, Option<Lane>), Refusal> {
     if let Some(cut) = record.is_cut() {
-        return Err(refusal(Code::TooLarge, told(cut, setup.limits.record_bytes_max)));
+        let code = match cut.by {
+            CutBy::Unreadable => Code::Unreadable,
+            CutBy::Record | CutBy::Batch | CutBy::Headers => Code::TooLarge,
+        };
+        return Err(refusal(code, told(cut, setup.limits.record_bytes_max)));
     }
     let directive = header::read(record.headers())?;
     let size = record.size();
@@ -169,11 +178,7 @@ fn known(
         return Err(refusal(Code::TooLarge, detail));
     }
     let tier = setup.topics.tier_of(source.topic);
-    let state = directive
-        .state
-        .map(|bytes| State::open(bytes, &setup.key, &directive.bound(record.key())))
-        .transpose()?;
-    let way = way(&directive, state.as_ref(), tier.is_some())?;
+    let (state, way) = opened(setup, &directive, record.key(), tier)?;
     if let (Some(State { kind: Kind::Move, intake, .. }), Some(here)) =
         (&state, setup.topics.intakes.get(usize::from(source.topic.0)))
         && *intake != here.tag
@@ -181,8 +186,7 @@ fn known(
         // Copied from another intake, whose rules it would carry over.
         return Err(refusal(Code::BadState, format!("{} of another intake", header::STATE)));
     }
-    // What amends is a record of its own, and only its terms are old.
-    let amends = matches!(way, Way::Replace(Some(_)) | Way::Cancel(Some(_)));
+    let amends = way.amends();
     let intake = match &state {
         Some(state) => setup.topics.intakes.iter().position(|intake| intake.tag == state.intake),
         // Written to a tier directly: the main intake's policy.
@@ -218,28 +222,19 @@ fn known(
         let detail = format!("due at {} ms, more than {} away", due.0, setup.limits.max_delay);
         return Err(refusal(Code::DelayTooLong, detail));
     }
-    let straight = matches!(way, Way::Hop | Way::Duplicate)
-        || (state.is_none() || amends) && source.topic == TopicId(0);
-    let mark = if straight { 0 } else { ELSEWHERE };
-    let own = Order { appended, offset: Offset(offset.0 | mark) };
+    let (order, first_appended) =
+        counts_from(setup, (source, offset), appended, state.as_ref(), way);
     let entry = Entry {
         source,
         offset,
         appended,
         record: Record::empty(),
         due,
-        // A record that was moved counts for order from its move.
-        order: state
-            .as_ref()
-            .filter(|state| matches!(state.kind, Kind::Hop | Kind::Duplicate))
-            .map_or(own, |state| state.order),
+        order,
         target,
         intake: intake.map(|intake| intake as u16),
         hops: state.as_ref().map_or(0, |state| state.hops),
-        first_appended: state
-            .as_ref()
-            .filter(|_| !amends)
-            .map_or(appended, |state| state.first_appended),
+        first_appended,
         expires,
         timer: directive.id.map(|id| TimerKey::new(record.key(), id)),
         way,
@@ -260,6 +255,74 @@ fn known(
     Ok((entry, lane))
 }
 
+/// A record's state, if it has one and that is authentic, and how it came here.
+fn opened<'a>(
+    setup: &Setup,
+    directive: &Directive<'a>,
+    key: Option<&'a [u8]>,
+    tier: Option<usize>,
+) -> Result<(Option<State<'a>>, Way), Refusal> {
+    let open = |bytes| State::open(bytes, &setup.key, &directive.bound(key));
+    let state = directive.state.map(open).transpose()?;
+    let way = way(directive, state.as_ref(), tier.is_some())?;
+    Ok((state, way))
+}
+
+/// A record's place among those of one due time, and when it was first appended to any topic of waterclock.
+fn counts_from(
+    setup: &Setup,
+    (source, offset): (Source, Offset),
+    appended: UnixMillis,
+    state: Option<&State<'_>>,
+    way: Way,
+) -> (Order, UnixMillis) {
+    let amends = way.amends();
+    let straight = matches!(way, Way::Hop | Way::Duplicate)
+        || (state.is_none() || amends) && source.topic == TopicId(0);
+    let place = match straight {
+        true => offset,
+        false => Place::elsewhere(offset, setup.topics.mark(source.topic)),
+    };
+    let own = Order { appended, offset: place };
+    // A record that was moved counts for order from its move.
+    let order = state
+        .filter(|state| matches!(state.kind, Kind::Hop | Kind::Duplicate))
+        .map_or(own, |state| state.order);
+    let first_appended = state.filter(|_| !amends).map_or(appended, |state| state.first_appended);
+    (order, first_appended)
+}
+
+/// Which timer's record this is that stands in a topic of waterclock, and which version of it; `None`: of none, or it is a
+/// cancel. A record of which that cannot be said (it will become a dead letter, be it) counts for every version.
+#[must_use]
+pub fn left(
+    setup: &Setup,
+    (source, offset): (Source, Offset),
+    appended: UnixMillis,
+    record: &Record,
+) -> Option<Left> {
+    let is_id = |(name, _): &(&[u8], Option<&[u8]>)| *name == header::ID.as_bytes();
+    let id = record.headers().find(is_id).and_then(|(_, id)| id)?;
+    let name = TimerKey::new(record.key(), id);
+    let of = || -> Result<Option<Place>, Refusal> {
+        let directive = header::read(record.headers())?;
+        let tier = setup.topics.tier_of(source.topic);
+        let (state, way) = opened(setup, &directive, record.key(), tier)?;
+        if matches!(way, Way::Cancel(_)) {
+            return Ok(None);
+        }
+        let (order, first_appended) =
+            counts_from(setup, (source, offset), appended, state.as_ref(), way);
+        Ok(Some(Place { first_appended, offset: order.offset }))
+    };
+    let version = match of() {
+        Ok(None) => return None,
+        Ok(version) => version,
+        Err(_) => None,
+    };
+    Some(Left { source, offset, name, version })
+}
+
 /// What was left out of a record, for people.
 fn told(cut: &Cut, most: usize) -> String {
     let Cut { bytes, others, .. } = cut;
@@ -269,6 +332,7 @@ fn told(cut: &Cut, most: usize) -> String {
             format!("{bytes} bytes, in a compressed batch that has more than is held of one")
         }
         CutBy::Headers => "more headers than can be read".to_owned(),
+        CutBy::Unreadable => "its batch is broken, as its producer made it".to_owned(),
     };
     let kept = match (cut.without_key, cut.without_headers) {
         (false, false) => "its value is",
@@ -460,6 +524,10 @@ fn varint(number: u64) -> u64 {
     (64 - u64::from((number << 1).leading_zeros())).div_ceil(7).max(1)
 }
 
+/// A target that takes less than this gets nothing. A broker could not append the mark that ends a transaction (78 bytes), and the
+/// transaction, which holds all other targets of its batch, would never end: Kafka's coordinator gives up (4.3, seen).
+const MARK_BYTES: u64 = 128;
+
 /// Checks a due record against its target as it is now; its version was put in the place of these. `hand`: what a delivery
 /// may take; none: it does not expire any more.
 ///
@@ -472,6 +540,13 @@ pub(super) fn deliver(
     supersedes: Option<Replaced>,
 ) -> Result<Delivery, Refusal> {
     let (partitions, record_bytes_max, keyed) = present(&entry.target, target)?;
+    if record_bytes_max < MARK_BYTES {
+        let detail = format!(
+            "target {} takes {record_bytes_max} bytes (max.message.bytes): the marks of transactions need {MARK_BYTES}",
+            entry.target
+        );
+        return Err(refusal(Code::TooLarge, detail));
+    }
     let directive = header::read(entry.record.headers())?;
     if let Some((expires, hand)) = entry.expires.zip(hand)
         && now + hand > expires
@@ -501,7 +576,8 @@ pub(super) fn deliver(
             due: entry.due,
             fired: now,
             id: directive.id.map(Into::into),
-            attempt: directive.attempt.saturating_add(1),
+            // What is told is taken back when it is submitted again.
+            attempt: directive.attempt.saturating_add(1).min(header::NUMBER_MAX as u32),
         })
     });
     // A trace adds four short headers and the id.

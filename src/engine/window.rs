@@ -188,6 +188,14 @@ impl Window {
         Offset(self.upto)
     }
 
+    /// Whether the record at an offset is not done, as far as is known here: also if it was not read.
+    #[must_use]
+    pub fn is_open(&self, offset: Offset) -> bool {
+        let index = offset.0 >> BLOCK_SHIFT;
+        let at = self.blocks.binary_search_by_key(&index, |block| block.index);
+        offset.0 >= self.upto || at.is_ok_and(|at| self.blocks[at].has(offset.0))
+    }
+
     /// How many offsets are pending, those included that are still to be read again.
     #[must_use]
     pub fn pending(&self) -> usize {
@@ -198,6 +206,11 @@ impl Window {
     #[must_use]
     pub fn size(&self) -> usize {
         size_of::<Self>() + self.blocks.capacity() * size_of::<Block>()
+    }
+
+    /// The position is to be committed, be it that nothing finishes.
+    pub fn touch(&mut self) {
+        self.changed = true;
     }
 
     /// What to commit, if anything finished since the last call: the low watermark and the metadata for it, at most

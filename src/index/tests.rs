@@ -135,11 +135,16 @@ fn model_at(next: u64) -> Model {
 }
 
 fn fill(index: &mut Index, lane: Lane, from: u64, to: u64) {
+    filled(index, lane, from, to).expect("applied");
+}
+
+fn filled(index: &mut Index, lane: Lane, from: u64, to: u64) -> Result<(), Error> {
     for begin in (from..to).step_by(BATCH_MAX) {
         let end = to.min(begin + BATCH_MAX as u64);
         let changes: Vec<Change> = (begin..end).map(change).collect();
-        index.apply(lane, &changes, Offset(end as i64), UnixMillis(end)).expect("applied");
+        index.apply(lane, &changes, Offset(end as i64), UnixMillis(end))?;
     }
+    Ok(())
 }
 
 /// The stores in a room's index, by name.

@@ -22,6 +22,7 @@ mod blame;
 mod early;
 mod hops;
 mod ledger;
+mod letters;
 mod work;
 
 use std::collections::{BTreeMap, VecDeque};

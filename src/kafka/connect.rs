@@ -188,6 +188,8 @@ impl Connection {
             .set("auto.offset.reset", "error")
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
+            // Checksums are where batches are looked at before librdkafka reads them (ADR 0019).
+            .set("check.crcs", "true")
             .set("allow.auto.create.topics", "false");
         config
     }

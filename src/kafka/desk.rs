@@ -6,9 +6,12 @@
 //! # Invariants
 //! 1. What is told of a timer covers everything that was committed about it here before the question: the index is waited
 //!    for until it has read what was written to `<ns>.timers` by then. The owner is the only one that writes there.
-//! 2. Nothing is told of a lane that is not here, or not known yet.
+//! 2. Nothing is told of a lane that is not here, or not known yet; and that there is no timer only once all is decided that
+//!    stood in the lane's intakes when it was taken over.
 //! 3. An answer to a command is of a batch that was committed.
-//! 4. Who waits holds no thread. What reads the disk, or Kafka, has a thread for as long as it reads, and there are only so
+//! 4. That another time cannot be given to a timer is told only when all was decided that stood in the lane's intakes after
+//!    that was asked.
+//! 5. Who waits holds no thread. What reads the disk, or Kafka, has a thread for as long as it reads, and there are only so
 //!    many of these: [`READS_MAX`], [`SEARCHES_MAX`].
 
 mod amend;
@@ -23,9 +26,10 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout, timeout_at};
 
+use super::ends::Ends;
 use super::follower::{Progress, Reach};
 use super::written::Written;
-use super::{BrokerClock, Connection, KafkaError, SubmitError, Submitter};
+use super::{BrokerClock, Connection, KafkaError, SubmitError, Submitter, ends};
 use crate::engine::header::Code;
 use crate::engine::timers::{About, Found, Phase, Place, Timer, TimerKey};
 use crate::engine::{
@@ -34,6 +38,7 @@ use crate::engine::{
 use crate::index::{self, After, Counted, Filter, Forecast, Page, Reader};
 
 pub use board::Standing;
+pub(crate) use search::MAX as SEARCH_MAX;
 pub use ticket::{BadTicket, Ticket};
 
 use board::{Board, Heard};
@@ -45,7 +50,7 @@ const FRESH_MAX: Duration = Duration::from_secs(2);
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 /// Questions that read the index at once. Each is short.
 const READS_MAX: usize = 32;
-/// Searches for a record at once. Each has a Kafka client of its own, for 10 s at most.
+/// Searches for a record at once. Each has a Kafka client of its own, for [`SEARCH_MAX`] at most.
 const SEARCHES_MAX: usize = 8;
 /// What is left of the time of a command to write it, once its record is found.
 const WRITE_MIN: Duration = Duration::from_millis(250);
@@ -61,6 +66,9 @@ pub enum Trouble {
     /// The index has not read yet what it must have. Ask again soon.
     #[error("the index of lane {} is not up to date yet", .0.0)]
     Behind(Lane),
+    /// What stands in the lane's intakes was not all decided in time. Nothing was written; ask again soon.
+    #[error("not all is decided yet that stands in lane {}", .0.0)]
+    Undecided(Lane),
     /// There is no index in this run: its disk is full or does not work. A person must mend that, or another member answers
     /// when it has the lane.
     #[error("this process runs without an index")]
@@ -123,6 +131,9 @@ pub enum Order {
 pub enum Decided {
     /// It is decided, and committed.
     Decided(Fate),
+    /// The same, and it named no version: so ended the last one that is known. One that was submitted after that, and before the
+    /// command, may stand in another lane's intakes, or in another intake, until all is [settled](Desk::settle).
+    Last(Fate),
     /// It is written, and not decided within the wait.
     Pending,
     /// It is written, and the lane has gone, or it was decided before the lane came here.
@@ -175,6 +186,8 @@ pub(super) struct Plan {
     pub(super) board: Arc<Board>,
     pub(super) progress: Arc<Progress>,
     pub(super) written: Arc<Written>,
+    /// Says where intakes end.
+    pub(super) ends: Ends,
     /// `None`: this run has no index.
     pub(super) reader: Option<Reader>,
 }
@@ -186,6 +199,7 @@ pub struct Desk {
     board: Arc<Board>,
     progress: Arc<Progress>,
     written: Arc<Written>,
+    ends: Ends,
     reader: Option<Reader>,
     connection: Connection,
     submitter: Arc<Submitter>,
@@ -199,7 +213,7 @@ impl Desk {
     /// # Errors
     /// librdkafka refused its settings.
     pub(super) fn new(plan: Plan) -> Result<Self, KafkaError> {
-        let Plan { connection, setup, clock, board, progress, written, reader } = plan;
+        let Plan { connection, setup, clock, board, progress, written, ends, reader } = plan;
         let submitter = Submitter::new(&connection).map_err(|error| match error {
             SubmitError::Refused { source, .. } => source,
             _ => KafkaError::Canceled,
@@ -212,6 +226,7 @@ impl Desk {
             board,
             progress,
             written,
+            ends,
             reader,
             connection,
             submitter,
@@ -265,7 +280,8 @@ impl Desk {
     /// # Errors
     /// As all that look timers up: ask the owner, or again soon.
     pub async fn find(&self, lane: Lane, name: TimerKey) -> Result<Option<Timer>, Trouble> {
-        self.look(&[lane], move |reader| reader.find(lane, name)).await
+        let found = self.find_all(vec![(lane, name)]).await?;
+        Ok(found.into_iter().next().flatten())
     }
 
     /// The same for many names.
@@ -279,10 +295,20 @@ impl Desk {
         let mut lanes: Vec<Lane> = names.iter().map(|(lane, _)| *lane).collect();
         lanes.sort_unstable();
         lanes.dedup();
-        self.look(&lanes, move |reader| {
-            names.into_iter().map(|(lane, name)| reader.find(lane, name)).collect()
-        })
-        .await
+        // Before it is looked: what is decided meanwhile may not have been seen.
+        let behind: Vec<Lane> =
+            lanes.iter().copied().filter(|lane| !self.board.has_caught_up(*lane)).collect();
+        let of: Vec<Lane> = names.iter().map(|(lane, _)| *lane).collect();
+        let found: Vec<Option<Timer>> = self
+            .look(&lanes, move |reader| {
+                names.into_iter().map(|(lane, name)| reader.find(lane, name)).collect()
+            })
+            .await?;
+        let missing = of.iter().zip(&found).filter(|(_, timer)| timer.is_none());
+        match missing.map(|(lane, _)| *lane).find(|lane| behind.contains(lane)) {
+            Some(lane) => Err(Trouble::Undecided(lane)),
+            None => Ok(found),
+        }
     }
 
     /// Timers of these ids in these lanes, whatever their keys; of each id and lane at most so many.
@@ -373,6 +399,31 @@ impl Desk {
         })
     }
 
+    /// Waits until all is decided and committed that stands in the intakes of these lanes now. What belongs in another lane
+    /// stands there then.
+    ///
+    /// # Errors
+    /// Not by then, or one of the lanes is not here.
+    pub async fn settle(&self, lanes: &[Lane], by: Instant) -> Result<(), Trouble> {
+        let undecided = Trouble::Undecided(lanes.first().copied().unwrap_or_default());
+        let topics = &self.setup.topics;
+        let mut partitions = Vec::new();
+        for name in topics.names().iter().take(topics.intakes.len()) {
+            partitions.extend(lanes.iter().map(|lane| (Arc::clone(name), i32::from(lane.0))));
+        }
+        let (ends, left) = (self.ends.clone(), by.saturating_duration_since(Instant::now()));
+        let asked = in_turn(&self.reads, move || ends.wait(&partitions, left.min(FRESH_MAX)));
+        let told = asked.await?;
+        let told = told.inspect_err(|error| tracing::debug!(%error, "asking where intakes end"));
+        let Ok(told) = told else { return Err(undecided) };
+        let end = |told: ends::Told| {
+            let lane = Lane(u16::try_from(told.partition).ok()?);
+            Some((Source { topic: topics.find(&told.topic)?, lane }, told.last?))
+        };
+        let ends: Vec<_> = told.into_iter().filter_map(end).collect();
+        if self.board.decided(lanes, &ends, by).await { Ok(()) } else { Err(undecided) }
+    }
+
     /// Waits until what the index says of a lane is true.
     async fn fresh(&self, lane: Lane, by: Instant) -> Result<(), Trouble> {
         while self.standing(lane) == Standing::Here {
@@ -427,8 +478,8 @@ impl Desk {
         made.into_iter().map(ticket).collect()
     }
 
-    /// Writes commands, and gives for each where it stands. A cancel of which Kafka does not say that is written once more:
-    /// nothing comes of it but the same answer. Another time is asked for again by who wanted it.
+    /// Writes commands, and gives for each where it stands. Sometimes Kafka has a command and does not say where: a cancel is
+    /// looked for in its intake then. Another time is asked for again by who wanted it.
     async fn write(
         &self,
         lane: Lane,
@@ -436,20 +487,41 @@ impl Desk {
         by: Instant,
     ) -> Vec<Result<Offset, SubmitError>> {
         let (topic, partition) = (self.intake(), i32::from(lane.0));
+        let began = self.now().unwrap_or_default();
         let receipts = self.submitter.submit_all(&topic, partition, records, by).await;
         let mut offsets = Vec::with_capacity(receipts.len());
-        for (record, mut receipt) in records.iter().zip(receipts) {
-            let is_somewhere = receipt.as_ref().is_ok_and(|receipt| receipt.stands.is_none());
-            if is_somewhere && amend::is_cancel(record) && Instant::now() < by {
-                let again = std::slice::from_ref(record);
-                let receipts = self.submitter.submit_all(&topic, partition, again, by).await;
-                receipt = receipts.into_iter().next().unwrap_or(receipt);
-            }
-            let unknown = || SubmitError::Unacknowledged { topic: topic.to_string() };
-            let stands = receipt.and_then(|receipt| receipt.stands.ok_or_else(unknown));
-            offsets.push(stands.map(|stands| stands.offset));
+        for (record, receipt) in records.iter().zip(receipts) {
+            offsets.push(match receipt.map(|receipt| receipt.stands) {
+                Err(error) => Err(error),
+                Ok(Some(stands)) => Ok(stands.offset),
+                Ok(None) => self
+                    .written(lane, record, began, by)
+                    .await
+                    .ok_or_else(|| SubmitError::Unacknowledged { topic: topic.to_string() }),
+            });
         }
         offsets
+    }
+
+    /// Where a cancel stands that Kafka has taken since then; `None`: that cannot be found out, or it is no cancel.
+    ///
+    /// It is not written once more: without a version it would end also what was made between the two.
+    async fn written(
+        &self,
+        lane: Lane,
+        command: &Record,
+        since: UnixMillis,
+        by: Instant,
+    ) -> Option<Offset> {
+        let (name, value) = amend::mark(command)?;
+        let (name, value) = (name.to_vec(), value.to_vec());
+        let (connection, topic) = (self.connection.clone(), self.intake());
+        let found = in_turn(&self.searches, move || {
+            let place = (&*topic, i32::from(lane.0));
+            search::find_header(&connection, place, (&name, &value), since, by)
+        });
+        let found = timeout_at(by.into(), found).await.ok()?.ok()?;
+        found.inspect_err(|error| tracing::debug!(%error, "looking for a command")).ok()?
     }
 
     /// The record that stands for a command.
@@ -468,27 +540,36 @@ impl Desk {
         };
         let max = self.setup.limits.max_delay;
         let now = self.now().unwrap_or_default();
-        if due - now > max {
-            return Err(Trouble::TooLate(max));
-        }
         let name = TimerKey::new(key.as_deref(), id);
         let by = by.checked_sub(WRITE_MIN).unwrap_or(by).min(Instant::now() + search::MAX);
         let found = timeout_at(by.into(), async {
-            let timer = self.pending(lane, name, *version).await?;
+            let timer = match self.pending(lane, name, *version).await {
+                // It may have been made, or made anew, just before this was asked.
+                Err(Trouble::NotPending(_) | Trouble::Superseded(_) | Trouble::Undecided(_)) => {
+                    self.settle(&[lane], by).await?;
+                    self.pending(lane, name, *version).await?
+                }
+                found => found?,
+            };
+            if due - now > max {
+                return Err(Trouble::TooLate(max));
+            }
             let meant = timer.version;
             let found = self.search(lane, timer, now, by).await?;
-            // What is not found may be replaced or ended meanwhile. What is pending in its place now was not meant.
             let is_late = version.is_none() && self.board.was_replaced(lane, name, came);
-            if found.is_none() || is_late {
-                let now = self.pending(lane, name, Some(meant)).await?;
-                // Without a name, what was pending when it was asked was meant: this one came later.
-                return Err(if is_late {
-                    Trouble::Superseded(now.version)
-                } else {
-                    Trouble::NotFound
-                });
+            match found {
+                Some((record, terms)) if !is_late => Ok((record, terms, meant)),
+                // What is not found may be replaced or ended meanwhile. What is pending in its place now was not meant.
+                _ => {
+                    let pending = self.pending(lane, name, Some(meant)).await?;
+                    // Without a name, what was pending when it was asked was meant: this one came later.
+                    Err(if is_late {
+                        Trouble::Superseded(pending.version)
+                    } else {
+                        Trouble::NotFound
+                    })
+                }
             }
-            found.map(|(record, terms)| (record, terms, meant)).ok_or(Trouble::NotFound)
         });
         let (record, terms, meant) = found.await.unwrap_or(Err(Trouble::NotFound))?;
         amend::replace(&self.setup, &record, meant, terms, due).map_err(|_| Trouble::NotFound)
@@ -547,7 +628,7 @@ impl Desk {
             Heard::Nothing => return Ok(Decided::Pending),
             Heard::Before | Heard::Gone => return Ok(Decided::Lost),
         };
-        Ok(Decided::Decided(match answer.outcome {
+        let fate = match answer.outcome {
             Outcome::Recorded => Fate::Recorded,
             Outcome::Cancelled => Fate::Cancelled,
             Outcome::Superseded => Fate::Superseded,
@@ -555,7 +636,10 @@ impl Desk {
             Outcome::Created => Fate::Created,
             Outcome::Refused(code) => Fate::Refused(code),
             Outcome::Absent => self.absent(ticket, answer.about).await?,
-        }))
+        };
+        let is_end = matches!(fate, Fate::Delivered | Fate::Unknown(Some(_)));
+        let is_last = is_end && matches!(answer.about, About::Before(_));
+        Ok(if is_last { Decided::Last(fate) } else { Decided::Decided(fate) })
     }
 
     /// What became of what a command is about, of which nothing was pending when it was decided.
@@ -563,7 +647,9 @@ impl Desk {
         if !self.tracks() {
             return Ok(Fate::Unknown(None));
         }
-        let last = self.find(ticket.lane, ticket.name).await?;
+        let (lane, name) = (ticket.lane, ticket.name);
+        // The command itself was decided, and so was what stands before it.
+        let last = self.look(&[lane], move |reader| reader.find(lane, name)).await?;
         Ok(match about.found(last.as_ref()) {
             Found::Replaced => Fate::Superseded,
             Found::Done => Fate::Replaced,

@@ -33,6 +33,8 @@ mod fence;
 #[cfg(feature = "server")]
 mod follower;
 #[cfg(feature = "server")]
+mod inventory;
+#[cfg(feature = "server")]
 mod members;
 pub mod meta;
 mod oauth;
@@ -93,6 +95,8 @@ pub use probe::{PROBE_KEY, Probe};
 pub use processor::{Processor, Settings};
 #[cfg(feature = "server")]
 pub use raw::inflate::bound as bound_batches;
+#[cfg(feature = "server")]
+pub(crate) use raw::inflate::damaged;
 pub use rdkafka::error::KafkaError;
 #[cfg(feature = "server")]
 pub use rebalance::Error as TakeOverError;

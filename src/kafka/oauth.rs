@@ -349,7 +349,7 @@ impl Tokens {
         if let Some(url) = source.plain() {
             tracing::warn!(
                 url,
-                "the token endpoint is asked without TLS: whoever hears it has the client's secret and its tokens; use https://"
+                "the token endpoint is asked without TLS: anyone who hears it has the client's secret and its tokens; use https://"
             );
         }
         let id = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -113,6 +113,7 @@ impl Processor {
             board: Arc::clone(&board),
             progress: Arc::clone(follower.progress()),
             written: Arc::clone(&written),
+            ends: ends.clone(),
             reader: follower.reader().cloned(),
         })?;
         let seen = Arc::new(Seen::default());

@@ -1,4 +1,4 @@
-//! The raw calls into librdkafka, in one place (in `ask`, what admin requests rdkafka lacks; in `inflate`, how it inflates).
+//! The raw calls into librdkafka, in one place (in `ask`, what admin requests rdkafka lacks; in `inflate`, what librdkafka is given of a batch).
 //!
 //! Six reasons, and nothing else stands here:
 //! 1. rdkafka's safe header access panics on a header name that is not UTF-8, which any producer can write.

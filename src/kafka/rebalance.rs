@@ -19,7 +19,7 @@ mod owners;
 mod progress;
 mod unknown;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::groups::{GroupInfo, GroupMemberInfo};
+use rdkafka::groups::{GroupInfo, GroupList, GroupMemberInfo};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 
@@ -199,6 +199,8 @@ pub(super) struct Context {
     tenure: Mutex<Option<Arc<Tenure>>>,
     /// A broker said that a position is outside of its log: one that is beyond the end is believed to be.
     is_outside: AtomicBool,
+    /// Positions outside of their logs that were told of: topic, partition, offset.
+    told: Mutex<BTreeSet<(String, i32, i64)>>,
     /// What was committed and acknowledged by the group's coordinator since it was asked last (`at_least_once`).
     acknowledged: Mutex<BTreeMap<Source, Offset>>,
     progress: Arc<Progress>,
@@ -222,6 +224,7 @@ impl Context {
             events: Mutex::default(),
             tenure: Mutex::default(),
             is_outside: AtomicBool::new(false),
+            told: Mutex::default(),
             acknowledged: Mutex::default(),
             progress,
         }
@@ -300,6 +303,7 @@ impl Context {
         commits: &[Commit],
         mode: CommitMode,
     ) -> Result<(), KafkaError> {
+        fail::fail_point!("before_commit", |_| std::process::abort());
         for chunk in chunks(commits) {
             let offsets = offsets_of(chunk, &self.who.lanes)?;
             match mode {
@@ -364,9 +368,9 @@ impl Context {
         // The group's offsets of a topic go with it, sooner or later; those that it may still have are of the old one.
         let before = self.tenure().map(|tenure| tenure.ids.clone()).unwrap_or_default();
         let elements = committed.elements();
-        let expired = elements.iter().filter(|e| !matches!(e.offset(), At::Offset(_))).count();
+        let missing = elements.iter().filter(|e| !matches!(e.offset(), At::Offset(_))).count();
         self.progress.turn("reading checkpoints");
-        let checkpoints = self.checkpoints(expired).map_err(failed("checkpoints"))?;
+        let checkpoints = self.checkpoints(missing).map_err(failed("checkpoints"))?;
         // Where anybody ever knew a position.
         let mut places: Vec<(&str, i32)> = elements
             .iter()
@@ -375,6 +379,7 @@ impl Context {
             .collect();
         places.extend(checkpoints.keys().map(|(topic, partition)| (&**topic, *partition)));
         let is_outside = self.is_outside.swap(false, Ordering::Relaxed);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let mut starts = Vec::with_capacity(count);
         let mut list = TopicPartitionList::with_capacity(count);
         // Positions that the group does not have, and how much was found lost with them.
@@ -390,10 +395,12 @@ impl Context {
             let found = checkpoints.get(&(topic.to_owned(), partition));
             let from = match (element.offset(), found.filter(|found| Some(&found.id) == id)) {
                 (At::Offset(_), _) if is_remade => made_anew(log),
-                (At::Offset(next), _) => inside(log, next, element.metadata(), is_outside),
+                (At::Offset(next), _) => {
+                    inside(log, next, element.metadata(), is_outside, &mut told)
+                }
                 _ if self.who.embedded => From { next: 0, ..From::default() },
                 (_, Some(Position { next, metadata, .. })) => {
-                    From { is_new: true, ..inside(log, next.0, metadata, true) }
+                    From { is_new: true, ..inside(log, next.0, metadata, true, &mut told) }
                 }
                 (_, None) if found.is_some() => made_anew(log),
                 (_, None) => {
@@ -402,8 +409,8 @@ impl Context {
                     self.never_started(log, is_intake && is_new(&places, topic, partition))?
                 }
             };
-            let From { next, metadata, is_new, lost: gone } = from;
-            lost += gone;
+            let From { next, metadata, is_new, lost: count, gone } = from;
+            lost += count;
             let at = if self.who.embedded && !matches!(element.offset(), At::Offset(_)) {
                 At::Beginning
             } else {
@@ -418,7 +425,7 @@ impl Context {
                 tracing::error!(%error, topic, partition, offset = next, "what is pending cannot be read, the lane rests");
             }
             let end = Offset(log.end);
-            starts.push(Start { source, next: Offset(next), metadata, end });
+            starts.push(Start { source, next: Offset(next), metadata, end, gone });
         }
         let group =
             consumer.group_metadata().ok_or(KafkaError::Canceled).map_err(failed("group"))?;
@@ -471,8 +478,8 @@ impl Context {
     }
 
     /// Our own checkpoints, if there are positions that the group does not know.
-    fn checkpoints(&self, expired: usize) -> Result<Positions, KafkaError> {
-        if expired == 0 || self.who.embedded {
+    fn checkpoints(&self, missing: usize) -> Result<Positions, KafkaError> {
+        if missing == 0 || self.who.embedded {
             return Ok(Positions::new());
         }
         let began = Instant::now();
@@ -480,10 +487,10 @@ impl Context {
         let found = checkpoint::read(&self.connection, &self.ends, of, TAKE_OVER)?;
         let (found_count, took) = (found.len(), began.elapsed());
         tracing::info!(
-            expired,
+            missing,
             found = found_count,
             ?took,
-            "the group does not know all positions; checkpoints read"
+            "the group has no position for some partitions, as at a first start; looked among the checkpoints"
         );
         Ok(found)
     }
@@ -540,22 +547,13 @@ impl Context {
                  lost. Find out who did it (retention, DeleteRecords)"
             ),
         }
-        Ok(From { next: first, metadata: String::new(), is_new: true, lost })
+        Ok(From { next: first, metadata: String::new(), is_new: true, lost, gone: lost > 0 })
     }
 
     /// Refuses to run beside a live member of the same name that was there first: the two would fence each other for
     /// ever. Those that are not there any more are fenced. Says which lanes are nobody's.
     fn look_around(&self, consumer: &BaseConsumer<Self>) -> Result<Vec<Lane>, Error> {
-        if self.who.embedded {
-            return Ok(Vec::new());
-        }
-        let list = match consumer.fetch_group_list(Some(&self.who.group), ATTEMPT) {
-            Ok(list) => list,
-            Err(error) => {
-                tracing::warn!(%error, "could not list the group's members; their names are not checked");
-                return Ok(Vec::new());
-            }
-        };
+        let Some(list) = self.group(consumer) else { return Ok(Vec::new()) };
         let members = || list.groups().iter().flat_map(|group| group.members());
         let is_me = |member: &GroupMemberInfo| self.who.is_me(member);
         let me = members().find(|member| is_me(member)).map(GroupMemberInfo::client_id);
@@ -595,16 +593,23 @@ impl Context {
 
     /// What a spare finds that looks around.
     fn nobodys_beside(&self, consumer: &BaseConsumer<Self>) -> Vec<Lane> {
+        let list = self.group(consumer);
+        list.map(|list| self.nobodys(list.groups())).unwrap_or_default()
+    }
+
+    /// The group and its members, as its coordinator describes them; nothing where nobody tells.
+    fn group(&self, consumer: &BaseConsumer<Self>) -> Option<GroupList> {
         if self.who.embedded {
-            return Vec::new();
+            return None;
         }
-        match consumer.fetch_group_list(Some(&self.who.group), ATTEMPT) {
-            Ok(list) => self.nobodys(list.groups()),
-            Err(error) => {
-                tracing::info!(%error, "could not list the group's members; whether each lane has an owner is not known");
-                Vec::new()
-            }
-        }
+        let list = consumer.fetch_group_list(Some(&self.who.group), ATTEMPT);
+        let unknown = |error: &KafkaError| {
+            tracing::warn!(
+                %error,
+                "could not list the group's members; their names and the owners of lanes are not checked"
+            );
+        };
+        list.inspect_err(unknown).ok()
     }
 
     /// The lanes that the group has given us, with all of their topics.
@@ -652,38 +657,51 @@ struct Log<'a> {
 struct From {
     next: i64,
     metadata: String,
-    /// The group does not have it.
+    /// The group does not have it, and is to have it at once.
     is_new: bool,
-    /// So many records are gone that were not done.
+    /// So many records are gone that were not done, as far as that can be counted.
     lost: u64,
+    /// Records are gone that were not done.
+    gone: bool,
 }
 
 /// A position that is inside of its log, and its marks: what stood between is gone. What is left is delivered, and somebody
 /// is told. `is_outside`: a broker has said so of one beyond the end; a leader that has just become one may not know yet how
 /// far its log goes.
-fn inside(log: Log<'_>, next: i64, metadata: &str, is_outside: bool) -> From {
+fn inside(
+    log: Log<'_>,
+    next: i64,
+    metadata: &str,
+    is_outside: bool,
+    told: &mut BTreeSet<(String, i32, i64)>,
+) -> From {
     let Log { topic, partition, first, end } = log;
     let start = next.clamp(first, if is_outside { end.max(first) } else { i64::MAX });
     if start == next {
-        return From { next, metadata: metadata.to_owned(), is_new: false, lost: 0 };
+        return From { next, metadata: metadata.to_owned(), ..From::default() };
     }
-    tracing::error!(
-        topic,
-        partition,
-        offset = next,
-        low = first,
-        high = end,
-        "the position is outside of the log: records were deleted that were not done, or the log was cut. What is left is \
-         delivered. Find out who did it (retention, DeleteRecords, an unclean election)"
-    );
+    let is_news = told.insert((topic.to_owned(), partition, next));
+    if is_news {
+        tracing::error!(
+            topic,
+            partition,
+            offset = next,
+            low = first,
+            high = end,
+            "the position is outside of the log: records were deleted that were not done, or the log was cut. What is left \
+             is delivered. Find out who did it (retention, DeleteRecords, an unclean election)"
+        );
+    }
     let cut = (start > next).then(|| Window::cut(Offset(next), metadata, Offset(start)));
+    // It is committed once the lane is counted: its next owner would not know.
+    let is_new = !matches!(cut, Some(Ok((.., 1..))));
     // Metadata that cannot be read is told of by who reads it; of a log that was cut at its end it says nothing.
     let (next, metadata, lost) = match cut {
         Some(Ok((start, metadata, lost))) => (start.0, metadata, lost),
         Some(Err(_)) => (start, metadata.to_owned(), start.abs_diff(next)),
         None => (start, String::new(), next.abs_diff(start)),
     };
-    From { next, metadata, is_new: true, lost }
+    From { next, metadata, is_new, lost: if is_news { lost } else { 0 }, gone: lost > 0 }
 }
 
 /// Where a topic begins that was deleted and made anew: what was pending in the old one is gone, nothing of the new one is
@@ -696,7 +714,7 @@ fn made_anew(log: Log<'_>) -> From {
         low = first,
         "the topic was deleted and made anew: what was pending in it is gone, what stands there now is delivered"
     );
-    From { next: first, is_new: true, ..From::default() }
+    From { next: first, is_new: true, gone: true, ..From::default() }
 }
 
 /// Waits until no partition has the position of an earlier assignment any more: stopping to fetch goes on behind an

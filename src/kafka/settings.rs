@@ -70,7 +70,7 @@ const fn protected(
 
 /// Every setting that waterclock decides. `docs/configuration.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const PROTECTED: [Protected; 22] = [
+pub const PROTECTED: [Protected; 23] = [
     protected(&["bootstrap.servers", "metadata.broker.list"],
         Some("brokers"), "where Kafka is has a key of its own"),
     protected(&["client.id"],
@@ -118,6 +118,8 @@ pub const PROTECTED: [Protected; 22] = [
     protected(&["reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms",
                 "topic.metadata.propagation.max.ms", "api.version.request.timeout.ms"],
         None, "how late a record is after a fault rests on them"),
+    protected(&["check.crcs"],
+        None, "it is how a batch that cannot be read is kept from stopping its lane"),
     protected(&["topic.blacklist"],
         None, "a target that is hidden from the client would count as missing"),
     protected(&["plugin.library.paths", "interceptors", "log.queue", "log_level", "enabled_events", "enable_sasl_queue",

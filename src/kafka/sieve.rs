@@ -1,4 +1,4 @@
-//! What a compressed batch may become in memory.
+//! What librdkafka is given of a batch: nothing that it cannot read, and no more than fits in memory.
 //!
 //! A compressor makes a thousandth of zeros: two megabytes on the wire are two gigabytes here. So what is inflated goes through
 //! a sieve, piece by piece, before librdkafka sees it: a record that is small enough passes byte for byte; of one that is not,
@@ -13,8 +13,13 @@
 //! 2. A record that passes whole is the same, byte for byte. Every other one is told of: by its own mark, or, beyond
 //!    [`Bounds::records`], by that of the last one.
 //! 3. Only this process can make a mark: it has a token that nobody else knows.
+//! 4. librdkafka can read what comes out: where it meets a record that it cannot read, it reads nothing of that partition any
+//!    more.
+//! 5. A record has the offset that Kafka gave it, whatever its batch says: Kafka looks at that in compressed batches only. With
+//!    another one all that stands in between would count as done.
 
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use crate::engine::{Cut, CutBy};
 
@@ -27,10 +32,27 @@ pub(super) struct Bounds {
     pub(super) batch: usize,
     /// Records, whole or not. librdkafka keeps some hundred bytes for each.
     pub(super) records: usize,
-    /// How much is inflated. It takes time, in which nothing else is read.
-    pub(super) inflated: usize,
+    /// How much is inflated for nothing. It takes time, in which nothing else is read.
+    pub(super) wasted: usize,
     /// Bytes of a key that is kept of a record which does not pass, and of its headers.
     pub(super) kept: usize,
+}
+
+/// What the header of a batch says of its records.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Said {
+    /// How many there are.
+    pub(super) count: usize,
+    /// The offset of the last one, counted from that of the batch.
+    pub(super) last: i64,
+}
+
+impl Said {
+    /// Whether the offset of each follows from its number. Kafka takes no other batch from a producer; later, compaction may
+    /// leave some out.
+    fn is_dense(self) -> bool {
+        i64::try_from(self.count) == Ok(self.last.saturating_add(1))
+    }
 }
 
 /// What a record costs beside its bytes, in librdkafka.
@@ -55,6 +77,10 @@ pub(super) trait Sink {
     fn put(&mut self, bytes: &[u8]);
     /// How many there are.
     fn len(&self) -> usize;
+    /// Those from there on.
+    fn since(&self, at: usize) -> &[u8];
+    /// Takes those from there on away.
+    fn cut(&mut self, to: usize);
 }
 
 impl Sink for Vec<u8> {
@@ -64,6 +90,14 @@ impl Sink for Vec<u8> {
 
     fn len(&self) -> usize {
         Self::len(self)
+    }
+
+    fn since(&self, at: usize) -> &[u8] {
+        &self[at..]
+    }
+
+    fn cut(&mut self, to: usize) {
+        self.truncate(to);
     }
 }
 
@@ -81,7 +115,11 @@ pub(super) fn read_mark(name: &[u8], value: Option<&[u8]>) -> Option<Cut> {
     let others = rest.first_chunk::<4>()?;
     (name == MARK && of == token()).then(|| Cut {
         bytes: u64::from_be_bytes(*bytes),
-        by: if *by == 0 { CutBy::Record } else { CutBy::Batch },
+        by: match by {
+            0 => CutBy::Record,
+            1 => CutBy::Batch,
+            _ => CutBy::Unreadable,
+        },
         without_key: left_out & 1 != 0,
         without_headers: left_out & 2 != 0,
         others: u32::from_be_bytes(*others),
@@ -92,8 +130,11 @@ fn mark(cut: &Cut) -> [u8; MARK_BYTES] {
     let mut value = [0; MARK_BYTES];
     value[..16].copy_from_slice(token());
     value[16..24].copy_from_slice(&cut.bytes.to_be_bytes());
-    // Nothing else is cut here.
-    value[24] = u8::from(cut.by == CutBy::Batch);
+    value[24] = match cut.by {
+        CutBy::Record | CutBy::Headers => 0,
+        CutBy::Batch => 1,
+        CutBy::Unreadable => 2,
+    };
     value[25] = u8::from(cut.without_key) | u8::from(cut.without_headers) << 1;
     value[26..].copy_from_slice(&cut.others.to_be_bytes());
     value
@@ -127,7 +168,7 @@ struct Partial {
     bytes: usize,
     /// Of it, not read yet.
     left: usize,
-    by_batch: bool,
+    by: CutBy,
     /// There is no room for it at all, so that only the last one is told of.
     unread: bool,
     attributes: u8,
@@ -153,8 +194,13 @@ impl Partial {
 
     /// One of which nothing is read.
     fn unread(bytes: usize, number: usize) -> Self {
-        let lost = Self { unread: true, by_batch: true, ..Self::new(bytes, number) };
+        let lost = Self { unread: true, by: CutBy::Batch, ..Self::new(bytes, number) };
         Self { without_key: true, without_headers: true, ..lost }
+    }
+
+    /// One that nobody can read.
+    fn broken(bytes: usize, number: usize) -> Self {
+        Self { by: CutBy::Unreadable, ..Self::unread(bytes, number) }
     }
 }
 
@@ -164,8 +210,11 @@ pub(super) struct Sieve<'a, S: Sink> {
     /// What may come out in all, [`BESIDE`] counted; beyond it, nothing does.
     room: usize,
     out: &'a mut S,
+    said: Said,
     /// Records that come out.
     told: usize,
+    /// Where the last of those that pass begins there, and its bytes behind its length.
+    whole_at: (usize, usize),
     /// Records that have begun. Of a topic that is not compacted, a record's number in its batch is its offset there.
     begun: usize,
     /// How much was pushed.
@@ -179,12 +228,14 @@ pub(super) struct Sieve<'a, S: Sink> {
 }
 
 impl<'a, S: Sink> Sieve<'a, S> {
-    pub(super) fn new(bounds: Bounds, room: usize, out: &'a mut S) -> Self {
+    pub(super) fn new(bounds: Bounds, room: usize, out: &'a mut S, said: Said) -> Self {
         Self {
             bounds,
             room,
             out,
+            said,
             told: 0,
+            whole_at: (0, 0),
             begun: 0,
             inflated: 0,
             step: Step::Length,
@@ -220,16 +271,28 @@ impl<'a, S: Sink> Sieve<'a, S> {
                 self.end_partial()?;
             }
         }
-        Ok(self.inflated < self.bounds.inflated || self.is_whole())
+        let is_last = self.begun >= self.said.count && self.step == Step::Length;
+        Ok(!is_last && (!self.is_short() || self.is_whole()))
     }
 
-    /// What was inflated is at its end, or was ended; `count`: how many records the batch says that it has. Says what it costs.
-    pub(super) fn end(mut self, count: usize) -> Result<usize, Stop> {
-        let short = self.inflated >= self.bounds.inflated;
-        if !short && (self.step != Step::Length || self.number.1 != 0) {
-            return Err(Stop::Broken);
-        }
-        if self.step != Step::Length {
+    /// What was inflated and does not come out.
+    pub(super) fn wasted(&self) -> usize {
+        self.inflated.saturating_sub(self.out.len())
+    }
+
+    /// No more is inflated: too much of it was for nothing.
+    pub(super) fn is_short(&self) -> bool {
+        self.wasted() >= self.bounds.wasted
+    }
+
+    /// What was inflated is at its end, or was ended; `well`: it could be inflated up to there. Says what it costs.
+    pub(super) fn end(mut self, well: bool) -> usize {
+        let count = self.said.count;
+        let short = self.is_short();
+        let within = self.step != Step::Length || self.number.1 != 0;
+        if !well || self.is_whole() || !short && (within || self.begun < count) {
+            self.give_up();
+        } else if self.step != Step::Length {
             let mut partial = std::mem::take(&mut self.partial);
             partial.without_headers = true;
             self.unread = Some(partial);
@@ -241,7 +304,20 @@ impl<'a, S: Sink> Sieve<'a, S> {
             let others = count.max(self.begun).saturating_sub(self.told + 1);
             self.tell(&last, u32::try_from(others).unwrap_or(u32::MAX));
         }
-        Ok(self.cost())
+        self.cost()
+    }
+
+    /// The rest cannot be read.
+    fn give_up(&mut self) {
+        if self.is_whole() {
+            self.out.cut(self.whole_at.0);
+            self.told -= 1;
+        }
+        (self.step, self.number) = (Step::Length, (0, 0));
+        // All were read that there are: what is behind them is nothing.
+        let rest = self.told < self.said.count;
+        let last = usize::try_from(self.said.last).unwrap_or(0);
+        self.unread = rest.then(|| Partial::broken(0, last));
     }
 
     fn cost(&self) -> usize {
@@ -259,7 +335,38 @@ impl<'a, S: Sink> Sieve<'a, S> {
             0 => Step::Length,
             left => Step::Whole(left),
         };
+        if self.step == Step::Length {
+            self.end_whole();
+        }
         Ok(later)
+    }
+
+    /// One that passes is there as a whole.
+    fn end_whole(&mut self) {
+        let (start, body) = self.whole_at;
+        let number = self.begun - 1;
+        let read = Read::of(self.out.since(body), number, self.said);
+        match read {
+            Read::Sound => {}
+            Read::Mended(mended) => {
+                self.out.cut(start);
+                self.put(&mended);
+            }
+            Read::Broken => {
+                let bytes = self.out.len() - body;
+                self.out.cut(start);
+                self.told -= 1;
+                self.tell(&Partial::broken(bytes, number), 0);
+            }
+        }
+    }
+
+    /// A record as it stands in a batch, with its length.
+    fn put(&mut self, body: &[u8]) {
+        let mut length = Vec::with_capacity(5);
+        put_number(&mut length, body.len() as i64);
+        self.out.put(&length);
+        self.out.put(body);
     }
 
     /// Bytes of the record that is read in parts.
@@ -328,7 +435,10 @@ impl<'a, S: Sink> Sieve<'a, S> {
                 self.step = Step::Offset;
             }
             Step::Offset => {
-                self.partial.offset = number;
+                // Else it is the one that Kafka gave it, by its number.
+                if !self.said.is_dense() && (0..=self.said.last).contains(&number) {
+                    self.partial.offset = number;
+                }
                 self.step = Step::KeyLength;
             }
             Step::KeyLength => {
@@ -373,7 +483,7 @@ impl<'a, S: Sink> Sieve<'a, S> {
                     self.partial.header = None;
                 }
                 if let Some(header) = &mut self.partial.header {
-                    put_number(header, number);
+                    put_number(header, number.max(-1));
                 }
                 self.step = match size {
                     Ok(size @ 1..) => Step::Text(size),
@@ -395,6 +505,10 @@ impl<'a, S: Sink> Sieve<'a, S> {
             return Err(Stop::Broken);
         }
         let number = self.begun;
+        if number >= self.said.count {
+            // Kafka has given offsets to those before it only.
+            return Err(Stop::Broken);
+        }
         self.begun += 1;
         if number >= self.bounds.records {
             self.partial = Partial::unread(size, number);
@@ -409,12 +523,14 @@ impl<'a, S: Sink> Sieve<'a, S> {
         }
         if too_large || too_much {
             self.partial = Partial::new(size, number);
-            self.partial.by_batch = !too_large;
+            self.partial.by = if too_large { CutBy::Record } else { CutBy::Batch };
             self.step = Step::Attributes;
         } else {
             let mut length = Vec::with_capacity(5);
             put_number(&mut length, size as i64);
+            let start = self.out.len();
             self.out.put(&length);
+            self.whole_at = (start, self.out.len());
             self.told += 1;
             self.step = Step::Whole(size);
         }
@@ -460,7 +576,7 @@ impl<'a, S: Sink> Sieve<'a, S> {
         self.told += 1;
         let cut = Cut {
             bytes: partial.bytes as u64,
-            by: if partial.by_batch { CutBy::Batch } else { CutBy::Record },
+            by: partial.by,
             without_key: partial.without_key,
             without_headers: partial.without_headers,
             others,
@@ -468,24 +584,162 @@ impl<'a, S: Sink> Sieve<'a, S> {
         let mut body = vec![partial.attributes];
         put_number(&mut body, partial.time);
         put_number(&mut body, partial.offset);
-        match &partial.key {
-            Some(key) => put_text(&mut body, key),
-            None => put_number(&mut body, -1),
-        }
+        put_nullable(&mut body, partial.key.as_deref());
         put_number(&mut body, -1);
         put_number(&mut body, partial.count + 1);
         body.extend_from_slice(&partial.kept);
         put_text(&mut body, MARK);
         put_text(&mut body, &mark(&cut));
-        let mut length = Vec::with_capacity(5);
-        put_number(&mut length, body.len() as i64);
-        self.out.put(&length);
-        self.out.put(&body);
+        self.put(&body);
     }
 }
 
+/// Whether librdkafka can read these records of a batch that is not compressed, and takes each for what it is.
+pub(super) fn is_sound(mut bytes: &[u8], said: Said) -> bool {
+    let mut number = 0;
+    while !bytes.is_empty() {
+        let Some(body) = take_number(&mut bytes).and_then(|size| take(&mut bytes, size)) else {
+            return false;
+        };
+        if number >= said.count || !matches!(Read::of(body, number, said), Read::Sound) {
+            return false;
+        }
+        number += 1;
+    }
+    number == said.count
+}
+
+/// What librdkafka makes of a record.
+enum Read {
+    Sound,
+    /// What is meant is plain.
+    Mended(Vec<u8>),
+    Broken,
+}
+
+impl Read {
+    fn of(body: &[u8], number: usize, said: Said) -> Self {
+        Self::try_of(body, number, said).unwrap_or(Self::Broken)
+    }
+
+    fn try_of(body: &[u8], number: usize, said: Said) -> Option<Self> {
+        let mut rest = body;
+        let attributes = take(&mut rest, 1)?[0];
+        let (time, offset) = (take_number(&mut rest)?, take_number(&mut rest)?);
+        let right = if said.is_dense() { i64::try_from(number).ok()? } else { offset };
+        if !(0..=said.last).contains(&right) {
+            return None;
+        }
+        let (key_len, key) = take_text(&mut rest)?;
+        let (value_len, value) = take_text(&mut rest)?;
+        let (headers, well) = read_headers(rest)?;
+        // Java takes any length below nothing for null; librdkafka only this one.
+        if offset == right && key_len >= -1 && value_len >= -1 && well {
+            return Some(Self::Sound);
+        }
+        let mut mended = Vec::with_capacity(body.len() + 8);
+        mended.push(attributes);
+        put_number(&mut mended, time);
+        put_number(&mut mended, right);
+        put_nullable(&mut mended, key);
+        put_nullable(&mut mended, value);
+        put_number(&mut mended, headers.clone().count() as i64);
+        for (name, value) in headers {
+            put_text(&mut mended, name);
+            put_nullable(&mut mended, value);
+        }
+        Some(Self::Mended(mended))
+    }
+}
+
+/// A header as it stands in a record; one without a value has none.
+type Header<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// The headers of a record, which end it, and whether librdkafka takes the lengths of their values.
+fn read_headers(bytes: &[u8]) -> Option<(impl Iterator<Item = Header<'_>> + Clone, bool)> {
+    fn next<'a>(bytes: &mut &'a [u8]) -> Option<(Header<'a>, bool)> {
+        let len = take_number(bytes)?;
+        let name = take(bytes, len)?;
+        let (len, value) = take_text(bytes)?;
+        Some(((name, value), len >= -1))
+    }
+    let mut rest = bytes;
+    let count = usize::try_from(take_number(&mut rest)?).ok()?;
+    let (mut again, mut well) = (rest, true);
+    for _ in 0..count {
+        well &= next(&mut rest)?.1;
+    }
+    let headers = (0..count).map_while(move |_| next(&mut again).map(|(header, _)| header));
+    Some((headers, well))
+}
+
+fn put_nullable(out: &mut Vec<u8>, text: Option<&[u8]>) {
+    match text {
+        Some(text) => put_text(out, text),
+        None => put_number(out, -1),
+    }
+}
+
+/// How much a thread that reads from a broker may still inflate for nothing: nothing else of that broker is read meanwhile.
+/// What passes is not counted, so that producers who mean no harm never wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowance {
+    left: usize,
+    at: Instant,
+}
+
+impl Allowance {
+    /// At once.
+    pub(super) const MOST: usize = 1 << 30;
+    /// In a second: half of what can be inflated in that time, or less.
+    const REFILL: usize = 512 << 20;
+
+    pub(super) fn new(now: Instant) -> Self {
+        Self { left: Self::MOST, at: now }
+    }
+
+    /// How much it is now.
+    pub(super) fn left(&mut self, now: Instant) -> usize {
+        let since = now.saturating_duration_since(self.at).min(Duration::from_secs(10));
+        let more = since.as_micros() as usize * (Self::REFILL / 1_000_000);
+        (self.left, self.at) = (self.left.saturating_add(more).min(Self::MOST), now);
+        self.left
+    }
+
+    pub(super) fn spend(&mut self, wasted: usize) {
+        self.left = self.left.saturating_sub(wasted);
+    }
+}
+
+fn take<'a>(bytes: &mut &'a [u8], size: impl TryInto<usize>) -> Option<&'a [u8]> {
+    let (taken, rest) = bytes.split_at_checked(size.try_into().ok()?)?;
+    *bytes = rest;
+    Some(taken)
+}
+
+/// A length, and so many bytes; none, where it is below nothing.
+fn take_text<'a>(bytes: &mut &'a [u8]) -> Option<(i64, Option<&'a [u8]>)> {
+    let len = take_number(bytes)?;
+    let text = if len < 0 { None } else { Some(take(bytes, len)?) };
+    Some((len, text))
+}
+
+/// A zigzag varint.
+fn take_number(bytes: &mut &[u8]) -> Option<i64> {
+    let (mut value, mut bits) = (0_u64, 0);
+    while bits < 64 {
+        let byte = take(bytes, 1)?[0];
+        value |= u64::from(byte & 0x7f) << bits;
+        if byte & 0x80 == 0 {
+            return Some((value >> 1).cast_signed() ^ -(value & 1).cast_signed());
+        }
+        bits += 7;
+    }
+    None
+}
+
 /// A number as a zigzag varint.
-fn put_number(out: &mut Vec<u8>, number: i64) {
+pub(super) fn put_number(out: &mut Vec<u8>, number: i64) {
     let mut rest = ((number << 1) ^ (number >> 63)).cast_unsigned();
     while rest > 0x7f {
         out.push(rest as u8 | 0x80);
@@ -494,7 +748,7 @@ fn put_number(out: &mut Vec<u8>, number: i64) {
     out.push(rest as u8);
 }
 
-fn put_text(out: &mut Vec<u8>, text: &[u8]) {
+pub(super) fn put_text(out: &mut Vec<u8>, text: &[u8]) {
     put_number(out, text.len() as i64);
     out.extend_from_slice(text);
 }

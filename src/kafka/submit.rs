@@ -52,7 +52,9 @@ pub enum SubmitError {
     #[error("could not reach Kafka")]
     Unreachable(#[from] NoAnswer),
     /// Another namespace or intake is meant, or `waterclock topics apply` is still to be run.
-    #[error("there is no topic {topic}")]
+    #[error(
+        "there is no topic {topic}; `waterclock topics apply` makes those of the namespace and its intakes"
+    )]
     NoTopic {
         /// The intake.
         topic: String,

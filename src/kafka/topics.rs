@@ -304,6 +304,13 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether a group was not deleted since it has members.
+    #[must_use]
+    pub fn is_busy_group(&self) -> bool {
+        let busy = KafkaError::AdminOp(RDKafkaErrorCode::NonEmptyGroup);
+        matches!(self, Self::Kafka { source, .. } if *source == busy)
+    }
+
     /// Whether it is only that Kafka did not answer: trying again may help.
     #[must_use]
     pub fn is_away(&self) -> bool {

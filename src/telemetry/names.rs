@@ -68,6 +68,7 @@ pub(super) const COMMIT: &str = "waterclock_commit_seconds";
 const PRODUCERS_RENEWED: &str = "waterclock_producers_renewed_total";
 const LANES: &str = "waterclock_lanes_owned";
 const READY: &str = "waterclock_ready";
+const BUILD_INFO: &str = "waterclock_build_info";
 const API_REQUESTS: &str = "waterclock_api_requests";
 const API_REFUSED: &str = "waterclock_api_refused_total";
 const CLOCK_OFFSET: &str = "waterclock_clock_offset_seconds";
@@ -93,7 +94,7 @@ const HALVED: &str = "waterclock_suspects_halved_total";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 52] = [
+pub const ALL: [Metric; 53] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "", help: "How long after its due time a record was committed in its target" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
     Metric { name: FORWARDED, kind: Kind::Counter, unit: Unit::Count, label: "tier", help: "Records appended to a tier" },
@@ -113,7 +114,7 @@ pub const ALL: [Metric; 52] = [
     Metric { name: PUT_OFF, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Due records that went back to a tier, since a partition of their target has no leader" },
     Metric { name: SPILLED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that hopped once more to free memory, or what a commit can say" },
     Metric { name: DEAD_LETTERS, kind: Kind::Counter, unit: Unit::Count, label: "code", help: "Records that went to the dead letters" },
-    Metric { name: PENDING, kind: Kind::Gauge, unit: Unit::Count, label: "tier", help: "Offsets of the lanes owned here that are not done, by tier or intake; some are marks of transactions" },
+    Metric { name: PENDING, kind: Kind::Gauge, unit: Unit::Count, label: "tier", help: "Offsets of the lanes owned here that are not done, by tier or intake; some are marks of transactions, or duplicates, which are kept for ten minutes" },
     Metric { name: HELD_BACK_FOR, kind: Kind::Gauge, unit: Unit::Seconds, label: "tier", help: "How long readers stand at one open transaction, by tier, intake, timers, meta, or all targets in use; the longest, by looks every 15 s" },
     Metric { name: HELD_BACK, kind: Kind::Gauge, unit: Unit::Count, label: "tier", help: "Offsets behind the first open transaction of a partition, by tier, intake, timers, meta, or all targets in use" },
     Metric { name: IN_MEMORY, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Records in memory that wait for their due time" },
@@ -125,6 +126,7 @@ pub const ALL: [Metric; 52] = [
     Metric { name: PRODUCERS_RENEWED, kind: Kind::Counter, unit: Unit::Count, label: "reason", help: "Producers renewed after a commit that failed or was not known to have succeeded" },
     Metric { name: LANES, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Lanes that this process owns" },
     Metric { name: READY, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "1 if /health/ready says yes, else 0" },
+    Metric { name: BUILD_INFO, kind: Kind::Gauge, unit: Unit::Count, label: "version", help: "Always 1; the label says which version runs" },
     Metric { name: API_REQUESTS, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Requests to /v1 that are being answered" },
     Metric { name: API_REFUSED, kind: Kind::Counter, unit: Unit::Count, label: "reason", help: "Requests to /v1 that were refused for how they were asked: busy, host, page, media_type, slow, peer" },
     Metric { name: CLOCK_OFFSET, kind: Kind::Gauge, unit: Unit::Seconds, label: "broker", help: "How far the lower bound of a broker's clock is ahead of the slowest broker's" },
@@ -132,7 +134,7 @@ pub const ALL: [Metric; 52] = [
     Metric { name: CLOCK_SKEW, kind: Kind::Gauge, unit: Unit::Seconds, label: "broker", help: "How far a broker's clock is ahead of this machine's, less than 0 if it is behind; true to a round trip" },
     Metric { name: LOCAL_CLOCK_STEPS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times that this machine's clock was seen to be set" },
     Metric { name: LOST, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that Kafka no longer had when they were to be read; anything but zero is an alarm" },
-    Metric { name: LOST_TIMERS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Tracked timers that were overdue and had no record any more: they have ended as lost; anything but zero is an alarm" },
+    Metric { name: LOST_TIMERS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Tracked timers that had no record any more: they have ended as lost; anything but zero is an alarm" },
     Metric { name: TOPICS_UNFIT, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Settings of own topics that may lose what is pending, and topics that are not there: nothing new is admitted while it is not 0" },
     Metric { name: TOPICS_WEAK, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Own topics in which fewer replicas have to acknowledge than could: one lost broker loses what it acknowledged" },
     Metric { name: TOPICS_REMADE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Own topics that were deleted and made anew while this process ran: what was pending in them is gone" },
@@ -162,6 +164,7 @@ pub(super) fn describe() {
             _ => {}
         }
     }
+    gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     for reason in Reason::ALL {
         counter!(INDEX_REBUILDS, "reason" => reason.as_str()).increment(0);
     }
@@ -656,13 +659,48 @@ mod tests {
     }
 
     #[test]
-    fn documents_name_only_metrics_that_there_are() {
-        let text = include_str!("../../docs/operations.md");
-        for word in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
-            let named = word.starts_with("waterclock_");
-            let stem = word.strip_suffix("_bucket").unwrap_or(word);
-            assert!(!named || ALL.iter().any(|metric| metric.name == stem), "{word}");
+    fn documents_rules_and_dashboard_name_only_metrics_that_there_are() {
+        for text in [OPERATIONS, ALERTS, DASHBOARD] {
+            for word in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+                let named = word.starts_with("waterclock_");
+                let bucket = word.strip_suffix("_bucket");
+                let stem = bucket.unwrap_or(word);
+                let metric = ALL.iter().find(|metric| metric.name == stem);
+                assert!(!named || metric.is_some(), "{word}");
+                let is_histogram = metric.is_some_and(|metric| metric.kind == Kind::Histogram);
+                assert!(bucket.is_none() || !named || is_histogram, "{word}");
+            }
         }
+    }
+
+    const OPERATIONS: &str = include_str!("../../docs/operations.md");
+    const ALERTS: &str = include_str!("../../docs/monitoring/alerts.yml");
+    const DASHBOARD: &str = include_str!("../../docs/monitoring/grafana.json");
+
+    #[test]
+    fn every_alert_is_explained_and_its_runbook_is_there() {
+        let (_, table) = OPERATIONS.split_once("| alert | what it means |").expect("the table");
+        let (table, _) = table.split_once("\n\n").expect("its end");
+        let rows = table.lines().filter_map(|row| row.strip_prefix("| ")?.split(" | ").next());
+        let mut explained: Vec<&str> = rows.flat_map(|names| names.split(", ")).collect();
+        let of = |what: &'static str| {
+            ALERTS.lines().filter_map(move |line| line.trim().strip_prefix(what))
+        };
+        let mut alerts: Vec<&str> = of("- alert: Waterclock").collect();
+        explained.sort_unstable();
+        alerts.sort_unstable();
+        assert_eq!(alerts, explained);
+        let anchor = |heading: &str| heading.to_lowercase().replace(' ', "-");
+        let headings: Vec<String> =
+            OPERATIONS.lines().filter_map(|line| line.strip_prefix("### ")).map(anchor).collect();
+        let runbooks: Vec<&str> = of("runbook: docs/operations.md#").collect();
+        assert_eq!(runbooks.len(), alerts.len());
+        for runbook in runbooks {
+            assert!(headings.iter().any(|heading| heading == runbook), "{runbook}");
+        }
+        let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).expect("JSON");
+        let panels = dashboard["panels"].as_array().expect("panels");
+        assert!(panels.len() > 15 && panels.iter().all(|panel| panel["title"].is_string()));
     }
 
     /// The document's table is made here; `UPDATE_DOCS=1 cargo test --lib documented` writes it.

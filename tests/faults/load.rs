@@ -331,7 +331,7 @@ fn has_all(shared: &Shared, seen: &[Rec]) -> bool {
 fn record(mix: &Mix, target: &str, n: usize) -> Sent {
     let delay_ms = mix.delays[n % mix.delays.len()];
     let mut value = format!("{n} ").into_bytes();
-    let is_large = mix.large_every > 0 && n % mix.large_every == 0;
+    let is_large = mix.large_every > 0 && n.is_multiple_of(mix.large_every);
     // Bytes that are no text, others for each.
     value.extend((0..if is_large { LARGE } else { SMALL }).map(|at| (n * 131 + at * 7) as u8));
     let mut record = out(value)
@@ -341,13 +341,13 @@ fn record(mix: &Mix, target: &str, n: usize) -> Sent {
         .header("own", [n as u8, 0xff])
         .to(target);
     let mut fate = if is_large { Fate::Dead("too_large") } else { Fate::Delivered };
-    if mix.poison_every > 0 && n % mix.poison_every == 0 {
+    if mix.poison_every > 0 && n.is_multiple_of(mix.poison_every) {
         record = record.header("x-delay", "soon");
         fate = Fate::Dead("bad_delay");
     } else {
         record = record.delay(delay_ms);
     }
-    if mix.tracked_every > 0 && n % mix.tracked_every == 0 {
+    if mix.tracked_every > 0 && n.is_multiple_of(mix.tracked_every) {
         record = record.header("x-delay-id", format!("id-{n}"));
     }
     Sent { record, delay_ms, ack: None, copies: 1, fate, cancel: None }
@@ -395,7 +395,7 @@ fn send(
                 match doors.get(plan.n % doors.len().max(1)).filter(|_| plan.n % 2 == 0) {
                     Some(door) => asking.push((plan.n, ask(door, &key, plan.n))),
                     None => {
-                        let cancel = Out { key: Some(key), value: None, headers: Vec::new() }
+                        let cancel = Out { key: Some(key), value: None, ..Out::default() }
                             .header("x-delay-id", format!("id-{}", plan.n))
                             .header("x-delay-action", "cancel");
                         producer.send(intake, &cancel);
@@ -425,7 +425,7 @@ fn send(
 /// When a record is cancelled, if it is: at once, long before it is due, shortly before, and about then.
 fn cancel_at(mix: &Mix, n: usize, delay_ms: u64, fate: Fate) -> Option<Duration> {
     let every = mix.tracked_every * mix.cancelled_every;
-    if every == 0 || n % every != 0 || fate != Fate::Delivered {
+    if every == 0 || !n.is_multiple_of(every) || fate != Fate::Delivered {
         return None;
     }
     let before = [delay_ms, 3_000, 500, 150, 20, 0][n / every % 6];

@@ -1,13 +1,15 @@
 //! Two instances on a real Kafka: either answers for every timer, truly or not at all; and the command line that asks them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Output;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, Mode, Out, PATIENCE, Process, eventually, out, patient, waterclock};
+use crate::support::{
+    Fixture, Log, Mode, Out, PATIENCE, Process, eventually, out, patient, waterclock, whole,
+};
 
 const LANES: u16 = 4;
 
@@ -271,6 +273,159 @@ fn many_are_cancelled_after_they_were_counted() {
     let done = run(&fixture, &["cancel", "--token", token]);
     assert_eq!((done.status.code(), text(&done.stdout)), (Some(0), "32 cancelled\n".to_owned()));
     assert_eq!(list(&a, "&state=delay").len(), 0);
+    a.stop_well();
+    b.stop_well();
+}
+
+/// How often each outcome is there.
+fn count(outcomes: impl IntoIterator<Item = (String, u64)>) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for (outcome, count) in outcomes {
+        *counts.entry(outcome).or_default() += count;
+    }
+    counts
+}
+
+#[test]
+fn a_batch_says_of_each_what_became_of_it() {
+    let fixture = fixture("api-outcomes");
+    let target = fixture.target("out", 2);
+    let (mut a, mut b) = pair(&fixture);
+    let (intake, producer) = (fixture.names.intake(), fixture.producer());
+    let send = |id: &str, key: &str, delay_ms: u64, more: &[(&str, &str)]| {
+        let record = out(id).key(key).header("x-delay-id", id).delay(delay_ms).to(&target);
+        let record = more.iter().fold(record, |record, (name, value)| record.header(name, value));
+        producer.send_one(&intake, &record);
+    };
+    let timer = |id: &str, key: &str| {
+        let body = json!({ "timers": [{ "id": id, "key": key }] });
+        answered(&a, "POST", "/v1/timers:batchGet", Some(&body)).1["timers"][0].clone()
+    };
+    let wait = |id: &str, key: &str, state: &str| {
+        eventually(&format!("{id} is {state}"), || {
+            let told = timer(id, key);
+            if told["state"] == state { Ok(told) } else { Err(told.to_string()) }
+        })
+    };
+    // Of each kind as many as there are lanes at least, so that both instances have some.
+    let keys: Vec<String> = (0..3 * LANES).map(|n| format!("k{n}")).collect();
+    let mut batch = Vec::new();
+    let mut want = Vec::new();
+    for key in &keys {
+        for id in ["delivered", "dead"] {
+            let code = if id == "dead" { "x-delay-partition" } else { "mine" };
+            send(id, key, 0, &[(code, "99")]);
+        }
+        for id in ["pending", "replaced", "cancelled"] {
+            send(id, key, 3_600_000, &[]);
+        }
+    }
+    for key in &keys {
+        let old = wait("replaced", key, "delay")["version"].clone();
+        send("replaced", key, 3_600_000, &[("x-delay-action", "replace")]);
+        let new = eventually("it is replaced", || {
+            let told = timer("replaced", key);
+            if told["supersedes"] == old { Ok(told) } else { Err(told.to_string()) }
+        });
+        let gone = wait("cancelled", key, "delay")["version"].clone();
+        let path = format!("/v1/timers/cancelled?key={key}&wait=20s");
+        let (_, told) = answered(&b, "DELETE", &path, None);
+        assert_eq!(told["outcome"], "cancelled", "{told}");
+        for (id, state) in [("pending", "delay"), ("delivered", "delivered"), ("dead", "dead")] {
+            wait(id, key, state);
+        }
+        let none = &Value::Null;
+        for (id, version, outcome, state) in [
+            ("pending", none, "cancelled", none),
+            ("delivered", none, "delivered", none),
+            ("replaced", &old, "superseded", none),
+            ("replaced", &new["version"], "cancelled", none),
+            ("cancelled", &gone, "cancelled", none),
+            ("cancelled", none, "cancelled", none),
+            ("dead", none, "unknown", &json!("dead")),
+            ("never", none, "unknown", none),
+            // One that nobody has.
+            ("delivered", &json!("1764000000000-1"), "unknown", none),
+        ] {
+            let mut name = json!({ "id": id, "key": key });
+            if !version.is_null() {
+                name["version"] = version.clone();
+            }
+            batch.push(name);
+            want.push((format!("{id} {version}"), json!(outcome), state.clone()));
+        }
+        batch.push(json!({ "id": "", "key": key }));
+        want.push(("no id".to_owned(), json!("bad_id"), Value::Null));
+    }
+    let body = json!({ "timers": batch, "wait": "20s" });
+    for process in [&a, &b, &a] {
+        let (status, told) = answered(process, "POST", "/v1/timers:batchCancel", Some(&body));
+        assert_eq!(status, 200, "{told}");
+        let all = told["timers"].as_array().expect("timers");
+        assert_eq!(all.len(), want.len(), "each has its answer");
+        for ((told, (what, outcome, state)), asked) in all.iter().zip(&want).zip(&batch) {
+            let seen = match &told["problem"]["code"] {
+                Value::Null => &told["outcome"],
+                code => code,
+            };
+            assert_eq!((&told["id"], &told["key"]), (&asked["id"], &asked["key"]), "{told}");
+            assert_eq!((seen, &told["state"]), (outcome, state), "{what}: {told}");
+        }
+    }
+    a.stop_well();
+    b.stop_well();
+    let there = count(whole(&fixture, &target).iter().map(|rec| (rec.text(), 1)));
+    assert_eq!(there, [("delivered".to_owned(), keys.len() as u64)].into());
+}
+
+#[test]
+fn what_a_bulk_cancel_counts_is_what_the_target_shows() {
+    let fixture = fixture("api-bulk-due");
+    let target = fixture.target("out", 2);
+    let (mut a, mut b) = pair(&fixture);
+    let producer = fixture.producer();
+    let (all, first) = (400, patient(Duration::from_secs(5)).as_millis() as u64);
+    // They become due one after the other, and the first of them while page after page is cancelled. The last is due long after.
+    for n in 0..all {
+        let record = out(n.to_string()).key(n.to_string()).header("x-delay-id", "i");
+        let after = if n < all / 2 { first + 20 * n } else { 3_600_000 };
+        producer.send(&fixture.names.intake(), &record.delay(after).to(&target));
+    }
+    producer.acks();
+    let mut log = Log::open(&fixture, &target);
+    let filter = json!({ "target": target });
+    let told = eventually("all are counted", || {
+        let (_, told) = answered(&b, "POST", "/v1/timers:bulkCancel", Some(&filter));
+        if told["count"] == all { Ok(told) } else { Err(told.to_string()) }
+    });
+    let counted = told["count"].clone();
+    log.count(1);
+    let (mut page, mut outcomes) = (Value::Null, BTreeMap::new());
+    loop {
+        let body = json!({ "token": told["token"], "page": page, "limit": 5 });
+        let (status, told) = answered(&b, "POST", "/v1/timers:bulkCancel", Some(&body));
+        assert_eq!((status, &told["count"]), (200, &counted), "{told}");
+        let of_page = told["outcomes"].as_object().expect("an object").clone();
+        let of_page = of_page.into_iter().map(|(word, n)| (word, n.as_u64().expect("a number")));
+        outcomes = count(outcomes.into_iter().chain(of_page));
+        page = told["next"].clone();
+        if page.is_null() {
+            break;
+        }
+    }
+    fixture.wait_until_nothing_is_pending();
+    let there = whole(&fixture, &target).len() as u64;
+    let of = |word: &str| outcomes.get(word).copied().unwrap_or_default();
+    let undecided = of("pending") + of("failed");
+    println!("{counted} counted, {there} delivered, {outcomes:?}");
+    assert_eq!(of("cancelled") + of("delivered") + undecided, outcomes.values().sum::<u64>());
+    // What is not decided in time is written, and counts or not.
+    let kept = all - there;
+    assert!(
+        (of("cancelled")..=of("cancelled") + undecided).contains(&kept),
+        "{kept} were kept back"
+    );
+    assert!(of("delivered") <= there && of("cancelled") > 0 && there > 0, "{there}: {outcomes:?}");
     a.stop_well();
     b.stop_well();
 }

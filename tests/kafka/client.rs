@@ -4,10 +4,12 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use tokio::runtime::Runtime;
-use waterclock::client::{Client, ClientConfig, Delayed, Error, Message, Outcome};
+use waterclock::client::{
+    Client, ClientConfig, Delayed, Error, Filter, Message, Outcome, Rescheduled, Timer,
+};
 use waterclock::engine::murmur2;
 
 use crate::support::{Fixture, Log, Mode, PATIENCE, Rec, eventually_within, free_address, whole};
@@ -131,6 +133,82 @@ fn a_cancel_is_answered_and_the_answer_is_true() {
     });
     process.stop_well();
     assert_eq!(texts(&whole(&fixture, &target)), ["arrives"]);
+}
+
+#[test]
+fn timers_of_a_further_intake_are_listed_put_off_and_cancelled_together() {
+    let fixture = Fixture::with("client-many", |request| {
+        request.further_intakes = vec!["more".to_owned()];
+    });
+    let target = fixture.target("out", 3);
+    let mut process = fixture.launch(Mode::ExactlyOnce).config("[intakes.more]\n").start();
+    let runtime = runtime();
+    let further = ClientConfig { intake: Some("more".to_owned()), ..config(&fixture) };
+    let client = connect(&runtime, further);
+    runtime.block_on(async {
+        for n in 0..5 {
+            // The hold of a tier, and no id: in the main intake it would go straight there.
+            let timer = Delayed::to(&*target).key("k").value(format!("{n}")).after(HOUR);
+            let sent = client.send(&timer.id(format!("i{n}")).label("l")).await.expect("sent");
+            assert_eq!(sent.topic, fixture.names.further_intake("more"));
+        }
+        let plain = Delayed::to(&*target).value("plain").after(HOUR);
+        let sent = client.send(&plain).await.expect("sent");
+        assert_eq!(sent.topic, fixture.names.further_intake("more"));
+
+        let filter = Filter { label: Some("l".to_owned()), ..Filter::default() };
+        let ids = |timers: &[Timer]| -> Vec<String> {
+            timers.iter().map(|timer| timer.id.clone()).collect()
+        };
+        let known = async {
+            loop {
+                let timers = client.list(&filter).await.expect("asked");
+                if timers.len() == 5 {
+                    return timers;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let timers = tokio::time::timeout(PATIENCE, known).await.expect("all are known");
+        let due = UNIX_EPOCH + Duration::from_millis(timers[0].due);
+        let limited = client.list(&Filter { limit: Some(2), ..filter.clone() }).await;
+        assert_eq!(ids(&limited.expect("asked")), ids(&timers[..2]), "the earliest");
+        let later = Filter { due_after: Some(due + HOUR), ..filter.clone() };
+        assert_eq!(client.list(&later).await.expect("asked"), Vec::new());
+
+        let (first, version) = (&*timers[0].id, timers[0].version.as_deref());
+        let (later, soon) = (due + HOUR, due - HOUR + Duration::from_secs(2));
+        for (version, due, want) in [
+            (version, later, Rescheduled::Replaced),
+            (version, later, Rescheduled::Superseded),
+            (None, soon, Rescheduled::Replaced),
+        ] {
+            let put_off = client.reschedule(Some(b"k"), first, version, due).await;
+            assert_eq!(put_off.expect("answered"), want, "{version:?}");
+        }
+        let nobody = client.reschedule(Some(b"k"), "nobody", None, later).await;
+        assert_eq!(nobody.expect("answered"), Rescheduled::NotPending);
+        let far = client.reschedule(Some(b"k"), "i4", None, due + 9_600 * HOUR).await;
+        assert!(matches!(far, Err(Error::Refused { .. })), "{far:?}");
+        tokio::task::block_in_place(|| Log::open(&fixture, &target).count(1).len());
+        let too_late = client.reschedule(Some(b"k"), first, None, later).await;
+        assert_eq!(too_late.expect("answered"), Rescheduled::NotPending);
+
+        let others: Vec<&str> = timers[1..].iter().map(|timer| &*timer.id).collect();
+        let mut names: Vec<(Option<&[u8]>, &str)> =
+            others.iter().map(|id| (Some(&b"k"[..]), *id)).collect();
+        names.extend([(Some(&b"\xff"[..]), "never was"), (None, "")]);
+        let mut outcomes = client.cancel_all(&names).await.expect("answered");
+        let wrong = outcomes.pop().expect("the last");
+        assert!(matches!(wrong, Err(Error::Refused { status: 400, .. })), "{wrong:?}");
+        let never = outcomes.pop().expect("the one before").expect("answered");
+        assert_eq!(never, Outcome::Unknown { state: None });
+        for outcome in outcomes {
+            assert_eq!(outcome.expect("answered"), Outcome::Cancelled);
+        }
+    });
+    process.stop_well();
+    assert_eq!(whole(&fixture, &target).len(), 1, "the one that was due soon");
 }
 
 #[test]

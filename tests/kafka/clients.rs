@@ -1,9 +1,7 @@
 //! Clients that are not ours: the programs of `docs/clients/`, as they stand there, against a real Kafka.
 
 use std::path::PathBuf;
-use std::process::Command;
-
-use waterclock::engine::murmur2;
+use std::process::{Command, Output};
 
 use crate::support::{
     Fixture, Log, Mode, PATIENCE, Process, Rec, eventually_within, variable, whole,
@@ -12,16 +10,10 @@ use crate::support::{
 /// Longer than a JVM may take to compile and start between two records about one timer, on a machine that also builds.
 const SOON: &str = "40s";
 
-/// The code blocks of a document, one after another, as one program.
-fn program(document: &str, language: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs/clients").join(document);
-    let text = std::fs::read_to_string(&path).expect("the document");
-    let (open, mut blocks) = (format!("```{language}\n"), Vec::new());
-    for part in text.split(&open).skip(1) {
-        blocks.push(part.split("```").next().expect("a block ends"));
-    }
-    assert!(!blocks.is_empty(), "no program in {}", path.display());
-    blocks.join("\n\n")
+/// Where a program of the documents stands.
+fn program(name: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs/clients").join(name);
+    path.display().to_string()
 }
 
 /// A program of a document, and what runs it.
@@ -42,31 +34,50 @@ impl Client {
 
     /// confluent-kafka, which is librdkafka: its own default partitioner is CRC32.
     fn python(fixture: &Fixture, process: &Process, partitioner: &str) -> Self {
-        let file = fixture.path("timers.py");
-        std::fs::write(&file, program("python.md", "python")).expect("written");
-        let runner = vec![python(), file.display().to_string()];
+        let runner = vec![python(), program("timers.py")];
         let mut client = Self::new(fixture, process, runner);
         client.environment.push(("PARTITIONER", partitioner.to_owned()));
         client
     }
 
+    /// franz-go: its default partitioner is Java's.
+    #[allow(clippy::disallowed_methods, reason = "a test must be told where it is")]
+    fn go(fixture: &Fixture, process: &Process) -> Self {
+        let program = std::env::var("WATERCLOCK_TEST_GO").unwrap_or_else(|_| {
+            panic!("WATERCLOCK_TEST_GO is not set: scripts/test sets it to docs/clients/timers.go, built by go")
+        });
+        Self::new(fixture, process, vec![program])
+    }
+
     /// Kafka's own client: its default partitioner is murmur2.
     fn java(fixture: &Fixture, process: &Process) -> Self {
-        let file = fixture.path("Timers.java");
-        std::fs::write(&file, program("java.md", "java")).expect("written");
         let (script, dir) = (variable("WATERCLOCK_KAFKA_SCRIPT"), variable("WATERCLOCK_KAFKA_DIR"));
         let tool = ["tool", "--dir"].map(str::to_owned);
-        let runner = [vec![script], tool.to_vec(), vec![dir, file.display().to_string()]].concat();
+        let runner = [vec![script], tool.to_vec(), vec![dir, program("Timers.java")]].concat();
         Self::new(fixture, process, runner)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(&self.runner[0]);
+        command.args(&self.runner[1..]).args(arguments);
+        command.env_remove("KAFKA_BOOTSTRAP").envs(self.environment.iter().cloned());
+        command.output().expect("it starts")
+    }
+
+    /// It is told how it is used, in place of where it broke.
+    #[track_caller]
+    fn says_how_it_is_used(&self, arguments: &[&str]) {
+        let ended = self.command(arguments);
+        let errors = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{arguments:?}: {errors}");
+        assert!(errors.contains("send TARGET KEY ID DELAY TEXT"), "{arguments:?}: {errors}");
+        assert!(!errors.contains("rror"), "{arguments:?}: {errors}");
     }
 
     /// What it says.
     #[track_caller]
     fn run(&self, arguments: &[&str]) -> String {
-        let mut command = Command::new(&self.runner[0]);
-        command.args(&self.runner[1..]).args(arguments);
-        command.env_remove("KAFKA_BOOTSTRAP").envs(self.environment.iter().cloned());
-        let ended = command.output().expect("it starts");
+        let ended = self.command(arguments);
         let errors = String::from_utf8_lossy(&ended.stderr);
         assert!(
             ended.status.success(),
@@ -89,18 +100,6 @@ fn python() -> String {
     })
 }
 
-/// The partition of librdkafka's default partitioner.
-fn crc32_partition(key: &str, partitions: u16) -> u16 {
-    let mut crc = !0u32;
-    for byte in key.bytes() {
-        crc ^= u32::from(byte);
-        for _ in 0..8 {
-            crc = (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
-        }
-    }
-    (!crc % u32::from(partitions)) as u16
-}
-
 fn texts(records: &[Rec]) -> Vec<String> {
     let mut texts: Vec<String> = records.iter().map(Rec::text).collect();
     texts.sort();
@@ -111,6 +110,8 @@ fn texts(records: &[Rec]) -> Vec<String> {
 fn does_what_its_document_says(fixture: &Fixture, process: &mut Process, client: &Client) {
     let target = fixture.target("out", 3);
     let polls = fixture.target("polls", 3);
+    client.says_how_it_is_used(&[]);
+    client.says_how_it_is_used(&["send", &target]);
     for text in ["arrives", "is the same, sent again"] {
         client.run(&["send", &target, "k", "a", SOON, text]);
     }
@@ -122,6 +123,9 @@ fn does_what_its_document_says(fixture: &Fixture, process: &mut Process, client:
         assert_eq!(client.run(&["ask", "k", "b/c d"]), "cancelled");
     }
     assert_eq!(client.run(&["ask", "k", "never was"]), "unknown");
+    client.run(&["send", &fixture.name("nowhere"), "k", "lost in the post", "0", "has no target"]);
+    Log::open(fixture, &fixture.names.dead()).count(1);
+    assert_eq!(client.run(&["ask", "k", "lost in the post"]), "unknown (dead)");
     client.run(&["send", &target, "k", "d", "1h", "is replaced"]);
     client.run(&["replace", &target, "k", "d", "1s", "replaces"]);
     Log::open(fixture, &target).until_within(2 * PATIENCE, "both", |seen| seen.len() >= 2);
@@ -141,6 +145,14 @@ fn the_python_program_of_the_documents_does_what_it_says() {
 }
 
 #[test]
+fn the_go_program_of_the_documents_does_what_it_says() {
+    let fixture = Fixture::new("clients-go");
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let client = Client::go(&fixture, &process);
+    does_what_its_document_says(&fixture, &mut process, &client);
+}
+
+#[test]
 fn the_java_program_of_the_documents_does_what_it_says() {
     let fixture = Fixture::new("clients-java");
     let mut process = fixture.start(Mode::ExactlyOnce);
@@ -155,12 +167,8 @@ fn a_timer_and_its_cancel_meet_in_their_lane_whatever_partitioners_wrote_them() 
     let mut process = fixture.start(Mode::ExactlyOnce);
     let (python, java) =
         (Client::python(&fixture, &process, "consistent_random"), Client::java(&fixture, &process));
-    let lanes = fixture.lanes();
-    let keys: Vec<String> = (0..)
-        .map(|n| format!("customer-{n}"))
-        .filter(|key| crc32_partition(key, lanes) != murmur2::partition(key.as_bytes(), lanes))
-        .take(4)
-        .collect();
+    let of_lane = |lane| fixture.astray(lane).take(2);
+    let keys: Vec<String> = (0..2).flat_map(of_lane).collect();
     for (n, key) in keys.iter().enumerate() {
         let (creates, cancels) = if n % 2 == 0 { (&python, &java) } else { (&java, &python) };
         creates.run(&["send", &target, key, "i", SOON, "must not arrive"]);

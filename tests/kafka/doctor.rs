@@ -76,7 +76,7 @@ fn a_running_service_on_a_healthy_cluster_has_no_problem() {
         let pending = report["pending"].as_array().expect("pending");
         let pending: u64 = pending.iter().filter_map(|topic| topic["pending"].as_u64()).sum();
         let group = seen(&report, "group");
-        let is_owned = group.iter().any(|what| what.contains("1 members own 3 of 3 lanes"));
+        let is_owned = group.iter().any(|what| what.contains("1 member owns 3 of 3 lanes"));
         let areas = ["clocks", "topics", "permissions", "timing", "transactions", "positions"];
         let seen: Vec<String> = areas.iter().flat_map(|area| seen(&report, area)).collect();
         let is_well = seen.iter().all(|what| what.starts_with("ok "));

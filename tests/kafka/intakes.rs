@@ -1,8 +1,11 @@
 //! The rules of an intake hold for what came by it, whatever becomes of the intake.
 
+use waterclock::engine::Millis;
 use waterclock::engine::header::Code;
 
-use crate::support::{Fixture, Log, Mode, in_both_modes, out, waterclock, whole};
+use crate::support::{
+    Fixture, Log, Mode, Out, Producer, Rec, in_both_modes, out, waterclock, whole,
+};
 
 in_both_modes!(what_waits_keeps_the_rules_of_its_intake);
 
@@ -82,4 +85,74 @@ fn what_waits_keeps_the_rules_of_its_intake(mode: Mode) {
     arrived.sort();
     assert_eq!(arrived, ["left behind", "named, left behind"]);
     process.stop_well();
+}
+
+/// The only record of a topic that has a state.
+#[track_caller]
+fn with_a_state(fixture: &Fixture, topic: &str) -> Rec {
+    let is_sealed = |rec: &&Rec| rec.header("x-delay-target").is_some() && has_state(rec);
+    let mut log = Log::open(fixture, topic);
+    log.until("a record with a state", |seen| seen.iter().any(|rec| is_sealed(&rec)));
+    log.seen.iter().find(is_sealed).expect("it was waited for").clone()
+}
+
+fn has_state(rec: &Rec) -> bool {
+    rec.headers.iter().any(|(name, _)| name == b"x-delay-state")
+}
+
+/// The same record, byte by byte, as somebody writes it who has read it.
+fn copy(of: &Rec) -> Out {
+    let name = |name: &[u8]| String::from_utf8(name.to_vec()).expect("a name in text");
+    let headers = of.headers.iter().map(|(header, value)| (name(header), value.clone()));
+    Out {
+        key: of.key.clone(),
+        value: of.value.clone(),
+        headers: headers.collect(),
+        ..Out::default()
+    }
+}
+
+#[test]
+fn a_state_is_worth_nothing_in_a_topic_that_it_was_not_made_for() {
+    let fixture = Fixture::with("intakes-copied", |request| {
+        request.further_intakes = vec!["eu".to_owned()];
+        request.holds = Some([1_000, 10_000].map(Millis).to_vec());
+    });
+    let target = fixture.target("out", 1);
+    let narrow = "[intakes.eu]\nallow = ['none']\n[intakes.default]\nallow = ['.*-out']\n";
+    let mut process = fixture.launch(Mode::ExactlyOnce).config(narrow).start();
+    let producer = fixture.producer();
+    let (main, eu) = (fixture.names.intake(), fixture.names.further_intake("eu"));
+    let tier = fixture.names.tier(Millis(10_000));
+    // Moved to its lane, it stands in the main intake with a state, and then in a tier with another one.
+    let beside = Producer::new(&fixture, &[("partitioner", "consistent_random")]);
+    let key = fixture.astray(0).next().expect("one of many");
+    beside.send_one(&main, &out("v").key(&key).delay("20s").to(&target));
+    let (moved, hopped) = (with_a_state(&fixture, &main), with_a_state(&fixture, &tier));
+    let mut want = Vec::new();
+    for (what, record, topic, why) in [
+        ("a move", &moved, &eu, "x-delay-state of another intake"),
+        ("a move", &moved, &tier, "x-delay-state"),
+        ("a hop", &hopped, &main, "x-delay-state"),
+        ("a hop", &hopped, &eu, "x-delay-state"),
+    ] {
+        producer.send_one(topic, &copy(record));
+        want.push((format!("{what} in {topic}"), topic.clone(), why));
+    }
+    let dead = Log::open(&fixture, &fixture.names.dead()).count(want.len()).to_vec();
+    for (what, topic, why) in &want {
+        let of = |letter: &&Rec| letter.header("x-delay-error-topic").as_ref() == Some(topic);
+        let letters: Vec<&Rec> = dead.iter().filter(of).collect();
+        let count = want.iter().filter(|(_, other, _)| other == topic).count();
+        assert_eq!(letters.len(), count, "{what}: {dead:?}");
+        for letter in &letters {
+            assert_eq!(letter.header("x-delay-error-code").as_deref(), Some("bad_state"), "{what}");
+        }
+        let detail = |letter: &Rec| letter.header("x-delay-error-detail").unwrap_or_default();
+        assert!(letters.iter().any(|letter| detail(letter).contains(why)), "{what}: {letters:?}");
+    }
+    fixture.wait_until_nothing_is_pending();
+    process.stop_well();
+    assert_eq!(whole(&fixture, &target).len(), 1, "it arrives, and none of its copies");
+    assert_eq!(whole(&fixture, &fixture.names.dead()).len(), want.len());
 }

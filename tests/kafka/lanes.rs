@@ -29,7 +29,7 @@ fn lane(fixture: &Fixture, key: &str) -> i32 {
 
 fn records_of_another_partitioner_are_moved_once_and_stay_in_order(mode: Mode) {
     let fixture = fixture("moved", mode);
-    let target = fixture.target("out", 2);
+    let target = fixture.timed_target("out", 2);
     let mut process = fixture.start(mode);
     let producer = crc32(&fixture);
     let (keys, each) = (12, 20);
@@ -80,7 +80,7 @@ fn records_of_another_partitioner_are_moved_once_and_stay_in_order(mode: Mode) {
 
 fn producers_with_different_partitioners_share_a_key(mode: Mode) {
     let fixture = fixture("shared", mode);
-    let target = fixture.target("out", 1);
+    let target = fixture.timed_target("out", 1);
     let mut process = fixture.start(mode);
     let crc = crc32(&fixture);
     let java = fixture.producer();

@@ -137,6 +137,17 @@ fn records_that_inflate_to_hundreds_of_mebibytes_are_dead_letters_and_cost_no_me
     println!("peak after zeros: {} KiB", process.memory_peak_kib());
     assert!(process.memory_peak_kib() < PEAK_KIB, "{} KiB", process.memory_peak_kib());
 
+    hostile::wide(&fixture, &target);
+    producer.send_one(&intake, &out("after wide").delay(100).to(&target));
+    let known = codecs.len() + hostile::WIDE;
+    let dead = Log::open(&fixture, &fixture.names.dead()).count(known).to_vec();
+    for dead in &dead[codecs.len()..] {
+        assert_eq!((code(dead).as_str(), &dead.value), ("too_large", &None));
+        assert_eq!(dead.key.as_deref(), Some(&b"wide"[..]));
+    }
+    println!("peak after wide: {} KiB", process.memory_peak_kib());
+    assert!(process.memory_peak_kib() < PEAK_KIB, "{} KiB", process.memory_peak_kib());
+
     hostile::many(&fixture, &target);
     producer.send_one(&intake, &out("after many").delay(100).to(&target));
     let texts = |rec: &Rec| rec.text();
@@ -148,12 +159,12 @@ fn records_that_inflate_to_hundreds_of_mebibytes_are_dead_letters_and_cost_no_me
         log.read_on(Duration::from_millis(50));
         letters.read_on(Duration::from_millis(50));
         let whole = log.seen.iter().filter(is_whole).count();
-        let dead = letters.seen.len() - codecs.len().min(letters.seen.len());
+        let dead = letters.seen.len() - known.min(letters.seen.len());
         if whole + dead == hostile::MANY { Ok(whole) } else { Err(format!("{whole}, {dead} dead")) }
     });
     let lost = letters.seen;
     assert!((20..=32).contains(&whole), "{whole} of the batch are whole");
-    let lost = &lost[codecs.len()..];
+    let lost = &lost[known..];
     assert!(lost.iter().all(|dead| code(dead) == "too_large" && dead.value.is_none()));
     assert!(lost.iter().all(|dead| dead.header("mine").as_deref() == Some("many")));
     println!("peak after many: {} KiB", process.memory_peak_kib());
@@ -161,7 +172,7 @@ fn records_that_inflate_to_hundreds_of_mebibytes_are_dead_letters_and_cost_no_me
 
     hostile::crowded(&fixture, &target);
     producer.send_one(&intake, &out("after crowds").delay(100).to(&target));
-    let dead = hostile::MANY - whole + codecs.len();
+    let dead = hostile::MANY - whole + known;
     let crowds = Log::open(&fixture, &fixture.names.dead()).count(dead + hostile::CROWDS).to_vec();
     for (n, crowd) in crowds[dead..].iter().enumerate() {
         assert_eq!((code(crowd).as_str(), &crowd.value), ("too_large", &None));
@@ -174,13 +185,19 @@ fn records_that_inflate_to_hundreds_of_mebibytes_are_dead_letters_and_cost_no_me
     assert!(seen.iter().map(texts).any(|text| text == "after zeros"));
     println!("peak after crowds: {} KiB", process.memory_peak_kib());
     assert!(process.memory_peak_kib() < PEAK_KIB, "{} KiB", process.memory_peak_kib());
+
+    hostile::tiny(&fixture);
+    producer.send_one(&intake, &out("after tiny").delay(100).to(&target));
+    log.until("the very last", |seen| seen.iter().any(|rec| rec.text() == "after tiny"));
+    println!("peak after tiny: {} KiB", process.memory_peak_kib());
+    assert!(process.memory_peak_kib() < PEAK_KIB, "{} KiB", process.memory_peak_kib());
     process.stop_well();
 }
 
 #[test]
 fn the_timestamp_of_a_producer_does_not_count() {
     let fixture = Fixture::new("timestamps");
-    let target = fixture.target("out", 1);
+    let target = fixture.timed_target("out", 1);
     let mut process = fixture.start(Mode::ExactlyOnce);
     let producer: BaseProducer = fixture.client().create().expect("a producer");
     let header = |key, value| Header { key, value: Some(value) };

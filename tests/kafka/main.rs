@@ -4,18 +4,24 @@
 #![allow(clippy::unwrap_used, reason = "in a test that is how a wish is stated")]
 
 mod api;
+mod assign;
+mod batches;
 mod bench;
 mod bytes;
 mod cancel;
 mod client;
 mod clients;
+mod commands;
+mod damaged;
 mod dead;
 mod delivery;
 mod doctor;
 mod embed;
 mod frozen;
+mod health;
 mod index;
 mod intakes;
+mod killed;
 mod lanes;
 mod limits;
 mod members;
@@ -25,6 +31,7 @@ mod order;
 mod partitioners;
 mod poison;
 mod positions;
+mod readme;
 mod reload;
 mod seats;
 mod secure;

@@ -68,7 +68,7 @@ fn start(fixture: &Fixture, order: &str) -> Process {
 /// arrived out of order.
 fn through_a_stop(order: &str) -> usize {
     let fixture = Fixture::new(&format!("order-{order}"));
-    let target = fixture.target("out", 3);
+    let target = fixture.timed_target("out", 3);
     let mut process = start(&fixture, order);
     let mut all = submit(&fixture, &target, 0..600, (3_000, 14_000), 0);
     // They stand in several tiers now, and some in memory.
@@ -93,13 +93,14 @@ fn through_a_stop(order: &str) -> usize {
 fn after_a_stop_records_of_a_key_arrive_by_due_time_where_order_is_strict() {
     assert_eq!(through_a_stop("strict"), 0);
     // The same without it: so there was something to keep in order.
-    assert!(through_a_stop("by-due") > 0, "by due everything is in order, too: this shows nothing");
+    let differs = (0..3).any(|_| through_a_stop("by-due") > 0);
+    assert!(differs, "by due everything is in order, too: this shows nothing");
 }
 
 #[test]
 fn on_time_strict_order_makes_nothing_late() {
     let fixture = Fixture::new("order-on-time");
-    let target = fixture.target("out", 3);
+    let target = fixture.timed_target("out", 3);
     let mut process = start(&fixture, "strict");
     let all = submit(&fixture, &target, 0..200, (1_000, 9_000), 0);
     let seen = Log::open(&fixture, &target).count(200).to_vec();

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use waterclock::engine::murmur2;
-use waterclock::kafka::Roster;
 
 use crate::support::{
     Fixture, Log, Mode, Out, PATIENCE, Process, Producer, assert_each_once, eventually,
@@ -14,6 +14,9 @@ use crate::support::{
 in_both_modes!(
     a_create_that_is_moved_late_is_not_delivered_beside_what_came_straight,
     a_create_behind_a_cancel_that_is_moved_is_delivered,
+    a_create_behind_a_cancel_that_is_moved_is_delivered_in_strict_order_too,
+    a_cancel_right_behind_a_create_beside_its_lane_says_nothing_of_what_ended_before,
+    a_cancel_waits_for_an_owner_that_stands_still_before_it_says_delivered,
 );
 
 const LANES: u16 = 2;
@@ -21,38 +24,6 @@ const LANES: u16 = 2;
 const KEYS: usize = 5;
 /// The owner of the wrong partition stands still for this long: less than a session.
 const STALL: Duration = Duration::from_secs(4);
-
-/// What librdkafka's `consistent_random` hashes a key with.
-fn crc32(key: &str) -> u32 {
-    let of = |crc: u32, byte: u8| {
-        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
-            if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 }
-        })
-    };
-    !key.bytes().fold(!0, of)
-}
-
-/// Keys whose lane is this one, and which librdkafka's default partitioner writes to the other.
-fn astray(lane: u16) -> impl Iterator<Item = String> {
-    (0..).map(|n| format!("key-{n}")).filter(move |key| {
-        let other = crc32(key) % u32::from(LANES) != u32::from(lane);
-        murmur2::partition(key.as_bytes(), LANES) == lane && other
-    })
-}
-
-/// The lane that a process runs.
-fn lane_of(fixture: &Fixture, process: &Process) -> u16 {
-    let (meta, address) = (fixture.names.meta(), process.address().expect("it serves"));
-    eventually("it has a lane", || {
-        let roster = Roster::read(&fixture.connection, &meta, fixture.namespace());
-        let roster = roster.map_err(|error| error.to_string())?;
-        let member = roster.members().find(|member| member.address == address);
-        match member.map(|member| &member.lanes[..]) {
-            Some([lane]) => Ok(lane.0),
-            other => Err(format!("{other:?}")),
-        }
-    })
-}
 
 fn record(target: &str, kind: &str, key: &str, n: usize, delay_ms: u64) -> Out {
     out(format!("{kind} {n}")).key(key).header("x-delay-id", "i").delay(delay_ms).to(target)
@@ -69,10 +40,10 @@ fn with_a_stall(
         (1, 1) => Ok(()),
         other => Err(format!("{other:?}")),
     });
-    let lane = lane_of(fixture, &a);
+    let lane = fixture.lane_of(&a);
     b.freeze();
     let since = std::time::Instant::now();
-    while_it_stands(&a, astray(lane).take(3 * KEYS).collect());
+    while_it_stands(&a, fixture.astray(lane).take(3 * KEYS).collect());
     std::thread::sleep(STALL.saturating_sub(since.elapsed()));
     b.thaw();
     [a, b]
@@ -130,8 +101,8 @@ fn a_create_that_is_moved_late_is_not_delivered_beside_what_came_straight(mode: 
     }
 }
 
-/// Of each key a create, a cancel by the wrong partitioner, and a create again, one acknowledged before the other is written;
-/// gives what is to arrive.
+/// Of each key a create, a cancel by the wrong partitioner, and a create again, one acknowledged before the other is written, and
+/// in a later millisecond; gives what is to arrive.
 fn create_cancel_create(
     fixture: &Fixture,
     target: &str,
@@ -145,6 +116,8 @@ fn create_cancel_create(
     for (n, (key, (first, second))) in keys.iter().zip(delays.iter().cycle()).enumerate() {
         right.send_one(&intake, &record(target, "first", key, n, *first));
         let cancel = out("").key(key).header("x-delay-id", "i").header("x-delay-action", "cancel");
+        // In one millisecond with the create the cancel would count as the first.
+        std::thread::sleep(Duration::from_millis(2));
         wrong.send_one(&intake, &cancel);
         right.send_one(&intake, &record(target, "second", key, n, *second));
         want.push(format!("second {n}"));
@@ -153,22 +126,38 @@ fn create_cancel_create(
 }
 
 fn a_create_behind_a_cancel_that_is_moved_is_delivered(mode: Mode) {
+    each_that_is_made_again_is_delivered(mode, "by-due");
+}
+
+fn a_create_behind_a_cancel_that_is_moved_is_delivered_in_strict_order_too(mode: Mode) {
+    each_that_is_made_again_is_delivered(mode, "strict");
+}
+
+#[track_caller]
+fn each_that_is_made_again_is_delivered(mode: Mode, order: &str) {
     let short = if mode == Mode::ExactlyOnce { "eos" } else { "alo" };
-    let fixture =
-        Fixture::with(&format!("made-again-{short}"), |request| request.lanes = Some(LANES));
-    let (held, swift) = (fixture.target("held", 3), fixture.target("swift", 3));
-    let launch = |data: &str| fixture.launch(mode).data(data).start();
-    let mut want = Vec::new();
+    let fixture = Fixture::with(&format!("made-again-{short}-{order}"), |request| {
+        request.lanes = Some(LANES);
+    });
+    let [held, past, swift] = ["held", "past", "swift"].map(|name| fixture.target(name, 3));
+    let launch =
+        |data: &str| fixture.launch(mode).env("WATERCLOCK_ORDER", order).data(data).start();
+    let (mut want, mut both) = (Vec::new(), Vec::new());
     let members = with_a_stall(&fixture, launch, |_, keys| {
         // The cancel comes before the first would be due; the second is due before that, or after.
         let delays = [(30_000, 30_500), (30_000, 1_000), (9_000, 12_000)];
         want = create_cancel_create(&fixture, &held, &keys[..KEYS], &delays);
+        // The first is delivered before the cancel comes; the second is due before that, or after.
+        let delays = [(300, 500), (300, 12_000), (300, 300)];
+        both = create_cancel_create(&fixture, &past, &keys[KEYS..2 * KEYS], &delays);
+        both.extend((0..KEYS).map(|n| format!("first {n}")));
     });
-    let lane = lane_of(&fixture, &members[0]);
-    let keys: Vec<String> = astray(lane).skip(3 * KEYS).take(KEYS).collect();
+    let lane = fixture.lane_of(&members[0]);
+    let keys: Vec<String> = fixture.astray(lane).skip(3 * KEYS).take(KEYS).collect();
     let at_once = create_cancel_create(&fixture, &swift, &keys, &[(2_000, 2_000)]);
     fixture.wait_until_nothing_is_pending();
     assert_each_once(want, &whole(&fixture, &held));
+    assert_each_once(both, &whole(&fixture, &past));
     assert_each_once(at_once, &whole(&fixture, &swift));
     for mut member in members {
         member.stop_well();
@@ -201,6 +190,130 @@ fn a_create_that_was_cancelled_before_it_was_moved_is_told_as_cancelled() {
     });
     fixture.wait_until_nothing_is_pending();
     assert_each_once(Vec::new(), &whole(&fixture, &target));
+    for mut member in members {
+        member.stop_well();
+    }
+}
+
+/// Status and body of an answer.
+#[track_caller]
+fn asked(client: &reqwest::blocking::Client, method: &str, url: &str) -> (u16, Value) {
+    let told = client.request(method.parse().expect("a method"), url).send().expect("it answers");
+    let status = told.status().as_u16();
+    (status, told.json().expect("JSON"))
+}
+
+#[track_caller]
+fn wait_until_delivered(client: &reqwest::blocking::Client, url: &str) -> String {
+    eventually("it is told as delivered", || {
+        let (status, told) = asked(client, "GET", url);
+        if told["state"] != "delivered" {
+            return Err(format!("{status}: {told}"));
+        }
+        Ok(told["version"].as_str().expect("a version").to_owned())
+    })
+}
+
+/// What a cancel comes to in the end, if it was not decided at first.
+#[track_caller]
+fn in_the_end(client: &reqwest::blocking::Client, base: &str, told: &Value) -> String {
+    let word = |told: &Value| told["outcome"].as_str().unwrap_or_default().to_owned();
+    let Some(again) = told["again"].as_str() else { return word(told) };
+    eventually("it is decided", || {
+        let (status, told) = asked(client, "GET", &format!("{base}{again}?wait=5s"));
+        if status == 200 { Ok(word(&told)) } else { Err(format!("{status}: {told}")) }
+    })
+}
+
+fn a_cancel_right_behind_a_create_beside_its_lane_says_nothing_of_what_ended_before(mode: Mode) {
+    const ROUNDS: usize = 21;
+    let short = if mode == Mode::ExactlyOnce { "eos" } else { "alo" };
+    let fixture = Fixture::with(&format!("late-create-{short}"), |request| {
+        request.lanes = Some(LANES);
+        request.further_intakes = vec!["more".to_owned()];
+    });
+    let target = fixture.target("out", 2);
+    let mut process = fixture.launch(mode).config("[intakes.more]\n").start();
+    let base = format!("http://{}", process.address().expect("it serves"));
+    let client = reqwest::blocking::Client::builder().timeout(PATIENCE).build().expect("a client");
+    let (intake, further) = (fixture.names.intake(), fixture.names.further_intake("more"));
+    let producer = fixture.producer();
+    // With a key, without one, and by another intake.
+    let timer = |n: usize, value: &str, delay_ms: u64| {
+        let record = out(format!("{value} {n}")).delay(delay_ms).to(&target);
+        let (id, key) = (format!("i{n}"), format!("k{n}"));
+        let record = record.header("x-delay-id", &id);
+        if n % 3 == 1 { (record, id) } else { (record.key(&key), key) }
+    };
+    let url = |n: usize| match n % 3 {
+        1 => format!("{base}/v1/timers/i{n}?"),
+        _ => format!("{base}/v1/timers/i{n}?key=k{n}"),
+    };
+    for n in 0..ROUNDS {
+        let (record, of) = timer(n, "first", 100);
+        let lane = murmur2::partition(of.as_bytes(), LANES);
+        producer.send(&intake, &record.at(i32::from(lane)));
+    }
+    producer.acks();
+    let mut told = Vec::new();
+    for n in 0..ROUNDS {
+        wait_until_delivered(&client, &url(n));
+        let (record, of) = timer(n, "second", 60_000);
+        let lane = i32::from(murmur2::partition(of.as_bytes(), LANES));
+        if n % 3 == 2 {
+            producer.send_one(&further, &record.at(lane));
+        } else {
+            producer.send_one(&intake, &record.at(1 - lane));
+        }
+        told.push(asked(&client, "DELETE", &format!("{}&wait=2s", url(n))));
+    }
+    for (n, (status, told)) in told.iter().enumerate() {
+        assert!([200, 202].contains(status), "{n}: {told}");
+        let is_of_another = told["outcome"] == "delivered" || told["state"].is_string();
+        assert!(!is_of_another, "{n}: it is about what ended before: {told}");
+        assert_eq!(in_the_end(&client, &base, told), "cancelled", "{n}");
+    }
+    // What ended and has no other beside it is told as that, with and without its version.
+    let (record, _) = timer(ROUNDS, "first", 100);
+    producer.send_one(&intake, &record);
+    let url = url(ROUNDS);
+    let version = wait_until_delivered(&client, &url);
+    for named in [String::new(), format!("&version={version}")] {
+        let (status, told) = asked(&client, "DELETE", &format!("{url}&wait=20s{named}"));
+        assert_eq!((status, told["outcome"].as_str()), (200, Some("delivered")), "{told}");
+    }
+    process.stop_well();
+    assert_each_once((0..=ROUNDS).map(|n| format!("first {n}")), &whole(&fixture, &target));
+}
+
+fn a_cancel_waits_for_an_owner_that_stands_still_before_it_says_delivered(mode: Mode) {
+    let short = if mode == Mode::ExactlyOnce { "eos" } else { "alo" };
+    let fixture = Fixture::with(&format!("late-owner-{short}"), |request| {
+        request.lanes = Some(LANES);
+    });
+    let target = fixture.target("out", 3);
+    let launch = |data: &str| fixture.launch(mode).data(data).start();
+    let client = reqwest::blocking::Client::builder().timeout(PATIENCE).build().expect("a client");
+    let (mut base, mut pending) = (String::new(), Value::Null);
+    let members = with_a_stall(&fixture, launch, |a, keys| {
+        let wrong = Producer::new(&fixture, &[("partitioner", "consistent_random")]);
+        let (intake, key) = (fixture.names.intake(), &keys[0]);
+        base = format!("http://{}", a.address().expect("it serves"));
+        let url = format!("{base}/v1/timers/i?key={key}");
+        fixture.producer().send_one(&intake, &record(&target, "first", key, 0, 100));
+        let version = wait_until_delivered(&client, &url);
+        wrong.send_one(&intake, &record(&target, "second", key, 0, 60_000));
+        let (status, told) = asked(&client, "DELETE", &format!("{url}&wait=500ms"));
+        assert_eq!((status, told["outcome"].as_str()), (202, Some("pending")), "{told}");
+        pending = told;
+        // Nobody else's record is of that version.
+        let named = format!("{url}&version={version}&wait=500ms");
+        let (status, told) = asked(&client, "DELETE", &named);
+        assert_eq!((status, told["outcome"].as_str()), (200, Some("delivered")), "{told}");
+    });
+    assert_eq!(in_the_end(&client, &base, &pending), "cancelled");
+    fixture.wait_until_nothing_is_pending();
+    assert_each_once(["first 0".to_owned()], &whole(&fixture, &target));
     for mut member in members {
         member.stop_well();
     }

@@ -148,7 +148,8 @@ fn a_limit_that_is_lowered_under_a_record_stops_nothing(mode: Mode) {
 /// A compacted topic and a process that does not know that such a topic takes no record without a key.
 #[cfg(feature = "failpoints")]
 fn unforeseen(fixture: &Fixture, mode: Mode) -> (String, Process) {
-    let table = fixture.target_with("table", 2, &[("cleanup.policy", "compact")]);
+    let settings = [("cleanup.policy", "compact"), ("message.timestamp.type", "LogAppendTime")];
+    let table = fixture.target_with("table", 2, &settings);
     let launch = fixture.launch(mode).env("FAILPOINTS", "forget_compaction=return");
     (table, launch.start())
 }

@@ -1,5 +1,6 @@
 //! Positions that are gone: offsets of a group that was away for too long expire.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, AdminOptions};
@@ -7,8 +8,9 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::producer::{BaseRecord, Producer as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use serde_json::Value;
 
-use waterclock::engine::{Millis, murmur2};
+use waterclock::engine::Millis;
 use waterclock::kafka::topics::{apply, delete};
 
 use crate::support::{
@@ -315,6 +317,9 @@ fn records_that_are_deleted_under_it_leave_nobody_ready_without_lanes(mode: Mode
 in_both_modes!(
     a_position_outside_of_its_log_costs_one_question_once,
     records_that_are_deleted_under_it_leave_nobody_ready_without_lanes,
+    a_timer_whose_record_is_gone_ends_as_lost_and_its_id_is_free,
+    timers_whose_records_are_gone_are_not_listed_as_pending,
+    timers_whose_records_are_gone_are_found_by_the_next_owner_too,
 );
 
 /// Commits of which nothing is heard, as while the group's coordinator is away.
@@ -364,31 +369,137 @@ fn is_in_state(process: &Process, id: &str, state: &str, most: Duration) {
 }
 
 /// What is overdue and has no record ends as lost, and its id is free.
-#[test]
-fn a_timer_whose_record_is_gone_ends_as_lost_and_its_id_is_free() {
+fn a_timer_whose_record_is_gone_ends_as_lost_and_its_id_is_free(mode: Mode) {
     let fixture = Fixture::with("positions", |request| request.lanes = Some(1));
     let target = fixture.target("out", 1);
     let intake = fixture.names.intake();
     let producer = fixture.producer();
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.start(mode);
     producer.send_one(&intake, &timer("x", &target, "20s"));
     Log::open(&fixture, &fixture.names.tier(Millis(5_000))).count(1);
-    process.kill();
+    // With at_least_once it stands there before it is done with in the intake, which a stop waits for.
+    process.stop_well();
     for hold in [1_000, 2_000, 5_000] {
         trim_all(&fixture, &fixture.names.tier(Millis(hold)));
     }
-    // Ten minutes after it was due; the test does not wait for that.
-    let mut process =
-        fixture.launch(Mode::ExactlyOnce).env("FAILPOINTS", "lost_soon=return").start();
+    // Nobody can read what is left. Then it is ten minutes after it was due; the test does not wait for that.
+    let points = "lost_soon=return;lane_unread=return";
+    let mut process = fixture.launch(mode).env("FAILPOINTS", points).start();
+    process.wait_until_logged(PATIENCE, "could not read what is left of the lane");
+    is_in_state(&process, "x", "delay", PATIENCE);
     is_in_state(&process, "x", "lost", Duration::from_secs(180));
     eventually("it is counted", || match process.metric("waterclock_timers_lost_total") {
         1.0 => Ok(()),
         lost => Err(format!("{lost}")),
     });
-    process.wait_until_logged(PATIENCE, "their records are gone");
+    process.wait_until_logged(PATIENCE, "as their records are gone");
     producer.send_one(&intake, &timer("x", &target, "0"));
     Log::open(&fixture, &target).count(1);
     is_in_state(&process, "x", "delivered", PATIENCE);
+    process.stop_well();
+}
+
+/// The ids of the timers in a state.
+fn in_state(process: &Process, state: &str) -> Result<BTreeSet<String>, String> {
+    let (_, body) = process.get(&format!("/v1/timers?state={state}&limit=100"))?;
+    let told: Value = serde_json::from_str(&body).map_err(|error| format!("{error}: {body}"))?;
+    let timers = told["timers"].as_array().ok_or(body)?;
+    Ok(timers.iter().filter_map(|timer| timer["id"].as_str()).map(str::to_owned).collect())
+}
+
+/// Nobody waits for hours to hear that a timer is gone: what is left is read as soon as records are missing.
+fn timers_whose_records_are_gone_are_not_listed_as_pending(mode: Mode) {
+    let fixture = Fixture::with("positions", |request| {
+        request.lanes = Some(2);
+        request.holds = Some([1_000, 60_000, 3_600_000].map(Millis).to_vec());
+    });
+    let target = fixture.target("out", 1);
+    let producer = fixture.producer();
+    let mut process = fixture.start(mode);
+    let of = |prefix: &str| (0..20).map(|n| format!("{prefix}{n}")).collect::<BTreeSet<_>>();
+    let (long, short) = (of("long"), of("short"));
+    for (ids, delay) in [(&long, "5h"), (&short, "50m")] {
+        for id in ids {
+            let record = timer(id, &target, delay).key(id.as_str());
+            producer.send(&fixture.names.intake(), &record);
+        }
+    }
+    let (hour, minute) =
+        (fixture.names.tier(Millis(3_600_000)), fixture.names.tier(Millis(60_000)));
+    Log::open(&fixture, &hour).count(20);
+    Log::open(&fixture, &minute).count(20);
+    process.stop_well();
+    trim_all(&fixture, &hour);
+
+    let are = |process: &Process, lost: &BTreeSet<String>, delay: &BTreeSet<String>| {
+        eventually("those that are gone are lost, and no others", || {
+            let told = (in_state(process, "lost")?, in_state(process, "delay")?);
+            if told == (lost.clone(), delay.clone()) { Ok(()) } else { Err(format!("{told:?}")) }
+        });
+        eventually("they are counted", || {
+            let counted = process.metric("waterclock_timers_lost_total");
+            if counted == 20.0 { Ok(()) } else { Err(format!("{counted}")) }
+        });
+    };
+    let mut process = fixture.start(mode);
+    are(&process, &long, &short);
+    // A create after it is a create; and what is lost stays lost, and is counted once.
+    let again = "long7";
+    producer.send_one(&fixture.names.intake(), &timer(again, &target, "0").key(again));
+    Log::open(&fixture, &target).count(1);
+    process.stop_well();
+    let mut process = fixture.start(mode);
+    is_no_spare(&process, Duration::from_secs(3));
+    let lost: BTreeSet<String> = long.iter().filter(|id| *id != again).cloned().collect();
+    assert_eq!(in_state(&process, "lost"), Ok(lost));
+    assert_eq!(process.metric("waterclock_timers_lost_total"), 0.0);
+    assert_eq!(process.metric(LOST), 0.0, "{}", process.log());
+    process.stop_well();
+
+    // A whole tier, under it.
+    let mut process = fixture.start(mode);
+    delete(&fixture.connection, std::slice::from_ref(&minute)).expect("deleted");
+    eventually("the tier is made anew", || {
+        apply(&fixture.connection, &fixture.request).map_err(|error| format!("{error:?}"))
+    });
+    process.wait_until_logged(PATIENCE, "was deleted and made anew");
+    let all: BTreeSet<String> = long.union(&short).filter(|id| *id != again).cloned().collect();
+    are(&process, &all, &BTreeSet::new());
+    process.stop_well();
+}
+
+/// Who finds that records are gone may lose the lane before it has read what is left: whoever has it next does that.
+fn timers_whose_records_are_gone_are_found_by_the_next_owner_too(mode: Mode) {
+    let fixture = Fixture::with("positions", |request| {
+        request.lanes = Some(2);
+        request.holds = Some([1_000, 60_000, 3_600_000].map(Millis).to_vec());
+    });
+    let target = fixture.target("out", 1);
+    let hour = fixture.names.tier(Millis(3_600_000));
+    let producer = fixture.producer();
+    let ids: BTreeSet<String> = (0..20).map(|n| format!("gone{n}")).collect();
+    let mut process = fixture.start(mode);
+    for id in &ids {
+        let record = timer(id, &target, "5h").key(id.as_str());
+        producer.send(&fixture.names.intake(), &record);
+    }
+    Log::open(&fixture, &hour).count(20);
+    process.stop_well();
+    trim_all(&fixture, &hour);
+    // It finds that, tells it, cannot read what is left, and is killed.
+    let mut process = fixture.launch(mode).env("FAILPOINTS", "lane_unread=return").start();
+    process.wait_until_logged(PATIENCE, "could not read what is left of the lane");
+    assert!(process.metric(LOST) >= 20.0, "{}", process.metric(LOST));
+    process.kill();
+    let mut process = fixture.launch(mode).data("another").start();
+    eventually("they are lost", || {
+        let told = in_state(&process, "lost")?;
+        if told == ids { Ok(()) } else { Err(format!("{told:?}")) }
+    });
+    process.stop_well();
+    let mut process = fixture.start(mode);
+    is_no_spare(&process, Duration::from_secs(2));
+    assert!(!process.log().contains("outside of the log"), "{}", process.log());
     process.stop_well();
 }
 
@@ -445,9 +556,8 @@ fn a_lane_of_which_it_cannot_be_read_what_is_pending_rests_and_is_not_ready() {
         answer => Err(format!("{answer:?}")),
     });
     let producer = Producer::new(&fixture, &[("partitioner", "murmur2_random")]);
-    let key = (0..).map(|n| format!("k{n}"));
-    let key = key.into_iter().find(|key| murmur2::partition(key.as_bytes(), 2) == 0);
-    let record = out("beside").key(key.expect("one of many")).to(&target).delay(0);
+    let key = fixture.keys(0).next().expect("one of many");
+    let record = out("beside").key(key).to(&target).delay(0);
     producer.send_one(&fixture.names.intake(), &record);
     Log::open(&fixture, &target).count(1);
     eventually("it owns the other lane only", || match process.lanes() {

@@ -1,6 +1,5 @@
 //! Seats in the group are kept over a restart, and what the assignment was made for may be another by then.
 
-use waterclock::engine::murmur2;
 use waterclock::kafka::topics::{apply, delete, inspect};
 
 use crate::support::{
@@ -28,9 +27,8 @@ fn through(fixture: &Fixture, intake: &str, id: &str) {
     let (lanes, target) = (fixture.lanes(), fixture.name("out"));
     let mut log = Log::open(fixture, &target);
     for lane in 0..lanes {
-        let key = (0..).map(|n| format!("k{n}"));
-        let key = key.into_iter().find(|key| murmur2::partition(key.as_bytes(), lanes) == lane);
-        let record = out(format!("{id} {lane}")).key(key.expect("one of many")).delay(300);
+        let key = fixture.keys(lane).next().expect("one of many");
+        let record = out(format!("{id} {lane}")).key(key).delay(300);
         producer.send(intake, &record.to(&target));
     }
     producer.acks();

@@ -87,7 +87,7 @@ fn ten_thousand_unknown_targets_hold_nobody_up(mode: Mode) {
 fn unknown_targets(test: &str, mode: Mode, count: usize) {
     let fixture = fixture(test, mode);
     // By append, so that what is measured is when it was there.
-    let good = fixture.target("good", 3);
+    let good = fixture.timed_target("good", 3);
     let mut process = fixture.start(mode);
     let producer = fixture.producer();
     let intake = fixture.names.intake();
@@ -141,17 +141,17 @@ fn unknown_targets(test: &str, mode: Mode, count: usize) {
     assert_promise(mode, (0..innocents).map(|n| n.to_string()), &whole(&fixture, &good));
 }
 
-/// Neighbours, one each 20 ms, of records for another target. The result is the worst lateness of a neighbour.
+/// Neighbours, one each 20 ms for so long, of records for another target. The result is the worst lateness of a neighbour.
 fn beside(
     fixture: &Fixture,
-    (mode, round): (Mode, &str),
+    (mode, round, lasts): (Mode, &str, Duration),
     (good, other): (&str, &str),
     mut during: impl FnMut(usize),
 ) -> (u64, usize) {
     let producer = fixture.producer();
     let intake = fixture.names.intake();
     let mut sent = 0;
-    let until = Instant::now() + Duration::from_secs(8);
+    let until = Instant::now() + lasts;
     while Instant::now() < until {
         during(sent);
         let record = out(format!("{round}{sent}")).key(format!("k{}", sent % 7)).delay(500);
@@ -180,11 +180,12 @@ fn beside(
 
 fn a_target_that_may_not_be_written_to_any_more_costs_one_batch_at_most(mode: Mode) {
     let fixture = fixture("revoked", mode);
-    let (good, closed) = (fixture.target("good", 2), fixture.target("closed", 2));
+    let (good, closed) = (fixture.timed_target("good", 2), fixture.timed_target("closed", 2));
     let mut process = fixture.start(mode);
     let renewed = || process.metric("waterclock_producers_renewed_total");
     let before = renewed();
-    let (worst, sent) = beside(&fixture, (mode, "a"), (&good, &closed), |n| {
+    let lasts = Duration::from_secs(8);
+    let (worst, sent) = beside(&fixture, (mode, "a", lasts), (&good, &closed), |n| {
         if n == 50 {
             allow_only(
                 &closed,
@@ -197,8 +198,9 @@ fn a_target_that_may_not_be_written_to_any_more_costs_one_batch_at_most(mode: Mo
     // One batch that fails, and the lanes that are taken over for it.
     assert!(worst < 4_000 * u64::from(patience()), "{worst} ms late");
     assert!(failures <= 1.0, "{failures} failures");
-    // It is known now.
-    let (worst, again) = beside(&fixture, (mode, "b"), (&good, &closed), |_| {});
+    // It is known now. Every half minute it is asked again: others do not see that either.
+    let lasts = Duration::from_secs(36);
+    let (worst, again) = beside(&fixture, (mode, "b", lasts), (&good, &closed), |_| {});
     let more = renewed() - before - failures;
     println!("rights known to be away, {mode:?}: {more} failures, others {worst} ms late at most");
     assert!(more < 1.0, "{more} failures of what is known");
@@ -274,7 +276,7 @@ fn batches_are_small_as_long_as_a_target_that_takes_no_others_is_there(mode: Mod
     const SMALL: usize = 2_000;
     const RECORDS: usize = 200;
     let fixture = fixture("batches", mode);
-    let good = fixture.target("good", 1);
+    let good = fixture.timed_target("good", 1);
     let small = fixture.target_with("small", 1, &[("max.message.bytes", &SMALL.to_string())]);
     let mut process = fixture.start(mode);
     let (producer, intake) = (fixture.producer(), fixture.names.intake());

@@ -214,8 +214,9 @@ impl Outcome {
         {
             windows.entry(late.due / WINDOW_MS).or_default().push(late.appended);
         }
-        let late = windows.into_iter().filter(|(_, of)| percentile(of.clone(), 0.99) > normal);
-        late.last().map_or(0, |(window, _)| ((window + 1) * WINDOW_MS).saturating_sub(self.fault))
+        let mut late = windows.into_iter().filter(|(_, of)| percentile(of.clone(), 0.99) > normal);
+        late.next_back()
+            .map_or(0, |(window, _)| ((window + 1) * WINDOW_MS).saturating_sub(self.fault))
     }
 }
 

@@ -210,15 +210,46 @@ impl History {
     }
 
     /// Whether a version that comes late is nothing, since the one that was pending last was sent after it; or, for a create, was
-    /// not due yet when it was sent.
-    fn is_late(&self, state: &State, version: Index) -> bool {
+    /// not due yet when it was sent, and no cancel was sent between the two. `None`: it cannot be told.
+    fn is_late(&self, state: &State, version: Index) -> Option<bool> {
         let of = &self.operations[version];
-        let Some(last) = state.last.filter(|_| !of.stand.straight && !self.forgotten) else {
-            return false;
+        let Some(last) = state.last.filter(|_| !of.stand.straight) else {
+            return Some(false);
         };
         let (stamp, other) = (of.stand.stamp, &self.operations[last]);
+        let is_first = self.covers(last, version);
+        // It may have come before what became of the other one was forgotten, or after that.
+        let late = Some(true).filter(|_| !self.forgotten);
+        if is_first == Some(true) {
+            return late;
+        }
         let within = of.what == What::Create && state.fates[last] == Fate::Delivered;
-        stamp < other.stand.stamp || within && stamp < other.due
+        if !within || stamp >= other.due {
+            return is_first;
+        }
+        match self.is_parted(state, last, version) {
+            Some(false) => late,
+            // In one millisecond it may have been sent before the other one.
+            Some(true) => is_first,
+            None => None,
+        }
+    }
+
+    /// Whether a cancel that was decided was sent between two versions. `None`: it cannot be told.
+    fn is_parted(&self, state: &State, version: Index, behind: Index) -> Option<bool> {
+        let mut found = Some(false);
+        for (index, of) in self.operations.iter().enumerate() {
+            let What::Cancel { of: None, answer, forgotten } = of.what else { continue };
+            if state.done & (1 << index) == 0 || answer == Some(Answer::Refused) {
+                continue;
+            }
+            match (self.covers(index, version), self.covers(index, behind)) {
+                (Some(false), _) | (_, Some(true)) => {}
+                (Some(true), Some(false)) if !forgotten => return Some(true),
+                _ => found = None,
+            }
+        }
+        found
     }
 
     /// Whether a command is about a version: that one was submitted before. `None`: it cannot be told.

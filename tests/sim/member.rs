@@ -150,6 +150,8 @@ pub struct Member {
     /// The last commit was slow: its producer is not to be used again.
     dirty: bool,
     tick_at: Option<Time>,
+    /// When it is woken for a tick, wanted or not.
+    ticks: BTreeSet<Time>,
     poll_queued: bool,
     draining: bool,
     /// Records that the engine said it spilled, as last seen.
@@ -193,6 +195,7 @@ impl Member {
             looks_at_ends: false,
             dirty: false,
             tick_at: None,
+            ticks: BTreeSet::new(),
             poll_queued: false,
             draining: false,
             spilled: 0,
@@ -315,6 +318,8 @@ impl World {
         let current = |world: &Self, round: u64| world.members[slot].round == round;
         match wake {
             Wake::Tick => {
+                let at = self.at;
+                self.member(slot).ticks.retain(|tick| *tick > at);
                 let due = self.members[slot].tick_at.is_some_and(|at| at <= self.at);
                 if due {
                     self.member(slot).tick_at = None;
@@ -345,8 +350,11 @@ impl World {
             Wake::DrainEnds => self.leave(slot),
             Wake::Follow => self.follow(slot),
             Wake::Piece(round, lane) if current(self, round) => self.piece(slot, lane),
+            Wake::Left(round, lane, from) if current(self, round) => {
+                self.read_left(slot, lane, from);
+            }
             Wake::WaitedEnough(round) if current(self, round) => self.poll(slot),
-            Wake::Piece(..) | Wake::WaitedEnough(_) => {}
+            Wake::Piece(..) | Wake::Left(..) | Wake::WaitedEnough(_) => {}
             Wake::TargetChanged(name) => {
                 let process = self.members[slot].process();
                 self.request(process, 0, Request::Describe(name));

@@ -87,6 +87,8 @@ pub enum Mutation {
     ReusesDirty,
     /// After a transaction whose offsets were asked for again the same producer goes on.
     ReusesAfterOffsets,
+    /// What is left of a lane is read by half.
+    CountsHalf,
     /// What retention has deleted is passed over without a word.
     LosesInSilence,
     /// Where offsets have expired, reading begins where the logs begin.
@@ -117,6 +119,10 @@ pub enum Mutation {
     StallsForTargets,
     /// A state that was copied from another record is taken for one of its own.
     BelievesCopies,
+    /// A create that finds a version pending is finished at once, and not kept lest a cancel comes late.
+    FinishesDuplicates,
+    /// What was kept as a duplicate is pending when it comes up, whether a cancel stands before it or not.
+    FollowsAny,
 }
 
 impl Mutation {
@@ -165,6 +171,7 @@ impl Mutation {
             Self::ForgetsWindow,
             Self::ReusesDirty,
             Self::ReusesAfterOffsets,
+            Self::CountsHalf,
             Self::LosesInSilence,
             Self::StartsFromBeginning,
             Self::StartsFromEnd,
@@ -180,6 +187,8 @@ impl Mutation {
             Self::CommitsExpired,
             Self::StallsForTargets,
             Self::BelievesCopies,
+            Self::FinishesDuplicates,
+            Self::FollowsAny,
         ]
     }
 }

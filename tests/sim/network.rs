@@ -2,11 +2,12 @@
 //!
 //! A request carries all that it needs, because its sender may be dead when it arrives.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use waterclock::engine::orders::{Outcome, Target};
 use waterclock::engine::timers::{Found, TimerKey};
-use waterclock::engine::{Offset, Record, Source, TopicId, UnixMillis};
+use waterclock::engine::{Lane, Offset, Record, Source, TopicId, UnixMillis};
 
 use crate::broker::{Place, Position, Refusal, Writer};
 
@@ -135,6 +136,8 @@ pub enum Wake {
     Follow,
     /// The next piece of what is known of a lane; of this round.
     Piece(u64, i32),
+    /// What is left of a lane is read: these partitions from there on are to be read yet; of this round.
+    Left(u64, Lane, VecDeque<(Place, Offset)>),
     /// A foreign transaction was waited for long enough.
     WaitedEnough(u64),
 }

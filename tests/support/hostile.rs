@@ -1,5 +1,6 @@
-//! A producer who means harm: what he writes is small on the wire, and large in the memory of whoever reads it.
+//! A producer who means harm: what he writes is small on the wire, and large in the memory of its reader.
 
+use super::wire::{self, NONE, ZSTD, batch, number, text};
 use super::{Fixture, Out, Producer, out};
 
 /// The largest that librdkafka sends, before it is compressed.
@@ -7,6 +8,10 @@ const LARGEST: (&str, &str) = ("message.max.bytes", "1000000000");
 const MIB: usize = 1 << 20;
 /// Records of the batch of [`many`].
 pub const MANY: usize = 300;
+/// Batches of [`wide`].
+pub const WIDE: usize = 4;
+/// Records of [`tiny`].
+pub const TINY: usize = 200_000;
 /// Records of [`crowded`].
 pub const CROWDS: usize = 20;
 
@@ -56,4 +61,37 @@ pub fn crowded(fixture: &Fixture, target: &str) {
         crowd.headers.extend((0..count).map(|_| ("h".to_owned(), Some(Vec::new()))));
         producer.send_one(&fixture.names.intake(), &crowd);
     }
+}
+
+/// Batches of 20 kB each of one record of 600 MiB, which have their reader keep 128 MiB of what it has made of them.
+pub fn wide(fixture: &Fixture, target: &str) {
+    const BYTES: usize = 600 * MIB;
+    let (mut before, mut behind) = (vec![0, 0, 0], Vec::new());
+    text(&mut before, b"wide");
+    number(&mut before, BYTES as i64);
+    number(&mut behind, 2);
+    for (name, value) in [("x-delay", "500"), ("x-delay-target", target)] {
+        text(&mut behind, name.as_bytes());
+        text(&mut behind, value.as_bytes());
+    }
+    let mut record = Vec::new();
+    number(&mut record, (before.len() + BYTES + behind.len()) as i64);
+    record.extend(before);
+    let wide = batch(&wire::zstd(&record, BYTES, &behind), 1, ZSTD);
+    for _ in 0..WIDE {
+        wire::send(fixture, &fixture.names.intake(), 0, &wide);
+    }
+}
+
+/// A batch of as many records as fit into one: nothing is in them.
+pub fn tiny(fixture: &Fixture) {
+    let mut records = Vec::new();
+    for at in 0..TINY {
+        let mut body = vec![0, 0];
+        for value in [at as i64, -1, -1, 0] {
+            number(&mut body, value);
+        }
+        text(&mut records, &body);
+    }
+    wire::send(fixture, &fixture.names.intake(), 0, &batch(&records, TINY as i32, NONE));
 }

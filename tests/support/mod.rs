@@ -7,10 +7,13 @@
 //! 4. Every process that a test starts ends with the test, and tells its log if the test failed.
 
 mod acl;
+mod ask;
+mod binary;
 mod clock;
 mod cluster;
 mod fixture;
 pub mod hostile;
+mod lanes;
 mod load;
 mod nodes;
 pub mod preload;
@@ -19,17 +22,19 @@ mod producer;
 mod proxy;
 mod reader;
 pub mod secure;
+pub mod wire;
 
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 pub use acl::{Resource, Right, allow, allow_only};
+pub use ask::{Told, ask};
+pub use binary::{patience, waterclock};
 pub use clock::Clock;
 pub use cluster::Cluster;
 pub use fixture::Fixture;
 pub use load::Load;
 pub use nodes::Nodes;
-pub use process::{Launch, Process, waterclock};
+pub use process::{Launch, Process};
 pub use producer::{Ack, Out, Producer, open_transaction, out};
 pub use proxy::{
     END_TXN, Hold, OFFSET_COMMIT, PRODUCE, Proxy, State, TXN_OFFSET_COMMIT, Way, Weather,
@@ -39,13 +44,6 @@ pub use reader::{Log, Rec, whole, written_again};
 
 /// How long anything may take that has no bound of its own: a rebalance on a machine that also builds.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// What such times are multiplied by on a machine that does much else: `TEST_PATIENCE`, else 1.
-pub fn patience() -> u32 {
-    static FACTOR: OnceLock<u32> = OnceLock::new();
-    let told = || variable_if_set("TEST_PATIENCE")?.parse().ok();
-    *FACTOR.get_or_init(|| told().unwrap_or(1))
-}
 
 /// This machine's clock, which is that of a broker on loopback.
 #[allow(clippy::disallowed_methods, reason = "it is compared with a broker's append times")]

@@ -1,6 +1,6 @@
 //! The real binary as a child process.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -8,25 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::binary::without_settings;
 use super::{Fixture, Mode, eventually, eventually_within, patient};
 
 /// Lines of a log that a failed test prints.
 const LINES_SHOWN: usize = 200;
-
-/// The binary for a short command, without what scripts/kafka and scripts/test export, which is not of the configuration.
-pub fn waterclock() -> Command {
-    without_settings(env!("CARGO_BIN_EXE_waterclock").as_ref())
-}
-
-fn without_settings(program: &OsStr) -> Command {
-    let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("WATERCLOCK_") {
-            command.env_remove(name);
-        }
-    }
-    command
-}
 
 /// How a process is started.
 pub struct Launch<'a> {

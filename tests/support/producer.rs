@@ -18,6 +18,8 @@ pub struct Out {
     pub key: Option<Vec<u8>>,
     pub value: Option<Vec<u8>>,
     pub headers: Vec<(String, Option<Vec<u8>>)>,
+    /// Where it is to stand; `None`: its partitioner says it.
+    pub partition: Option<i32>,
 }
 
 /// A record with a text as its value, which the tests take as its id.
@@ -38,6 +40,11 @@ impl Out {
     pub fn null_header(mut self, name: &str) -> Self {
         self.headers.push((name.to_owned(), None));
         self
+    }
+
+    /// In this partition, whatever its key is.
+    pub fn at(self, partition: i32) -> Self {
+        Self { partition: Some(partition), ..self }
     }
 
     /// `x-delay-target`.
@@ -120,6 +127,7 @@ impl Producer {
             BaseRecord::with_opaque_to(topic, Box::new(number)).headers(headers);
         record.key = out.key.as_deref();
         record.payload = out.value.as_deref();
+        record.partition = out.partition;
         loop {
             match self.producer.send(record) {
                 Ok(()) => return,

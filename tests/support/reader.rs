@@ -16,7 +16,7 @@ use super::{Fixture, PATIENCE, eventually, now_ms, patience};
 pub struct Rec {
     pub partition: i32,
     pub offset: i64,
-    /// The broker's append time, epoch milliseconds.
+    /// Its time, epoch milliseconds: that of its append in an intake and a `timed_target`.
     pub at: u64,
     pub key: Option<Vec<u8>>,
     pub value: Option<Vec<u8>>,

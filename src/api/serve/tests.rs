@@ -7,6 +7,7 @@ use tokio::task::JoinHandle;
 use super::super::Report;
 use super::super::gate::{Kind, Who};
 use super::*;
+use crate::patient::{eventually, patient};
 
 /// A process that is alive and not ready.
 struct Half;
@@ -81,7 +82,7 @@ async fn a_head_that_does_not_come_or_is_too_long_ends_the_connection() {
     let (address, _stop, _serving) = start(limits).await;
     let slow = exchange(address, "GET /health/live HTTP/1.1\r\nHost: x\r\n");
     // Without a limit this would wait for ever.
-    let answer = tokio::time::timeout(Duration::from_secs(5), slow).await;
+    let answer = tokio::time::timeout(patient(Duration::from_secs(5)), slow).await;
     assert!(answer.is_ok_and(|answer| !answer.contains(" 200 ")));
     let long = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", "x".repeat(4 * HEAD_BYTES_MAX));
     let answer = exchange(address, &long).await;
@@ -100,9 +101,11 @@ async fn where_all_connections_are_taken_the_longest_idle_one_gives_way() {
         assert!(stream.read(&mut [0; 512]).await.is_ok_and(|read| read > 0));
     }
     let third = request("GET", "/health/live");
-    let answer = tokio::time::timeout(Duration::from_secs(5), exchange(address, &third)).await;
+    let answer =
+        tokio::time::timeout(patient(Duration::from_secs(5)), exchange(address, &third)).await;
     assert!(answer.is_ok_and(|answer| answer.contains(" 200 ")));
-    let closed = tokio::time::timeout(Duration::from_secs(5), second.read(&mut [0; 1])).await;
+    let closed =
+        tokio::time::timeout(patient(Duration::from_secs(5)), second.read(&mut [0; 1])).await;
     assert!(closed.is_ok_and(|read| !read.is_ok_and(|read| read > 0)), "it is open still");
     first.write_all(asked).await.unwrap();
     assert!(first.read(&mut [0; 512]).await.is_ok_and(|read| read > 0), "idle for less long");
@@ -132,13 +135,15 @@ async fn a_connection_that_is_old_answers_what_it_was_asked_and_takes_no_more() 
     // It is open for the client: the server says that it ends.
     stream.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     let mut answer = String::new();
-    let read = tokio::time::timeout(Duration::from_secs(20), stream.read_to_string(&mut answer));
+    let read =
+        tokio::time::timeout(patient(Duration::from_secs(20)), stream.read_to_string(&mut answer));
     read.await.expect("it ends").unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("all of it"), "{answer:?}");
     assert!(answer.contains("connection: close"), "{answer:?}");
     // One that asks nothing is closed.
     let mut idle = TcpStream::connect(address).await.unwrap();
-    let closed = tokio::time::timeout(Duration::from_secs(20), idle.read(&mut [0; 1])).await;
+    let closed =
+        tokio::time::timeout(patient(Duration::from_secs(20)), idle.read(&mut [0; 1])).await;
     assert!(closed.is_ok(), "it is open still");
     // What hangs is cut in the end.
     let short = Duration::from_millis(300);
@@ -161,17 +166,15 @@ async fn a_connection_whose_answer_is_being_written_gives_way_to_nobody() {
         assert_eq!(refused, "", "there is no place for it");
     }
     let mut rest = vec![0; LARGE];
-    let all = tokio::time::timeout(Duration::from_secs(20), first.read_exact(&mut rest)).await;
+    let all =
+        tokio::time::timeout(patient(Duration::from_secs(20)), first.read_exact(&mut rest)).await;
     assert!(all.is_ok_and(|all| all.is_ok()), "it is cut");
     // Once it is written, it gives way.
-    let mut after = String::new();
-    for _ in 0..200 {
-        after = exchange(address, &request("GET", "/slow")).await;
-        if !after.is_empty() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let after = eventually("there is a place", async || {
+        let after = exchange(address, &request("GET", "/slow")).await;
+        if after.is_empty() { Err("nothing was answered".to_owned()) } else { Ok(after) }
+    })
+    .await;
     assert!(after.ends_with("all of it"), "{after:?}");
 }
 
@@ -194,16 +197,44 @@ async fn a_client_that_does_not_take_its_answer_is_left() {
     slow.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     slow.readable().await.unwrap();
     assert_eq!(gate.taken(), 1, "it is not written yet");
-    let given_back = async {
-        while gate.taken() > 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), given_back).await.expect("it is left");
+    eventually("it is left", async || match gate.taken() {
+        0 => Ok(()),
+        taken => Err(format!("{taken} are taken")),
+    })
+    .await;
     // Who takes it gets all of it, and gives the place back.
     let all = exchange(address, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
     assert!(all.len() > 16 << 20, "{}", all.len());
     assert_eq!(gate.taken(), 0);
+}
+
+#[tokio::test]
+async fn a_request_that_waits_when_everything_stops_is_told_so() {
+    for (method, changes) in [("GET", false), ("DELETE", true)] {
+        let here = Arc::new(Notify::new());
+        let told = Arc::clone(&here);
+        let waits = async move || {
+            told.notify_one();
+            std::future::pending::<&str>().await
+        };
+        let app = Router::new().route("/", axum::routing::get(waits.clone()).delete(waits));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let stopped = async move {
+            let _ = stopped.await;
+        };
+        let serving = tokio::spawn(serve_within(Limits::new(16), listener, app, stopped));
+        let request = format!("{method} / HTTP/1.1\r\nHost: x\r\n\r\n");
+        let asked = tokio::spawn(async move { exchange(address, &request).await });
+        here.notified().await;
+        stop.send(()).unwrap();
+        let told = asked.await.unwrap();
+        assert!(told.starts_with("HTTP/1.1 503 "), "{told}");
+        assert!(told.contains("\"lane_moving\"") && told.contains("this instance stops"), "{told}");
+        assert_eq!(told.contains("may have been done"), changes, "{told}");
+        serving.await.unwrap();
+    }
 }
 
 #[tokio::test]
@@ -214,9 +245,13 @@ async fn a_stop_closes_idle_connections_and_the_listener() {
     let mut answer = [0; 15];
     idle.read_exact(&mut answer).await.unwrap();
     stop.send(()).unwrap();
-    tokio::time::timeout(Duration::from_secs(5), serving).await.expect("it stops").unwrap();
+    tokio::time::timeout(patient(Duration::from_secs(5)), serving)
+        .await
+        .expect("it stops")
+        .unwrap();
     let mut rest = Vec::new();
-    let closed = tokio::time::timeout(Duration::from_secs(5), idle.read_to_end(&mut rest)).await;
+    let closed =
+        tokio::time::timeout(patient(Duration::from_secs(5)), idle.read_to_end(&mut rest)).await;
     assert!(closed.is_ok(), "the idle connection is open still");
     assert!(TcpStream::connect(address).await.is_err(), "it listens still");
 }

@@ -1,19 +1,24 @@
-//! Asks whoever owns a lane: this instance, or the one that said so, over HTTP.
+//! Asks the owner of a lane: this instance, or the one that said so, over HTTP.
 //!
 //! # Invariants
 //! 1. A question that came from another instance is answered here or not at all: it is never handed on, so nothing goes
 //!    in circles, and an owner that lost a lane says so instead of guessing.
 //! 2. Lanes that nobody answers for make the whole answer a [`Trouble`]: a part is never given out as the whole.
-//! 3. Every question has an answer by its [`Deadline`], whoever stands still, and its owner does nothing for it afterwards.
-//! 4. A cancel whose lane's owner is silent is written here: whoever reads the lane next carries it out.
+//! 3. Every question has an answer by its [`Deadline`], also where an instance stands still, and its owner does nothing for it afterwards.
+//! 4. A cancel whose lane's owner does not answer, or is not known, is written here: the next owner of the lane carries it
+//!    out. The owner may have written it, too: then it stands there twice.
+//! 5. Once somebody was asked for a change and has not answered, nobody is told that nothing was written: [`Trouble::Unknown`].
+//! 6. Who named no version is told how the last known one ended only after all was decided, in all lanes, that stood in the
+//!    intakes when that was asked: a later version may stand in a wrong partition, or in another intake.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::timeout_at;
+use tokio::time::{sleep, timeout_at};
 
 use super::super::gate::Kind;
 use super::deadline::{Deadline, Times};
@@ -28,6 +33,10 @@ pub(super) const PATH: &str = "/v1/peer";
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// Bytes of an answer of another instance.
 const REPLY_BYTES_MAX: usize = 64 << 20;
+/// What is said of a change of which it is not known whether it was made.
+const UNKNOWN: &str = "what was asked may have been done, and may be asked again";
+/// How long it is waited before an owner that does not answer, or is not known, is looked for again.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A question about lanes, to their owner.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -60,6 +69,8 @@ pub(super) enum What {
     Do(Vec<Command>),
     /// What became of a command about a timer of the lane.
     Answer(String),
+    /// That all is decided that stands in the intakes of the lanes.
+    Settle,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -72,6 +83,7 @@ pub(super) enum Told {
     /// For each command its ticket, and what became of it.
     Done(Vec<Result<(String, Answer), Trouble>>),
     Answer(Answer),
+    Settled,
 }
 
 impl What {
@@ -87,6 +99,8 @@ impl What {
             Self::Answer(_) => Kind::Wait,
             Self::Find(names) if names.len() <= 1 => Kind::Look,
             Self::ByIds(ids) if ids.len() <= 1 => Kind::Look,
+            // An instance asks it once at a time.
+            Self::Settle => Kind::Look,
             _ => Kind::Large,
         }
     }
@@ -104,7 +118,7 @@ pub(super) async fn answer(
 ) -> Reply {
     match timeout_at(deadline.by(), answer_by(timers, lanes, what, deadline)).await {
         Ok(reply) => reply,
-        Err(_) => Err(Trouble::Moving("it was not answered in time".to_owned())),
+        Err(_) => Err(no_answer("it was not answered in time".to_owned(), what)),
     }
 }
 
@@ -140,6 +154,10 @@ async fn answer_by(timers: &dyn Timers, lanes: &[u16], what: &What, deadline: De
         What::Answer(ticket) => {
             let lane = lanes.first().copied().unwrap_or_default();
             Told::Answer(decided(timers, lane, ticket, deadline).await?)
+        }
+        What::Settle => {
+            timers.settle(lanes, deadline.asked().by).await?;
+            Told::Settled
         }
     })
 }
@@ -206,6 +224,8 @@ async fn carry_out(
 enum Place {
     Here,
     At(String),
+    /// Nobody is known to have this lane, or it is not ready yet.
+    Nowhere(u16),
 }
 
 /// Hands questions to the owners.
@@ -213,6 +233,8 @@ enum Place {
 pub(super) struct Asker {
     timers: Arc<dyn Timers>,
     client: reqwest::Client,
+    /// When it was last begun to wait until all is settled, of what was waited for until it was.
+    settled: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Asker {
@@ -222,20 +244,18 @@ impl Asker {
         // Who sends a question on is no owner.
         let client = client.redirect(reqwest::redirect::Policy::none()).build();
         // Only TLS that cannot be set up fails, and then nothing is asked over it.
-        Self { timers, client: client.unwrap_or_default() }
+        Self { timers, client: client.unwrap_or_default(), settled: Arc::default() }
     }
 
     pub(super) fn timers(&self) -> &dyn Timers {
         &*self.timers
     }
 
-    fn place(&self, lane: u16) -> Result<Place, Trouble> {
+    fn place(&self, lane: u16) -> Place {
         match self.timers.standing(lane) {
-            Standing::Here => Ok(Place::Here),
-            Standing::Elsewhere(address) => Ok(Place::At(address)),
-            Standing::Moving => Err(Trouble::Moving(format!(
-                "lane {lane} is on its way from one instance to another"
-            ))),
+            Standing::Here => Place::Here,
+            Standing::Elsewhere(address) => Place::At(address),
+            Standing::Moving => Place::Nowhere(lane),
         }
     }
 
@@ -246,27 +266,27 @@ impl Asker {
     ) -> Result<BTreeMap<Place, Vec<u16>>, Trouble> {
         let mut places: BTreeMap<Place, Vec<u16>> = BTreeMap::new();
         for lane in lanes {
-            places.entry(self.place(lane)?).or_default().push(lane);
+            match self.place(lane) {
+                Place::Nowhere(lane) => return Err(moving(lane)),
+                place => places.entry(place).or_default().push(lane),
+            }
         }
         Ok(places)
     }
 
     /// Asks the owner of one lane.
     pub(super) async fn one(&self, lane: u16, what: What, deadline: Deadline) -> Reply {
-        let place = self.place(lane)?;
-        self.clone().ask(place, vec![lane], what, deadline).await
+        self.ask(self.place(lane), vec![lane], what, deadline).await
     }
 
-    /// Asks the owners of all lanes the same.
+    /// Asks the owners of all lanes the same, which changes nothing.
     pub(super) async fn all(&self, what: What, deadline: Deadline) -> Result<Vec<Told>, Trouble> {
+        self.started()?;
         let lanes = self.timers.lanes();
-        if lanes == 0 {
-            return Err(Trouble::Moving("this instance has not started yet".to_owned()));
-        }
         let mut asking = JoinSet::new();
         for (place, lanes) in self.places(0..lanes)? {
             let (asker, what) = (self.clone(), what.clone());
-            asking.spawn(async move { asker.ask(place, lanes, what, deadline).await });
+            asking.spawn(async move { asker.ask_once(place, lanes, what, deadline).await });
         }
         let mut told = Vec::new();
         while let Some(reply) = asking.join_next().await {
@@ -290,15 +310,10 @@ impl Asker {
         let mut parts: BTreeMap<Place, (Vec<u16>, Vec<usize>)> = BTreeMap::new();
         for (at, each) in batch.iter().enumerate() {
             let lane = self.timers.lane_of(name(each));
-            match self.place(lane) {
-                Err(trouble) => all[at] = Some(Err(trouble)),
-                Ok(place) => {
-                    let (lanes, places) = parts.entry(place).or_default();
-                    places.push(at);
-                    if !lanes.contains(&lane) {
-                        lanes.push(lane);
-                    }
-                }
+            let (lanes, places) = parts.entry(self.place(lane)).or_default();
+            places.push(at);
+            if !lanes.contains(&lane) {
+                lanes.push(lane);
             }
         }
         let mut asking = JoinSet::new();
@@ -323,57 +338,177 @@ impl Asker {
         all.into_iter().map(|each| each.unwrap_or_else(|| Err(fault()))).collect()
     }
 
-    async fn ask(self, place: Place, lanes: Vec<u16>, what: What, deadline: Deadline) -> Reply {
-        let address = match place {
-            Place::Here => return answer(&*self.timers, &lanes, &what, deadline).await,
-            Place::At(address) => address,
-        };
-        let cancels = match &what {
+    async fn ask(&self, place: Place, lanes: Vec<u16>, what: What, deadline: Deadline) -> Reply {
+        match what {
             What::Do(commands) if commands.iter().all(|of| of.order == Order::Cancel) => {
-                Some(commands.clone())
+                self.cancel(place, lanes, commands, deadline).await.map(Told::Done)
             }
-            _ => None,
-        };
-        let is_answer = matches!(what, What::Answer(_));
-        let first = if cancels.is_some() || is_answer { deadline.of_first_try() } else { deadline };
-        let (to, number) = (Some(address.clone()), rand::random());
-        let question = Question { lanes, what, times: first.times(), to, number };
-        let silence = match timeout_at(first.by(), self.ask_at(&address, &question)).await {
-            Ok(Ok(reply)) => return reply,
-            Ok(Err(silence)) => silence,
-            Err(_) => Silence { trouble: silent(&address, &question.what), is_sent: true },
-        };
-        match cancels {
-            // To write it twice is to ask twice: the second one meets what the first one has left.
-            Some(commands) if silence.is_sent => {
-                let tickets = write(&*self.timers, &commands, deadline);
-                let Ok(tickets) = timeout_at(deadline.by(), tickets).await else {
-                    return Err(silence.trouble);
-                };
-                let pending =
-                    |ticket: Result<(u16, String), _>| ticket.map(|(_, of)| (of, Answer::Pending));
-                Ok(Told::Done(tickets.into_iter().map(pending).collect()))
+            What::Answer(ticket) => {
+                let lane = lanes.first().copied().unwrap_or_default();
+                self.became(lane, ticket, deadline).await.map(Told::Answer)
             }
-            // The command is written: its answer is asked for again.
-            None if silence.is_sent && is_answer => Ok(Told::Answer(Answer::Pending)),
-            _ => Err(silence.trouble),
+            what => self.ask_once(place, lanes, what, deadline).await,
         }
     }
 
-    /// Asks another instance; what it says, or that it says nothing.
-    async fn ask_at(&self, address: &str, question: &Question) -> Result<Reply, Silence> {
-        let fault = |_| Silence { trouble: fault(), is_sent: false };
-        let body = serde_json::to_vec(&question).map_err(fault)?;
-        let headers = match seal::of_question(&*self.timers, PATH, &body) {
-            Ok(headers) => headers,
-            Err(trouble) => return Ok(Err(trouble)),
+    /// Asks the instance that is there, once.
+    async fn ask_once(
+        &self,
+        place: Place,
+        lanes: Vec<u16>,
+        what: What,
+        deadline: Deadline,
+    ) -> Reply {
+        let address = match place {
+            Place::Here => return answer(&*self.timers, &lanes, &what, deadline).await,
+            Place::At(address) => address,
+            Place::Nowhere(lane) => return Err(moving(lane)),
         };
+        let (to, number) = (Some(address.clone()), rand::random());
+        let question = Question { lanes, what, times: deadline.times(), to, number };
+        let asked = timeout_at(deadline.by(), self.ask_at(&address, &question)).await;
+        asked.unwrap_or_else(|_| Err(silent(&address, &question.what)))
+    }
+
+    /// Has cancels written, by the owner of their lanes or, if that does not answer, here; and waits for what becomes of them.
+    /// As long as Kafka can be written, none of them depends on whether somebody has the lanes.
+    async fn cancel(
+        &self,
+        place: Place,
+        lanes: Vec<u16>,
+        commands: Vec<Command>,
+        deadline: Deadline,
+    ) -> Result<Vec<Result<(String, Answer), Trouble>>, Trouble> {
+        self.started()?;
+        let first = if place == Place::Here { deadline } else { deadline.of_first_try() };
+        let done = match self.ask_once(place, lanes, What::Do(commands.clone()), first).await {
+            Ok(Told::Done(done)) => done,
+            Ok(_) => return Err(fault()),
+            // Nothing is done, and somebody is there: more of it does not help.
+            Err(Trouble::Busy(detail)) => return Err(Trouble::Busy(detail)),
+            // The owner may have written them, or may write them yet: then they stand there twice. One without a version ends
+            // what stands before it, each time, also what was made between the two.
+            Err(trouble) => {
+                let tickets = write(&*self.timers, &commands, deadline);
+                let Ok(tickets) = timeout_at(deadline.by(), tickets).await else {
+                    let why = "it was not written in time".to_owned();
+                    return Err(no_answer(why, &What::Do(commands)));
+                };
+                let pending = |ticket: Result<(u16, String), Trouble>| match ticket {
+                    Ok((_, of)) => Ok((of, Answer::Pending)),
+                    // That it was not written here says nothing of what the owner did.
+                    Err(_) if matches!(trouble, Trouble::Unknown(_)) => Err(trouble.clone()),
+                    Err(why) => Err(why),
+                };
+                tickets.into_iter().map(pending).collect()
+            }
+        };
+        let mut known = Vec::with_capacity(done.len());
+        for (each, command) in done.into_iter().zip(&commands) {
+            known.push(match each {
+                Ok((ticket, Answer::Pending | Answer::Lost)) if !deadline.is_wait_over() => {
+                    let lane = self.timers.lane_of(&command.name);
+                    // The command stands, whatever keeps the answer away.
+                    let answer = self.became(lane, ticket.clone(), deadline).await;
+                    Ok((ticket, answer.unwrap_or(Answer::Lost)))
+                }
+                Ok((ticket, answer)) => {
+                    let lane = self.timers.lane_of(&command.name);
+                    let answer = self.once_settled(lane, &ticket, answer, deadline).await;
+                    Ok((ticket, answer))
+                }
+                each => each,
+            });
+        }
+        Ok(known)
+    }
+
+    /// What became of a command that is written, within its wait: told by who has its lane by then.
+    async fn became(
+        &self,
+        lane: u16,
+        ticket: String,
+        deadline: Deadline,
+    ) -> Result<Answer, Trouble> {
+        self.started()?;
+        loop {
+            let (what, turn) = (What::Answer(ticket.clone()), deadline.of_turn());
+            match self.ask_once(self.place(lane), vec![lane], what, turn).await {
+                Ok(Told::Answer(Answer::Pending)) | Err(Trouble::Moving(_) | Trouble::Away(_)) => {}
+                Ok(Told::Answer(answer)) => {
+                    return Ok(self.once_settled(lane, &ticket, answer, deadline).await);
+                }
+                Ok(_) => return Err(fault()),
+                Err(trouble) => return Err(trouble),
+            }
+            if deadline.is_wait_over() {
+                return Ok(Answer::Pending);
+            }
+            sleep(PAUSE.min(deadline.wait_left())).await;
+        }
+    }
+
+    /// An answer that no version changes any more which was submitted before its command.
+    async fn once_settled(
+        &self,
+        lane: u16,
+        ticket: &str,
+        answer: Answer,
+        deadline: Deadline,
+    ) -> Answer {
+        if !matches!(answer, Answer::Decided { is_last: true, .. }) {
+            return answer;
+        }
+        let settling = deadline.of_settling();
+        if timeout_at(settling.by(), self.settle(settling)).await.is_err() {
+            return Answer::Pending;
+        }
+        let what = What::Answer(ticket.to_owned());
+        match self.ask_once(self.place(lane), vec![lane], what, deadline.of_turn()).await {
+            Ok(Told::Answer(answer)) => answer,
+            _ => Answer::Pending,
+        }
+    }
+
+    /// Waits until all is decided, in all lanes, that stood in the intakes when a request came; as long as it takes. All that
+    /// came meanwhile is waited for together.
+    async fn settle(&self, deadline: Deadline) {
+        loop {
+            let mut settled = self.settled.lock().await;
+            if settled.is_some_and(|at| at >= deadline.asked().came) {
+                return;
+            }
+            let now = Instant::now();
+            // First all stands in its lane. Then that is decided.
+            let in_lane = self.all(What::Settle, deadline).await;
+            if in_lane.is_ok() && self.all(What::Settle, deadline).await.is_ok() {
+                *settled = Some(now);
+                return;
+            }
+            // Nobody else tries it meanwhile.
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Refuses what cannot be done before it is known which lanes there are.
+    fn started(&self) -> Result<(), Trouble> {
+        if self.timers.lanes() > 0 {
+            return Ok(());
+        }
+        Err(Trouble::Moving("this instance has not started yet".to_owned()))
+    }
+
+    /// Asks another instance; one that says nothing has its lanes moving.
+    async fn ask_at(&self, address: &str, question: &Question) -> Reply {
+        let body = serde_json::to_vec(&question).map_err(|_| fault())?;
+        let headers = seal::of_question(&*self.timers, PATH, &body)?;
         let silence = |error: reqwest::Error| {
             tracing::debug!(%error, address, "the owner of a lane does not answer");
-            // A connection that is refused, and an answer that is none, are quick: nothing was done, and nothing is lost.
-            let is_refused = error.is_connect() && !error.is_timeout() || error.is_status();
-            let trouble = if is_refused { away(address) } else { silent(address, &question.what) };
-            Silence { trouble, is_sent: !is_refused }
+            // A connection that is refused, and a question that is, are quick: nothing was done, and nothing is lost. What else has
+            // no seal is of a proxy that stands between the two, which may have handed the question on.
+            let is_refusal = error.status().is_some_and(|status| status.is_client_error());
+            let is_refused = error.is_connect() && !error.is_timeout() || is_refusal;
+            if is_refused { away(address) } else { silent(address, &question.what) }
         };
         let asked = self.client.post(format!("http://{address}{PATH}")).body(body);
         let asked = asked.header("content-type", "application/json");
@@ -385,39 +520,57 @@ impl Asker {
         let mut told = Vec::new();
         while let Some(part) = reply.chunk().await.map_err(silence)? {
             if told.len() + part.len() > REPLY_BYTES_MAX {
-                return Ok(Err(self::fault()));
+                return Err(garbled(&question.what));
             }
             told.extend_from_slice(&part);
         }
         if !seal::is_answer(&*self.timers, &headers[2].1, &told, &given) {
             tracing::warn!(address, "what answers there is no instance of this namespace");
-            let detail = format!("no instance of this namespace is at {address}");
-            return Ok(Err(Trouble::Moving(detail)));
+            let detail = format!("no instance of this namespace answers at {address}");
+            return Err(no_answer(detail, &question.what));
         }
-        Ok(serde_json::from_slice::<Reply>(&told).unwrap_or_else(|_| Err(self::fault())))
+        serde_json::from_slice::<Reply>(&told).unwrap_or_else(|_| Err(garbled(&question.what)))
     }
 }
 
-/// Another instance gave no answer.
-struct Silence {
-    trouble: Trouble,
-    /// The question may be there.
-    is_sent: bool,
+fn moving(lane: u16) -> Trouble {
+    Trouble::Moving(format!("lane {lane} is on its way from one instance to another"))
 }
 
 fn away(address: &str) -> Trouble {
-    Trouble::Moving(format!("the owner of its lane does not answer at {address}"))
+    Trouble::Moving(silence(address))
 }
 
 /// What is told of an owner that may have been asked.
 fn silent(address: &str, what: &What) -> Trouble {
-    if matches!(what, What::Do(_)) {
-        let unknown = "what was asked of it may have been done, and may be asked again";
-        return Trouble::Moving(format!(
-            "the owner of its lane does not answer at {address}; {unknown}"
-        ));
+    no_answer(silence(address), what)
+}
+
+fn silence(address: &str) -> String {
+    format!("the owner of its lane does not answer at {address}")
+}
+
+/// What is told when there is no answer: a change may have been made.
+fn no_answer(why: String, what: &What) -> Trouble {
+    if what.is_change() {
+        Trouble::Unknown(format!("{why}; {UNKNOWN}"))
+    } else {
+        Trouble::Moving(why)
     }
-    away(address)
+}
+
+/// What a request is told that this instance has no more time for, since it stops: a change may have been made.
+pub(super) fn stopping(reads: bool) -> Trouble {
+    let why = "this instance stops".to_owned();
+    if reads { Trouble::Moving(why) } else { Trouble::Unknown(format!("{why}; {UNKNOWN}")) }
+}
+
+/// The same of an answer that cannot be read.
+fn garbled(what: &What) -> Trouble {
+    match fault() {
+        Trouble::Moving(why) => no_answer(why, what),
+        other => other,
+    }
 }
 
 /// A question whose answer is not of its kind, or that panicked: a mistake of ours, told as what may pass.

@@ -148,7 +148,8 @@ pub(super) async fn cancel(
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
     let mut body = read::body(body, &["timers", "wait"])?;
-    let wait: Option<String> = read::member(&mut body, "body", "wait", "a string")?;
+    let want = "a length of time as text, as in \"5s\"";
+    let wait: Option<String> = read::member(&mut body, "body", "wait", want)?;
     let deadline = Deadline::new(came.at, single::wait(&asker, wait, "body.wait")?);
     let known = ["id", "key", "key_base64", "version"];
     let elements = elements(&mut body, &known, |map, at| {
@@ -202,10 +203,13 @@ async fn refused(
     let keyed =
         keyed(asker, missing.map(|((_, _, name), _)| name.id.clone()).collect(), deadline).await;
     for ((at, n, name), found) in keyless.iter().zip(found) {
-        refused[*at] = match found {
-            Ok(Some(_)) => None,
-            Ok(None) => forgotten(&keyed, name, *n),
-            Err(trouble) => Some(trouble.into()),
+        refused[*at] = match (found, &keyed) {
+            (Ok(Some(_)), _) => None,
+            (Err(Trouble::Busy(detail)), _) => Some(Trouble::Busy(detail).into()),
+            // What cannot be looked up is taken as it was said, as a single cancel is.
+            (Err(_), _)
+            | (Ok(None), Err(Trouble::Moving(_) | Trouble::Away(_) | Trouble::NoIndex(_))) => None,
+            (Ok(None), keyed) => forgotten(keyed, name, *n),
         };
     }
     refused

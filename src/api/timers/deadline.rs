@@ -8,7 +8,12 @@ use super::known::Asked;
 const GRACE: Duration = Duration::from_secs(2);
 /// The end of that, kept for this instance: to write a cancel itself when the owner of its lane is silent.
 const RESERVE: Duration = Duration::from_secs(1);
-/// What an answer takes from whoever has it to whoever waits for it.
+/// How long the owner of a lane may wait for what becomes of a cancel before it answers that it is written. One that is silent
+/// for longer has not written it, as far as can be known, and a timer may be due soon.
+const FIRST_WAIT_MAX: Duration = Duration::from_secs(2);
+/// How long one owner is asked at a time what became of a command: its lane may have another one by then.
+const TURN: Duration = Duration::from_secs(1);
+/// What an answer takes from the instance that has it to the client that waits for it.
 const HANDOVER: Duration = Duration::from_millis(250);
 /// The longest look-up that comes before a command.
 const FIRST_LOOK_MAX: Duration = Duration::from_secs(3);
@@ -54,7 +59,21 @@ impl Deadline {
 
     /// The same for a command that is carried out by the owner of its lane, if somebody else can do it afterwards.
     pub(super) fn of_first_try(self) -> Self {
-        Self { by: self.by - RESERVE, ..self }
+        let wait = self.wait.min(Instant::now() + FIRST_WAIT_MAX);
+        Self { wait, by: (self.by - RESERVE).min(wait + RESERVE), ..self }
+    }
+
+    /// The same for one of several questions about what became of a command.
+    pub(super) fn of_turn(self) -> Self {
+        let wait = self.wait.min(Instant::now() + TURN);
+        // Past the wait, too, it is asked once.
+        let by = (wait + RESERVE).max(Instant::now() + RESERVE).min(self.by - RESERVE);
+        Self { wait, by, ..self }
+    }
+
+    /// The same for what must be known before an answer may be given that is there already.
+    pub(super) fn of_settling(self) -> Self {
+        Self { by: (self.wait + RESERVE).min(self.by - RESERVE), ..self }
     }
 
     /// The same for what comes before commands that wait for so long.
@@ -72,6 +91,11 @@ impl Deadline {
     /// Until when what becomes of a command is waited for.
     pub(super) fn wait_left(self) -> Duration {
         self.wait.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether it is waited no longer.
+    pub(super) fn is_wait_over(self) -> bool {
+        self.wait_left().is_zero()
     }
 
     /// By when the answer is made.
@@ -119,7 +143,7 @@ impl Times {
     pub(super) fn after(self, underway_ms: u64) -> Option<Self> {
         let left_ms = self.left_ms.checked_sub(underway_ms).filter(|left| *left > 0)?;
         let (age_ms, wait_ms) = (self.age_ms, self.wait_ms.saturating_sub(underway_ms));
-        // No longer than a caller may say, whoever asks.
+        // No longer than any caller may say.
         Some(Self { age_ms, wait_ms: wait_ms.min(super::WAIT_MS_MAX), left_ms })
     }
 }

@@ -165,6 +165,10 @@ pub enum Answer {
         state: Option<String>,
         /// Why it was refused.
         code: Option<String>,
+        /// It named no version, and so ended the last one that is known. One that was submitted after that, and before the
+        /// command, may be on its way to its lane until [all is settled](Timers::settle).
+        #[serde(default)]
+        is_last: bool,
     },
     /// It is written, and not decided within the wait.
     Pending,
@@ -177,6 +181,8 @@ pub enum Answer {
 pub enum Trouble {
     /// The lane is on its way from one member to another, or its owner does not answer; soon it will.
     Moving(String),
+    /// Somebody was asked for a change and has not answered: it may have been made, or be made yet. The text says so.
+    Unknown(String),
     /// Kafka does not answer.
     Away(String),
     /// The owner has no index in this run; a person must mend that.
@@ -291,6 +297,11 @@ pub trait Timers: Send + Sync + 'static {
         ticket: &'a str,
         wait: Duration,
     ) -> Soon<'a, Result<Answer, Trouble>>;
+    /// Waits until all is decided that stands in the intakes of these lanes now: what belongs in another lane stands there then.
+    ///
+    /// # Errors
+    /// Not by then; see [`Trouble`].
+    fn settle<'a>(&'a self, lanes: &'a [u16], by: Instant) -> Soon<'a, Result<(), Trouble>>;
 }
 
 /// Bytes as base64 in what instances tell each other.

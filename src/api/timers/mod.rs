@@ -64,6 +64,11 @@ const KEYS_SHOWN: usize = 10;
 
 type Answered = Result<Response, Problem>;
 
+/// What a request is told that there is no more time for, since this instance stops; `reads`: it changes nothing.
+pub(super) fn stopping(reads: bool) -> Response {
+    Problem::from(ask::stopping(reads)).into_response()
+}
+
 pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> Router {
     let asker = Asker::new(Arc::clone(&timers));
     let door = Arc::new(Door { gate: Arc::clone(&gate), seen: Seen::new(SEALS_MAX) });
@@ -166,7 +171,7 @@ fn tracked(timers: &dyn Timers) -> Result<(), Problem> {
     ))
 }
 
-/// The timers with a key that have these ids, by id: whoever left a key out may mean one of them.
+/// The timers with a key that have these ids, by id: a request that left a key out may mean one of them.
 async fn keyed(
     asker: &Asker,
     ids: Vec<String>,

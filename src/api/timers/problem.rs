@@ -84,7 +84,7 @@ impl Problem {
 impl From<Trouble> for Problem {
     fn from(trouble: Trouble) -> Self {
         match trouble {
-            Trouble::Moving(detail) => {
+            Trouble::Moving(detail) | Trouble::Unknown(detail) => {
                 let title = "who answers for this timer is not there now";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "lane_moving", title, detail).later(1)
             }

@@ -4,12 +4,16 @@
 //! 1. Every parameter and member that is not known is refused: a misspelt filter must not mean everything.
 //! 2. Ids and keys are bytes when they arrive, and become text only if they are UTF-8.
 
+use std::cell::RefCell;
+use std::fmt;
+
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use serde::de::DeserializeOwned;
+use serde::Deserializer;
+use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::known::{Filter, Name, STATES, Timers};
@@ -148,9 +152,97 @@ pub(super) fn body(
         let code = if status == StatusCode::PAYLOAD_TOO_LARGE { "too_large" } else { "no_body" };
         Problem::new(status, code, title, error.body_text())
     })?;
-    let value: Value = serde_json::from_slice(&body)
-        .map_err(|error| Problem::bad("not_json", "body", format!("want JSON: {error}")))?;
-    object(value, "body", known)
+    object(json(&body)?, "body", known)
+}
+
+/// Reads JSON. An object that has a member twice is refused: readers differ in which of the two they take.
+fn json(body: &[u8]) -> Result<Value, Problem> {
+    let doubled = RefCell::new(None);
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let read = Part { at: "body", doubled: &doubled }.deserialize(&mut reader);
+    let read = read.and_then(|value| reader.end().map(|()| value));
+    read.map_err(|error| match doubled.take() {
+        Some(at) => Problem::bad("doubled_member", at, "it stands there twice"),
+        None => Problem::bad("not_json", "body", format!("want JSON: {error}")),
+    })
+}
+
+/// A part of a body that is read, and where it stands.
+struct Part<'a> {
+    at: &'a str,
+    /// The member that was met twice.
+    doubled: &'a RefCell<Option<String>>,
+}
+
+impl Part<'_> {
+    fn within<'a>(&'a self, at: &'a str) -> Part<'a> {
+        Part { at, doubled: self.doubled }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Part<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Part<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Value, A::Error> {
+        let mut values = Vec::new();
+        loop {
+            let at = format!("{}[{}]", self.at, values.len());
+            match all.next_element_seed(self.within(&at))? {
+                Some(value) => values.push(value),
+                None => return Ok(Value::Array(values)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut all: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(name) = all.next_key::<String>()? {
+            let at = format!("{}.{name}", self.at);
+            if map.contains_key(&name) {
+                self.doubled.replace(Some(at));
+                return Err(A::Error::custom("a member stands there twice"));
+            }
+            let value = all.next_value_seed(self.within(&at))?;
+            map.insert(name, value);
+        }
+        Ok(Value::Object(map))
+    }
 }
 
 /// An object with members of these names only.

@@ -6,7 +6,7 @@
 //!
 //! The time is the brokers', as both know it: no machine's clock matters.
 //!
-//! Whoever listens on the network can repeat a question while its seal is valid. To answer the same again does no harm;
+//! Somebody who listens on the network can repeat a question while its seal is valid. To answer the same again does no harm;
 //! to change something again does. So a question that changes something is carried out once: it names who is asked, and
 //! its seal is remembered for as long as it is valid.
 

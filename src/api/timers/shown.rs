@@ -50,7 +50,7 @@ pub(super) fn again(ticket: &Ticket) -> String {
 pub(super) fn outcome(ticket: &Ticket, answer: &Answer) -> Value {
     let mut map = name(&ticket.name);
     match answer {
-        Answer::Decided { outcome, state, code } => {
+        Answer::Decided { outcome, state, code, .. } => {
             map.insert("outcome".to_owned(), json!(outcome));
             if let Some(state) = state {
                 map.insert("state".to_owned(), json!(state));

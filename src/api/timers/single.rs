@@ -42,11 +42,11 @@ async fn find(State(asker): State<Asker>, Extension(came): Extension<Came>, uri:
     }
 }
 
-async fn found(asker: &Asker, name: &Name, deadline: Deadline) -> Result<Option<Timer>, Problem> {
+async fn found(asker: &Asker, name: &Name, deadline: Deadline) -> Result<Option<Timer>, Trouble> {
     let what = What::Find(vec![name.clone()]);
     match asker.one(asker.timers().lane_of(name), what, deadline).await? {
         Told::Found(mut found) => Ok(found.pop().flatten()),
-        _ => Err(fault().into()),
+        _ => Err(fault()),
     }
 }
 
@@ -76,12 +76,28 @@ async fn cancel(
     let deadline = Deadline::new(came.at, wait(&asker, query.text("wait")?, "query.wait")?);
     // Without its key a timer is not meant; somebody has forgotten it.
     if name.key.is_none() && asker.timers().tracks() {
-        let look = deadline.before_command();
-        if found(&asker, &name, look).await?.is_none() {
-            must_have_no_key(&asker, &name, look).await?;
-        }
+        may_have_no_key(&asker, &name, deadline.before_command()).await?;
     }
-    carry_out(&asker, Command { name, version, order: Order::Cancel }, deadline).await
+    let command = Command { name: name.clone(), version, order: Order::Cancel };
+    answered(&name, false, done(&asker, command, deadline).await?)
+}
+
+/// Refuses a cancel without a key that means no timer, but for one whose key was forgotten. Where that cannot be looked up the
+/// cancel is taken as it was said: it may be meant so, and be urgent, and it does nothing to a timer with a key.
+async fn may_have_no_key(asker: &Asker, name: &Name, deadline: Deadline) -> Result<(), Problem> {
+    let keyed = match found(asker, name, deadline).await {
+        Ok(Some(_)) => return Ok(()),
+        Ok(None) => keyed(asker, vec![name.id.clone()], deadline).await,
+        Err(trouble) => Err(trouble),
+    };
+    match keyed {
+        Ok(keyed) => match keyed.get(&name.id) {
+            Some(timers) => Err(key_needed(timers, "query.key")),
+            None => Ok(()),
+        },
+        Err(Trouble::Busy(detail)) => Err(Trouble::Busy(detail).into()),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Refuses a name without a key of an id that timers with a key have.
@@ -108,7 +124,14 @@ pub(super) fn version(
 
 /// How long to wait for what becomes of a command.
 pub(super) fn wait(asker: &Asker, text: Option<String>, at: &str) -> Result<Duration, Problem> {
-    let read = |text: String| read::span(asker.timers(), &text, at, WAIT_MS_MAX);
+    let read = |text: String| {
+        // Headers take a bare number for milliseconds. Here it is far more often meant as seconds.
+        if text.bytes().all(|byte| byte.is_ascii_digit()) && text.bytes().any(|byte| byte != b'0') {
+            let detail = format!("{text:?} has no unit; want one, as in \"{text}s\" or \"500ms\"");
+            return Err(Problem::bad("bad_duration", at, detail));
+        }
+        read::span(asker.timers(), &text, at, WAIT_MS_MAX)
+    };
     text.map_or(Ok(WAIT_MS), read).map(Duration::from_millis)
 }
 
@@ -127,11 +150,15 @@ async fn reschedule(
     let due = match (body.remove("due"), body.remove("delay")) {
         (Some(due), None) => read::moment(asker.timers(), &due, "body.due")?,
         (None, Some(delay)) => {
-            let Some(text) = delay.as_str() else {
-                let detail = "want a length of time as text, as in \"1h30m\"";
-                return Err(Problem::bad("bad_duration", "body.delay", detail));
+            let text = match delay {
+                Value::String(text) => text,
+                Value::Number(number) => number.to_string(),
+                _ => {
+                    let detail = "want a length of time, as in \"1h30m\", or milliseconds";
+                    return Err(Problem::bad("bad_duration", "body.delay", detail));
+                }
             };
-            let delay = read::span(asker.timers(), text, "body.delay", u64::MAX)?;
+            let delay = read::span(asker.timers(), &text, "body.delay", u64::MAX)?;
             came.time.ok_or_else(no_time)?.checked_add(delay).ok_or_else(|| {
                 Problem::bad("bad_duration", "body.delay", "it ends after the end of time")
             })?
@@ -141,34 +168,45 @@ async fn reschedule(
         }
     };
     tracked(asker.timers())?;
-    let look = deadline.before_command();
-    if found(&asker, &name, look).await?.is_none() {
-        return Err(nobody(&asker, &name, look).await);
+    let command = Command { name: name.clone(), version, order: Order::Reschedule(due) };
+    match done(&asker, command, deadline).await {
+        // Its lane's owner has seen all that stood there by then: there is none, or nothing of it is pending.
+        Err(Trouble::NotPending(None)) => Err(match found(&asker, &name, deadline).await? {
+            Some(_) => Trouble::NotPending(None).into(),
+            None => nobody(&asker, &name, deadline).await,
+        }),
+        done => answered(&name, true, done?),
     }
-    carry_out(&asker, Command { name, version, order: Order::Reschedule(due) }, deadline).await
 }
 
 pub(super) fn no_time() -> Problem {
     Trouble::Away("the brokers' time is not known yet".to_owned()).into()
 }
 
-async fn carry_out(asker: &Asker, command: Command, deadline: Deadline) -> Answered {
-    let name = command.name.clone();
-    let puts_off = matches!(command.order, Order::Reschedule(_));
-    let what = What::Do(vec![command]);
-    let done = match asker.one(asker.timers().lane_of(&name), what, deadline).await? {
+/// Has a command carried out; its ticket, and what became of it.
+async fn done(
+    asker: &Asker,
+    command: Command,
+    deadline: Deadline,
+) -> Result<(String, Answer), Trouble> {
+    let lane = asker.timers().lane_of(&command.name);
+    match asker.one(lane, What::Do(vec![command]), deadline).await? {
         Told::Done(mut done) => done.pop().unwrap_or_else(|| Err(fault())),
         _ => Err(fault()),
-    };
-    let (ticket, answer) = done?;
-    told(&Ticket { name, ticket, puts_off }, &answer)
+    }
+}
+
+fn answered(name: &Name, puts_off: bool, (ticket, answer): (String, Answer)) -> Answered {
+    told(&Ticket { name: name.clone(), ticket, puts_off }, &answer)
 }
 
 /// 200 with what is decided, or 202 with where to ask again. Another time that was not given is a conflict.
 fn told(ticket: &Ticket, answer: &Answer) -> Answered {
     let body = Json(shown::outcome(ticket, answer));
     Ok(match answer {
-        Answer::Decided { outcome, state, code } if ticket.puts_off && outcome != "replaced" => {
+        Answer::Decided { outcome, state, code, .. }
+            if ticket.puts_off && outcome != "replaced" =>
+        {
             return Err(not_put_off(outcome, state.as_deref(), code.as_deref()));
         }
         Answer::Decided { .. } => body.into_response(),

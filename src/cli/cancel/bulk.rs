@@ -7,9 +7,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use crate::cli::door::{Door, Where};
+use crate::cli::door::{Door, Kind, Where};
 use crate::cli::list::Moment;
-use crate::cli::{Exit, Global, Outcome, output};
+use crate::cli::{Exit, Global, Outcome, again, output};
 use crate::config::Config;
 
 /// Where it is asked for.
@@ -59,22 +59,24 @@ impl Bulk {
         let door = server.open(global, config)?;
         match &self.token {
             Some(token) => carry_out(&door, token, global.json()),
-            None => self.count(&door, global.json()),
+            None => self.count(&door, server, global.json()),
         }
     }
 
-    fn count(&self, door: &Door, json: bool) -> Outcome {
+    fn count(&self, door: &Door, server: &Where, json: bool) -> Outcome {
         let mut body = self.filter();
         if self.all {
             body.insert("all".to_owned(), Value::from(true));
         }
-        let told = door.ask(&Method::POST, PATH, &[], Some(&Value::Object(body)))?;
+        let body = Value::Object(body);
+        let told = door.ask(Kind::Count, &Method::POST, PATH, &[], Some(&body))?;
         if json {
             return output::line(&told.to_string());
         }
         let (count, token) = (&told["count"], told["token"].as_str().unwrap_or_default());
+        let again = again::command(&[&["cancel", "--token", token], &server.words()[..]].concat());
         output::line(&format!(
-            "{count} timers would be cancelled, none is yet. Within 15 minutes:\nwaterclock cancel --token {token}"
+            "{count} timers would be cancelled, none is yet. Within 15 minutes:\n{again}"
         ))
     }
 }
@@ -88,7 +90,7 @@ fn carry_out(door: &Door, token: &str, json: bool) -> Outcome {
     let mut page = Value::Null;
     loop {
         let body = json!({ "token": token, "page": page });
-        let told = door.ask(&Method::POST, PATH, &[], Some(&body));
+        let told = door.ask(Kind::Page, &Method::POST, PATH, &[], Some(&body));
         let told = told.inspect_err(|_| bar.abandon())?;
         bar.set_length(told["count"].as_u64().unwrap_or_default());
         for (outcome, count) in told["outcomes"].as_object().into_iter().flatten() {

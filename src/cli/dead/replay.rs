@@ -45,7 +45,7 @@ enum ReplayError {
     #[error("say which: places, --code, --target, --since, --until, or --all")]
     Which,
     #[error(
-        "the values of {count} were too large to be kept, the first at {first}: those are not replayed, their producer has to \
+        "the values of {count} were not kept (too_large, unreadable), the first at {first}: those are not replayed, their producer has to \
          write them again; all others are"
     )]
     NotKept { count: usize, first: String },
@@ -223,10 +223,12 @@ impl Run<'_> {
     }
 }
 
-/// Whether its value was too large to be kept.
+/// Whether its value was not kept.
 fn is_cut(letter: &DeadRecord) -> bool {
     let detail = last(&letter.record, header::ERROR_DETAIL).unwrap_or_default();
-    last(&letter.record, header::ERROR_CODE) == Some(header::Code::TooLarge.as_str().as_bytes())
+    let code = last(&letter.record, header::ERROR_CODE);
+    let codes = [header::Code::TooLarge, header::Code::Unreadable];
+    codes.iter().any(|of| code == Some(of.as_str().as_bytes()))
         && letter.record.value().is_none()
         && String::from_utf8_lossy(detail).contains(NOT_KEPT)
 }

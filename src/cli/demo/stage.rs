@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::script::{ScriptError, ScriptedKafka};
 use super::stop::Stop;
@@ -26,6 +27,10 @@ const HOP_LINGER: Millis = Millis(150);
 pub(super) const LANES: u16 = 4;
 /// What is left of a stop: the demo has waited for what it wants to see by then.
 const DRAIN: Millis = Millis(3_000);
+/// How long it may take until the group has no members any more: the session of one that could not leave.
+const EMPTY_MAX: Duration = Duration::from_secs(15);
+/// Between two looks at that.
+const EMPTY_LOOK: Duration = Duration::from_millis(250);
 
 /// Which broker is asked for.
 #[derive(Clone, Debug)]
@@ -233,10 +238,29 @@ struct MadeTopics {
 
 impl Drop for MadeTopics {
     fn drop(&mut self) {
-        let deleted = topics::delete(&self.connection, &self.topics)
-            .and_then(|()| topics::delete_group(&self.connection, &self.group));
-        if let Err(error) = deleted {
-            super::tell(&format!("the topics {}.* may be left: {error}", self.group));
+        let group = &self.group;
+        if let Err(error) = topics::delete(&self.connection, &self.topics) {
+            super::tell(&format!("the topics {group}.* may be left: {}", because(&error)));
+        }
+        let until = Instant::now() + EMPTY_MAX;
+        loop {
+            match topics::delete_group(&self.connection, group) {
+                Ok(()) => return,
+                Err(error) if error.is_busy_group() && Instant::now() < until => {
+                    std::thread::sleep(EMPTY_LOOK);
+                }
+                Err(error) => {
+                    return super::tell(&format!(
+                        "the group {group} is left: {}; Kafka forgets an empty one in time",
+                        because(&error)
+                    ));
+                }
+            }
         }
     }
+}
+
+/// The error and what it came from.
+fn because(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }

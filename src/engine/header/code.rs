@@ -101,6 +101,8 @@ codes! {
     TooManyHeaders = "too_many_headers",
     /// The record, or the batch that it was compressed in, is too large for the target or for waterclock's own topics.
     TooLarge = "too_large",
+    /// Kafka has the record in a batch of which it cannot be read.
+    Unreadable = "unreadable",
     /// The record made more hops than any delay needs.
     TooManyHops = "too_many_hops",
     /// `x-delay-state` was not written by this waterclock for this record.

@@ -8,6 +8,7 @@ use super::super::setup::{Arrival, Setup};
 use super::super::state::{Kind, Order};
 use super::super::verdict::{self, Delivery, Entry};
 use super::floor::Rank;
+use super::handed::{Mark, There};
 use super::lifecycle::{is_standing, stands};
 use super::{
     Batch, BatchId, Commit, Edit, Engine, Flight, Lane, Millis, Named, Offset, Output, Ready,
@@ -32,6 +33,7 @@ impl Engine {
         {
             self.figures.memory_bytes -= flight.bytes;
             flight.hops.iter().for_each(|(lane, rank)| self.floors.left(*lane, *rank));
+            flight.marks.iter().for_each(|mark| self.handed.acknowledged(*mark));
             self.last_batch = now;
             self.suspects.acknowledged(&flight.carried);
         }
@@ -148,7 +150,7 @@ impl Engine {
         while load.room()
             && let Some(suspected) = self.suspects.take_where(group, may)
         {
-            let Suspected { source, offset, send, order, named, timer } = suspected;
+            let Suspected { source, offset, send, order, mark, named, timer } = suspected;
             // A cancel may have come while it was held.
             match named.filter(|named| !is_standing(&self.timers, source.lane, *named)) {
                 Some(Named { name, place, .. }) => {
@@ -161,7 +163,7 @@ impl Engine {
                 }
                 None => {
                     load.note(source.lane, &send, order);
-                    self.send_off(now, &mut load, (source, offset), (send, order), named, timer)
+                    self.send_off(now, &mut load, (source, offset), (send, mark), named, timer)
                 }
             }
         }
@@ -172,26 +174,26 @@ impl Engine {
         self.seal_batch(now, load)
     }
 
-    /// Puts a send into a batch, or aside if it is under suspicion. `named`: the version that it is of, and `timer`: what
-    /// is said of that then.
+    /// Puts a send into a batch, or aside if it is under suspicion. `mark`: it is to be remembered, `named`: the version that
+    /// it is of, and `timer`: what is said of that then.
     fn load(
         &mut self,
         now: UnixMillis,
         load: &mut Load,
         (source, offset): (Source, Offset),
-        (send, order): (Send, Order),
+        (send, order, mark): (Send, Order, Option<Mark>),
         named: Option<Named>,
         timer: Option<Record>,
     ) {
         match self.suspects.group(source, offset, &send.to) {
             Some(group) => {
-                let suspected = Suspected { source, offset, send, order, named, timer };
+                let suspected = Suspected { source, offset, send, order, mark, named, timer };
                 if let Some(rank) = suspected.rank() {
                     self.lower_floor(source.lane, rank);
                 }
                 self.suspects.hold(group, suspected);
             }
-            None => self.send_off(now, load, (source, offset), (send, order), named, timer),
+            None => self.send_off(now, load, (source, offset), (send, mark), named, timer),
         }
     }
 
@@ -201,13 +203,14 @@ impl Engine {
         now: UnixMillis,
         load: &mut Load,
         (source, offset): (Source, Offset),
-        (send, order): (Send, Order),
+        (send, mark): (Send, Option<Mark>),
         named: Option<Named>,
         timer: Option<Record>,
     ) {
         let held = send.record.size();
-        if send.expires.is_some() && !self.setup.limits.aborts {
-            self.handed.insert((source.lane, order));
+        if let Some(mark) = mark {
+            self.handed.insert(mark);
+            load.marks.push(mark);
         }
         let is_hop = matches!(send.to, To::Lane(_));
         load.push(Some((source, offset)), send, held);
@@ -236,7 +239,7 @@ impl Engine {
             match (ready.done, ready.send) {
                 // A move may be under suspicion.
                 (Some(done), Some(send)) if matches!(send.to, To::Lane(_)) => {
-                    self.load(now, load, done, (send, Order::default()), None, None);
+                    self.load(now, load, done, (send, Order::default(), None), None, None);
                 }
                 (done, send) => load.take(Ready { done, send, ..ready }),
             }
@@ -305,9 +308,11 @@ impl Engine {
         let Some(entry) = self.let_through(now, entry) else { return };
         let setup = Arc::clone(&self.setup);
         let supersedes = entry.timer.and_then(|name| self.timers.replaced(entry.source.lane, name));
-        // What may be there is no dead letter besides.
-        let is_handed = self.handed.contains(&(entry.source.lane, entry.order));
-        let hand = (!is_handed).then(|| self.expiry_margin.at(now));
+        // What may be there is no dead letter besides; what is there for certain is nothing any more once it has expired.
+        let mark = (entry.expires.is_some() && !setup.limits.aborts).then(|| Mark::of(&entry));
+        let there = mark.and_then(|mark| self.handed.is_there(mark));
+        let is_copy = there == Some(There::Surely) && entry.timer.is_none();
+        let hand = (there.is_none() || is_copy).then(|| self.expiry_margin.at(now));
         let checked = match verdict::allowed(&setup, &self.targets, entry.intake, &entry.target) {
             Err(refusal) => Err(refusal),
             Ok(()) => match self.look(now, &entry.target, out) {
@@ -332,7 +337,13 @@ impl Engine {
                 let named = entry.timer.map(|name| Named { name, place, decided });
                 let edit = Edit::Deliver(trace);
                 let send = Send { to: To::Target(target), partition, record, edit, due, expires };
-                self.load(now, load, (source, offset), (send, order), named, timer);
+                self.load(now, load, (source, offset), (send, order, mark), named, timer);
+            }
+            Err(refusal) if is_copy && refusal.code == Code::Expired => self.finish(&entry, None),
+            Err(refusal) if self.may_have_grown(now, &entry.target, &refusal, out) => {
+                if let Some(entry) = self.park(entry) {
+                    self.refuse(now, *entry, refusal);
+                }
             }
             Err(refusal) => self.refuse(now, *entry, refusal),
         }
@@ -385,8 +396,9 @@ impl Engine {
                     match suspects.group(source, offset, &send.to) {
                         Some(group) => {
                             let named = timer.map(|name| Named { name, place, decided });
-                            let timer = None;
-                            let held = Suspected { source, offset, send, order, named, timer };
+                            let (mark, timer) = (None, None);
+                            let held =
+                                Suspected { source, offset, send, order, mark, named, timer };
                             suspects.hold(group, held);
                         }
                         None => {
@@ -462,8 +474,8 @@ impl Engine {
         }
         let id = self.next_batch;
         self.next_batch = BatchId(id.0 + 1);
-        let Load { sends, answers, held, carried, hops, test, .. } = load;
-        self.flying.push_back(Flight { id, bytes: held, carried, hops, test });
+        let Load { sends, answers, held, carried, hops, marks, test, .. } = load;
+        self.flying.push_back(Flight { id, bytes: held, carried, hops, marks, test });
         Some(Batch { id, sends, commits, answers })
     }
 }
@@ -485,6 +497,8 @@ struct Load {
     carried: Vec<Carried>,
     /// The hops in it, where order matters: their lanes, and when they are due.
     hops: Vec<(Lane, Rank)>,
+    /// Deliveries in it of records that expire, where nothing can be aborted.
+    marks: Vec<Mark>,
     /// It is all of one group of suspects.
     test: bool,
     answers: Vec<Answer>,
@@ -506,6 +520,7 @@ impl Load {
             done: Vec::new(),
             carried: Vec::new(),
             hops: Vec::new(),
+            marks: Vec::new(),
             tiers_from: strict.then(|| setup.topics.of_tier(0)),
             test: false,
             answers: Vec::new(),

@@ -8,18 +8,19 @@
 //! 2. It becomes pending if none is, and a cancel was submitted between the version that was pending last and this one: the
 //!    mark of that cancel says so ([`Void::parts`]). In any doubt it is nothing: a version too many is never delivered.
 //! 3. What is noted here only says earlier what the mark says when the record comes up: that it is pending.
-//! 4. Of one timer no more than [`OF_ONE_MAX`] are kept, and in all no more than [`IN_ALL_MAX`]: whoever creates what is pending
-//!    without end costs no more hops than that. The others are finished at once.
+//! 4. Of one timer the last [`OF_ONE_MAX`] are kept, behind which a late cancel stands least, and in all no more than
+//!    [`IN_ALL_MAX`]: what is created without end while it is pending costs a hop each, and is finished when it comes up. Beyond
+//!    that it is finished at once.
 
 use super::super::orders::{Because, Edit, Send, To};
 use super::super::state::Kind;
-use super::super::timers::{ByName, Phase, Place, TimerKey, Told, Void};
+use super::super::timers::{ByName, Phase, Place, TimerKey, Void};
 use super::super::verdict::{self, Entry, Way};
 use super::floor;
-use super::lifecycle::Fate;
+use super::lifecycle::{Fate, told};
 use super::{Arc, Engine, Lane, Millis, Ready, UnixMillis, header};
 
-/// A second create that is no duplicate is rare, and of several the first counts.
+/// A producer may create again and again before it cancels: the last one stands behind every cancel that any of them does.
 const OF_ONE_MAX: usize = 4;
 /// In a thread.
 const IN_ALL_MAX: usize = 2_048;
@@ -36,7 +37,6 @@ pub(super) struct Duplicates {
 /// One of them, as it would be pending.
 #[derive(Debug)]
 struct Note {
-    lane: Lane,
     place: Place,
     /// The version that was pending last.
     of: Place,
@@ -47,9 +47,24 @@ struct Note {
     label: Option<Box<str>>,
 }
 
+/// The one that stands first, with its number.
+fn earliest<'a>(notes: impl Iterator<Item = (usize, &'a Note)>) -> Option<(usize, &'a Note)> {
+    notes.reduce(|a, b| if b.1.place.is_before(a.1.place) { b } else { a })
+}
+
 impl Duplicates {
-    fn has_room(&self, name: TimerKey) -> bool {
-        self.len < IN_ALL_MAX && self.of.get(&name).is_none_or(|notes| notes.len() < OF_ONE_MAX)
+    /// Makes room for one that is new, or has come up again.
+    fn make_room(&mut self, name: TimerKey, is_new: bool) -> bool {
+        let notes = self.of.get(&name).map_or(&[][..], Vec::as_slice);
+        if notes.len() < OF_ONE_MAX && self.len < IN_ALL_MAX {
+            return true;
+        }
+        let Some((_, oldest)) = earliest(notes.iter().enumerate()).filter(|_| is_new) else {
+            return false;
+        };
+        let oldest = oldest.place;
+        self.forget(name, oldest);
+        true
     }
 
     fn note(&mut self, name: TimerKey, note: Note) {
@@ -59,10 +74,14 @@ impl Duplicates {
 
     /// This version is pending from now on: what was submitted before it is behind nothing any more.
     pub(super) fn come_after(&mut self, name: TimerKey, version: Place) {
+        self.keep(name, |note| version.is_before(note.place));
+        self.of.get_mut(&name).into_iter().flatten().for_each(|note| note.of = version);
+    }
+
+    fn keep(&mut self, name: TimerKey, which: impl Fn(&Note) -> bool) {
         let Some(notes) = self.of.get_mut(&name) else { return };
         let count = notes.len();
-        notes.retain(|note| version.is_before(note.place));
-        notes.iter_mut().for_each(|note| note.of = version);
+        notes.retain(which);
         self.len -= count - notes.len();
         if notes.is_empty() {
             self.of.remove(&name);
@@ -77,21 +96,14 @@ impl Duplicates {
 
     /// It has come up, or is finished.
     fn forget(&mut self, name: TimerKey, place: Place) {
-        let Some(notes) = self.of.get_mut(&name) else { return };
-        let count = notes.len();
-        notes.retain(|note| note.place != place);
-        self.len -= count - notes.len();
-        if notes.is_empty() {
-            self.of.remove(&name);
-        }
+        self.keep(name, |note| note.place != place);
     }
 
     /// Takes out the first of a timer that is behind a cancel.
     fn first(&mut self, name: TimerKey, void: &Void) -> Option<Note> {
         let notes = self.of.get_mut(&name)?;
         let standing = notes.iter().enumerate().filter(|(_, note)| void.parts(note.of, note.place));
-        let is_first = |a: &Note, b: &Note| a.place.is_before(b.place);
-        let (first, _) = standing.reduce(|a, b| if is_first(b.1, a.1) { b } else { a })?;
+        let (first, _) = earliest(standing)?;
         let note = notes.swap_remove(first);
         self.len -= 1;
         self.come_after(name, note.place);
@@ -118,6 +130,10 @@ impl Engine {
     /// Has a duplicate wait in a tier.
     pub(super) fn set_aside(&mut self, now: UnixMillis, of: Place, mut entry: Box<Entry>) {
         let (lane, Some(name)) = (entry.source.lane, entry.timer) else { return };
+        if self.duplicates.is_copy(name, entry.place(), entry.hops) {
+            return self.finish(&entry, None);
+        }
+        self.no_more_aside(&entry);
         self.figures.duplicates += u64::from(entry.way != Way::Duplicate);
         // Not much longer than it may matter. In time for its due time if that is ahead; else not much later than it is.
         let most = self.kept_until(&entry) - now + Millis(self.setup.limits.duplicates_kept.0 / 8);
@@ -133,16 +149,15 @@ impl Engine {
         };
         let to = To::Lane(self.setup.topics.of_tier(tier));
         // One under suspicion would leave later than what is decided after it.
-        if self.duplicates.is_copy(name, entry.place(), entry.hops) {
-            return self.finish(&entry, None);
-        }
-        self.no_more_aside(&entry);
-        let may_leave = self.duplicates.has_room(name)
-            && entry.hops < self.hops_limit.min(HOPS_MAX)
+        let is_new = entry.way != Way::Duplicate;
+        let may_leave = entry.hops < self.hops_limit.min(HOPS_MAX)
             && self.innocent(entry.source, entry.offset).is_ok()
             && self.suspects.group(entry.source, entry.offset, &to).is_none();
-        let sealed = verdict::seal(&self.setup, &entry, Kind::Duplicate);
-        let (true, Ok(sealed)) = (may_leave, sealed) else { return self.finish(&entry, None) };
+        let sealed = verdict::seal(&self.setup, &entry, Kind::Duplicate).ok().filter(|_| may_leave);
+        // Last: it may cost another one its place.
+        let Some(sealed) = sealed.filter(|_| self.duplicates.make_room(name, is_new)) else {
+            return self.finish(&entry, None);
+        };
         entry.way = Way::Duplicate;
         self.note_duplicate(name, of, &entry);
         let Entry { source, offset, record, .. } = *entry;
@@ -157,7 +172,6 @@ impl Engine {
         let directive = header::read(entry.record.headers()).unwrap_or_default();
         let label = directive.label.and_then(|label| std::str::from_utf8(label).ok());
         let note = Note {
-            lane: entry.source.lane,
             place: entry.place(),
             of,
             due: entry.due,
@@ -175,28 +189,18 @@ impl Engine {
         }
     }
 
-    /// Nothing is pending, and a cancel has come late: what was taken for a duplicate, and was submitted after the cancel, is
-    /// pending now. This is for cancels that did not come straight to their lane: behind those that did, what stands there counts
-    /// first.
+    /// A cancel was decided. If it came late and nothing is pending, the first of what was taken for a duplicate and was
+    /// submitted after the cancel is pending now. Behind a cancel that came straight to its lane, what stands there counts first.
     pub(super) fn follow(&mut self, now: UnixMillis, lane: Lane, void: &Void, cancel: &Entry) {
+        let is_late = void.cancels && cancel.place().is_elsewhere();
+        if !is_late || self.timers.live(lane, void.name).is_some() {
+            return;
+        }
         let Some(note) = self.duplicates.first(void.name, void) else { return };
-        debug_assert_eq!(note.lane, lane, "a timer has one lane");
-        let directive = header::read(cancel.record.headers()).unwrap_or_default();
-        let told = Told {
-            phase: Phase::Delay,
-            version: note.place,
-            supersedes: None,
-            due: note.due,
-            since: now,
-            target: &note.target,
-            label: note.label.as_deref().map(str::as_bytes),
-            id: directive.id.unwrap_or_default(),
-            key: cancel.record.key(),
-            code: None,
-        };
-        let record = verdict::timer_record(void.name, &told);
+        let at = (note.place, note.due);
         let words = (&*note.target, note.label.as_deref());
-        self.timers.put_live(lane, void.name, (note.place, note.due), words);
+        let record = verdict::timer_record(void.name, &told(cancel, Phase::Delay, now, at, words));
+        self.timers.put_live(lane, void.name, at, words);
         self.glue();
         self.ready.push_back(Ready::said(lane, record, Because::Created));
     }

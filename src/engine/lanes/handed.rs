@@ -1,40 +1,86 @@
 //! Remembers deliveries of records that expire, where a batch that failed may yet have been carried out (`at_least_once`):
 //! what may be in its target is no dead letter besides.
 //!
+//! A record may stand in several places: its hop, or its move to another lane, was written twice. So it is known by what all
+//! its copies have in common: its bytes, and its times.
+//!
 //! # Invariants
 //! 1. It outlives the take-over that follows a failure, but not the process, and does not go with a lane: after a crash such
 //!    a record may be delivered and a dead letter, as it may be delivered twice.
 //! 2. It remembers the last [`MOST`] of them, which is more than can be on their way.
+//! 3. Only a copy with the same place in the order of its lane is taken for one of what is there for certain: two records of
+//!    one producer may be the same in all else.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use super::{Lane, Order};
+use super::super::verdict::Entry;
+use super::{Order, header};
 
 /// How many are remembered.
 const MOST: usize = 1 << 16;
 
-/// The lanes and places in order of records that were handed over: copies of one have the same.
+/// A record that expires, and which one of its copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    record: u64,
+    order: Order,
+}
+
+impl Mark {
+    pub(super) fn of(entry: &Entry) -> Self {
+        let Entry { source, record, due, order, first_appended, expires, .. } = entry;
+        let mut hasher = DefaultHasher::new();
+        (source.lane, due, first_appended, expires).hash(&mut hasher);
+        (record.key(), record.value()).hash(&mut hasher);
+        // Each copy has a state of its own.
+        let own = record.headers().filter(|(name, _)| *name != header::STATE.as_bytes());
+        own.for_each(|header| header.hash(&mut hasher));
+        Self { record: hasher.finish(), order: *order }
+    }
+}
+
+/// How much is known of a record that was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum There {
+    /// One of its copies may be in its target.
+    Perhaps,
+    /// This copy is.
+    Surely,
+}
+
+/// What was handed over, with the copy that was acknowledged last.
 #[derive(Debug, Default)]
 pub(super) struct Handed {
-    places: HashSet<(Lane, Order)>,
-    order: VecDeque<(Lane, Order)>,
+    records: HashMap<u64, Option<Order>>,
+    order: VecDeque<u64>,
 }
 
 impl Handed {
-    pub(super) fn insert(&mut self, place: (Lane, Order)) {
-        if !self.places.insert(place) {
+    pub(super) fn insert(&mut self, mark: Mark) {
+        if self.records.contains_key(&mark.record) {
             return;
         }
-        self.order.push_back(place);
+        self.records.insert(mark.record, None);
+        self.order.push_back(mark.record);
         if self.order.len() > MOST
             && let Some(first) = self.order.pop_front()
         {
-            self.places.remove(&first);
+            self.records.remove(&first);
         }
     }
 
-    pub(super) fn contains(&self, place: &(Lane, Order)) -> bool {
-        self.places.contains(place)
+    /// It is in its target.
+    pub(super) fn acknowledged(&mut self, mark: Mark) {
+        if let Some(known) = self.records.get_mut(&mark.record) {
+            *known = Some(mark.order);
+        }
+    }
+
+    /// `None`: it was not handed over.
+    pub(super) fn is_there(&self, mark: Mark) -> Option<There> {
+        let acknowledged = self.records.get(&mark.record)?;
+        Some(if *acknowledged == Some(mark.order) { There::Surely } else { There::Perhaps })
     }
 }
 
@@ -43,14 +89,31 @@ mod tests {
     use super::super::{Offset, UnixMillis};
     use super::*;
 
+    fn mark(record: u64, offset: i64) -> Mark {
+        Mark { record, order: Order { appended: UnixMillis(0), offset: Offset(offset) } }
+    }
+
     #[test]
     fn the_last_are_remembered_and_no_more() {
-        let (mut handed, most) = (Handed::default(), MOST as i64);
-        let place = |at| (Lane(0), Order { appended: UnixMillis(0), offset: Offset(at) });
-        (0..most).chain(0..5).for_each(|at| handed.insert(place(at)));
-        assert!(handed.contains(&place(0)) && handed.contains(&place(most - 1)));
-        handed.insert(place(most));
-        assert!(!handed.contains(&place(0)) && handed.contains(&place(1)));
-        assert_eq!((handed.places.len(), handed.order.len()), (MOST, MOST));
+        let (mut handed, most) = (Handed::default(), MOST as u64);
+        let is_known = |handed: &Handed, at| handed.is_there(mark(at, 0)).is_some();
+        (0..most).chain(0..5).for_each(|at| handed.insert(mark(at, 0)));
+        assert!(is_known(&handed, 0) && is_known(&handed, most - 1));
+        handed.insert(mark(most, 0));
+        assert!(!is_known(&handed, 0) && is_known(&handed, 1));
+        assert_eq!((handed.records.len(), handed.order.len()), (MOST, MOST));
+    }
+
+    #[test]
+    fn a_copy_of_another_place_may_be_another_record() {
+        let mut handed = Handed::default();
+        handed.acknowledged(mark(1, 7));
+        assert_eq!(handed.is_there(mark(1, 7)), None);
+        handed.insert(mark(1, 7));
+        assert_eq!(handed.is_there(mark(1, 7)), Some(There::Perhaps));
+        handed.acknowledged(mark(1, 7));
+        handed.insert(mark(1, 8));
+        let of = |offset| handed.is_there(mark(1, offset));
+        assert_eq!((of(7), of(8)), (Some(There::Surely), Some(There::Perhaps)));
     }
 }

@@ -18,8 +18,7 @@ use super::super::header::{self, Code, Refusal};
 use super::super::orders::{Answer, Because, Edit, Outcome, Said, Send, To};
 use super::super::setup::Tracking;
 use super::super::timers::{
-    About, Before, ELSEWHERE, Ended, Live, Pending, Phase, Place, Remembered, Replaced, TimerKey,
-    Told, Void,
+    About, Before, Ended, Live, Pending, Phase, Place, Remembered, Replaced, TimerKey, Told, Void,
 };
 use super::super::verdict::{self, Entry, Stage, Verdict, Way, refusal};
 use super::{Engine, Lane, Millis, Offset, Ready, Record, Source, TopicId, UnixMillis};
@@ -47,7 +46,7 @@ pub(super) enum Fate {
     Cancelled,
     /// Another version is live: there is nothing to do.
     Duplicate,
-    /// The same, unless a cancel comes late that was submitted between that version and this one.
+    /// The same, unless a cancel comes late that was submitted between that version, which may have ended since, and this one.
     Aside(Place),
     /// It came too late to be put in the place of anything, or that is gone.
     Idle(Outcome),
@@ -79,9 +78,19 @@ impl Engine {
             && source.topic == TopicId(0)
             && let Verdict::Wait(entry) | Verdict::Cancel(entry) = &mut verdict
         {
-            entry.order.offset.0 |= ELSEWHERE;
+            let mark = self.setup.topics.mark(source.topic);
+            entry.order.offset = Place::elsewhere(entry.place().offset_in_log(), mark);
         }
         verdict
+    }
+
+    /// An older program did not mark the topics that versions were made in. What is known by such a version is the same record.
+    pub(super) fn recognise(&self, entry: &mut Entry, past: Option<Ended>) {
+        let (Some(name), old) = (entry.timer, entry.place().without_topic()) else { return };
+        let live = self.timers.live(entry.source.lane, name).map(|live| live.version);
+        if live == Some(old) || past.is_some_and(|ended| ended.version == old) {
+            entry.order.offset = old.offset;
+        }
     }
 
     /// What is to become of a record that its lane let go. `past`: what has ended of its timer, if that counts for it.
@@ -97,8 +106,9 @@ impl Engine {
             if entry.way == Way::Duplicate {
                 return Fate::Duplicate;
             }
-            // What is known is this version itself, which is read again, or a newer one.
-            let is_known = past.is_some_and(|ended| !ended.version.is_before(place));
+            // What is known is this version itself, which is read again, or a newer one, or one of which it is a duplicate.
+            let is_known =
+                past.is_some_and(|ended| ended.version == place || ended.counts_for(place));
             let is_first = !void.met && !is_known && self.past_counts(entry);
             return if is_first { Fate::Cancelled } else { Fate::Void };
         }
@@ -107,8 +117,8 @@ impl Engine {
         if !self.is_full() {
             return match entry.way {
                 Way::Replace(_) => Fate::Replace(None),
-                // It was one while all was tracked.
-                Way::Duplicate => Fate::Duplicate,
+                // It was one while all was tracked; a cancel from before it says that it is none.
+                Way::Duplicate if !void.is_some_and(|void| void.cancels) => Fate::Duplicate,
                 _ => Fate::None,
             };
         }
@@ -117,14 +127,17 @@ impl Engine {
             (Way::Create | Way::Tier | Way::Duplicate, Some(live)) => {
                 self.duplicate(now, entry, live.version)
             }
-            (Way::Duplicate, None) if past.is_some_and(is_parted) => Fate::Create,
-            (Way::Duplicate, None) => Fate::Duplicate,
+            (Way::Duplicate, None) => match past {
+                Some(ended) if is_parted(ended) => Fate::Create,
+                Some(ended) => self.duplicate(now, entry, ended.version),
+                None => Fate::Duplicate,
+            },
             (Way::Create | Way::Tier, None)
                 if let Some(ended) = past
                     && ended.counts_for(place)
                     && !is_parted(ended) =>
             {
-                Fate::Duplicate
+                self.duplicate(now, entry, ended.version)
             }
             (Way::Create | Way::Tier, None) => Fate::Create,
             (Way::Replace(None), None)
@@ -155,7 +168,7 @@ impl Engine {
     fn missed(&self, (lane, name): (Lane, TimerKey), about: About) -> Outcome {
         let was = |version| self.timers.replaced(lane, name).is_some_and(|of| of.has(version));
         match about {
-            About::Replace(_, own) if was(own) => Outcome::Replaced,
+            About::Replace(version, own) if was(version) && was(own) => Outcome::Replaced,
             About::Version(version) | About::Replace(version, _) if was(version) => {
                 Outcome::Superseded
             }
@@ -247,8 +260,10 @@ impl Engine {
             }
             Fate::Replace(_) => {
                 self.room()?;
-                let void = self.recorded(now, (lane, name), place);
-                self.say_void(lane, void, Because::Superseded);
+                let void = self.recorded(now, (lane, name), place, false);
+                if self.timers.void(lane, name) != Some(void) {
+                    self.say_void(lane, void, Because::Superseded);
+                }
                 self.attach(answer(entry, Outcome::Recorded));
             }
             _ => {}
@@ -305,9 +320,13 @@ impl Engine {
             {
                 return self.refuse(now, entry, refusal);
             }
-            let void = self.recorded(now, (lane, name), before);
-            self.say_void(lane, void, Because::Recorded);
+            let mark = self.recorded(now, (lane, name), before, meant.is_none());
             let answer = answer(&entry, Outcome::Recorded);
+            if void == Some(mark) {
+                // It is read again. To write all marks again at each new start may take longer than until the next one.
+                return self.finish(&entry, answer);
+            }
+            self.say_void(lane, mark, Because::Recorded);
             self.conclude((entry.source, entry.offset), entry.record);
             return self.attach(answer);
         }
@@ -323,14 +342,12 @@ impl Engine {
                 let first_appended = live.version.first_appended + Millis(1);
                 before = Place { first_appended, offset: place.offset };
             }
-            let cancels = meant.is_none();
-            let void = Void { cancels, ..self.voided(now, (lane, name), before, live) };
+            let void = self.voided(now, (lane, name), before, live);
+            let void = Void { cancels: meant.is_none(), ..void };
             self.say_cancelled(now, (lane, name), live, &entry);
             self.glue();
             self.say_void(lane, void, Because::Recorded);
-            if cancels && place.is_elsewhere() {
-                self.follow(now, lane, &void, &entry);
-            }
+            self.follow(now, lane, &void, &entry);
             let answer = answer(&entry, Outcome::Cancelled);
             self.conclude((entry.source, entry.offset), entry.record);
             return self.attach(answer);
@@ -349,9 +366,7 @@ impl Engine {
             let before = known.or(place);
             let void = Void { name, before, until, met: false, several: false, cancels: true };
             self.say_void(lane, void, Because::Recorded);
-            if live.is_none() && place.is_elsewhere() {
-                self.follow(now, lane, &void, &entry);
-            }
+            self.follow(now, lane, &void, &entry);
             let answer = answer(&entry, Outcome::Absent);
             self.conclude((entry.source, entry.offset), entry.record);
             return self.attach(answer);
@@ -389,14 +404,20 @@ impl Engine {
     }
 
     /// The same, where it is not known what is on its way.
-    fn recorded(&self, now: UnixMillis, (lane, name): (Lane, TimerKey), before: Place) -> Void {
+    fn recorded(
+        &self,
+        now: UnixMillis,
+        (lane, name): (Lane, TimerKey),
+        before: Place,
+        cancels: bool,
+    ) -> Void {
         let limits = &self.setup.limits;
         // Nothing from before it is due later than that; and be it late, there is some time to meet it.
         let until = (before.first_appended + limits.max_delay).max(now) + limits.history;
         match self.timers.void(lane, name) {
             None => {
                 let before = Before::of(before);
-                Void { name, before, until, met: false, several: false, cancels: false }
+                Void { name, before, until, met: false, several: false, cancels }
             }
             // An older one that comes late: it was moved here, or is read again.
             Some(old) if old.before.or(before) == old.before => old,
@@ -407,7 +428,7 @@ impl Engine {
                 met: false,
                 // What the older one was about may not have been met.
                 several: !old.met || old.several,
-                cancels: false,
+                cancels,
             },
         }
     }
@@ -504,20 +525,10 @@ impl Engine {
         live: Pending,
         cancel: &Entry,
     ) {
-        let directive = header::read(cancel.record.headers()).unwrap_or_default();
         let (target, label) = self.timers.words(live);
-        let told = Told {
-            phase: Phase::Cancelled,
-            version: live.version,
-            supersedes: self.timers.replaced(lane, name),
-            due: live.due,
-            since: now,
-            target,
-            label: label.map(str::as_bytes),
-            id: directive.id.unwrap_or_default(),
-            key: cancel.record.key(),
-            code: None,
-        };
+        let (at, words) = ((live.version, live.due), (target, label));
+        let supersedes = self.timers.replaced(lane, name);
+        let told = Told { supersedes, ..told(cancel, Phase::Cancelled, now, at, words) };
         let record = verdict::timer_record(name, &told);
         self.end(now, lane, name);
         self.ready.push_back(Ready::said(lane, record, Because::Cancelled));
@@ -583,6 +594,29 @@ pub(super) fn is_standing(timers: &Remembered, lane: Lane, named: Named) -> bool
     !timers.void(lane, name).is_some_and(|void| void.covers(place))
 }
 
+/// What a cancel leads to for a version, with the names that the cancel has for its timer.
+pub(super) fn told<'a>(
+    cancel: &'a Entry,
+    phase: Phase,
+    since: UnixMillis,
+    (version, due): (Place, UnixMillis),
+    (target, label): (&'a str, Option<&'a str>),
+) -> Told<'a> {
+    let directive = header::read(cancel.record.headers()).unwrap_or_default();
+    Told {
+        phase,
+        version,
+        supersedes: None,
+        due,
+        since,
+        target,
+        label: label.map(str::as_bytes),
+        id: directive.id.unwrap_or_default(),
+        key: cancel.record.key(),
+        code: None,
+    }
+}
+
 /// What is told to who waits for it, if anybody does.
 pub(super) fn answer(entry: &Entry, outcome: Outcome) -> Option<Answer> {
     let Entry { source, offset, timer: Some(name), way, .. } = *entry else { return None };
@@ -611,6 +645,12 @@ impl Ready {
 
     fn done(done: (Source, Offset), record: &Record) -> Self {
         Self { done: Some(done), held: record.size(), ..Self::default() }
+    }
+
+    /// Whether it is said of a timer that it is lost.
+    pub(super) fn is_of_a_lost_one(&self) -> bool {
+        let edit = self.send.as_ref().map(|send| &send.edit);
+        matches!(edit, Some(Edit::Timer(said)) if said.because == Because::Lost)
     }
 
     pub(super) fn answer(answer: Answer) -> Self {

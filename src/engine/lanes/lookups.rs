@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use super::super::header::{Code, Refusal};
 use super::super::orders::{Output, Target};
 use super::super::verdict::{self, Entry, Known};
 use super::floor::pick;
@@ -77,6 +78,26 @@ impl Engine {
         answer
     }
 
+    /// Whether a target may have the partition by now that it did not have when it was looked up; it is looked up again then.
+    pub(super) fn may_have_grown(
+        &mut self,
+        now: UnixMillis,
+        name: &Arc<str>,
+        refusal: &Refusal,
+        out: &mut Vec<Output>,
+    ) -> bool {
+        let Some(known) = self.targets.get_mut(name) else { return false };
+        let is_old = (now - known.told).0 > self.setup.limits.target_fresh.0 / 15;
+        if refusal.code != Code::BadPartition || !is_old {
+            return false;
+        }
+        if !known.asked {
+            known.asked = true;
+            out.push(Output::Lookup(Arc::clone(name)));
+        }
+        true
+    }
+
     /// Keeps a record until its target is known; gives it back when there is no room.
     pub(super) fn park(&mut self, entry: Box<Entry>) -> Option<Box<Entry>> {
         let size = entry.record.size();
@@ -121,12 +142,18 @@ impl Engine {
 
     /// Lets those that wait for an answer wait in a tier, whichever are said.
     pub(super) fn spill_parked(&mut self, now: UnixMillis, mut which: impl FnMut(&Entry) -> bool) {
-        let mut taken = Vec::new();
-        for known in self.targets.values_mut() {
+        let at = |entry: &Entry| (entry.source, entry.offset);
+        let first = |known: &Known| known.parked.first().map(|entry| at(entry));
+        let mut waiting: Vec<&mut Known> =
+            self.targets.values_mut().filter(|known| !known.parked.is_empty()).collect();
+        // Not in the order of a table of names, which is another one in each process: neither who is asked about, since some may
+        // be enough, nor what is taken.
+        waiting.sort_by_key(|known| first(known));
+        let mut taken: Vec<Box<Entry>> = Vec::new();
+        for known in waiting {
             taken.extend(known.parked.extract_if(.., |entry| which(entry)));
         }
-        // Not in the order of a table of names, which is another one in each process.
-        taken.sort_by_key(|entry| (entry.source, entry.offset));
+        taken.sort_by_key(|entry| at(entry));
         let (ladder, margin) = (&self.setup.topics.ladder, self.margin(now));
         let tiers: Vec<_> =
             taken.iter().map(|entry| pick(ladder, margin, entry.due - now)).collect();

@@ -1,7 +1,8 @@
 //! Finds timers whose records are gone: they end as lost, and their names are free again.
 //!
 //! Who deletes records, or a topic, takes what was pending there; that it was pending is known all the same, and would be for
-//! ever. The index tells which timers are overdue for long, and of those that are nowhere in memory the roll is called: once
+//! ever. Where records were found gone, what is left is counted at once: see [`inventory`](super::inventory). Else
+//! the index tells which timers are overdue for long, and of those that are nowhere in memory the roll is called: once
 //! their lane has let go all that could hold them, whoever has not come up is lost.
 //!
 //! # Invariants
@@ -11,12 +12,17 @@
 //!    only if it is let go there by its due time: of those, what was to be let go by then.
 //! 3. What is pending is never lost by what is not known: an end that nobody tells, a partition that is not read, an index that is
 //!    behind all delay it.
-//! 4. One that comes up all the same (a broker's clock that was ahead by more than `lost_after`) is revived, unless another
+//! 4. Nor is one that came by an intake which is not configured any more: what waits there is not read.
+//! 5. One that comes up all the same (a leader's clock was ahead of all that was read) is revived, unless another
 //!    version is pending by then.
 
+use std::collections::BTreeMap;
+
+use super::super::hold::Hold;
 use super::super::orders::Because;
 use super::super::setup::Tracking;
-use super::super::timers::{ByName, Change, Phase, Timer, TimerKey};
+use super::super::timers::{ByName, Change, Phase, Place, Timer, TimerKey};
+use super::inventory::Counting;
 use super::{BatchId, Engine, Lane, Millis, Output, Ready, Record, Source, TopicId, UnixMillis};
 
 /// Between two questions for what is overdue, each about one lane.
@@ -25,7 +31,8 @@ const ASK_EVERY: Millis = Millis(5_000);
 const ENDS_EVERY: Millis = Millis(2_000);
 /// A lane that is not read so far by then is passed over, until it is its turn again.
 const GIVE_UP_AFTER: Millis = Millis(120_000);
-/// How far the clock of a leader that appended one of its hops may be ahead of what is known of the brokers' time.
+/// How far the clock of a leader that appended one of its hops may be ahead of what is known of the brokers' time, and of all
+/// that was read of its lane.
 const CLOCKS_APART: Millis = Millis(5_000);
 
 /// Where a listing of timers by due time goes on: behind the timer of this due time and name.
@@ -34,14 +41,16 @@ pub type After = (UnixMillis, TimerKey);
 /// Which timers are looked for.
 #[derive(Debug, Default)]
 pub(super) struct Calling {
-    stage: Stage,
+    pub(super) stage: Stage,
     /// Whose turn it is, and where its listing goes on.
     lane: u16,
     after: Option<After>,
+    /// Lanes of which records were found gone, and that are to be counted, not before a time.
+    pub(super) shrunk: BTreeMap<Lane, UnixMillis>,
 }
 
 #[derive(Debug, Default)]
-enum Stage {
+pub(super) enum Stage {
     #[default]
     Fresh,
     /// The next question is due then.
@@ -49,11 +58,12 @@ enum Stage {
     /// This lane has not answered.
     Asked(Lane),
     Called(Roll),
+    Counting(Counting),
 }
 
 /// Timers of a lane that were nowhere to be found at a time.
 #[derive(Debug)]
-struct Roll {
+pub(super) struct Roll {
     lane: Lane,
     /// All that was appended before this must have been let go. It begins anew when those batches have landed: a hop that
     /// was in one of them stands after the time of the question.
@@ -66,6 +76,16 @@ struct Roll {
 }
 
 impl Calling {
+    /// The same where all that is held was dropped: lanes are still to be counted.
+    pub(super) fn anew(&mut self) -> Self {
+        Self { shrunk: std::mem::take(&mut self.shrunk), ..Self::default() }
+    }
+
+    /// Records of this lane were found gone.
+    pub(super) fn has_shrunk(&mut self, lane: Lane) {
+        self.shrunk.insert(lane, UnixMillis(0));
+    }
+
     /// A record of this version is here.
     pub(super) fn met(&mut self, lane: Lane, name: TimerKey) {
         if let Stage::Called(roll) = &mut self.stage
@@ -80,11 +100,20 @@ impl Engine {
     /// Looks for lost timers, a step at a time.
     pub(super) fn look_for_lost(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
         let is_full = self.setup.limits.tracking == Tracking::Full;
-        if !is_full || self.draining || self.timers.live_len() == 0 {
+        if self.draining {
+            return;
+        }
+        if !is_full || self.timers.live_len() == 0 {
+            return self.count_nothing();
+        }
+        if let Stage::Fresh | Stage::Idle(_) = self.calling.stage
+            && self.begin_to_count(now)
+        {
             return;
         }
         match &self.calling.stage {
             Stage::Fresh => self.calling.stage = Stage::Idle(now + ASK_EVERY),
+            Stage::Counting(_) => self.count(out),
             Stage::Idle(at) if *at <= now => self.ask_for_overdue(now, out),
             Stage::Called(_) => self.call(now, out),
             Stage::Idle(_) | Stage::Asked(_) => {}
@@ -97,22 +126,26 @@ impl Engine {
 
     fn ask_for_overdue(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
         let lanes = self.setup.lanes.max(1);
-        let runs = |lane: u16| {
-            let at = usize::from(lane);
-            self.gates[at].is_known && self.holds.iter().all(|holds| holds[at].is_some())
-        };
-        let of = (0..lanes).map(|n| (self.calling.lane + n) % lanes).find(|lane| runs(*lane));
+        let mut of = (0..lanes).map(|n| (self.calling.lane + n) % lanes);
+        let of = of.find(|lane| self.is_at_work(Lane(*lane)));
         let Some(of) = of else {
             self.calling.stage = Stage::Idle(now + ASK_EVERY);
             return;
         };
         let after = self.calling.after.filter(|_| of == self.calling.lane);
-        self.calling = Calling { stage: Stage::Asked(Lane(of)), lane: of, after };
+        let calling = std::mem::take(&mut self.calling);
+        self.calling = Calling { stage: Stage::Asked(Lane(of)), lane: of, after, ..calling };
         out.push(Output::Overdue {
             lane: Lane(of),
             before: now - self.setup.limits.lost_after,
             after,
         });
+    }
+
+    /// Whether a lane is here, and all is known of its timers.
+    pub(super) fn is_at_work(&self, lane: Lane) -> bool {
+        let at = usize::from(lane.0);
+        self.gates[at].is_known && self.holds.iter().all(|holds| holds[at].is_some())
     }
 
     /// The index has told which timers of a lane are overdue.
@@ -123,8 +156,10 @@ impl Engine {
         timers: Vec<Timer>,
         more: Option<After>,
     ) {
-        if !matches!(self.calling.stage, Stage::Asked(asked) if asked == lane) {
-            return;
+        match &self.calling.stage {
+            Stage::Counting(_) => return self.listed(now, lane, timers, more),
+            Stage::Asked(asked) if *asked == lane => {}
+            _ => return,
         }
         self.calling.after = more;
         let is_absent = |timer: &Timer| {
@@ -150,13 +185,15 @@ impl Engine {
     }
 
     fn call(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
-        let Stage::Called(roll) = &mut self.calling.stage else { return };
-        if self.flying.front().is_some_and(|first| first.id < roll.batch) {
+        let Stage::Called(Roll { lane, batch, .. }) = self.calling.stage else { return };
+        if self.flying.front().is_some_and(|first| first.id < batch) {
             return;
         }
+        let latest = self.latest(lane).max(now);
+        let Stage::Called(roll) = &mut self.calling.stage else { return };
         if !roll.has_landed {
             roll.has_landed = true;
-            roll.at = now + CLOCKS_APART;
+            roll.at = latest + CLOCKS_APART;
         }
         let (lane, at) = (roll.lane, roll.at);
         let behind: Vec<Source> = (0..self.holds.len())
@@ -182,6 +219,13 @@ impl Engine {
         }
     }
 
+    /// Up to when a lane's partitions are read, by the times of their leaders: one that is ahead may have appended what is
+    /// looked for, too.
+    fn latest(&self, lane: Lane) -> UnixMillis {
+        let holds = self.holds.iter().filter_map(|holds| holds[usize::from(lane.0)].as_ref());
+        holds.map(Hold::read_upto).max().unwrap_or_default()
+    }
+
     /// Whether a partition has let go all that was appended before a time and could hold what was overdue then.
     fn has_let_go(&self, source: Source, at: UnixMillis) -> bool {
         let hold = self.holds[usize::from(source.topic.0)][usize::from(source.lane.0)].as_ref();
@@ -194,9 +238,17 @@ impl Engine {
         hold.is_some_and(|hold| hold.gone_upto() >= at - wait)
     }
 
+    /// Whether a version came by an intake that is not configured any more: its record may wait there, and is not read.
+    fn came_by_an_unknown_intake(&self, version: Place) -> bool {
+        let topics = &self.setup.topics;
+        let mut marks = (0..topics.names().len()).map(|topic| topics.mark(TopicId(topic as u16)));
+        version.mark().is_some_and(|mark| !marks.any(|known| known == mark))
+    }
+
     /// A timer ends as lost, if it is what was pending still.
-    fn lose(&mut self, now: UnixMillis, lane: Lane, timer: Timer) {
-        if !self.timers.is_absent(lane, timer.name, timer.version) {
+    pub(super) fn lose(&mut self, now: UnixMillis, lane: Lane, timer: Timer) {
+        let is_absent = self.timers.is_absent(lane, timer.name, timer.version);
+        if !is_absent || self.came_by_an_unknown_intake(timer.version) {
             return;
         }
         let lost = Timer { phase: Phase::Lost, since: now, ..timer };

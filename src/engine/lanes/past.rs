@@ -35,7 +35,7 @@ pub(super) struct Past {
     /// Records that wait, by their timer and in the order in which they came.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
     waiting: BTreeMap<Of, VecDeque<Box<Entry>>>,
-    /// Timers that the next question is about.
+    /// Timers that the next question is about, which nobody has begun to ask.
     wanted: Vec<Of>,
     stage: Stage,
     /// What was told of the timer that is being decided about.
@@ -47,8 +47,9 @@ pub(super) struct Past {
 enum Stage {
     #[default]
     Idle,
-    /// What was decided before is not committed yet.
-    Behind(Behind),
+    /// What was decided before it is not committed yet. It is about these timers and no others: what is decided meanwhile about
+    /// another one is not committed when the question leaves.
+    Behind(Behind, Vec<Of>),
     /// These lanes have not answered.
     Asked(Vec<Lane>),
 }
@@ -97,7 +98,7 @@ impl Past {
 
 impl Engine {
     /// What has ended of a record's timer, as far as it counts for that record; `None`: it must be asked for.
-    pub(super) fn past(&self, entry: &Entry) -> Option<Option<Ended>> {
+    pub(super) fn past(&self, now: UnixMillis, entry: &Entry) -> Option<Option<Ended>> {
         let Some(name) = entry.timer.filter(|_| self.past_counts(entry)) else { return Some(None) };
         let of = (entry.source.lane, name);
         if let Some((_, ended)) = self.past.told.filter(|(told, _)| *told == of) {
@@ -106,6 +107,8 @@ impl Engine {
         let from = self.gates.get(usize::from(of.0.0)).map(|gate| gate.ends_from);
         let is_late = entry.way == Way::Duplicate
             || from.is_none_or(|from| entry.first_appended < from)
+            // Some clock was set back: its time does not tell that it came after the take-over.
+            || entry.first_appended > now + CLOCKS_APART
             || entry.first_appended <= self.past.ends[slot(name)];
         (!is_late).then_some(None)
     }
@@ -140,7 +143,7 @@ impl Engine {
             queue.push_back(entry);
             return None;
         }
-        if let Some(past) = self.past(&entry) {
+        if let Some(past) = self.past(now, &entry) {
             return Some((entry, past));
         }
         if self.is_strict() {
@@ -154,18 +157,18 @@ impl Engine {
 
     /// Asks what has ended, once all is committed that was decided before.
     pub(super) fn ask_for_past(&mut self, out: &mut Vec<Output>) {
-        let mut behind = match self.past.stage {
+        let (mut behind, wanted) = match std::mem::take(&mut self.past.stage) {
             Stage::Idle if self.past.wanted.is_empty() => return,
-            Stage::Idle => self.decided(),
-            Stage::Behind(behind) => behind,
-            Stage::Asked(_) => return,
+            Stage::Idle => (self.decided(), std::mem::take(&mut self.past.wanted)),
+            Stage::Behind(behind, wanted) => (behind, wanted),
+            asked @ Stage::Asked(_) => return self.past.stage = asked,
         };
         if !self.is_committed(&mut behind) {
-            self.past.stage = Stage::Behind(behind);
+            self.past.stage = Stage::Behind(behind, wanted);
             return;
         }
         let mut by_lane: BTreeMap<Lane, Vec<TimerKey>> = BTreeMap::new();
-        for (lane, name) in std::mem::take(&mut self.past.wanted) {
+        for (lane, name) in wanted {
             by_lane.entry(lane).or_default().push(name);
         }
         self.past.stage = Stage::Asked(by_lane.keys().copied().collect());

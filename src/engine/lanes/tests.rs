@@ -51,7 +51,7 @@ impl World {
             let of = commits.iter().rev().find(|commit| commit.source == source);
             let (next, metadata) =
                 of.map_or((Offset(0), String::new()), |c| (c.next, c.metadata.clone()));
-            Start { source, next, metadata, end: next }
+            Start { source, next, metadata, end: next, gone: false }
         });
         let starts = starts.collect();
         self.tell(Input::Assigned { starts });
@@ -138,6 +138,32 @@ fn a_record_within_the_horizon_is_delivered_at_its_due_time_and_not_before() {
     assert_eq!(headers_of(&batch.sends[0]), [("mine".to_owned(), "1".to_owned())]);
     assert_eq!(batch.commits.len(), 1);
     assert_eq!(batch.commits[0].next, Offset(1));
+}
+
+#[test]
+fn a_partition_that_was_just_added_is_looked_for_before_it_is_refused() {
+    let mut world = World::new(&[1, 5], Limits::default());
+    let to = |partition| {
+        [("x-delay", "10"), ("x-delay-target", "orders.expire"), ("x-delay-partition", partition)]
+    };
+    world.submit("k", &to("0"));
+    let first = batch(world.after(10));
+    world.tell(Input::Committed(first.id));
+    // Somebody adds one; nobody has looked since.
+    world.after(3_000);
+    world.submit("k", &to("3"));
+    let out = world.after(10);
+    assert!(matches!(&out[..], [Output::Lookup(name)] if &**name == "orders.expire"), "{out:?}");
+    world.submit("k", &to("4"));
+    assert!(no_batch(&world.after(10)), "asked once, and both wait");
+    let Target::Found { record_bytes_max, .. } = FOUND else { unreachable!() };
+    let grown = Target::Found { partitions: 4, record_bytes_max, keyed: false };
+    let mut out = world.tell(Input::Target("orders.expire".into(), grown));
+    out.extend(world.after(0));
+    let delivered = batch(out);
+    let sent: Vec<_> = delivered.sends.iter().map(|send| (&send.to, send.partition)).collect();
+    assert_eq!(sent[0], (&To::Target("orders.expire".into()), Some(3)));
+    assert_eq!(sent[1].0, &To::Dead, "it has no fifth: {sent:?}");
 }
 
 #[test]
@@ -331,6 +357,21 @@ fn more_records_than_may_wait_for_unknown_targets_go_on_and_hold_nobody_up() {
 }
 
 #[test]
+fn a_target_that_has_no_room_for_the_marks_of_transactions_gets_nothing() {
+    let mut world = World::new(&[1, 60], Limits::default());
+    let lane = murmur2::partition(b"k", LANES);
+    let headers = [("x-delay", "0"), ("x-delay-target", "orders.tiny")];
+    world.record(source(0, lane), record("k", &headers));
+    // The record itself would fit.
+    let tiny = Target::Found { partitions: 1, record_bytes_max: 127, keyed: false };
+    let mut out = world.tell(Input::Target("orders.tiny".into(), tiny));
+    out.extend(world.after(0));
+    let batch = batch(out);
+    let Edit::Dead(letter) = &batch.sends[0].edit else { panic!("{:?}", batch.sends[0]) };
+    assert_eq!(letter.code, Code::TooLarge);
+}
+
+#[test]
 fn nothing_is_produced_to_a_target_of_which_was_heard_long_ago() {
     let mut world = World::new(&[1, 60], Limits::default());
     let headers = [("x-delay", "0"), ("x-delay-target", "orders.good")];
@@ -450,8 +491,20 @@ fn over_the_budget_reading_stops_and_goes_on_once_there_is_room() {
 fn a_lane_runs_only_where_all_its_topics_are() {
     let mut world = World::new(&[1, 60], Limits::default());
     let some = vec![
-        Start { source: source(0, 0), next: Offset(0), metadata: String::new(), end: Offset(0) },
-        Start { source: source(1, 0), next: Offset(0), metadata: String::new(), end: Offset(0) },
+        Start {
+            source: source(0, 0),
+            next: Offset(0),
+            metadata: String::new(),
+            end: Offset(0),
+            gone: false,
+        },
+        Start {
+            source: source(1, 0),
+            next: Offset(0),
+            metadata: String::new(),
+            end: Offset(0),
+            gone: false,
+        },
     ];
     let out = world.tell(Input::Assigned { starts: some });
     assert_eq!(out.len(), 2, "both rest: {out:?}");
@@ -942,6 +995,55 @@ fn what_may_be_there_is_no_dead_letter_besides_where_nothing_can_be_aborted() {
         }
         assert_eq!(code_of(&batch(world.after(5))), want, "aborts: {aborts}");
     }
+}
+
+#[test]
+fn a_copy_of_what_was_delivered_in_time_is_nothing_once_it_has_expired() {
+    let limits = Limits { aborts: false, hop_linger: Millis(0), ..Limits::default() };
+    let mut world = World::new(&[1, 5, 60], limits);
+    let lane = murmur2::partition(b"k", LANES);
+    let headers =
+        [("x-delay", "5s"), ("x-delay-target", "orders.expire"), ("x-delay-expires", "6s")];
+    let out = world.record(source(0, lane), record("k", &headers));
+    let hop = leaves(&mut world, out, 1_000).expect("a hop");
+    world.tell(Input::Committed(hop.id));
+    let (tier, copy) = (source(2, lane), stands(&hop.sends[0]));
+    assert_eq!(hop.sends[0].to, To::Lane(tier.topic));
+    // Two owners of the lane have written it, and the second one late.
+    for want in [&[To::Target("orders.expire".into())][..], &[]] {
+        let out = world.record(tier, copy.clone());
+        let next = leaves(&mut world, out, 10_000).expect("a batch");
+        world.tell(Input::Committed(next.id));
+        let sent: Vec<To> = next.sends.iter().map(|send| send.to.clone()).collect();
+        assert_eq!((&*sent, next.commits[0].source), (want, tier));
+    }
+    assert_eq!(world.engine.figures().memory_bytes, 0);
+}
+
+#[test]
+fn what_was_moved_twice_is_no_dead_letter_besides() {
+    let limits = Limits { aborts: false, ..Limits::default() };
+    let mut world = World::new(&[1, 60], limits);
+    let lane = murmur2::partition(b"k", LANES);
+    let headers =
+        [("x-delay", "0"), ("x-delay-target", "orders.expire"), ("x-delay-expires", "500")];
+    let out = world.record(source(0, (lane + 1) % LANES), record("k", &headers));
+    let moved = leaves(&mut world, out, 1_000).expect("a move");
+    world.tell(Input::Committed(moved.id));
+    for wait in [0, 2_000] {
+        world.after(wait);
+        let out = world.record(source(0, lane), stands(&moved.sends[0]));
+        let next = leaves(&mut world, out, 1_000).expect("a delivery");
+        world.tell(Input::Committed(next.id));
+        assert_eq!(code_of(&next), None, "after {wait} ms");
+    }
+    // Another one that is the same in all but its time was never handed over.
+    world.after(2_000);
+    let appended = world.now - Millis(1_000);
+    let (at, record) = (source(0, lane), record("k", &headers));
+    let out = world.tell(Input::Record { source: at, offset: Offset(2), appended, record });
+    let dead = leaves(&mut world, out, 1_000).expect("a dead letter");
+    assert_eq!(code_of(&dead), Some(Code::Expired));
 }
 
 #[test]

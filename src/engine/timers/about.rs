@@ -62,7 +62,10 @@ impl About {
         };
         match self {
             _ if is_it && last.phase.is_final() => Found::Ended(last.phase),
-            Self::Replace(_, own) if last.version == own || was(own) => Found::Done,
+            // It was put in the place of that version only if that is among them: others may have come after that one's end.
+            Self::Replace(version, own) if was(version) && (last.version == own || was(own)) => {
+                Found::Done
+            }
             Self::Version(version) | Self::Replace(version, _) if was(version) => Found::Replaced,
             _ => Found::Nothing,
         }

@@ -16,9 +16,12 @@ use super::{Before, Live, Place, Replaced, TimerKey, Void};
 /// Void versions are forgotten by buckets of this time.
 const BUCKET_MS: u64 = 300_000;
 /// Stands for no label.
-const NONE: u32 = HERE - 1;
-/// In the place of a label: a record of it is in memory, or in a batch that is being filled. Elsewhere it stands in a topic.
+const NONE: u32 = MISSING - 1;
+/// With the label: a record of it is in memory, or in a batch that is being filled. Elsewhere it stands in a topic.
 const HERE: u32 = 1 << 31;
+/// With the label: it is looked for in the topics, and was not found yet.
+const MISSING: u32 = 1 << 30;
+const LABEL: u32 = !(HERE | MISSING);
 
 /// A name is a hash already: eight bytes of the part that stands for key and id are as good as a hash of it.
 #[derive(Debug, Default)]
@@ -116,14 +119,15 @@ impl Remembered {
     /// Target and label of a pending version.
     pub(in crate::engine) fn words(&self, pending: Pending) -> (&str, Option<&str>) {
         let target = self.words.word(pending.target).unwrap_or_default();
-        (target, self.words.word(pending.label & !HERE))
+        (target, self.words.word(pending.label & LABEL))
     }
 
     /// A record of the pending version of a timer is in memory, or has left it for a tier.
     pub(in crate::engine) fn set_here(&mut self, lane: Lane, name: TimerKey, is_here: bool) {
         let of_lane = self.live.get_mut(usize::from(lane.0));
         if let Some(pending) = of_lane.and_then(|of_lane| of_lane.get_mut(&name)) {
-            pending.label = pending.label & !HERE | if is_here { HERE } else { 0 };
+            let rest = if is_here { LABEL } else { !HERE };
+            pending.label = pending.label & rest | if is_here { HERE } else { 0 };
         }
     }
 
@@ -131,6 +135,31 @@ impl Remembered {
     pub(in crate::engine) fn is_absent(&self, lane: Lane, name: TimerKey, version: Place) -> bool {
         let live = self.live(lane, name);
         live.is_some_and(|live| live.version == version && live.label & HERE == 0)
+    }
+
+    /// Every pending timer of a lane is missing from now on of which no record is in memory. How many these are.
+    pub(in crate::engine) fn miss(&mut self, lane: Lane) -> usize {
+        let Some(of_lane) = self.live.get_mut(usize::from(lane.0)) else { return 0 };
+        let absent = of_lane.values_mut().filter(|pending| pending.label & HERE == 0);
+        absent.map(|pending| pending.label |= MISSING).count()
+    }
+
+    /// A record of a timer was found: of this version, or nobody can say of which.
+    pub(in crate::engine) fn found(&mut self, lane: Lane, name: TimerKey, version: Option<Place>) {
+        let of_lane = self.live.get_mut(usize::from(lane.0));
+        let Some(pending) = of_lane.and_then(|of_lane| of_lane.get_mut(&name)) else { return };
+        // Whatever the marks say: an older program did not write them, and those of an intake that was made anew are others.
+        let of = |place: Place| (place.first_appended, place.offset_in_log());
+        if version.is_none_or(|version| of(version) == of(pending.version)) {
+            pending.label &= !MISSING;
+        }
+    }
+
+    /// Whether this version is pending, and no record of it was found since it is [missed](Self::miss), nor came.
+    pub(in crate::engine) fn is_missing(&self, lane: Lane, name: TimerKey, version: Place) -> bool {
+        let live = self.live(lane, name);
+        let is_missing = |live: Pending| live.label & (HERE | MISSING) == MISSING;
+        live.is_some_and(|live| live.version == version && is_missing(live))
     }
 
     /// Sets the pending version of a timer, which is in nobody's place until that is said.
@@ -298,7 +327,7 @@ impl Words {
     }
 
     fn give_back(&mut self, Pending { target, label, .. }: Pending) {
-        for number in [target, label & !HERE] {
+        for number in [target, label & LABEL] {
             let Some(slot) = self.words.get_mut(number as usize) else { continue };
             let Some((word, count)) = slot else { continue };
             *count -= 1;

@@ -48,8 +48,22 @@ fn timers_of_one_id_begin_alike_and_differ_after_that() {
 fn a_version_is_read_as_it_is_shown_and_nothing_else_is() {
     assert_eq!(place(1_764_000_000_000, 42).to_string(), "1764000000000-42");
     assert_eq!("1764000000000-42".parse(), Ok(place(1_764_000_000_000, 42)));
+    let elsewhere = |topic| place(1, Place::elsewhere(Offset(42), TopicMark::of(topic)).0);
+    // printf waterclock.intake | sha256sum
+    assert_eq!(elsewhere("waterclock.intake").to_string(), "1-42xe136");
+    assert_eq!("1-42xe136".parse(), Ok(elsewhere("waterclock.intake")));
+    // As older programs wrote it.
+    let plain = place(1, 42 | ELSEWHERE);
+    assert_eq!((plain.to_string(), "1-42x".parse()), ("1-42x".to_owned(), Ok(plain)));
     #[rustfmt::skip]
     let cases = [
+        ("a topic of five digits", "1-42x12345"),
+        ("a topic in capitals",    "1-42xE136"),
+        ("a zero in front",        "1-42x0136"),
+        ("no topic",               "1-42x0"),
+        ("two marks",              "1-42xx"),
+        ("a sign in the topic",    "1-42x+136"),
+        ("an offset that no log has", "1-70368744177664x"),
         ("nothing",             ""),
         ("half of it",          "1764000000000"),
         ("no offset",           "1764000000000-"),
@@ -96,6 +110,7 @@ fn the_last_state_of_a_timer_says_what_became_of_what_a_command_is_about_or_noth
         ("another time for one that was cancelled", replace(place(1, 1), place(5, 5)), last(Cancelled, place(1, 1), None), ended(Cancelled)),
         ("another time for one that was replaced",  replace(place(1, 1), place(5, 5)), last(Delay, place(3, 3), of(place(1, 1), place(1, 1))), Found::Replaced),
         ("another time, read again",                replace(place(1, 1), place(5, 5)), last(Delay, place(5, 5), of(place(1, 1), place(1, 1))), Found::Done),
+        ("one that came too late, others came since", replace(place(1, 1), place(5, 5)), last(Delay, place(9, 9), of(place(4, 4), place(8, 8))), nothing),
         ("the same, and that was replaced since",   replace(place(1, 1), place(5, 5)), last(Dead, place(9, 9), of(place(1, 1), place(5, 5))), Found::Done),
     ];
     for (why, about, last, found) in cases {
@@ -148,6 +163,11 @@ fn one_log_tells_what_was_first_and_else_the_time_does() {
     for (why, one, other, first) in cases {
         assert_eq!(one.is_before(other), first, "{why}");
     }
+    // At one offset of two topics, in one millisecond: one of them is first.
+    let [one, other] = ["wc.delay.1s", "wc.delay.5s"]
+        .map(|topic| place(1, Place::elsewhere(Offset(7), TopicMark::of(topic)).0));
+    assert_ne!(one.is_before(other), other.is_before(one));
+    assert_eq!((one.without_topic(), one.offset_in_log()), (x(1, 7), Offset(7)));
 }
 
 proptest! {

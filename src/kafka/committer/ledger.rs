@@ -15,9 +15,9 @@ use rdkafka::producer::{DeliveryResult, ProducerContext};
 use super::blame::{self, CHECKPOINT, Named, Of};
 use super::early::{Began, Early};
 use super::hops::Hops;
+use super::letters;
 use super::{Order, Report, Shared, Written};
-use crate::engine::header::Code;
-use crate::engine::orders::Because;
+use crate::engine::orders::{Because, DeadLetter};
 use crate::engine::{Batch, BatchId, Commit, Edit, Lane, Millis, Offset, To, UnixMillis};
 use crate::kafka::BrokerClock;
 use crate::kafka::connect::Quiet;
@@ -90,7 +90,7 @@ pub(super) struct Told {
     due: Vec<u64>,
     forwarded: Vec<(usize, u64)>,
     moved: u64,
-    dead: Vec<Code>,
+    dead: Vec<DeadLetter>,
     recorded: u64,
     cancelled: u64,
 }
@@ -255,7 +255,7 @@ impl Told {
                         None => told.forwarded.push((tier, 1)),
                     }
                 }
-                (To::Dead, Edit::Dead(letter)) => told.dead.push(letter.code),
+                (To::Dead, Edit::Dead(letter)) => told.dead.push((**letter).clone()),
                 (To::Timers, Edit::Timer(timer)) => match timer.because {
                     Because::Recorded => told.recorded += 1,
                     Because::Met | Because::Cancelled => told.cancelled += 1,
@@ -275,8 +275,9 @@ impl Told {
         }
         figures.moved(self.moved);
         figures.cancels(self.recorded, self.cancelled);
-        for code in &self.dead {
-            figures.dead_letter(*code);
+        for letter in &self.dead {
+            figures.dead_letter(letter.code);
+            letters::tell(letter);
         }
     }
 }

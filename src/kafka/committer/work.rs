@@ -296,6 +296,7 @@ impl Work {
         self.shared.at("commit");
         let commit = Instant::now();
         fail::fail_point!("commit_hangs");
+        fail::fail_point!("before_commit", |_| std::process::abort());
         // Its coordinator may be what stands still; others find a new one.
         let most = if began.elapsed() < SOCKET_TIMEOUT { timeout } else { DOUBTED_COMMIT_MAX };
         outlet.commit(most).map_err(|(code, text)| Dirty {
@@ -352,7 +353,9 @@ impl Work {
             hops.begin(&batch);
         }
         let at = self.clock.now(Instant::now());
+        fail::fail_point!("before_produce", |_| std::process::abort());
         produce(outlet, &self.topics, &batch, &self.ledger, at)?;
+        fail::fail_point!("after_produce", |_| std::process::abort());
         if batch.sends.is_empty() {
             // Nothing will be acknowledged: look whether it is at the front now.
             let mut batches = self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,6 +7,9 @@ use crate::engine::state::{self, Bound, Kind, State};
 use crate::engine::timers::Place;
 use crate::engine::{Record, Setup, UnixMillis};
 
+/// A header by which a cancel is known again in the intake, where Kafka does not say where it stands. It means nothing.
+const MARK: &str = "waterclock-command";
+
 /// A cancel of a timer, whichever version is pending, or of one version.
 pub(super) fn cancel(
     setup: &Setup,
@@ -20,7 +23,9 @@ pub(super) fn cancel(
         let state = about(version, UnixMillis(0), tag);
         state.seal(&setup.key, &bound)
     });
+    let mark = rand::random::<u128>().to_be_bytes();
     let headers = [
+        Some((MARK.as_bytes(), Some(&mark[..]))),
         Some((header::ID.as_bytes(), Some(id))),
         Some((header::ACTION.as_bytes(), Some(&b"cancel"[..]))),
         sealed.as_ref().map(|sealed| (header::STATE.as_bytes(), Some(sealed.as_ref()))),
@@ -28,10 +33,10 @@ pub(super) fn cancel(
     Record::new(key, None, headers.into_iter().flatten())
 }
 
-/// Whether a command is a cancel.
-pub(super) fn is_cancel(command: &Record) -> bool {
-    let action = (header::ACTION.as_bytes(), Some(&b"cancel"[..]));
-    command.headers().any(|header| header == action)
+/// The header by which a cancel is known again; no other command has one.
+pub(super) fn mark(command: &Record) -> Option<(&[u8], &[u8])> {
+    let mut headers = command.headers().filter_map(|(name, value)| Some((name, value?)));
+    headers.find(|(name, _)| *name == MARK.as_bytes())
 }
 
 fn about(version: Place, due: UnixMillis, intake: u64) -> State<'static> {

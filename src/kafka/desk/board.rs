@@ -4,8 +4,10 @@
 //! 1. An answer stands here only after the batch that it belongs to was committed.
 //! 2. It is remembered for [`KEPT`], unless there are more than [`KEPT_MAX`]: who asks a little late still hears it.
 //! 3. Who waits for an answer is woken when the lane goes.
+//! 4. A goal is reached only when all that stands before it in its intakes was read, decided and committed.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -58,6 +60,19 @@ impl Done {
 struct OfLane {
     standing: Standing,
     assignment: u64,
+    /// All is decided that stood in its intakes when it was taken over.
+    has_caught_up: bool,
+}
+
+/// Where the intakes of a lane ended when that was asked: all that stands before is to be decided.
+#[derive(Debug)]
+struct Goal {
+    assignment: u64,
+    lane: Lane,
+    ends: Vec<(Source, Offset)>,
+    /// Set when the lane was taken over: nobody waits for it.
+    of_take_over: bool,
+    is_reached: bool,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +82,9 @@ struct State {
     answers: HashMap<(Source, Offset), Answer>,
     /// When each of them is forgotten.
     kept: VecDeque<(Instant, (Source, Offset))>,
+    goals: BTreeMap<u64, Goal>,
+    /// The number of the next goal.
+    next_goal: u64,
 }
 
 /// What became of a command, as far as it is known here.
@@ -87,31 +105,47 @@ pub(super) enum Heard {
 pub(in crate::kafka) struct Board {
     state: Mutex<State>,
     changed: Notify,
+    /// How many goals are not reached: lane threads look at this in every turn.
+    open_goals: AtomicUsize,
 }
 
 impl Board {
     pub(in crate::kafka) fn new(lanes: u16) -> Self {
         let lanes = (0..lanes).map(|_| OfLane::default()).collect();
-        Self { state: Mutex::new(State { lanes, ..State::default() }), changed: Notify::new() }
+        Self {
+            state: Mutex::new(State { lanes, ..State::default() }),
+            changed: Notify::new(),
+            open_goals: AtomicUsize::new(0),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// These lanes were taken over, with what was done in their intakes.
+    /// These lanes were taken over, with what was done in their intakes, and where these ended.
     pub(in crate::kafka) fn begin(
         &self,
         assignment: u64,
         lanes: &[Lane],
         done: impl IntoIterator<Item = (Source, Done)>,
+        ends: &[(Source, Offset)],
     ) {
         let mut state = self.lock();
         for lane in lanes {
             if let Some(of) = state.lanes.get_mut(usize::from(lane.0)) {
-                *of = OfLane { standing: Standing::Moving, assignment };
+                *of = OfLane { standing: Standing::Moving, assignment, has_caught_up: false };
             }
+            let ends = ends.iter().filter(|(source, _)| source.lane == *lane).copied().collect();
+            state.add(Goal {
+                assignment,
+                lane: *lane,
+                ends,
+                of_take_over: true,
+                is_reached: false,
+            });
         }
+        self.count(&state);
         state.done.extend(done);
         drop(state);
         self.changed.notify_waiters();
@@ -135,6 +169,8 @@ impl Board {
                 of.standing = Standing::Elsewhere;
             }
         }
+        state.goals.retain(|_, goal| goal.assignment != assignment || !goal.of_take_over);
+        self.count(&state);
         drop(state);
         self.changed.notify_waiters();
     }
@@ -177,6 +213,89 @@ impl Board {
         self.lock().lanes.get(usize::from(lane.0)).map_or(Standing::Elsewhere, |of| of.standing)
     }
 
+    /// Whether all is decided that stood in the intakes of a lane when it was taken over.
+    pub(super) fn has_caught_up(&self, lane: Lane) -> bool {
+        self.lock().lanes.get(usize::from(lane.0)).is_some_and(|of| of.has_caught_up)
+    }
+
+    fn count(&self, state: &State) {
+        let open = state.goals.values().filter(|goal| !goal.is_reached).count();
+        self.open_goals.store(open, Ordering::Release);
+    }
+
+    /// Whether there is a goal that is not reached.
+    pub(in crate::kafka) fn has_goals(&self) -> bool {
+        self.open_goals.load(Ordering::Acquire) > 0
+    }
+
+    /// The goals of an assignment that are not reached, by number.
+    pub(in crate::kafka) fn goals(&self, assignment: u64) -> Vec<(u64, Vec<(Source, Offset)>)> {
+        let state = self.lock();
+        let open = state.goals.iter().filter(|(_, goal)| goal.is_open(assignment));
+        open.map(|(number, goal)| (*number, goal.ends.clone())).collect()
+    }
+
+    /// All that stands before these goals is decided and committed.
+    pub(in crate::kafka) fn reached(&self, numbers: &[u64]) {
+        let mut state = self.lock();
+        for number in numbers {
+            let Some(goal) = state.goals.get_mut(number) else { continue };
+            goal.is_reached = true;
+            if !goal.of_take_over {
+                continue;
+            }
+            let (lane, assignment) = (goal.lane, goal.assignment);
+            state.goals.remove(number);
+            if let Some(of) = state.lanes.get_mut(usize::from(lane.0))
+                && of.assignment == assignment
+            {
+                of.has_caught_up = true;
+            }
+        }
+        self.count(&state);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until all is decided and committed that stands before these places in the intakes of these lanes; false: not by
+    /// then, or one of the lanes has gone.
+    pub(super) async fn decided(
+        &self,
+        lanes: &[Lane],
+        ends: &[(Source, Offset)],
+        by: Instant,
+    ) -> bool {
+        // All at once: each takes a while.
+        let Some(goals) =
+            lanes.iter().map(|lane| self.goal(*lane, ends)).collect::<Option<Vec<_>>>()
+        else {
+            return false;
+        };
+        for goal in goals {
+            loop {
+                let changed = self.changed.notified();
+                match goal.look() {
+                    Some(true) => break,
+                    Some(false) if timeout_at(by.into(), changed).await.is_ok() => {}
+                    _ => return false,
+                }
+            }
+        }
+        true
+    }
+
+    /// Has somebody wait until all is decided in a lane that stands before its ends; `None`: the lane is not here.
+    fn goal(&self, lane: Lane, ends: &[(Source, Offset)]) -> Option<Waiting<'_>> {
+        let ends = ends.iter().filter(|(source, _)| source.lane == lane).copied().collect();
+        let mut state = self.lock();
+        let of = state.lanes.get(usize::from(lane.0))?;
+        let assignment = (of.standing == Standing::Here).then_some(of.assignment)?;
+        let goal = Goal { assignment, lane, ends, of_take_over: false, is_reached: false };
+        let number = state.add(goal);
+        self.count(&state);
+        Some(Waiting { board: self, number })
+    }
+
     /// Waits for the answer to the command at this place, at most until `by`. Holds no thread meanwhile.
     pub(super) async fn wait(&self, source: Source, offset: Offset, by: Instant) -> Heard {
         loop {
@@ -205,6 +324,46 @@ impl Board {
     }
 }
 
+impl State {
+    fn add(&mut self, goal: Goal) -> u64 {
+        let number = self.next_goal;
+        self.next_goal += 1;
+        self.goals.insert(number, goal);
+        number
+    }
+}
+
+impl Goal {
+    fn is_open(&self, assignment: u64) -> bool {
+        !self.is_reached && self.assignment == assignment
+    }
+}
+
+/// Somebody waits for a goal; it is forgotten with this.
+struct Waiting<'a> {
+    board: &'a Board,
+    number: u64,
+}
+
+impl Waiting<'_> {
+    /// Whether the goal is reached; `None`: its lane has gone, or was taken over anew.
+    fn look(&self) -> Option<bool> {
+        let state = self.board.lock();
+        let goal = state.goals.get(&self.number)?;
+        let of = state.lanes.get(usize::from(goal.lane.0))?;
+        let is_here = of.standing == Standing::Here && of.assignment == goal.assignment;
+        is_here.then_some(goal.is_reached)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.board.lock();
+        state.goals.remove(&self.number);
+        self.board.count(&state);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,7 +387,7 @@ mod tests {
     async fn an_answer_is_heard_late_early_and_not_once_the_lane_has_gone() {
         let board = Board::new(2);
         assert!(matches!(board.wait(INTAKE, Offset(7), soon()).await, Heard::Gone), "never here");
-        board.begin(5, &[LANE], [(INTAKE, Done::new(Offset(4), ""))]);
+        board.begin(5, &[LANE], [(INTAKE, Done::new(Offset(4), ""))], &[]);
         assert_eq!(board.standing(LANE), Standing::Moving);
         board.known(4, LANE);
         assert_eq!(board.standing(LANE), Standing::Moving, "of an assignment before");
@@ -248,6 +407,38 @@ mod tests {
             tokio::join!(board.wait(INTAKE, Offset(9), late()), async { board.leave(5) });
         assert!(matches!(heard, Heard::Gone));
         assert_eq!(board.standing(LANE), Standing::Elsewhere);
+    }
+
+    #[tokio::test]
+    async fn a_goal_is_reached_once_that_is_told_and_not_when_the_lane_goes() {
+        let board = Board::new(2);
+        let late = || Instant::now() + Duration::from_secs(60);
+        let ends = [(INTAKE, Offset(9))];
+        assert!(!board.decided(&[LANE], &ends, late()).await, "never here");
+        board.begin(5, &[LANE], [], &[(INTAKE, Offset(4))]);
+        assert_eq!(board.goals(5), [(0, vec![(INTAKE, Offset(4))])], "where it ended");
+        board.known(5, LANE);
+        assert!(!board.has_caught_up(LANE));
+        board.reached(&[0]);
+        assert!(board.has_caught_up(LANE));
+        assert!(!board.has_goals());
+        assert!(!board.decided(&[LANE], &ends, soon()).await, "not in time");
+        assert!(!board.has_goals(), "forgotten by who has gone");
+        // The first is polled first: it waits when the other one speaks.
+        let (is_decided, ()) = tokio::join!(board.decided(&[LANE], &ends, late()), async {
+            let goals = board.goals(5);
+            assert_eq!(goals.len(), 1);
+            assert!(board.goals(4).is_empty(), "of another assignment");
+            board.reached(&[goals[0].0]);
+        });
+        assert!(is_decided);
+        let (is_decided, ()) = tokio::join!(board.decided(&[LANE], &ends, late()), async {
+            board.leave(5);
+            board.begin(6, &[LANE], [], &[]);
+            board.known(6, LANE);
+        });
+        assert!(!is_decided, "taken over anew");
+        assert!(!board.has_caught_up(LANE), "taken over anew");
     }
 
     #[test]
@@ -270,7 +461,7 @@ mod tests {
     #[tokio::test]
     async fn answers_are_forgotten_when_there_are_too_many() {
         let board = Board::new(2);
-        board.begin(1, &[LANE], []);
+        board.begin(1, &[LANE], [], &[]);
         let many = (0..=KEPT_MAX as i64).map(|offset| answer(offset, Outcome::Recorded));
         board.give(many.collect());
         assert!(matches!(board.wait(INTAKE, Offset(0), soon()).await, Heard::Nothing));

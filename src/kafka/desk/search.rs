@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::KafkaError;
-use rdkafka::message::{BorrowedMessage, Message as _};
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::amend::Terms;
 use crate::engine::header;
 use crate::engine::state::{Kind, State};
-use crate::engine::timers::{ELSEWHERE, Timer};
-use crate::engine::{Lane, Millis, Record, Setup, TopicId, UnixMillis};
+use crate::engine::timers::Timer;
+use crate::engine::{Lane, Millis, Offset, Record, Setup, TopicId, UnixMillis};
 use crate::kafka::connect::{Isolation, Reader, is_outside};
 use crate::kafka::{Connection, raw};
 
@@ -30,9 +30,11 @@ const CLIENT: &str = "waterclock-desk";
 /// How long a broker holds a fetch for which there is nothing.
 const WAIT: Duration = Duration::from_millis(50);
 /// How long the whole search may take at most.
-pub(super) const MAX: Duration = Duration::from_secs(10);
+pub(crate) const MAX: Duration = Duration::from_secs(10);
 /// A partition of which nothing comes for this long is read to its end, or its end cannot be read.
 const SILENCE_MAX: Duration = Duration::from_millis(500);
+/// librdkafka counts in whole milliseconds: a question ends a little before the time that it was given.
+const EARLY_MAX: Duration = Duration::from_millis(20);
 /// How much earlier than by the rule a record may have been appended: less was collected, a clock differs.
 const EARLIER: Millis = Millis(2_000);
 /// How much later it is looked for before all is read.
@@ -78,15 +80,16 @@ impl<'a> Search<'a> {
         now: UnixMillis,
         stands: &dyn Fn() -> bool,
     ) -> Result<Option<(Record, Terms)>, KafkaError> {
+        let reader = self.connection.reader_to_ends(CLIENT, CLIENT, Isolation::Committed, WAIT)?;
         for (n, (topic, place)) in places(self.setup, self.timer, now).into_iter().enumerate() {
             if Instant::now() > self.by || n > 0 && !stands() {
                 break;
             }
-            // A client of its own for each place: one that is assigned another partition was seen to hear nothing of it.
-            let reader =
-                self.connection.reader_to_ends(CLIENT, CLIENT, Isolation::Committed, WAIT)?;
-            if let Some(found) = self.look(&reader, topic, place)? {
-                return Ok(Some(found));
+            match self.look(&reader, topic, place) {
+                Ok(None) => {}
+                // There was no time left for a last question: that says nothing of Kafka.
+                Err(_) if Instant::now() + EARLY_MAX >= self.by => break,
+                found => return found,
             }
         }
         Ok(None)
@@ -100,6 +103,7 @@ impl<'a> Search<'a> {
     ) -> Result<Option<(Record, Terms)>, KafkaError> {
         let (name, partition) = (self.setup.topics.name(topic), i32::from(self.lane.0));
         let mut list = TopicPartitionList::with_capacity(1);
+        know(reader, name, self.by)?;
         let from = match place {
             Place::At(offset) => At::Offset(offset),
             Place::All => At::Beginning,
@@ -136,6 +140,9 @@ impl<'a> Search<'a> {
                 }
             };
             heard = Instant::now();
+            if message.topic() != &**name {
+                continue;
+            }
             if let Some(found) = self.recognize(topic, &message) {
                 return Ok(Some(found));
             }
@@ -181,7 +188,7 @@ impl<'a> Search<'a> {
             return None;
         }
         let version = self.timer.version;
-        let offset = version.offset.0 & !ELSEWHERE;
+        let offset = version.offset_in_log().0;
         let topics = &self.setup.topics;
         let state = directive
             .state
@@ -222,6 +229,53 @@ impl<'a> Search<'a> {
     }
 }
 
+/// Has a reader find out who leads the partitions of a topic, before it is assigned one of them. If a topic is new to a client
+/// that runs already, librdkafka itself asks for its leaders only once a second: the partition is silent for 500 to 1,000 ms,
+/// and for 100 ms if they are known (measured).
+fn know(reader: &Reader, topic: &str, by: Instant) -> Result<(), KafkaError> {
+    let left = by.saturating_duration_since(Instant::now()).min(SILENCE_MAX * 4);
+    reader.fetch_metadata(Some(topic), left).map(drop)
+}
+
+/// Where a record with this header stands in a partition, among what was appended since then; `None`: not found in time.
+///
+/// # Errors
+/// Kafka does not let us read.
+pub(super) fn find_header(
+    connection: &Connection,
+    (topic, partition): (&str, i32),
+    header: (&[u8], &[u8]),
+    since: UnixMillis,
+    by: Instant,
+) -> Result<Option<Offset>, KafkaError> {
+    // A transaction that is open in the intake, of whomever, must not keep it from us.
+    let reader = connection.reader_to_ends(CLIENT, CLIENT, Isolation::Uncommitted, WAIT)?;
+    know(&reader, topic, by)?;
+    let since = since.0.saturating_sub(EARLIER.0).cast_signed();
+    let mut list = TopicPartitionList::with_capacity(1);
+    list.add_partition_offset(topic, partition, At::Offset(since))?;
+    let left = by.saturating_duration_since(Instant::now());
+    let list = reader.offsets_for_times(list, left.min(SILENCE_MAX * 4))?;
+    reader.assign(&list)?;
+    while Instant::now() < by {
+        let message = match reader.poll(Duration::from_millis(50)) {
+            None => continue,
+            Some(Ok(message)) => message,
+            Some(Err(KafkaError::PartitionEOF(_))) => break,
+            Some(Err(error)) => {
+                tracing::debug!(%error, "looking for a command");
+                continue;
+            }
+        };
+        let headers = message.headers();
+        let mut headers = headers.iter().flat_map(|headers| headers.iter());
+        if headers.any(|of| (of.key.as_bytes(), of.value) == (header.0, Some(header.1))) {
+            return Ok(Some(Offset(message.offset())));
+        }
+    }
+    Ok(None)
+}
+
 fn appended(message: &BorrowedMessage<'_>) -> UnixMillis {
     let at = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
     UnixMillis(at.unwrap_or_default())
@@ -246,7 +300,7 @@ fn places(setup: &Setup, timer: &Timer, now: UnixMillis) -> Vec<(TopicId, Place)
     // The last leg is where it waits now; what it passed through before may be gone.
     places.reverse();
     // Where it was submitted: there for half a minute at least, and all that there is of a short delay.
-    let offset = version.offset.0 & !ELSEWHERE;
+    let offset = version.offset_in_log().0;
     places.extend(intakes.map(|topic| (topic, Place::At(offset))));
     let tiers = 0..topics.ladder.tiers().len();
     places.extend(tiers.map(|tier| (topics.of_tier(tier), Place::All)));
@@ -260,7 +314,7 @@ mod tests {
     use crate::engine::ladder::Ladder;
     use crate::engine::state::StateKey;
     use crate::engine::timers::{Phase, TimerKey};
-    use crate::engine::{Intake, Limits, Offset, Topics, timers};
+    use crate::engine::{Intake, Limits, Topics, timers};
 
     const BORN: UnixMillis = UnixMillis(1_767_225_600_000);
 
@@ -322,8 +376,10 @@ mod tests {
 
     #[test]
     fn what_came_by_another_way_is_looked_for_at_its_offset_without_the_mark() {
+        let setup = setup();
         let mut timer = timer(1_500);
-        timer.version.offset = Offset(42 | ELSEWHERE);
-        assert_eq!(places(&setup(), &timer, BORN)[0], (TopicId(0), Place::At(42)));
+        let mark = setup.topics.mark(TopicId(0));
+        timer.version.offset = timers::Place::elsewhere(Offset(42), mark);
+        assert_eq!(places(&setup, &timer, BORN)[0], (TopicId(0), Place::At(42)));
     }
 }

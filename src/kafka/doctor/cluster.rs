@@ -12,6 +12,8 @@ use crate::kafka::topics;
 const BROKERS_MIN: usize = 3;
 /// Clocks that differ by more make records late by as much, and are worth a look.
 const SKEW_NOTED: Duration = Duration::from_millis(50);
+/// Those that differ by more make every record late by as much: that is what hurts, whatever the ladder bears.
+const SKEW_MAX: Duration = Duration::from_millis(500);
 /// A machine that is off by more writes log lines and `x-delay-until` values that mislead.
 const LOCAL_SKEW_NOTED: Duration = Duration::from_secs(1);
 /// What Kafka allows for a batch where nothing is set.
@@ -29,7 +31,7 @@ pub(super) fn brokers(wish: &Wish, facts: &Facts, list: &mut List) {
                 AREA,
                 Place::broker(*id),
                 "it does not let us read its settings, so they are not checked",
-                "grant DescribeConfigs on the cluster to whoever runs `waterclock doctor`",
+                "grant DescribeConfigs on the cluster to the principal that runs `waterclock doctor`",
             ),
             Settings::Silent(why) => list.add(
                 Severity::Problem,
@@ -304,7 +306,7 @@ pub(super) fn clocks(wish: &Wish, facts: &Facts, list: &mut List) {
         };
         let (ahead, behind) = (by(&|skew| skew.least_us, true), by(&|skew| skew.most_us, false));
         list.add(
-            Severity::Note,
+            if between > SKEW_MAX { Severity::Problem } else { Severity::Note },
             AREA,
             Place::broker(ahead),
             format!(
@@ -362,8 +364,10 @@ pub(super) fn topics(facts: &Facts, list: &mut List) {
     }
     for finding in &survey.findings {
         let severity = match finding.severity {
-            topics::Severity::Missing | topics::Severity::Wrong => Severity::Problem,
-            topics::Severity::Weak | topics::Severity::Note => Severity::Note,
+            topics::Severity::Missing | topics::Severity::Wrong | topics::Severity::Weak => {
+                Severity::Problem
+            }
+            topics::Severity::Note => Severity::Note,
         };
         let topics::Finding { topic, what, found, wanted, remedy, .. } = finding;
         let what = format!("{what} is {found}, want {wanted}");

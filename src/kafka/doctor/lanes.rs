@@ -83,7 +83,10 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
     let pending: u64 = backlog(facts).iter().map(|topic| topic.pending).sum();
     if group.members.is_empty() {
         let what = format!("group {name} has no members: nothing is delivered; {pending} pending");
-        return list.add(Severity::Note, AREA, Place::NONE, what, "start `waterclock run`");
+        // Where nobody has run yet, nothing that stands there is late.
+        let has_run = facts.committed.as_ref().is_ok_and(|all| all.values().any(Option::is_some));
+        let severity = if has_run && pending > 0 { Severity::Problem } else { Severity::Note };
+        return list.add(severity, AREA, Place::NONE, what, "start `waterclock run`");
     }
     if !group.is_stable {
         let what = format!("group {name} is rebalancing, with {} members", group.members.len());
@@ -110,7 +113,7 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
                 AREA,
                 at,
                 format!("nobody owns {intake} of it: the lane does not run"),
-                "whoever notices joins the group anew, by itself: look again in a minute. If it stays, look at the instances' logs",
+                "the instance that notices it joins the group anew, by itself: look again in a minute. If it stays, look at the instances' logs",
             ),
             Some(owner) if !owner.starts_with(CLIENT) => list.add(
                 Severity::Problem,
@@ -136,14 +139,11 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
              have it the group forgets this at its next rebalance",
         );
     }
-    list.fine(
-        AREA,
-        format!(
-            "{} members own {owned} of {} lanes; {pending} pending",
-            group.members.len(),
-            survey.lanes
-        ),
-    );
+    let members = match group.members.len() {
+        1 => "1 member owns".to_owned(),
+        count => format!("{count} members own"),
+    };
+    list.fine(AREA, format!("{members} {owned} of {} lanes; {pending} pending", survey.lanes));
 }
 
 pub(super) fn positions(wish: &Wish, facts: &Facts, list: &mut List) {

@@ -93,11 +93,12 @@ pub(super) fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
     if is_open {
         let severity = if wish.is_ajar { Severity::Problem } else { Severity::Note };
         let what = if wish.is_ajar {
-            "allow is not set, and the brokers are not on this machine: `run` does not start"
+            "`allow` is not set in the configuration that doctor sees, and the brokers are not on this machine: with this, `run` does not start"
         } else {
-            "every topic is allowed: whoever may write a delay may have it delivered to any topic that we may write to"
+            "`allow` is not set in the configuration that doctor sees: with this, `run` delivers to every topic that we may write to, for anyone who may write a delay"
         };
-        let remedy = "set allow to the topics that are meant, as in allow = ['orders\\..*']";
+        let remedy = "set allow to the topics that are meant, as in allow = ['orders\\..*']. A service that was started with --allow has its own list, \
+                      which doctor does not see";
         list.add(severity, AREA, Place::NONE, what, remedy);
     }
     let refused: Vec<&String> = facts

@@ -182,7 +182,7 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
     use Severity::{Note, Problem};
     type Change = fn(&mut Wish, &mut Facts);
     #[rustfmt::skip]
-    let cases: [(&str, Severity, Area, &str, &str, Change); 43] = [
+    let cases: [(&str, Severity, Area, &str, &str, Change); 45] = [
         // why                              how bad  area          where            words               what is changed
         ("one broker is one disk",          Note,    Brokers,      "",              "1 of at least 3",  |_, f| { f.brokers.retain(|id, _| *id == 1); f.partitions.values_mut().for_each(|p| { p.replicas = vec![1]; p.in_sync = vec![1]; }); f.clocks.retain(|id, _| *id == 1); }),
         ("a broker hangs",                  Problem, Brokers,      "broker 2",      "does not answer",  |_, f| f.brokers.get_mut(&2).unwrap().settings = Settings::Silent("late".into())),
@@ -203,6 +203,7 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
         ("replicas that lag may lead",      Note,    Brokers,      "broker 1",      "unclean",          |_, f| set(f, "unclean.leader.election.enable", "true")),
         ("late writes are not refused",     Note,    Brokers,      "broker 1",      "verification",     |_, f| set(f, "transaction.partition.verification.enable", "false")),
         ("brokers disagree on the time",    Note,    Clocks,       "broker 3",      "98 ms ahead",      |_, f| f.clocks.get_mut(&3).unwrap().least_us = 99_000),
+        ("they disagree by too much",       Problem, Clocks,       "broker 3",      "599 ms ahead",     |_, f| f.clocks.get_mut(&3).unwrap().least_us = 600_000),
         ("they disagree by the whole lead", Problem, Timing,       "ns.delay.1s",   "would be late",    |_, f| f.clocks.get_mut(&3).unwrap().least_us = 800_000),
         ("this machine is off",             Note,    Clocks,       "broker 2",      "this machine",     |_, f| { for skew in f.clocks.values_mut() { (skew.least_us, skew.most_us) = (-5_000_500, -5_000_000); } }),
         ("a broker leads nothing of meta",  Note,    Clocks,       "",              "broker 3",         |_, f| { f.clocks.remove(&3); }),
@@ -219,11 +220,12 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
         ("we may not even see it",          Problem, Permissions,  TIER,            "described",        |_, f| { f.rights.insert(TIER.into(), Err("no".into())); }),
         ("transactions are refused",        Problem, Permissions,  "",              "ns/doctor failed", |_, f| f.commit = Some(Err("no".into()))),
         ("a target refuses us",             Problem, Targets,      TARGET,          "allow permits",    |_, f| { f.rights.get_mut(TARGET).unwrap().as_mut().unwrap().remove(&Right::Write); }),
-        ("everything is allowed",           Note,    Targets,      "",              "every topic",      |w, _| w.allow = Allow::new("ns", None).unwrap()),
+        ("everything is allowed",           Note,    Targets,      "",              "that doctor sees",  |w, _| w.allow = Allow::new("ns", None).unwrap()),
         ("everything is, for everybody",    Problem, Targets,      "",              "does not start",   |w, _| { w.allow = Allow::new("ns", None).unwrap(); w.is_ajar = true; }),
         ("a transaction hangs",             Problem, Transactions, "orders/1",      "open since",       |_, f| { let p = partition(f, TARGET); (p.stable, p.open_since) = (Some(7), Some(UnixMillis(NOW.0 - 1_000_000))); }),
         ("it hangs where nobody may mean",  Note,    Transactions, "orders/1",      "open since",       |w, f| { w.allow = Allow::new("ns", None).unwrap(); let p = partition(f, TARGET); (p.stable, p.open_since) = (Some(7), Some(UnixMillis(NOW.0 - 1_000_000))); }),
         ("a stranger's is open in a tier",  Note,    Transactions, "ns.delay.1m/1", "open since",       |_, f| { let p = partition(f, TIER); (p.stable, p.open_since) = (Some(7), Some(UnixMillis(NOW.0 - 60_000))); }),
+        ("nobody runs, and records wait",   Problem, Group,        "",              "no members",       |_, f| members(f).clear()),
         ("nobody owns a lane",              Problem, Group,        "lane 1",        "nobody owns ns.intake", |_, f| members(f)[0].owns.retain(|(_, id)| *id == 0)),
         ("a position has expired",          Problem, Positions,    "ns.delay.1m/1", "no committed position", |_, f| committed(f, None)),
         ("a log was made anew",             Problem, Positions,    "ns.delay.1m/1", "outside of the log", |_, f| committed(f, Some(Position { next: 21, window: Some((0, 21)) }))),
@@ -249,8 +251,9 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
 fn what_passes_by_itself_is_no_problem() {
     type Change = fn(&mut Facts);
     #[rustfmt::skip]
-    let cases: [(&str, Change); 5] = [
-        ("nobody runs yet",                  |f| members(f).clear()),
+    let cases: [(&str, Change); 6] = [
+        ("nobody runs yet",                  |f| { members(f).clear(); for p in f.partitions.values_mut() { p.first = Some(0); } f.committed.as_mut().unwrap().values_mut().for_each(|p| *p = None); }),
+        ("nobody runs, and nothing waits",   |f| { members(f).clear(); f.committed.as_mut().unwrap().values_mut().for_each(|p| *p = Some(Position { next: 20, window: Some((0, 20)) })); }),
         ("a rebalance is under way",         |f| f.group.as_mut().unwrap().is_stable = false),
         ("a lane was never started",         |f| { for p in f.partitions.values_mut() { p.first = Some(0); } committed(f, None); }),
         ("all of a lane is done and gone",   |f| { let p = partition(f, TIER); p.first = Some(20); committed(f, None); }),

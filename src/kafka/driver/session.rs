@@ -27,7 +27,7 @@ use crate::kafka::raw::Waker;
 use crate::kafka::rebalance::{Context, Who};
 use crate::kafka::steps::Waits;
 use crate::kafka::targets::Answer;
-use crate::kafka::{ends, follower, raw};
+use crate::kafka::{ends, follower, inventory, raw};
 use crate::telemetry::{LaneFigures, LaneLevels};
 
 /// The longest wait in one poll: a rebalance, a stop and the figures are noticed within it.
@@ -45,6 +45,11 @@ const TRIM_EVERY: Duration = Duration::from_secs(30);
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 /// What a batch may take beside twice the transaction's time: for its offsets, and for its commit.
 const HANGS_AFTER: Duration = Duration::from_secs(15);
+/// How often it is looked whether all is decided that somebody waits for.
+const LOOK_AT_GOALS: Duration = Duration::from_millis(5);
+/// A busy thread has always something under way. What was read is in a batch after this long and the time that hops are
+/// collected for.
+const IN_A_BATCH: Duration = Duration::from_millis(500);
 /// How long a heartbeat may take to say that the lanes are another's.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -97,6 +102,8 @@ pub(super) struct Session<'a> {
     unknown: usize,
     /// Lanes of which it is asked how timers ended.
     recalls: usize,
+    /// While it is there, what is left of lanes is read for this assignment.
+    counting: Arc<()>,
     /// Batches on their way.
     flying: VecDeque<Flying>,
     /// Low watermarks committed since the last trim, as far as the group's coordinator has said so.
@@ -116,6 +123,10 @@ pub(super) struct Session<'a> {
     anew: Option<(Instant, Vec<Lane>)>,
     /// How long that waits from when it is known.
     join_anew_after: Duration,
+    /// Goals of those who look timers up, by number, that reading has passed: since when.
+    passed: HashMap<u64, Instant>,
+    /// When goals were looked at last.
+    goals_looked: Option<Instant>,
 }
 
 impl<'a> Session<'a> {
@@ -209,12 +220,15 @@ impl<'a> Session<'a> {
             assignment: None,
             unknown: 0,
             recalls: 0,
+            counting: Arc::default(),
             flying: VecDeque::new(),
             lows: BTreeMap::new(),
             retake: None,
             out: Vec::new(),
             anew: None,
             join_anew_after,
+            passed: HashMap::new(),
+            goals_looked: None,
         })
     }
 
@@ -312,8 +326,8 @@ impl<'a> Session<'a> {
             tracing::error!(
                 thread = self.plan.thread,
                 timers = lost,
-                "timers were overdue and their records are gone: they are lost, as `list --state lost` shows. Somebody has deleted \
-                 records or topics that were not done"
+                "timers are lost, as their records are gone: `list --state lost` shows them. Somebody has deleted records or topics \
+                 that were not done"
             );
             self.figures.lost_timers(lost);
         }
@@ -360,6 +374,7 @@ impl<'a> Session<'a> {
         self.look_at_topics();
         self.look_at_positions();
         self.step(Input::Tick);
+        self.look_at_goals();
         Ok(())
     }
 
@@ -432,8 +447,10 @@ impl<'a> Session<'a> {
             || self.ends_asked > 0
             || self.unknown > 0
             || self.recalls > 0
+            || self.engine.is_counting()
             || self.retake.is_some();
         let soon = self.reach.patience(|source| self.engine.is_awaited(source));
+        let soon = soon.or_else(|| self.shared.board.has_goals().then_some(LOOK_AT_GOALS));
         let most = match (awaited, soon) {
             (true, _) => POLL_SHORT,
             // That a marker was passed does not end a poll.
@@ -500,6 +517,7 @@ impl<'a> Session<'a> {
                         self.shared.follower.overdue(assignment, of, &self.known.0);
                     }
                 }
+                Output::Inventory { lane, from } => self.take_inventory(lane, from),
                 Output::Batch(mut batch) => {
                     let lows = batch.commits.iter().map(|c: &Commit| (c.source, c.next)).collect();
                     let answers = std::mem::take(&mut batch.answers);
@@ -514,6 +532,24 @@ impl<'a> Session<'a> {
         self.out = out;
         self.pause(&pause);
         self.resume(&resume);
+    }
+
+    fn take_inventory(&mut self, lane: Lane, from: Vec<(Source, Offset)>) {
+        let Some(assignment) = self.assignment else { return };
+        let order = inventory::Order {
+            connection: self.plan.connection.clone(),
+            setup: Arc::clone(&self.plan.setup),
+            ends: self.shared.ends.clone(),
+            assignment,
+            lane,
+            from,
+            stands: Arc::downgrade(&self.counting),
+            to: self.known.0.clone(),
+        };
+        if let Err(error) = inventory::begin(order) {
+            tracing::warn!(%error, lane = lane.0, "could not start a thread to read what is left of a lane");
+            self.step(Input::Counted { lane, whole: false });
+        }
     }
 
     fn list(&self, sources: &[Source]) -> TopicPartitionList {
@@ -592,7 +628,12 @@ impl<'a> Session<'a> {
                 tracing::debug!(%error, "consumer lost a broker");
             }
             Some(RDKafkaErrorCode::BadCompression) => {
-                tracing::debug!(%error, "an answer inflates to more than is held of one: the rest is asked for again");
+                // A batch after others of one answer, for which there was no room; one for which too much is inflated for now; or
+                // one that is not what was written, for good.
+                tracing::warn!(
+                    %error,
+                    "a batch was not read: it inflates to too much for now, or its checksum is wrong; asking for it again"
+                );
             }
             Some(RDKafkaErrorCode::GroupAuthorizationFailed) => {
                 let group = &self.plan.namespace;

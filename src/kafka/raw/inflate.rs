@@ -1,4 +1,5 @@
-//! Inflates batches in the place of librdkafka, which sets no bound to what comes out (ADR 0019).
+//! Inflates batches in the place of librdkafka, which sets no bound to what comes out, and keeps from it what it cannot read
+//! (ADR 0019).
 //!
 //! librdkafka is linked as an archive of objects, and the linker takes an object only for what nobody else has. So the
 //! functions here, which have the names of its own, are taken in their place, and it calls them. An object has a function for
@@ -17,12 +18,13 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::bindings as rdsys;
 
 use crate::engine::{KEPT_BYTES, Limits};
-use crate::kafka::sieve::{Bounds, Sieve, Sink, Stop};
+use crate::kafka::sieve::{Allowance, Bounds, Said, Sieve, Sink, Stop, is_sound};
 
 use rdsys::rd_kafka_resp_err_t as Answer;
 
@@ -34,10 +36,27 @@ const BATCH_BYTES: usize = 32 << 20;
 const ANSWER_BYTES: usize = 16 << 20;
 /// As many as a batch can have that is not compressed: seven bytes each.
 const BATCH_RECORDS: usize = 300_000;
-/// Some two seconds' work.
-const INFLATED_BYTES: usize = 1 << 30;
-/// A batch's header ends with how many records it has; where its version stands, counted from there.
+/// Some two seconds' work is allowed for nothing at once. Who has used that up has so much allowed for a batch, and waits for it:
+/// a batch that needs more than a little is not read before, and asked for again.
+const WASTED_LEAST: usize = 16 << 20;
+const WASTED_LITTLE: usize = 1 << 20;
+/// The header of a batch of version 2, which begins with the offset of its first record.
+const HEADER: usize = 61;
+/// What stands in it, counted back from its end: the number of its records, the offset of the
+/// last, its attributes, its checksum, its version, and how long all from there on is that stands between length and version.
+const TO_COUNT: usize = 4;
+const TO_LAST: usize = 38;
+const TO_ATTRIBUTES: usize = 40;
+const TO_SUM: usize = 44;
 const TO_MAGIC: usize = 45;
+const TO_LENGTH: usize = 53;
+/// Between the length and the attributes.
+const BEFORE_ATTRIBUTES: usize = 9;
+/// The low byte of the attributes.
+const CODEC: u8 = 7;
+const GZIP: u8 = 1;
+const SNAPPY: u8 = 2;
+const CONTROL: u8 = 32;
 /// Longer than an answer (the readers' are 4 MiB and one batch), and than it takes to make one into records.
 const ANSWER_SPAN: usize = 8 << 20;
 const ANSWER_MAX: Duration = Duration::from_millis(200);
@@ -52,12 +71,12 @@ pub fn bound() {
     BOUND.store(true, Ordering::Relaxed);
 }
 
-fn bounds() -> Bounds {
+fn bounds(wasted: usize) -> Bounds {
     Bounds {
         record: Limits::default().record_bytes_max,
         batch: BATCH_BYTES,
         records: BATCH_RECORDS,
-        inflated: INFLATED_BYTES,
+        wasted,
         kept: KEPT_BYTES,
     }
 }
@@ -77,6 +96,8 @@ struct OneAnswer {
 
 thread_local! {
     static ANSWER: Cell<Option<OneAnswer>> = const { Cell::new(None) };
+    /// Of this thread, which reads from one broker.
+    static ALLOWANCE: Cell<Option<Allowance>> = const { Cell::new(None) };
 }
 
 impl OneAnswer {
@@ -156,6 +177,18 @@ impl Sink for Made {
     fn len(&self) -> usize {
         self.len
     }
+
+    fn since(&self, at: usize) -> &[u8] {
+        if at >= self.len {
+            return &[];
+        }
+        // SAFETY: so many bytes were put there.
+        unsafe { std::slice::from_raw_parts(self.at.add(at), self.len - at) }
+    }
+
+    fn cut(&mut self, to: usize) {
+        self.len = self.len.min(to);
+    }
 }
 
 impl Drop for Made {
@@ -183,15 +216,17 @@ unsafe fn inflate(
             return (done && !made.failed).then_some(made);
         }
         // SAFETY: the header of the batch stands before its records, in the same answer.
-        let (magic, count) =
-            unsafe { (*at.sub(TO_MAGIC), at.sub(4).cast::<[u8; 4]>().read_unaligned()) };
-        let count = if magic == 2 { i32::from_be_bytes(count) } else { 0 };
+        let said = unsafe { said(at) }?;
         let answer = OneAnswer::of(at as usize);
         let room = match answer.spent {
             0 => usize::MAX,
             spent => ANSWER_BYTES.saturating_sub(spent),
         };
-        let mut sieve = Sieve::new(bounds(), room, &mut made);
+        let now = Instant::now();
+        let mut allowance = ALLOWANCE.get().unwrap_or_else(|| Allowance::new(now));
+        let allowed = Some(allowance.left(now)).filter(|left| *left >= WASTED_LEAST);
+        let bounds = bounds(allowed.unwrap_or(WASTED_LITTLE));
+        let mut sieve = Sieve::new(bounds, room, &mut made, said);
         let mut stop = None;
         let done = by(&mut |piece| match sieve.push(piece) {
             Ok(more) => more,
@@ -200,22 +235,176 @@ unsafe fn inflate(
                 false
             }
         });
-        let ended = match stop {
-            None if done => sieve.end(usize::try_from(count).unwrap_or(0)),
-            None => Err(Stop::Broken),
-            Some(why) => Err(why),
-        };
-        let (spent, made) = match ended {
-            Ok(cost) => (cost, Some(made)),
+        allowance.spend(sieve.wasted());
+        ALLOWANCE.set(Some(allowance));
+        let must_wait = allowed.is_none() && sieve.is_short();
+        let (spent, made) = match stop {
             // Nothing of the rest of this answer; it is asked for again.
-            Err(Stop::Full) => (ANSWER_BYTES, None),
-            Err(Stop::Broken) => (0, None),
+            Some(Stop::Full) => (ANSWER_BYTES, None),
+            _ if must_wait => (0, None),
+            _ => (sieve.end(done && stop.is_none()), Some(made)),
         };
         answer.spend(spent);
         made.filter(|made| !made.failed)
     }));
     let (at, len) = inflated.ok().flatten()?.give();
     (!at.is_null()).then_some((at, len))
+}
+
+/// What the header of a batch says; `None`: it is of a version before.
+///
+/// # Safety
+/// `at` is that of the records of a batch, behind its header.
+unsafe fn said(at: *const u8) -> Option<Said> {
+    // SAFETY: as promised.
+    let (magic, count, last) =
+        unsafe { (*at.sub(TO_MAGIC), number(at, TO_COUNT), number(at, TO_LAST)) };
+    let count = usize::try_from(count.cast_signed()).unwrap_or(0);
+    (magic == 2).then_some(Said { count, last: i64::from(last.cast_signed()) })
+}
+
+/// A number in the header of a batch, so many bytes before its end.
+///
+/// # Safety
+/// `at` is that of the records of a batch, behind its header.
+unsafe fn number(at: *const u8, back: usize) -> u32 {
+    // SAFETY: as promised; nothing there is aligned.
+    u32::from_be_bytes(unsafe { at.sub(back).cast::<[u8; 4]>().read_unaligned() })
+}
+
+/// How records stand in a batch that librdkafka is told is one of gzip.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Plain,
+    Snappy,
+    /// It is not what its producer wrote, and its header may be wrong, too: nothing is read of it, and it is asked for again.
+    Damaged,
+}
+
+/// The last batch with a wrong checksum, by the offset that its header says, and when it came.
+static DAMAGED: Mutex<Option<(i64, Instant)>> = Mutex::new(None);
+/// A batch is asked for every 100 ms; for so long it may be on its way.
+const DAMAGED_FOR: Duration = Duration::from_secs(5);
+
+/// The offset of a batch that Kafka has not as it was written, if one was met in the last seconds: its partition is not read on.
+pub(crate) fn damaged() -> Option<i64> {
+    let last = DAMAGED.lock().unwrap_or_else(PoisonError::into_inner);
+    last.filter(|(_, met)| met.elapsed() < DAMAGED_FOR).map(|(offset, _)| offset)
+}
+
+thread_local! {
+    /// The batch that is read now, by where its records are.
+    static TURNED: Cell<Option<(*const u8, Form)>> = const { Cell::new(None) };
+}
+
+/// librdkafka's checksum of a batch. It asks for that before it looks at anything behind it, with the whole batch in one piece:
+/// the one place where an uncompressed batch can be seen before it is read. One that it could not read, or would read wrongly, and
+/// one of snappy is made one of gzip here, so that it comes to [`rd_gz_decompress`].
+///
+/// # Safety
+/// librdkafka calls it with memory of its own: a batch that it was sent, or one that it is about to send.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rd_crc32c(sum: u32, at: *const c_void, len: usize) -> u32 {
+    // SAFETY: as librdkafka promises.
+    let bytes = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) };
+    let whole = crc32c::crc32c_append(sum, bytes);
+    if sum != 0 || len < TO_ATTRIBUTES || !BOUND.load(Ordering::Relaxed) {
+        return whole;
+    }
+    let turned = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: what has a header's length stands behind the beginning of one, be it sent or about to be. What was sent is in
+        // a buffer that librdkafka has for this answer alone, and reads in this thread.
+        unsafe { turn(at.cast::<u8>().cast_mut(), len, whole) }
+    }));
+    turned.unwrap_or(whole)
+}
+
+/// # Safety
+/// As [`rd_crc32c`], with what begins at a batch's attributes.
+unsafe fn turn(attributes: *mut u8, len: usize, sum: u32) -> u32 {
+    TURNED.set(None);
+    // SAFETY: as promised.
+    let (records, length, told) = unsafe {
+        let records = attributes.add(TO_ATTRIBUTES).cast_const();
+        (records, number(records, TO_LENGTH), number(records, TO_SUM))
+    };
+    // One that is about to be sent has no checksum yet: there is a zero in its place, which a producer can make a true one, too.
+    let is_sent = (told != 0 || sum == 0) && length as usize == len + BEFORE_ATTRIBUTES;
+    // SAFETY: as promised.
+    let Some(said) = (unsafe { said(records) }).filter(|_| is_sent) else { return sum };
+    // SAFETY: as promised.
+    let (low, bytes) = unsafe {
+        let bytes = std::slice::from_raw_parts(records, len - TO_ATTRIBUTES);
+        (*attributes.add(1), bytes)
+    };
+    let form = match low & CODEC {
+        // librdkafka goes astray behind a batch whose checksum is wrong.
+        _ if told != sum => Form::Damaged,
+        _ if low & CONTROL != 0 => return sum,
+        0 if is_sound(bytes, said) => return sum,
+        0 => Form::Plain,
+        SNAPPY => Form::Snappy,
+        GZIP..=4 => return sum,
+        _ => Form::Damaged,
+    };
+    if form == Form::Damaged {
+        // SAFETY: as promised.
+        let offset = unsafe { records.sub(HEADER).cast::<[u8; 8]>().read_unaligned() };
+        let met = Some((i64::from_be_bytes(offset), Instant::now()));
+        *DAMAGED.lock().unwrap_or_else(PoisonError::into_inner) = met;
+    }
+    TURNED.set(Some((records, form)));
+    // SAFETY: as promised; it is not read before this returns.
+    unsafe { *attributes.add(1) = low & !(CODEC | CONTROL) | GZIP };
+    told
+}
+
+/// Called once, by librdkafka: what it sets up is not used.
+#[unsafe(no_mangle)]
+extern "C" fn rd_crc32c_global_init() {}
+
+/// A test of librdkafka's own, which is never run here.
+#[unsafe(no_mangle)]
+extern "C" fn unittest_rd_crc32c() -> c_int {
+    0
+}
+
+/// What Java's library puts before its pieces, each with its length. It reads several streams one behind the other.
+const SNAPPY_MAGIC: &[u8] = b"\x82SNAPPY\0";
+const SNAPPY_HEADER: usize = 16;
+/// More is never made of a byte: the longest copy is 64 bytes and takes three.
+const SNAPPY_GROWS: usize = 22;
+
+fn unsnappy(mut bytes: &[u8], next: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+    let mut decoder = snap::raw::Decoder::new();
+    let mut inflate = |piece: &[u8]| {
+        let len = snap::raw::decompress_len(piece).ok()?;
+        (len <= piece.len().saturating_mul(SNAPPY_GROWS)).then_some(())?;
+        decoder.decompress_vec(piece).ok()
+    };
+    if !bytes.starts_with(SNAPPY_MAGIC) {
+        return inflate(bytes).is_some_and(|all| {
+            next(&all);
+            true
+        });
+    }
+    while !bytes.is_empty() {
+        if bytes.starts_with(SNAPPY_MAGIC) {
+            let Some((_, rest)) = bytes.split_at_checked(SNAPPY_HEADER) else { return false };
+            bytes = rest;
+            continue;
+        }
+        let Some((len, rest)) = bytes.split_first_chunk::<4>() else { return false };
+        let len = u32::from_be_bytes(*len) as usize;
+        let Some((piece, rest)) = rest.split_at_checked(len) else { return false };
+        bytes = rest;
+        match inflate(piece) {
+            Some(made) if !next(&made) => return true,
+            Some(_) => {}
+            None => return false,
+        }
+    }
+    true
 }
 
 /// zlib's.
@@ -464,8 +653,25 @@ unsafe extern "C" fn rd_gz_decompress(
     size: *mut u64,
 ) -> *mut c_void {
     let (at, len) = (at.cast::<u8>(), usize::try_from(len).unwrap_or(0));
+    let form = TURNED.take().filter(|(records, _)| *records == at);
+    if form.is_some_and(|(_, form)| form == Form::Damaged) {
+        return ptr::null_mut();
+    }
+    let by = |next: &mut dyn FnMut(&[u8]) -> bool| {
+        let Some((_, form)) = form else {
+            // SAFETY: as librdkafka promises.
+            return unsafe { gunzip(at, len, next) };
+        };
+        // SAFETY: as librdkafka promises.
+        let bytes = unsafe { std::slice::from_raw_parts(at, len) };
+        if form == Form::Snappy {
+            return unsnappy(bytes, next);
+        }
+        next(bytes);
+        true
+    };
     // SAFETY: as librdkafka promises.
-    let inflated = unsafe { inflate(at, |next| gunzip(at, len, next)) };
+    let inflated = unsafe { inflate(at, by) };
     let Some((made, len)) = inflated else { return ptr::null_mut() };
     // SAFETY: as librdkafka promises.
     unsafe { *size = len as u64 };
@@ -610,3 +816,6 @@ unsafe extern "C" fn rd_kafka_lz4_compress(
     };
     answer(done.then(|| made.give()), out, size)
 }
+
+#[cfg(test)]
+mod tests;

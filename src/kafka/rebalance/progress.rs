@@ -1,11 +1,15 @@
 //! How far a take-over is, as health and the log tell it while it holds its thread.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 
 /// A step that takes longer is told in the log.
 const LONG: Duration = Duration::from_secs(1);
+/// While it goes on, the log tells this often how far it is: each question of it may take half a minute.
+const SAY_EVERY: Duration = Duration::from_secs(4);
 
 /// Partitions that are being taken over.
 #[derive(Clone, Copy, Debug)]
@@ -21,12 +25,16 @@ struct Taking {
 pub(in crate::kafka) struct Progress(Mutex<Option<Taking>>);
 
 /// Ends what is told when the take-over does, however it ends.
-pub(super) struct Told<'a>(&'a Progress);
+pub(super) struct Told<'a> {
+    progress: &'a Progress,
+    /// Ends the thread that writes to the log meanwhile.
+    _going_on: Sender<()>,
+}
 
 impl Drop for Told<'_> {
     fn drop(&mut self) {
-        self.0.turn("");
-        self.0.set(None);
+        self.progress.turn("");
+        self.progress.set(None);
     }
 }
 
@@ -40,11 +48,29 @@ impl Progress {
     }
 
     /// So many partitions are being taken over from now on.
-    pub(super) fn begin(&self, partitions: usize) -> Told<'_> {
+    pub(super) fn begin(self: &Arc<Self>, partitions: usize) -> Told<'_> {
         let now = Instant::now();
         tracing::info!(partitions, "taking lanes over");
         self.set(Some(Taking { partitions, since: now, step: "", step_since: now }));
-        Told(self)
+        let (going_on, over) = bounded::<()>(0);
+        let progress = Arc::clone(self);
+        // The thread of the lanes is inside of a call all the time. Without this thread the lanes are taken over all the same.
+        let saying = std::thread::Builder::new().name("wc-take-over".into()).spawn(move || {
+            while over.recv_timeout(SAY_EVERY) == Err(RecvTimeoutError::Timeout) {
+                progress.say();
+            }
+        });
+        if let Err(error) = saying {
+            tracing::debug!(%error, "no thread to say how far the take-over is");
+        }
+        Told { progress: self, _going_on: going_on }
+    }
+
+    /// Says in the log how far it is.
+    fn say(&self) {
+        let Some(Taking { partitions, since, step, step_since }) = self.get() else { return };
+        let (took, step_took) = (since.elapsed(), step_since.elapsed());
+        tracing::info!(partitions, step, ?step_took, ?took, "still taking lanes over");
     }
 
     /// It has come to this step.

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 const SMALL: Bounds =
-    Bounds { record: 2_000, batch: 10_000, records: 40, inflated: usize::MAX, kept: 300 };
+    Bounds { record: 2_000, batch: 10_000, records: 40, wasted: usize::MAX, kept: 300 };
 
 #[derive(Clone, Debug, PartialEq)]
 struct Plain {
@@ -11,25 +11,18 @@ struct Plain {
     headers: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
-fn optional(out: &mut Vec<u8>, text: Option<&[u8]>) {
-    match text {
-        Some(text) => put_text(out, text),
-        None => put_number(out, -1),
-    }
-}
-
 fn encode(records: &[Plain]) -> Vec<u8> {
     let mut out = Vec::new();
     for (number, record) in records.iter().enumerate() {
         let mut body = vec![0];
         put_number(&mut body, 1_000 + number as i64);
         put_number(&mut body, number as i64);
-        optional(&mut body, record.key.as_deref());
-        optional(&mut body, record.value.as_deref());
+        put_nullable(&mut body, record.key.as_deref());
+        put_nullable(&mut body, record.value.as_deref());
         put_number(&mut body, record.headers.len() as i64);
         for (name, value) in &record.headers {
             put_text(&mut body, name);
-            optional(&mut body, value.as_deref());
+            put_nullable(&mut body, value.as_deref());
         }
         put_number(&mut out, body.len() as i64);
         out.extend_from_slice(&body);
@@ -41,16 +34,7 @@ struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
     fn number(&mut self) -> i64 {
-        let (mut value, mut bits) = (0_u64, 0);
-        loop {
-            let byte = self.0[0];
-            self.0 = &self.0[1..];
-            value |= u64::from(byte & 0x7f) << bits;
-            bits += 7;
-            if byte & 0x80 == 0 {
-                return (value >> 1) as i64 ^ -((value & 1) as i64);
-            }
-        }
+        take_number(&mut self.0).expect("a number")
     }
 
     fn text(&mut self) -> Option<Vec<u8>> {
@@ -89,14 +73,31 @@ fn sift(
     piece: usize,
     count: usize,
 ) -> Result<(Vec<u8>, usize), Stop> {
+    sift_as(bounds, room, bytes, piece, Said { count, last: count as i64 - 1 })
+}
+
+fn sift_as(
+    bounds: Bounds,
+    room: usize,
+    bytes: &[u8],
+    piece: usize,
+    said: Said,
+) -> Result<(Vec<u8>, usize), Stop> {
     let mut out = Vec::new();
-    let mut sieve = Sieve::new(bounds, room, &mut out);
+    let mut sieve = Sieve::new(bounds, room, &mut out, said);
+    let mut well = true;
     for piece in bytes.chunks(piece) {
-        if !sieve.push(piece)? {
-            break;
+        match sieve.push(piece) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(Stop::Full) => return Err(Stop::Full),
+            Err(Stop::Broken) => {
+                well = false;
+                break;
+            }
         }
     }
-    let cost = sieve.end(count)?;
+    let cost = sieve.end(well);
     Ok((out, cost))
 }
 
@@ -158,7 +159,7 @@ fn records_without_number_are_told_of_by_the_last() {
 
 #[test]
 fn inflating_has_an_end() {
-    let bounds = Bounds { inflated: 100_000, ..SMALL };
+    let bounds = Bounds { wasted: 90_000, ..SMALL };
     // In the middle of a record, between records, and among those that are beyond number.
     for (records, told, others) in [
         (vec![of(10), of(10_000_000), of(10), of(10)], 2, 2),
@@ -176,16 +177,128 @@ fn inflating_has_an_end() {
 }
 
 #[test]
-fn what_has_no_room_stops_and_nonsense_does_too() {
+fn what_has_no_room_stops() {
     let bytes = encode(&[of(900), of(900)]);
     assert_eq!(sift(SMALL, 1_000, &bytes, 100, 2).expect_err("no room"), Stop::Full);
     assert!(sift(SMALL, 100_000, &bytes, 100, 2).is_ok());
-    assert_eq!(sift(SMALL, usize::MAX, &bytes[..700], 100, 1).expect_err("cut off"), Stop::Broken);
+}
+
+/// Offsets, whether each passes, and what the mark of the last says.
+fn seen(bytes: &[u8], count: usize) -> (Vec<(i64, bool)>, Option<Cut>) {
+    let (out, _) = sift(SMALL, usize::MAX, bytes, 64, count).expect("room");
+    let out = decode(&out);
+    let all = out.iter().map(|(_, offset, _, cut)| (*offset, cut.is_none())).collect();
+    (all, out.last().and_then(|last| last.3))
+}
+
+#[test]
+fn what_cannot_be_read_is_told_of_by_one_mark_and_what_stood_before_it_passes() {
+    let bytes = encode(&[of(900), of(900), of(900), of(900)]);
+    let (all, cut) = seen(&bytes[..1_200], 4);
+    assert_eq!(all, [(0, true), (3, false)], "in the middle of the second");
+    let cut = cut.expect("a mark");
+    assert_eq!((cut.by, cut.others), (CutBy::Unreadable, 2));
     let large = encode(&[of(5_000)]);
-    assert_eq!(
-        sift(SMALL, usize::MAX, &large[..4_000], 100, 1).expect_err("cut off"),
-        Stop::Broken
-    );
+    let (all, cut) = seen(&large[..4_000], 1);
+    assert_eq!((all, cut.map(|cut| cut.by)), (vec![(0, false)], Some(CutBy::Unreadable)));
+    // All are there, and something behind them.
+    let mut bytes = encode(&[of(9), of(9)]);
+    bytes.extend_from_slice(&[1, 2, 3]);
+    assert_eq!(seen(&bytes, 2), (vec![(0, true), (1, true)], None));
+    // More than Kafka has given offsets to.
+    assert_eq!(seen(&encode(&[of(9), of(9), of(9)]), 2), (vec![(0, true), (1, true)], None));
+    let (all, cut) = seen(&[], 3);
+    assert_eq!((all, cut.map(|cut| cut.others)), (vec![(2, false)], Some(2)), "nothing comes");
+}
+
+#[test]
+fn a_record_that_is_too_large_has_the_offset_that_kafka_gave_it_too() {
+    let mut body = vec![0];
+    for number in [1_000, 1 << 31, -1] {
+        put_number(&mut body, number);
+    }
+    put_text(&mut body, &[7; 5_000]);
+    put_number(&mut body, 0);
+    let mut bytes = encode(&[of(9)]);
+    put_text(&mut bytes, &body);
+    assert_eq!(seen(&bytes, 2).0, [(0, true), (1, false)]);
+}
+
+/// Attributes, time, offset, the length of the key, the key, the length of the value; a value of two bytes, no headers.
+fn raw(offset: i64, key_len: i64, value_len: i64) -> Vec<u8> {
+    let mut body = vec![0];
+    for number in [1_000, offset, key_len] {
+        put_number(&mut body, number);
+    }
+    if key_len > 0 {
+        body.push(b'k');
+    }
+    put_number(&mut body, value_len);
+    if value_len > 0 {
+        body.extend_from_slice(b"vv");
+    }
+    put_number(&mut body, 0);
+    body
+}
+
+/// The same with as many headers as it says, of which one is there: a name of one byte, and a value of two if it has one.
+fn with_header(count: i64, name_len: i64, value_len: i64) -> Vec<u8> {
+    let mut body = raw(1, 1, 2);
+    body.pop();
+    put_number(&mut body, count);
+    put_number(&mut body, name_len);
+    body.push(b'n');
+    put_number(&mut body, value_len);
+    if value_len > 0 {
+        body.extend_from_slice(b"vv");
+    }
+    body
+}
+
+#[test]
+fn a_record_has_the_offset_that_kafka_gave_it_and_a_length_below_nothing_is_null() {
+    #[rustfmt::skip]
+    let cases = [
+        // why                    record               passes  is as it was
+        ("as it should be",       raw(1, 1, 2),        true,   true),
+        ("null",                  raw(1, -1, -1),      true,   true),
+        ("an offset ahead",       raw(1_000, 1, 2),    true,   false),
+        ("far ahead",             raw(1 << 31, 1, 2),  true,   false),
+        ("its neighbour's",       raw(0, 1, 2),        true,   false),
+        ("before its batch",      raw(-7, 1, 2),       true,   false),
+        ("a key below nothing",   raw(1, -2, 2),       true,   false),
+        ("so is its value",       raw(1, -2, -9),      true,   false),
+        ("a key beyond its end",  raw(1, 90, 2),       false,  false),
+        ("a value beyond its end", raw(1, 1, 90),      false,  false),
+        ("a header",              with_header(1, 1, 2),    true,   true),
+        ("a header of null",      with_header(1, 1, -1),   true,   true),
+        ("a header below nothing", with_header(1, 1, -2),  true,   false),
+        ("its name is, too",      with_header(1, -1, 2),   false,  false),
+        ("headers below nothing", with_header(-1, 1, 2),   false,  false),
+        ("more headers than are", with_header(3, 1, 2),    false,  false),
+        ("nothing",               vec![0],             false,  false),
+        ("numbers without end",   vec![0xff; 30],      false,  false),
+    ];
+    for (why, record, passes, same) in cases {
+        let good = |number| raw(number, 1, 2);
+        let mut bytes = Vec::new();
+        for body in [good(0), record, good(2)] {
+            put_text(&mut bytes, &body);
+        }
+        let said = Said { count: 3, last: 2 };
+        assert_eq!(is_sound(&bytes, said), same, "{why}");
+        let (out, _) = sift(SMALL, usize::MAX, &bytes, 7, 3).expect("room");
+        assert_eq!(out == bytes, same, "{why}");
+        assert!(is_sound(&out, said), "{why}: librdkafka can read it");
+        let (all, _) = seen(&bytes, 3);
+        assert_eq!(all, [(0, true), (1, passes), (2, true)], "{why}");
+    }
+    assert!(!is_sound(&encode(&[of(9)]), Said { count: 2, last: 1 }), "one is not there");
+    // Compaction leaves some out.
+    let mut bytes = Vec::new();
+    put_text(&mut bytes, &raw(4, 1, 2));
+    assert!(is_sound(&bytes, Said { count: 1, last: 9 }));
+    assert!(!is_sound(&bytes, Said { count: 1, last: 3 }), "beyond its batch");
 }
 
 #[test]
@@ -197,6 +310,25 @@ fn nobody_else_can_make_a_mark() {
         Cut { bytes: 7, by: CutBy::Batch, without_key: true, without_headers: false, others: 9 };
     assert_eq!(read_mark(MARK, Some(&mark(&cut))), Some(cut));
     assert_eq!(read_mark(b"other", Some(&mark(&cut))), None);
+}
+
+/// Whether librdkafka can read all of it.
+fn can_be_read(out: &[u8]) -> bool {
+    let (mut rest, mut count) = (out, 0);
+    while take_number(&mut rest).and_then(|size| take(&mut rest, size)).is_some() {
+        count += 1;
+    }
+    is_sound(out, Said { count, last: i64::MAX })
+}
+
+#[test]
+fn a_record_that_ends_before_it_is_whole_is_told_of_however_much_was_wasted() {
+    let bytes = encode(&[of(3_000), of(1_000)]);
+    let bounds = Bounds { wasted: 2_000, ..SMALL };
+    let (out, _) = sift(bounds, usize::MAX, &bytes[..3_500], 3_400, 2).expect("room");
+    assert!(can_be_read(&out));
+    let last = decode(&out).pop().and_then(|(.., cut)| cut).expect("a mark");
+    assert_eq!((last.by, last.others), (CutBy::Unreadable, 0));
 }
 
 fn plain() -> impl Strategy<Value = Plain> {
@@ -234,6 +366,28 @@ proptest! {
     ) {
         if let Ok((out, _)) = sift(SMALL, usize::MAX, &bytes, piece, count) {
             prop_assert!(out.len() <= SMALL.batch + 41 * (200 + 2 * SMALL.kept));
+            prop_assert!(can_be_read(&out));
+        }
+    }
+
+    #[test]
+    fn records_that_were_cut_or_changed_never_panic_and_can_be_read(
+        records in proptest::collection::vec(plain(), 1..40),
+        cut in proptest::option::of(any::<proptest::sample::Index>()),
+        changed in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..4),
+        piece in 1_usize..5_000, count in 0_usize..45, gaps in 0_i64..50, wasted in 0_usize..20_000,
+    ) {
+        let mut bytes = encode(&records);
+        for (at, byte) in changed {
+            *at.get_mut(&mut bytes) = byte;
+        }
+        bytes.truncate(cut.map_or(usize::MAX, |cut| cut.index(bytes.len())));
+        let said = Said { count, last: count as i64 - 1 + gaps };
+        for wasted in [wasted, usize::MAX] {
+            let bounds = Bounds { wasted, ..SMALL };
+            let (out, _) = sift_as(bounds, usize::MAX, &bytes, piece, said).expect("room");
+            prop_assert!(out.len() <= SMALL.batch + 41 * (200 + 2 * SMALL.kept));
+            prop_assert!(can_be_read(&out));
         }
     }
 }

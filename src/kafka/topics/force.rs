@@ -159,9 +159,15 @@ fn begin(
         let findings = diff(names, &specs, found).into_iter();
         findings.filter(|finding| finding.what == "partitions" && finding.refuses()).collect()
     };
+    // Somebody else may be making them at this moment, for other lanes: then that is in force soon.
+    let give_way = |misfits, before: &mut Meta, created| {
+        let theirs = wait_for_first(connection, names, request);
+        *before = theirs.map_err(|_| Error::Unfit(misfits))?;
+        Ok(Made { created, founded: false })
+    };
     let misfits = wrong(&found);
     if !misfits.is_empty() {
-        return Err(Error::Unfit(misfits));
+        return give_way(misfits, before, Vec::new());
     }
     // By the other topics others know a namespace, and keep off: `meta`, which everything rests on, is made when they are
     // there.
@@ -177,13 +183,7 @@ fn begin(
     if created.len() < wanted {
         let misfits = wrong(&inspect(connection, names)?);
         if !misfits.is_empty() {
-            return match wait_for_first(connection, names, request) {
-                Ok(theirs) => {
-                    *before = theirs;
-                    Ok(Made { created, founded: false })
-                }
-                Err(_) => Err(Error::Unfit(misfits)),
-            };
+            return give_way(misfits, before, created);
         }
     }
     // A broker may not know of the topic yet, and say that nothing is in force: what is written then is not the first.

@@ -2,7 +2,7 @@
 //!
 //! With control groups, as root, the kernel holds the process to that; without, what it takes is read from `/proc`.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -12,17 +12,13 @@ use waterclock::engine::Millis;
 
 use crate::load::mode;
 use crate::root::Group;
-use crate::support::{Fixture, Launch, Process, Producer, out};
+use crate::support::{Fixture, Launch, Process, Producer, now_ms, out};
 
 /// What the process may take.
 const MEMORY: u64 = 512 << 20;
 const PARTITIONS: i32 = 6;
 /// How long nothing may arrive before the rest counts as stuck.
 const SILENCE: Duration = Duration::from_secs(60);
-
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as u64
-}
 
 /// A process that is held to [`MEMORY`], as far as this machine can.
 struct Held {

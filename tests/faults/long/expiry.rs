@@ -64,7 +64,7 @@ fn f27_offsets_that_expire_lose_nothing_and_repeat_nothing() {
     }
     for Away { mode, fixture, target, .. } in &away {
         let mut again = fixture.start(*mode);
-        assert!(again.log().contains("checkpoints read"), "{}", again.log());
+        assert!(again.log().contains("looked among the checkpoints"), "{}", again.log());
         Log::open(fixture, target).ids(RECORDS);
         fixture.wait_until_nothing_is_pending();
         again.stop_well();

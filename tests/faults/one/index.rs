@@ -56,7 +56,7 @@ type Damage = (&'static str, fn(&Path), Option<bool>);
 
 const DAMAGES: [Damage; 6] = [
     ("missing", |index| fs::remove_dir_all(index).expect("removed"), Some(false)),
-    ("flipped", |index| change_each(index, flip), Some(true)),
+    ("flipped", |index| change_each(index, |bytes| flip(bytes)), Some(true)),
     ("cut short", |index| change_each(index, |bytes| bytes.truncate(bytes.len() / 2)), Some(true)),
     // What is left of a small one is nothing, as if it were missing.
     ("half copied", half_copied, None),
@@ -65,7 +65,7 @@ const DAMAGES: [Damage; 6] = [
 ];
 
 /// 64 bytes in the middle are others.
-fn flip(bytes: &mut Vec<u8>) {
+fn flip(bytes: &mut [u8]) {
     let middle = bytes.len() / 2;
     bytes.iter_mut().skip(middle).take(64).for_each(|byte| *byte ^= 0x55);
 }

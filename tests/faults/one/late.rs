@@ -13,8 +13,11 @@ use crate::support::{
 /// How long a request is held, unless something is waited for: less than makes a transaction a slow one.
 const HELD: Duration = Duration::from_secs(3);
 
-/// A process that reaches its brokers through the proxy, and has just delivered something to its target, which is one as
-/// Kafka makes it.
+/// As Kafka makes targets.
+const BY_WRITER: &str = "CreateTime";
+const BY_APPEND: &str = "LogAppendTime";
+
+/// A process that reaches its brokers through the proxy, and has just delivered something to its target.
 struct Bed {
     fixture: Fixture,
     proxy: std::sync::Arc<Proxy>,
@@ -25,10 +28,10 @@ struct Bed {
 
 impl Bed {
     #[track_caller]
-    fn make(name: &str, mode: Mode, order: &str) -> Self {
+    fn make(name: &str, mode: Mode, order: &str, stamp: &str) -> Self {
         let holds = [1_000, 10_000].map(Millis).to_vec();
         let fixture = Fixture::with(name, |request| request.holds = Some(holds));
-        let target = fixture.target_with("out", 1, &[("message.timestamp.type", "CreateTime")]);
+        let target = fixture.target_with("out", 1, &[("message.timestamp.type", stamp)]);
         let proxy = Proxy::shared();
         let launch = fixture.launch(mode).brokers(&proxy.brokers).env("WATERCLOCK_ORDER", order);
         let process = launch.start();
@@ -67,7 +70,11 @@ impl Bed {
 
 #[test]
 fn f17_a_delivery_that_is_held_up_until_it_has_expired_is_a_dead_letter_or_late_and_never_both() {
-    let bed = Bed::make("f17-expiry", mode(), "by-due");
+    [BY_WRITER, BY_APPEND].iter().for_each(|stamp| held_up_until_it_has_expired(stamp));
+}
+
+fn held_up_until_it_has_expired(stamp: &str) {
+    let bed = Bed::make("f17-expiry", mode(), "by-due", stamp);
     let holds = bed.hold(1);
     bed.send(&out("held").delay(1_500).header("x-delay-expires", "2000"));
     holds[0].wait_until(State::Held);
@@ -93,7 +100,7 @@ fn f17_a_delivery_that_is_held_up_until_it_has_expired_is_a_dead_letter_or_late_
 /// Its delivery is tried until it is given up; whether it was carried out, nobody can know.
 #[test]
 fn f17_what_may_have_been_delivered_before_it_expired_is_no_dead_letter() {
-    let mut bed = Bed::make("f17-unknown", Mode::AtLeastOnce, "by-due");
+    let mut bed = Bed::make("f17-unknown", Mode::AtLeastOnce, "by-due", BY_WRITER);
     let holds = bed.hold(4);
     bed.send(&out("held").delay(1_500).header("x-delay-expires", "2000"));
     bed.process.wait_until_logged(PATIENCE, "batch failed, renewing the producer");
@@ -105,7 +112,7 @@ fn f17_what_may_have_been_delivered_before_it_expired_is_no_dead_letter() {
 
 #[track_caller]
 fn a_held_hop_comes_up_in_time(name: &str, order: &str) {
-    let mut bed = Bed::make(name, Mode::ExactlyOnce, order);
+    let mut bed = Bed::make(name, Mode::ExactlyOnce, order, BY_WRITER);
     let holds = bed.hold(1);
     // Into the tier of 10 s, which lets it go after 8 s: with 3 s less that would be too late by 2 s.
     let due = bed.send(&out("held").delay(9_800)) + 9_800;

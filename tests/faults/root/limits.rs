@@ -142,14 +142,17 @@ fn f43_a_hostile_producer_cannot_have_a_process_killed_in_half_a_gibibyte() {
     load.cancel_through(&[&process]);
     load.wait_for_more(100);
     let zeros = hostile::zeros(&fixture, &target).len();
+    hostile::wide(&fixture, &target);
     hostile::many(&fixture, &target);
     hostile::crowded(&fixture, &target);
     // Those of the batch of many for which there is no room, too.
     Log::open(&fixture, &fixture.names.dead()).until("all are dead letters", |dead| {
-        dead.len() > zeros + hostile::CROWDS + hostile::MANY / 2
+        dead.len() > zeros + hostile::WIDE + hostile::CROWDS + hostile::MANY / 2
     });
     load.wait_for_more(100);
-    println!("f43: {} KiB at most", process.memory_peak_kib());
+    let peak = process.memory_peak_kib();
+    println!("f43: {peak} KiB at most");
+    assert!(peak < 400 << 10, "{peak} KiB");
     let mut history = load.finish("f43-hostile");
     // Those are not of the load.
     history.dead.retain(|dead| dead.header("x-delay-error-code").as_deref() != Some("too_large"));

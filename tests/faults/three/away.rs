@@ -19,6 +19,7 @@ const DELAYS: (u64, u64) = (1_000, 50_000);
 const OTHERS_A_SECOND: u64 = 20;
 
 /// How long it is away: a minute, or as many as `TEST_AWAY_MINUTES` says.
+#[allow(clippy::disallowed_methods, reason = "a test is told how long it is to take")]
 fn away() -> Duration {
     let told = std::env::var("TEST_AWAY_MINUTES").ok();
     let minutes = told.map_or(1, |told| told.parse().expect("TEST_AWAY_MINUTES: a number"));

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use waterclock::engine::Offset;
+use waterclock::engine::timers::TimerKey;
 
 use super::{Found, View};
 use crate::plan::{Fault, Kind};
@@ -26,10 +27,7 @@ fn strictly_in_order(world: &World, view: &View<'_>, found: &mut Found) {
     let moved = world.plan.faults.iter().any(|(_, of)| matches!(of, Fault::Leader { .. }));
     // Another leader's clock may be behind: what it stamps may have been readable too late.
     let apart = if moved { world.clocks_apart() } else { 0 };
-    // What is made again behind a cancel that comes late may be late.
-    let cancels = view.accepted.iter().map(|of| of.submission).filter(|of| of.act.cancels());
-    let late = cancels.filter(|of| of.topic != 0 || !of.own_lane).filter_map(|of| of.timer);
-    let late: HashSet<_> = late.collect();
+    let late = late_cancels(view);
     let mut lines: BTreeMap<_, Vec<(Offset, u64, u64, usize)>> = BTreeMap::new();
     for (accepted, arrival) in view.deliveries() {
         let submission = accepted.submission;
@@ -57,13 +55,22 @@ fn strictly_in_order(world: &World, view: &View<'_>, found: &mut Found) {
     }
 }
 
+/// Timers of which a cancel may come late: what is made again behind that may be late, too.
+fn late_cancels(view: &View<'_>) -> HashSet<TimerKey> {
+    let cancels = view.accepted.iter().map(|of| of.submission).filter(|of| of.act.cancels());
+    let late = cancels.filter(|of| of.topic != 0 || !of.own_lane);
+    late.filter_map(|of| of.timer).collect()
+}
+
 /// Promise 4: by due time, then in the order of submission, for one key and one partition of a target; of what is not later
 /// than this.
 fn in_order(view: &View<'_>, late_max: u64, found: &mut Found) {
+    let late = late_cancels(view);
     let mut lines: BTreeMap<_, Vec<(Offset, u64, Offset, usize)>> = BTreeMap::new();
     for (accepted, arrival) in view.deliveries() {
         let submission = accepted.submission;
         let counts = submission.topic == 0
+            && submission.timer.is_none_or(|timer| !late.contains(&timer))
             && submission.own_lane
             && submission.transaction.is_none()
             && accepted.due() >= accepted.appended + SETTLE_MS * 2

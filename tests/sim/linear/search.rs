@@ -50,7 +50,7 @@ impl Search<'_> {
             }
             What::Cancel { of: Some(version), answer, forgotten } => {
                 let forgotten = forgotten || self.is_overtaken(index);
-                cancel_version(state, version, answer, forgotten)
+                self.cancel_version(state, version, answer, forgotten)
             }
             What::Fire(version) => match state.fates[version] {
                 Fate::Live => vec![state.settle(version, Fate::Delivered)],
@@ -68,10 +68,16 @@ impl Search<'_> {
         let mut nexts = Vec::new();
         let (must, may) = self.void(state, version);
         if !must {
-            nexts.push(match state.live {
-                None if !self.history.is_late(state, version) => state.begin(version),
-                _ => state.settle(version, Fate::Duplicate),
-            });
+            let is_duplicate = match state.live {
+                Some(_) => Some(true),
+                None => self.history.is_late(state, version),
+            };
+            if is_duplicate != Some(true) {
+                nexts.push(state.begin(version));
+            }
+            if is_duplicate != Some(false) {
+                nexts.push(state.settle(version, Fate::Duplicate));
+            }
         }
         if may {
             nexts.push(state.settle(version, Fate::Void));
@@ -88,10 +94,11 @@ impl Search<'_> {
             return nexts;
         }
         let (must, may) = self.void(state, version);
-        let (must, may) = match state.live {
-            None if self.history.is_late(state, version) => (true, true),
-            _ => (must, may),
+        let is_late = match state.live {
+            None => self.history.is_late(state, version),
+            Some(_) => Some(false),
         };
+        let (must, may) = (must || is_late == Some(true), may || is_late != Some(false));
         if !must {
             nexts.push(state.begin(version));
         }
@@ -226,33 +233,44 @@ impl Search<'_> {
             Answer::Superseded | Answer::Refused => false,
         }
     }
-}
 
-/// A cancel that names a version does nothing to any other.
-fn cancel_version(
-    state: &State,
-    version: Index,
-    answer: Option<Answer>,
-    forgotten: bool,
-) -> Vec<State> {
-    let fate = state.fates[version];
-    let is_true = |answer: Answer| match answer {
-        Answer::Refused => true,
-        Answer::Cancelled => matches!(fate, Fate::Live | Fate::Cancelled | Fate::Void),
-        Answer::Delivered => fate == Fate::Delivered,
-        // One that was cancelled, and another is there now: either is said of it.
-        Answer::Superseded => {
-            let other = state.last.is_some_and(|last| last != version);
-            fate == Fate::Superseded || other && matches!(fate, Fate::Cancelled | Fate::Void)
+    /// A cancel that names a version does nothing to any other.
+    fn cancel_version(
+        &self,
+        state: &State,
+        version: Index,
+        answer: Option<Answer>,
+        forgotten: bool,
+    ) -> Vec<State> {
+        let fate = state.fates[version];
+        // One that was submitted since, and cancelled before it came, is told in its place.
+        let is_told_of_another = || {
+            (0..state.fates.len()).any(|at| {
+                let is_late = !self.history.operations[at].stand.straight;
+                state.fates[at] == Fate::Void
+                    && is_late
+                    && self.history.covers(at, version) != Some(false)
+            })
+        };
+        let is_true = |answer: Answer| match answer {
+            Answer::Refused => true,
+            Answer::Cancelled => matches!(fate, Fate::Live | Fate::Cancelled | Fate::Void),
+            Answer::Delivered => fate == Fate::Delivered,
+            // One that was cancelled, and another is there now: either is said of it.
+            Answer::Superseded => {
+                let other = state.last.is_some_and(|last| last != version);
+                fate == Fate::Superseded || other && matches!(fate, Fate::Cancelled | Fate::Void)
+            }
+            Answer::Unknown => {
+                let known = matches!(fate, Fate::Live | Fate::Cancelled | Fate::Delivered);
+                let is_last = state.last == Some(version) && !is_told_of_another();
+                fate != Fate::Live && (!known || forgotten || !is_last)
+            }
+        };
+        if !answer.is_none_or(is_true) {
+            return Vec::new();
         }
-        Answer::Unknown => {
-            let known = matches!(fate, Fate::Live | Fate::Cancelled | Fate::Delivered);
-            fate != Fate::Live && (!known || forgotten || state.last != Some(version))
-        }
-    };
-    if !answer.is_none_or(is_true) {
-        return Vec::new();
+        let acts = fate == Fate::Live && answer != Some(Answer::Refused);
+        vec![if acts { state.settle(version, Fate::Cancelled) } else { state.clone() }]
     }
-    let acts = fate == Fate::Live && answer != Some(Answer::Refused);
-    vec![if acts { state.settle(version, Fate::Cancelled) } else { state.clone() }]
 }

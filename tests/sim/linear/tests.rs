@@ -164,6 +164,13 @@ const CASES: &[Case] = &[
     ("a cancel by an older version says cancelled", false, |t| {
         let a = t.create(1); let b = t.replace(2); t.cancel_of(Some(a), 3, Some((4, Cancelled))); t.fire(b, 9);
     }),
+    ("a cancel by version after the delivery says unknown", false, |t| {
+        let a = t.create(1); t.fire(a, 3); t.cancel_of(Some(a), 10, Some((11, Unknown)));
+    }),
+    ("another one was cancelled before it came, and is told in the place of what was delivered", true, |t| {
+        let a = t.create(1); t.fire(a, 3); let b = t.create(5); t.elsewhere(b); t.cancel(6, Some((7, Delivered)));
+        t.cancel(8, Some((9, Cancelled))); t.cancel_of(Some(a), 10, Some((11, Unknown)));
+    }),
     ("superseded is said of what nobody replaced", false, |t| {
         let a = t.create(1); t.cancel_of(Some(a), 2, Some((3, Superseded))); t.fire(a, 9);
     }),
@@ -209,13 +216,47 @@ const CASES: &[Case] = &[
     ("a replace that comes late was replaced by one that is delivered", false, |t| {
         let a = t.replace(1); t.elsewhere(a); let b = t.replace(2); t.fire(b, 5); t.fire_after(b, a, 9);
     }),
+    ("one that comes late was sent in the millisecond of the one that was taken: a duplicate", true, |t| {
+        let a = t.create(2); let b = t.create(2); t.elsewhere(b); let f = t.fire(a, 5); t.0.before.push((f, b));
+    }),
+    ("one that comes late was sent in the millisecond of the one that was taken: a new one", true, |t| {
+        let a = t.create(2); let b = t.create(2); t.elsewhere(b); let f = t.fire(a, 5); t.fire(b, 9); t.0.before.push((f, b));
+    }),
     ("one that was forgotten keeps nothing back", true, |t| {
         let a = t.create(1); t.elsewhere(a); let b = t.create(2); t.fire(b, 5); t.fire_after(b, a, 9);
         t.0.forgotten = true;
     }),
+    ("a replace that was sent before one that was cancelled comes when that may be forgotten", true, |t| {
+        let a = t.create(2); t.cancel_of(Some(a), 3, Some((4, Cancelled)));
+        let b = t.replace(5); t.elsewhere(b); t.0.operations[b].stand.stamp = 1; t.0.forgotten = true;
+    }),
+    ("the same, and it is a new one", true, |t| {
+        let a = t.create(2); t.cancel_of(Some(a), 3, Some((4, Cancelled)));
+        let b = t.replace(5); t.elsewhere(b); t.0.operations[b].stand.stamp = 1; t.0.forgotten = true; t.fire(b, 9);
+    }),
+    ("the same, and nothing is forgotten", false, |t| {
+        let a = t.create(2); t.cancel_of(Some(a), 3, Some((4, Cancelled)));
+        let b = t.replace(5); t.elsewhere(b); t.0.operations[b].stand.stamp = 1; t.fire(b, 9);
+    }),
+    ("the same, and it was sent after the cancel", false, |t| {
+        let a = t.create(2); t.cancel_of(Some(a), 3, Some((4, Cancelled)));
+        let b = t.replace(5); t.elsewhere(b); t.0.forgotten = true;
+    }),
     ("one that was sent while another was not due is a duplicate though it comes after that", false, |t| {
         let a = t.create(1); t.due(a, 4); let b = t.create(2); t.elsewhere(b); let f = t.fire(a, 5); t.fire(b, 9);
         t.0.before.push((f, b));
+    }),
+    ("the same, and a cancel was sent between the two", true, |t| {
+        let a = t.create(1); t.due(a, 6); t.cancel(2, Some((9, Delivered)));
+        let b = t.create(3); t.elsewhere(b); let f = t.fire(a, 7); t.fire(b, 12); t.0.before.push((f, 1));
+    }),
+    ("the same, and it is lost", false, |t| {
+        let a = t.create(1); t.due(a, 6); let c = t.cancel(2, Some((9, Delivered)));
+        let b = t.create(3); t.elsewhere(b); let f = t.fire(a, 7); t.0.before.extend([(f, c), (c, b)]);
+    }),
+    ("the same, and the cancel was sent after both", false, |t| {
+        let a = t.create(1); t.due(a, 6); let b = t.create(2); t.elsewhere(b);
+        let c = t.cancel(3, Some((9, Delivered))); let f = t.fire(a, 7); t.fire(b, 12); t.0.before.extend([(f, c), (c, b)]);
     }),
     ("a replace that was sent while another was not due, and comes after that, is a new one", true, |t| {
         let a = t.create(1); t.due(a, 4); let b = t.replace(2); t.elsewhere(b); let f = t.fire(a, 5); t.fire(b, 9);

@@ -1,8 +1,8 @@
 //! The brokers' time, as the shell has it: the least of lower bounds of all nodes' clocks, each renewed by a probe.
 //!
 //! A node that answers nobody keeps the bound that it has. One that never answered a process since its start has none, as one
-//! that nobody asks; what is then early there is aborted, and tells its clock (`early`). In `at_least_once` nothing can be:
-//! there such a node is taken to be known.
+//! that nobody asks; what is then early there is aborted, and tells its clock (`early`). In `at_least_once` nothing can be, and
+//! where targets keep their writers' times nobody is told: there such a node is taken to be known, as nothing is promised of it.
 
 use waterclock::engine::UnixMillis;
 
@@ -94,6 +94,7 @@ impl World {
             // The shell joins no lanes before somebody has answered; here the first does, however it stands.
             let needs_none = known.is_some()
                 || self.plan.exactly_once()
+                    && self.plan.stamped
                     && self.members[slot].clocks.nodes.iter().any(Option::is_some);
             if self.standstill(node).is_some() && needs_none {
                 continue;

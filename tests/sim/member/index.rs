@@ -340,7 +340,20 @@ impl World {
         let is_all = overdue.len() <= OVERDUE_MAX;
         overdue.truncate(OVERDUE_MAX);
         let more = overdue.last().map(|last| (last.due, last.name)).filter(|_| !is_all);
+        let lost = |world: &Self| {
+            world.members[slot].engine.as_ref().map_or(0, |engine| engine.figures().lost_timers)
+        };
+        let lost_before = lost(self);
         self.step(slot, Input::Overdue { lane, timers: overdue, more });
+        // A lane was counted that has all its records: where timers are, nothing is deleted. In at_least_once a former owner may
+        // have said that one is pending which had ended.
+        let has_all = self.plan.exactly_once();
+        if has_all && before == UnixMillis(u64::MAX) && lost(self) > lost_before {
+            self.breach(
+                "never lost",
+                format!("slot {slot} has counted lane {} and missed timers", lane.0),
+            );
+        }
     }
 
     pub(super) fn order_changelog_end(&mut self, slot: usize, lane: Lane, why: Why) {

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use waterclock::engine::header;
+use waterclock::engine::state::{Kind, State, StateKey};
 use waterclock::engine::timers::{self, Change};
 use waterclock::engine::{Record, Source, UnixMillis};
 
@@ -71,6 +73,17 @@ impl World {
             let changelog = self.plan.setup.topics.timers();
             outgoing.retain(|sent| sent.topic != changelog);
         }
+        let key = self.plan.setup.key.clone();
+        if mutation == Mutation::FinishesDuplicates {
+            outgoing.retain(|sent| as_pending(&sent.record, &key).is_none());
+        }
+        if mutation == Mutation::FollowsAny {
+            for sent in outgoing.iter_mut() {
+                if let Some(pending) = as_pending(&sent.record, &key) {
+                    sent.record = pending;
+                }
+            }
+        }
         outgoing.iter_mut().for_each(|sent| self.misstate(sent));
         if outgoing.is_empty() || !self.chance.percent(20) {
             return;
@@ -104,6 +117,23 @@ impl World {
             _ => {}
         }
     }
+}
+
+/// A record that is kept as a duplicate, as it were if it was pending; `None`: it is no such record.
+fn as_pending(record: &Record, key: &StateKey) -> Option<Record> {
+    let directive = header::read(record.headers()).ok()?;
+    let bound = directive.bound(record.key());
+    let state = State::open(directive.state?, key, &bound).ok()?;
+    if state.kind != Kind::Duplicate {
+        return None;
+    }
+    let sealed = State { kind: Kind::Hop, ..state }.seal(key, &bound);
+    let other = |(name, value): (&[u8], Option<&[u8]>)| match name {
+        b"x-delay-state" => (name.to_vec(), Some(sealed.as_ref().to_vec())),
+        _ => (name.to_vec(), value.map(<[u8]>::to_vec)),
+    };
+    let headers: Headers = record.headers().map(other).collect();
+    Some(crate::workload::record(record.key(), record.value(), &headers))
 }
 
 /// Neighbours that are due at the same time leave the other way round.

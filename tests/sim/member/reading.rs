@@ -1,9 +1,10 @@
 //! Feeding the engine: the time it is told, the records it is given, the orders that come out.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use waterclock::engine::orders::{Input, Output, Send, Start};
-use waterclock::engine::{Arrival, Engine, Lane, Offset, Source, TopicId, UnixMillis};
+use waterclock::engine::{self, Arrival, Engine, Lane, Offset, Source, TopicId, UnixMillis};
 
 use super::{Phase, Reading, Up, number_of};
 use crate::broker::{Place, Refusal};
@@ -39,7 +40,10 @@ impl World {
             if self.members[slot].tick_at.is_none_or(|queued| at < queued) {
                 self.member(slot).tick_at = Some(at);
                 let process = self.members[slot].process();
-                self.wake(process, wait, Wake::Tick);
+                // One that was asked for and is not wanted any more stands there still.
+                if self.member(slot).ticks.insert(at) {
+                    self.wake(process, wait, Wake::Tick);
+                }
             }
         } else {
             self.member(slot).tick_at = None;
@@ -101,8 +105,53 @@ impl World {
             Output::Overdue { lane, before, after } => {
                 self.tell_overdue(slot, lane, before, after);
             }
+            Output::Inventory { lane, from } => {
+                self.count("lanes counted");
+                let from = from.into_iter().map(|(source, low)| (self.place(source), low));
+                let from = from.collect();
+                self.next_left(slot, lane, from);
+            }
             Output::Batch(batch) => self.take_batch(slot, batch),
         }
+    }
+
+    fn next_left(&mut self, slot: usize, lane: Lane, from: VecDeque<(Place, Offset)>) {
+        // Not drawn: what a seed does stays the same.
+        let wait = self.at % 300 + 1;
+        let (process, round) = (self.members[slot].process(), self.members[slot].round);
+        self.wake(process, wait, Wake::Left(round, lane, from));
+    }
+
+    /// Reads the next partition of what is left of a lane, whatever became of transactions.
+    pub(super) fn read_left(
+        &mut self,
+        slot: usize,
+        lane: Lane,
+        mut from: VecDeque<(Place, Offset)>,
+    ) {
+        let Some((place, mut low)) = from.pop_front() else {
+            // Now and then it could not be read.
+            let whole = !self.at.is_multiple_of(5);
+            self.step(slot, Input::Counted { lane, whole });
+            return self.step(slot, Input::Tick);
+        };
+        let mut records = Vec::new();
+        if let (Some(log), Some(source)) = (self.broker.partition(place), self.source(place)) {
+            low = low.max(log.start());
+            while let Some((offset, entry)) = log.next_any(low) {
+                let record = entry.record.as_ref();
+                let setup = &self.plan.setup;
+                records.extend(record.and_then(|record| {
+                    engine::left(setup, (source, offset), entry.appended, record)
+                }));
+                low = offset.next();
+            }
+        }
+        if self.mutation == Some(Mutation::CountsHalf) {
+            records.truncate(records.len() / 2);
+        }
+        self.step(slot, Input::Left { lane, records });
+        self.next_left(slot, lane, from);
     }
 
     pub(super) fn resume(&mut self, slot: usize, source: Source) {
@@ -386,7 +435,7 @@ fn brief(input: &Input) -> String {
         Input::Assigned { starts } => {
             let some = starts.iter().filter(|start| start.end > Offset(0));
             let each = some.map(|start| {
-                let Start { source, next, metadata, end } = start;
+                let Start { source, next, metadata, end, .. } = start;
                 format!("{}/{} {} {metadata:?} to {}", source.topic.0, source.lane.0, next.0, end.0)
             });
             format!("assigned {:?}", each.collect::<Vec<_>>())

@@ -303,13 +303,18 @@ impl Gang<'_> {
         (of.when, of.expires) = (When::After(delay), Some(When::After(expires)));
     }
 
-    /// What is left of a record that is larger than what is ever held.
+    /// What is left of a record that is larger than what is ever held, or whose batch is broken.
     fn cut(&mut self, at: Time) {
-        let fates = vec![Fate::Dead("too_large")];
+        let (by, code, most) = *self.chance.pick(&[
+            (CutBy::Record, "too_large", 1),
+            (CutBy::Batch, "too_large", 3),
+            (CutBy::Headers, "too_large", 1),
+            (CutBy::Unreadable, "unreadable", 3),
+        ]);
+        let fates = vec![Fate::Dead(code)];
         let made = self.push(at, 0, vec![header("x-delay-target", "t0")], fates);
         let of = &mut self.load.submissions[made];
-        let by = *self.chance.pick(&[CutBy::Record, CutBy::Batch, CutBy::Headers]);
-        let others = if by == CutBy::Batch { self.chance.below(3) as u32 } else { 0 };
+        let others = self.chance.below(most) as u32;
         let bytes = 600 << 20;
         let cut = Cut { bytes, by, others, without_key: false, without_headers: false };
         // Of one with more headers than can be read none is left, and so no number.

@@ -70,13 +70,13 @@ impl World {
         let is_it = |version: &timers::Place| {
             version.first_appended.0 == appended
                 && version.is_elsewhere() == elsewhere
-                && (!stays || version.offset.0 & !timers::ELSEWHERE == offset.0)
+                && (!stays || version.offset_in_log() == offset)
         };
         // Where it will stand its client does not know; of two that were appended at once it cannot tell which is which.
         let may_be_another = |(at, other): (usize, &workload::Submission)| {
-            let moves = !(other.own_lane && other.topic < self.plan.setup.topics.intakes.len());
+            let elsewhere = !(other.own_lane && other.topic == 0);
             let appended_then = || self.appended(at).is_some_and(|(then, ..)| then == appended);
-            at != of && other.timer == Some(name) && moves && appended_then()
+            at != of && other.timer == Some(name) && elsewhere && appended_then()
         };
         if !stays && self.workload.submissions.iter().enumerate().any(may_be_another) {
             return false;

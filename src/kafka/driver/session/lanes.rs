@@ -1,6 +1,7 @@
 //! Lanes come and go: taken over, taken over anew after a failed batch, let go.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -27,12 +28,14 @@ impl Session<'_> {
         self.tenure = None;
         self.reach.clear();
         self.again.clear();
+        self.passed.clear();
         if let Some(assignment) = self.assignment.take() {
             self.shared.follower.leave(assignment);
             self.shared.board.leave(assignment);
         }
         self.unknown = 0;
         self.recalls = 0;
+        self.counting = Arc::default();
         self.status.own(Vec::new());
         self.status.joined.store(false, Ordering::Relaxed);
         self.step(Input::Revoked);
@@ -81,9 +84,10 @@ impl Session<'_> {
         self.paused.clear();
         self.held = false;
         let intakes = self.plan.setup.topics.intakes.len();
-        let intakes = starts.iter().filter(|start| usize::from(start.source.topic.0) < intakes);
+        let intakes = || starts.iter().filter(|start| usize::from(start.source.topic.0) < intakes);
         let done: Vec<_> =
-            intakes.map(|start| (start.source, Done::new(start.next, &start.metadata))).collect();
+            intakes().map(|start| (start.source, Done::new(start.next, &start.metadata))).collect();
+        let ends: Vec<_> = intakes().map(|start| (start.source, start.end)).collect();
         let given: BTreeSet<Lane> = starts.iter().map(|start| start.source.lane).collect();
         self.step(Input::Assigned { starts });
         if is_remade {
@@ -96,7 +100,7 @@ impl Session<'_> {
         let assignment = ASSIGNMENTS.fetch_add(1, Ordering::Relaxed);
         self.assignment = Some(assignment);
         self.unknown = lanes.len();
-        self.shared.board.begin(assignment, &lanes, done);
+        self.shared.board.begin(assignment, &lanes, done, &ends);
         let known = changelogs.into_iter().filter(|(lane, _)| lanes.contains(lane)).collect();
         self.shared.follower.begin(assignment, known, &self.known.0);
         let figures = self.engine.figures();

@@ -213,7 +213,21 @@ impl<'a, 'w> Case<'a, 'w> {
             }
             Told::Found(Of::Ended(Phase::Delivered)) => self.delivered(),
             Told::Found(Of::Ended(phase)) => self.dead(phase),
+            Told::Found(Of::Nothing) => self.replaces_nothing(),
             _ => None,
         }
+    }
+
+    /// The version that it names had ended, and what became of it is not known any more, or others came after it. Nothing is
+    /// replaced by what counts, by the leaders' clocks, as submitted before it.
+    fn replaces_nothing(&self) -> Lie {
+        if !self.world.plan.exactly_once() || self.is_forgotten() {
+            return None;
+        }
+        let mut others =
+            self.tale.versions().filter(|version| version.number != self.command.number);
+        let one = others.next().filter(|one| is_before(one, self.command) == Some(true));
+        let is_one = one.is_some() && others.next().is_none();
+        lie("answers", is_one, "there was no other version to take its place")
     }
 }

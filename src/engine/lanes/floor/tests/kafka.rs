@@ -245,7 +245,7 @@ impl Kafka {
             } else {
                 read.push(source);
             }
-            starts.push(Start { source, next, metadata, end: Offset(end as i64) });
+            starts.push(Start { source, next, metadata, end: Offset(end as i64), gone: false });
         }
         self.is_up = true;
         self.tell(Input::Assigned { starts });
@@ -293,6 +293,7 @@ impl Kafka {
             Output::Overdue { lane, .. } => {
                 self.tell(Input::Overdue { lane, timers: Vec::new(), more: None });
             }
+            Output::Inventory { .. } => unreachable!("nothing is gone"),
             Output::Forgettable(lane) => self.tell(Input::Ended { lane, timers: Vec::new() }),
             Output::Batch(batch) => {
                 assert!(self.flight.is_none(), "one transaction at a time");

@@ -1,7 +1,7 @@
 //! A Kafka of logs in memory, and one engine at a time that works on it: everything is there at once, nothing fails but by
 //! order.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::engine::allow::Allow;
@@ -15,7 +15,8 @@ use crate::engine::state::StateKey;
 use crate::engine::timers::{Change, Live, Timer, TimerKey, Void};
 use crate::engine::window::Window;
 use crate::engine::{
-    BatchId, Engine, Figures, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis, murmur2,
+    BatchId, Engine, Figures, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis, left,
+    murmur2,
 };
 
 pub(super) const LANES: u16 = 2;
@@ -65,6 +66,20 @@ pub(super) struct Kafka {
     pub(super) recalled: usize,
     /// Partitions that are not read: their owner stands still.
     pub(super) stalled: BTreeSet<Source>,
+    /// How far the leaders of what waterclock writes are ahead.
+    pub(super) ahead: Millis,
+    /// Who takes lanes over is told that records are gone: of all, or of none.
+    pub(super) is_told_gone: bool,
+    /// Lanes whose topics cannot be read beside their work.
+    pub(super) unreadable: Vec<Lane>,
+    /// What is left is read when the test [says so](Self::read_left).
+    pub(super) counts_late: bool,
+    left: Option<(Lane, Vec<(Source, Offset)>)>,
+    /// How long a batch is on its way, and those that are: when each lands.
+    pub(super) flight: Millis,
+    flying: VecDeque<(UnixMillis, Batch)>,
+    /// How often what is left was read.
+    pub(super) inventories: usize,
 }
 
 /// Logs by partition: append times and records.
@@ -124,6 +139,14 @@ impl Kafka {
             recalls_late: false,
             recalled: 0,
             stalled: BTreeSet::new(),
+            ahead: Millis(0),
+            is_told_gone: false,
+            unreadable: Vec::new(),
+            counts_late: false,
+            left: None,
+            flight: Millis(0),
+            flying: VecDeque::new(),
+            inventories: 0,
         };
         kafka.take_over(&[]);
         kafka
@@ -166,6 +189,7 @@ impl Kafka {
     /// The owner is gone, with all that it held.
     pub(super) fn stop(&mut self) {
         self.is_up = false;
+        self.flying.clear();
         self.engine.step(self.now, Input::Revoked, &mut Vec::new());
     }
 
@@ -217,7 +241,8 @@ impl Kafka {
                 (next, metadata)
             };
             self.reading.insert(source, (next.0 as usize, false));
-            starts.push(Start { source, next, metadata, end: self.end(source) });
+            let (end, gone) = (self.end(source), self.is_told_gone);
+            starts.push(Start { source, next, metadata, end, gone });
         }
         self.is_up = true;
         self.unknown = unknown.to_vec();
@@ -267,6 +292,24 @@ impl Kafka {
         }
     }
 
+    /// Reads the next partition of what is left of a lane, or says that this was all.
+    pub(super) fn read_left(&mut self) {
+        let Some((lane, mut from)) = self.left.take() else { return };
+        if from.is_empty() {
+            let whole = !self.unreadable.contains(&lane);
+            return self.tell(Input::Counted { lane, whole });
+        }
+        let (source, low) = from.remove(0);
+        let start = self.starts.get(&source).copied().unwrap_or_default().max(low);
+        let log = self.logs.get(&source).into_iter().flatten().enumerate();
+        let records = log.skip(start.0 as usize).filter_map(|(at, (time, record))| {
+            left(&self.setup, (source, Offset(at as i64)), *time, record)
+        });
+        let records = records.collect();
+        self.left = Some((lane, from));
+        self.tell(Input::Left { lane, records });
+    }
+
     fn carry_out(&mut self, order: Output) {
         match order {
             Output::Pause(at) => self.reading.entry(at).or_default().1 = true,
@@ -307,6 +350,13 @@ impl Kafka {
                 let timers = timers.collect();
                 self.tell(Input::Overdue { lane, timers, more: None });
             }
+            Output::Inventory { lane, from } => {
+                self.inventories += 1;
+                self.left = Some((lane, from));
+                while !self.counts_late && self.left.is_some() {
+                    self.read_left();
+                }
+            }
             Output::Forgettable(lane) => {
                 let before = self.now - HISTORY;
                 let of_lane = self.timers.range((lane.0, Vec::new())..(lane.0 + 1, Vec::new()));
@@ -343,13 +393,20 @@ impl Kafka {
     }
 
     fn take(&mut self, batch: Batch) {
-        let Batch { id, sends, commits, answers } = batch;
         if std::mem::take(&mut self.fails) {
             self.tell(Input::Revoked);
             let unknown = std::mem::take(&mut self.unknown);
             return self.assign(&unknown);
         }
-        self.batches.push(sends.len());
+        self.batches.push(batch.sends.len());
+        if self.flight > Millis(0) {
+            return self.flying.push_back((self.now + self.flight, batch));
+        }
+        self.land(batch);
+    }
+
+    fn land(&mut self, batch: Batch) {
+        let Batch { id, sends, commits, answers } = batch;
         for send in sends {
             match (&send.to, &send.edit) {
                 (To::Lane(topic), _) => {
@@ -359,7 +416,7 @@ impl Kafka {
                     let headers = headers.iter().map(|(n, v)| (&n[..], v.as_deref()));
                     let record = Record::new(key, value, headers);
                     let lane = send.partition.expect("a lane") as u16;
-                    self.append(source(topic.0, lane), record);
+                    self.append_at(source(topic.0, lane), self.now + self.ahead, record);
                 }
                 (To::Target(_), _) => {
                     self.out.push(Out { n: n(&send.record), at: self.now, code: None });
@@ -436,7 +493,12 @@ impl Kafka {
         self.quiesce();
         while self.now < until {
             let wake = if self.is_up { self.engine.wake_at() } else { None };
-            self.now = wake.unwrap_or(until).clamp(self.now + Millis(1), until);
+            let lands = self.flying.front().map(|(at, _)| *at);
+            let next = wake.into_iter().chain(lands).min().unwrap_or(until);
+            self.now = next.clamp(self.now + Millis(1), until);
+            while let Some((_, batch)) = self.flying.pop_front_if(|(at, _)| *at <= self.now) {
+                self.land(batch);
+            }
             self.quiesce();
         }
     }

@@ -3,8 +3,10 @@
 
 use super::kafka::{BEGAN, Kafka, LANES, MISSING, TARGET, lane_of, record, source};
 use crate::engine::orders::Outcome;
+use crate::engine::setup::Tracking;
 use crate::engine::timers::{Change, ELSEWHERE, Phase, Place, Timer, TimerKey};
-use crate::engine::{Lane, Limits, Millis, Offset, Source};
+use crate::engine::{Lane, Limits, Millis, Offset, Source, TopicId};
+use std::sync::Arc;
 
 type Headers = Vec<(&'static str, &'static str)>;
 
@@ -46,6 +48,13 @@ const TIERS: u16 = 2;
 
 fn kafka() -> Kafka {
     Kafka::with_intakes(Kafka::limits(), &["", "more"])
+}
+
+/// No record waits, and no mark.
+fn nothing_is_left(kafka: &Kafka, why: &str) {
+    let figures = kafka.figures();
+    assert_eq!((figures.memory_bytes, kafka.pending(), figures.recalling), (0, 0, 0), "{why}");
+    assert_eq!(kafka.timers.len(), 0, "{why}: {:?}", kafka.timers);
 }
 
 fn make(n: &'static str, action: &'static str, delay: &'static str) -> Headers {
@@ -178,9 +187,7 @@ fn of_one_id_the_older_is_superseded_or_a_duplicate_also_when_the_newer_has_ende
                     kafka.after(Millis(10_900_000));
                     assert_eq!(delivered(&kafka), want, "{why}");
                     assert_eq!(outcome(&kafka), came_to, "{why}");
-                    let figures = kafka.figures();
-                    assert_eq!((figures.memory_bytes, kafka.pending()), (0, 0), "{why}");
-                    assert_eq!((kafka.timers.len(), figures.recalling), (0, 0), "{why}");
+                    nothing_is_left(&kafka, &why);
                 }
             }
         }
@@ -308,15 +315,95 @@ fn the_question_leaves_when_all_is_committed_that_was_decided_before() {
 }
 
 #[test]
-fn a_version_that_is_said_to_be_delivered_and_is_read_again_is_no_duplicate_of_itself() {
-    // In at_least_once what is said of it may be there, and the delivery itself not.
-    let mut kafka = kafka();
-    kafka.append(place_of(By::Stray), record("k", &make("r", "", "1s")));
+fn a_question_is_not_about_what_was_decided_after_it_was_begun() {
+    let lane = lane_of("k");
+    let limits = Limits { batch_gap: Millis(500), batch_records_max: 2, ..Kafka::limits() };
+    let mut kafka = Kafka::with_intakes(limits, &["", "more", "most"]);
+    let of = |n, id, delay| {
+        vec![("x-delay", delay), ("x-delay-target", TARGET), ("x-delay-id", id), ("n", n)]
+    };
+    kafka.append(source(2, lane), record("k", &make("r", "", "1900ms")));
+    kafka.after(Millis(600));
+    kafka.take_over(&[]);
+    kafka.stalled.extend([source(1, lane), source(2, lane)]);
+    kafka.submit("k", &of("y", "y", "1h"));
+    kafka.after(Millis(1));
+    // Nobody knows here what has ended before, so this one asks; and this has to be committed first.
+    kafka.submit("k", &of("z", "z", "1h"));
+    kafka.append(source(1, lane), record("k", &of("j", "j", "1h")));
+    kafka.stalled.remove(&source(1, lane));
+    kafka.after(Millis(1));
+    assert_eq!(kafka.figures().recalling, 1);
+    // That R has ended is in no batch yet. It is read again, and asks, too.
+    kafka.submit("k", &make("c", "cancel", ""));
+    kafka.submit("k", &make("c", "cancel", ""));
+    kafka.after(Millis(1));
+    kafka.stalled.clear();
+    kafka.after(Millis(1));
+    assert_eq!(kafka.figures().recalling, 2);
+    kafka.after(Millis(10_000));
+    assert_eq!((kafka.recalled, kafka.figures().recalling), (3, 0), "R asked when it came first");
     let name = TimerKey::new(Some(b"k"), b"i");
-    let version = Place { first_appended: BEGAN, offset: Offset(ELSEWHERE) };
-    let timer = Timer {
-        name,
-        phase: Phase::Delivered,
+    let is_told = |change: &&Change| matches!(change, Change::Timer(timer) if timer.name == name && timer.phase == Phase::Cancelled);
+    let told = kafka.said.iter().map(|(_, change)| change).filter(is_told).count();
+    assert_eq!((delivered(&kafka).as_str(), told), ("", 1));
+}
+
+#[test]
+fn what_was_submitted_by_a_clock_that_was_set_back_is_late_after_a_take_over() {
+    // V is due at once, R was submitted before it: both by leaders that were ahead.
+    for (ahead, taken_over) in
+        [5_000, 150_000].into_iter().flat_map(|ahead| [false, true].map(|at| (ahead, at)))
+    {
+        let mut kafka = kafka();
+        let until =
+            [("x-delay-until", "1800000000001"), ("x-delay-target", TARGET), ("x-delay-id", "i")];
+        kafka.stalled.insert(place_of(By::Stray));
+        let late = [&until[..], &[("n", "r")]].concat();
+        kafka.append_at(place_of(By::Stray), BEGAN + Millis(ahead), record("k", &late));
+        let other = [&until[..], &[("n", "v")]].concat();
+        let at = source(0, lane_of("k"));
+        kafka.append_at(at, BEGAN + Millis(ahead + 10), record("k", &other));
+        kafka.after(Millis(500));
+        assert_eq!(delivered(&kafka), "v");
+        if taken_over {
+            kafka.take_over(&[]);
+        }
+        kafka.stalled.clear();
+        kafka.after(Millis(500_000));
+        assert_eq!((delivered(&kafka).as_str(), kafka.pending()), ("v", 0), "{ahead} ms");
+    }
+}
+
+#[test]
+fn a_duplicate_that_was_cancelled_before_it_came_is_not_told_in_the_place_of_what_was_delivered() {
+    for (by, taken_over) in
+        [By::Stray, By::Further].into_iter().flat_map(|by| [false, true].map(|at| (by, at)))
+    {
+        let mut kafka = kafka();
+        kafka.submit("k", &make("v", "", "1s"));
+        kafka.after(Millis(100));
+        kafka.stalled.insert(place_of(by));
+        kafka.append(place_of(by), record("k", &make("r", "", "1s")));
+        kafka.after(Millis(1_500));
+        kafka.submit("k", &make("c", "cancel", ""));
+        kafka.after(Millis(100));
+        if taken_over {
+            kafka.take_over(&[]);
+        }
+        kafka.stalled.clear();
+        kafka.after(Millis(5_000));
+        let phase = kafka.timer("k", "i").map(|timer| timer.phase);
+        let why = format!("{by:?}, taken over: {taken_over}");
+        assert_eq!((delivered(&kafka).as_str(), phase), ("v", Some(Phase::Delivered)), "{why}");
+    }
+}
+
+/// What the changelog may say of the timer.
+fn timer_of(version: Place, phase: Phase) -> Timer {
+    Timer {
+        name: TimerKey::new(Some(b"k"), b"i"),
+        phase,
         version,
         supersedes: None,
         due: BEGAN + Millis(1_000),
@@ -327,8 +414,17 @@ fn a_version_that_is_said_to_be_delivered_and_is_read_again_is_no_duplicate_of_i
         key: Some(Box::from(&b"k"[..])),
         key_cut: false,
         code: None,
-    };
-    kafka.timers.insert((lane_of("k"), name.0.to_vec()), Change::Timer(timer));
+    }
+}
+
+#[test]
+fn a_version_that_is_said_to_be_delivered_and_is_read_again_is_no_duplicate_of_itself() {
+    // In at_least_once what is said of it may be there, and the delivery itself not.
+    let mut kafka = kafka();
+    kafka.append(place_of(By::Stray), record("k", &make("r", "", "1s")));
+    let offset = Place::elsewhere(Offset(0), kafka.setup.topics.mark(TopicId(0)));
+    let timer = timer_of(Place { first_appended: BEGAN, offset }, Phase::Delivered);
+    kafka.timers.insert((lane_of("k"), timer.name.0.to_vec()), Change::Timer(timer));
     kafka.after(Millis(5_000));
     assert_eq!((delivered(&kafka).as_str(), kafka.recalled), ("r", 1));
 }
@@ -354,9 +450,62 @@ fn nothing_that_has_ended_is_forgotten_soon_after_a_take_over() {
     assert_eq!(kafka.timers.len(), 0, "and not for ever: {:?}", kafka.timers);
 }
 
-/// What an id is made by again, behind a cancel that comes late.
-fn again(n: &'static str, delay: &'static str) -> Headers {
-    make(n, "", delay)
+#[test]
+fn of_two_that_were_written_in_one_millisecond_at_one_offset_of_two_topics_one_is_delivered() {
+    // The first record of each log: one that is moved, two further intakes and a tier of five seconds.
+    let lane = lane_of("k");
+    let places = [source(0, (lane + 1) % LANES), source(1, lane), source(2, lane), source(4, lane)];
+    let pairs = places.into_iter().flat_map(|a| places.map(|b| (a, b))).filter(|(a, b)| a != b);
+    for ((one, other), (first, second)) in
+        pairs.flat_map(|pair| [("1s", "3s"), ("3s", "1s"), ("1m", "20s")].map(|of| (pair, of)))
+    {
+        for (held, taken_over) in
+            [0, 500, 7_000, 70_000].into_iter().flat_map(|held| [0, 1, 2].map(|at| (held, at)))
+        {
+            let why = format!(
+                "{one:?} after {first}, {other:?} after {second}, held up for {held} ms, taken over: {taken_over}"
+            );
+            let mut kafka = Kafka::with_intakes(Kafka::limits(), &["", "more", "most"]);
+            for (at, n, delay) in [(one, "a", first), (other, "b", second)] {
+                kafka.append(at, record("k", &make(n, "", delay)));
+            }
+            kafka.stalled.insert(other);
+            kafka.after(Millis(held));
+            if taken_over == 1 {
+                kafka.take_over(&[]);
+            }
+            kafka.stalled.clear();
+            kafka.after(Millis(5));
+            if taken_over == 2 {
+                kafka.take_over(&[]);
+            }
+            kafka.after(Millis(10_900_000));
+            assert_eq!(delivered(&kafka).len(), 1, "{why}: {}", delivered(&kafka));
+            assert_eq!((kafka.figures().memory_bytes, kafka.pending()), (0, 0), "{why}");
+            assert_eq!(kafka.timers.len(), 0, "{why}");
+        }
+    }
+}
+
+#[test]
+fn a_version_of_an_older_program_which_did_not_mark_its_topic_is_the_record_that_it_was_made_of() {
+    for (by, phase) in [By::Stray, By::Further]
+        .into_iter()
+        .flat_map(|by| [Phase::Delay, Phase::Delivered].map(|phase| (by, phase)))
+    {
+        let mut kafka = kafka();
+        let version = Place { first_appended: BEGAN, offset: Offset(ELSEWHERE) };
+        let timer = timer_of(version, phase);
+        kafka.stop();
+        kafka.timers.insert((lane_of("k"), timer.name.0.to_vec()), Change::Timer(timer));
+        kafka.append(place_of(by), record("k", &make("r", "", "10s")));
+        kafka.take_over(&[]);
+        kafka.after(Millis(5_000));
+        let told = kafka.timer("k", "i").map(|timer| (timer.phase, timer.version));
+        assert_eq!(told, Some((Phase::Delay, version)), "{by:?}, {phase:?}");
+        kafka.after(Millis(10_000));
+        assert_eq!((delivered(&kafka).as_str(), kafka.pending()), ("r", 0), "{by:?}, {phase:?}");
+    }
 }
 
 #[test]
@@ -379,10 +528,10 @@ fn a_create_behind_a_cancel_that_comes_late_is_no_duplicate() {
                 kafka.append(place_of(by), record("k", &make("c", "cancel", "")));
                 kafka.after(Millis(5));
                 let at = if kept == by { source(0, lane_of("k")) } else { place_of(kept) };
-                kafka.append(at, record("k", &again("d", second)));
+                kafka.append(at, record("k", &make("d", "", second)));
                 kafka.after(Millis(10));
                 // One that is submitted still later is a duplicate of that.
-                kafka.submit("k", &again("e", second));
+                kafka.submit("k", &make("e", "", second));
                 kafka.after(Millis(held));
                 if taken_over == 1 {
                     kafka.take_over(&[]);
@@ -398,9 +547,7 @@ fn a_create_behind_a_cancel_that_comes_late_is_no_duplicate() {
                 assert_eq!(delivered(&kafka), "d", "{why}");
                 assert_eq!(kafka.answers.len(), 1, "{why}");
                 assert_eq!(kafka.answers[0].outcome, Outcome::Cancelled, "{why}");
-                let figures = kafka.figures();
-                assert_eq!((figures.memory_bytes, kafka.pending()), (0, 0), "{why}");
-                assert_eq!((kafka.timers.len(), figures.recalling), (0, 0), "{why}");
+                nothing_is_left(&kafka, &why);
             }
         }
     }
@@ -457,7 +604,7 @@ fn a_duplicate_stays_one_whatever_becomes_of_the_first_but_for_a_late_cancel() {
                 let version = kafka.timer("k", "i").expect("it is pending").version;
                 let at = by.map_or_else(|| source(0, lane_of("k")), place_of);
                 if then != LateCancelFromBefore || at != late {
-                    kafka.append(at, record("k", &again("d", second)));
+                    kafka.append(at, record("k", &make("d", "", second)));
                 }
                 kafka.after(Millis(5));
                 match then {
@@ -493,8 +640,7 @@ fn a_duplicate_stays_one_whatever_becomes_of_the_first_but_for_a_late_cancel() {
                 }
                 kafka.after(Millis(10_900_000));
                 assert_eq!(delivered(&kafka), want, "{why}");
-                assert_eq!((kafka.figures().memory_bytes, kafka.pending()), (0, 0), "{why}");
-                assert_eq!(kafka.timers.len(), 0, "{why}");
+                nothing_is_left(&kafka, &why);
             }
         }
     }
@@ -505,9 +651,9 @@ fn a_create_behind_a_cancel_that_comes_too_late_is_no_duplicate_either() {
     for (by, taken_over) in
         [By::Stray, By::Further].into_iter().flat_map(|by| [0, 1, 2].map(|at| (by, at)))
     {
-        // The second is due after the cancel comes.
+        // The second is due after the cancel comes, or long before.
         for (further, delay) in
-            [false, true].into_iter().flat_map(|further| ["5s", "8s"].map(|of| (further, of)))
+            [false, true].into_iter().flat_map(|further| ["5s", "1s", "0"].map(|of| (further, of)))
         {
             let why =
                 format!("{by:?}, {delay} by a further intake: {further}, taken over: {taken_over}");
@@ -518,7 +664,7 @@ fn a_create_behind_a_cancel_that_comes_too_late_is_no_duplicate_either() {
             kafka.append(place_of(by), record("k", &make("c", "cancel", "")));
             kafka.after(Millis(5));
             let intake = u16::from(further && by != By::Further);
-            kafka.append(source(intake, lane_of("k")), record("k", &again("d", delay)));
+            kafka.append(source(intake, lane_of("k")), record("k", &make("d", "", delay)));
             kafka.after(Millis(1_500));
             if taken_over == 1 {
                 kafka.take_over(&[]);
@@ -531,9 +677,38 @@ fn a_create_behind_a_cancel_that_comes_too_late_is_no_duplicate_either() {
             }
             kafka.after(Millis(10_900_000));
             assert_eq!(delivered(&kafka), "vd", "{why}");
-            assert_eq!((kafka.figures().memory_bytes, kafka.pending()), (0, 0), "{why}");
-            assert_eq!(kafka.timers.len(), 0, "{why}");
+            nothing_is_left(&kafka, &why);
         }
+    }
+}
+
+#[test]
+fn a_create_that_is_kept_is_pending_behind_a_late_cancel_also_when_only_cancels_are_tracked_from_then_on()
+ {
+    // The cancel is decided before that, or after.
+    for (before, cancels) in [(true, true), (false, true), (false, false)] {
+        let mut kafka = kafka();
+        let stray = place_of(By::Stray);
+        kafka.stalled.insert(stray);
+        kafka.submit("k", &make("v", "", "10s"));
+        kafka.after(Millis(5));
+        if cancels {
+            kafka.append(stray, record("k", &make("c", "cancel", "")));
+        }
+        kafka.after(Millis(5));
+        kafka.submit("k", &make("d", "", "20s"));
+        kafka.after(Millis(200));
+        if before {
+            kafka.stalled.clear();
+            kafka.after(Millis(200));
+        }
+        Arc::make_mut(&mut kafka.setup).limits.tracking = Tracking::Cancellations;
+        kafka.take_over(&[]);
+        kafka.stalled.clear();
+        kafka.after(Millis(1_000_000));
+        let why = format!("cancelled: {cancels}, before: {before}");
+        assert_eq!(delivered(&kafka), if cancels { "d" } else { "v" }, "{why}");
+        assert_eq!(kafka.pending(), 0, "{why}");
     }
 }
 
@@ -550,7 +725,7 @@ fn a_late_cancel_makes_nothing_pending_of_what_was_a_duplicate_before_another_ve
                 kafka.after(Millis(100));
                 kafka.append(place_of(by), record("k", &make("c", "cancel", "")));
                 kafka.after(Millis(100));
-                kafka.submit("k", &again("b", "60s"));
+                kafka.submit("k", &make("b", "", "60s"));
                 kafka.after(Millis(1_300));
                 kafka.submit("k", &make("e", action, delay));
                 kafka.after(Millis(2_500));
@@ -560,8 +735,7 @@ fn a_late_cancel_makes_nothing_pending_of_what_was_a_duplicate_before_another_ve
                 kafka.stalled.clear();
                 kafka.after(Millis(10_900_000));
                 assert_eq!(delivered(&kafka), "ae", "{why}");
-                assert_eq!((kafka.figures().memory_bytes, kafka.pending()), (0, 0), "{why}");
-                assert_eq!(kafka.timers.len(), 0, "{why}");
+                nothing_is_left(&kafka, &why);
             }
         }
     }
@@ -580,7 +754,7 @@ fn a_replace_between_two_creates_parts_nothing() {
         // Appended before D by its leader's clock, and read after it.
         let before = kafka.now;
         kafka.after(Millis(10));
-        kafka.append(place_of(By::Further), record("k", &again("d", "60s")));
+        kafka.append(place_of(By::Further), record("k", &make("d", "", "60s")));
         kafka.after(Millis(10));
         let replace = record("k", &make("r", "replace", "1s"));
         kafka.append_at(source(0, lane_of("k")), before, replace);
@@ -596,12 +770,39 @@ fn a_replace_between_two_creates_parts_nothing() {
 }
 
 #[test]
+fn of_many_duplicates_the_last_are_kept_behind_which_no_cancel_stands() {
+    for (repeats, taken_over) in
+        [1, 4, 5, 20].into_iter().flat_map(|repeats| [false, true].map(|by| (repeats, by)))
+    {
+        let why = format!("{repeats} repeats, taken over: {taken_over}");
+        let mut kafka = kafka();
+        let stray = place_of(By::Stray);
+        kafka.stalled.insert(stray);
+        for _ in 0..=repeats {
+            kafka.submit("k", &make("v", "", "1h"));
+            kafka.after(Millis(5));
+        }
+        kafka.append(stray, record("k", &make("c", "cancel", "")));
+        kafka.after(Millis(5));
+        kafka.submit("k", &make("d", "", "2h"));
+        kafka.after(Millis(3_000));
+        if taken_over {
+            kafka.take_over(&[]);
+        }
+        kafka.stalled.clear();
+        kafka.after(Millis(10_900_000));
+        assert_eq!(delivered(&kafka), "d", "{why}");
+        nothing_is_left(&kafka, &why);
+    }
+}
+
+#[test]
 fn of_one_timer_and_in_all_no_more_than_some_duplicates_are_kept() {
     let mut kafka = kafka();
     kafka.submit("k", &make("v", "", "1h"));
     kafka.after(Millis(5));
     for _ in 0..1_000 {
-        kafka.submit("k", &again("d", "0"));
+        kafka.submit("k", &make("d", "", "0"));
     }
     let hops = |kafka: &Kafka| -> usize {
         (2..5).map(|topic| kafka.end(source(topic, lane_of("k"))).0 as usize).sum()

@@ -1,10 +1,12 @@
 //! Timers whose records are gone, and those that only wait for long.
 
-use super::kafka::{Kafka, TARGET, lane_of, source};
-use crate::engine::Millis;
+use std::sync::Arc;
+
+use super::kafka::{Kafka, TARGET, lane_of, record, source};
 use crate::engine::orders::{Because, Outcome};
 use crate::engine::setup::Limits;
 use crate::engine::timers::Phase;
+use crate::engine::{Lane, Millis, Source};
 
 fn create<'a>(n: &'a str, delay: &'a str) -> Vec<(&'a str, &'a str)> {
     vec![("x-delay", delay), ("x-delay-target", TARGET), ("x-delay-id", "i"), ("n", n)]
@@ -36,6 +38,22 @@ fn in_a_tier() -> Kafka {
     kafka.after(Millis(1_000));
     kafka.stop();
     kafka
+}
+
+#[test]
+fn what_a_leader_that_is_ahead_has_appended_is_waited_for() {
+    for taken_over in [false, true] {
+        let mut kafka = kafka();
+        kafka.ahead = Millis(200_000);
+        kafka.submit("k", &create("a", "30s"));
+        kafka.after(Millis(1_000));
+        kafka.ahead = Millis(0);
+        if taken_over {
+            kafka.take_over(&[]);
+        }
+        assert_eq!(ended(&mut kafka), Some(Phase::Delivered), "taken over: {taken_over}");
+        assert_eq!(kafka.figures().lost_timers, 0, "taken over: {taken_over}");
+    }
 }
 
 /// Deletes all that stands in the tiers and intakes of its lane.
@@ -71,6 +89,234 @@ fn a_timer_whose_record_was_deleted_ends_as_lost_and_its_id_is_free() {
         "a create is a create"
     );
     assert_eq!(kafka.figures().duplicates, 0);
+}
+
+/// Submits one timer of half an hour, another of 30 s in the same lane, and stops when both are in a tier.
+fn two_in_tiers() -> (Kafka, String) {
+    let other = (0..).map(|n: u32| n.to_string()).find(|key| lane_of(key) == lane_of("k"));
+    let other = other.expect("a key of the same lane");
+    let mut kafka = kafka();
+    kafka.submit("k", &create("a", "30m"));
+    kafka.submit(&other, &create("b", "4s"));
+    kafka.after(Millis(1_000));
+    kafka.stop();
+    (kafka, other)
+}
+
+/// The tier that one of half an hour waits in.
+fn longest() -> Source {
+    source(3, lane_of("k"))
+}
+
+#[test]
+fn what_is_found_gone_is_lost_at_once_and_nothing_else_is() {
+    let (mut kafka, other) = two_in_tiers();
+    kafka.delete(longest());
+    kafka.is_told_gone = true;
+    kafka.take_over(&[]);
+    kafka.after(Millis(1_000));
+    assert_eq!((phase(&kafka), kafka.inventories), (Some(Phase::Lost), 1), "half an hour before");
+    let there = kafka.timer(&other, "i").map(|timer| timer.phase);
+    assert_eq!(there, Some(Phase::Delay), "its record is in another tier");
+    assert_eq!((kafka.figures().lost_timers, kafka.figures().live), (1, 1));
+    kafka.submit("k", &create("c", "1s"));
+    kafka.after(Millis(10_000));
+    let out: Vec<&str> = kafka.out.iter().map(|out| out.n.as_str()).collect();
+    assert_eq!(out, ["c", "b"], "a create after it is a create");
+    // Once: not at each further start.
+    kafka.stop();
+    kafka.is_told_gone = false;
+    kafka.take_over(&[]);
+    kafka.after(Millis(100_000));
+    assert_eq!(kafka.inventories, 1);
+}
+
+#[test]
+fn a_copy_of_what_was_done_is_no_record() {
+    // The intake has it still, behind one that is not done there.
+    let mut kafka = kafka();
+    let other = (0..).map(|n: u32| n.to_string()).find(|key| lane_of(key) == lane_of("k"));
+    let other = other.expect("a key of the same lane");
+    kafka.submit(&other, &create("b", "1500"));
+    kafka.submit("k", &create("a", "30m"));
+    kafka.after(Millis(100));
+    kafka.stop();
+    kafka.delete(longest());
+    kafka.is_told_gone = true;
+    kafka.take_over(&[]);
+    kafka.after(Millis(100));
+    assert_eq!((phase(&kafka), kafka.figures().lost_timers), (Some(Phase::Lost), 1));
+    kafka.after(Millis(5_000));
+    let phase = kafka.timer(&other, "i").map(|timer| timer.phase);
+    assert_eq!(phase, Some(Phase::Delivered));
+}
+
+#[test]
+fn a_lane_that_cannot_be_read_loses_nothing_and_is_counted_again() {
+    let (mut kafka, _) = two_in_tiers();
+    kafka.delete(longest());
+    (kafka.is_told_gone, kafka.unreadable) = (true, vec![longest().lane]);
+    kafka.take_over(&[]);
+    kafka.after(Millis(30_000));
+    assert_eq!((phase(&kafka), kafka.inventories), (Some(Phase::Delay), 1));
+    // A batch fails meanwhile: that does not make it forget what is to be counted.
+    kafka.fails = true;
+    kafka.submit("k", &[("x-delay", "0"), ("x-delay-target", TARGET), ("n", "d")]);
+    kafka.after(Millis(1_000));
+    (kafka.is_told_gone, kafka.unreadable) = (false, Vec::new());
+    kafka.after(Millis(60_000));
+    assert_eq!(phase(&kafka), Some(Phase::Lost));
+}
+
+#[test]
+fn a_lane_that_cannot_be_read_keeps_no_other_waiting() {
+    let of_lane = |lane| (0..).map(|n: u32| n.to_string()).find(|key| lane_of(key) == lane);
+    let keys = [0, 1].map(|lane| of_lane(lane).expect("a key of each lane"));
+    let mut kafka = kafka();
+    for key in &keys {
+        kafka.submit(key, &create(key, "30m"));
+    }
+    kafka.after(Millis(1_000));
+    kafka.stop();
+    kafka.delete(source(3, 1));
+    // It is counted first.
+    (kafka.is_told_gone, kafka.unreadable) = (true, vec![Lane(0)]);
+    kafka.take_over(&[]);
+    kafka.after(Millis(10_000));
+    let phases = keys.map(|key| kafka.timer(&key, "i").map(|timer| timer.phase));
+    assert_eq!(phases, [Some(Phase::Delay), Some(Phase::Lost)]);
+}
+
+#[test]
+fn what_hops_while_what_is_left_is_read_is_not_lost() {
+    // From the tier that is read last into one that was read before.
+    let mut kafka = kafka();
+    kafka.counts_late = true;
+    kafka.submit("k", &create("a", "66s"));
+    kafka.after(Millis(1_000));
+    kafka.stop();
+    kafka.is_told_gone = true;
+    kafka.take_over(&[]);
+    kafka.after(Millis(1_000));
+    for _ in 0..3 {
+        kafka.read_left();
+    }
+    assert_eq!(kafka.end(source(2, lane_of("k"))).0, 0, "it has not hopped");
+    kafka.after(Millis(58_500));
+    assert_eq!(kafka.end(source(2, lane_of("k"))).0, 1, "it has");
+    kafka.read_left();
+    kafka.read_left();
+    assert_eq!((ended(&mut kafka), kafka.figures().lost_timers), (Some(Phase::Delivered), 0));
+}
+
+#[test]
+fn what_was_said_in_a_batch_that_failed_is_said_again() {
+    let (mut kafka, _) = two_in_tiers();
+    kafka.delete(longest());
+    (kafka.is_told_gone, kafka.fails) = (true, true);
+    kafka.take_over(&[]);
+    // The batch that says it fails; who takes the lanes over anew finds their positions in order.
+    kafka.is_told_gone = false;
+    kafka.after(Millis(1_000));
+    assert_eq!((phase(&kafka), kafka.inventories), (Some(Phase::Lost), 2));
+}
+
+#[test]
+fn what_came_by_an_intake_that_was_made_anew_is_found() {
+    let mut kafka = kafka();
+    kafka.submit("k", &create("old", "1h"));
+    kafka.after(Millis(1_000));
+    kafka.stop();
+    kafka.remake_intake();
+    kafka.take_over(&[]);
+    kafka.after(Millis(1_000));
+    let other = (0..).map(|n: u32| n.to_string()).find(|key| lane_of(key) == lane_of("k"));
+    let other = other.expect("a key of the same lane");
+    // In the wheel, and nowhere but in the new intake.
+    kafka.submit(&other, &create("new", "1500"));
+    kafka.after(Millis(10));
+    kafka.stop();
+    // Read only after it was counted.
+    kafka.stalled.insert(source(0, lane_of("k")));
+    kafka.is_told_gone = true;
+    kafka.take_over(&[]);
+    kafka.after(Millis(100));
+    assert_eq!((kafka.inventories, kafka.figures().lost_timers), (1, 0));
+    kafka.stalled.clear();
+    kafka.after(Millis(5_000));
+    let phase = kafka.timer(&other, "i").map(|timer| timer.phase);
+    assert_eq!(phase, Some(Phase::Delivered));
+}
+
+#[test]
+fn what_may_wait_in_an_intake_that_is_not_configured_any_more_is_not_lost() {
+    let limits = Limits { lost_after: Millis(60_000), ..Kafka::limits() };
+    let mut kafka = Kafka::with_intakes(limits.clone(), &["", "eu"]);
+    kafka.append(source(1, lane_of("k")), record("k", &create("a", "30s")));
+    kafka.after(Millis(1_000));
+    assert_eq!(phase(&kafka), Some(Phase::Delay));
+    kafka.stop();
+    for topic in 0..5 {
+        kafka.delete(source(topic, lane_of("k")));
+    }
+    kafka.setup = Arc::clone(&Kafka::with_intakes(limits, &["", "us"]).setup);
+    kafka.is_told_gone = true;
+    kafka.take_over(&[]);
+    assert_eq!((ended(&mut kafka), kafka.figures().lost_timers), (Some(Phase::Delay), 0));
+}
+
+#[test]
+fn what_leaves_memory_while_it_is_counted_is_not_lost() {
+    // It hops from one tier to the next at about the time of the count.
+    for wait in [0, 10, 50, 100, 500, 1_000, 4_000, 28_000, 29_000, 31_000] {
+        let mut kafka = kafka();
+        kafka.submit("k", &create("a", "62s"));
+        kafka.after(Millis(wait));
+        kafka.is_told_gone = true;
+        kafka.stop();
+        kafka.take_over(&[]);
+        assert_eq!(ended(&mut kafka), Some(Phase::Delivered), "after {wait} ms");
+        assert_eq!(kafka.figures().lost_timers, 0, "after {wait} ms");
+    }
+}
+
+#[test]
+fn what_is_on_its_way_when_a_lane_is_counted_is_not_lost() {
+    // It hops at about the time when the lane is counted again, a minute after the first count; it lands in a tier that was
+    // read before, and the one that it left is read after that. Nor has its owner read it there.
+    let mut again = 0;
+    for wait in (0..2_500).step_by(50) {
+        let (mut kafka, _) = two_in_tiers();
+        (kafka.is_told_gone, kafka.unreadable) = (true, vec![longest().lane]);
+        kafka.take_over(&[]);
+        kafka.after(Millis(10));
+        kafka.unreadable.clear();
+        kafka.counts_late = true;
+        kafka.after(Millis(wait));
+        let other = (10..).map(|n: u32| n.to_string()).find(|key| lane_of(key) == lane_of("k"));
+        let other = other.expect("a key of the same lane");
+        kafka.submit(&other, &create("c", "66s"));
+        kafka.after(Millis(50_000));
+        kafka.flight = Millis(500);
+        for _ in 0..150 {
+            kafka.after(Millis(100));
+            if kafka.inventories == 2 {
+                kafka.stalled.extend((0..4).map(|topic| source(topic, lane_of("k"))));
+                (0..3).for_each(|_| kafka.read_left());
+                kafka.after(Millis(600));
+                (0..2).for_each(|_| kafka.read_left());
+                kafka.after(Millis(1_000));
+                kafka.stalled.clear();
+                again += 1;
+                break;
+            }
+        }
+        kafka.after(Millis(30_000));
+        let phase = kafka.timer(&other, "i").map(|timer| timer.phase);
+        assert_eq!(phase, Some(Phase::Delivered), "{wait} ms");
+        assert_eq!(kafka.figures().lost_timers, 0, "{wait} ms");
+    }
+    assert_eq!(again, 50, "it was counted again");
 }
 
 #[test]

@@ -55,9 +55,17 @@ struct Timer {
     ended: Option<((UnixMillis, bool, usize), UnixMillis)>,
     /// Creates that came while a version was pending which was submitted before, and the places of those.
     duplicates: Vec<((UnixMillis, bool, usize), Command)>,
-    /// One of them was none. It waited in a tier, so that it may be late, and what comes later finds another timer.
+    /// One of them was none. It waited in a tier, so that it may be late.
     is_made_again: bool,
+    /// What came after that found another timer, or there were more of them than are kept.
+    is_unsure: bool,
+    /// A batch failed while there were some, or their owner died: nobody has a note of them, and what is made later may stand
+    /// for them.
+    is_unnoted: bool,
 }
+
+/// Creates that are kept of one timer.
+const KEPT: usize = 4;
 
 impl Timer {
     /// Another version is pending: of what was a duplicate before only what is behind it still may be none.
@@ -67,7 +75,15 @@ impl Timer {
         self.duplicates.iter_mut().for_each(|(of, _)| *of = live);
     }
 
+    /// A batch has failed, or the owner has died: of two the one that comes up first may be pending.
+    fn fail(&mut self) {
+        self.is_unsure |= self.duplicates.len() > 1;
+        self.is_unnoted |= !self.duplicates.is_empty();
+    }
+
     fn take(&mut self, command: Command) -> Option<Outcome> {
+        self.is_unsure |= self.is_made_again || self.duplicates.len() > KEPT;
+        self.is_unsure |= self.is_unnoted && command.what != What::Cancel;
         let place = command.place();
         let is_void = self.void.is_some_and(|void| place < void);
         let older = self.live.as_ref().is_some_and(|live| live.place() < place);
@@ -111,7 +127,9 @@ impl Timer {
                 }
                 if self.live.is_none() {
                     let behind = self.duplicates.iter().enumerate();
-                    let behind = behind.filter(|(_, (of, by))| *of < place && place < by.place());
+                    // Another cancel may stand behind it.
+                    let is_void = |by: &Command| self.void.is_some_and(|void| by.place() < void);
+                    let behind = behind.filter(|(_, (of, by))| *of < place && !is_void(by));
                     let first = behind.min_by_key(|(_, (_, by))| by.place()).map(|(at, _)| at);
                     self.live = first.map(|at| self.duplicates.swap_remove(at).1);
                     self.is_made_again |= self.live.is_some();
@@ -235,6 +253,10 @@ impl Model {
         }
     }
 
+    fn fail(&mut self, failed: bool) {
+        self.timers.values_mut().filter(|_| failed).for_each(Timer::fail);
+    }
+
     fn tell(&mut self) {
         self.slow = None;
         for command in std::mem::take(&mut self.early) {
@@ -265,8 +287,8 @@ struct World {
     kafka: Kafka,
     model: Model,
     count: usize,
-    /// Of which timer each is.
-    timers: BTreeMap<String, usize>,
+    /// Of which timer each is, and when it is due.
+    timers: BTreeMap<String, (usize, UnixMillis)>,
 }
 
 impl World {
@@ -279,12 +301,18 @@ impl World {
             strays: empty(),
             ..Model::default()
         };
-        Self { kafka: Kafka::new(Kafka::limits()), model, count: 0, timers: BTreeMap::new() }
+        let kafka = Kafka::new(Kafka::limits());
+        Self { kafka, model, count: 0, timers: BTreeMap::new() }
     }
 
     fn wait(&mut self, wait: u64) {
+        let failed = self.kafka.fails;
         self.kafka.after(Millis(wait));
+        let failed = failed && !self.kafka.fails;
+        // At some time meanwhile.
+        self.model.fail(failed);
         self.model.pass_to(self.kafka.now);
+        self.model.fail(failed);
     }
 
     fn step(&mut self, step: &Step) {
@@ -309,6 +337,7 @@ impl World {
                 self.wait(0);
                 self.kafka.stop();
                 self.model.is_up = false;
+                self.model.fail(true);
                 // What its owner had held of it comes up again for the next one.
                 self.model.slow = None;
                 let early = std::mem::take(&mut self.model.early);
@@ -317,6 +346,8 @@ impl World {
             Step::TakeOver(slow) => {
                 self.step(&Step::Stop);
                 let lanes: Vec<Lane> = slow.iter().map(|lane| Lane(*lane)).collect();
+                // Nothing is. What is left is counted, and is all.
+                self.kafka.is_told_gone = slow.is_some();
                 self.kafka.take_over(&lanes);
                 (self.model.is_up, self.model.slow) = (true, *slow);
                 self.wait(0);
@@ -342,7 +373,7 @@ impl World {
     fn submit(&mut self, timer: usize, what: What, delay: u64, stray: bool, expires: bool) {
         let (key, id) = TIMERS[timer];
         let n = self.number();
-        self.timers.insert(n.clone(), timer);
+        self.timers.insert(n.clone(), (timer, self.kafka.now + Millis(delay)));
         let (delay_ms, expires_ms) = (delay.to_string(), (delay + 60).to_string());
         let mut headers = vec![("x-delay-id", id), ("n", &n)];
         match what {
@@ -384,9 +415,9 @@ impl World {
         self.wait(1);
         let (key, id) = TIMERS[timer];
         let n = self.number();
-        self.timers.insert(n.clone(), timer);
         let headers = [("x-delay-id", id), ("x-delay-target", TARGET), ("n", &n)];
         let (tier, hold, wait) = TIER;
+        self.timers.insert(n.clone(), (timer, self.kafka.now + Millis(hold)));
         let topic = self.kafka.setup.topics.of_tier(tier).0;
         self.kafka.append(source(topic, lane_of(key)), record(key, &headers));
         let now = self.kafka.now;
@@ -406,9 +437,16 @@ impl World {
 
     fn compare(&self) {
         let is_late = |n: &String| {
-            let timer = self.timers.get(n).and_then(|at| self.model.timers.get(at));
+            let timer = self.timers.get(n).and_then(|(at, _)| self.model.timers.get(at));
             timer.is_some_and(|timer| timer.is_made_again)
         };
+        let is_unsure = |n: &String| {
+            let timer = self.timers.get(n).and_then(|(at, _)| self.model.timers.get(at));
+            timer.is_some_and(|timer| timer.is_made_again && timer.is_unsure)
+        };
+        for out in &self.kafka.out {
+            assert!(self.timers[&out.n].1 <= out.at, "{} came early", out.n);
+        }
         let but_late = |out: &Vec<Out>| -> Vec<Out> {
             out.iter().filter(|out| !is_late(&out.n)).cloned().collect()
         };
@@ -421,9 +459,9 @@ impl World {
             // Read again after a restart it is answered again, and nobody listens.
             outcomes.entry(self.kafka.n_at(answer.source, answer.offset)).or_insert(answer.outcome);
         }
-        outcomes.retain(|n, _| !is_late(n));
+        outcomes.retain(|n, _| !is_unsure(n));
         let mut wanted = self.model.outcomes.clone();
-        wanted.retain(|n, _| !is_late(n));
+        wanted.retain(|n, _| !is_unsure(n));
         assert_eq!(outcomes, wanted, "what was answered");
         let mut live = 0;
         for (at, (key, id)) in TIMERS.iter().enumerate() {
@@ -442,6 +480,22 @@ impl World {
         {
             assert_eq!(self.kafka.figures().live, live);
         }
+    }
+}
+
+/// What came out at last of timers that were made again: the same, be it later, or too late.
+fn compare_made_again(world: &World) {
+    for (at, timer) in &world.model.timers {
+        if !timer.is_made_again || timer.is_unsure {
+            continue;
+        }
+        let of = |out: &[Out]| -> BTreeMap<String, UnixMillis> {
+            let of_timer = out.iter().filter(|out| world.timers[&out.n].0 == *at);
+            of_timer.map(|out| (out.n.clone(), out.at)).collect()
+        };
+        let (out, want) = (of(&world.kafka.out), of(&world.model.out));
+        assert!(out.keys().eq(want.keys()), "timer {at}: {out:?} came out, want {want:?}");
+        assert!(out.iter().all(|(n, at)| want[n] <= *at), "timer {at}: {out:?}, {want:?}");
     }
 }
 
@@ -481,6 +535,7 @@ fn agree(steps: &[Step]) {
     world.step(&Step::Tell);
     world.wait(7_300_000);
     world.compare();
+    compare_made_again(&world);
     let Kafka { timers, .. } = &world.kafka;
     assert!(timers.is_empty(), "everything is over, and is forgotten: {timers:?}");
     let figures = world.kafka.figures();

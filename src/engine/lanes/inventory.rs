@@ -1,0 +1,173 @@
+//! Counts what is left of a lane of which records were found gone: timers without a record end as lost at once.
+//!
+//! That records are gone is known where a position stands outside of its log. Which timers those were of nobody knows before
+//! all that is left has been read, once, beside the lane's work. In memory that takes one bit of each pending timer.
+//!
+//! # Invariants
+//! 1. A timer is lost if a record of its version was nowhere in memory when the count began, was in no batch that had not landed
+//!    before the lane's topics were read, was not among what they held then, and has not come up since.
+//! 2. What is done does not count: its copy stands in its topic for a while.
+//! 3. A topic that was not read to where it ended loses no timer: the lane is counted again later. Nor does an index that does
+//!    not tell.
+//! 4. A lane is counted until all that this led to is committed: after a batch that failed it is counted anew. Until then the group
+//!    has the position that was found outside of its log, if nothing behind that was done: another owner counts it anew, too.
+//!
+//! What it does not see: a record that is deleted while it is read, and was read. It is overdue for
+//! [`lost_after`](super::super::setup::Limits::lost_after) before it is lost.
+
+use super::super::hold::Hold;
+use super::super::orders::Left;
+use super::super::timers::Timer;
+use super::lost::{After, Calling, Stage};
+use super::{BatchId, Engine, Lane, Millis, Offset, Output, Ready, Source, TopicId, UnixMillis};
+
+/// A lane that could not be counted is counted again after this time.
+const AGAIN_AFTER: Millis = Millis(60_000);
+/// More timers are asked for only while less than this waits to be written.
+const READY_MAX: usize = 1_000;
+
+/// A lane that is counted, and how far that is.
+#[derive(Debug)]
+pub(in super::super) struct Counting {
+    lane: Lane,
+    at: At,
+}
+
+#[derive(Debug)]
+enum At {
+    /// Batches before this one may carry what is missing.
+    Landing(BatchId),
+    /// Its topics are read.
+    Read,
+    /// The index is to be asked for its timers from here on.
+    List(Option<After>),
+    /// It was asked.
+    Listed,
+    /// All have ended that are missing; what is said of that is not in a batch yet.
+    Said,
+    /// Nor committed: batches before this one may carry it.
+    Written(BatchId),
+}
+
+impl Calling {
+    /// How far the count of this lane is, if it is the one that is counted.
+    fn counting(&mut self, lane: Lane) -> Option<&mut At> {
+        match &mut self.stage {
+            Stage::Counting(counting) if counting.lane == lane => Some(&mut counting.at),
+            _ => None,
+        }
+    }
+}
+
+impl Engine {
+    /// Whether a lane is counted: what is left of it comes in pieces.
+    #[must_use]
+    pub fn is_counting(&self) -> bool {
+        matches!(self.calling.stage, Stage::Counting(_)) && self.timers.live_len() > 0
+    }
+
+    /// No timer is pending, or none is known: there is nothing to count.
+    pub(super) fn count_nothing(&mut self) {
+        let shrunk = self.calling.shrunk.keys().copied();
+        for lane in shrunk.filter(|lane| self.is_at_work(*lane)).collect::<Vec<_>>() {
+            self.is_counted(lane);
+        }
+    }
+
+    /// Whoever has a lane next need not count it again: its positions are committed as they are now.
+    fn is_counted(&mut self, lane: Lane) {
+        self.calling.shrunk.remove(&lane);
+        for hold in self.holds.iter_mut().filter_map(|holds| holds[usize::from(lane.0)].as_mut()) {
+            hold.touch();
+        }
+        self.dirty = true;
+    }
+
+    /// Begins with a lane that has shrunk, if there is one here.
+    pub(super) fn begin_to_count(&mut self, now: UnixMillis) -> bool {
+        let shrunk = &self.calling.shrunk;
+        let may = |(lane, from): &(&Lane, &UnixMillis)| **from <= now && self.is_at_work(**lane);
+        // The one that waits for longest: one that cannot be read keeps no other waiting.
+        let Some((&lane, _)) = shrunk.iter().filter(may).min_by_key(|(_, from)| **from) else {
+            return false;
+        };
+        if self.timers.miss(lane) == 0 {
+            self.is_counted(lane);
+            return false;
+        }
+        let at = At::Landing(self.next_batch);
+        self.calling.stage = Stage::Counting(Counting { lane, at });
+        self.wake(now);
+        true
+    }
+
+    /// The next step of a count.
+    pub(super) fn count(&mut self, out: &mut Vec<Output>) {
+        let Stage::Counting(Counting { lane, at }) = &mut self.calling.stage else { return };
+        let lane = *lane;
+        match *at {
+            At::Landing(batch) if self.flying.front().is_none_or(|first| first.id >= batch) => {
+                *at = At::Read;
+                let low = |(topic, holds): (usize, &Vec<Option<Hold>>)| {
+                    let hold = holds[usize::from(lane.0)].as_ref()?;
+                    Some((Source { topic: TopicId(topic as u16), lane }, hold.low()))
+                };
+                let from: Vec<(Source, Offset)> =
+                    self.holds.iter().enumerate().filter_map(low).collect();
+                out.push(Output::Inventory { lane, from });
+            }
+            At::List(after) if self.ready.len() < READY_MAX => {
+                *at = At::Listed;
+                out.push(Output::Overdue { lane, before: UnixMillis(u64::MAX), after });
+            }
+            At::Said if !self.ready.iter().any(Ready::is_of_a_lost_one) => {
+                *at = At::Written(self.next_batch);
+                self.count(out);
+            }
+            At::Written(batch) if self.flying.front().is_none_or(|first| first.id >= batch) => {
+                self.calling.stage = Stage::Fresh;
+                self.is_counted(lane);
+            }
+            At::Landing(_) | At::Read | At::List(_) | At::Listed | At::Said | At::Written(_) => {}
+        }
+    }
+
+    /// Records were found.
+    pub(super) fn left(&mut self, lane: Lane, records: &[Left]) {
+        for Left { source, offset, name, version } in records {
+            let hold = self.hold(*source);
+            if source.lane == lane && hold.is_some_and(|hold| hold.is_open(*offset)) {
+                self.timers.found(lane, *name, *version);
+            }
+        }
+    }
+
+    /// A lane was read.
+    pub(super) fn counted(&mut self, now: UnixMillis, lane: Lane, whole: bool) {
+        let Some(at @ At::Read) = self.calling.counting(lane) else { return };
+        *at = At::List(None);
+        if !whole {
+            self.calling.shrunk.insert(lane, now + AGAIN_AFTER);
+            self.calling.stage = Stage::Fresh;
+        }
+        self.wake(now);
+    }
+
+    /// The index has told of some of a lane's pending timers.
+    pub(super) fn listed(
+        &mut self,
+        now: UnixMillis,
+        lane: Lane,
+        timers: Vec<Timer>,
+        more: Option<After>,
+    ) {
+        let Some(at @ At::Listed) = self.calling.counting(lane) else { return };
+        *at = if more.is_some() { At::List(more) } else { At::Said };
+        for timer in timers {
+            if self.timers.is_missing(lane, timer.name, timer.version) {
+                self.lose(now, lane, timer);
+            }
+        }
+        self.wake(now);
+    }
+}

@@ -1,0 +1,131 @@
+//! A timer from the command line alone: replaced, given another time, named by a key that is no text; and who runs.
+
+use serde_json::Value;
+
+use crate::support::{Fixture, Mode, assert_each_once, eventually, waterclock, whole};
+
+/// Exit code, what it says, and its error.
+fn run(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = waterclock();
+    command.args(arguments);
+    command.args(["--brokers", &fixture.connection.brokers, "--namespace", fixture.namespace()]);
+    let told = command.output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    (told.status.code(), text(&told.stdout), text(&told.stderr))
+}
+
+/// What it says, which is one JSON object; it ends well.
+#[track_caller]
+fn json(fixture: &Fixture, arguments: &[&str]) -> Value {
+    let (code, said, error) = run(fixture, &[arguments, &["--json"]].concat());
+    assert_eq!(code, Some(0), "{arguments:?}: {said} {error}");
+    serde_json::from_str(&said).unwrap_or_else(|_| panic!("{arguments:?}: {said}"))
+}
+
+#[track_caller]
+fn is_known(fixture: &Fixture, name: &[&str], version: &str) -> Value {
+    eventually("another version is known", || {
+        let (code, said, error) = run(fixture, &[&["status", "--json"], name].concat());
+        let told: Value = serde_json::from_str(&said).map_err(|_| error)?;
+        let is_there = code == Some(0) && told["version"] != version;
+        if is_there { Ok(told) } else { Err(said) }
+    })
+}
+
+#[test]
+fn a_timer_is_replaced_and_given_another_time() {
+    let fixture = Fixture::new("commands");
+    let target = fixture.target("out", 1);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let name = ["payment", "--key", "order 17"];
+    let send = |more: &[&str], value: &str| {
+        let own = ["send", "--target", &target, "--key", "order 17", "--id", "payment"];
+        json(&fixture, &[&own[..], more, &[value]].concat());
+    };
+    send(&["--in", "1h"], "first");
+    let first = is_known(&fixture, &name, "");
+    let first = first["version"].as_str().expect("a version");
+    send(&["--in", "2h"], "a duplicate");
+    send(&["--in", "2h", "--replace"], "second");
+    let second = is_known(&fixture, &name, first);
+    assert_eq!(second["supersedes"], first, "{second}");
+
+    let reschedule = |more: &[&str]| run(&fixture, &[&["reschedule"], &name[..], more].concat());
+    let (code, said, error) = reschedule(&["--in", "1s", "--only", first]);
+    assert_eq!(code, Some(1), "that version was replaced: {said} {error}");
+    let (code, said, error) = reschedule(&["--in", "3h"]);
+    assert_eq!((code, said.as_str()), (Some(0), "replaced"), "{error}");
+    let due = second["due"].as_u64().expect("a time") - 3_600_000;
+    let (code, said, error) = reschedule(&["--until", &due.to_string()]);
+    assert_eq!((code, said.as_str()), (Some(0), "replaced"), "{error}");
+    let told = json(&fixture, &[&["reschedule"], &name[..], &["--in", "1s"]].concat());
+    assert_eq!(told["outcome"], "replaced", "{told}");
+    fixture.wait_until_nothing_is_pending();
+    assert_each_once(["second".to_owned()], &whole(&fixture, &target));
+
+    let (code, said, error) = reschedule(&["--in", "1s"]);
+    assert!(code == Some(1) && error.contains("delivered"), "too late: {said} {error}");
+    let (code, said, error) = run(&fixture, &["reschedule", "nobody", "--in", "1s"]);
+    assert!(code == Some(1) && error.contains("never submitted"), "{code:?} {said} {error}");
+    process.stop_well();
+}
+
+#[test]
+fn a_key_that_is_no_text_names_its_timer_in_base64() {
+    let fixture = Fixture::new("commands-base64");
+    let target = fixture.target("out", 1);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let name = ["i", "--key-base64", "/+8="];
+    let own = ["send", "--target", &target, "--in", "1h", "--id", "i", "--key-base64", "_-8", "v"];
+    json(&fixture, &own);
+    let told = is_known(&fixture, &name, "");
+    assert_eq!((&told["key_base64"], &told["state"]), (&"/+8=".into(), &"delay".into()), "{told}");
+    let told = json(&fixture, &[&["reschedule"], &name[..], &["--in", "2h"]].concat());
+    assert_eq!(told["outcome"], "replaced", "{told}");
+    let told = json(&fixture, &[&["cancel"], &name[..]].concat());
+    assert_eq!(told["outcome"], "cancelled", "{told}");
+    process.stop_well();
+}
+
+#[test]
+fn members_are_listed_with_their_lanes_and_how_they_are() {
+    let fixture = Fixture::with("commands-members", |request| request.lanes = Some(4));
+    let members = || {
+        let (code, said, error) = run(&fixture, &["members", "--json"]);
+        let lines = said.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>();
+        (code, lines.unwrap_or_else(|_| panic!("{said} {error}")))
+    };
+    assert_eq!(members(), (Some(1), Vec::new()), "nobody runs");
+    let start = |data: &str| fixture.launch(Mode::ExactlyOnce).data(data).start();
+    let (a, b) = (start("a"), start("b"));
+    let of = |name: &str, all: &[Value]| -> Vec<Value> {
+        all.iter().map(|member| member[name].clone()).collect()
+    };
+    eventually("each lane is somebody's", || {
+        let (code, all) = members();
+        let lanes = of("lanes", &all);
+        let mut each: Vec<u64> = lanes
+            .iter()
+            .flat_map(|of| of.as_array().cloned())
+            .flatten()
+            .filter_map(|n| n.as_u64())
+            .collect();
+        each.sort_unstable();
+        let is_well = code == Some(0) && of("health", &all) == ["ready", "ready"];
+        let is_shared = lanes.iter().all(|of| of.as_array().is_some_and(|of| of.len() == 2));
+        let is_so = is_well && is_shared && each == [0, 1, 2, 3];
+        if is_so { Ok(()) } else { Err(format!("{code:?} {all:?}")) }
+    });
+    let (code, said, _) = run(&fixture, &["members"]);
+    assert_eq!((code, said.lines().count()), (Some(0), 3), "{said}");
+    assert!(said.starts_with("instance"), "{said}");
+    b.freeze();
+    let (code, all) = members();
+    let mut health = of("health", &all);
+    health.sort_by_key(Value::to_string);
+    assert_eq!((code, health), (Some(1), vec!["ready".into(), "silent".into()]), "{all:?}");
+    b.thaw();
+    for mut process in [a, b] {
+        process.stop_well();
+    }
+}
