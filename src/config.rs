@@ -174,6 +174,13 @@ pub struct Config {
     #[serde(deserialize_with = "text::one")]
     pub allow_all: bool,
 
+    /// `run` starts although a topic of waterclock that has three replicas or more asks for one of them only
+    /// (`min.insync.replicas` below 2): what it acknowledged may be lost with one broker.
+    ///
+    /// Default: `false`. Range: `true` or `false`.
+    #[serde(deserialize_with = "text::one")]
+    pub weak_topics: bool,
+
     /// Longest delay that is accepted, from the append of a record to its due time; more is a dead letter. A cancel is
     /// remembered for as long: where this is lowered, a cancel may end before what was accepted with the longer one.
     ///
@@ -402,6 +409,7 @@ impl Default for Config {
             foreign_wait: Millis(10_000),
             allow: None,
             allow_all: false,
+            weak_topics: false,
             max_delay: Millis(400 * Millis::DAY.0),
             horizon: Millis(2_000),
             lead: None,
@@ -492,6 +500,7 @@ impl Config {
             ("advertise",           new.advertise           != other.advertise),
             ("threads",             new.threads             != other.threads),
             ("delivery",            new.delivery            != other.delivery),
+            ("weak-topics",         new.weak_topics         != other.weak_topics),
             ("max-delay",           new.max_delay           != other.max_delay),
             ("horizon",             new.horizon             != other.horizon),
             ("lead",                new.lead                != other.lead),

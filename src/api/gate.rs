@@ -155,20 +155,23 @@ impl Gate {
         self.rooms.iter().find(|room| room.who == who && room.kind == kind)
     }
 
-    /// A place for a request; `None`: none is left.
-    pub(super) fn enter(&self, who: Who, kind: Kind) -> Option<Place> {
-        let room = self.room(who, kind)?;
+    /// A place for a request.
+    ///
+    /// # Errors
+    /// None is left; says how many there are.
+    pub(super) fn enter(&self, who: Who, kind: Kind) -> Result<Place, String> {
+        let room = self.room(who, kind).ok_or_else(|| format!("no {}", kind.as_str()))?;
         let mut taken = room.lock();
         let now = Instant::now();
         if taken.since.len() >= room.most {
             taken.refused = Some(now);
             telemetry::api_refused("busy");
-            return None;
+            return Err(format!("{} {} at once are the most", room.most, kind.as_str()));
         }
         taken.next += 1;
         let number = taken.next;
         taken.since.insert(number, now);
-        Some(Place { room: Arc::clone(room), number })
+        Ok(Place { room: Arc::clone(room), number })
     }
 
     /// Why the API cannot be counted on now; nothing: it can.
@@ -195,15 +198,15 @@ mod tests {
         let mut places: Vec<Place> =
             (0..256).map(|_| gate.enter(Who::Caller, Kind::Wait).expect("a place")).collect();
         assert_eq!(gate.trouble().len(), 1, "full: {:?}", gate.trouble());
-        assert!(gate.enter(Who::Caller, Kind::Wait).is_none());
+        assert!(gate.enter(Who::Caller, Kind::Wait).is_err());
         for (who, kind) in [(Who::Caller, Kind::Look), (Who::Caller, Kind::Large)] {
-            assert!(gate.enter(who, kind).is_some());
+            assert!(gate.enter(who, kind).is_ok());
         }
-        assert!(gate.enter(Who::Peer, Kind::Wait).is_some());
+        assert!(gate.enter(Who::Peer, Kind::Wait).is_ok());
         assert_eq!(gate.taken(), 256);
         places.pop();
         assert_eq!(gate.trouble().len(), 1, "it has refused just now");
-        assert!(gate.enter(Who::Caller, Kind::Wait).is_some());
+        assert!(gate.enter(Who::Caller, Kind::Wait).is_ok());
         let room = gate.room(Who::Caller, Kind::Wait).expect("a room");
         assert_eq!(room.trouble(Instant::now() + REFUSED_FOR), None);
     }

@@ -34,6 +34,22 @@ pub enum Error {
     /// The topics are not there or cannot hold what is promised; every finding says what to do.
     #[error("the topics are not ready")]
     Topics(#[from] topics::Error),
+    /// One broker alone may have what topics acknowledged, and nobody said that this is meant. Nothing has started.
+    #[error(
+        "{topics} topics with three replicas acknowledge what one broker alone has, and lose it with that broker: \
+         {topic} has min.insync.replicas={is}; {remedy}. \
+         If it is meant: --weak-topics (weak-topics = true)"
+    )]
+    Weak {
+        /// How many of them.
+        topics: usize,
+        /// The first of them.
+        topic: String,
+        /// What it asks for.
+        is: String,
+        /// The command that mends the first.
+        remedy: String,
+    },
     /// The index cannot be used, and a person must mend that.
     #[error("no index")]
     Index(#[from] index::Error),
@@ -117,6 +133,11 @@ pub fn start(
             answer => break answer?,
         }
     };
+    let weak = || in_force.notes.iter().filter(|note| note.severity == topics::Severity::Weak);
+    if let Some(first) = weak().next().filter(|_| !config.weak_topics) {
+        let (topic, is, remedy) = (first.topic.clone(), first.found.clone(), first.remedy.clone());
+        return Err(Error::Weak { topics: weak().count(), topic, is, remedy });
+    }
     for note in &in_force.notes {
         tracing::warn!(topic = note.topic, what = %note.what, remedy = %note.remedy, "topic could be better");
     }
@@ -154,6 +175,7 @@ pub fn start(
         address,
         lanes: Vec::new(),
         threads: config.threads,
+        allow: None,
     };
     tracing::info!(
         instance = instance.name,
@@ -168,7 +190,8 @@ pub fn start(
     let processor = Processor::start(&settings, indexing).map_err(Error::Client)?;
     let meta = format!("{}.meta", config.namespace);
     let (statuses, heard) = (processor.statuses().to_vec(), processor.heard());
-    let members = Members::start(&settings.connection, &meta, me, statuses, heard);
+    let policies = processor.policies();
+    let members = Members::start(&settings.connection, &meta, me, statuses, policies, heard);
     Ok(Started {
         processor,
         instance,

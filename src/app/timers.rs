@@ -265,13 +265,15 @@ impl Timers for Known {
                 Decided::Lost => Answer::Lost,
                 Decided::Decided(fate) | Decided::Last(fate) => {
                     let code = match fate {
-                        Fate::Refused(code) => Some(code.as_str().to_owned()),
+                        Fate::Refused(code) => Some(code),
+                        Fate::Unknown(Some((_, code))) => code,
                         _ => None,
                     };
                     let state = match fate {
-                        Fate::Unknown(ended) => ended.map(|phase| phase.as_str().to_owned()),
+                        Fate::Unknown(Some((phase, _))) => Some(phase.as_str().to_owned()),
                         _ => None,
                     };
+                    let code = code.map(|code| code.as_str().to_owned());
                     let is_last = matches!(decided, Decided::Last(_));
                     Answer::Decided { outcome: fate.as_str().to_owned(), state, code, is_last }
                 }
@@ -359,7 +361,7 @@ fn timer(lane: u16, of: &timers::Timer) -> Timer {
         label: of.label.as_ref().map(ToString::to_string),
         version: of.version.to_string(),
         supersedes: of.supersedes.map(|of| of.last.to_string()),
-        since: of.since.0,
+        since: of.since.0.max(of.version.first_appended.0),
         code: of.code.map(|code| code.as_str().to_owned()),
     }
 }

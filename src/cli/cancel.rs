@@ -161,10 +161,12 @@ pub(super) fn show(told: &Value, server: &Where, json: bool) -> Outcome {
     if json {
         output::line(&told.to_string())?;
     } else {
-        match told["state"].as_str() {
-            Some(state) => output::line(&format!("{outcome} ({state})"))?,
-            None => output::line(outcome)?,
-        };
+        let more: Vec<_> =
+            ["state", "code"].iter().filter_map(|name| told[name].as_str()).collect();
+        output::line(&match more.is_empty() {
+            false => format!("{outcome} ({})", more.join(", ")),
+            true => outcome.to_owned(),
+        })?;
         if outcome == "pending" {
             let id = told["id"].as_str().unwrap_or_default();
             let hint = match told["again"].as_str().and_then(|path| path.rsplit('/').next()) {

@@ -12,7 +12,6 @@
 mod ledger;
 mod mix;
 mod report;
-mod screen;
 mod script;
 mod stage;
 mod stop;
@@ -30,10 +29,10 @@ use clap::Args;
 use self::ledger::{Arrival, Figures, Ledger};
 use self::mix::{Mix, Way};
 use self::report::Summary;
-use self::screen::Screen;
 use self::stage::{Choice, LANES, Stage};
 use self::stop::Stop;
 use self::view::{Phase, Picture, Scene};
+use super::screen::Screen;
 use super::{Exit, Failure, Global, Outcome, output};
 use crate::config::Overrides;
 use crate::engine::header;
@@ -390,7 +389,9 @@ impl<'a> Show<'a> {
             trouble: trouble(self.processor),
         };
         if let Some(screen) = &mut self.screen {
-            return screen.draw(&picture).map_err(|e| internal(DemoError::System("draw", e)));
+            return screen
+                .draw(|frame| view::draw(frame, &picture))
+                .map_err(|e| internal(DemoError::System("draw", e)));
         }
         // Lines keep to whole seconds, whatever a look costs.
         self.told = Some(self.told.map_or_else(Instant::now, |told| told + LINE_EVERY));

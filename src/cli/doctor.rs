@@ -14,8 +14,9 @@ use crate::app::{instance, lanes};
 use crate::config::{Config, Delivery, Overrides};
 use crate::engine::Millis;
 use crate::engine::allow::Allow;
-use crate::kafka::doctor::{Area, Backlog, Finding, Place, Severity, Wish};
-use crate::kafka::{doctor, wall_clock};
+use crate::kafka::doctor::{AllowOf, Area, Backlog, Finding, Place, Severity, Wish};
+use crate::kafka::meta::Error as MetaError;
+use crate::kafka::{Connection, Roster, doctor, wall_clock};
 
 /// Positions must outlast all instances being away for this long.
 const OUTAGE: Millis = Millis(7 * Millis::DAY.0);
@@ -42,8 +43,9 @@ impl Doctor {
         let Self { read_only, data_dir, acls, principal } = self;
         let config = global.load(Overrides { data_dir, ..Overrides::default() })?;
         let connection = global.connection(&config);
-        let wish = wish(&config, read_only)?;
         if acls {
+            let own = (0, Vec::new());
+            let wish = wish(&config, own, read_only)?;
             let user = connection.user().map(|name| format!("User:{name}"));
             let principal = principal.or(user).unwrap_or_else(|| "User:waterclock".to_owned());
             let allowed = config.allow.as_deref();
@@ -54,6 +56,7 @@ impl Doctor {
                 lines.join("\n")
             });
         }
+        let wish = wish(&config, said(&config, &connection)?, read_only)?;
         let facts = doctor::ask(&connection, &wish)
             .map_err(|error| Failure::new(Exit::Unavailable, error))?;
         let mut findings = doctor::findings(&wish, &facts, wall_clock());
@@ -69,9 +72,16 @@ impl Doctor {
     }
 }
 
-fn wish(config: &Config, read_only: bool) -> Result<Wish, Failure> {
-    let allow = Allow::new(&config.namespace, config.allow.as_deref())
-        .map_err(|error| Failure::new(Exit::Configuration, error))?;
+/// `said`: how many instances have said what they deliver to, and what that is.
+fn wish(config: &Config, said: (usize, Vec<Allow>), read_only: bool) -> Result<Wish, Failure> {
+    let (allow, allow_of) = match said {
+        (0, _) => {
+            let own = config.allow_of_all();
+            let own = own.map_err(|error| Failure::new(Exit::Configuration, error))?;
+            (own, AllowOf::Configuration)
+        }
+        (instances, allow) => (allow, AllowOf::Instances(instances)),
+    };
     Ok(Wish {
         request: lanes::request(config),
         exactly_once: config.delivery == Delivery::ExactlyOnce,
@@ -80,10 +90,26 @@ fn wish(config: &Config, read_only: bool) -> Result<Wish, Failure> {
         hop_linger: config.hop_linger(),
         commit_interval: config.commit_interval,
         allow,
-        is_ajar: config.is_ajar(),
+        allow_of,
+        is_ajar: allow_of == AllowOf::Configuration && config.is_ajar(),
         outage: OUTAGE,
         read_only,
     })
+}
+
+/// How many of the instances that run have said what they deliver to, and what that is, of each intake.
+fn said(config: &Config, connection: &Connection) -> Result<(usize, Vec<Allow>), Failure> {
+    let namespace = &config.namespace;
+    let roster = match Roster::read(connection, &format!("{namespace}.meta"), namespace) {
+        Err(MetaError::Away(error)) => return Err(Failure::new(Exit::Unavailable, error)),
+        // That the topic is not there, or may not be read, is found besides.
+        roster => roster.unwrap_or_default(),
+    };
+    let said = roster.members().filter_map(|member| member.allow.as_ref());
+    let lists: Vec<_> = said.collect();
+    let sets = lists.iter().flat_map(|list| list.values());
+    let allow = sets.filter_map(|sets| Allow::of_sets(namespace, sets).ok()).collect();
+    Ok((lists.len(), allow))
 }
 
 /// Whether an instance could keep its name here.

@@ -292,12 +292,17 @@ impl Door {
 
     /// What it says there, be it well or not; it is asked once.
     pub(super) fn look(&self, path: &str) -> Result<Value, DoorError> {
+        let (at, told) = self.read(path)?;
+        serde_json::from_str(&told).map_err(|_| DoorError::Strange(at))
+    }
+
+    /// The same as text, with where it was asked.
+    pub(super) fn read(&self, path: &str) -> Result<(String, String), DoorError> {
         let base = self.bases.first().ok_or_else(|| DoorError::Nobody(String::new()))?;
         let url = base.join(path).map_err(|_| DoorError::Address(base.to_string()))?;
         let told = self.client.get(url).timeout(LOOK_MAX).send().and_then(Response::text);
         let silent = |source| DoorError::Silent { tried: base.to_string(), is_open: false, source };
-        serde_json::from_str(&told.map_err(silent)?)
-            .map_err(|_| DoorError::Strange(base.to_string()))
+        Ok((base.to_string(), told.map_err(silent)?))
     }
 
     /// The answer of the first that gives one.

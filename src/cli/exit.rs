@@ -68,7 +68,9 @@ fn of_start(error: &lanes::Error) -> Exit {
         lanes::Error::Index(_) => Exit::InUse,
         lanes::Error::Topics(error) if error.is_away() => Exit::Unavailable,
         // The topics are configuration, too: it is a person who has to mend them.
-        lanes::Error::Topics(_) | lanes::Error::Allow { .. } => Exit::Configuration,
+        lanes::Error::Topics(_) | lanes::Error::Weak { .. } | lanes::Error::Allow { .. } => {
+            Exit::Configuration
+        }
         lanes::Error::Client(_) => Exit::Internal,
     }
 }

@@ -25,8 +25,10 @@ mod output;
 mod plan;
 mod reschedule;
 mod run;
+mod screen;
 mod send;
 mod status;
+mod top;
 mod topics;
 
 use std::path::{Path, PathBuf};
@@ -109,6 +111,8 @@ enum Command {
     Health(health::Health),
     /// Lists the instances that run: where each is, which lanes it has, and whether it is ready
     Members(members::Members),
+    /// Shows all of it live: lanes, what stands in each tier, how late deliveries are, what is due soon
+    Top(top::Top),
     /// Shows what could not be delivered, and why
     Dead(dead::Dead),
     /// Says what is wrong with the cluster for us, and how to mend it; exit code 1 if anything is a problem
@@ -205,6 +209,7 @@ pub fn main() -> ExitCode {
         Command::Forecast(forecast) => forecast.run(&global),
         Command::Health(health) => health.run(&global),
         Command::Members(members) => members.run(&global),
+        Command::Top(top) => top.run(&global),
         Command::Dead(dead) => dead.run(&global),
         Command::Doctor(doctor) => doctor.run(&global),
         Command::Index(index) => index.run(&global),

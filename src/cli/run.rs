@@ -40,6 +40,9 @@ pub(super) struct Run {
     /// Every topic may be delivered to, wherever the brokers are
     #[arg(long, conflicts_with = "allow")]
     allow_all: bool,
+    /// Start although one broker alone may have what topics of waterclock acknowledged (min.insync.replicas below 2)
+    #[arg(long)]
+    weak_topics: bool,
     /// Lane threads in this process [default: 1]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     threads: Option<String>,
@@ -64,6 +67,7 @@ impl Run {
             http_unauthenticated,
             allow,
             allow_all,
+            weak_topics,
             threads,
             delivery,
             log_format,
@@ -74,6 +78,7 @@ impl Run {
             http_unauthenticated,
             allow,
             allow_all,
+            weak_topics,
             threads,
             delivery,
             log_format,

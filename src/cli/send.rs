@@ -12,7 +12,9 @@ use super::{Exit, Failure, Global, Outcome, output};
 use crate::config::{Config, IntakeConfig, MAIN_INTAKE, Overrides};
 use crate::engine::Record;
 use crate::engine::header::{self, Action, Code, Directive, Refusal, When};
-use crate::kafka::{Receipt, Stands, SubmitError, Submitter, wall_clock};
+use crate::kafka::{
+    Connection, Member, Receipt, Roster, Stands, SubmitError, Submitter, wall_clock,
+};
 
 /// Bytes of a value: what own topics take; more is refused before it is read to its end.
 const VALUE_BYTES_MAX: u64 = 2 << 20;
@@ -138,7 +140,12 @@ impl Send {
         wish.fits(counts[1], directive.partition, &connection.brokers)?;
         let lane_key = record.key().or(directive.id);
         let receipt = submitter.submit(&topic, lanes, lane_key, &record).map_err(of_kafka)?;
-        wish.report(&topic, &receipt, &config, global.json())
+        let told = wish.report(&topic, &receipt, &config, global.json())?;
+        if let Some(warning) = wish.nobody_allows(&connection, &config, intake) {
+            let line = format!("warning: {warning}\n");
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+        }
+        Ok(told)
     }
 
     fn record(&self) -> Result<Record, Failure> {
@@ -248,6 +255,34 @@ impl Wish {
             _ => return Ok(()),
         };
         Err(refused(refusal))
+    }
+
+    /// What is to be said if those that run are known not to deliver to the target.
+    fn nobody_allows(
+        &self,
+        connection: &Connection,
+        config: &Config,
+        intake: &str,
+    ) -> Option<String> {
+        let (namespace, target) = (&config.namespace, &self.target);
+        let roster = Roster::read(connection, &format!("{namespace}.meta"), namespace).ok()?;
+        let of = if intake == MAIN_INTAKE { "" } else { intake };
+        // Of two starts with different lists nobody knows by which one it will be delivered.
+        let refuses =
+            |member: &&Member| Some(member.allows(namespace, of)?.permits(target).is_err());
+        let who: Vec<&str> = roster
+            .members()
+            .filter(|member| refuses(member) == Some(true))
+            .map(|member| member.address.as_str())
+            .collect();
+        let (first, more) = who.split_first()?;
+        let more =
+            if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        Some(format!(
+            "the instance at {first}{more} does not deliver to {target}: the record becomes a dead letter (target_denied) there. \
+             Let the instances allow it: `allow` in their configuration, or run --allow '{}'",
+            regex::escape(target)
+        ))
     }
 
     fn report(&self, topic: &str, receipt: &Receipt, config: &Config, json: bool) -> Outcome {

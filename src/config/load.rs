@@ -46,6 +46,8 @@ pub struct Overrides {
     pub allow: Vec<String>,
     /// `--allow-all`.
     pub allow_all: bool,
+    /// `--weak-topics`.
+    pub weak_topics: bool,
 }
 
 /// Where a value was written.
@@ -392,6 +394,7 @@ fn of_flags(flags: Overrides) -> Dict {
         log_format,
         allow,
         allow_all,
+        weak_topics,
     } = flags;
     let single = [
         ("brokers", brokers),
@@ -419,6 +422,9 @@ fn of_flags(flags: Overrides) -> Dict {
     }
     if allow_all {
         data.insert("allow-all".to_owned(), Value::from(true));
+    }
+    if weak_topics {
+        data.insert("weak-topics".to_owned(), Value::from(true));
     }
     data
 }

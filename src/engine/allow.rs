@@ -85,6 +85,22 @@ impl Allow {
         Ok(self)
     }
 
+    /// What makes up the same list elsewhere: sets of expressions, each of which must match. See [`Allow::of_sets`].
+    #[must_use]
+    pub fn sets(&self) -> Vec<Vec<String>> {
+        self.sets.iter().map(|set| set.patterns().to_vec()).collect()
+    }
+
+    /// The list that another process has said with [`Allow::sets`].
+    ///
+    /// # Errors
+    /// One of them is no expression: whoever said it is of another version.
+    pub fn of_sets(namespace: &str, sets: &[Vec<String>]) -> Result<Self, BadPattern> {
+        let set = |set: &Vec<String>| RegexSet::new(set).map_err(|_| BadPattern(set.join(", ")));
+        let sets = sets.iter().map(set).collect::<Result<_, _>>()?;
+        Ok(Self { prefix: format!("{namespace}."), sets })
+    }
+
     /// Whether there is a list at all. Without one a person should be warned.
     #[must_use]
     pub fn is_open(&self) -> bool {

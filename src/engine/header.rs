@@ -329,7 +329,7 @@ fn trace(text: &str) -> Result<bool, Refusal> {
 }
 
 /// Ids stand in lists, logs and URLs, so they are text of one line, and no segment of them means another path.
-fn id(value: &[u8]) -> Result<&[u8], Refusal> {
+pub(super) fn id(value: &[u8]) -> Result<&[u8], Refusal> {
     let sound = std::str::from_utf8(value).is_ok_and(|text| {
         !text.chars().any(char::is_control)
             && !text.split('/').any(|segment| matches!(segment, "." | ".."))

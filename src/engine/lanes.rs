@@ -116,6 +116,8 @@ pub struct Figures {
     pub superseded: u64,
     /// Timers that were overdue and whose records were gone.
     pub lost_timers: u64,
+    /// When the record is due that is the first of all in memory that are not in their targets.
+    pub first_due: Option<UnixMillis>,
 }
 
 /// A send that is held until its suspicion is tested.
@@ -167,6 +169,8 @@ struct Flight {
     marks: Vec<Mark>,
     /// It is all of one group of suspects.
     test: bool,
+    /// When the first of the deliveries in it was due.
+    due: Option<UnixMillis>,
 }
 
 /// How far a partition was read, and what of that is pending.
@@ -398,8 +402,25 @@ impl Engine {
             gated: self.gated(),
             ordered: self.floors.waiting(),
             recalling: self.past.waiting(),
+            first_due: self.first_due(),
             ..self.figures
         }
+    }
+
+    /// When the first of the records in memory is due that are not committed in their targets, whatever they wait for.
+    fn first_due(&self) -> Option<UnixMillis> {
+        let parked = self.targets.values().flat_map(|known| &known.parked);
+        let barriers = self.barriers.iter().flatten().map(Barrier::first_due);
+        let held = self.suspects.held().filter_map(|suspected| suspected.send.delivered_at());
+        let flying = self.flying.iter().filter_map(|flight| flight.due);
+        let waiting = [self.wheel.next_due(), self.floors.first_due(), self.past.first_due()];
+        let entries = self.late.iter().chain(parked).map(|entry| entry.due);
+        entries
+            .chain(barriers.flatten())
+            .chain(held)
+            .chain(flying)
+            .chain(waiting.into_iter().flatten())
+            .min()
     }
 
     /// The lanes that run here, ascending.
@@ -622,11 +643,20 @@ impl Engine {
                 let name =
                     asked(&record).filter(|_| self.setup.topics.tier_of(source.topic).is_none());
                 let outcome = Outcome::Refused(refusal.code);
+                let unborn = verdict::unborn(&setup, source, offset, appended, &record);
+                let unborn = unborn.filter(|(name, _)| self.is_news(source.lane, *name));
+                let said = unborn.map(|(name, told)| (name, told(refusal.code)));
                 let letter = self.letter(source, offset, appended, record, refusal);
                 // Who is refused is told nothing else.
                 let about = About::Before(Place { first_appended: appended, offset });
                 let answer = name.map(|name| Answer { source, offset, name, about, outcome });
-                self.letters.push_back(Ready { answer, ..letter });
+                let letter = Ready { answer, ..letter };
+                match said {
+                    Some((name, said)) => {
+                        self.bury_unborn(now, (source.lane, name), letter, said);
+                    }
+                    None => self.letters.push_back(letter),
+                }
             }
         }
     }
@@ -700,7 +730,8 @@ impl Engine {
     /// The intake that a record is moved in, and its state there.
     fn checked_move(&self, entry: &Entry) -> Result<(TopicId, Sealed), Refusal> {
         self.innocent(entry.source, entry.offset)?;
-        if !matches!(entry.way, Way::Cancel(_)) {
+        // What has an id is refused where its timer is: nobody else may say what became of that.
+        if entry.timer.is_none() {
             verdict::allowed(&self.setup, &self.targets, entry.intake, &entry.target)?;
         }
         let sealed = verdict::seal(&self.setup, entry, Kind::Move)?;
@@ -767,16 +798,23 @@ impl Engine {
         } else {
             lifecycle::answer(&entry, Outcome::Refused(refusal.code))
         };
-        let has_id = entry.timer.is_some();
-        let Entry { source, offset, appended, record, .. } = entry;
+        let unborn = self.unborn(&entry, refusal.code);
+        let Entry { source, offset, appended, record, timer: name, .. } = entry;
         let letter = Ready { answer, ..self.letter(source, offset, appended, record, refusal) };
-        match timer {
-            Some(timer) => {
-                self.ready.push_back(Ready { glued: true, ..letter });
-                self.ready.push_back(Ready::said(source.lane, timer, Because::Dead));
+        match (timer, unborn) {
+            (None, Some((name, said))) => {
+                self.bury_unborn(now, (source.lane, name), letter, said);
             }
-            None => self.bury(letter, has_id),
+            (timer @ Some(_), _) => self.bury_told(source.lane, letter, timer),
+            (None, None) => self.bury(letter, name.is_some()),
         }
+    }
+
+    /// A dead letter of a record with an id, together with what is said of its timer.
+    fn bury_told(&mut self, lane: Lane, letter: Ready, said: Option<Record>) {
+        let glued = said.is_some();
+        self.ready.push_back(Ready { glued, ..letter });
+        self.ready.extend(said.map(|said| Ready::said(lane, said, Because::Dead)));
     }
 
     /// A dead letter waits for its batch: of a record with an id in the order of what is decided, since a cancel that comes

@@ -342,6 +342,13 @@ pub struct Send {
     pub expires: Option<UnixMillis>,
 }
 
+impl Send {
+    /// When a delivery is due; `None`: it is something else.
+    pub(super) fn delivered_at(&self) -> Option<UnixMillis> {
+        matches!(self.to, To::Target(_)).then_some(self.due)
+    }
+}
+
 /// A destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum To {
@@ -361,7 +368,12 @@ pub enum Edit {
     /// A hop or a move: the state is replaced, everything else stays.
     State(Sealed),
     /// A delivery: the control headers go; with a trace, what it tells is added.
-    Deliver(Option<Box<Trace>>),
+    Deliver {
+        /// What is added.
+        trace: Option<Box<Trace>>,
+        /// The tier or intake that it waited in last: for the figures.
+        from: TopicId,
+    },
     /// A dead letter: the state goes, and why and whence is added at the end.
     Dead(Box<DeadLetter>),
     /// What is said of a timer goes out in the place of the record.
@@ -468,7 +480,7 @@ impl Send {
                 each(header::STATE.as_bytes(), Some(sealed.as_ref()));
             }
             Edit::Timer(_) => {}
-            Edit::Deliver(trace) => {
+            Edit::Deliver { trace, .. } => {
                 for (name, value) in self.record.headers() {
                     if !header::is_control(name) {
                         each(name, value);

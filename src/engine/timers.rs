@@ -315,11 +315,14 @@ impl Timer {
         (!self.phase.is_final()).then_some(Live { name, version, supersedes, due, target, label })
     }
 
-    /// What the engine is told of it, if it has ended.
+    /// What the engine is told of it, if it has ended. One that was refused when it came never was pending, and nothing is a
+    /// duplicate of it.
     #[must_use]
     pub fn ended(&self) -> Option<Ended> {
         let Self { version, phase, since, .. } = *self;
-        phase.is_final().then_some(Ended { version, phase, since })
+        let was_refused =
+            matches!(phase, Phase::Dead | Phase::Expired) && since < version.first_appended;
+        (phase.is_final() && !was_refused).then_some(Ended { version, phase, since })
     }
 }
 

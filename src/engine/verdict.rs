@@ -323,6 +323,61 @@ pub fn left(
     Some(Left { source, offset, name, version })
 }
 
+/// Since when one is dead that never was pending: before its record came. [`Timer::ended`](super::timers::Timer::ended) knows it
+/// by that.
+pub(super) fn before(first_appended: UnixMillis) -> UnixMillis {
+    UnixMillis(first_appended.0.saturating_sub(1))
+}
+
+/// What can be said of the timer of a record that breaks the contract, as its lane knows it: that it is dead, by a code. Nothing
+/// of a command, of a record whose id or key is not known, and of one that is not in its timer's lane.
+pub(super) fn unborn<'a>(
+    setup: &Setup,
+    source: Source,
+    offset: Offset,
+    appended: UnixMillis,
+    record: &'a Record,
+) -> Option<(TimerKey, impl FnOnce(Code) -> Record + use<'a>)> {
+    if record.is_cut().is_some_and(|cut| cut.without_key || cut.without_headers)
+        || setup.topics.tier_of(source.topic).is_some()
+    {
+        return None;
+    }
+    let of = |wanted: &str| {
+        let mut headers = record.headers();
+        headers.find(|(name, _)| *name == wanted.as_bytes()).and_then(|(_, value)| value)
+    };
+    let is_create = of(header::ACTION).is_none_or(|action| action == b"create");
+    let id = header::id(of(header::ID)?).ok()?;
+    let key = record.key();
+    let lane = Lane(murmur2::partition(key.unwrap_or(id), setup.lanes));
+    if !is_create || of(header::STATE).is_some() || lane != source.lane {
+        return None;
+    }
+    let (order, first_appended) = counts_from(setup, (source, offset), appended, None, Way::Create);
+    let target = of(header::TARGET).and_then(|target| std::str::from_utf8(target).ok());
+    let target = target.filter(|target| header::topic_name(target).is_ok()).unwrap_or_default();
+    let name = TimerKey::new(key, id);
+    let told = move |code| {
+        let version = Place { first_appended, offset: order.offset };
+        let told = Told {
+            phase: Phase::Dead,
+            version,
+            supersedes: None,
+            // It has no time of its own.
+            due: first_appended,
+            since: before(first_appended),
+            target,
+            label: None,
+            id,
+            key,
+            code: Some(code),
+        };
+        timer_record(name, &told)
+    };
+    Some((name, told))
+}
+
 /// What was left out of a record, for people.
 fn told(cut: &Cut, most: usize) -> String {
     let Cut { bytes, others, .. } = cut;

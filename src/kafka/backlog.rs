@@ -215,7 +215,8 @@ fn place(topics: &Topics, read: &Read) -> (String, i32) {
 }
 
 /// The hold of a tier; `intake`, or `intake.eu`.
-fn label(topics: &Topics, topic: TopicId) -> String {
+/// What a tier or an intake is called in the figures: `1m`, `intake`, `intake.eu`.
+pub(super) fn label(topics: &Topics, topic: TopicId) -> String {
     match topics.tier_of(topic) {
         Some(tier) => topics.ladder.tiers()[tier].hold.to_string(),
         None => {

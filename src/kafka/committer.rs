@@ -437,7 +437,7 @@ mod tests {
             written: Arc::new(Written::new(1)),
             setup: Arc::new(Setup { lanes: 1, topics, key, limits }),
         };
-        let figures = Arc::new(LaneFigures::new([Millis(1_000)]));
+        let figures = Arc::new(LaneFigures::new(["intake".to_owned()], [Millis(1_000)]));
         Committer::start(setting, names, Arc::new(BrokerClock::new()), figures).unwrap()
     }
 

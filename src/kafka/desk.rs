@@ -155,8 +155,9 @@ pub enum Fate {
     Created,
     /// The cancel is remembered; what it hits is not known (`tracking = "cancellations"`).
     Recorded,
-    /// Nothing that it is about is known to have been pending, delivered or cancelled; it ended so, if that is known.
-    Unknown(Option<Phase>),
+    /// Nothing that it is about is known to have been pending, delivered or cancelled; it ended so, and as a dead letter by
+    /// that code, if that is known.
+    Unknown(Option<(Phase, Option<Code>)>),
     /// It is a dead letter.
     Refused(Code),
 }
@@ -655,7 +656,7 @@ impl Desk {
             Found::Done => Fate::Replaced,
             Found::Ended(Phase::Cancelled) => Fate::Cancelled,
             Found::Ended(Phase::Delivered) => Fate::Delivered,
-            Found::Ended(phase) => Fate::Unknown(Some(phase)),
+            Found::Ended(phase) => Fate::Unknown(Some((phase, last.and_then(|last| last.code)))),
             Found::Nothing => Fate::Unknown(None),
         })
     }

@@ -47,8 +47,10 @@ pub struct Wish {
     pub hop_linger: Millis,
     /// Least time between two commits.
     pub commit_interval: Millis,
-    /// Which topics may be delivered to.
-    pub allow: Allow,
+    /// Which topics may be delivered to: those that one of these permits.
+    pub allow: Vec<Allow>,
+    /// Whose lists these are.
+    pub allow_of: AllowOf,
     /// `run` refuses to start, since nobody said which topics are meant.
     pub is_ajar: bool,
     /// How long all instances may be away without the loss of their positions.
@@ -60,9 +62,28 @@ pub struct Wish {
 impl Wish {
     /// How bad it is that a topic cannot be used. Where every topic is allowed, a strange one may not be meant.
     fn worst(&self, facts: &Facts, topic: &str) -> Severity {
-        let is_strange = self.allow.is_open() && facts.targets.iter().any(|name| name == topic);
+        let is_strange = self.is_open() && facts.targets.iter().any(|name| name == topic);
         if is_strange { Severity::Note } else { Severity::Problem }
     }
+
+    /// Whether every topic may be delivered to.
+    fn is_open(&self) -> bool {
+        self.allow.iter().any(Allow::is_open)
+    }
+
+    /// Whether this topic may be delivered to.
+    fn permits(&self, topic: &str) -> bool {
+        self.allow.iter().any(|allow| allow.permits(topic).is_ok())
+    }
+}
+
+/// Whose allow-lists are judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllowOf {
+    /// Those of so many instances that run.
+    Instances(usize),
+    /// That of the configuration which the one who asks has: no instance has said its own.
+    Configuration,
 }
 
 /// How bad a finding is.

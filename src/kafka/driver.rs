@@ -12,7 +12,7 @@ mod reach;
 mod session;
 mod settings;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -261,6 +261,13 @@ impl Policies {
         let mut setup = self.lock();
         *setup = Arc::new(setup.with_allow(allow));
         self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// What is in force, by the names of the intakes, for others to read.
+    pub(super) fn said(&self) -> BTreeMap<String, Vec<Vec<String>>> {
+        let setup = Arc::clone(&self.lock());
+        let intakes = setup.topics.intakes.iter();
+        intakes.map(|intake| (intake.name.to_string(), intake.allow.sets())).collect()
     }
 
     /// What is in force, and which change made it so.

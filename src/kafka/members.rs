@@ -20,7 +20,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _,
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::connect::{Isolation, Reader};
-use super::driver::Status;
+use super::driver::{Policies, Status};
 use super::fence::Heard;
 use super::meta::{MEMBER, PARTITION};
 use super::oauth::tokens;
@@ -59,6 +59,7 @@ impl Members {
         topic: &str,
         me: Member,
         statuses: Vec<Arc<Status>>,
+        policies: Arc<Policies>,
         roster: Heard,
     ) -> Result<Self, KafkaError> {
         let mut list = TopicPartitionList::new();
@@ -82,6 +83,7 @@ impl Members {
             voice: Arc::clone(&voice),
             me,
             statuses,
+            policies,
             roster: Arc::clone(&roster),
             sent: None,
         };
@@ -198,6 +200,7 @@ struct Speaker {
     /// Without its lanes.
     me: Member,
     statuses: Vec<Arc<Status>>,
+    policies: Arc<Policies>,
     roster: Heard,
     /// What was said last, and when.
     sent: Option<(Member, Instant)>,
@@ -239,7 +242,7 @@ impl Speaker {
         let mut lanes: Vec<Lane> = self.statuses.iter().flat_map(|status| status.owned()).collect();
         lanes.sort_unstable();
         lanes.dedup();
-        let now = Member { lanes, ..self.me.clone() };
+        let now = Member { lanes, allow: Some(self.policies.said()), ..self.me.clone() };
         let is_due = match &self.sent {
             None => true,
             Some((said, _)) if *said != now => true,

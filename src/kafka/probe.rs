@@ -160,12 +160,14 @@ impl Drop for Probe {
 fn run(producer: &BaseProducer<Context>, meta: &str, clock: &BrokerClock, stop: &AtomicBool) {
     let mut leaders: Vec<(i32, i32)> = Vec::new();
     let mut looked: Option<Instant> = None;
+    let mut reach = Reach::default();
     while !stop.load(Ordering::Relaxed) {
         let doubted = clock.take_doubt();
         if leaders.is_empty() || doubted || looked.is_none_or(|at| at.elapsed() > LEADERS_EVERY) {
             if let Some(found) = leaders_of(producer.client(), meta) {
                 let brokers: Vec<i32> = found.iter().map(|(broker, _)| *broker).collect();
                 clock.keep(&brokers, Instant::now());
+                say_changes(&leaders, &found);
                 leaders = found;
             }
             looked = Some(Instant::now());
@@ -179,12 +181,70 @@ fn run(producer: &BaseProducer<Context>, meta: &str, clock: &BrokerClock, stop: 
                 tracing::debug!(%error, broker, "clock probe not sent");
             }
         }
+        let now = Instant::now();
+        match reach.look(now, clock.silence(now)) {
+            Some(Event::Away) => {
+                tracing::warn!(
+                    "Kafka is away: no broker answers. Nothing is lost, and what falls due meanwhile is late"
+                );
+            }
+            Some(Event::Back(after)) => tracing::info!(?after, "Kafka is back"),
+            None => {}
+        }
         for (broker, ahead) in clock.offsets(Instant::now()) {
             telemetry::clock_offset(broker, ahead);
         }
         let known = !leaders.is_empty() && clock.now(Instant::now()).is_some();
         // Acknowledgements are taken as they come. One poll and not many: rdkafka spins through the last millisecond of each.
         producer.poll(if known && !clock.is_wanted() { IDLE_EVERY } else { EVERY });
+    }
+}
+
+/// Brokers that lead partitions of ours and did not before, and those that do not any more.
+fn say_changes(before: &[(i32, i32)], now: &[(i32, i32)]) {
+    let only = |these: &[(i32, i32)], those: &[(i32, i32)]| -> Vec<i32> {
+        let is_new = |broker: &i32| !those.iter().any(|(other, _)| other == broker);
+        these.iter().map(|(broker, _)| *broker).filter(is_new).collect()
+    };
+    let (gone, come) = (only(before, now), only(now, before));
+    if !before.is_empty() && !(gone.is_empty() && come.is_empty()) {
+        tracing::info!(?gone, ?come, "other brokers lead the partitions of the meta topic");
+    }
+}
+
+/// With no answer for this long all brokers are away.
+const AWAY_AFTER: Duration = Duration::from_secs(3);
+
+/// What is said of all brokers together.
+#[derive(Debug, PartialEq, Eq)]
+enum Event {
+    Away,
+    /// After so long.
+    Back(Duration),
+}
+
+/// Whether any broker answers: one line when none does any more, and one when it does again.
+#[derive(Debug, Default)]
+struct Reach {
+    /// The last answer before they went.
+    away_since: Option<Instant>,
+}
+
+impl Reach {
+    /// `silence`: how long no broker has answered; `None`: none ever has, which is said elsewhere.
+    fn look(&mut self, now: Instant, silence: Option<Duration>) -> Option<Event> {
+        let silence = silence?;
+        match self.away_since {
+            None if silence > AWAY_AFTER => {
+                self.away_since = Some(now - silence);
+                Some(Event::Away)
+            }
+            Some(since) if silence <= AWAY_AFTER => {
+                self.away_since = None;
+                Some(Event::Back(now - since))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -197,4 +257,24 @@ fn leaders_of(client: &Client<Context>, meta: &str) -> Option<Vec<(i32, i32)>> {
         leaders.entry(partition.leader()).or_insert_with(|| partition.id());
     }
     Some(leaders.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_nobody_answers_is_said_once_and_so_is_that_somebody_does() {
+        let start = Instant::now();
+        let mut reach = Reach::default();
+        let mut look = |at: u64, silent: Option<u64>| {
+            reach.look(start + Duration::from_secs(at), silent.map(Duration::from_secs))
+        };
+        assert_eq!(look(0, None), None);
+        assert_eq!(look(10, Some(3)), None);
+        assert_eq!(look(14, Some(7)), Some(Event::Away));
+        assert_eq!((look(15, Some(8)), look(60, Some(53))), (None, None));
+        assert_eq!(look(61, Some(0)), Some(Event::Back(Duration::from_secs(54))));
+        assert_eq!(look(62, Some(1)), None);
+    }
 }

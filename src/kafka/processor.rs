@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use rdkafka::error::KafkaError;
 
-use super::backlog::Backlog;
+use super::backlog::{self, Backlog};
 use super::desk::board::Board;
 use super::desk::{self, Desk};
 use super::driver::{self, Plan, Policies, Shared, Status};
@@ -19,8 +19,8 @@ use super::steps::{Looking, Steps};
 use super::watch::{Seen, Wanted, Watch};
 use super::written::Written;
 use super::{BrokerClock, Connection, Delivery, Indexing, Lookup, Probe, Trim};
-use crate::engine::Setup;
 use crate::engine::allow::Allow;
+use crate::engine::{Setup, TopicId};
 use crate::telemetry::LaneFigures;
 
 /// What a processor is made from.
@@ -138,8 +138,10 @@ impl Processor {
             drain: settings.drain,
         };
         let heard = Arc::clone(&shared.heard);
+        let topics = &settings.setup.topics;
         let figures = Arc::new(LaneFigures::new(
-            settings.setup.topics.ladder.tiers().iter().map(|tier| tier.hold),
+            (0..topics.intakes.len()).map(|at| backlog::label(topics, TopicId(at as u16))),
+            topics.ladder.tiers().iter().map(|tier| tier.hold),
         ));
         let (end, ended) = crossbeam_channel::unbounded();
         let mut statuses = Vec::with_capacity(settings.threads);
@@ -218,6 +220,12 @@ impl Processor {
     #[must_use]
     pub fn heard(&self) -> Heard {
         Arc::clone(&self.heard)
+    }
+
+    /// Where records may go, as it is in force.
+    #[must_use]
+    pub fn policies(&self) -> Arc<Policies> {
+        Arc::clone(&self.policies)
     }
 
     /// How many records stand in each intake and tier, in the lanes that run here, as counted every 15 seconds.

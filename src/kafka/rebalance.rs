@@ -739,7 +739,7 @@ impl ClientContext for Context {
     fn error(&self, error: KafkaError, reason: &str) {
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown) => {
-                tracing::info!(%error, reason, "consumer lost a broker");
+                tracing::debug!(%error, reason, "consumer lost a broker");
             }
             _ => tracing::warn!(%error, reason, "consumer"),
         }

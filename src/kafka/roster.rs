@@ -16,6 +16,7 @@ use super::Connection;
 use super::meta::{self, MEMBER};
 #[cfg(feature = "server")]
 use super::wall_clock;
+use crate::engine::allow::Allow;
 use crate::engine::{Lane, Millis, UnixMillis};
 
 /// The form that this program writes and understands.
@@ -36,6 +37,8 @@ pub struct Member {
     pub lanes: Vec<Lane>,
     /// Its lane threads, each of which has transactions of its own; 0: it did not say so.
     pub threads: u16,
+    /// By intake: which targets it delivers to, as [`Allow::sets`] has it; `None`: it did not say so.
+    pub allow: Option<BTreeMap<String, Vec<Vec<String>>>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -47,6 +50,8 @@ struct Text {
     lanes: Vec<u16>,
     #[serde(default)]
     threads: u16,
+    #[serde(default)]
+    allow: Option<BTreeMap<String, Vec<Vec<String>>>>,
     /// When it was written by the member's own clock, for people.
     at: u64,
 }
@@ -61,6 +66,7 @@ impl Member {
             address: self.address.clone(),
             lanes: self.lanes.iter().map(|lane| lane.0).collect(),
             threads: self.threads,
+            allow: self.allow.clone(),
             at: wall_clock().0,
         };
         // Numbers and strings: nothing in them can fail.
@@ -76,7 +82,14 @@ impl Member {
             address: text.address,
             lanes: text.lanes.into_iter().map(Lane).collect(),
             threads: text.threads,
+            allow: text.allow,
         })
+    }
+
+    /// Which targets it delivers to of what comes by an intake; `None`: it did not say so.
+    #[must_use]
+    pub fn allows(&self, namespace: &str, intake: &str) -> Option<Allow> {
+        Allow::of_sets(namespace, self.allow.as_ref()?.get(intake)?).ok()
     }
 }
 
@@ -162,6 +175,7 @@ mod tests {
             boot: "0001".to_owned(),
             address: format!("{instance}:80"),
             lanes: lanes.iter().copied().map(Lane).collect(),
+            allow: None,
             threads: 1,
         }
     }

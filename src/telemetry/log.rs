@@ -2,13 +2,35 @@
 //! `tracing-subscriber` listens to).
 
 use std::io::IsTerminal as _;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tracing_subscriber::Layer as _;
-use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::filter::{FilterExt as _, LevelFilter, Targets, dynamic_filter_fn};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::{LogConfig, LogFormat, LogLevel};
+
+/// Whose lines are not ours: librdkafka's, and those of the library that calls it.
+const RAW: [&str; 2] = ["librdkafka", "rdkafka"];
+/// So many of those lines are shown in this time at most.
+const RAW_MAX: (u32, Duration) = (20, Duration::from_secs(10));
+
+/// Counts lines.
+#[derive(Debug, Default)]
+struct Bound(Mutex<Option<(Instant, u32)>>);
+
+impl Bound {
+    /// Whether one more may be shown.
+    fn admits(&self, now: Instant) -> bool {
+        let (most, time) = RAW_MAX;
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, count) = state.filter(|(since, _)| now - *since < time).unwrap_or((now, 0));
+        *state = Some((since, count + 1));
+        count < most
+    }
+}
 
 /// Lines are written by somebody else already; go on without.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +51,16 @@ pub fn init(config: &LogConfig) -> Result<(), LogError> {
     };
     // HTTP's own lines are about single connections.
     let quiet = level.min(LevelFilter::INFO);
+    // librdkafka has hundreds for a broker that restarts, from each of its clients. What an operator needs to know of that is
+    // said in lines of ours.
+    let raw = if level >= LevelFilter::DEBUG { level } else { LevelFilter::OFF };
     let targets = Targets::new().with_default(level).with_target("hyper", quiet);
+    let targets = RAW.into_iter().fold(targets, |targets, name| targets.with_target(name, raw));
+    let bound = Bound::default();
+    let targets = targets.and(dynamic_filter_fn(move |metadata, _| {
+        let is_raw = RAW.iter().any(|name| metadata.target().starts_with(name));
+        !is_raw || bound.admits(Instant::now())
+    }));
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let registry = tracing_subscriber::registry();
     let set = match config.format {
@@ -40,4 +71,19 @@ pub fn init(config: &LogConfig) -> Result<(), LogError> {
         }
     };
     set.map_err(|_| LogError)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_are_not_ours_are_bounded_and_come_again() {
+        let (bound, start) = (Bound::default(), Instant::now());
+        let shown = |from: u64| {
+            let times = (0..300).map(|n| start + Duration::from_millis(from + n * 10));
+            times.filter(|at| bound.admits(*at)).count()
+        };
+        assert_eq!((shown(0), shown(3_000), shown(10_000)), (20, 0, 20));
+    }
 }

@@ -3,14 +3,21 @@
 //! The lane threads keep a [`LaneFigures`]: its handles are looked up once, so that counting costs an atomic
 //! addition, and it is called once per batch, not once per record (but for lateness, which is a value each).
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
 use crate::engine::header::Code;
-use crate::engine::{Millis, Outcome};
+use crate::engine::{Millis, Outcome, TopicId};
 use crate::index::Reason;
+
+/// Values of `x-delay-label` that are counted apart.
+const LABELS_MAX: usize = 100;
+/// All others.
+const OTHER: &str = "other";
 
 /// What a figure does over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +45,9 @@ pub struct Metric {
 }
 
 pub(super) const LATENESS: &str = "waterclock_lateness_seconds";
+const OVERDUE: &str = "waterclock_overdue_seconds";
 const DELIVERED: &str = "waterclock_delivered_total";
+const LABELLED: &str = "waterclock_delivered_by_label_total";
 const FORWARDED: &str = "waterclock_forwarded_total";
 const MOVED: &str = "waterclock_moved_total";
 const TIMERS: &str = "waterclock_timers_pending";
@@ -94,9 +103,11 @@ const HALVED: &str = "waterclock_suspects_halved_total";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 53] = [
-    Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "", help: "How long after its due time a record was committed in its target" },
+pub const ALL: [Metric; 55] = [
+    Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "tier", help: "How long after its due time a record was committed in its target, by the tier or intake that it waited in last" },
+    Metric { name: OVERDUE, kind: Kind::Gauge, unit: Unit::Seconds, label: "thread", help: "How long the record has been due that has been so the longest, of those that were read and are not in their targets" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
+    Metric { name: LABELLED, kind: Kind::Counter, unit: Unit::Count, label: "label", help: "Those of them that have an `x-delay-label`, by that: the first 100 labels that a process meets, and `other` for the rest" },
     Metric { name: FORWARDED, kind: Kind::Counter, unit: Unit::Count, label: "tier", help: "Records appended to a tier" },
     Metric { name: MOVED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records moved from another partition to their lane" },
     Metric { name: TIMERS, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Tracked timers that are pending in the lanes owned" },
@@ -256,8 +267,10 @@ impl Drop for Level {
 
 /// What one lane thread counts, with every handle looked up beforehand.
 pub struct LaneFigures {
-    lateness: Histogram,
+    /// By index of the topic: intakes, then tiers.
+    lateness: Vec<Histogram>,
     delivered: Counter,
+    labels: Mutex<HashMap<Box<str>, Counter>>,
     /// By index of the tier in the ladder.
     forwarded: Vec<Counter>,
     /// By position in [`Code::ALL`].
@@ -319,6 +332,7 @@ pub struct LaneLevels {
     pub ordered: Level,
     _memory_limit: Level,
     window: Gauge,
+    overdue: Gauge,
 }
 
 impl LaneLevels {
@@ -339,6 +353,7 @@ impl LaneLevels {
             ordered: Level::new(gauge!(ORDERED)),
             _memory_limit: memory_limit,
             window: gauge!(WINDOW_FILL, "thread" => thread.to_string()),
+            overdue: gauge!(OVERDUE, "thread" => thread.to_string()),
         }
     }
 
@@ -346,11 +361,17 @@ impl LaneLevels {
     pub fn window(&self, permille: u32) {
         self.window.set(f64::from(permille) / 1_000.0);
     }
+
+    /// How long this thread's record has been due that has been so the longest.
+    pub fn overdue(&self, by: Millis) {
+        self.overdue.set(by.0 as f64 / 1_000.0);
+    }
 }
 
 impl Drop for LaneLevels {
     fn drop(&mut self) {
         self.window.set(0.0);
+        self.overdue.set(0.0);
     }
 }
 
@@ -461,15 +482,22 @@ pub fn lanes_loading(lanes: u64, offsets: u64) {
 }
 
 impl LaneFigures {
-    /// Looks the handles up, for a ladder of these holds.
+    /// Looks the handles up, for intakes of these names and a ladder of these holds.
     #[must_use]
-    pub fn new(holds: impl IntoIterator<Item = Millis>) -> Self {
-        let tier = |hold: Millis| counter!(FORWARDED, "tier" => hold.to_string());
+    pub fn new(
+        intakes: impl IntoIterator<Item = String>,
+        holds: impl IntoIterator<Item = Millis>,
+    ) -> Self {
+        let holds: Vec<String> = holds.into_iter().map(|hold| hold.to_string()).collect();
+        let topics = intakes.into_iter().chain(holds.iter().cloned());
+        let lateness = topics.map(|tier| histogram!(LATENESS, "tier" => tier)).collect();
+        let tier = |hold: String| counter!(FORWARDED, "tier" => hold);
         let code = |code: &Code| counter!(DEAD_LETTERS, "code" => code.as_str());
         let reason = |why: Renewed| counter!(PRODUCERS_RENEWED, "reason" => why.as_str());
         Self {
-            lateness: histogram!(LATENESS),
+            lateness,
             delivered: counter!(DELIVERED),
+            labels: Mutex::default(),
             forwarded: holds.into_iter().map(tier).collect(),
             dead_letters: Code::ALL.iter().map(code).collect(),
             moved: counter!(MOVED),
@@ -490,14 +518,28 @@ impl LaneFigures {
         }
     }
 
-    /// Deliveries of a batch that is committed, by how late each was in its target.
-    pub fn delivered(&self, lateness: impl Iterator<Item = Millis>) {
+    /// Deliveries of a batch that is committed: where each waited last, and how late it was in its target.
+    pub fn delivered(&self, deliveries: impl Iterator<Item = (TopicId, Millis)>) {
         let mut count = 0;
-        for late in lateness {
-            self.lateness.record(late.0 as f64 / 1_000.0);
+        for (from, late) in deliveries {
+            if let Some(lateness) = self.lateness.get(usize::from(from.0)) {
+                lateness.record(late.0 as f64 / 1_000.0);
+            }
             count += 1;
         }
         self.delivered.increment(count);
+    }
+
+    /// `count` deliveries of a batch that is committed had this label.
+    pub fn labelled(&self, label: &str, count: u64) {
+        let mut labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever writes records chooses the labels, and each is a time series.
+        let label =
+            if labels.len() < LABELS_MAX || labels.contains_key(label) { label } else { OTHER };
+        let counter = labels
+            .entry(label.into())
+            .or_insert_with(|| counter!(LABELLED, "label" => label.to_owned()));
+        counter.increment(count);
     }
 
     /// `count` records of a batch that is committed were appended to this tier.
@@ -604,8 +646,13 @@ mod tests {
     fn what_is_counted_is_rendered_with_its_labels_and_buckets() {
         let text = rendered(|| {
             describe();
-            let figures = LaneFigures::new([Millis(1_000), Millis(90_000)]);
-            figures.delivered([Millis(0), Millis(1), Millis(4_000)].into_iter());
+            let figures = LaneFigures::new(["intake".to_owned()], [Millis(1_000), Millis(90_000)]);
+            let late = [0, 1, 4_000].map(|late| (TopicId(1), Millis(late)));
+            figures.delivered(late.into_iter().chain([(TopicId(0), Millis(3))]));
+            for n in 0..LABELS_MAX as u64 + 20 {
+                figures.labelled(&format!("label-{n}"), 2);
+            }
+            figures.labelled("label-0", 1);
             figures.forwarded(1, 7);
             figures.forwarded(9, 1);
             figures.dead_letter(Code::Expired);
@@ -614,15 +661,19 @@ mod tests {
             LaneLevels::new(0, 40).memory_bytes.set(12);
         });
         for line in [
-            "waterclock_delivered_total 3",
+            "waterclock_delivered_total 4",
+            "waterclock_delivered_by_label_total{label=\"label-0\"} 3",
+            "waterclock_delivered_by_label_total{label=\"label-99\"} 2",
+            "waterclock_delivered_by_label_total{label=\"other\"} 40",
             "waterclock_forwarded_total{tier=\"1m30s\"} 7",
             "waterclock_forwarded_total{tier=\"1s\"} 0",
             "waterclock_dead_letters_total{code=\"expired\"} 1",
             "waterclock_producers_renewed_total{reason=\"fenced\"} 1",
             "waterclock_records_lost_total 0",
-            "waterclock_lateness_seconds_bucket{le=\"0.0005\"} 1",
-            "waterclock_lateness_seconds_bucket{le=\"0.001\"} 2",
-            "waterclock_lateness_seconds_bucket{le=\"3600\"} 3",
+            "waterclock_lateness_seconds_bucket{tier=\"1s\",le=\"0.0005\"} 1",
+            "waterclock_lateness_seconds_bucket{tier=\"1s\",le=\"0.001\"} 2",
+            "waterclock_lateness_seconds_bucket{tier=\"1s\",le=\"3600\"} 3",
+            "waterclock_lateness_seconds_count{tier=\"intake\"} 1",
             "waterclock_commit_seconds_bucket{le=\"0.005\"} 1",
             "# TYPE waterclock_lateness_seconds histogram",
         ] {

@@ -32,6 +32,7 @@ mod partitioners;
 mod poison;
 mod positions;
 mod readme;
+mod refused;
 mod reload;
 mod seats;
 mod secure;

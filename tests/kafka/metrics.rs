@@ -70,7 +70,8 @@ fn every_metric_is_there_with_a_value_that_makes_sense() {
     for n in 0..EACH {
         for (when, delay) in [("at once", 100), ("soon", 50_000)] {
             let id = format!("{when} {n}");
-            producer.send(&intake, &out(&id).key(&id).to(&target).delay(delay));
+            let record = out(&id).key(&id).to(&target).delay(delay);
+            producer.send(&intake, &record.header("x-delay-label", when));
         }
     }
     producer.acks();
@@ -109,6 +110,7 @@ fn every_metric_is_there_with_a_value_that_makes_sense() {
         ("waterclock_lateness_seconds_count",                each,            2.0 * each),
         ("waterclock_lateness_seconds_sum",                  0.001,           60.0 * each),
         ("waterclock_delivered_total",                       each,            2.0 * each),
+        ("waterclock_delivered_by_label_total{label=\"at once\"}", each,         each),
         ("waterclock_forwarded_total",                       20.0,            1_000.0),
         ("waterclock_moved_total",                           0.0,             0.0),
         ("waterclock_spilled_total",                         0.0,             0.0),

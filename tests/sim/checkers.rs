@@ -10,7 +10,8 @@ mod timers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use waterclock::engine::timers::{Change, TimerKey};
+use waterclock::engine::header::Code;
+use waterclock::engine::timers::{Change, Timer, TimerKey};
 use waterclock::engine::{Offset, Record, Tracking};
 
 use crate::broker::{Entry, Place, Time};
@@ -180,20 +181,54 @@ struct Said {
     change: Change,
 }
 
-fn said(world: &World, found: &mut Found) -> BTreeMap<TimerKey, Vec<Said>> {
+/// What is said of each timer; and what is said of records that were refused before they were pending, which is about no timer
+/// that anybody could cancel or see.
+fn said(world: &World, found: &mut Found) -> (BTreeMap<TimerKey, Vec<Said>>, Vec<Unborn>) {
     let mut said: BTreeMap<TimerKey, Vec<Said>> = BTreeMap::new();
+    let (mut unborn, mut last) = (Vec::new(), BTreeSet::new());
     for (partition, offset, entry, record) in ledger(world, world.timers_topic) {
         match Change::decode(record.key(), record.value()) {
             Ok(change) => {
                 let (moment, appended) = (world.broker.moment_of(entry), entry.appended.0);
-                said.entry(change.name()).or_default().push(Said { moment, appended, change });
+                let name = change.name();
+                match &change {
+                    Change::Timer(timer) if is_unborn(timer) => {
+                        last.insert(name);
+                        let is_pending = |said: &Said| match &said.change {
+                            Change::Timer(timer) => Some(!timer.phase.is_final()),
+                            Change::ForgottenTimer(_) => Some(false),
+                            Change::Void(_) | Change::ForgottenVoid(_) => None,
+                        };
+                        let before = said.get(&name).map_or(&[][..], Vec::as_slice);
+                        let over_pending = before.iter().rev().find_map(is_pending) == Some(true);
+                        unborn.push(Unborn { name, code: timer.code, over_pending });
+                        continue;
+                    }
+                    Change::ForgottenTimer(_) if last.remove(&name) => continue,
+                    Change::Timer(_) => drop(last.remove(&name)),
+                    _ => {}
+                }
+                said.entry(name).or_default().push(Said { moment, appended, change });
             }
             Err(error) => {
                 found.push(("timers", format!("{offset:?} of lane {partition}: {error:?}")));
             }
         }
     }
-    said
+    (said, unborn)
+}
+
+/// A record that was refused before it was pending, as `<ns>.timers` says it.
+struct Unborn {
+    name: TimerKey,
+    code: Option<Code>,
+    /// A version of its timer was pending.
+    over_pending: bool,
+}
+
+/// By its time: it is dead since before it came.
+fn is_unborn(timer: &Timer) -> bool {
+    timer.phase.is_final() && timer.since < timer.version.first_appended && timer.code.is_some()
 }
 
 /// A void version is not forgotten before its time.

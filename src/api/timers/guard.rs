@@ -73,11 +73,9 @@ async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Plac
     if has_body(&request) && !is_json(request.headers()) {
         telemetry::api_refused("media_type");
         let detail = "a body is JSON, and its Content-Type application/json";
-        let (status, title) = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body is not JSON");
-        return Err(Problem::new(status, "not_json_type", title, detail));
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json_type", detail));
     }
-    let place = guard.gate.enter(Who::Caller, kind);
-    let place = place.ok_or_else(|| Problem::busy(format!("no more {}", kind.as_str())))?;
+    let place = guard.gate.enter(Who::Caller, kind).map_err(Problem::busy)?;
     let most = if kind == Kind::Large { BODY_BYTES_MAX } else { SMALL_BYTES_MAX };
     let (mut head, body) = request.into_parts();
     head.extensions.insert(Came { time: guard.timers.now(), at: Instant::now() });
@@ -86,24 +84,24 @@ async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Plac
 }
 
 fn foreign(why: Foreign) -> Problem {
-    let refuse = |reason, code: &str, title, detail| {
+    let refuse = |reason, code: &str, detail| {
         telemetry::api_refused(reason);
-        Problem::new(StatusCode::FORBIDDEN, code, title, detail)
+        Problem::new(StatusCode::FORBIDDEN, code, detail)
     };
     match why {
         Foreign::NoHost => {
             let detail = "say in one Host header where this is asked";
-            refuse("host", "foreign_host", "not the name of this instance", detail.to_owned())
+            refuse("host", "foreign_host", detail.to_owned())
         }
         Foreign::Host(host) => {
             let detail = format!(
                 "{host:?} is no IP address, not localhost, not what this instance advertises, and none of its http-hosts"
             );
-            refuse("host", "foreign_host", "not the name of this instance", detail)
+            refuse("host", "foreign_host", detail)
         }
         Foreign::Page(page) => {
             let detail = format!("a page of another origin asked for this ({page:?})");
-            refuse("page", "cross_site", "not for other pages", detail)
+            refuse("page", "cross_site", detail)
         }
     }
 }
@@ -141,17 +139,16 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 /// The whole of a body.
 pub(super) async fn whole(body: Body, most: usize) -> Result<Bytes, Problem> {
-    let title = "the body cannot be taken";
     match tokio::time::timeout(BODY_MAX, to_bytes(body, most)).await {
         Ok(Ok(body)) => Ok(body),
         Ok(Err(_)) => {
             let detail = format!("it ends too soon, or has more than {most} bytes");
-            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", title, detail))
+            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail))
         }
         Err(_) => {
             telemetry::api_refused("slow");
             let detail = format!("it was not there within {} s", BODY_MAX.as_secs());
-            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", title, detail))
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", detail))
         }
     }
 }

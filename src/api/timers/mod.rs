@@ -95,17 +95,12 @@ pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> 
 
 async fn no_such(uri: Uri) -> Problem {
     let detail = format!("there is nothing at {}", uri.path());
-    Problem::new(StatusCode::NOT_FOUND, "no_such_page", "there is no such page", detail)
+    Problem::new(StatusCode::NOT_FOUND, "no_such_page", detail)
 }
 
 async fn no_such_method(uri: Uri) -> Problem {
     let detail = format!("{} does not take this method", uri.path());
-    Problem::new(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "no_such_method",
-        "the page does not take this method",
-        detail,
-    )
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", detail)
 }
 
 /// What stands before the questions of other instances.
@@ -125,14 +120,13 @@ async fn peer(State((asker, door)): State<(Asker, Arc<Door>)>, request: Request)
     let body = guard::whole(request.into_body(), PEER_BYTES_MAX).await?;
     sealed.check(&body)?;
     let question: Question = serde_json::from_slice(&body).map_err(|error| {
-        let (status, title) = (StatusCode::UNPROCESSABLE_ENTITY, "no instance asks so");
-        Problem::new(status, "not_a_question", title, error.to_string())
+        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "not_a_question", error.to_string())
     })?;
     let kind = question.what.kind();
     let place = door.gate.enter(Who::Peer, kind);
     let times = question.times.after(sealed.underway_ms());
     let reply = match (&place, times) {
-        (Some(_), Some(times)) => {
+        (Ok(_), Some(times)) => {
             if question.what.is_change() {
                 // Somebody else may have recorded it: it is carried out once, and here.
                 let to = question.to.as_deref();
@@ -142,12 +136,12 @@ async fn peer(State((asker, door)): State<(Asker, Arc<Door>)>, request: Request)
             ask::answer(asker.timers(), &question.lanes, &question.what, deadline).await
         }
         // This instance stood still, or the network did. Who has asked has gone on.
-        (Some(_), None) => Err(Trouble::Moving("it was asked too long ago".to_owned())),
-        (None, _) => Err(Trouble::Busy(format!("no more {} of other instances", kind.as_str()))),
+        (Ok(_), None) => Err(Trouble::Moving("it was asked too long ago".to_owned())),
+        (Err(full), _) => Err(Trouble::Busy(format!("of other instances {full}"))),
     };
     let told = serde_json::to_vec(&reply).unwrap_or_default();
     let seal = sealed.answer(asker.timers(), &told);
-    if let Some(place) = place {
+    if let Ok(place) = place {
         guard::finish((kind, place), held);
     }
     let json = HeaderValue::from_static("application/json");
@@ -166,7 +160,6 @@ fn tracked(timers: &dyn Timers) -> Result<(), Problem> {
     Err(Problem::new(
         StatusCode::CONFLICT,
         "not_tracked",
-        "timers are not tracked here",
         "tracking = \"cancellations\" is configured: only what was cancelled is remembered",
     ))
 }

@@ -148,9 +148,9 @@ pub(super) fn body(
     known: &[&str],
 ) -> Result<Map<String, Value>, Problem> {
     let body = body.map_err(|error| {
-        let (status, title) = (error.status(), "the body cannot be taken");
+        let status = error.status();
         let code = if status == StatusCode::PAYLOAD_TOO_LARGE { "too_large" } else { "no_body" };
-        Problem::new(status, code, title, error.body_text())
+        Problem::new(status, code, error.body_text())
     })?;
     object(json(&body)?, "body", known)
 }

@@ -200,7 +200,7 @@ pub(super) fn is_answer(timers: &dyn Timers, question: &str, body: &[u8], given:
 
 fn stranger(detail: &str) -> Problem {
     telemetry::api_refused("peer");
-    Problem::new(StatusCode::FORBIDDEN, "not_a_peer", "no instance of this namespace asks", detail)
+    Problem::new(StatusCode::FORBIDDEN, "not_a_peer", detail)
 }
 
 #[cfg(test)]

@@ -58,7 +58,6 @@ async fn nobody(asker: &Asker, name: &Name, deadline: Deadline) -> Problem {
     Problem::new(
         StatusCode::NOT_FOUND,
         "unknown_timer",
-        "no timer of this name is known",
         "it was never submitted, or its history has run out, or it was written straight to a tier and not met yet",
     )
     .with("state", Value::from("unknown"))
@@ -264,7 +263,6 @@ async fn lost(asker: &Asker, ticket: &Ticket, deadline: Deadline) -> Answered {
     Err(Problem::new(
         StatusCode::GONE,
         "answer_lost",
-        "what became of this command is not known any more",
         "its lane has another owner since, or that one has restarted. The timer's state says whether it took effect; the same command may be sent again",
     )
     .with("timer", state))

@@ -32,6 +32,13 @@ pub(super) struct Barrier {
     waiting: Waiting,
 }
 
+impl Barrier {
+    /// When the first record is due that waits here.
+    pub(super) fn first_due(&self) -> Option<UnixMillis> {
+        self.waiting.first_key_value().map(|((due, ..), _)| *due)
+    }
+}
+
 /// Where an entry waits.
 pub(super) fn place(entry: &Entry) -> (UnixMillis, Order, Source, Offset) {
     (entry.due, entry.order, entry.source, entry.offset)

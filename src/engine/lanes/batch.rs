@@ -335,7 +335,7 @@ impl Engine {
                 let Entry { source, offset, record, target, due, order, decided, expires, .. } =
                     *entry;
                 let named = entry.timer.map(|name| Named { name, place, decided });
-                let edit = Edit::Deliver(trace);
+                let edit = Edit::Deliver { trace, from: source.topic };
                 let send = Send { to: To::Target(target), partition, record, edit, due, expires };
                 self.load(now, load, (source, offset), (send, order, mark), named, timer);
             }
@@ -475,7 +475,8 @@ impl Engine {
         let id = self.next_batch;
         self.next_batch = BatchId(id.0 + 1);
         let Load { sends, answers, held, carried, hops, marks, test, .. } = load;
-        self.flying.push_back(Flight { id, bytes: held, carried, hops, marks, test });
+        let due = sends.iter().filter_map(Send::delivered_at).min();
+        self.flying.push_back(Flight { id, bytes: held, carried, hops, marks, test, due });
         Some(Batch { id, sends, commits, answers })
     }
 }

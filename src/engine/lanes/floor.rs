@@ -63,6 +63,12 @@ impl Floors {
         missing + self.waiting.iter().map(Waiting::len).sum::<usize>()
     }
 
+    /// When the first of those in memory is due.
+    pub(super) fn first_due(&self) -> Option<UnixMillis> {
+        let firsts = self.waiting.iter().filter_map(Waiting::first_key_value);
+        firsts.map(|((due, ..), _)| *due).min()
+    }
+
     /// The last place of those that wait in memory.
     pub(super) fn last_waiting(&self) -> Option<Rank> {
         let lasts = self.waiting.iter().filter_map(Waiting::last_key_value);

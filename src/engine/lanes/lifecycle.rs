@@ -518,6 +518,26 @@ impl Engine {
         record
     }
 
+    /// What is said of the timer of a record that is refused before it was pending: dead since before it came, which tells it
+    /// from what was pending. Not if another version is pending, or the record is none that makes one.
+    pub(super) fn unborn(&self, entry: &Entry, code: Code) -> Option<(TimerKey, Record)> {
+        let makes = !matches!(entry.way, Way::Cancel(_) | Way::Replace(Some(_)));
+        let name = entry.timer.filter(|_| makes && !entry.decided)?;
+        if !self.is_news(entry.source.lane, name) {
+            return None;
+        }
+        let directive = header::read(entry.record.headers()).ok()?;
+        let phase = if code == Code::Expired { Phase::Expired } else { Phase::Dead };
+        let stage =
+            Stage { code: Some(code), ..Stage::new(phase, verdict::before(entry.first_appended)) };
+        Some((name, verdict::said(entry, &directive, stage)?))
+    }
+
+    /// Whether it may be said what became of a record of this timer that was refused.
+    pub(super) fn is_news(&self, lane: Lane, name: TimerKey) -> bool {
+        self.is_full() && self.timers.live(lane, name).is_none()
+    }
+
     fn say_cancelled(
         &mut self,
         now: UnixMillis,

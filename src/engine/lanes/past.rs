@@ -10,6 +10,8 @@
 //!    run whose index was given up, or what is forgotten after `history`), it is taken as one that is not late.
 //! 2. What is said of one timer is decided in the order in which it came, asked about or not.
 //! 3. One question at a time, and it leaves when all that was decided before it is committed.
+//! 4. A record that was refused before it was pending is told as dead where nothing is known of its timer, and only there: what
+//!    ended before it may still count for what comes late.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +19,7 @@ use super::super::timers::{Ended, TimerKey};
 use super::super::verdict::{Entry, Way};
 use super::behind::Behind;
 use super::floor::Rank;
-use super::{Engine, Lane, Millis, Output, Tracking, UnixMillis};
+use super::{Engine, Lane, Millis, Output, Ready, Record, Tracking, UnixMillis};
 
 /// A table of 128 KiB: with 20,000 ends a second one in a hundred records that are moved within 10 ms asks in vain.
 const SLOTS: usize = 1 << 14;
@@ -27,6 +29,15 @@ pub(super) const CLOCKS_APART: Millis = Millis(10_000);
 /// A timer of a lane.
 type Of = (Lane, TimerKey);
 
+/// Who waits to hear what became of a timer.
+#[derive(Debug)]
+enum Waiting {
+    /// It is decided about then.
+    Entry(Box<Entry>),
+    /// Its dead letter, and what is said of its timer if nothing is known of that.
+    Refused(Box<(Ready, Record)>),
+}
+
 /// What is remembered of what ended, and who waits to hear of it.
 #[derive(Debug)]
 pub(super) struct Past {
@@ -34,7 +45,7 @@ pub(super) struct Past {
     ends: Box<[UnixMillis]>,
     /// Records that wait, by their timer and in the order in which they came.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
-    waiting: BTreeMap<Of, VecDeque<Box<Entry>>>,
+    waiting: BTreeMap<Of, VecDeque<Waiting>>,
     /// Timers that the next question is about, which nobody has begun to ask.
     wanted: Vec<Of>,
     stage: Stage,
@@ -84,10 +95,22 @@ impl Past {
     /// The place of the first that waits in a lane, of those that order matters for.
     pub(super) fn first(&self, lane: Lane) -> Option<Rank> {
         let of_lane = self.waiting.iter().filter(|((of, _), _)| *of == lane);
-        let entries = of_lane.flat_map(|(_, queue)| queue);
+        let entries = of_lane.flat_map(|(_, queue)| queue).filter_map(|waiting| match waiting {
+            Waiting::Entry(entry) => Some(entry),
+            Waiting::Refused(_) => None,
+        });
         let ordered = entries
             .filter(|entry| entry.record.key().is_some() && !matches!(entry.way, Way::Cancel(_)));
         ordered.map(|entry| (entry.due, entry.order)).min()
+    }
+
+    /// When the first record is due that waits.
+    pub(super) fn first_due(&self) -> Option<UnixMillis> {
+        let dues = self.waiting.values().flatten().filter_map(|waiting| match waiting {
+            Waiting::Entry(entry) => Some(entry.due),
+            Waiting::Refused(_) => None,
+        });
+        dues.min()
     }
 
     /// How many records wait.
@@ -140,7 +163,7 @@ impl Engine {
         let Some(name) = entry.timer else { return Some((entry, None)) };
         let of = (entry.source.lane, name);
         if let Some(queue) = self.past.waiting.get_mut(&of) {
-            queue.push_back(entry);
+            queue.push_back(Waiting::Entry(entry));
             return None;
         }
         if let Some(past) = self.past(now, &entry) {
@@ -149,10 +172,28 @@ impl Engine {
         if self.is_strict() {
             self.lower_floor(of.0, (entry.due, entry.order));
         }
-        self.past.waiting.insert(of, VecDeque::from([entry]));
-        self.past.wanted.push(of);
-        self.wake(now);
+        self.wait_for_past(now, of, Waiting::Entry(entry));
         None
+    }
+
+    /// A dead letter of a record that never was pending, and what is said of its timer where nothing is known of that.
+    pub(super) fn bury_unborn(
+        &mut self,
+        now: UnixMillis,
+        (lane, name): (Lane, TimerKey),
+        letter: Ready,
+        said: Record,
+    ) {
+        self.wait_for_past(now, (lane, name), Waiting::Refused(Box::new((letter, said))));
+    }
+
+    fn wait_for_past(&mut self, now: UnixMillis, of: Of, waiting: Waiting) {
+        let queue = self.past.waiting.entry(of).or_default();
+        if queue.is_empty() {
+            self.past.wanted.push(of);
+        }
+        queue.push_back(waiting);
+        self.wake(now);
     }
 
     /// Asks what has ended, once all is committed that was decided before.
@@ -193,8 +234,15 @@ impl Engine {
             let of = (lane, name);
             let Some(queue) = self.past.waiting.remove(&of) else { continue };
             self.past.told = Some((of, ended));
-            for entry in queue {
-                self.decide(now, entry, out);
+            for waiting in queue {
+                match waiting {
+                    Waiting::Entry(entry) => self.decide(now, entry, out),
+                    Waiting::Refused(refused) => {
+                        let (letter, said) = *refused;
+                        let is_known = ended.is_some() || self.timers.live(lane, name).is_some();
+                        self.bury_told(lane, letter, (!is_known).then_some(said));
+                    }
+                }
             }
             self.past.told = None;
         }

@@ -139,8 +139,8 @@ impl Early {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Record;
     use crate::engine::orders::{Edit, Send};
+    use crate::engine::{Record, TopicId};
 
     #[test]
     fn a_delivery_that_was_appended_before_it_is_due_or_after_it_expired_is_found() {
@@ -148,7 +148,7 @@ mod tests {
             to,
             partition: None,
             record: Record::empty(),
-            edit: Edit::Deliver(None),
+            edit: Edit::Deliver { trace: None, from: TopicId(0) },
             due: UnixMillis(1_000),
             expires: Some(UnixMillis(1_500)),
         };

@@ -1,6 +1,6 @@
 //! What the delivery reports say, and what is told to the metrics when a batch is done.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -17,8 +17,9 @@ use super::early::{Began, Early};
 use super::hops::Hops;
 use super::letters;
 use super::{Order, Report, Shared, Written};
+use crate::engine::header;
 use crate::engine::orders::{Because, DeadLetter};
-use crate::engine::{Batch, BatchId, Commit, Edit, Lane, Millis, Offset, To, UnixMillis};
+use crate::engine::{Batch, BatchId, Commit, Edit, Lane, Offset, Record, To, TopicId, UnixMillis};
 use crate::kafka::BrokerClock;
 use crate::kafka::connect::Quiet;
 use crate::kafka::oauth::tokens;
@@ -87,7 +88,9 @@ pub(super) struct Open {
 /// What is told to the metrics when a batch is done.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    due: Vec<u64>,
+    /// Where each waited last, and when it was due.
+    delivered: Vec<(TopicId, UnixMillis)>,
+    labels: HashMap<Box<str>, u64>,
     forwarded: Vec<(usize, u64)>,
     moved: u64,
     dead: Vec<DeadLetter>,
@@ -133,7 +136,7 @@ impl ClientContext for Context {
                     | RDKafkaErrorCode::Resolve
             )
         ) {
-            tracing::info!(%error, reason, "producer lost a broker");
+            tracing::debug!(%error, reason, "producer lost a broker");
         } else {
             tracing::warn!(%error, reason, "producer");
         }
@@ -246,7 +249,14 @@ impl Told {
         let mut told = Self::default();
         for send in &batch.sends {
             match (&send.to, &send.edit) {
-                (To::Target(_), _) => told.due.push(send.due.0),
+                (To::Target(_), edit) => {
+                    let from =
+                        if let Edit::Deliver { from, .. } = edit { *from } else { TopicId(0) };
+                    told.delivered.push((from, send.due));
+                    if let Some(label) = label_of(&send.record) {
+                        *told.labels.entry(label.into()).or_default() += 1;
+                    }
+                }
                 (To::Lane(topic), _) if usize::from(topic.0) < tiers_from => told.moved += 1,
                 (To::Lane(topic), _) => {
                     let tier = usize::from(topic.0) - tiers_from;
@@ -268,8 +278,9 @@ impl Told {
     }
 
     pub(super) fn tell(&self, clock: &BrokerClock, figures: &LaneFigures) {
-        let now = clock.now(Instant::now()).map_or(0, |now| now.0);
-        figures.delivered(self.due.iter().map(|due| Millis(now.saturating_sub(*due))));
+        let now = clock.now(Instant::now()).unwrap_or(UnixMillis(0));
+        figures.delivered(self.delivered.iter().map(|(from, due)| (*from, now - *due)));
+        self.labels.iter().for_each(|(label, count)| figures.labelled(label, *count));
         for (tier, count) in &self.forwarded {
             figures.forwarded(*tier, *count);
         }
@@ -280,6 +291,14 @@ impl Told {
             letters::tell(letter);
         }
     }
+}
+
+/// The label of a record that is delivered, if it has one.
+fn label_of(record: &Record) -> Option<&str> {
+    let mut headers = record.headers();
+    let label =
+        headers.find(|(name, _)| *name == header::LABEL.as_bytes()).and_then(|(_, value)| value)?;
+    std::str::from_utf8(label).ok().filter(|label| !label.is_empty())
 }
 
 #[cfg(test)]

@@ -102,9 +102,8 @@ fn told(error: &dyn std::error::Error) -> String {
 /// Topics that are there and may be delivered to.
 fn targets(metadata: &Metadata, wish: &Wish) -> Vec<String> {
     let names: BTreeSet<&str> = metadata.topics().iter().map(|topic| topic.name()).collect();
-    let is_target = |name: &&str| {
-        wish.allow.permits(name).is_ok() && !is_owned(name, |beside| names.contains(beside))
-    };
+    let is_target =
+        |name: &&str| wish.permits(name) && !is_owned(name, |beside| names.contains(beside));
     names.iter().copied().filter(is_target).map(str::to_owned).collect()
 }
 

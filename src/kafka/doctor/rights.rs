@@ -3,7 +3,7 @@
 use crate::kafka::raw::ask::Right;
 use crate::kafka::topics::{Kind, TopicSpec};
 
-use super::{Area, Facts, List, Place, Severity, Wish};
+use super::{AllowOf, Area, Facts, List, Place, Severity, Wish};
 
 use Right::{Delete, Describe, DescribeConfigs, Read, Write};
 
@@ -89,16 +89,26 @@ pub(super) fn rights(wish: &Wish, facts: &Facts, list: &mut List) {
 
 pub(super) fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
     const AREA: Area = Area::Targets;
-    let is_open = wish.allow.is_open();
+    let is_open = wish.is_open();
+    let whose = match wish.allow_of {
+        AllowOf::Instances(1) => "the instance that runs".to_owned(),
+        AllowOf::Instances(count) => format!("the {count} instances that run"),
+        AllowOf::Configuration => {
+            "the configuration of this command, as no instance says its own".to_owned()
+        }
+    };
     if is_open {
         let severity = if wish.is_ajar { Severity::Problem } else { Severity::Note };
         let what = if wish.is_ajar {
-            "`allow` is not set in the configuration that doctor sees, and the brokers are not on this machine: with this, `run` does not start"
+            format!(
+                "`allow` is not set in {whose}, and the brokers are not on this machine: with this, `run` does not start"
+            )
         } else {
-            "`allow` is not set in the configuration that doctor sees: with this, `run` delivers to every topic that we may write to, for anyone who may write a delay"
+            format!(
+                "`allow` is not set in {whose}: records are delivered to every topic that we may write to, for anyone who may write a delay"
+            )
         };
-        let remedy = "set allow to the topics that are meant, as in allow = ['orders\\..*']. A service that was started with --allow has its own list, \
-                      which doctor does not see";
+        let remedy = "set allow to the topics that are meant, as in allow = ['orders\\..*']";
         list.add(severity, AREA, Place::NONE, what, remedy);
     }
     let refused: Vec<&String> = facts
@@ -128,7 +138,10 @@ pub(super) fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
         }
     }
     let can = facts.targets.len() - refused.len();
-    list.fine(AREA, format!("{can} topics that are there may be delivered to"));
+    list.fine(
+        AREA,
+        format!("{can} topics that are there may be delivered to, by `allow` of {whose}"),
+    );
 }
 
 /// Commands that give a principal the least that it needs, one a line; lines that begin with `#` are for people.

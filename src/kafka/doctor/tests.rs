@@ -24,7 +24,8 @@ fn wish() -> Wish {
         transaction_timeout: Millis(15_000),
         hop_linger: Millis(500),
         commit_interval: Millis(5),
-        allow: Allow::new("ns", Some(&["orders".to_owned()])).unwrap(),
+        allow: vec![Allow::new("ns", Some(&["orders".to_owned()])).unwrap()],
+        allow_of: AllowOf::Instances(1),
         is_ajar: false,
         outage: Millis(7 * Millis::DAY.0),
         read_only: false,
@@ -182,7 +183,7 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
     use Severity::{Note, Problem};
     type Change = fn(&mut Wish, &mut Facts);
     #[rustfmt::skip]
-    let cases: [(&str, Severity, Area, &str, &str, Change); 45] = [
+    let cases: [(&str, Severity, Area, &str, &str, Change); 46] = [
         // why                              how bad  area          where            words               what is changed
         ("one broker is one disk",          Note,    Brokers,      "",              "1 of at least 3",  |_, f| { f.brokers.retain(|id, _| *id == 1); f.partitions.values_mut().for_each(|p| { p.replicas = vec![1]; p.in_sync = vec![1]; }); f.clocks.retain(|id, _| *id == 1); }),
         ("a broker hangs",                  Problem, Brokers,      "broker 2",      "does not answer",  |_, f| f.brokers.get_mut(&2).unwrap().settings = Settings::Silent("late".into())),
@@ -220,10 +221,11 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
         ("we may not even see it",          Problem, Permissions,  TIER,            "described",        |_, f| { f.rights.insert(TIER.into(), Err("no".into())); }),
         ("transactions are refused",        Problem, Permissions,  "",              "ns/doctor failed", |_, f| f.commit = Some(Err("no".into()))),
         ("a target refuses us",             Problem, Targets,      TARGET,          "allow permits",    |_, f| { f.rights.get_mut(TARGET).unwrap().as_mut().unwrap().remove(&Right::Write); }),
-        ("everything is allowed",           Note,    Targets,      "",              "that doctor sees",  |w, _| w.allow = Allow::new("ns", None).unwrap()),
-        ("everything is, for everybody",    Problem, Targets,      "",              "does not start",   |w, _| { w.allow = Allow::new("ns", None).unwrap(); w.is_ajar = true; }),
+        ("everything is allowed",           Note,    Targets,      "",              "instance that runs", |w, _| w.allow = vec![Allow::new("ns", None).unwrap()]),
+        ("nobody says what is allowed",     Note,    Targets,      "",              "of this command",  |w, _| { w.allow = vec![Allow::new("ns", None).unwrap()]; w.allow_of = AllowOf::Configuration; }),
+        ("everything is, for everybody",    Problem, Targets,      "",              "does not start",   |w, _| { w.allow = vec![Allow::new("ns", None).unwrap()]; w.is_ajar = true; }),
         ("a transaction hangs",             Problem, Transactions, "orders/1",      "open since",       |_, f| { let p = partition(f, TARGET); (p.stable, p.open_since) = (Some(7), Some(UnixMillis(NOW.0 - 1_000_000))); }),
-        ("it hangs where nobody may mean",  Note,    Transactions, "orders/1",      "open since",       |w, f| { w.allow = Allow::new("ns", None).unwrap(); let p = partition(f, TARGET); (p.stable, p.open_since) = (Some(7), Some(UnixMillis(NOW.0 - 1_000_000))); }),
+        ("it hangs where nobody may mean",  Note,    Transactions, "orders/1",      "open since",       |w, f| { w.allow = vec![Allow::new("ns", None).unwrap()]; let p = partition(f, TARGET); (p.stable, p.open_since) = (Some(7), Some(UnixMillis(NOW.0 - 1_000_000))); }),
         ("a stranger's is open in a tier",  Note,    Transactions, "ns.delay.1m/1", "open since",       |_, f| { let p = partition(f, TIER); (p.stable, p.open_since) = (Some(7), Some(UnixMillis(NOW.0 - 60_000))); }),
         ("nobody runs, and records wait",   Problem, Group,        "",              "no members",       |_, f| members(f).clear()),
         ("nobody owns a lane",              Problem, Group,        "lane 1",        "nobody owns ns.intake", |_, f| members(f)[0].owns.retain(|(_, id)| *id == 0)),

@@ -315,6 +315,9 @@ impl<'a> Session<'a> {
         self.levels.gated.set(figures.gated as u64);
         self.levels.ordered.set(figures.ordered as u64);
         self.levels.window(figures.window_permille);
+        let now = self.shared.clock.now(Instant::now());
+        let overdue = now.zip(figures.first_due).map(|(now, due)| now - due);
+        self.levels.overdue(overdue.unwrap_or_default());
         self.figures.lost(figures.lost - self.counted.lost);
         self.figures.late_hops(figures.late_hops - self.counted.late_hops);
         self.figures.spilled(figures.spilled - self.counted.spilled);

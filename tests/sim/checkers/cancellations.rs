@@ -10,7 +10,13 @@ use crate::world::World;
 /// Promise 6: what was cancelled is never seen in its target after that was recorded; every cancel is recorded; nothing is
 /// forgotten before its time.
 pub(super) fn check(world: &World, view: &View<'_>, found: &mut Found) {
-    let said = said(world, found);
+    let (said, unborn) = said(world, found);
+    if !unborn.is_empty() {
+        found.push((
+            "timers",
+            "a refused record is told of where timers are not tracked".to_owned(),
+        ));
+    }
     for accepted in &view.accepted {
         let Some(timer) = accepted.submission.timer else { continue };
         let of_timer: &[Said] = said.get(&timer).map_or(&[], Vec::as_slice);

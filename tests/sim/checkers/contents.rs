@@ -146,7 +146,7 @@ fn told(record: &Record, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(value?).into_owned())
 }
 
-fn code_of(arrival: &Arrival<'_>) -> Option<String> {
+pub(super) fn code_of(arrival: &Arrival<'_>) -> Option<String> {
     told(arrival.record, "x-delay-error-code")
 }
 

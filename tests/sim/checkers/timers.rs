@@ -9,7 +9,8 @@ use waterclock::engine::Limits;
 use waterclock::engine::orders::Outcome;
 use waterclock::engine::timers::{self, Change, Phase, Timer, TimerKey};
 
-use super::{Accepted, Arrival, Found, Said, View, forgotten_in_time, said};
+use super::contents::code_of;
+use super::{Accepted, Arrival, Found, Said, Unborn, View, forgotten_in_time, said};
 use crate::linear::{self, Failure, History, Index, Operation, Stand, What};
 use crate::network::Told;
 use crate::plan::{Fault, Kind, SECOND};
@@ -24,7 +25,7 @@ struct Tale<'a> {
 }
 
 pub(super) fn check(world: &World, view: &View<'_>, found: &mut Found) {
-    let said = said(world, found);
+    let (said, unborn) = said(world, found);
     forgotten_in_time(world, &said, found);
     let mut tales: BTreeMap<TimerKey, Tale<'_>> = BTreeMap::new();
     for accepted in &view.accepted {
@@ -38,6 +39,9 @@ pub(super) fn check(world: &World, view: &View<'_>, found: &mut Found) {
     }
     // A crash may do some of it twice; then only some of it can be said.
     let sure = world.plan.exactly_once() || world.plan.healthy();
+    for of in &unborn {
+        is_refused(view, of, sure, found);
+    }
     for tale in tales.values() {
         answers::check(world, view, tale, found);
         if sure {
@@ -49,6 +53,30 @@ pub(super) fn check(world: &World, view: &View<'_>, found: &mut Found) {
         } else if world.plan.kind != Kind::Storm {
             is_explained(view, tale, found);
         }
+    }
+}
+
+/// What is said to be dead that never was pending is a dead letter, and nothing of its timer was pending.
+fn is_refused(view: &View<'_>, unborn: &Unborn, sure: bool, found: &mut Found) {
+    let is_its = |accepted: &Accepted<'_>| {
+        let record = &accepted.submission.record;
+        let id = record.headers().find(|(name, _)| *name == b"x-delay-id");
+        let id = id.and_then(|(_, id)| id);
+        id.is_some_and(|id| TimerKey::new(record.key(), id) == unborn.name)
+    };
+    let is_dead = |accepted: &Accepted<'_>| {
+        let code = unborn.code.map(|code| code.as_str());
+        view.of(accepted).iter().any(|arrival| code_of(arrival).as_deref() == code)
+    };
+    let name = unborn.name;
+    if !view.accepted.iter().any(|accepted| is_its(accepted) && is_dead(accepted)) {
+        found.push((
+            "timers",
+            format!("{name:?} is told as dead, and there is no such dead letter"),
+        ));
+    }
+    if sure && unborn.over_pending {
+        found.push(("timers", format!("{name:?} is told as dead while it is pending")));
     }
 }
 

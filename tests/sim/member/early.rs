@@ -79,7 +79,9 @@ impl World {
         for send in sends {
             let Some(number) = number_of(&send.record) else { continue };
             match &send.edit {
-                Edit::Deliver(_) if matches!(send.to, To::Target(_)) && send.expires.is_some() => {
+                Edit::Deliver { .. }
+                    if matches!(send.to, To::Target(_)) && send.expires.is_some() =>
+                {
                     self.handed_over.insert((process.slot, process.life, number));
                 }
                 Edit::Dead(letter)

@@ -1,12 +1,10 @@
-//! The terminal while the demo draws on it; restored when this is dropped, and by a panic of any thread.
+//! The terminal while a command draws on it; restored when this is dropped, and by a panic of any thread.
 
 use std::io;
 use std::time::Duration;
 
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::DefaultTerminal;
-
-use super::view::{self, Picture};
+use ratatui::{DefaultTerminal, Frame};
 
 /// The terminal, taken over.
 pub(super) struct Screen {
@@ -27,11 +25,11 @@ impl Screen {
     ///
     /// # Errors
     /// The terminal is gone.
-    pub(super) fn draw(&mut self, picture: &Picture<'_>) -> io::Result<()> {
-        self.terminal.draw(|frame| view::draw(frame, picture)).map(drop)
+    pub(super) fn draw(&mut self, view: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        self.terminal.draw(view).map(drop)
     }
 
-    /// Waits for keys, at most this long; true when one of them ends the demo.
+    /// Waits for keys, at most this long; true when one of them ends the command.
     ///
     /// # Errors
     /// The terminal is gone.
