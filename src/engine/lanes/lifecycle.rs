@@ -512,7 +512,9 @@ impl Engine {
         let directive = header::read(entry.record.headers()).ok()?;
         let phase = if code == Code::Expired { Phase::Expired } else { Phase::Dead };
         let supersedes = self.timers.replaced(entry.source.lane, name);
-        let stage = Stage { code: Some(code), supersedes, ..Stage::new(phase, now) };
+        // The leader's clock may be ahead of ours; what is dead since before it came never was pending.
+        let since = now.max(entry.first_appended);
+        let stage = Stage { code: Some(code), supersedes, ..Stage::new(phase, since) };
         let record = verdict::said(entry, &directive, stage);
         self.end(now, entry.source.lane, name);
         record

@@ -56,20 +56,21 @@ pub(super) fn check(world: &World, view: &View<'_>, found: &mut Found) {
     }
 }
 
+/// Whether a record has the name of this timer, be it one that breaks the contract.
+fn is_named(accepted: &Accepted<'_>, timer: TimerKey) -> bool {
+    let record = &accepted.submission.record;
+    let id = record.headers().find(|(name, _)| *name == b"x-delay-id").and_then(|(_, id)| id);
+    id.is_some_and(|id| TimerKey::new(record.key(), id) == timer)
+}
+
 /// What is said to be dead that never was pending is a dead letter, and nothing of its timer was pending.
 fn is_refused(view: &View<'_>, unborn: &Unborn, sure: bool, found: &mut Found) {
-    let is_its = |accepted: &Accepted<'_>| {
-        let record = &accepted.submission.record;
-        let id = record.headers().find(|(name, _)| *name == b"x-delay-id");
-        let id = id.and_then(|(_, id)| id);
-        id.is_some_and(|id| TimerKey::new(record.key(), id) == unborn.name)
-    };
     let is_dead = |accepted: &Accepted<'_>| {
         let code = unborn.code.map(|code| code.as_str());
         view.of(accepted).iter().any(|arrival| code_of(arrival).as_deref() == code)
     };
     let name = unborn.name;
-    if !view.accepted.iter().any(|accepted| is_its(accepted) && is_dead(accepted)) {
+    if !view.accepted.iter().any(|accepted| is_named(accepted, name) && is_dead(accepted)) {
         found.push((
             "timers",
             format!("{name:?} is told as dead, and there is no such dead letter"),

@@ -4,7 +4,7 @@
 use waterclock::engine::orders::Outcome;
 use waterclock::engine::timers::{Change, Found as Of, Phase};
 
-use super::{Tale, answer_of, stand};
+use super::{Tale, answer_of, is_named, stand};
 use crate::checkers::{Accepted, Found, View};
 use crate::network::Told;
 use crate::workload::Act;
@@ -146,7 +146,13 @@ impl<'a, 'w> Case<'a, 'w> {
     }
 
     fn dead(&self, phase: Phase) -> Lie {
-        let is = self.meant().any(|version| self.had_come(version, true));
+        // What breaks the contract makes no version, and is told by its name all the same.
+        let was_refused = |accepted: &Accepted<'_>| {
+            let is_before = accepted.appended <= self.command.appended;
+            is_before && is_named(accepted, self.tale.timer) && self.had_come(accepted, true)
+        };
+        let is = self.meant().any(|version| self.had_come(version, true))
+            || self.view.accepted.iter().any(was_refused);
         lie("answers", !is, &format!("nothing that it can be about was {}", phase.as_str()))
     }
 
