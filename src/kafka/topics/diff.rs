@@ -233,10 +233,10 @@ impl Findings<'_> {
         let Ok(is) = value.parse::<i32>() else { return };
         let enough = if topic.replication >= REPLICATION_MAX as i32 { 2 } else { 1 };
         let (severity, why) = if is > topic.replication {
-            // Kafka asks for no more than there are since 3.x (seen with 4.3); before, it acknowledged nothing.
+            // Kafka 4.3 asks for no more than there are (seen).
             (
                 Severity::Note,
-                "it asks for more replicas than there are: newer versions of Kafka take that as all of them, older ones acknowledge no write",
+                "it asks for more replicas than there are: Kafka 4.3 takes that as all of them, and older versions may acknowledge no write",
             )
         } else if is < enough {
             (Severity::Weak, "what one broker acknowledged is lost with it")
