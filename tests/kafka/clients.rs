@@ -1,10 +1,11 @@
 //! Clients that are not ours: the programs of `docs/clients/`, as they stand there, against a real Kafka.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::support::{
-    Fixture, Log, Mode, PATIENCE, Process, Rec, eventually_within, variable, whole,
+    Fixture, Log, Mode, PATIENCE, Process, Rec, eventually_within, patient, variable, whole,
 };
 
 /// Longer than a JVM may take to compile and start between two records about one timer, on a machine that also builds.
@@ -17,7 +18,7 @@ fn program(name: &str) -> String {
 }
 
 /// A program of a document, and what runs it.
-struct Client {
+pub struct Client {
     runner: Vec<String>,
     environment: Vec<(&'static str, String)>,
 }
@@ -33,7 +34,7 @@ impl Client {
     }
 
     /// confluent-kafka, which is librdkafka: its own default partitioner is CRC32.
-    fn python(fixture: &Fixture, process: &Process, partitioner: &str) -> Self {
+    pub fn python(fixture: &Fixture, process: &Process, partitioner: &str) -> Self {
         let runner = vec![python(), program("timers.py")];
         let mut client = Self::new(fixture, process, runner);
         client.environment.push(("PARTITIONER", partitioner.to_owned()));
@@ -42,7 +43,7 @@ impl Client {
 
     /// franz-go: its default partitioner is Java's.
     #[allow(clippy::disallowed_methods, reason = "a test must be told where it is")]
-    fn go(fixture: &Fixture, process: &Process) -> Self {
+    pub fn go(fixture: &Fixture, process: &Process) -> Self {
         let program = std::env::var("WATERCLOCK_TEST_GO").unwrap_or_else(|_| {
             panic!("WATERCLOCK_TEST_GO is not set: scripts/test sets it to docs/clients/timers.go, built by go")
         });
@@ -50,33 +51,64 @@ impl Client {
     }
 
     /// Kafka's own client: its default partitioner is murmur2.
-    fn java(fixture: &Fixture, process: &Process) -> Self {
+    pub fn java(fixture: &Fixture, process: &Process) -> Self {
         let (script, dir) = (variable("WATERCLOCK_KAFKA_SCRIPT"), variable("WATERCLOCK_KAFKA_DIR"));
         let tool = ["tool", "--dir"].map(str::to_owned);
         let runner = [vec![script], tool.to_vec(), vec![dir, program("Timers.java")]].concat();
         Self::new(fixture, process, runner)
     }
 
+    /// The client of this crate: it finds the instance to ask through Kafka.
+    pub fn rust(fixture: &Fixture, process: &Process) -> Self {
+        let program = example("cookbook").display().to_string();
+        let mut client = Self::new(fixture, process, vec![program]);
+        client.environment.retain(|(name, _)| *name == "BROKERS");
+        client.environment.push(("NAMESPACE", fixture.namespace().to_owned()));
+        client
+    }
+
+    /// Waits until it has ended; one that does not end fails the test, and is ended.
+    #[track_caller]
     fn command(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(&self.runner[0]);
         command.args(&self.runner[1..]).args(arguments);
-        command.env_remove("KAFKA_BOOTSTRAP").envs(self.environment.iter().cloned());
-        command.output().expect("it starts")
+        command.env_remove("KAFKA_BOOTSTRAP").env_remove("SERVER");
+        command.envs(self.environment.iter().cloned());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let until = Instant::now() + patient(2 * PATIENCE);
+        // What they print fits into a pipe.
+        while child.try_wait().expect("it can be waited for").is_none() {
+            if Instant::now() > until {
+                child.kill().expect("killed");
+                let ended = child.wait_with_output().expect("it ended");
+                panic!("{:?} {arguments:?} does not end: {ended:?}", self.runner);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        child.wait_with_output().expect("it ended")
     }
 
     /// It is told how it is used, in place of where it broke.
     #[track_caller]
-    fn says_how_it_is_used(&self, arguments: &[&str]) {
+    pub fn says_how_it_is_used(&self, arguments: &[&str], usage: &str) {
+        let errors = self.fails(arguments);
+        assert!(errors.contains(usage), "{arguments:?}: {errors}");
+        assert!(!errors.contains("rror"), "{arguments:?}: {errors}");
+    }
+
+    /// What it complains of.
+    #[track_caller]
+    pub fn fails(&self, arguments: &[&str]) -> String {
         let ended = self.command(arguments);
         let errors = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(1), "{arguments:?}: {errors}");
-        assert!(errors.contains("send TARGET KEY ID DELAY TEXT"), "{arguments:?}: {errors}");
-        assert!(!errors.contains("rror"), "{arguments:?}: {errors}");
+        errors.into_owned()
     }
 
     /// What it says.
     #[track_caller]
-    fn run(&self, arguments: &[&str]) -> String {
+    pub fn run(&self, arguments: &[&str]) -> String {
         let ended = self.command(arguments);
         let errors = String::from_utf8_lossy(&ended.stderr);
         assert!(
@@ -86,6 +118,16 @@ impl Client {
         );
         String::from_utf8_lossy(&ended.stdout).trim().to_owned()
     }
+}
+
+/// An example of this crate, as Cargo builds it beside its tests.
+#[track_caller]
+fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("this is a test");
+    let built = test.parent().and_then(Path::parent).expect("in target/debug/deps");
+    let program = built.join("examples").join(name).with_extension(std::env::consts::EXE_EXTENSION);
+    assert!(program.is_file(), "{} is not built: cargo build --example {name}", program.display());
+    program
 }
 
 /// A Python with confluent-kafka, as scripts/test makes it.
@@ -106,12 +148,12 @@ fn texts(records: &[Rec]) -> Vec<String> {
     texts
 }
 
-/// Sends, replaces, cancels, asks and polls by the program of a document.
+/// Sends, replaces, cancels and asks by the program of a document.
 fn does_what_its_document_says(fixture: &Fixture, process: &mut Process, client: &Client) {
     let target = fixture.target("out", 3);
-    let polls = fixture.target("polls", 3);
-    client.says_how_it_is_used(&[]);
-    client.says_how_it_is_used(&["send", &target]);
+    let usage = "send TARGET KEY ID DELAY TEXT";
+    client.says_how_it_is_used(&[], usage);
+    client.says_how_it_is_used(&["send", &target], usage);
     for text in ["arrives", "is the same, sent again"] {
         client.run(&["send", &target, "k", "a", SOON, text]);
     }
@@ -130,10 +172,8 @@ fn does_what_its_document_says(fixture: &Fixture, process: &mut Process, client:
     client.run(&["replace", &target, "k", "d", "1s", "replaces"]);
     Log::open(fixture, &target).until_within(2 * PATIENCE, "both", |seen| seen.len() >= 2);
     assert_eq!(client.run(&["ask", "k", "d"]), "delivered");
-    assert_eq!(client.run(&["poll", &polls, "k", "1s", "3"]), "round 1\nround 2\nround 3");
     process.stop_well();
     assert_eq!(texts(&whole(fixture, &target)), ["arrives", "replaces"]);
-    assert_eq!(whole(fixture, &polls).len(), 3);
 }
 
 #[test]

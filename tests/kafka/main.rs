@@ -12,6 +12,7 @@ mod cancel;
 mod client;
 mod clients;
 mod commands;
+mod cookbook;
 mod damaged;
 mod dead;
 mod delivery;

@@ -140,3 +140,31 @@ fn the_cookbook_does_what_it_says() {
     assert!(said[3].contains("replaced") && said[3].contains("delay\n"), "{out}\n{errors}");
     assert!(said[6].contains(r#"{"payment": 3}"#), "{out}\n{errors}");
 }
+
+#[test]
+fn the_cookbook_shows_the_programs_as_they_stand() {
+    const PROGRAMS: [(&str, &str); 4] = [
+        ("python", include_str!("../../docs/clients/timers.py")),
+        ("java", include_str!("../../docs/clients/Timers.java")),
+        ("go", include_str!("../../docs/clients/timers.go")),
+        ("rust", include_str!("../../examples/cookbook.rs")),
+    ];
+    // A function may stand deeper in its program than on the page.
+    let lines = |text: &str| text.lines().fold(String::new(), |all, line| all + line.trim() + "\n");
+    let page = include_str!("../../docs/cookbook.md");
+    for (language, program) in PROGRAMS {
+        let program = lines(program);
+        let blocks: Vec<&str> = page.split(&format!("\n```{language}\n")).skip(1).collect();
+        assert_eq!(
+            blocks.len(),
+            6,
+            "of {language}: one for each recipe, and what two of them share"
+        );
+        for block in blocks {
+            let (block, _) = block.split_once("\n```").expect("its end");
+            for piece in block.split("\n\n") {
+                assert!(program.contains(&lines(piece)), "not in the program: {piece}");
+            }
+        }
+    }
+}
