@@ -25,7 +25,9 @@ async fn main() -> Result<(), Error> {
     match client.cancel(Some(b"customer-7"), "basket-7").await? {
         Outcome::Cancelled => eprintln!("cancelled: it will never arrive"),
         Outcome::Delivered => eprintln!("too late: it has arrived"),
-        Outcome::Unknown { state } => eprintln!("there is none; it ended as {state:?}"),
+        Outcome::Unknown { state, code } => {
+            eprintln!("there is none; it ended as {state:?} by {code:?}");
+        }
         Outcome::Pending => eprintln!("not decided yet; cancel again to ask again"),
         other => eprintln!("{other:?}"),
     }

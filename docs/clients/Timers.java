@@ -132,9 +132,9 @@ public class Timers {
         return "{\"outcome\":\"pending\"}";
     }
 
-    /** "cancelled", "delivered"; "unknown", with what it ended as if that is known: "unknown (dead)". */
+    /** "cancelled", "delivered"; "unknown", with what it ended as if that is known: "unknown (dead, target_missing)". */
     static String said(String body) {
-        var words = new ArrayList<>(List.of(member(body, "outcome"), member(body, "code"), member(body, "state")));
+        var words = new ArrayList<>(List.of(member(body, "outcome"), member(body, "state"), member(body, "code")));
         words.removeIf(String::isEmpty);
         var first = words.remove(0);
         return first + (words.isEmpty() ? "" : " (" + String.join(", ", words) + ")");

@@ -146,9 +146,9 @@ func call(verb, path, body string) (told answer) {
 	return answer{Outcome: "pending"}
 }
 
-// said is "cancelled", "delivered"; "unknown", with what it ended as if that is known: "unknown (dead)".
+// said is "cancelled", "delivered"; "unknown", with what it ended as if that is known: "unknown (dead, target_missing)".
 func said(told answer) string {
-	words := slices.DeleteFunc([]string{told.Outcome, told.Code, told.State}, func(word string) bool { return word == "" })
+	words := slices.DeleteFunc([]string{told.Outcome, told.State, told.Code}, func(word string) bool { return word == "" })
 	if len(words) == 1 {
 		return words[0]
 	}

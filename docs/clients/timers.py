@@ -110,8 +110,8 @@ def http(method, path, body=None, within_s=30):
 
 
 def said(told):
-    """`cancelled`, `delivered`; `unknown`, with what it ended as if that is known: `unknown (dead)`."""
-    words = [told[name] for name in ("outcome", "code", "state") if told.get(name)]
+    """`cancelled`, `delivered`; `unknown`, with what it ended as if that is known: `unknown (dead, target_missing)`."""
+    words = [told[name] for name in ("outcome", "state", "code") if told.get(name)]
     return words[0] + (f" ({', '.join(words[1:])})" if words[1:] else "")
 
 

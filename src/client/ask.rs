@@ -30,6 +30,8 @@ pub enum Outcome {
     Unknown {
         /// How it ended, if it is known.
         state: Option<String>,
+        /// Why it is a dead letter, if it is: a code of the header contract.
+        code: Option<String>,
     },
     /// The instances keep no pending timers (`tracking = "cancellations"`): it is cancelled unless it was delivered.
     Recorded,
@@ -147,7 +149,7 @@ impl Decided {
             "superseded" => Outcome::Superseded,
             "recorded" => Outcome::Recorded,
             "pending" => Outcome::Pending,
-            "unknown" => Outcome::Unknown { state: self.state },
+            "unknown" => Outcome::Unknown { state: self.state, code: self.code },
             other => {
                 let code = self.code.unwrap_or_else(|| other.to_owned());
                 let detail = format!("the cancel is {other}");

@@ -204,7 +204,7 @@ fn a_cancel_is_asked_until_it_is_decided() {
     assert_eq!(asked, [delete, get, delete], "an answer that is lost is asked for anew");
 
     let (outcome, _) = cancelling(vec![DEAD], long);
-    assert_eq!(outcome.expect("decided"), Outcome::Unknown { state: Some("dead".to_owned()) });
+    assert_eq!(outcome.expect("decided"), Outcome::Unknown { state: Some("dead".to_owned()), code: None });
     let (outcome, _) = cancelling(vec![STRANGE], long);
     assert!(matches!(outcome, Err(Error::Answer { .. })), "{outcome:?}");
 }

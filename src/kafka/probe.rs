@@ -207,7 +207,8 @@ fn say_changes(before: &[(i32, i32)], now: &[(i32, i32)]) {
         these.iter().map(|(broker, _)| *broker).filter(is_new).collect()
     };
     let (gone, come) = (only(before, now), only(now, before));
-    if !before.is_empty() && !(gone.is_empty() && come.is_empty()) {
+    let is_other = !gone.is_empty() || !come.is_empty();
+    if is_other && !before.is_empty() {
         tracing::info!(?gone, ?come, "other brokers lead the partitions of the meta topic");
     }
 }

@@ -113,7 +113,7 @@ fn a_cancel_is_answered_and_the_answer_is_true() {
         }
         let version = found.version.expect("it has one");
         for (version, want) in
-            [("1-1x", Outcome::Unknown { state: None }), (&*version, Outcome::Cancelled)]
+            [("1-1x", Outcome::Unknown { state: None, code: None }), (&*version, Outcome::Cancelled)]
         {
             let outcome = client.cancel_version(None, "keyless", version).await.expect("answered");
             assert_eq!(outcome, want, "{version}");
@@ -202,7 +202,7 @@ fn timers_of_a_further_intake_are_listed_put_off_and_cancelled_together() {
         let wrong = outcomes.pop().expect("the last");
         assert!(matches!(wrong, Err(Error::Refused { status: 400, .. })), "{wrong:?}");
         let never = outcomes.pop().expect("the one before").expect("answered");
-        assert_eq!(never, Outcome::Unknown { state: None });
+        assert_eq!(never, Outcome::Unknown { state: None, code: None });
         for outcome in outcomes {
             assert_eq!(outcome.expect("answered"), Outcome::Cancelled);
         }

@@ -167,7 +167,7 @@ fn does_what_its_document_says(fixture: &Fixture, process: &mut Process, client:
     assert_eq!(client.run(&["ask", "k", "never was"]), "unknown");
     client.run(&["send", &fixture.name("nowhere"), "k", "lost in the post", "0", "has no target"]);
     Log::open(fixture, &fixture.names.dead()).count(1);
-    assert_eq!(client.run(&["ask", "k", "lost in the post"]), "unknown (dead)");
+    assert_eq!(client.run(&["ask", "k", "lost in the post"]), "unknown (dead, target_missing)");
     client.run(&["send", &target, "k", "d", "1h", "is replaced"]);
     client.run(&["replace", &target, "k", "d", "1s", "replaces"]);
     Log::open(fixture, &target).until_within(2 * PATIENCE, "both", |seen| seen.len() >= 2);
