@@ -26,10 +26,8 @@ COPY --from=build /src/target/release/waterclock /usr/local/bin/waterclock
 USER 65532:65532
 # The API asks nobody who he is. To have others reach it, say WATERCLOCK_HTTP=0.0.0.0:8080 and WATERCLOCK_HTTP_UNAUTHENTICATED=true
 # (docs/security.md).
-# With an arena for each of some seventy threads glibc keeps 50 MiB more at a million timers (docs/performance.md).
 ENV WATERCLOCK_DATA_DIR=/var/lib/waterclock \
-    WATERCLOCK_HTTP=127.0.0.1:8080 \
-    MALLOC_ARENA_MAX=2
+    WATERCLOCK_HTTP=127.0.0.1:8080
 VOLUME /var/lib/waterclock
 EXPOSE 8080
 # Whether a restart would help: one that waits for Kafka is well.

@@ -85,25 +85,15 @@ pub fn tool(class: &str, arguments: &[&str]) {
 
 /// Makes two tests of each function that takes a [`Mode`].
 macro_rules! in_both_modes {
-    ($($name:ident),+ $(,)?) => { in_both_modes!(@ [] $($name)+); };
-    // Those that break something inside: without the feature they are listed as ignored.
-    (with failpoints: $($name:ident),+ $(,)?) => {
-        in_both_modes!(@ [
-            #[cfg_attr(not(feature = "failpoints"), ignore = "needs --features failpoints")]
-        ] $($name)+);
-    };
-    (@ $mark:tt $($name:ident)+) => { $( in_both_modes!(@one $mark $name); )+ };
-    (@one [$($mark:tt)*] $name:ident) => {
+    ($($name:ident),+ $(,)?) => { $(
         mod $name {
             use crate::support::Mode;
             #[test]
-            $($mark)*
             fn exactly_once() { super::$name(Mode::ExactlyOnce) }
             #[test]
-            $($mark)*
             fn at_least_once() { super::$name(Mode::AtLeastOnce) }
         }
-    };
+    )+ };
 }
 pub(crate) use in_both_modes;
 
@@ -131,29 +121,9 @@ pub fn eventually<T>(what: &str, ask: impl FnMut() -> Result<T, String>) -> T {
     eventually_within(PATIENCE, what, ask)
 }
 
-/// The tests that need nodes of their own: they end them, stand between them and others, read their files or run Kafka's tools.
-/// Where the cluster is somebody else's, scripts/test leaves them out by this list.
-const OWN_NODES: &str = include_str!("../kafka/own-nodes.txt");
-
-/// Fails in a test of `tests/kafka` that is not listed among them.
-#[track_caller]
-fn is_of_own_nodes(what: &str) {
-    let thread = std::thread::current();
-    let name = thread.name().unwrap_or_default();
-    // What a test's own threads do is the test's.
-    if env!("CARGO_CRATE_NAME") == "kafka" && name.contains("::") {
-        let is_listed =
-            OWN_NODES.lines().any(|line| !line.starts_with('#') && name.contains(line.trim()));
-        assert!(is_listed, "{name} uses {what}: add it to tests/kafka/own-nodes.txt");
-    }
-}
-
 /// A variable of the environment that `scripts/kafka start` prints.
 #[track_caller]
 pub fn variable(name: &str) -> String {
-    if ["WATERCLOCK_KAFKA_", "KAFKA_PROXY_"].iter().any(|of| name.starts_with(of)) {
-        is_of_own_nodes(name);
-    }
     variable_if_set(name).unwrap_or_else(|| {
         panic!("{name} is not set: type `scripts/kafka start` and `eval \"$(scripts/kafka env)\"`")
     })
