@@ -21,8 +21,6 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-pub(crate) use check::is_loopback;
-
 use crate::engine::Millis;
 use crate::engine::allow::{Allow, BadPattern};
 use crate::engine::ladder::Preset;
@@ -525,7 +523,9 @@ impl Config {
     pub fn is_ajar(&self) -> bool {
         let is_local = |address: &str| {
             let address = address.trim();
-            is_loopback(address.rsplit_once("//").map_or(address, |(_, behind)| behind))
+            crate::kafka::is_loopback(
+                address.rsplit_once("//").map_or(address, |(_, behind)| behind),
+            )
         };
         let is_open = self.allow.is_none() && !self.allow_all;
         is_open && !self.brokers.split(',').all(is_local)

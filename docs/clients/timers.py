@@ -40,6 +40,10 @@ BROKERS = os.environ.get("BROKERS", "localhost:9092")
 SERVER = os.environ.get("SERVER", "http://localhost:8080")
 INTAKE = os.environ.get("INTAKE", "waterclock.intake")
 
+# What runs on this machine is asked directly: a proxy of the environment is for the world outside.
+if urllib.parse.urlsplit(SERVER).hostname in ("localhost", "127.0.0.1", "::1"):
+    urllib.request.install_opener(urllib.request.build_opener(urllib.request.ProxyHandler({})))
+
 producer = Producer({
     "bootstrap.servers": BROKERS,
     "enable.idempotence": True,

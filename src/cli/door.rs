@@ -15,7 +15,7 @@ use reqwest::{Method, StatusCode, Url, header};
 use serde_json::Value;
 
 use super::{Exit, Failure, Global};
-use crate::config::{Config, is_loopback};
+use crate::config::Config;
 use crate::kafka::meta::Error as MetaError;
 use crate::kafka::{Connection, Member, NoAnswer, Roster};
 
@@ -216,7 +216,7 @@ fn base(text: &str) -> Result<Url, DoorError> {
 }
 
 fn is_local(base: &Url) -> bool {
-    base.host_str().is_some_and(is_loopback)
+    base.host_str().is_some_and(crate::kafka::is_loopback)
 }
 
 /// The members. One that was started a moment ago says so only once it knows the brokers' time: it is waited for, and

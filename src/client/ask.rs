@@ -208,14 +208,14 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause that a server may ask for.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Makes the HTTP client. Instances that are found through Kafka are on our network: a proxy of the environment is for the
-/// world outside.
+/// Makes the HTTP client. Instances that are found through Kafka are on our network, and so is a server on this machine: a proxy
+/// of the environment is for the world outside.
 ///
 /// # Errors
 /// The system has no random numbers or no certificates to offer.
-pub(super) fn http(is_named: bool) -> Result<reqwest::Client, Error> {
+pub(super) fn http(server: Option<&Url>) -> Result<reqwest::Client, Error> {
     let mut builder = reqwest::Client::builder().connect_timeout(CONNECT_MAX);
-    if !is_named {
+    if server.is_none_or(|url| url.host_str().is_some_and(crate::kafka::is_loopback)) {
         builder = builder.no_proxy();
     }
     builder.build().map_err(|error| Error::Start(Box::new(error)))

@@ -152,7 +152,7 @@ impl Client {
     /// away, or there is no such namespace.
     pub async fn connect(config: ClientConfig) -> Result<Self, Error> {
         let server = config.server.as_deref().map(ask::address).transpose()?;
-        let http = ask::http(server.is_some())?;
+        let http = ask::http(server.as_ref())?;
         let connecting = tokio::task::spawn_blocking(move || {
             let ClientConfig { brokers, namespace, intake, kafka, within, .. } = config;
             let kafka = kafka.into_iter().map(|(name, value)| (name, value.into())).collect();

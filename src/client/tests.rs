@@ -173,7 +173,7 @@ fn cancelling(
     within: Duration,
 ) -> (Result<Outcome, Error>, Vec<String>) {
     let (base, serving) = server(answers);
-    let http = ask::http(false).expect("a client");
+    let http = ask::http(None).expect("a client");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ask = Ask { http: &http, within };
     let asked = ask.cancel(|_| Ok(ask::timer(&base, Some(b"k"), "a")));
@@ -204,7 +204,10 @@ fn a_cancel_is_asked_until_it_is_decided() {
     assert_eq!(asked, [delete, get, delete], "an answer that is lost is asked for anew");
 
     let (outcome, _) = cancelling(vec![DEAD], long);
-    assert_eq!(outcome.expect("decided"), Outcome::Unknown { state: Some("dead".to_owned()), code: None });
+    assert_eq!(
+        outcome.expect("decided"),
+        Outcome::Unknown { state: Some("dead".to_owned()), code: None }
+    );
     let (outcome, _) = cancelling(vec![STRANGE], long);
     assert!(matches!(outcome, Err(Error::Answer { .. })), "{outcome:?}");
 }

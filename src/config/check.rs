@@ -175,7 +175,7 @@ impl Faults {
         }
         if let Some(address) = config.advertise.as_ref()
             && is_address(address)
-            && !is_loopback(address)
+            && !crate::kafka::is_loopback(address)
         {
             self.say("advertise", format!("{address:?}"), want);
         }
@@ -340,17 +340,6 @@ fn is_address(text: &str) -> bool {
     host && digits
         && port.parse::<u16>().is_ok_and(|port| port > 0)
         && text.len() <= ADDRESS_BYTES_MAX
-}
-
-/// Whether this machine alone is meant by a host, or by a host and its port. An IPv6 address may stand in brackets.
-pub(crate) fn is_loopback(address: &str) -> bool {
-    let host = match address.rsplit_once(':') {
-        Some((host, _)) if !host.contains(':') || host.ends_with(']') => host,
-        _ => address,
-    };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let ip = host.parse::<std::net::IpAddr>();
-    host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
 fn is_topic(name: &str) -> bool {

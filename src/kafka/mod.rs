@@ -74,6 +74,7 @@ pub use changelog::{Changelog, Logged};
 pub use clock::{BrokerClock, wall_clock};
 #[cfg(feature = "server")]
 pub use committer::Delivery;
+pub(crate) use connect::is_loopback;
 pub use connect::{Connection, NoAnswer};
 #[cfg(feature = "server")]
 pub use dead::{DeadLetters, DeadRecord};

@@ -225,6 +225,12 @@ impl Source {
             .timeout(ANSWER_MAX)
             // Who may redirect us may have the secret.
             .redirect(reqwest::redirect::Policy::none());
+        let is_near = reqwest::Url::parse(url)
+            .is_ok_and(|url| url.host_str().is_some_and(super::is_loopback));
+        if is_near {
+            // A proxy of the environment is for the world outside.
+            client = client.no_proxy();
+        }
         if let Some(path) = ca {
             let unread = |error: Box<dyn Error + Send + Sync>| NoToken::Ca(path.clone(), error);
             let pem = std::fs::read(path).map_err(|error| unread(error.into()))?;

@@ -112,9 +112,10 @@ fn a_cancel_is_answered_and_the_answer_is_true() {
             assert_eq!(outcome, Outcome::Cancelled, "asked again, answered again");
         }
         let version = found.version.expect("it has one");
-        for (version, want) in
-            [("1-1x", Outcome::Unknown { state: None, code: None }), (&*version, Outcome::Cancelled)]
-        {
+        for (version, want) in [
+            ("1-1x", Outcome::Unknown { state: None, code: None }),
+            (&*version, Outcome::Cancelled),
+        ] {
             let outcome = client.cancel_version(None, "keyless", version).await.expect("answered");
             assert_eq!(outcome, want, "{version}");
         }

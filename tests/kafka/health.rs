@@ -10,6 +10,9 @@ fn health(arguments: &[&str], http: Option<&str>) -> (Option<i32>, String, Strin
     command.arg("health").args(arguments);
     // A proxy of the environment is not asked for what runs on this machine.
     command.env("http_proxy", "http://127.0.0.1:1");
+    for name in ["no_proxy", "NO_PROXY"] {
+        command.env_remove(name);
+    }
     if let Some(http) = http {
         command.env("WATERCLOCK_HTTP", http);
     }

@@ -316,14 +316,18 @@ fn records_that_are_deleted_under_it_leave_nobody_ready_without_lanes(mode: Mode
 
 in_both_modes!(
     a_position_outside_of_its_log_costs_one_question_once,
+    #[cfg_attr(not(feature = "failpoints"), ignore = "needs --features failpoints")]
     records_that_are_deleted_under_it_leave_nobody_ready_without_lanes,
+    #[cfg_attr(not(feature = "failpoints"), ignore = "needs --features failpoints")]
     a_timer_whose_record_is_gone_ends_as_lost_and_its_id_is_free,
     timers_whose_records_are_gone_are_not_listed_as_pending,
+    #[cfg_attr(not(feature = "failpoints"), ignore = "needs --features failpoints")]
     timers_whose_records_are_gone_are_found_by_the_next_owner_too,
 );
 
 /// Commits of which nothing is heard, as while the group's coordinator is away.
 #[test]
+#[cfg_attr(not(feature = "failpoints"), ignore = "needs --features failpoints")]
 fn what_is_not_committed_is_not_deleted() {
     let deleted = |failpoints: &str| {
         let fixture = Fixture::with("positions", |request| request.lanes = Some(1));

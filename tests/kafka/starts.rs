@@ -52,6 +52,7 @@ fn three_containers_that_apply_and_run_on_a_cold_namespace_agree(mode: Mode) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "failpoints"), ignore = "needs --features failpoints")]
 fn a_take_over_that_is_long_says_in_the_log_how_far_it_is() {
     let fixture = Fixture::new("starts-slow");
     // One question to Kafka is answered after 10 s.

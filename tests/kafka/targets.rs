@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use waterclock::kafka::topics::delete;
-
 use crate::support::{
     Clock, Fixture, Log, Mode, Rec, Right, allow_only, assert_promise, eventually, in_both_modes,
     out, patience, variable, whole,
@@ -303,7 +301,7 @@ fn batches_are_small_as_long_as_a_target_that_takes_no_others_is_there(mode: Mod
     to_small("there");
     Log::open(&fixture, &small).count(1);
     let meanwhile = largest(1);
-    delete(&fixture.connection, std::slice::from_ref(&small)).expect("deleted");
+    fixture.delete_target(&small);
     to_small("gone");
     let mut dead = Log::open(&fixture, &fixture.names.dead());
     let code = dead.count(1)[0].header("x-delay-error-code");

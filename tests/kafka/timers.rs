@@ -39,7 +39,7 @@ struct Asker {
 
 impl Asker {
     fn new(process: &Process) -> Self {
-        let client = reqwest::blocking::Client::builder().timeout(PATIENCE).build();
+        let client = reqwest::blocking::Client::builder().timeout(PATIENCE).no_proxy().build();
         let base = format!("http://{}/v1/timers", process.address().expect("it serves"));
         Self { client: client.expect("a client"), base }
     }

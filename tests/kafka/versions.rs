@@ -28,8 +28,10 @@ in_both_modes!(
     a_timer_without_a_key_is_not_the_one_whose_key_is_its_id,
 );
 
-#[cfg(feature = "failpoints")]
-in_both_modes!(a_cancel_that_kafka_had_already_is_answered_and_another_time_may_be_asked_for_again);
+in_both_modes!(
+    #[cfg_attr(not(feature = "failpoints"), ignore = "needs --features failpoints")]
+    a_cancel_that_kafka_had_already_is_answered_and_another_time_may_be_asked_for_again,
+);
 
 const HOUR: u64 = 3_600_000;
 
@@ -585,7 +587,6 @@ fn a_timer_without_a_key_is_not_the_one_whose_key_is_its_id(mode: Mode) {
     process.stop_well();
 }
 
-#[cfg(feature = "failpoints")]
 fn a_cancel_that_kafka_had_already_is_answered_and_another_time_may_be_asked_for_again(mode: Mode) {
     let fixture = fixture("versions-twice", mode);
     let target = fixture.target("out", 2);

@@ -157,6 +157,19 @@ impl Fixture {
         topic
     }
 
+    /// Deletes a target, and waits until the broker knows: what comes before that is taken, and goes with it.
+    #[track_caller]
+    pub fn delete_target(&self, topic: &str) {
+        delete(&self.connection, &[topic.to_owned()]).expect("deleted");
+        let consumer: BaseConsumer = self.client().create().expect("a client");
+        eventually("the broker does not know the target any more", || {
+            let seen = consumer.fetch_metadata(None, Duration::from_secs(10));
+            let seen = seen.map_err(|error| error.to_string())?;
+            let is_there = seen.topics().iter().any(|found| found.name() == topic);
+            if is_there { Err("it is there".to_owned()) } else { Ok(()) }
+        });
+    }
+
     /// A producer that hashes as Java's clients do.
     pub fn producer(&self) -> Producer {
         Producer::new(self, &[("partitioner", "murmur2_random")])

@@ -83,14 +83,16 @@ pub fn tool(class: &str, arguments: &[&str]) {
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
 }
 
-/// Makes two tests of each function that takes a [`Mode`].
+/// Makes two tests of each function that takes a [`Mode`]; both have the attributes before its name.
 macro_rules! in_both_modes {
-    ($($name:ident),+ $(,)?) => { $(
+    ($($(#[$attribute:meta])* $name:ident),+ $(,)?) => { $(
         mod $name {
             use crate::support::Mode;
             #[test]
+            $(#[$attribute])*
             fn exactly_once() { super::$name(Mode::ExactlyOnce) }
             #[test]
+            $(#[$attribute])*
             fn at_least_once() { super::$name(Mode::AtLeastOnce) }
         }
     )+ };

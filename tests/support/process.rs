@@ -57,7 +57,11 @@ impl<'a> Launch<'a> {
         Self { brokers: brokers.to_owned(), ..self }
     }
 
+    #[track_caller]
     pub fn env(mut self, name: &str, value: &str) -> Self {
+        // Without the feature the process would not read it, and the test would see no fault.
+        let is_read = cfg!(feature = "failpoints") || name != "FAILPOINTS";
+        assert!(is_read, "this test needs --features failpoints, as scripts/test has it");
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
