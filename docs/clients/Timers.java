@@ -134,7 +134,8 @@ public class Timers {
 
     /** "cancelled", "delivered"; "unknown", with what it ended as if that is known: "unknown (dead, target_missing)". */
     static String said(String body) {
-        var words = new ArrayList<>(List.of(member(body, "outcome"), member(body, "state"), member(body, "code")));
+        var names = body.contains("\"outcome\"") ? List.of("outcome", "state", "code") : List.of("code", "state");
+        var words = new ArrayList<>(names.stream().map(name -> member(body, name)).toList());
         words.removeIf(String::isEmpty);
         var first = words.remove(0);
         return first + (words.isEmpty() ? "" : " (" + String.join(", ", words) + ")");

@@ -148,7 +148,11 @@ func call(verb, path, body string) (told answer) {
 
 // said is "cancelled", "delivered"; "unknown", with what it ended as if that is known: "unknown (dead, target_missing)".
 func said(told answer) string {
-	words := slices.DeleteFunc([]string{told.Outcome, told.State, told.Code}, func(word string) bool { return word == "" })
+	words := []string{told.Outcome, told.State, told.Code}
+	if told.Outcome == "" {
+		words = []string{told.Code, told.State}
+	}
+	words = slices.DeleteFunc(words, func(word string) bool { return word == "" })
 	if len(words) == 1 {
 		return words[0]
 	}

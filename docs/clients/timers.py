@@ -31,8 +31,8 @@ import time
 from contextlib import closing
 from datetime import datetime, timedelta
 from urllib.error import HTTPError
-from urllib.parse import quote, urlencode, urljoin
-from urllib.request import Request, urlopen
+from urllib.parse import quote, urlencode, urljoin, urlsplit
+from urllib.request import ProxyHandler, Request, build_opener, install_opener, urlopen
 
 from confluent_kafka import Consumer, Producer
 
@@ -41,8 +41,8 @@ SERVER = os.environ.get("SERVER", "http://localhost:8080")
 INTAKE = os.environ.get("INTAKE", "waterclock.intake")
 
 # What runs on this machine is asked directly: a proxy of the environment is for the world outside.
-if urllib.parse.urlsplit(SERVER).hostname in ("localhost", "127.0.0.1", "::1"):
-    urllib.request.install_opener(urllib.request.build_opener(urllib.request.ProxyHandler({})))
+if urlsplit(SERVER).hostname in ("localhost", "127.0.0.1", "::1"):
+    install_opener(build_opener(ProxyHandler({})))
 
 producer = Producer({
     "bootstrap.servers": BROKERS,
@@ -115,7 +115,8 @@ def http(method, path, body=None, within_s=30):
 
 def said(told):
     """`cancelled`, `delivered`; `unknown`, with what it ended as if that is known: `unknown (dead, target_missing)`."""
-    words = [told[name] for name in ("outcome", "state", "code") if told.get(name)]
+    names = ("outcome", "state", "code") if "outcome" in told else ("code", "state")
+    words = [told[name] for name in names if told.get(name)]
     return words[0] + (f" ({', '.join(words[1:])})" if words[1:] else "")
 
 

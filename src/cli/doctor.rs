@@ -9,6 +9,7 @@ use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::{Value, json};
 
+use super::door::DoorError;
 use super::{Exit, Failure, Global, Outcome, again, output};
 use crate::app::{instance, lanes};
 use crate::config::{Config, Delivery, Overrides};
@@ -101,7 +102,7 @@ fn wish(config: &Config, said: (usize, Vec<Allow>), read_only: bool) -> Result<W
 fn said(config: &Config, connection: &Connection) -> Result<(usize, Vec<Allow>), Failure> {
     let namespace = &config.namespace;
     let roster = match Roster::read(connection, &format!("{namespace}.meta"), namespace) {
-        Err(MetaError::Away(error)) => return Err(Failure::new(Exit::Unavailable, error)),
+        Err(MetaError::Away(error)) => return Err(DoorError::Kafka(error).into()),
         // That the topic is not there, or may not be read, is found besides.
         roster => roster.unwrap_or_default(),
     };

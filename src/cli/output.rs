@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Exit, Failure, Outcome};
 use crate::engine::UnixMillis;
@@ -77,12 +77,12 @@ fn printable(text: &str) -> String {
     })
 }
 
-/// Bytes for a program: null, `{"text": …}`, or `{"base64": …}` for what is not UTF-8.
-pub(super) fn json_bytes(bytes: Option<&[u8]>) -> Value {
+/// Bytes for a program, as the HTTP API has a key: under their name as text or null, or what is no UTF-8 under `<name>_base64`.
+pub(super) fn put_bytes(object: &mut Value, name: &str, bytes: Option<&[u8]>) {
     match bytes.map(|bytes| (bytes, std::str::from_utf8(bytes))) {
-        None => Value::Null,
-        Some((_, Ok(text))) => json!({ "text": text }),
-        Some((bytes, Err(_))) => json!({ "base64": BASE64.encode(bytes) }),
+        None => object[name] = Value::Null,
+        Some((_, Ok(text))) => object[name] = text.into(),
+        Some((bytes, Err(_))) => object[format!("{name}_base64")] = BASE64.encode(bytes).into(),
     }
 }
 

@@ -214,7 +214,7 @@ fn an_index_is_inspected_verified_and_rebuilt_while_its_instance_rests() {
     let (exit, told) = index(&fixture, &["verify"]);
     assert_eq!((exit, &told["differences"]), (1, &2.into()), "{told}");
     let found = |what: &str, id: &[u8]| {
-        let id = serde_json::json!({ "text": String::from_utf8_lossy(id) });
+        let id = serde_json::json!(String::from_utf8_lossy(id));
         let listed = told["listed"].as_array().expect("a list");
         listed.iter().any(|one| one["what"] == what && one["id"] == id && one["offset"].is_u64())
     };

@@ -74,15 +74,16 @@ impl Difference {
     }
 
     fn as_json(&self) -> Value {
-        json!({
+        let mut row = json!({
             "lane": self.lane.0,
             "offset": self.offset.map(|offset| offset.0),
             "what": self.what.as_str(),
             "void": self.is_void,
             "name": self.name.map(|name| format!("{name:?}")),
-            "id": output::json_bytes(self.id.as_deref()),
             "detail": self.detail,
-        })
+        });
+        output::put_bytes(&mut row, "id", self.id.as_deref());
+        row
     }
 }
 

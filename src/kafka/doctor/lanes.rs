@@ -163,9 +163,9 @@ pub(super) fn positions(wish: &Wish, facts: &Facts, list: &mut List) {
     };
     let reset = |topic: &str, partition: i32| {
         format!(
-            "to deliver again what may have been delivered: stop all instances, then kafka-consumer-groups.sh \
+            "to deliver again what may have been delivered: stop all instances, wait {} (Kafka keeps the last one's seat for so long), then kafka-consumer-groups.sh \
              --bootstrap-server {} --group {group} --topic {topic}:{partition} --reset-offsets --to-earliest --execute",
-            facts.bootstrap
+            wish.session_timeout, facts.bootstrap
         )
     };
     let is_running = facts.group.as_ref().is_ok_and(|group| !group.members.is_empty());
