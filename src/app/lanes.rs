@@ -11,7 +11,7 @@ use crate::engine::state::StateKey;
 use crate::engine::{Arrival, Intake, Limits, Millis, Setup, Topics, Tracking};
 use crate::index;
 use crate::kafka::meta::Secret;
-use crate::kafka::topics::{self, Request};
+use crate::kafka::topics::{self, Finding, Request, Severity};
 use crate::kafka::{
     self, BrokerClock, Connection, Indexing, Member, Members, Processor, Settings, Wanted,
 };
@@ -133,10 +133,8 @@ pub fn start(
             answer => break answer?,
         }
     };
-    let weak = || in_force.notes.iter().filter(|note| note.severity == topics::Severity::Weak);
-    if let Some(first) = weak().next().filter(|_| !config.weak_topics) {
-        let (topic, is, remedy) = (first.topic.clone(), first.found.clone(), first.remedy.clone());
-        return Err(Error::Weak { topics: weak().count(), topic, is, remedy });
+    if !config.weak_topics {
+        refuse_weak(&in_force.notes)?;
     }
     for note in &in_force.notes {
         tracing::warn!(topic = note.topic, what = %note.what, remedy = %note.remedy, "topic could be better");
@@ -198,6 +196,14 @@ pub fn start(
         members: members.map_err(Error::Client)?,
         secret: in_force.secret,
     })
+}
+
+/// Refuses topics in which one broker alone may have what was acknowledged.
+fn refuse_weak(notes: &[Finding]) -> Result<(), Error> {
+    let weak = || notes.iter().filter(|note| note.severity == Severity::Weak);
+    let Some(first) = weak().next() else { return Ok(()) };
+    let (topic, is, remedy) = (first.topic.clone(), first.found.clone(), first.remedy.clone());
+    Err(Error::Weak { topics: weak().count(), topic, is, remedy })
 }
 
 /// What every engine of this process is given.
@@ -280,5 +286,33 @@ pub fn settings(
         watched: None,
         first_intake: None,
         embedded: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_that_one_broker_alone_may_have_are_refused_with_what_mends_them_and_others_are_not() {
+        let finding = |topic: &str, severity| Finding {
+            topic: topic.to_owned(),
+            what: "min.insync.replicas".to_owned(),
+            found: "1 of 3 replicas".to_owned(),
+            wanted: "2".to_owned(),
+            severity,
+            remedy: format!("mend {topic}"),
+        };
+        assert!(refuse_weak(&[]).is_ok());
+        assert!(refuse_weak(&[finding("a", Severity::Note)]).is_ok());
+        let notes = [
+            finding("a", Severity::Note),
+            finding("b", Severity::Weak),
+            finding("c", Severity::Weak),
+        ];
+        let told = refuse_weak(&notes).expect_err("two are weak").to_string();
+        for word in ["2 topics", "b has", "1 of 3", "mend b", "--weak-topics"] {
+            assert!(told.contains(word), "{word:?} is not in {told:?}");
+        }
     }
 }

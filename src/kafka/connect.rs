@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "server")]
 use rdkafka::admin::AdminClient;
 use rdkafka::client::Client;
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
@@ -81,6 +82,40 @@ impl<T> Drop for Closing<T> {
 /// The context of a [`Reader`] and of an [`Admin`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Quiet;
+
+/// What a system says that gives no more files, in librdkafka's words.
+const NO_FILES: &str = "Too many open files";
+/// Between two lines about that.
+const NO_FILES_EVERY: Duration = Duration::from_secs(30);
+
+/// A line of librdkafka's own goes on as one. One about this process is said in ours: without more files it can do nothing, and
+/// librdkafka's lines are not shown.
+pub(super) fn said(level: RDKafkaLogLevel, facility: &str, message: &str) {
+    static LAST: Mutex<Option<Instant>> = Mutex::new(None);
+    if message.contains(NO_FILES) {
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_none_or(|at| at.elapsed() >= NO_FILES_EVERY) {
+            *last = Some(Instant::now());
+            tracing::warn!(
+                why = message,
+                "no more files may be open here, and Kafka cannot be reached: raise the limit (ulimit -n)"
+            );
+        }
+    }
+    match level {
+        RDKafkaLogLevel::Emerg
+        | RDKafkaLogLevel::Alert
+        | RDKafkaLogLevel::Critical
+        | RDKafkaLogLevel::Error => {
+            tracing::error!(target: "librdkafka", facility, "{message}");
+        }
+        RDKafkaLogLevel::Warning => tracing::warn!(target: "librdkafka", facility, "{message}"),
+        RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => {
+            tracing::info!(target: "librdkafka", facility, "{message}");
+        }
+        RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", facility, "{message}"),
+    }
+}
 
 impl ClientContext for Quiet {
     tokens!();

@@ -470,6 +470,13 @@ pub(super) fn token(config: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> 
 /// The items of a `ClientContext` by which its clients are given tokens: every context has them.
 macro_rules! tokens {
     () => {
+        tokens!(without_log);
+
+        fn log(&self, level: rdkafka::config::RDKafkaLogLevel, facility: &str, message: &str) {
+            $crate::kafka::connect::said(level, facility, message);
+        }
+    };
+    (without_log) => {
         const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
 
         fn generate_oauth_token(

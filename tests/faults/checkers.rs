@@ -47,6 +47,11 @@ pub fn check(history: &History, wish: Wish) {
 
 /// All that is wrong with a history.
 pub fn breaches(history: &History, wish: Wish) -> Vec<Breach> {
+    breaches_within(history, wish, patience())
+}
+
+/// The same, with the bounds of lateness so many times as long.
+fn breaches_within(history: &History, wish: Wish, patience: u32) -> Vec<Breach> {
     let seen = Seen::of(history);
     let mut found = seen.foreign.clone();
     never_early(history, &seen, &mut found);
@@ -57,7 +62,7 @@ pub fn breaches(history: &History, wish: Wish) -> Vec<Breach> {
     readers_agree(history, &mut found);
     forward_only(history, &mut found);
     dead(history, &mut found);
-    recovers(history, wish, &mut found);
+    recovers(history, wish, patience, &mut found);
     found
 }
 
@@ -295,14 +300,14 @@ fn dead(history: &History, found: &mut Vec<Breach>) {
 
 /// Promise 10: what was due before the fault was over is there soon after it, and everything else soon after it is due. What is
 /// due later than that is on time, for as long as anything waits; but in `at_least_once` no hop can be taken back.
-fn recovers(history: &History, wish: Wish, found: &mut Vec<Breach>) {
-    let recovery = wish.recovery.as_millis() as u64 * u64::from(patience());
+fn recovers(history: &History, wish: Wish, patience: u32, found: &mut Vec<Breach>) {
+    let recovery = wish.recovery.as_millis() as u64 * u64::from(patience);
     let healed = history.healed_at.unwrap_or(0);
     for (n, rec, due) in arrivals(history) {
         let late = rec.at.saturating_sub(due.max(healed));
         let is_over = history.healed_at.is_some_and(|healed| due > healed + recovery);
         let most = if is_over && history.mode == Mode::ExactlyOnce {
-            recovery.min(LATE_MS * u64::from(patience()))
+            recovery.min(LATE_MS * u64::from(patience))
         } else {
             recovery
         };

@@ -129,3 +129,69 @@ fn members_are_listed_with_their_lanes_and_how_they_are() {
         process.stop_well();
     }
 }
+
+#[test]
+fn one_look_shows_what_all_do_and_who_does_not_answer() {
+    let fixture = Fixture::with("commands-top", |request| request.lanes = Some(2));
+    let target = fixture.target("out", 1);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let send = |id: &str, delay: &str| {
+        json(
+            &fixture,
+            &["send", "--target", &target, "--in", delay, "--id", id, "--label", "x", "v"],
+        );
+    };
+    send("now", "1s");
+    send("later", "2h");
+    let top = || -> (Option<i32>, Value) {
+        let (code, said, error) = run(&fixture, &["top", "--json"]);
+        (code, serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said} {error}")))
+    };
+    let shown = eventually("one is delivered, and one waits", || {
+        let (code, told) = top();
+        let seen = (code, told["delivered"].as_f64(), told["due"]["day"].as_u64());
+        if seen == (Some(0), Some(1.0), Some(1)) { Ok(told) } else { Err(told.to_string()) }
+    });
+    let member = &shown["members"][0];
+    assert_eq!(
+        (&member["health"], &member["lanes"]),
+        (&"ready".into(), &serde_json::json!([0, 1]))
+    );
+    assert_eq!(shown["overdue_seconds"], 0.0, "{shown}");
+    let tiers = shown["tiers"].as_array().expect("tiers");
+    assert_eq!(tiers[0]["tier"], "intake", "{shown}");
+    let (code, said, error) = run(&fixture, &["top", "--once"]);
+    assert_eq!(code, Some(0), "{said} {error}");
+    for word in ["ready", "stands in", "in 1 day 1", "half of them up to"] {
+        assert!(said.contains(word), "{word:?} is not in\n{said}");
+    }
+    process.kill();
+    let (code, told) = top();
+    assert_eq!((code, &told["members"][0]["health"]), (Some(1), &"silent".into()), "{told}");
+}
+
+#[test]
+fn who_sends_to_what_no_instance_allows_is_warned_and_doctor_goes_by_the_instances() {
+    let fixture = Fixture::new("commands-allow");
+    let (target, other) = (fixture.target("out", 1), fixture.target("other", 1));
+    let launch = fixture.launch(Mode::ExactlyOnce);
+    let mut process = launch.arg("--allow").arg(regex::escape(&target)).start();
+    let send = |target: &str| run(&fixture, &["send", "--target", target, "--in", "1s", "v"]);
+    // What an instance allows it says in the meta topic, a moment after it is ready.
+    eventually("the warning is there", || match send(&other) {
+        (Some(0), _, error) if error.contains("does not deliver to") => Ok(()),
+        told => Err(format!("{told:?}")),
+    });
+    let (code, _, error) = send(&target);
+    assert_eq!((code, error.as_str()), (Some(0), ""));
+    let (_, said, error) = run(&fixture, &["doctor", "--read-only"]);
+    assert!(
+        said.contains(
+            "1 topics that are there may be delivered to, by `allow` of the instance that runs"
+        ),
+        "{said} {error}"
+    );
+    process.stop_well();
+    let (_, said, _) = run(&fixture, &["doctor", "--read-only"]);
+    assert!(said.contains("configuration of this command"), "{said}");
+}

@@ -21,7 +21,7 @@ use crate::engine::header;
 use crate::engine::orders::{Because, DeadLetter};
 use crate::engine::{Batch, BatchId, Commit, Edit, Lane, Offset, Record, To, TopicId, UnixMillis};
 use crate::kafka::BrokerClock;
-use crate::kafka::connect::Quiet;
+use crate::kafka::connect;
 use crate::kafka::oauth::tokens;
 use crate::kafka::raw;
 use crate::telemetry::LaneFigures;
@@ -114,7 +114,7 @@ pub(super) struct Done {
 }
 
 impl ClientContext for Context {
-    tokens!();
+    tokens!(without_log);
 
     /// librdkafka makes an error of a connection's end only where the system does (RST). Of one that a broker, or whoever is
     /// between, ends in good order (FIN) its log alone tells.
@@ -122,7 +122,7 @@ impl ClientContext for Context {
         if is_end_of_connection(facility, message) {
             self.ledger.lost.fetch_add(1, Ordering::SeqCst);
         }
-        Quiet.log(level, facility, message);
+        connect::said(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {

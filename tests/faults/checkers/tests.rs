@@ -47,7 +47,8 @@ fn good() -> History {
 fn said(doctor: impl FnOnce(&mut History)) -> BTreeSet<&'static str> {
     let mut history = good();
     doctor(&mut history);
-    breaches(&history, WISH).into_iter().map(|(promise, _)| promise).collect()
+    // Whatever the patience of this run is.
+    breaches_within(&history, WISH, 1).into_iter().map(|(promise, _)| promise).collect()
 }
 
 /// The same change to what both readers saw.
