@@ -122,7 +122,14 @@ fn the_quick_start_and_what_is_done_with_timers_do_what_they_say() {
 
 #[test]
 fn the_cookbook_does_what_it_says() {
-    const TARGETS: [&str; 4] = ["shop.unpaid", "shop.stock", "shop.coupons", "shop.payments"];
+    const TARGETS: [&str; 6] = [
+        "shop.unpaid",
+        "shop.stock",
+        "shop.coupons",
+        "shop.payments",
+        "shop.orders",
+        "shop.failed",
+    ];
     let fixture = Fixture::cold("cookbook");
     let shell = Shell::new(&fixture);
     let page = include_str!("../../docs/cookbook.md");
