@@ -6,7 +6,7 @@ use std::path::Path;
 use regex::Regex;
 
 /// What in a test's source says that it needs nodes of `scripts/kafka`, or rights in a cluster that has an authorizer.
-const NODES: &str = r#"variable\("(WATERCLOCK_KAFKA|KAFKA_PROXY)|Proxy::shared\(|Nodes::ours\(|\bCluster::start|Secured::shared\(|[^.\w]tool\(|[^.\w\[]allow(_only)?\("#;
+const NODES: &str = r#"variable\("(WATERCLOCK_KAFKA|KAFKA_PROXY)|Proxy::shared\(|Nodes::ours\(|\bCluster::start|Secured::shared\(|"scripts/kafka start"|[^.\w]tool\(|[^.\w\[]allow(_only)?\("#;
 /// What says that these must be processes of this machine: they read a file of the test's, or load a library of its.
 const HOST: &str =
     r#"Secured::shared\(|"Timers\.java"|Cluster::start_with\(|--reassignment-json-file"#;
@@ -134,7 +134,7 @@ fn the_list_names_exactly_the_tests_that_need_more_than_an_address_of_kafka() {
 fn the_names_that_are_left_out_for_want_of_a_tool_are_those_of_tests() {
     let script = std::fs::read_to_string(tests().join("../scripts/test")).expect("text");
     let named = Regex::new(r#"skip "?(\w+)::([\w${}]+)"#).expect("sound");
-    for (file, language) in ["clients", "cookbook"]
+    for (file, language) in ["clients", "cookbook", "readme"]
         .into_iter()
         .flat_map(|file| ["java", "python", "go"].map(|of| (file, of)))
     {
@@ -152,5 +152,5 @@ fn the_names_that_are_left_out_for_want_of_a_tool_are_those_of_tests() {
             count += 1;
         }
     }
-    assert_eq!(count, 3 * 3, "scripts/test names three");
+    assert_eq!(count, 7 * 3, "scripts/test names seven");
 }

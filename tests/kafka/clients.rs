@@ -42,12 +42,8 @@ impl Client {
     }
 
     /// franz-go: its default partitioner is Java's.
-    #[allow(clippy::disallowed_methods, reason = "a test must be told where it is")]
     pub fn go(fixture: &Fixture, process: &Process) -> Self {
-        let program = std::env::var("WATERCLOCK_TEST_GO").unwrap_or_else(|_| {
-            panic!("WATERCLOCK_TEST_GO is not set: scripts/test sets it to docs/clients/timers.go, built by go")
-        });
-        Self::new(fixture, process, vec![program])
+        Self::new(fixture, process, vec![go()])
     }
 
     /// Kafka's own client: its default partitioner is murmur2.
@@ -130,10 +126,19 @@ fn example(name: &str) -> PathBuf {
     program
 }
 
+/// The program in Go, built.
+#[allow(clippy::disallowed_methods, reason = "a test must be told where it is")]
+#[track_caller]
+pub fn go() -> String {
+    std::env::var("WATERCLOCK_TEST_GO").unwrap_or_else(|_| {
+        panic!("WATERCLOCK_TEST_GO is not set: scripts/test sets it to docs/clients/timers.go, built by go")
+    })
+}
+
 /// A Python with confluent-kafka, as scripts/test makes it.
 #[allow(clippy::disallowed_methods, reason = "a test must be told where it is")]
 #[track_caller]
-fn python() -> String {
+pub fn python() -> String {
     std::env::var("WATERCLOCK_TEST_PYTHON").unwrap_or_else(|_| {
         panic!(
             "WATERCLOCK_TEST_PYTHON is not set: scripts/test sets it to a Python with confluent-kafka; by hand: \

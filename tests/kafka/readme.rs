@@ -1,4 +1,4 @@
-//! The README's commands, line by line, as somebody types it who has nothing but the README.
+//! The commands of the README and of the other pages, line by line, as somebody types them who has nothing but the page.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,6 +14,34 @@ const TOOLS: [(&str, &str); 2] = [
     ("kafka-topics.sh", "org.apache.kafka.tools.TopicCommand"),
     ("kafka-console-consumer.sh", "org.apache.kafka.tools.consumer.ConsoleConsumer"),
 ];
+
+/// How many blocks of commands of each page are run here. The others say in the page why no test runs them.
+const RUN: [(&str, usize); 8] = [
+    ("README.md", 3),
+    ("docs/clients/go.md", 2),
+    ("docs/clients/java.md", 2),
+    ("docs/clients/kcat.md", 7),
+    ("docs/clients/python.md", 2),
+    ("docs/cookbook.md", 7),
+    ("docs/header-contract.md", 1),
+    ("docs/http-api.md", 10),
+];
+/// Where the pages are read that are run from the root of the repository.
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// A page's blocks of commands, but for those that say why no test runs them.
+fn blocks(page: &str) -> Vec<String> {
+    let path = std::path::Path::new(ROOT).join(page);
+    let text = std::fs::read_to_string(&path).expect("a page");
+    let pieces: Vec<&str> = text.split("```sh\n").collect();
+    let is_run = |before: &str| !before.trim_end().ends_with("-->");
+    let text = |block: &str| block.split_once("\n```").expect("its end").0.to_owned();
+    let pairs = pieces.windows(2).filter(|pair| is_run(pair[0]));
+    let blocks: Vec<String> = pairs.map(|pair| text(pair[1])).collect();
+    let said = RUN.iter().find(|(name, _)| *name == page).map_or(0, |(_, count)| *count);
+    assert_eq!(blocks.len(), said, "{page}: how many blocks of commands are run by a test");
+    blocks
+}
 
 /// The lines of the first block of commands behind a heading.
 fn commands(heading: &str) -> Vec<&'static str> {
@@ -44,16 +72,40 @@ impl<'a> Shell<'a> {
         }
         let plain = waterclock();
         std::os::unix::fs::symlink(plain.get_program(), bin.join("waterclock")).expect("linked");
+        let docs = std::path::Path::new(ROOT).join("docs");
+        std::os::unix::fs::symlink(docs, fixture.path("docs")).expect("linked");
         Self { fixture, http: free_address() }
+    }
+
+    /// A program that the pages call.
+    fn add(&self, name: &str, script: &str) {
+        let path = self.fixture.path("bin").join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("set");
+    }
+
+    /// What each block of a page prints; all end well. Behind its line `send` is waited for what it made.
+    #[track_caller]
+    fn page(&self, page: &str, blocks: &[String], targets: &[&str]) -> Vec<String> {
+        let mut script = String::new();
+        for (n, block) in blocks.iter().enumerate() {
+            writeln!(script, "echo '== {n}'\n{}", self.here(block, targets)).expect("written");
+        }
+        let (out, errors) = self.run(&script);
+        self.delete(targets);
+        let said: Vec<String> = out.split("== ").skip(1).map(str::to_owned).collect();
+        assert_eq!(said.len(), blocks.len(), "{page}: {out}\n{errors}");
+        said
     }
 
     /// A line, but for where Kafka is, on which address an instance answers, and these names of targets.
     fn here(&self, line: &str, targets: &[&str]) -> String {
         let line = line.replace(BROKER, &self.fixture.connection.brokers);
+        let line = line.replace("waterclock.intake", &self.fixture.names.intake());
         let line = HTTP.iter().fold(line, |line, address| line.replace(address, &self.http));
         // First the patterns, in which a dot is another thing.
         let line = targets.iter().fold(line, |line, target| {
-            let (first, _) = target.split_once('.').expect("two words");
+            let Some((first, _)) = target.split_once('.') else { return line };
             line.replace(&format!(r"'{first}\..*'"), &format!("'.*{first}[.].*'"))
         });
         targets.iter().fold(line, |line, target| line.replace(target, &self.fixture.name(target)))
@@ -73,6 +125,7 @@ impl<'a> Shell<'a> {
         }
         shell.env("WATERCLOCK_NAMESPACE", self.fixture.namespace());
         shell.env("WATERCLOCK_BROKERS", &self.fixture.connection.brokers);
+        shell.env("INTAKE", self.fixture.names.intake());
         shell.current_dir(self.fixture.path("")).args(["-c", &all]).stdin(Stdio::null());
         let ended = shell.output().expect("bash runs");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -122,6 +175,7 @@ fn the_quick_start_and_what_is_done_with_timers_do_what_they_say() {
 
 #[test]
 fn the_cookbook_does_what_it_says() {
+    const PAGE: &str = "docs/cookbook.md";
     const TARGETS: [&str; 6] = [
         "shop.unpaid",
         "shop.stock",
@@ -132,20 +186,10 @@ fn the_cookbook_does_what_it_says() {
     ];
     let fixture = Fixture::cold("cookbook");
     let shell = Shell::new(&fixture);
-    let page = include_str!("../../docs/cookbook.md");
-    let blocks: Vec<&str> = page.split("\n```sh\n").skip(1).collect();
-    assert_eq!(blocks.len(), 7, "all of the page");
-    let mut script = String::new();
-    for (n, block) in blocks.iter().enumerate() {
-        let (block, _) = block.split_once("\n```").expect("its end");
-        writeln!(script, "echo '== {n}'\n{}", shell.here(block, &TARGETS)).expect("written");
-    }
-    let (out, errors) = shell.run(&script);
-    shell.delete(&TARGETS);
-    let said: Vec<&str> = out.split("== ").skip(1).collect();
-    assert!(said[2].contains("cancelled"), "{out}\n{errors}");
-    assert!(said[3].contains("replaced") && said[3].contains("delay\n"), "{out}\n{errors}");
-    assert!(said[6].contains(r#"{"payment": 3}"#), "{out}\n{errors}");
+    let said = shell.page(PAGE, &blocks(PAGE), &TARGETS);
+    assert!(said[2].contains("cancelled"), "{said:?}");
+    assert!(said[3].contains("replaced") && said[3].contains("delay\n"), "{said:?}");
+    assert!(said[6].contains(r#"{"payment": 3}"#), "{said:?}");
 }
 
 #[test]
@@ -173,5 +217,159 @@ fn the_cookbook_shows_the_programs_as_they_stand() {
                 assert!(program.contains(&lines(piece)), "not in the program: {piece}");
             }
         }
+    }
+}
+
+/// A page about a client: its program is sent to the same places as `waterclock`.
+fn page_of_a_client(language: &str, program: &str, install: &[(&str, &str)]) {
+    let fixture = Fixture::cold(&format!("page-{language}"));
+    let shell = Shell::new(&fixture);
+    shell.add(language, program);
+    for (name, script) in install {
+        shell.add(name, script);
+    }
+    let page = format!("docs/clients/{language}.md");
+    let said = shell.page(&page, &blocks(&page), &["reminders"]);
+    assert_eq!(said[1].lines().last(), Some("cancelled"), "{said:?}");
+}
+
+#[test]
+fn the_python_program_of_its_page() {
+    let python = super::clients::python();
+    page_of_a_client(
+        "python",
+        &format!("exec '{python}' \"$@\""),
+        &[("pip", &format!("exec '{python}' -m pip --disable-pip-version-check --quiet \"$@\""))],
+    );
+}
+
+#[test]
+fn the_go_program_of_its_page() {
+    // It is built already: `go mod` and `go get` would ask the network.
+    let go = super::clients::go();
+    let script = format!(r#"[ "$1" != run ] || {{ shift 2 && exec '{go}' "$@"; }}"#);
+    page_of_a_client("go", &script, &[]);
+}
+
+#[test]
+fn the_java_program_of_its_page() {
+    let (script, dir) = (variable("WATERCLOCK_KAFKA_SCRIPT"), variable("WATERCLOCK_KAFKA_DIR"));
+    // Its jars are where the script put them.
+    let program = std::path::Path::new(ROOT).join("docs/clients").join("Timers.java");
+    let java = format!("shift 3\nexec '{script}' tool --dir '{dir}' '{}' \"$@\"", program.display());
+    page_of_a_client("java", &java, &[]);
+}
+
+#[test]
+fn the_page_of_kcat_does_what_it_says() {
+    const PAGE: &str = "docs/clients/kcat.md";
+    let fixture = Fixture::cold("page-kcat");
+    let shell = Shell::new(&fixture);
+    let said = shell.page(PAGE, &blocks(PAGE), &["reminders", "polls"]);
+    assert!(said[5].contains(r#""outcome":"cancelled""#), "{said:?}");
+    let again: Vec<&str> = said[6].lines().skip(1).collect();
+    assert_eq!(again, [r#"payment-3 {"payment": 3} tenant=acme"#; 2], "{said:?}");
+}
+
+#[test]
+fn the_header_contracts_own_record_of_kcat_is_delivered() {
+    let fixture = Fixture::cold("page-contract");
+    let shell = Shell::new(&fixture);
+    let block = blocks("docs/header-contract.md").remove(0).replace("x-delay=90s", "x-delay=2s");
+    let quick = commands("## Quick start");
+    // The target, waterclock's topics, an instance.
+    let first = quick[1..4].join("\n").replace(TARGET, "orders").replace(r"orders\..*", "orders");
+    let show = format!("kcat -C -b {BROKER} -t orders -o beginning -c 1 -q -f '%k:%s%h\\n'");
+    let said = shell.page("docs/header-contract.md", &[first, block, show], &["orders"]);
+    assert_eq!(said[2].lines().nth(1), Some("customer-7:hello"), "{said:?}");
+}
+
+#[test]
+fn the_lines_about_http_are_answered_as_their_page_says() {
+    const PAGE: &str = "docs/http-api.md";
+    let fixture = Fixture::cold("page-http");
+    let shell = Shell::new(&fixture);
+    // The target, waterclock's topics, an instance.
+    let mut all = vec![commands("## Quick start")[1..4].join("\n")];
+    for block in blocks(PAGE) {
+        let mut lines = String::new();
+        for line in block.lines() {
+            writeln!(lines, "{line}").expect("written");
+            if let Some(key) = line.strip_prefix("waterclock send ") {
+                let (_, key) = key.split_once("--key ").expect("a key");
+                let key = key.split(' ').next().unwrap_or_default();
+                let wait = format!("waterclock status payment --key {key} | grep -q delay");
+                writeln!(lines, "until {wait}; do sleep 0.2; done").expect("written");
+            }
+        }
+        // The token of the count.
+        if lines.contains("due_before") {
+            let count = lines.trim_end().rsplit('\n').next().unwrap_or_default().to_owned();
+            let take = format!("counted=$({count}); echo \"$counted\"\n");
+            let token = "TOKEN=${counted##*'\"token\":\"'}; TOKEN=${TOKEN%%'\"'*}\n";
+            lines = lines.replace(&count, &format!("{take}{token}"));
+        }
+        all.push(lines);
+    }
+    let said = shell.page(PAGE, &all, &[TARGET]);
+    let holds = [
+        (1, r#""state":"delay""#),
+        (2, r#""outcome":"cancelled""#),
+        (3, r#""outcome":"#),
+        (4, r#""outcome":"replaced""#),
+        (5, r#""id":"payment""#),
+        (6, r#""outcome":"cancelled""#),
+        (7, r#"{"count":2,"expires":"#),
+        (8, r#""outcomes":{"cancelled":2}"#),
+        (9, r#""tracking":"full""#),
+        (10, r#""code":"key_needed""#),
+    ];
+    for (n, text) in holds {
+        assert!(said[n].contains(text), "{n}: {text}: {said:?}");
+    }
+}
+
+#[test]
+fn kafka_without_docker_is_started_and_stopped_by_the_lines_of_the_readme() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [.., block] = &blocks("README.md")[..] else { panic!("blocks") };
+    assert!(block.starts_with("scripts/kafka start"), "{block}");
+    let (lines, stop) = block.rsplit_once('\n').expect("lines");
+    // Beside the others' own; and a topic is made, as the quick start does.
+    let mut all = format!("set -eu\n{lines}\n");
+    let create = commands("## Quick start")[1].replace(BROKER, "$KAFKA_BOOTSTRAP");
+    writeln!(all, "{create}\nkafka-topics.sh --bootstrap-server $KAFKA_BOOTSTRAP --list\n{stop}")
+        .expect("written");
+    let mut shell = Command::new("bash");
+    for (name, _) in std::env::vars().filter(|(name, _)| name.contains("KAFKA_")) {
+        shell.env_remove(name);
+    }
+    shell.env("WATERCLOCK_KAFKA_DIR", dir.path().join("kafka"));
+    shell.current_dir(ROOT).args(["-c", &all]).stdin(Stdio::null());
+    let ended = shell.output().expect("bash runs");
+    let out = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success(), "{ended:?}");
+    assert!(out.contains(TARGET), "{ended:?}");
+}
+
+#[test]
+fn every_block_of_commands_is_run_or_says_why_not() {
+    let mut pages = vec!["README.md".to_owned()];
+    let mut dirs = vec!["docs".to_owned(), "topics".to_owned(), "examples".to_owned()];
+    pages.extend(["ARCHITECTURE.md", "CHANGELOG.md"].map(str::to_owned));
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(std::path::Path::new(ROOT).join(&dir)).expect("readable") {
+            let entry = entry.expect("an entry");
+            let name = format!("{dir}/{}", entry.file_name().to_string_lossy());
+            if entry.path().is_dir() {
+                dirs.push(name);
+            } else if entry.path().extension().is_some_and(|of| of == "md") {
+                pages.push(name);
+            }
+        }
+    }
+    assert!(pages.len() > 30, "{pages:?}");
+    for page in pages {
+        blocks(&page);
     }
 }
