@@ -185,6 +185,10 @@ pub fn main() -> ExitCode {
     let Cli { global, command } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
+            if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") {
+                Failure::new(Exit::Usage, in_one_line(&error)).report(true);
+                return Exit::Usage.into();
+            }
             // Help and version are no errors, and go to standard output; a closed pipe is nobody's problem.
             let _ = error.print();
             return if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() };
@@ -226,6 +230,16 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// What is wrong with the arguments, and what may have been meant, without the usage behind it.
+fn in_one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let told: Vec<&str> = lines
+        .take_while(|line| !["Usage:", "For more"].iter().any(|of| line.starts_with(of)))
+        .collect();
+    told.join("; ").trim_start_matches("error: ").to_owned()
+}
+
 fn completions(shell: clap_complete::Shell) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "waterclock", &mut script);
@@ -254,5 +268,52 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_arguments_fits_into_one_line() {
+        let wrong = Cli::try_parse_from(["waterclock", "send", "--kye=x", "v"]);
+        let Err(error) = wrong else { panic!("--kye is no option") };
+        let line = in_one_line(&error);
+        assert!(line.starts_with("unexpected argument '--kye' found; tip: "), "{line}");
+        assert!(!line.contains("Usage"), "{line}");
+    }
+
+    #[test]
+    fn every_command_in_the_documents_is_one_of_ours_with_options_that_it_has() {
+        use clap::error::ErrorKind;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let read = |path: &Path| std::fs::read_to_string(path).expect("text");
+        let mut pages: Vec<PathBuf> = vec![root.join("README.md"), root.join("topics/README.md")];
+        for dir in ["docs", "docs/clients", "docs/monitoring"] {
+            let entries = std::fs::read_dir(root.join(dir)).expect("readable");
+            pages.extend(
+                entries.map(|entry| entry.expect("an entry").path()).filter(|p| p.is_file()),
+            );
+        }
+        // What seals `x-delay-state` is called so, and is no command.
+        let inline = regex::Regex::new(r"`(waterclock [a-wyz-][^`\n]*)`").expect("sound");
+        let quoted = regex::Regex::new(r#"'[^']*'|"[^"]*""#).expect("sound");
+        let (mut count, mut wrong) = (0, Vec::new());
+        for page in pages {
+            let text = read(&page);
+            let inline = inline.captures_iter(&text).map(|found| found[1].to_owned());
+            let blocks = text.split("```sh\n").skip(1).filter_map(|of| of.split("```").next());
+            let lines = blocks.flat_map(str::lines).filter(|line| line.starts_with("waterclock "));
+            for command in inline.chain(lines.map(str::to_owned)) {
+                let plain = quoted.replace_all(&command, "x");
+                let plain = plain.split(['#', '|', '<', '>', '&', ';']).next().unwrap_or_default();
+                let words = plain.split_whitespace().filter(|word| *word != "...");
+                let parsed = Cli::command().try_get_matches_from(words);
+                let kind = parsed.err().map(|error| error.kind());
+                let is_unknown = [ErrorKind::UnknownArgument, ErrorKind::InvalidSubcommand];
+                if kind.is_some_and(|kind| is_unknown.contains(&kind)) {
+                    wrong.push(format!("{}: {command}", page.display()));
+                }
+                count += 1;
+            }
+        }
+        assert!(count > 60, "{count} commands");
+        assert!(wrong.is_empty(), "{wrong:#?}");
     }
 }

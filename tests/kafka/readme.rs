@@ -256,7 +256,8 @@ fn the_java_program_of_its_page() {
     let (script, dir) = (variable("WATERCLOCK_KAFKA_SCRIPT"), variable("WATERCLOCK_KAFKA_DIR"));
     // Its jars are where the script put them.
     let program = std::path::Path::new(ROOT).join("docs/clients").join("Timers.java");
-    let java = format!("shift 3\nexec '{script}' tool --dir '{dir}' '{}' \"$@\"", program.display());
+    let java =
+        format!("shift 3\nexec '{script}' tool --dir '{dir}' '{}' \"$@\"", program.display());
     page_of_a_client("java", &java, &[]);
 }
 
