@@ -1,5 +1,8 @@
 //! A timer from the command line alone: replaced, given another time, named by a key that is no text; and who runs.
 
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Stdio};
+
 use serde_json::Value;
 
 use crate::support::{Fixture, Mode, assert_each_once, eventually, waterclock, whole};
@@ -165,9 +168,55 @@ fn one_look_shows_what_all_do_and_who_does_not_answer() {
     for word in ["ready", "stands in", "in 1 day 1", "half of them up to"] {
         assert!(said.contains(word), "{word:?} is not in\n{said}");
     }
+    is_drawn_until_a_key_ends_it(&fixture);
     process.kill();
     let (code, told) = top();
     assert_eq!((code, &told["members"][0]["health"]), (Some(1), &"silent".into()), "{told}");
+}
+
+/// On a terminal, which util-linux's `script` makes, it draws until `q`, and leaves the terminal as it was.
+fn is_drawn_until_a_key_ends_it(fixture: &Fixture) {
+    let plain = waterclock();
+    let (brokers, namespace) = (&fixture.connection.brokers, fixture.namespace());
+    let program = std::path::Path::new(plain.get_program()).display();
+    let line = format!(
+        "stty cols 120 rows 40; '{program}' top --every 1 --brokers {brokers} --namespace {namespace}"
+    );
+    let mut shell = Command::new("script");
+    shell.args(["--quiet", "--return", "--command", &line, "/dev/null"]).env("TERM", "xterm");
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut child = shell.spawn().expect("util-linux's script runs");
+    let mut out = child.stdout.take().expect("piped");
+    let (drawn, seen) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut part = [0; 4_096];
+        while let Ok(length @ 1..) = out.read(&mut part) {
+            if drawn.send(part[..length].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
+    let mut all = Vec::new();
+    eventually("it draws", || {
+        all.extend(seen.try_iter().flatten());
+        let text = String::from_utf8_lossy(&all);
+        // What was a blank stays one, and is not drawn.
+        let is_drawn = ["ready", "intake", "Ctrl-C"];
+        if is_drawn.iter().all(|word| text.contains(word)) {
+            Ok(())
+        } else {
+            Err(text.into_owned())
+        }
+    });
+    let mut keys = child.stdin.take().expect("piped");
+    keys.write_all(b"q").expect("it reads");
+    let code = child.wait().expect("it ends").code();
+    reader.join().expect("it read");
+    all.extend(seen.try_iter().flatten());
+    let text = String::from_utf8_lossy(&all).into_owned();
+    assert_eq!(code, Some(0), "{text:?}");
+    let (enter, leave) = ("\x1b[?1049h", "\x1b[?1049l");
+    assert!(text.contains(enter) && text.contains(leave), "the screen as it was: {text:?}");
 }
 
 #[test]
