@@ -184,6 +184,12 @@ fn is_drawn_until_a_key_ends_it(fixture: &Fixture) {
     );
     let mut shell = Command::new("script");
     shell.args(["--quiet", "--return", "--command", &line, "/dev/null"]).env("TERM", "xterm");
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
     shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut child = shell.spawn().expect("util-linux's script runs");
     let mut out = child.stdout.take().expect("piped");
