@@ -8,13 +8,15 @@ RUN apt-get update \
 WORKDIR /src
 # What it depends on is a layer of its own: librdkafka and OpenSSL are not built again when only the sources have changed.
 COPY Cargo.toml Cargo.lock ./
-RUN mkdir src && echo 'fn main() {}' > src/main.rs && touch src/lib.rs \
+COPY crates/engine/Cargo.toml crates/engine/
+RUN mkdir src crates/engine/src && echo 'fn main() {}' > src/main.rs && touch src/lib.rs crates/engine/src/lib.rs \
     && cargo build --release --locked \
-    && rm -r src
+    && rm -r src crates/engine/src
 COPY topics topics
+COPY crates crates
 COPY src src
 # Cargo goes by times, and these files may be older than the empty ones.
-RUN touch src/main.rs src/lib.rs && cargo build --release --locked
+RUN touch src/main.rs src/lib.rs crates/engine/src/lib.rs && cargo build --release --locked
 
 FROM debian:bookworm-slim
 # The authorities that TLS is checked against where no ssl.ca.location is set.

@@ -52,7 +52,6 @@ pub mod client;
 pub mod config;
 #[cfg(test)]
 mod documented;
-pub mod engine;
 #[cfg(feature = "server")]
 pub mod index;
 #[cfg(feature = "client")]
@@ -61,6 +60,9 @@ pub mod kafka;
 mod patient;
 #[cfg(feature = "server")]
 pub mod telemetry;
+
+/// The pure part: decides what happens to every record, and when.
+pub use waterclock_engine as engine;
 
 #[cfg(feature = "server")]
 pub use app::{Error, run};

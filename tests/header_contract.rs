@@ -401,8 +401,8 @@ const BAD_INPUT: &[(u8, &str, &str, &str, &str)] = &[
     (24, "empty, long, control characters, ../", "bad_id",               UNIT,  "row 24:"),
 ];
 
-const UNIT: &str = include_str!("../src/engine/header/tests.rs");
-const LANES: &str = include_str!("../src/engine/lanes/tests.rs");
+const UNIT: &str = include_str!("../crates/engine/src/header/tests.rs");
+const LANES: &str = include_str!("../crates/engine/src/lanes/tests.rs");
 const BYTES: &str = include_str!("kafka/bytes.rs");
 const DEAD: &str = include_str!("kafka/dead.rs");
 const EDGES: &str = include_str!("kafka/limits.rs");

@@ -241,7 +241,8 @@ fn the_command_line_passes_over_a_member_that_stands_still() {
     let (of_a, of_b) = (fixture.keys_of(&a, 2), fixture.keys_of(&b, 2));
     submit(&fixture, &a, &target, &of_a);
     submit(&fixture, &b, &target, &of_b);
-    let cancel = |key: &str| command(&fixture, 7, &["cancel", "i", "--key", key]);
+    // Longer than the command would wait by itself: whether it is decided is asked here, not how soon.
+    let cancel = |key: &str| command(&fixture, 22, &["cancel", "i", "--key", key, "--wait", "20s"]);
     let status = |key: &str| command(&fixture, 7, &["status", "i", "--key", key]);
 
     // Whichever of them is asked first.
@@ -260,7 +261,7 @@ fn the_command_line_passes_over_a_member_that_stands_still() {
     // Nobody can be asked: a cancel is written, a question is not answered.
     a.freeze();
     b.freeze();
-    let (code, text) = cancel(&of_a[1]);
+    let (code, text) = command(&fixture, 7, &["cancel", "i", "--key", &of_a[1]]);
     assert!(code == Some(75) && text.starts_with("pending\n"), "{code:?}: {text}");
     let (code, text) = status(&of_b[1]);
     assert!(code == Some(69) && text.contains("no instance answers"), "{code:?}: {text}");

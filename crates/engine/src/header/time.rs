@@ -5,7 +5,7 @@
 use jiff::civil::{Date, date};
 
 use super::{Code, DELAY, EXPIRES, Refusal, UNTIL};
-use crate::engine::{Millis, UnixMillis};
+use crate::{Millis, UnixMillis};
 
 /// The smallest integer that is read as epoch milliseconds (2001-09-09); below, it could be seconds.
 pub const EPOCH_MIN: u64 = 1_000_000_000_000;

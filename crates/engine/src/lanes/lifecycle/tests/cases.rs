@@ -1,12 +1,12 @@
 //! What each transition comes to, by hand.
 
 use super::kafka::{BEGAN, Kafka, LANES, MISSING, Out, TARGET, lane_of, record, source};
-use crate::engine::header::Code;
-use crate::engine::orders::{Because, Outcome};
-use crate::engine::setup::{Limits, Tracking};
-use crate::engine::state::{Kind, Order, State};
-use crate::engine::timers::{Change, Found, Phase, Place, Replaced};
-use crate::engine::{Lane, Millis, Offset, Record, UnixMillis, header};
+use crate::header::Code;
+use crate::orders::{Because, Outcome};
+use crate::setup::{Limits, Tracking};
+use crate::state::{Kind, Order, State};
+use crate::timers::{Change, Found, Phase, Place, Replaced};
+use crate::{Lane, Millis, Offset, Record, UnixMillis, header};
 
 type Headers<'a> = Vec<(&'a str, &'a str)>;
 
@@ -127,7 +127,7 @@ fn everything_that_an_answer_shows_is_in_the_changelog() {
     kafka.submit("k", &cancel());
     kafka.after(Millis(5));
     let cancelled = kafka.timer("k", "i").expect("it is known");
-    let want = crate::engine::timers::Timer {
+    let want = crate::timers::Timer {
         phase: Phase::Cancelled,
         since: BEGAN + Millis(5),
         ..pending.clone()

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::kafka::{BEGAN, Kafka, LANES, Out, TARGET, lane_of, record, source};
-use crate::engine::header::Code;
-use crate::engine::orders::Outcome;
-use crate::engine::timers::{Change, Phase};
-use crate::engine::{Lane, Millis, UnixMillis};
+use crate::header::Code;
+use crate::orders::Outcome;
+use crate::timers::{Change, Phase};
+use crate::{Lane, Millis, UnixMillis};
 
 /// Key and id of each timer: of both lanes, and two of one key.
 const TIMERS: [(&str, &str); 4] = [("k", "i"), ("k", "j"), ("l", "i"), ("m", "i")];

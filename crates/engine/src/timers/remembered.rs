@@ -25,7 +25,7 @@ const LABEL: u32 = !(HERE | MISSING);
 
 /// A name is a hash already: eight bytes of the part that stands for key and id are as good as a hash of it.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct NameHasher(u64);
+pub(crate) struct NameHasher(u64);
 
 impl Hasher for NameHasher {
     fn finish(&self) -> u64 {
@@ -42,16 +42,15 @@ impl Hasher for NameHasher {
 }
 
 /// A table by name.
-pub(in crate::engine) type ByName<V> = HashMap<TimerKey, V, BuildHasherDefault<NameHasher>>;
+pub(crate) type ByName<V> = HashMap<TimerKey, V, BuildHasherDefault<NameHasher>>;
 /// A set of names.
-pub(in crate::engine) type Names =
-    std::collections::HashSet<TimerKey, BuildHasherDefault<NameHasher>>;
+pub(crate) type Names = std::collections::HashSet<TimerKey, BuildHasherDefault<NameHasher>>;
 
 /// A pending timer.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct Pending {
-    pub(in crate::engine) version: Place,
-    pub(in crate::engine) due: UnixMillis,
+pub(crate) struct Pending {
+    pub(crate) version: Place,
+    pub(crate) due: UnixMillis,
     target: u32,
     label: u32,
 }
@@ -68,7 +67,7 @@ struct Kept {
 
 /// Timers by lane.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Remembered {
+pub(crate) struct Remembered {
     live: Vec<ByName<Pending>>,
     live_len: usize,
     /// Of those that are pending in the place of others.
@@ -82,7 +81,7 @@ pub(in crate::engine) struct Remembered {
 }
 
 impl Remembered {
-    pub(in crate::engine) fn new(lanes: u16) -> Self {
+    pub(crate) fn new(lanes: u16) -> Self {
         Self {
             live: (0..lanes).map(|_| ByName::default()).collect(),
             replaced: (0..lanes).map(|_| ByName::default()).collect(),
@@ -92,38 +91,38 @@ impl Remembered {
     }
 
     /// How many timers are pending.
-    pub(in crate::engine) fn live_len(&self) -> usize {
+    pub(crate) fn live_len(&self) -> usize {
         self.live_len
     }
 
     /// How many timers have void versions.
-    pub(in crate::engine) fn voids_len(&self) -> usize {
+    pub(crate) fn voids_len(&self) -> usize {
         self.voids_len
     }
 
     /// How many entries there are in all.
-    pub(in crate::engine) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.live_len + self.voids_len
     }
 
     /// The pending version of a timer.
-    pub(in crate::engine) fn live(&self, lane: Lane, name: TimerKey) -> Option<Pending> {
+    pub(crate) fn live(&self, lane: Lane, name: TimerKey) -> Option<Pending> {
         self.live.get(usize::from(lane.0))?.get(&name).copied()
     }
 
     /// The versions in whose place the pending one was put.
-    pub(in crate::engine) fn replaced(&self, lane: Lane, name: TimerKey) -> Option<Replaced> {
+    pub(crate) fn replaced(&self, lane: Lane, name: TimerKey) -> Option<Replaced> {
         self.replaced.get(usize::from(lane.0))?.get(&name).copied()
     }
 
     /// Target and label of a pending version.
-    pub(in crate::engine) fn words(&self, pending: Pending) -> (&str, Option<&str>) {
+    pub(crate) fn words(&self, pending: Pending) -> (&str, Option<&str>) {
         let target = self.words.word(pending.target).unwrap_or_default();
         (target, self.words.word(pending.label & LABEL))
     }
 
     /// A record of the pending version of a timer is in memory, or has left it for a tier.
-    pub(in crate::engine) fn set_here(&mut self, lane: Lane, name: TimerKey, is_here: bool) {
+    pub(crate) fn set_here(&mut self, lane: Lane, name: TimerKey, is_here: bool) {
         let of_lane = self.live.get_mut(usize::from(lane.0));
         if let Some(pending) = of_lane.and_then(|of_lane| of_lane.get_mut(&name)) {
             let rest = if is_here { LABEL } else { !HERE };
@@ -132,20 +131,20 @@ impl Remembered {
     }
 
     /// Whether this version is pending, and no record of it is in memory.
-    pub(in crate::engine) fn is_absent(&self, lane: Lane, name: TimerKey, version: Place) -> bool {
+    pub(crate) fn is_absent(&self, lane: Lane, name: TimerKey, version: Place) -> bool {
         let live = self.live(lane, name);
         live.is_some_and(|live| live.version == version && live.label & HERE == 0)
     }
 
     /// Every pending timer of a lane is missing from now on of which no record is in memory. How many these are.
-    pub(in crate::engine) fn miss(&mut self, lane: Lane) -> usize {
+    pub(crate) fn miss(&mut self, lane: Lane) -> usize {
         let Some(of_lane) = self.live.get_mut(usize::from(lane.0)) else { return 0 };
         let absent = of_lane.values_mut().filter(|pending| pending.label & HERE == 0);
         absent.map(|pending| pending.label |= MISSING).count()
     }
 
     /// A record of a timer was found: of this version, or nobody can say of which.
-    pub(in crate::engine) fn found(&mut self, lane: Lane, name: TimerKey, version: Option<Place>) {
+    pub(crate) fn found(&mut self, lane: Lane, name: TimerKey, version: Option<Place>) {
         let of_lane = self.live.get_mut(usize::from(lane.0));
         let Some(pending) = of_lane.and_then(|of_lane| of_lane.get_mut(&name)) else { return };
         // Whatever the marks say: an older program did not write them, and those of an intake that was made anew are others.
@@ -156,14 +155,14 @@ impl Remembered {
     }
 
     /// Whether this version is pending, and no record of it was found since it is [missed](Self::miss), nor came.
-    pub(in crate::engine) fn is_missing(&self, lane: Lane, name: TimerKey, version: Place) -> bool {
+    pub(crate) fn is_missing(&self, lane: Lane, name: TimerKey, version: Place) -> bool {
         let live = self.live(lane, name);
         let is_missing = |live: Pending| live.label & (HERE | MISSING) == MISSING;
         live.is_some_and(|live| live.version == version && is_missing(live))
     }
 
     /// Sets the pending version of a timer, which is in nobody's place until that is said.
-    pub(in crate::engine) fn put_live(
+    pub(crate) fn put_live(
         &mut self,
         lane: Lane,
         name: TimerKey,
@@ -181,12 +180,7 @@ impl Remembered {
     }
 
     /// Sets in whose place the pending version of a timer was put.
-    pub(in crate::engine) fn put_replaced(
-        &mut self,
-        lane: Lane,
-        name: TimerKey,
-        replaced: Option<Replaced>,
-    ) {
+    pub(crate) fn put_replaced(&mut self, lane: Lane, name: TimerKey, replaced: Option<Replaced>) {
         let Some(of_lane) = self.replaced.get_mut(usize::from(lane.0)) else { return };
         match replaced {
             Some(replaced) => drop(of_lane.insert(name, replaced)),
@@ -195,14 +189,14 @@ impl Remembered {
     }
 
     /// Takes in one that is pending by what is committed.
-    pub(in crate::engine) fn know_live(&mut self, lane: Lane, live: &Live) {
+    pub(crate) fn know_live(&mut self, lane: Lane, live: &Live) {
         let words = (&*live.target, live.label.as_deref());
         self.put_live(lane, live.name, (live.version, live.due), words);
         self.put_replaced(lane, live.name, live.supersedes);
     }
 
     /// A timer is pending no more.
-    pub(in crate::engine) fn end(&mut self, lane: Lane, name: TimerKey) {
+    pub(crate) fn end(&mut self, lane: Lane, name: TimerKey) {
         self.put_replaced(lane, name, None);
         let of_lane = self.live.get_mut(usize::from(lane.0));
         if let Some(old) = of_lane.and_then(|of_lane| of_lane.remove(&name)) {
@@ -212,14 +206,14 @@ impl Remembered {
     }
 
     /// Which versions of a timer are void.
-    pub(in crate::engine) fn void(&self, lane: Lane, name: TimerKey) -> Option<Void> {
+    pub(crate) fn void(&self, lane: Lane, name: TimerKey) -> Option<Void> {
         let kept = self.voids.get(usize::from(lane.0))?.get(&name)?;
         let Kept { before, until, met, several, cancels } = *kept;
         Some(Void { name, before, until, met, several, cancels })
     }
 
     /// Sets which versions of a timer are void.
-    pub(in crate::engine) fn put_void(&mut self, lane: Lane, void: Void) {
+    pub(crate) fn put_void(&mut self, lane: Lane, void: Void) {
         let Some(of_lane) = self.voids.get_mut(usize::from(lane.0)) else { return };
         let Void { name, before, until, met, several, cancels } = void;
         let old = of_lane.insert(name, Kept { before, until, met, several, cancels });
@@ -231,13 +225,13 @@ impl Remembered {
     }
 
     /// When to look again for what may be forgotten.
-    pub(in crate::engine) fn forget_at(&self) -> Option<UnixMillis> {
+    pub(crate) fn forget_at(&self) -> Option<UnixMillis> {
         self.buckets.keys().next().map(|bucket| UnixMillis(bucket.saturating_mul(BUCKET_MS)))
     }
 
     /// Forgets void versions of at most `most` timers whose time is over, of lanes that `may` forget; those of others are
     /// asked for again in some minutes.
-    pub(in crate::engine) fn forget(
+    pub(crate) fn forget(
         &mut self,
         now: UnixMillis,
         most: usize,
@@ -343,7 +337,7 @@ impl Words {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Millis;
+    use crate::Millis;
 
     const NOW: UnixMillis = UnixMillis(1_800_000_000_000);
 

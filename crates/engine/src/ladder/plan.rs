@@ -1,7 +1,7 @@
 //! What a ladder costs for given delays, and which ladder serves given delays.
 
 use super::{Ladder, LadderError, Tier};
-use crate::engine::Millis;
+use crate::Millis;
 
 /// How many delays stand for a distribution; the mean moves by less than 0.1 beyond.
 const SAMPLES: u32 = 20_000;

@@ -4,17 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::engine::allow::Allow;
-use crate::engine::header::Code;
-use crate::engine::ladder::Ladder;
-use crate::engine::orders::{
-    Answer, Batch, Because, Commit, Edit, Input, Output, Start, Target, To,
-};
-use crate::engine::setup::{Intake, Limits, Setup, Topics};
-use crate::engine::state::StateKey;
-use crate::engine::timers::{Change, Live, Timer, TimerKey, Void};
-use crate::engine::window::Window;
-use crate::engine::{
+use crate::allow::Allow;
+use crate::header::Code;
+use crate::ladder::Ladder;
+use crate::orders::{Answer, Batch, Because, Commit, Edit, Input, Output, Start, Target, To};
+use crate::setup::{Intake, Limits, Setup, Topics};
+use crate::state::StateKey;
+use crate::timers::{Change, Live, Timer, TimerKey, Void};
+use crate::window::Window;
+use crate::{
     BatchId, Engine, Figures, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis, left,
     murmur2,
 };

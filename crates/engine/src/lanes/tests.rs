@@ -1,14 +1,14 @@
 //! One engine, told facts by hand: what it orders, and when. The simulation in `tests/sim` does it by the million.
 
 use super::*;
-use crate::engine::allow::Allow;
-use crate::engine::header;
-use crate::engine::ladder::Ladder;
-use crate::engine::murmur2;
-use crate::engine::orders::{Blame, Refused};
-use crate::engine::setup::{Intake, Limits, Topics};
-use crate::engine::state::StateKey;
-use crate::engine::timers::TimerKey;
+use crate::allow::Allow;
+use crate::header;
+use crate::ladder::Ladder;
+use crate::murmur2;
+use crate::orders::{Blame, Refused};
+use crate::setup::{Intake, Limits, Topics};
+use crate::state::StateKey;
+use crate::timers::TimerKey;
 
 const LANES: u16 = 4;
 const FOUND: Target = Target::Found { partitions: 3, record_bytes_max: 1_048_588, keyed: false };
@@ -619,7 +619,7 @@ fn a_default_target_is_that_of_the_time_when_the_record_was_accepted() {
     let (fired, sizes) = ends(&mut world, out);
     assert_eq!(fired.to, To::Target("orders.b".into()));
     assert_eq!(headers_of(&fired), []);
-    let size = crate::engine::state::SIZE + 2 + 1 + 8;
+    let size = crate::state::SIZE + 2 + 1 + 8;
     assert!(sizes.len() > 1 && sizes.iter().all(|of| *of == size), "it grows: {sizes:?}");
 }
 
@@ -631,8 +631,8 @@ fn what_an_intake_leaves_behind_waits_and_is_not_delivered_by_the_rules_of_anoth
             hopped.headers().filter(|(name, _)| *name != header::STATE.as_bytes()).collect();
         let directive = header::read(hopped.headers()).expect("it follows the contract");
         let (key, bound) = (&before.engine.setup.key, directive.bound(Some(b"k")));
-        let state = crate::engine::state::State::open(directive.state.unwrap(), key, &bound);
-        let state = crate::engine::state::State { name: None, target: None, ..state.unwrap() };
+        let state = crate::state::State::open(directive.state.unwrap(), key, &bound);
+        let state = crate::state::State { name: None, target: None, ..state.unwrap() };
         let sealed = state.seal(key, &bound);
         let headers = bare.into_iter().chain([(header::STATE.as_bytes(), Some(sealed.as_ref()))]);
         let headers: Vec<_> = headers.collect();
@@ -653,7 +653,7 @@ fn what_an_intake_leaves_behind_waits_and_is_not_delivered_by_the_rules_of_anoth
     let out = hop_into(&mut world, Some(older));
     let (fired, sizes) = ends(&mut world, out);
     assert_eq!(fired.to, To::Target("orders.b".into()));
-    assert_eq!(sizes[0], crate::engine::state::SIZE + 2 + 1 + 8, "name and target are sealed now");
+    assert_eq!(sizes[0], crate::state::SIZE + 2 + 1 + 8, "name and target are sealed now");
 }
 
 #[test]
@@ -842,7 +842,7 @@ fn a_compacted_target_takes_no_record_without_a_key() {
 
 #[test]
 fn a_record_that_hopped_more_often_than_any_delay_needs_is_a_dead_letter() {
-    use crate::engine::state::{Kind, Order, State};
+    use crate::state::{Kind, Order, State};
 
     let mut world = World::new(&[1, 60], Limits::default());
     let lane = murmur2::partition(b"k", LANES);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use crate::engine::{Limits, Millis, UnixMillis};
+use crate::{Limits, Millis, UnixMillis};
 use kafka::{Kafka, Pace, SETTLE, TIERS};
 
 const KEYS: [&str; 3] = ["a", "b", "c"];

@@ -2,10 +2,10 @@
 //! `docs/adr/0022-what-comes-late.md`.
 
 use super::kafka::{BEGAN, Kafka, LANES, MISSING, TARGET, lane_of, record, source};
-use crate::engine::orders::Outcome;
-use crate::engine::setup::Tracking;
-use crate::engine::timers::{Change, ELSEWHERE, Phase, Place, Timer, TimerKey};
-use crate::engine::{Lane, Limits, Millis, Offset, Source, TopicId};
+use crate::orders::Outcome;
+use crate::setup::Tracking;
+use crate::timers::{Change, ELSEWHERE, Phase, Place, Timer, TimerKey};
+use crate::{Lane, Limits, Millis, Offset, Source, TopicId};
 use std::sync::Arc;
 
 type Headers = Vec<(&'static str, &'static str)>;
@@ -84,7 +84,7 @@ fn delivered(kafka: &Kafka) -> String {
 /// What the late command came to.
 fn outcome(kafka: &Kafka) -> Option<Outcome> {
     let of_late = |answer: &&_| {
-        let crate::engine::Answer { source, offset, .. } = **answer;
+        let crate::Answer { source, offset, .. } = **answer;
         kafka.n_at(source, offset) == "r"
     };
     kafka.answers.iter().find(of_late).map(|answer| answer.outcome)

@@ -13,7 +13,7 @@ pub struct Replaced {
 
 impl Replaced {
     /// What is replaced by a version that is put in the place of this one.
-    pub(in crate::engine) fn by(version: Place, before: Option<Self>) -> Self {
+    pub(crate) fn by(version: Place, before: Option<Self>) -> Self {
         Self { first: before.map_or(version, |before| before.first), last: version }
     }
 

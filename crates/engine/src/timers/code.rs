@@ -62,22 +62,22 @@ pub enum Change {
 
 /// A timer's fields, borrowed: what [`value`] writes.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct Told<'a> {
-    pub(in crate::engine) phase: Phase,
-    pub(in crate::engine) version: Place,
-    pub(in crate::engine) supersedes: Option<Replaced>,
-    pub(in crate::engine) due: UnixMillis,
-    pub(in crate::engine) since: UnixMillis,
-    pub(in crate::engine) target: &'a str,
-    pub(in crate::engine) label: Option<&'a [u8]>,
-    pub(in crate::engine) id: &'a [u8],
+pub(crate) struct Told<'a> {
+    pub(crate) phase: Phase,
+    pub(crate) version: Place,
+    pub(crate) supersedes: Option<Replaced>,
+    pub(crate) due: UnixMillis,
+    pub(crate) since: UnixMillis,
+    pub(crate) target: &'a str,
+    pub(crate) label: Option<&'a [u8]>,
+    pub(crate) id: &'a [u8],
     /// The whole key; [`value`] cuts it.
-    pub(in crate::engine) key: Option<&'a [u8]>,
-    pub(in crate::engine) code: Option<Code>,
+    pub(crate) key: Option<&'a [u8]>,
+    pub(crate) code: Option<Code>,
 }
 
 /// The value of a timer's record. Target, id and label have the lengths that the header contract allows.
-pub(in crate::engine) fn value(told: &Told<'_>) -> Vec<u8> {
+pub(crate) fn value(told: &Told<'_>) -> Vec<u8> {
     let cut = told.key.is_some_and(|key| key.len() > KEY_MAX);
     write(told, cut)
 }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::engine::allow::Allow;
-use crate::engine::ladder::Ladder;
-use crate::engine::orders::{Blame, Refused};
-use crate::engine::setup::{Arrival, Intake, Limits, Setup, Tardy, Topics};
-use crate::engine::state::StateKey;
-use crate::engine::{
+use crate::allow::Allow;
+use crate::ladder::Ladder;
+use crate::orders::{Blame, Refused};
+use crate::setup::{Arrival, Intake, Limits, Setup, Tardy, Topics};
+use crate::state::StateKey;
+use crate::{
     Batch, Commit, Engine, Input, Lane, Millis, Offset, Output, Record, Source, Start, Target, To,
     TopicId, UnixMillis, murmur2,
 };

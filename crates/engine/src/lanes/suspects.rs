@@ -285,7 +285,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::{BatchId, Lane, TopicId};
+    use crate::{BatchId, Lane, TopicId};
 
     const NOW: UnixMillis = UnixMillis(1_800_000_000_000);
 

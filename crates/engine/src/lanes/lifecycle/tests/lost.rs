@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::kafka::{Kafka, TARGET, lane_of, record, source};
-use crate::engine::orders::{Because, Outcome};
-use crate::engine::setup::Limits;
-use crate::engine::timers::Phase;
-use crate::engine::{Lane, Millis, Source};
+use crate::orders::{Because, Outcome};
+use crate::setup::Limits;
+use crate::timers::Phase;
+use crate::{Lane, Millis, Source};
 
 fn create<'a>(n: &'a str, delay: &'a str) -> Vec<(&'a str, &'a str)> {
     vec![("x-delay", delay), ("x-delay-target", TARGET), ("x-delay-id", "i"), ("n", n)]
