@@ -485,34 +485,49 @@ impl Config {
                 None => {}
             }
         }
-        // What is still different is not an allow-list, or one of an intake that this process does not read.
+        // What is still different is not an allow-list, or one of an intake that this process does not read. No field is left out:
+        // a new one does not compile until it stands here.
+        #[rustfmt::skip]
+        let Self {
+            allow: _, allow_all: _,
+            brokers, namespace, data_dir, instance, http, http_unauthenticated, http_hosts, advertise,
+            threads, delivery, tracking, history, max_tracked, settle, order, foreign_wait, weak_topics,
+            max_delay, horizon, lead, hop_linger, memory, ladder, lanes, intakes, kafka, session_timeout,
+            transaction_timeout, commit_interval, log, drain,
+        } = other;
         #[rustfmt::skip]
         let differs = [
-            ("brokers",             new.brokers             != other.brokers),
-            ("namespace",           new.namespace           != other.namespace),
-            ("data-dir",            new.data_dir            != other.data_dir),
-            ("instance",            new.instance            != other.instance),
-            ("http",                new.http                != other.http),
-            ("http-unauthenticated", new.http_unauthenticated != other.http_unauthenticated),
-            ("http-hosts",          new.http_hosts          != other.http_hosts),
-            ("advertise",           new.advertise           != other.advertise),
-            ("threads",             new.threads             != other.threads),
-            ("delivery",            new.delivery            != other.delivery),
-            ("weak-topics",         new.weak_topics         != other.weak_topics),
-            ("max-delay",           new.max_delay           != other.max_delay),
-            ("horizon",             new.horizon             != other.horizon),
-            ("lead",                new.lead                != other.lead),
-            ("hop-linger",          new.hop_linger          != other.hop_linger),
-            ("memory",              new.memory              != other.memory),
-            ("ladder",              new.ladder              != other.ladder),
-            ("lanes",               new.lanes               != other.lanes),
-            ("intakes",             new.intakes             != other.intakes),
-            ("kafka",               new.kafka               != other.kafka),
-            ("session-timeout",     new.session_timeout     != other.session_timeout),
-            ("transaction-timeout", new.transaction_timeout != other.transaction_timeout),
-            ("commit-interval",     new.commit_interval     != other.commit_interval),
-            ("log",                 new.log                 != other.log),
-            ("drain",               new.drain               != other.drain),
+            ("brokers",              new.brokers              != *brokers),
+            ("namespace",            new.namespace            != *namespace),
+            ("data-dir",             new.data_dir             != *data_dir),
+            ("instance",             new.instance             != *instance),
+            ("http",                 new.http                 != *http),
+            ("http-unauthenticated", new.http_unauthenticated != *http_unauthenticated),
+            ("http-hosts",           new.http_hosts           != *http_hosts),
+            ("advertise",            new.advertise            != *advertise),
+            ("threads",              new.threads              != *threads),
+            ("delivery",             new.delivery             != *delivery),
+            ("tracking",             new.tracking             != *tracking),
+            ("history",              new.history              != *history),
+            ("max-tracked",          new.max_tracked          != *max_tracked),
+            ("settle",               new.settle               != *settle),
+            ("order",                new.order                != *order),
+            ("foreign-wait",         new.foreign_wait         != *foreign_wait),
+            ("weak-topics",          new.weak_topics          != *weak_topics),
+            ("max-delay",            new.max_delay            != *max_delay),
+            ("horizon",              new.horizon              != *horizon),
+            ("lead",                 new.lead                 != *lead),
+            ("hop-linger",           new.hop_linger           != *hop_linger),
+            ("memory",               new.memory               != *memory),
+            ("ladder",               new.ladder               != *ladder),
+            ("lanes",                new.lanes                != *lanes),
+            ("intakes",              new.intakes              != *intakes),
+            ("kafka",                new.kafka                != *kafka),
+            ("session-timeout",      new.session_timeout      != *session_timeout),
+            ("transaction-timeout",  new.transaction_timeout  != *transaction_timeout),
+            ("commit-interval",      new.commit_interval      != *commit_interval),
+            ("log",                  new.log                  != *log),
+            ("drain",                new.drain                != *drain),
         ];
         let restart = differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key);
         (new, restart.collect())

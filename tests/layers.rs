@@ -79,10 +79,29 @@ fn sources(below: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The lines of code of a file with their numbers: no comments, nothing from its test module on.
-fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let lines = text.lines().enumerate().take_while(|(_, line)| line.trim() != "#[cfg(test)]");
-    lines.map(|(at, line)| (at + 1, line.split("//").next().unwrap_or_default()))
+/// The lines of code of a file with their numbers: no comments, and no item that only tests have.
+fn code(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    // The indentation of the item that is passed over.
+    let mut passed_over = None;
+    for (at, line) in text.lines().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let word = line.trim();
+        match passed_over {
+            // As rustfmt lays an item out, no line before its last one ends like this so far to the left.
+            Some(of_item) => {
+                let is_attribute = word.starts_with("#[");
+                if indent == of_item && !is_attribute && word.ends_with([';', '}', ',']) {
+                    passed_over = None;
+                }
+            }
+            None if word.starts_with("#[cfg(test)]") || word.starts_with("#[cfg(all(test") => {
+                passed_over = Some(indent);
+            }
+            None => found.push((at + 1, line.split("//").next().unwrap_or_default())),
+        }
+    }
+    found
 }
 
 fn breaches(below: &str, words: &[&str]) -> Vec<String> {
@@ -164,7 +183,30 @@ fn rooms_do_not_import_their_neighbours() {
 
 #[test]
 fn the_rule_sees_code_and_not_comments_or_tests() {
-    let text = "use rdkafka::X; // tokio\n// sled\n#[cfg(test)]\nuse axum;\n";
-    let lines: Vec<_> = code(text).collect();
-    assert_eq!(lines, [(1, "use rdkafka::X; "), (2, "")]);
+    let text = "\
+use rdkafka::X; // tokio
+// sled
+#[cfg(test)]
+use axum::{
+    Router,
+};
+#[cfg(test)]
+#[path = \"x.rs\"]
+mod tests;
+struct A {
+    #[cfg(test)]
+    b: tokio::B,
+    c: sled::C,
+}
+#[cfg(all(test, unix))]
+fn d(
+    e: tokio::E,
+) {
+    if true {}
+}
+use std::fs;
+";
+    let lines: Vec<_> = code(text).into_iter().map(|(at, line)| (at, line.trim())).collect();
+    let (first, last) = ((1, "use rdkafka::X;"), (21, "use std::fs;"));
+    assert_eq!(lines, [first, (2, ""), (10, "struct A {"), (13, "c: sled::C,"), (14, "}"), last]);
 }

@@ -420,6 +420,27 @@ fn a_configuration_that_is_read_again_brings_its_allow_lists_and_nothing_else() 
     assert_eq!(new.reloaded(&new), (new.clone(), vec![]));
 }
 
+/// Each key but the allow-lists holds only after a restart, and a reload has to say so.
+#[test]
+fn a_reload_names_every_key_that_it_leaves_as_it_was() {
+    let now = file("").unwrap();
+    #[rustfmt::skip]
+    let keys = [
+        ("tracking",     "\"cancellations\""),
+        ("history",      "\"3d\""),
+        ("max-tracked",  "7000000"),
+        ("settle",       "\"7s\""),
+        ("order",        "\"strict\""),
+        ("foreign-wait", "\"3s\""),
+        ("horizon",      "\"3d\""),
+        ("drain",        "\"7s\""),
+    ];
+    for (key, value) in keys {
+        let other = file(&format!("{key} = {value}")).unwrap();
+        assert_eq!(now.reloaded(&other).1, [key]);
+    }
+}
+
 #[test]
 fn an_intake_that_is_gone_from_the_file_keeps_its_list_until_the_restart() {
     let now = file("[intakes.default]\nallow = [\"ab\"]\n[intakes.x]\nallow = [\"bc\"]").unwrap();
