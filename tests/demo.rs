@@ -9,6 +9,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use binary::{patience, waterclock};
@@ -57,8 +58,7 @@ fn interrupted(is_time: impl Fn(&str) -> bool) -> (String, Output) {
             break;
         }
     }
-    let kill = Command::new("kill").args(["-INT", &demo.id().to_string()]).status();
-    assert!(kill.expect("kill runs").success());
+    rustix::process::kill_process(Pid::from_child(&demo), Signal::INT).expect("it runs");
     let asked = Instant::now();
     told.extend(lines.map_while(Result::ok).map(|line| line + "\n"));
     let output = demo.wait_with_output().expect("it ends");

@@ -49,6 +49,22 @@ pub(super) struct Where {
     server: Option<String>,
 }
 
+/// How long to wait for an instance that starts.
+#[derive(Args, Clone, Copy, Debug)]
+pub(super) struct StartWait {
+    /// How long to wait for an instance that is starting, at most 1m
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = start_wait)]
+    wait: Duration,
+}
+
+fn start_wait(text: &str) -> Result<Duration, String> {
+    let wait = crate::engine::header::duration(text).map(|wait| Duration::from_millis(wait.0));
+    match wait {
+        Ok(wait) if wait <= WAIT_MAX => Ok(wait),
+        _ => Err("want a duration of at most 1m, as in 20s".to_owned()),
+    }
+}
+
 /// Why nobody could be asked, or what was answered instead.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DoorError {
@@ -160,13 +176,24 @@ impl Kind {
 }
 
 impl Where {
-    /// Finds out whom to ask; `None`: there is no member.
+    /// Finds out whom to ask, and waits a little for a member where there is none; `None`: there is none.
     pub(super) fn door(&self, global: &Global, config: &Config) -> Result<Option<Door>, DoorError> {
+        let until = Instant::now() + START_MAX;
+        let mut starting = Starting { is_said: global.json(), until };
+        loop {
+            let door = self.found(global, config)?;
+            if door.is_some() || !starting.goes_on() {
+                return Ok(door);
+            }
+        }
+    }
+
+    /// Whom to ask now; `None`: there is no member.
+    fn found(&self, global: &Global, config: &Config) -> Result<Option<Door>, DoorError> {
         let bases = match &self.server {
             Some(server) => vec![base(server)?],
             None => {
-                let members =
-                    members_or_who_starts(&global.connection(config), config, global.json())?;
+                let members = members(&global.connection(config), config)?;
                 let address = |member: &Member| base(&format!("http://{}", member.address)).ok();
                 members.iter().filter_map(address).collect()
             }
@@ -186,6 +213,32 @@ impl Where {
     pub(super) fn open(&self, global: &Global, config: &Config) -> Result<Door, Failure> {
         let door = self.door(global, config)?;
         door.ok_or_else(|| DoorError::Nobody(config.namespace.clone()).into())
+    }
+
+    /// The same, and waits until one of them answers. One that starts is not known yet, or takes no connections: one that takes
+    /// them and says nothing is not waited for.
+    pub(super) fn open_within(
+        &self,
+        StartWait { wait }: StartWait,
+        global: &Global,
+        config: &Config,
+    ) -> Result<Door, Failure> {
+        let until = Instant::now() + wait;
+        let mut starting = Starting { is_said: global.json(), until };
+        loop {
+            let error = match self.found(global, config)?.map(Door::answered) {
+                Some(Ok(door)) => return Ok(door),
+                Some(Err(error)) => error,
+                None => DoorError::Nobody(config.namespace.clone()),
+            };
+            let may_start = match &error {
+                DoorError::Silent { source, .. } => source.is_connect() && !source.is_timeout(),
+                _ => true,
+            };
+            if !may_start || !starting.goes_on() {
+                return Err(error.into());
+            }
+        }
     }
 
     /// The instance at this address.
@@ -219,26 +272,26 @@ fn is_local(base: &Url) -> bool {
     base.host_str().is_some_and(crate::kafka::is_loopback)
 }
 
-/// The members. One that was started a moment ago says so only once it knows the brokers' time: it is waited for, and
-/// that is said, if it is not to be taken as said.
-fn members_or_who_starts(
-    connection: &Connection,
-    config: &Config,
-    mut is_said: bool,
-) -> Result<Vec<Member>, DoorError> {
-    let until = Instant::now() + START_MAX;
-    loop {
-        let members = members(connection, config)?;
-        if !members.is_empty() || Instant::now() >= until {
-            return Ok(members);
+/// A wait for an instance that starts: it is known, or answers, only once it knows the brokers' time.
+struct Starting {
+    is_said: bool,
+    until: Instant,
+}
+
+impl Starting {
+    /// Waits a moment before the next look, and says so the first time; false: it was long enough.
+    fn goes_on(&mut self) -> bool {
+        if Instant::now() >= self.until {
+            return false;
         }
-        if !is_said {
+        if !self.is_said {
             // Standard output has the result only.
-            let line = b"no instance is known; waiting for one that starts\n";
+            let line = b"no instance answers; waiting for one that is starting\n";
             let _ = std::io::Write::write_all(&mut std::io::stderr(), line);
-            is_said = true;
+            self.is_said = true;
         }
         std::thread::sleep(START_LOOK);
+        true
     }
 }
 
@@ -288,6 +341,34 @@ impl Door {
             }
             return Err(DoorError::Refused { status: status.as_u16(), detail, at: word("at") });
         }
+    }
+
+    /// Puts one that says how it is before the others; or why there is none, by what most of all speaks against a start.
+    fn answered(mut self) -> Result<Self, DoorError> {
+        let mut silent: Option<reqwest::Error> = None;
+        for at in 0..self.bases.len() {
+            match self.is_alive(&self.bases[at]) {
+                Ok(_) => {
+                    self.bases[..=at].rotate_right(1);
+                    return Ok(self);
+                }
+                Err(error) => {
+                    let is_refused =
+                        |error: &reqwest::Error| error.is_connect() && !error.is_timeout();
+                    if silent.as_ref().is_none_or(is_refused) {
+                        silent = Some(error);
+                    }
+                }
+            }
+        }
+        Err(match silent {
+            Some(source) => DoorError::Silent { tried: self.tried(), is_open: false, source },
+            None => DoorError::Nobody(String::new()),
+        })
+    }
+
+    fn tried(&self) -> String {
+        self.bases.iter().map(Url::as_str).collect::<Vec<_>>().join(", ")
     }
 
     /// What it says there, be it well or not; it is asked once.
@@ -342,11 +423,9 @@ impl Door {
                 break;
             }
         }
-        let tried: Vec<&str> = self.bases.iter().map(Url::as_str).collect();
         match silent {
             Some(source) => {
-                let (tried, is_open) = (tried.join(", "), *is_open);
-                Err(DoorError::Silent { tried, is_open, source })
+                Err(DoorError::Silent { tried: self.tried(), is_open: *is_open, source })
             }
             None => Err(DoorError::Nobody(String::new())),
         }
@@ -354,11 +433,13 @@ impl Door {
 
     /// Why a member says nothing, if it does not. One that was named is not asked that.
     fn probe(&self, base: &Url) -> Option<reqwest::Error> {
-        if self.is_named {
-            return None;
-        }
-        let url = base.join("health/live").ok()?;
-        self.client.get(url).timeout(PROBE_MAX).send().err()
+        if self.is_named { None } else { self.is_alive(base).err() }
+    }
+
+    fn is_alive(&self, base: &Url) -> Result<Response, reqwest::Error> {
+        let mut url = base.clone();
+        url.set_path(&format!("{}health/live", base.path()));
+        self.client.get(url).timeout(PROBE_MAX).send()
     }
 }
 

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::Value;
 
-use super::door::{Kind, Where};
+use super::door::{Kind, StartWait, Where};
 use super::{Exit, Global, Outcome, output};
 use crate::config::Overrides;
 use crate::engine::UnixMillis;
@@ -43,6 +43,8 @@ pub(super) struct List {
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
     #[command(flatten)]
+    wait: StartWait,
+    #[command(flatten)]
     server: Where,
 }
 
@@ -72,7 +74,7 @@ impl FromStr for Moment {
 impl List {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
-        let door = self.server.open(global, &config)?;
+        let door = self.server.open_within(self.wait, global, &config)?;
         let time = |at: Option<Moment>| at.map(|at| at.0.to_string());
         let filters = [
             ("target", self.target),

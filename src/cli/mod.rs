@@ -279,13 +279,56 @@ mod tests {
         assert!(!line.contains("Usage"), "{line}");
     }
 
+    /// What Docker runs: a container with a misspelt health check would be restarted for ever.
+    #[test]
+    fn every_command_of_the_image_and_of_compose_is_one_of_ours() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let read = |name: &str| std::fs::read_to_string(root.join(name)).expect("text");
+        let list = regex::Regex::new(r"\[([^\]\n]*)\]").expect("sound");
+        let words = |line: &str| -> Vec<String> {
+            let found = list.captures(line).unwrap_or_else(|| panic!("want a list: {line}"));
+            let plain = |word: &str| word.trim().trim_matches(['"', '\'']).to_owned();
+            found[1].split(',').map(plain).collect()
+        };
+        let mut commands = Vec::new();
+        let image = read("Dockerfile");
+        let entry = image.lines().find(|line| line.starts_with("ENTRYPOINT")).expect("an entry");
+        assert_eq!(words(entry), ["waterclock"]);
+        let command = image.lines().find(|line| line.starts_with("CMD")).expect("a command");
+        commands.push([words(entry), words(command)].concat());
+        let health = image.lines().find(|line| line.starts_with("HEALTHCHECK")).expect("a check");
+        commands.push(words(health));
+        let compose = read("docker-compose.yml");
+        // The services of Kafka's own image run its scripts.
+        for line in compose.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
+            if let Some(test) =
+                line.strip_prefix("test:").filter(|test| test.contains("waterclock"))
+            {
+                let test = words(test);
+                assert_eq!(test[0], "CMD", "{line}");
+                commands.push(test[1..].to_vec());
+            } else if let Some(command) =
+                line.strip_prefix("command:").filter(|of| of.contains('['))
+            {
+                commands.push([words(entry), words(command)].concat());
+            }
+        }
+        assert!(commands.len() >= 4, "{commands:?}");
+        for command in &commands {
+            assert_eq!(command[0], "waterclock", "{command:?}");
+            let parsed = Cli::command().try_get_matches_from(command);
+            assert!(parsed.is_ok(), "{command:?}: {parsed:?}");
+        }
+        assert!(commands.iter().filter(|command| command[1] == "health").count() >= 1);
+    }
+
     #[test]
     fn every_command_in_the_documents_is_one_of_ours_with_options_that_it_has() {
         use clap::error::ErrorKind;
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let read = |path: &Path| std::fs::read_to_string(path).expect("text");
         let mut pages: Vec<PathBuf> = vec![root.join("README.md"), root.join("topics/README.md")];
-        for dir in ["docs", "docs/clients", "docs/monitoring"] {
+        for dir in ["docs", "docs/adr", "docs/clients", "docs/monitoring"] {
             let entries = std::fs::read_dir(root.join(dir)).expect("readable");
             pages.extend(
                 entries.map(|entry| entry.expect("an entry").path()).filter(|p| p.is_file()),
@@ -313,7 +356,7 @@ mod tests {
                 count += 1;
             }
         }
-        assert!(count > 60, "{count} commands");
+        assert!(count > 120, "{count} commands");
         assert!(wrong.is_empty(), "{wrong:#?}");
     }
 }

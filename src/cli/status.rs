@@ -4,7 +4,7 @@ use clap::Args;
 use reqwest::Method;
 use serde_json::json;
 
-use super::door::{Kind, Where, only};
+use super::door::{Kind, StartWait, Where, only};
 use super::name::Key;
 use super::{Exit, Global, Outcome, list, output};
 use crate::config::Overrides;
@@ -18,6 +18,8 @@ pub(super) struct Status {
     #[command(flatten)]
     key: Key,
     #[command(flatten)]
+    wait: StartWait,
+    #[command(flatten)]
     server: Where,
 }
 
@@ -25,7 +27,7 @@ impl Status {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
         self.key.bytes()?;
-        let door = self.server.open(global, &config)?;
+        let door = self.server.open_within(self.wait, global, &config)?;
         let body = json!({ "timers": [self.key.timer(&self.id)] });
         let told = door.ask(Kind::Look, &Method::POST, "v1/timers:batchGet", &[], Some(&body))?;
         let timer = only(&told)?;

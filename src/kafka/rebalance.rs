@@ -114,7 +114,7 @@ pub enum Error {
     /// A lane was worked on and its position is not known any more: what was done cannot be told from what was not.
     #[error(
         "group {group} has no committed offset for {topic}/{partition}, and meta no checkpoint, though records before \
-         {first} are gone. To deliver again what may have been delivered: stop all instances, wait for the session-timeout, which the last one's seat is kept for, and: kafka-consumer-groups.sh --bootstrap-server HOST:PORT --group {group} --topic {topic} --reset-offsets --to-earliest \
+         {first} are gone. To deliver again what may have been delivered: stop all instances, wait for the session-timeout, which the last one's seat is kept for, and: kafka-consumer-groups.sh --bootstrap-server {brokers} --group {group} --topic {topic}:{partition} --reset-offsets --to-earliest \
          --execute"
     )]
     PositionGone {
@@ -126,6 +126,8 @@ pub enum Error {
         first: i64,
         /// The group.
         group: String,
+        /// The addresses of the brokers.
+        brokers: String,
     },
     /// Another live process uses the same name: one of the two must go, and it is this one.
     #[error(
@@ -524,7 +526,8 @@ impl Context {
             Unknown::Fresh => {}
             Unknown::Gone => {
                 let (topic, group) = (topic.to_owned(), self.who.group.clone());
-                return Err(Error::PositionGone { topic, partition, first, group });
+                let brokers = self.connection.brokers.clone();
+                return Err(Error::PositionGone { topic, partition, first, group, brokers });
             }
             Unknown::Lost => {
                 tracing::error!(

@@ -168,14 +168,16 @@ fn one_look_shows_what_all_do_and_who_does_not_answer() {
     for word in ["ready", "stands in", "in 1 day 1", "half of them up to"] {
         assert!(said.contains(word), "{word:?} is not in\n{said}");
     }
-    is_drawn_until_a_key_ends_it(&fixture);
     process.kill();
     let (code, told) = top();
     assert_eq!((code, &told["members"][0]["health"]), (Some(1), &"silent".into()), "{told}");
 }
 
 /// On a terminal, which util-linux's `script` makes, it draws until `q`, and leaves the terminal as it was.
-fn is_drawn_until_a_key_ends_it(fixture: &Fixture) {
+#[test]
+fn top_draws_on_a_terminal_until_a_key_ends_it() {
+    let fixture = Fixture::with("top-drawn", |request| request.lanes = Some(2));
+    let mut process = fixture.start(Mode::ExactlyOnce);
     let plain = waterclock();
     let (brokers, namespace) = (&fixture.connection.brokers, fixture.namespace());
     let program = std::path::Path::new(plain.get_program()).display();
@@ -223,6 +225,7 @@ fn is_drawn_until_a_key_ends_it(fixture: &Fixture) {
     assert_eq!(code, Some(0), "{text:?}");
     let (enter, leave) = ("\x1b[?1049h", "\x1b[?1049l");
     assert!(text.contains(enter) && text.contains(leave), "the screen as it was: {text:?}");
+    process.stop_well();
 }
 
 #[test]
@@ -249,4 +252,90 @@ fn who_sends_to_what_no_instance_allows_is_warned_and_doctor_goes_by_the_instanc
     process.stop_well();
     let (_, said, _) = run(&fixture, &["doctor", "--read-only"]);
     assert!(said.contains("configuration of this command"), "{said}");
+}
+
+#[test]
+fn a_target_that_is_not_there_is_named_with_the_command_that_makes_it() {
+    let fixture = Fixture::new("commands-missing");
+    let target = fixture.names.user("made-later");
+    let send = || run(&fixture, &["send", "--target", &target, "--in", "1s", "v"]);
+    let (code, said, error) = send();
+    let command = format!(
+        "kafka-topics.sh --bootstrap-server {} --create --topic {target}",
+        fixture.connection.brokers
+    );
+    assert!(code == Some(2) && error.ends_with(&command), "{code:?} {said} {error}");
+    let (code, said, _) =
+        run(&fixture, &["send", "--target", &target, "--in", "1s", "v", "--json"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert_eq!(fixture.target("made-later", 1), target);
+    let (code, said, error) = send();
+    assert_eq!((code, error.as_str()), (Some(0), ""), "{said}");
+}
+
+#[test]
+fn a_question_waits_for_an_instance_that_is_starting() {
+    let fixture = Fixture::new("commands-starting");
+    let target = fixture.target("out", 1);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    json(&fixture, &["send", "--target", &target, "--in", "1h", "--key", "k", "--id", "i", "v"]);
+    is_known(&fixture, &["i", "--key", "k"], "");
+    process.stop_well();
+
+    let (code, said, error) = run(&fixture, &["list", "--wait", "300ms"]);
+    assert!(code == Some(69) && error.contains("waiting for one"), "{code:?} {said} {error}");
+    let (code, _, error) = run(&fixture, &["list", "--wait", "2m"]);
+    assert!(code == Some(2) && error.contains("at most 1m"), "{code:?} {error}");
+    for question in [&["status", "i", "--key", "k", "--wait", "1m"][..], &["list", "--wait", "1m"]]
+    {
+        std::thread::scope(|scope| {
+            let told = scope.spawn(|| run(&fixture, question));
+            std::thread::sleep(std::time::Duration::from_millis(700));
+            assert!(!told.is_finished(), "it waits");
+            let mut process = fixture.start(Mode::ExactlyOnce);
+            let (code, said, error) = told.join().expect("it ran");
+            let is_there = said.contains(&target);
+            assert!(code == Some(0) && is_there, "{question:?}: {code:?} {said} {error}");
+            assert_eq!(error, "no instance answers; waiting for one that is starting");
+            process.stop_well();
+        });
+    }
+}
+
+/// A timer's name is its key and its id, whichever intake it came by.
+#[test]
+fn a_timer_of_a_further_intake_is_asked_about_and_cancelled_by_its_name() {
+    let fixture = Fixture::with("commands-intake", |request| {
+        request.further_intakes = vec!["more".to_owned()];
+    });
+    let target = fixture.target("out", 1);
+    let mut process = fixture.launch(Mode::ExactlyOnce).config("[intakes.more]\n").start();
+    let submit = ["send", "--intake", "more", "--target", &target, "--in", "1h"];
+    json(&fixture, &[&submit[..], &["--key", "k", "--id", "i", "v"]].concat());
+    is_known(&fixture, &["i", "--key", "k"], "");
+    let (code, said, error) = run(&fixture, &["cancel", "i", "--key", "k", "--wait", "20s"]);
+    assert_eq!((code, said.as_str()), (Some(0), "cancelled"), "{error}");
+    process.stop_well();
+    assert_eq!(whole(&fixture, &target), []);
+}
+
+#[test]
+fn a_first_start_says_nothing_alarming_and_each_line_can_be_json() {
+    let fixture = Fixture::new("commands-log");
+    let mut process = fixture.launch(Mode::ExactlyOnce).arg("--log-format").arg("json").start();
+    process.stop_well();
+    let log = process.log();
+    let mut is_ready = false;
+    for line in log.lines() {
+        let told: Value =
+            serde_json::from_str(line).unwrap_or_else(|_| panic!("{line:?} in\n{log}"));
+        assert!(["INFO", "DEBUG"].contains(&told["level"].as_str().expect(line)), "{line}");
+        assert!(told["timestamp"].is_string(), "{line}");
+        is_ready |= told["fields"]["message"] == "ready";
+        if let Some(mode) = told["fields"].get("delivery") {
+            assert_eq!(mode, "exactly_once", "{line}");
+        }
+    }
+    assert!(is_ready, "{log}");
+    assert!(log.contains("exactly_once") && !log.contains("ExactlyOnce"), "{log}");
 }

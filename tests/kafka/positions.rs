@@ -106,6 +106,14 @@ fn a_lane_whose_position_is_known_to_nobody_is_not_guessed() {
     assert_eq!(code, Some(78), "{}", again.log());
     let said = format!("has no committed offset for {intake}/{}", last.partition);
     assert!(again.log().contains(&said), "{}", again.log());
+    // Of this partition and no other: what is reset is delivered again.
+    let reset = format!(
+        "--bootstrap-server {} --group {} --topic {intake}:{} --reset-offsets --to-earliest --execute",
+        fixture.connection.brokers,
+        fixture.namespace(),
+        last.partition
+    );
+    assert!(again.log().contains(&reset), "{}", again.log());
     assert_eq!(whole(&fixture, &target).len(), 4, "nothing was delivered again");
 }
 

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal};
+
 use super::binary::without_settings;
 use super::{Fixture, Mode, eventually, eventually_within, patient};
 
@@ -207,27 +209,26 @@ impl Process {
 
     /// SIGSTOP: it stands still until it is told to go on.
     pub fn freeze(&self) {
-        self.signal("-STOP");
+        self.signal(Signal::STOP);
     }
 
     /// SIGCONT.
     pub fn thaw(&self) {
-        self.signal("-CONT");
+        self.signal(Signal::CONT);
     }
 
-    fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args([signal, &pid]).status().expect("kill runs");
-        assert!(sent.success(), "kill {signal} {pid}");
+    fn signal(&self, signal: Signal) {
+        let sent = rustix::process::kill_process(Pid::from_child(&self.child), signal);
+        sent.unwrap_or_else(|error| panic!("{signal:?} to {}: {error}", self.child.id()));
     }
 
     /// SIGHUP: its configuration is to be read again.
     pub fn hang_up(&self) {
-        self.signal("-HUP");
+        self.signal(Signal::HUP);
     }
 
     pub fn terminate(&self) {
-        self.signal("-TERM");
+        self.signal(Signal::TERM);
     }
 
     /// SIGTERM, and how long it took to end with which code.

@@ -76,7 +76,7 @@ impl Problem {
 /// What a problem of this type is, in one sentence, whatever the request was.
 fn title(code: &str) -> &'static str {
     let found = TITLES.iter().find(|(of, _)| *of == code);
-    found.map_or("the timer cannot be changed like that", |(_, title)| title)
+    found.map_or("the request cannot be applied", |(_, title)| title)
 }
 
 /// By code. What the header contract refuses in a change of a timer has the last of `title`.
@@ -104,7 +104,7 @@ const TITLES: [(&str, &str); 49] = [
     ("foreign_host",      "this instance has no such name"),
     ("kafka_away",        "Kafka does not answer"),
     ("key_needed",        "the timer's key is part of its name, and is missing"),
-    ("lane_moving",       "who answers for this timer is not there now"),
+    ("lane_moving",       "the owner of the timer's lane is not available now"),
     ("means_all",         "this filter means every timer"),
     ("no_body",           "the body could not be read"),
     ("no_index",          "timers cannot be looked up in this lane now"),

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal};
+
 use super::stop::Stop;
 
 /// Between two looks whether the script has ended.
@@ -111,7 +113,7 @@ fn wait(child: &mut Child, stop: &Stop) -> io::Result<ExitStatus> {
         }
         if stop.asked() && !told {
             told = true;
-            Command::new("kill").args(["-TERM", &child.id().to_string()]).status()?;
+            rustix::process::kill_process(Pid::from_child(&child), Signal::TERM)?;
         }
         std::thread::sleep(LOOK_EVERY);
     }

@@ -86,7 +86,7 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
         // Where nobody has run yet, nothing that stands there is late.
         let has_run = facts.committed.as_ref().is_ok_and(|all| all.values().any(Option::is_some));
         let severity = if has_run && pending > 0 { Severity::Problem } else { Severity::Note };
-        return list.add(severity, AREA, Place::NONE, what, "start `waterclock run`");
+        return list.add(severity, AREA, Place::NONE, what, "start instances as they ran before: `waterclock run`, with the allow-lists in their configuration or by --allow");
     }
     if !group.is_stable {
         let what = format!("group {name} is rebalancing, with {} members", group.members.len());

@@ -189,7 +189,7 @@ impl Findings<'_> {
         };
         let remedy = if is < want {
             let rest = format!("--alter --partitions {want} --topic");
-            format!("while it is empty: {}", self.command("kafka-topics.sh", &rest))
+            format!("{}   # while it is empty", self.command("kafka-topics.sh", &rest))
         } else {
             "a topic cannot lose partitions: drain and delete it, or choose another namespace"
                 .to_owned()

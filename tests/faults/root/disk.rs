@@ -7,6 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal};
+
 use super::{Mount, run};
 use crate::checkers::{Wish, check};
 use crate::load::{Load, Mix, mode};
@@ -99,7 +101,7 @@ impl Traced {
 impl Drop for Traced {
     fn drop(&mut self) {
         // It lets go of what it traces when it is told to end; killed, it would leave it as it is.
-        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
         let _ = self.child.wait();
     }
 }
