@@ -327,7 +327,7 @@ fn trouble(why: desk::Trouble) -> Trouble {
         desk::Trouble::Superseded(_) => refused("superseded", why.to_string()),
         desk::Trouble::TooLate(_) => refused("delay_too_long", why.to_string()),
         desk::Trouble::NotFound => Trouble::NotFound(format!(
-            "{why}; nothing was written; ask again (it is looked for within the wait, and for no longer than {} s)",
+            "{why}; nothing was written; ask again (the search takes as long as the wait, and {} s at most)",
             desk::SEARCH_MAX.as_secs()
         )),
         desk::Trouble::Search(_) => Trouble::Away(format!("{why}; nothing was written")),

@@ -257,7 +257,7 @@ fn who_sends_to_what_no_instance_allows_is_warned_and_doctor_goes_by_the_instanc
 #[test]
 fn a_target_that_is_not_there_is_named_with_the_command_that_makes_it() {
     let fixture = Fixture::new("commands-missing");
-    let target = fixture.names.user("made-later");
+    let target = fixture.name("made-later");
     let send = || run(&fixture, &["send", "--target", &target, "--in", "1s", "v"]);
     let (code, said, error) = send();
     let command = format!(
