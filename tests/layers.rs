@@ -134,7 +134,7 @@ fn the_engines_manifest_names_nothing_of_the_world() {
     let manifest = manifest("crates/engine/Cargo.toml");
     let tables: Vec<_> = manifest.keys().map(String::as_str).collect();
     // No other table: neither dependencies of a build or of one platform, nor features that could bring some.
-    assert_eq!(tables, ["package", "dependencies", "dev-dependencies", "lints"]);
+    assert_eq!(tables, ["dependencies", "dev-dependencies", "lints", "package"]);
     let names: Vec<_> = manifest["dependencies"].as_table().expect("a table").keys().collect();
     assert_eq!(names, ENGINE_MAY_USE);
     for (name, said) in manifest["dependencies"].as_table().expect("a table") {

@@ -152,5 +152,68 @@ fn the_names_that_are_left_out_for_want_of_a_tool_are_those_of_tests() {
             count += 1;
         }
     }
-    assert_eq!(count, 7 * 3, "scripts/test names seven");
+    assert_eq!(count, 8 * 3, "scripts/test names eight");
+}
+
+/// A machine that has these programs, and what `scripts/needs` says there.
+fn needs(what: &str, stubs: &[(&str, &str)]) -> (Option<i32>, String) {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    let bin = tempfile::tempdir().expect("a directory");
+    let path = std::env::var_os("PATH").expect("a PATH");
+    for tool in ["bash", "cat", "dirname", "env", "grep", "head", "sed"] {
+        let is_there = |dir: std::path::PathBuf| Some(dir.join(tool)).filter(|at| at.is_file());
+        let found = std::env::split_paths(&path).find_map(is_there).expect(tool);
+        symlink(found, bin.path().join(tool)).expect("linked");
+    }
+    for (name, text) in stubs {
+        let stub = bin.path().join(name);
+        std::fs::write(&stub, format!("#!/usr/bin/env bash\n{text}\n")).expect("written");
+        let all = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&stub, all).expect("its owner's");
+    }
+    let mut command = std::process::Command::new(tests().join("../scripts/needs"));
+    command.arg(what).env_clear().env("PATH", bin.path());
+    let told = command.output().expect("it runs");
+    let text = [told.stdout, told.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    (told.status.code(), text.concat())
+}
+
+#[test]
+fn what_a_machine_lacks_is_named_with_its_package() {
+    let (code, told) = needs("build", &[]);
+    assert_eq!(code, Some(69), "{told}");
+    for tool in ["cargo", "cc", "c++", "make", "perl"] {
+        let line = told.lines().find(|line| line.starts_with(&format!("{tool} is missing: ")));
+        assert!(line.is_some_and(|line| line.len() > 30), "{tool}: {told}");
+    }
+    let well = ["cargo", "cc", "c++", "make", "perl"].map(|tool| (tool, "exit 0"));
+    assert_eq!(needs("build", &well), (Some(0), String::new()));
+
+    let names = |told: &str| -> Vec<String> {
+        told.lines().filter_map(|line| Some(line.split_once(": ")?.0.to_owned())).collect()
+    };
+    let (code, told) = needs("clients", &[]);
+    let all = ["java", "python", "kcat", "curl", "script", "go"];
+    assert_eq!((code, names(&told)), (Some(0), all.map(str::to_owned).to_vec()), "{told}");
+    let java = |version| {
+        format!(
+            "if [[ $1 == -version ]]; then echo 'openjdk version \"{version}\"' >&2; else echo jdk.compiler@{version}; fi"
+        )
+    };
+    let (old, new) = (java("11.0.2"), java("17.0.1"));
+    let mut stubs = vec![
+        ("java", &*old),
+        ("python3", "exit 0"),
+        ("kcat", ""),
+        ("jq", ""),
+        ("curl", ""),
+        ("script", "echo script from util-linux 2.38.1"),
+        ("go", "echo go version go1.19.8 linux/amd64"),
+    ];
+    let (_, told) = needs("clients", &stubs);
+    assert_eq!(names(&told), ["java", "go"], "{told}");
+    assert!(told.contains("version 11") && told.contains("1.21 or later"), "{told}");
+    stubs[0].1 = &new;
+    stubs[6].1 = "echo go version go1.26.8 linux/amd64";
+    assert_eq!(needs("clients", &stubs), (Some(0), String::new()));
 }

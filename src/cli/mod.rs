@@ -327,9 +327,10 @@ mod tests {
         use clap::error::ErrorKind;
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let read = |path: &Path| std::fs::read_to_string(path).expect("text");
-        let mut pages: Vec<PathBuf> = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "topics/README.md"]
-            .map(|name| root.join(name))
-            .to_vec();
+        let mut pages: Vec<PathBuf> =
+            ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "topics/README.md"]
+                .map(|name| root.join(name))
+                .to_vec();
         for dir in ["docs", "docs/adr", "docs/clients", "docs/monitoring"] {
             let entries = std::fs::read_dir(root.join(dir)).expect("readable");
             pages.extend(

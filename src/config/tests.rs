@@ -429,10 +429,10 @@ fn a_reload_names_every_key_that_it_leaves_as_it_was() {
         ("tracking",     "\"cancellations\""),
         ("history",      "\"3d\""),
         ("max-tracked",  "7000000"),
-        ("settle",       "\"7s\""),
+        ("settle",       "\"700ms\""),
         ("order",        "\"strict\""),
         ("foreign-wait", "\"3s\""),
-        ("horizon",      "\"3d\""),
+        ("horizon",      "\"50s\""),
         ("drain",        "\"7s\""),
     ];
     for (key, value) in keys {
