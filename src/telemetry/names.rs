@@ -728,6 +728,59 @@ mod tests {
     const ALERTS: &str = include_str!("../../docs/monitoring/alerts.yml");
     const DASHBOARD: &str = include_str!("../../docs/monitoring/grafana.json");
 
+    /// A sum by a label that a metric does not have is one number, and an alert by it says nothing of what is meant.
+    #[test]
+    fn rules_and_dashboard_sum_by_labels_that_their_metrics_have() {
+        fn expressions(of: &serde_json::Value, found: &mut Vec<String>) {
+            match of {
+                serde_json::Value::Object(all) => {
+                    found.extend(all.get("expr").and_then(|expr| expr.as_str()).map(str::to_owned));
+                    all.values().for_each(|value| expressions(value, found));
+                }
+                serde_json::Value::Array(all) => {
+                    all.iter().for_each(|value| expressions(value, found));
+                }
+                _ => {}
+            }
+        }
+        let mut all = Vec::new();
+        expressions(&serde_json::from_str(DASHBOARD).expect("JSON"), &mut all);
+        let rules: Vec<&str> = ALERTS.lines().collect();
+        for (at, line) in rules.iter().enumerate() {
+            let Some(first) = line.trim().trim_start_matches("- ").strip_prefix("expr:") else {
+                continue;
+            };
+            let indent = |line: &str| line.len() - line.trim_start().len();
+            let more = rules[at + 1..].iter().take_while(|next| indent(next) > indent(line));
+            all.push(more.fold(first.to_owned(), |text, next| text + " " + next.trim()));
+        }
+        assert!(all.len() > 40, "{all:#?}");
+        let metric = regex::Regex::new(r"waterclock_[a-z_]+").expect("sound");
+        let by = regex::Regex::new(r"\b(?:by|without) *\(([^)]*)\)").expect("sound");
+        let matched = regex::Regex::new(r#"([a-z_]+) *(?:=~|!=|!~|=) *\\?""#).expect("sound");
+        let mut sums = 0;
+        for expression in &all {
+            let mut has: Vec<&str> = vec!["job", "instance"];
+            for name in metric.find_iter(expression) {
+                let stem = name.as_str().strip_suffix("_bucket");
+                has.extend(stem.map(|_| "le"));
+                let stem = stem.unwrap_or(name.as_str());
+                has.extend(ALL.iter().find(|of| of.name == stem).map(|of| of.label));
+            }
+            let groups = by.captures_iter(expression).flat_map(|found| {
+                found.get(1).map_or("", |labels| labels.as_str()).split(',').map(str::trim)
+            });
+            let groups: Vec<&str> = groups.collect();
+            sums += groups.len();
+            let matches = matched.captures_iter(expression);
+            let matches = matches.filter_map(|found| Some(found.get(1)?.as_str()));
+            for label in groups.into_iter().chain(matches) {
+                assert!(has.contains(&label), "{label} in {expression}: there is {has:?}");
+            }
+        }
+        assert!(sums > 15, "{sums}");
+    }
+
     #[test]
     fn every_alert_is_explained_and_its_runbook_is_there() {
         let (_, table) = OPERATIONS.split_once("| alert | what it means |").expect("the table");
