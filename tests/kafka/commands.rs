@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Fixture, Mode, assert_each_once, eventually, waterclock, whole};
+use crate::support::{Fixture, Mode, PATIENCE, assert_each_once, eventually, waterclock, whole};
 
 /// Exit code, what it says, and its error.
 fn run(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -322,7 +322,9 @@ fn a_timer_of_a_further_intake_is_asked_about_and_cancelled_by_its_name() {
 #[test]
 fn a_first_start_says_nothing_alarming_and_each_line_can_be_json() {
     let fixture = Fixture::new("commands-log");
-    let mut process = fixture.launch(Mode::ExactlyOnce).arg("--log-format").arg("json").start();
+    let launch = fixture.launch(Mode::ExactlyOnce).arg("--allow").arg("out");
+    let mut process = launch.arg("--log-format").arg("json").spawn();
+    process.wait_until_logged(PATIENCE, r#""message":"ready""#);
     process.stop_well();
     let log = process.log();
     let mut is_ready = false;
