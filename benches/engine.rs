@@ -7,11 +7,11 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use waterclock::engine::allow::Allow;
 use waterclock::engine::ladder::Ladder;
 use waterclock::engine::murmur2;
-use waterclock::engine::state::{Order, StateKey};
+use waterclock::engine::state::{StateKey, SubmissionOrder};
 use waterclock::engine::wheel::Wheel;
 use waterclock::engine::window::Window;
 use waterclock::engine::{
-    Engine, Input, Intake, Lane, Limits, Millis, Offset, Output, Record, Setup, Source, Start,
+    Action, Event, Intake, Lane, LaneEngine, Limits, Millis, Offset, Record, Setup, Source, Start,
     Target, TopicId, Topics, UnixMillis,
 };
 
@@ -90,7 +90,8 @@ fn window(c: &mut Criterion) {
 fn wheel(c: &mut Criterion) {
     let count = 200_000_i64;
     let start = UnixMillis(1_700_000_000_000);
-    let order = |n: i64| Order { appended: UnixMillis((n / 100) as u64), offset: Offset(n) };
+    let order =
+        |n: i64| SubmissionOrder { appended: UnixMillis((n / 100) as u64), offset: Offset(n) };
     let ready = || {
         let mut wheel = Wheel::new(Millis(2_000));
         wheel.pop_due(start, 1, |_, _, _: [u64; 2]| {});
@@ -140,7 +141,7 @@ const LANES: u16 = 6;
 const BEGAN: UnixMillis = UnixMillis(1_800_000_000_000);
 
 /// An engine with all lanes, at their logs' starts, that has been told of the target.
-fn engine() -> Engine {
+fn engine() -> LaneEngine {
     let fine = |error: &dyn std::fmt::Display| -> ! { panic!("{error}") };
     let holds = [1_000, 10_000, 60_000].map(Millis);
     let ladder = Ladder::new(&holds, &[], Millis(2_000)).unwrap_or_else(|e| fine(&e));
@@ -149,7 +150,7 @@ fn engine() -> Engine {
     let count = topics.names().len() as u16;
     let limits = Limits { memory_bytes: 4 << 30, ..Limits::default() };
     let setup = Setup { lanes: LANES, topics, key: StateKey::new([7; 32]), limits };
-    let mut engine = Engine::new(Arc::new(setup));
+    let mut engine = LaneEngine::new(Arc::new(setup));
     let start = |topic, lane| Start {
         source: Source { topic: TopicId(topic), lane: Lane(lane) },
         next: Offset(0),
@@ -159,9 +160,10 @@ fn engine() -> Engine {
     };
     let starts = (0..count).flat_map(|t| (0..LANES).map(move |l| start(t, l))).collect();
     let mut out = Vec::new();
-    engine.step(BEGAN, Input::Assigned { starts }, &mut out);
+    engine.step(BEGAN, Event::Assigned { starts }, &mut out);
     for lane in (0..LANES).map(Lane) {
-        let known = Input::Known { lane, live: Vec::new(), voids: Vec::new(), whole: true };
+        let known =
+            Event::TimersLoaded { lane, live: Vec::new(), cancel_marks: Vec::new(), last: true };
         engine.step(BEGAN, known, &mut out);
     }
     engine
@@ -188,22 +190,22 @@ fn records(count: u64, delay: &str, tracked: bool) -> Vec<(u16, Record)> {
 }
 
 /// Carries out what the engine orders as the shell does, at once: targets are there, batches commit.
-fn carry_out(engine: &mut Engine, now: UnixMillis, out: &mut Vec<Output>, sent: &mut u64) {
+fn carry_out(engine: &mut LaneEngine, now: UnixMillis, out: &mut Vec<Action>, sent: &mut u64) {
     while let Some(order) = out.pop() {
         match order {
-            Output::Lookup(name) => {
+            Action::DescribeTarget(name) => {
                 let found =
                     Target::Found { partitions: 6, record_bytes_max: 1_048_588, keyed: false };
-                engine.step(now, Input::Target(name, found), out);
+                engine.step(now, Event::Target(name, found), out);
             }
-            Output::Ask(sources) => {
+            Action::ListEndOffsets(sources) => {
                 for source in sources {
-                    engine.step(now, Input::Passed { source, at: now }, out);
+                    engine.step(now, Event::ReadUpTo { source, at: now }, out);
                 }
             }
-            Output::Batch(batch) => {
+            Action::Batch(batch) => {
                 *sent += batch.sends.len() as u64;
-                engine.step(now, Input::Committed(black_box(batch).id), out);
+                engine.step(now, Event::Committed(black_box(batch).id), out);
             }
             _ => {}
         }
@@ -211,7 +213,7 @@ fn carry_out(engine: &mut Engine, now: UnixMillis, out: &mut Vec<Output>, sent: 
 }
 
 /// Submits all within 200 ms, then lets time pass by milliseconds for as long as `until_ms`.
-fn run(engine: &mut Engine, records: Vec<(u16, Record)>, until_ms: u64) -> u64 {
+fn run(engine: &mut LaneEngine, records: Vec<(u16, Record)>, until_ms: u64) -> u64 {
     let (mut out, mut sent, mut next) = (Vec::new(), 0, [0_i64; LANES as usize]);
     let per_ms = records.len() / 200;
     for (n, (lane, record)) in records.into_iter().enumerate() {
@@ -219,15 +221,15 @@ fn run(engine: &mut Engine, records: Vec<(u16, Record)>, until_ms: u64) -> u64 {
         let source = Source { topic: TopicId(0), lane: Lane(lane) };
         let offset = Offset(next[usize::from(lane)]);
         next[usize::from(lane)] += 1;
-        engine.step(now, Input::Record { source, offset, appended: now, record }, &mut out);
+        engine.step(now, Event::Record { source, offset, appended: now, record }, &mut out);
         if n % per_ms == 0 {
-            engine.step(now, Input::Tick, &mut out);
+            engine.step(now, Event::Tick, &mut out);
             carry_out(engine, now, &mut out, &mut sent);
         }
     }
     for ms in 200..until_ms {
         let now = BEGAN + Millis(ms);
-        engine.step(now, Input::Tick, &mut out);
+        engine.step(now, Event::Tick, &mut out);
         carry_out(engine, now, &mut out, &mut sent);
     }
     sent

@@ -4,10 +4,12 @@
 use std::collections::BTreeSet;
 
 use waterclock::engine::header::{
-    self, Action, Code, DETAIL_MAX, Directive, EPOCH_MAX, EPOCH_MIN, HEADERS_MAX, ID_MAX,
-    LABEL_MAX, Refusal, TOPIC_MAX,
+    self, Code, DETAIL_MAX, Directive, EPOCH_MAX, EPOCH_MIN, HEADERS_MAX, ID_MAX, LABEL_MAX,
+    Refusal, TOPIC_MAX, TimerAction,
 };
-use waterclock::engine::state::{Bound, Kind, Order, SIZE, SIZE_MAX, State, StateKey, intake_tag};
+use waterclock::engine::state::{
+    Bound, Kind, SIZE, SIZE_MAX, State, StateKey, SubmissionOrder, intake_tag,
+};
 use waterclock::engine::{Millis, Offset, UnixMillis, murmur2};
 
 const DOCUMENT: &str = include_str!("../docs/header-contract.md");
@@ -133,9 +135,9 @@ fn outcome(block: &Block) -> Result<Vec<String>, Refusal> {
     lines.push(format!(
         "action {}",
         match action {
-            Action::Create => "create",
-            Action::Replace => "replace",
-            Action::Cancel => "cancel",
+            TimerAction::Create => "create",
+            TimerAction::Replace => "replace",
+            TimerAction::Cancel => "cancel",
         }
     ));
     lines.extend(partition.map(|partition| format!("partition {partition}")));
@@ -260,7 +262,7 @@ fn every_golden_state_is_sealed_to_those_bytes_and_opens_or_is_refused() {
             },
             due: time("due").unwrap(),
             first_appended: time("first-append").unwrap(),
-            order: Order {
+            order: SubmissionOrder {
                 appended: time("order-append").unwrap(),
                 offset: Offset(block.number("order-offset").unwrap().cast_signed()),
             },

@@ -11,8 +11,8 @@ use crate::engine::header::{
     self, Code, DETAIL_MAX, ID_MAX, LABEL_MAX, Refusal, TOPIC_MAX, duration, until,
 };
 use crate::engine::ladder;
-use crate::engine::state::{Bound, Kind, Order, State, StateKey};
-use crate::engine::timers::{Change, Phase, Place};
+use crate::engine::state::{Bound, Kind, State, StateKey, SubmissionOrder};
+use crate::engine::timers::{Change, TimerState, Version};
 use crate::engine::window::{METADATA_MAX, Standing, Window};
 use crate::engine::{Millis, Offset, UnixMillis};
 
@@ -102,7 +102,7 @@ pub fn state(bytes: &[u8]) {
         kind,
         due: UnixMillis(input.word()),
         first_appended: UnixMillis(input.word()),
-        order: Order {
+        order: SubmissionOrder {
             appended: UnixMillis(input.word()),
             offset: Offset(input.word().cast_signed()),
         },
@@ -200,10 +200,10 @@ pub fn texts(bytes: &[u8]) {
     if let Ok(holds) = ladder::holds(text) {
         let _ = ladder::Ladder::new(&holds, &[], Millis(2_000));
     }
-    if let Ok(place) = text.parse::<Place>() {
-        assert_eq!(place.to_string().parse::<Place>().ok(), Some(place));
+    if let Ok(place) = text.parse::<Version>() {
+        assert_eq!(place.to_string().parse::<Version>().ok(), Some(place));
     }
-    if let Ok(phase) = text.parse::<Phase>() {
+    if let Ok(phase) = text.parse::<TimerState>() {
         assert_eq!(phase.as_str(), text);
     }
     if let Ok(ticket) = text.parse::<Ticket>() {

@@ -8,11 +8,11 @@ use super::parts::header;
 use crate::engine::allow::Allow;
 use crate::engine::ladder::Ladder;
 use crate::engine::murmur2;
-use crate::engine::state::{Bound, Kind, Order, State, StateKey};
+use crate::engine::state::{Bound, Kind, State, StateKey, SubmissionOrder};
 use crate::engine::window::Window;
 use crate::engine::{
-    Batch, Engine, Input, Intake, Lane, Limits, Millis, Offset, Output, Record, Setup, Source,
-    Start, Target, To, TopicId, Topics, UnixMillis,
+    Action, Batch, Destination, Event, Intake, Lane, LaneEngine, Limits, Millis, Offset, Record,
+    Setup, Source, Start, Target, TopicId, Topics, UnixMillis,
 };
 
 const LANES: u16 = 2;
@@ -44,7 +44,7 @@ fn setup() -> Arc<Setup> {
 
 /// One engine with all lanes, and the logs that it writes to.
 struct World {
-    engine: Engine,
+    engine: LaneEngine,
     key: StateKey,
     now: UnixMillis,
     logs: BTreeMap<Source, i64>,
@@ -61,7 +61,7 @@ impl World {
         let setup = setup();
         let key = setup.key.clone();
         let mut world = Self {
-            engine: Engine::new(setup),
+            engine: LaneEngine::new(setup),
             key,
             now: BEGIN,
             logs: BTreeMap::new(),
@@ -81,17 +81,22 @@ impl World {
             end: Offset(0),
             gone: false,
         };
-        world.tell(Input::Assigned { starts: every.clone().map(begin).collect() });
+        world.tell(Event::Assigned { starts: every.clone().map(begin).collect() });
         for lane in (0..LANES).map(Lane) {
-            world.tell(Input::Known { lane, live: Vec::new(), voids: Vec::new(), whole: true });
+            world.tell(Event::TimersLoaded {
+                lane,
+                live: Vec::new(),
+                cancel_marks: Vec::new(),
+                last: true,
+            });
         }
         for source in every {
-            world.tell(Input::Passed { source, at: UnixMillis(0) });
+            world.tell(Event::ReadUpTo { source, at: UnixMillis(0) });
         }
         world
     }
 
-    fn tell(&mut self, input: Input) {
+    fn tell(&mut self, input: Event) {
         let mut out = Vec::new();
         self.engine.step(self.now, input, &mut out);
         for order in out {
@@ -99,9 +104,9 @@ impl World {
         }
     }
 
-    fn obey(&mut self, order: Output) {
+    fn obey(&mut self, order: Action) {
         match order {
-            Output::Lookup(name) => {
+            Action::DescribeTarget(name) => {
                 let target = match name.len() % 4 {
                     0 => Target::Missing,
                     1 => Target::Hidden,
@@ -110,26 +115,26 @@ impl World {
                     }
                 };
                 self.is_told = true;
-                self.tell(Input::Target(name, target));
+                self.tell(Event::Target(name, target));
             }
-            Output::Ask(sources) => {
+            Action::ListEndOffsets(sources) => {
                 for source in sources {
                     let at = self.now;
-                    self.tell(Input::Passed { source, at });
+                    self.tell(Event::ReadUpTo { source, at });
                 }
             }
-            Output::Overdue { lane, .. } => {
-                self.tell(Input::Overdue { lane, timers: Vec::new(), more: None });
+            Action::Overdue { lane, .. } => {
+                self.tell(Event::Overdue { lane, timers: Vec::new(), more: None });
             }
-            Output::Inventory { .. } => unreachable!("nothing is gone"),
-            Output::Forgettable(lane) => self.tell(Input::Ended { lane, timers: Vec::new() }),
-            Output::Recall { lane, timers } => {
+            Action::Inventory { .. } => unreachable!("nothing is gone"),
+            Action::ListExpired(lane) => self.tell(Event::Expired { lane, timers: Vec::new() }),
+            Action::Recall { lane, timers } => {
                 let timers = timers.into_iter().map(|name| (name, None)).collect();
-                self.tell(Input::Recalled { lane, timers });
+                self.tell(Event::Recalled { lane, timers });
             }
-            Output::Batch(batch) => self.carry_out(batch),
-            Output::Pause(_) | Output::Resume(_) => {}
-            Output::Rewind(source, offset) => {
+            Action::Batch(batch) => self.carry_out(batch),
+            Action::Pause(_) | Action::Resume(_) => {}
+            Action::Seek(source, offset) => {
                 panic!("{source:?} is to be read again at {offset:?}")
             }
         }
@@ -137,8 +142,9 @@ impl World {
 
     fn carry_out(&mut self, batch: Batch) {
         for send in &batch.sends {
-            let To::Lane(topic) = send.to else {
-                self.ended += usize::from(matches!(send.to, To::Target(_) | To::Dead));
+            let Destination::Lane(topic) = send.to else {
+                self.ended +=
+                    usize::from(matches!(send.to, Destination::Target(_) | Destination::Dead));
                 continue;
             };
             let mut headers: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::new();
@@ -156,14 +162,14 @@ impl World {
             Window::load(commit.next, &commit.metadata).unwrap();
             self.committed.insert(commit.source, (commit.next, commit.metadata));
         }
-        self.tell(Input::Committed(batch.id));
+        self.tell(Event::Committed(batch.id));
     }
 
     fn append(&mut self, source: Source, record: Record) {
         let next = self.logs.entry(source).or_default();
         let offset = Offset(*next);
         *next += 1;
-        self.tell(Input::Record { source, offset, appended: self.now, record });
+        self.tell(Event::Record { source, offset, appended: self.now, record });
     }
 
     /// Time passes until everything is done.
@@ -188,7 +194,7 @@ impl World {
                 self.now = wake.max(self.now + jump);
                 jump = Millis(jump.0 * 2).min(JUMP_MAX);
             }
-            self.tell(Input::Tick);
+            self.tell(Event::Tick);
         }
         let (now, logs, committed) = (self.now, &self.logs, &self.committed);
         panic!("pending after {STEPS_MAX} steps, at {now:?}: of {logs:?} done is {committed:?}");
@@ -216,7 +222,10 @@ fn record(input: &mut Bytes<'_>, key: &StateKey) -> Record {
             kind: [Kind::Hop, Kind::Move, Kind::Amend][usize::from(input.byte() % 3)],
             due: near(input),
             first_appended: near(input),
-            order: Order { appended: near(input), offset: Offset(i64::from(input.byte())) },
+            order: SubmissionOrder {
+                appended: near(input),
+                offset: Offset(i64::from(input.byte())),
+            },
             expires: (input.byte() & 1 == 0).then(|| near(input)),
             intake: crate::engine::state::intake_tag(
                 ["", "later", "gone"][usize::from(input.byte() % 3)],
@@ -248,7 +257,7 @@ pub fn records(bytes: &[u8]) {
         };
         world.append(Source { topic, lane }, record);
         world.now = world.now + Millis(input.number() % 10_000);
-        world.tell(Input::Tick);
+        world.tell(Event::Tick);
     }
     world.run();
     assert!(world.ended <= told, "{} ends of {told} records", world.ended);

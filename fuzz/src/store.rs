@@ -11,7 +11,7 @@ mod texts;
 
 use std::ops::ControlFlow;
 
-use crate::engine::timers::{Timer, TimerKey};
+use crate::engine::timers::{Timer, TimerId};
 
 /// Reads a value of the store, and each entry in it as everything that it could be.
 pub(super) fn read(name: &[u8], value: &[u8], is_leaf: bool) {
@@ -25,7 +25,7 @@ pub(super) fn read(name: &[u8], value: &[u8], is_leaf: bool) {
     let Ok(entries) = entries else { return };
     let _ = entries.each(|key, value| {
         let _ = (entry::timed(key), entry::name_in(key), entry::looked_up(key));
-        let name = TimerKey([7; 16]);
+        let name = TimerId([7; 16]);
         if let Some(value) = value {
             let _ = (entry::read_due(value), entry::due_value(value));
             let _ = (entry::read_live(name, value, &texts), entry::read_void(name, value));
@@ -45,7 +45,7 @@ pub(super) fn read_sealed(name: &[u8], bytes: &[u8], is_leaf: bool) {
 /// A timer that was read is written and read back.
 fn kept(timer: &Timer, texts: &texts::Texts) {
     let value = entry::timer_value(timer, texts);
-    assert_eq!(entry::read_timer(timer.name, &value, texts).as_ref(), Some(timer));
+    assert_eq!(entry::read_timer(timer.timer_id, &value, texts).as_ref(), Some(timer));
 }
 
 /// What is written is read back, entry by entry.

@@ -11,7 +11,7 @@ use crate::api::timers::known::{
     Timers, Trouble,
 };
 use crate::engine::header::{self, When};
-use crate::engine::timers::{self, Phase, Place, TimerKey};
+use crate::engine::timers::{self, TimerId, TimerState, Version};
 use crate::engine::{Lane, UnixMillis};
 use crate::index;
 use crate::kafka::desk::{self, Decided, Fate, Ticket};
@@ -130,7 +130,7 @@ impl Timers for Known {
     }
 
     fn version(&self, text: &str) -> Result<(), String> {
-        text.parse::<Place>().map(drop).map_err(|error| error.to_string())
+        text.parse::<Version>().map(drop).map_err(|error| error.to_string())
     }
 
     fn find<'a>(
@@ -139,7 +139,7 @@ impl Timers for Known {
     ) -> Soon<'a, Result<Vec<Option<Timer>>, Trouble>> {
         Box::pin(async move {
             let of = |(lane, name): &(u16, Name)| {
-                (Lane(*lane), TimerKey::new(name.key.as_deref(), name.id.as_bytes()))
+                (Lane(*lane), TimerId::new(name.key.as_deref(), name.id.as_bytes()))
             };
             let keys = names.iter().map(of).collect();
             let found = self.desk()?.find_all(keys).await.map_err(trouble)?;
@@ -168,12 +168,12 @@ impl Timers for Known {
         most: usize,
     ) -> Soon<'a, Result<Page, Trouble>> {
         Box::pin(async move {
-            let after = after.map(|Cursor { due, order }| (UnixMillis(due), TimerKey(order)));
+            let after = after.map(|Cursor { due, order }| (UnixMillis(due), TimerId(order)));
             let page = self.desk()?.page(Lane(lane), of_index(filter), after, most);
             let index::Page { timers, more } = page.await.map_err(trouble)?;
             Ok(Page {
                 timers: timers.iter().map(|found| timer(lane, found)).collect(),
-                more: more.map(|(due, name)| Cursor { due: due.0, order: name.0 }),
+                more: more.map(|(due, timer_id)| Cursor { due: due.0, order: timer_id.0 }),
             })
         })
     }
@@ -321,8 +321,8 @@ fn trouble(why: desk::Trouble) -> Trouble {
         desk::Trouble::Submit(error @ SubmitError::Unacknowledged { .. }) => {
             Trouble::Away(format!("{error}; to ask again is safe"))
         }
-        desk::Trouble::NotPending(phase) => {
-            Trouble::NotPending(phase.map(|phase| phase.as_str().to_owned()))
+        desk::Trouble::NotPending(state) => {
+            Trouble::NotPending(state.map(|phase| phase.as_str().to_owned()))
         }
         desk::Trouble::Superseded(_) => refused("superseded", why.to_string()),
         desk::Trouble::TooLate(_) => refused("delay_too_long", why.to_string()),
@@ -336,7 +336,7 @@ fn trouble(why: desk::Trouble) -> Trouble {
 }
 
 fn of_index(filter: &Filter) -> index::Filter {
-    let phase = |state: &String| state.parse::<Phase>().ok();
+    let phase = |state: &String| state.parse::<TimerState>().ok();
     index::Filter {
         target: filter.target.clone(),
         label: filter.label.clone(),
@@ -353,8 +353,8 @@ fn timer(lane: u16, of: &timers::Timer) -> Timer {
             key: of.key.as_ref().map(|key| key.to_vec()),
         },
         key_cut: of.key_cut,
-        order: of.name.0,
-        state: of.phase.as_str().to_owned(),
+        order: of.timer_id.0,
+        state: of.state.as_str().to_owned(),
         target: of.target.to_string(),
         due: of.due.0,
         lane,

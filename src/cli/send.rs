@@ -11,7 +11,7 @@ use super::name::Key;
 use super::{Exit, Failure, Global, Outcome, output};
 use crate::config::{Config, IntakeConfig, MAIN_INTAKE, Overrides};
 use crate::engine::Record;
-use crate::engine::header::{self, Action, Code, Directive, Refusal, When};
+use crate::engine::header::{self, Code, Directive, Refusal, TimerAction, When};
 use crate::kafka::{
     Connection, Member, Receipt, Roster, Stands, SubmitError, Submitter, wall_clock,
 };
@@ -200,7 +200,7 @@ impl Wish {
         config: &Config,
         intake: &str,
     ) -> Result<Self, Failure> {
-        if directive.action == Action::Cancel {
+        if directive.action == TimerAction::Cancel {
             let detail = "say `waterclock cancel`: it is told what became of it".to_owned();
             return Err(refused(Refusal::new(Code::UnsupportedAction, detail)));
         }

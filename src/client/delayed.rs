@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::message::INTERVAL;
-use crate::engine::header::{self, Action, EPOCH_MIN, Refusal, When};
+use crate::engine::header::{self, EPOCH_MIN, Refusal, TimerAction, When};
 use crate::engine::{Millis, Record, UnixMillis};
 
 /// A record that is to arrive in its target later. Made by [`Delayed::to`], or of a consumed one by
@@ -154,7 +154,7 @@ impl Delayed {
     ///
     /// # Errors
     /// The contract refuses it.
-    pub(super) fn record(&self, action: Action, to_tier: bool) -> Result<Record, Refusal> {
+    pub(super) fn record(&self, action: TimerAction, to_tier: bool) -> Result<Record, Refusal> {
         let is_own =
             |name: &str, value: Option<String>| value.map(|value| (name.to_owned(), value));
         let time = |when: When| match when {
@@ -175,7 +175,7 @@ impl Delayed {
             is_own(header::UNTIL, until),
             is_own(header::TARGET, Some(self.target.clone())),
             is_own(header::ID, self.id.clone()),
-            is_own(header::ACTION, (action == Action::Replace).then(|| "replace".to_owned())),
+            is_own(header::ACTION, (action == TimerAction::Replace).then(|| "replace".to_owned())),
             is_own(header::PARTITION, self.partition.map(|number| number.to_string())),
             is_own(header::EXPIRES, self.expires.map(time)),
             is_own(header::LABEL, self.label.clone()),

@@ -58,7 +58,7 @@ use std::time::{Duration, SystemTime};
 
 use reqwest::Url;
 
-use crate::engine::header::{self, Action, When};
+use crate::engine::header::{self, TimerAction, When};
 use crate::engine::{Lane, Record, murmur2};
 use crate::kafka::meta::{Follower, LadderInForce};
 use crate::kafka::{Connection, Receipt, SubmitError, Submitter, settings};
@@ -191,14 +191,14 @@ impl Client {
         let hold = delayed.hold().filter(|hold| ladder.holds.contains(hold));
         if let Some(hold) = hold.filter(|_| self.0.is_main && self.0.follower.is_fresh()) {
             let tier = format!("{}.delay.{hold}", self.0.namespace);
-            let record = delayed.record(Action::Create, true)?;
+            let record = delayed.record(TimerAction::Create, true)?;
             match self.0.write(&tier, &ladder, delayed, &record).await {
                 // Taken away this moment: the intake is always there.
                 Err(SubmitError::NoTopic { .. }) => {}
                 written => return Ok(sent(tier, delayed, written?)),
             }
         }
-        self.create(&ladder, delayed, Action::Create).await
+        self.create(&ladder, delayed, TimerAction::Create).await
     }
 
     /// Sends a record in the place of the pending one of the same key and id, or creates it if there is none.
@@ -209,7 +209,7 @@ impl Client {
         if delayed.id.is_none() {
             return Err(Error::NoId);
         }
-        self.create(&self.0.ladder()?, delayed, Action::Replace).await
+        self.create(&self.0.ladder()?, delayed, TimerAction::Replace).await
     }
 
     /// Sends a consumed record for its topic again, after the same interval as before: a poll that is not done yet, a
@@ -315,7 +315,7 @@ impl Client {
         &self,
         ladder: &LadderInForce,
         delayed: &Delayed,
-        action: Action,
+        action: TimerAction,
     ) -> Result<Sent, Error> {
         let record = delayed.record(action, false)?;
         let receipt = self.0.write(&self.0.intake, ladder, delayed, &record).await?;

@@ -38,7 +38,7 @@ fn a_record_says_in_headers_what_is_asked_for() {
             &[("x-delay", Some("5000ms")), target, ("x-delay-trace", Some("1")), ("x-delay-attempt", Some("2")), ("waterclock-interval", Some("5000"))]),
     ];
     for (why, delayed, want) in cases {
-        let record = delayed.record(Action::Create, false).expect(why);
+        let record = delayed.record(TimerAction::Create, false).expect(why);
         assert!(same(&record, want), "{why}: {:?}", headers(&record));
     }
 }
@@ -57,7 +57,7 @@ fn what_the_contract_refuses_has_its_code() {
         ("beyond time", to().after(Duration::MAX), "delay_overflow"),
     ];
     for (why, delayed, code) in cases {
-        let refusal = delayed.record(Action::Create, false).expect_err(why);
+        let refusal = delayed.record(TimerAction::Create, false).expect_err(why);
         assert_eq!(refusal.code.as_str(), code, "{why}");
     }
 }
@@ -76,7 +76,7 @@ fn only_a_plain_delay_without_an_id_may_go_to_a_tier() {
     for (why, delayed, hold) in cases {
         assert_eq!(delayed.hold(), hold, "{why}");
     }
-    let record = to().after(minute).record(Action::Create, true).expect("in order");
+    let record = to().after(minute).record(TimerAction::Create, true).expect("in order");
     assert!(same(&record, &[("x-delay-target", Some("orders"))]), "the tier says how long");
 }
 
@@ -97,7 +97,8 @@ fn a_consumed_record_goes_the_same_way_again() {
     assert_eq!(message.due(), Some(UNIX_EPOCH + Duration::from_millis(1_767_225_605_000)));
     assert_eq!((message.attempt(), message.id()), (2, Some("poll-1")));
 
-    let again = message.again().expect("traced").record(Action::Create, false).expect("in order");
+    let again =
+        message.again().expect("traced").record(TimerAction::Create, false).expect("in order");
     let want: Pairs<'_> = &[
         ("x-delay", Some("5000ms")),
         ("x-delay-target", Some("polls")),
@@ -117,7 +118,7 @@ fn a_consumed_record_goes_the_same_way_again() {
 fn what_was_not_traced_needs_to_be_told_when() {
     let message = Message::new("polls", 0, None, Some(b"v"), std::iter::empty());
     assert!(matches!(message.again(), Err(Error::NoInterval)));
-    let record = message.delayed().after(Duration::from_secs(1)).record(Action::Create, false);
+    let record = message.delayed().after(Duration::from_secs(1)).record(TimerAction::Create, false);
     let want: Pairs<'_> = &[
         ("x-delay", Some("1000ms")),
         ("x-delay-target", Some("polls")),

@@ -17,7 +17,9 @@ use std::sync::Arc;
 use super::bytes::{put, take, take_bytes};
 use super::texts::Texts;
 use crate::engine::header::Code;
-use crate::engine::timers::{Change, Live, Phase, Place, Replaced, Timer, TimerKey, Void};
+use crate::engine::timers::{
+    CancelMark, Change, Live, Replaced, Timer, TimerId, TimerState, Version,
+};
 use crate::engine::{Offset, UnixMillis};
 
 pub(super) const TEXT: u8 = 0;
@@ -37,28 +39,28 @@ pub(super) fn text_key(number: u32) -> Vec<u8> {
     [&[TEXT][..], &number.to_be_bytes()].concat()
 }
 
-pub(super) fn timer_key(name: TimerKey) -> Vec<u8> {
-    [&[TIMER][..], &name.0].concat()
+pub(super) fn timer_key(timer_id: TimerId) -> Vec<u8> {
+    [&[TIMER][..], &timer_id.0].concat()
 }
 
-pub(super) fn void_key(name: TimerKey) -> Vec<u8> {
-    [&[VOID][..], &name.0].concat()
+pub(super) fn void_key(timer_id: TimerId) -> Vec<u8> {
+    [&[VOID][..], &timer_id.0].concat()
 }
 
 /// A key below [`DUE`] or [`END`].
-pub(super) fn timed_key(kind: u8, at: UnixMillis, name: TimerKey) -> Vec<u8> {
-    [&[kind][..], &at.0.to_be_bytes(), &name.0].concat()
+pub(super) fn timed_key(kind: u8, at: UnixMillis, timer_id: TimerId) -> Vec<u8> {
+    [&[kind][..], &at.0.to_be_bytes(), &timer_id.0].concat()
 }
 
 /// What a key below [`DUE`] or [`END`] says.
-pub(super) fn timed(key: &[u8]) -> Option<(UnixMillis, TimerKey)> {
+pub(super) fn timed(key: &[u8]) -> Option<(UnixMillis, TimerId)> {
     let (at, name) = key.get(1..)?.split_first_chunk::<8>()?;
-    Some((UnixMillis(u64::from_be_bytes(*at)), TimerKey(name.try_into().ok()?)))
+    Some((UnixMillis(u64::from_be_bytes(*at)), TimerId(name.try_into().ok()?)))
 }
 
 /// The name in a key below [`TIMER`] or [`VOID`].
-pub(super) fn name_in(key: &[u8]) -> Option<TimerKey> {
-    key.get(1..)?.try_into().ok().map(TimerKey)
+pub(super) fn name_in(key: &[u8]) -> Option<TimerId> {
+    key.get(1..)?.try_into().ok().map(TimerId)
 }
 
 /// What of a key is looked up before it is written, for the filter.
@@ -73,12 +75,12 @@ pub(super) fn looked_up(key: &[u8]) -> Option<u64> {
     }
 }
 
-fn phase_byte(phase: Phase) -> u8 {
-    Phase::ALL.iter().position(|known| *known == phase).map_or(PHASE, |at| at as u8)
+fn phase_byte(state: TimerState) -> u8 {
+    TimerState::ALL.iter().position(|known| *known == state).map_or(PHASE, |at| at as u8)
 }
 
-fn phase_of(byte: u8) -> Option<Phase> {
-    Phase::ALL.get(usize::from(byte & PHASE)).copied()
+fn phase_of(byte: u8) -> Option<TimerState> {
+    TimerState::ALL.get(usize::from(byte & PHASE)).copied()
 }
 
 fn zigzag(distance: u64) -> u64 {
@@ -106,17 +108,17 @@ fn put_part(bytes: &mut Vec<u8>, part: &[u8]) {
 }
 
 /// A place as its distance from another one.
-fn put_place(bytes: &mut Vec<u8>, place: Place, from: Place) {
-    put(bytes, zigzag(place.first_appended.0.wrapping_sub(from.first_appended.0)));
-    let distance = place.offset.0.wrapping_sub(from.offset.0);
+fn put_place(bytes: &mut Vec<u8>, version: Version, from: Version) {
+    put(bytes, zigzag(version.first_appended.0.wrapping_sub(from.first_appended.0)));
+    let distance = version.offset.0.wrapping_sub(from.offset.0);
     put(bytes, zigzag(distance.cast_unsigned()));
 }
 
-fn take_place(value: &mut &[u8], from: Place) -> Option<Place> {
+fn take_place(value: &mut &[u8], from: Version) -> Option<Version> {
     let first_appended = from.first_appended.0.wrapping_add(unzigzag(take(value)?));
     let distance = unzigzag(take(value)?).cast_signed();
     let offset = Offset(from.offset.0.wrapping_add(distance));
-    Some(Place { first_appended: UnixMillis(first_appended), offset })
+    Some(Version { first_appended: UnixMillis(first_appended), offset })
 }
 
 /// The value of a timer.
@@ -124,14 +126,14 @@ pub(super) fn timer_value(timer: &Timer, texts: &Texts) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64);
     let flag = |is: bool, flag: u8| if is { flag } else { 0 };
     bytes.push(
-        phase_byte(timer.phase)
+        phase_byte(timer.state)
             | flag(timer.label.is_some(), HAS_LABEL)
             | flag(timer.key.is_some(), HAS_KEY)
             | flag(timer.key_cut, KEY_CUT)
             | flag(timer.supersedes.is_some(), SUPERSEDES)
             | flag(timer.code.is_some(), HAS_CODE),
     );
-    let Place { first_appended, offset } = timer.version;
+    let Version { first_appended, offset } = timer.version;
     put(&mut bytes, first_appended.0);
     put(&mut bytes, offset.0.cast_unsigned());
     for at in [timer.due, timer.since] {
@@ -172,7 +174,7 @@ pub(super) fn due_value(mut timer: &[u8]) -> Option<Vec<u8>> {
 
 /// What the value by due time says.
 pub(super) struct Due {
-    pub(super) phase: Phase,
+    pub(super) phase: TimerState,
     /// 0: look at the timer.
     pub(super) target: u64,
     /// 0: look at the timer; `None`: it has none.
@@ -205,13 +207,13 @@ struct Begun {
     since: UnixMillis,
 }
 
-fn begin(name: TimerKey, value: &mut &[u8], texts: &Texts) -> Option<Begun> {
+fn begin(timer_id: TimerId, value: &mut &[u8], texts: &Texts) -> Option<Begun> {
     let flags = take_bytes(value, 1)?[0];
     let first = take(value)?;
     let offset = take(value)?.cast_signed();
     let mut at = || Some(UnixMillis(first.wrapping_add(unzigzag(take(value)?))));
     let (due, since) = (at()?, at()?);
-    let version = Place { first_appended: UnixMillis(first), offset: Offset(offset) };
+    let version = Version { first_appended: UnixMillis(first), offset: Offset(offset) };
     let mut supersedes = None;
     if flags & SUPERSEDES != 0 {
         let last = take_place(value, version)?;
@@ -219,13 +221,13 @@ fn begin(name: TimerKey, value: &mut &[u8], texts: &Texts) -> Option<Begun> {
     }
     let target = take_text(value, texts)?;
     let label = if flags & HAS_LABEL == 0 { None } else { Some(take_text(value, texts)?) };
-    let live = Live { name, version, supersedes, due, target, label };
+    let live = Live { timer_id, version, supersedes, due, target, label };
     Some(Begun { flags, live, since })
 }
 
 /// What the value of a timer says.
-pub(super) fn read_timer(name: TimerKey, mut value: &[u8], texts: &Texts) -> Option<Timer> {
-    let Begun { flags, live, since } = begin(name, &mut value, texts)?;
+pub(super) fn read_timer(timer_id: TimerId, mut value: &[u8], texts: &Texts) -> Option<Timer> {
+    let Begun { flags, live, since } = begin(timer_id, &mut value, texts)?;
     let id = take_part(&mut value)?.into();
     let code = if flags & HAS_CODE == 0 {
         None
@@ -238,24 +240,28 @@ pub(super) fn read_timer(name: TimerKey, mut value: &[u8], texts: &Texts) -> Opt
         0 => None,
         _ => Some(value.into()),
     };
-    let Live { name, version, supersedes, due, target, label } = live;
+    let Live { timer_id, version, supersedes, due, target, label } = live;
     let label = label.map(|label| label.as_ref().into());
-    let (phase, key_cut) = (phase_of(flags)?, flags & KEY_CUT != 0);
+    let (state, key_cut) = (phase_of(flags)?, flags & KEY_CUT != 0);
     #[rustfmt::skip]
-    let timer = Timer { name, phase, version, supersedes, due, since, target, label, id, key, key_cut, code };
+    let timer = Timer { timer_id, state, version, supersedes, due, since, target, label, id, key, key_cut, code };
     Some(timer)
 }
 
 /// What the engine is told of a timer: its phase, and what it is.
-pub(super) fn read_live(name: TimerKey, mut value: &[u8], texts: &Texts) -> Option<(Phase, Live)> {
-    let begun = begin(name, &mut value, texts)?;
+pub(super) fn read_live(
+    timer_id: TimerId,
+    mut value: &[u8],
+    texts: &Texts,
+) -> Option<(TimerState, Live)> {
+    let begun = begin(timer_id, &mut value, texts)?;
     Some((phase_of(begun.flags)?, begun.live))
 }
 
 /// What the value of void versions says.
-pub(super) fn read_void(name: TimerKey, value: &[u8]) -> Option<Void> {
-    match Change::decode(Some(&Void::key(name)), Some(value)) {
-        Ok(Change::Void(void)) => Some(void),
+pub(super) fn read_void(timer_id: TimerId, value: &[u8]) -> Option<CancelMark> {
+    match Change::decode(Some(&CancelMark::key(timer_id)), Some(value)) {
+        Ok(Change::CancelMark(mark)) => Some(mark),
         _ => None,
     }
 }

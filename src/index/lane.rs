@@ -10,7 +10,7 @@ use super::position::Position;
 use super::shelf::{self, Entered, Shelf};
 use super::store::{Tree, Trouble};
 use super::texts::Texts;
-use crate::engine::timers::{Change, Live, Phase, Timer, TimerKey, Void};
+use crate::engine::timers::{CancelMark, Change, Live, Timer, TimerId, TimerState};
 use crate::engine::{Offset, UnixMillis};
 
 /// What holds in a lane and concerns the engine.
@@ -19,7 +19,7 @@ pub enum Held {
     /// A pending timer.
     Live(Live),
     /// Void versions of a timer.
-    Void(Void),
+    Void(CancelMark),
 }
 
 /// What is kept in memory of a lane's entries.
@@ -39,10 +39,10 @@ pub(super) fn minute(due: UnixMillis) -> u32 {
 }
 
 impl Tables {
-    fn count(&mut self, phase: Phase, target: &str, due: UnixMillis, is_there: bool) {
-        let count = if phase.is_final() { &mut self.ended } else { &mut self.live };
+    fn count(&mut self, state: TimerState, target: &str, due: UnixMillis, is_there: bool) {
+        let count = if state.is_final() { &mut self.ended } else { &mut self.live };
         *count = if is_there { *count + 1 } else { count.saturating_sub(1) };
-        let Some(target) = self.texts.number(target).filter(|_| !phase.is_final()) else { return };
+        let Some(target) = self.texts.number(target).filter(|_| !state.is_final()) else { return };
         let due = (target, minute(due));
         if is_there {
             *self.due.entry(due).or_default() += 1;
@@ -72,13 +72,13 @@ impl Shared {
     }
 
     /// The timer of a name.
-    pub(super) fn timer(&self, name: TimerKey) -> Result<Option<Timer>, Trouble> {
-        let found = self.entered.get(&entry::timer_key(name))?;
-        found.map(|value| self.read_timer(name, &value)).transpose()
+    pub(super) fn timer(&self, timer_id: TimerId) -> Result<Option<Timer>, Trouble> {
+        let found = self.entered.get(&entry::timer_key(timer_id))?;
+        found.map(|value| self.read_timer(timer_id, &value)).transpose()
     }
 
-    pub(super) fn read_timer(&self, name: TimerKey, value: &[u8]) -> Result<Timer, Trouble> {
-        entry::read_timer(name, value, &self.tables().texts).ok_or_else(|| unreadable(TIMER))
+    pub(super) fn read_timer(&self, timer_id: TimerId, value: &[u8]) -> Result<Timer, Trouble> {
+        entry::read_timer(timer_id, value, &self.tables().texts).ok_or_else(|| unreadable(TIMER))
     }
 }
 
@@ -159,8 +159,8 @@ impl Lane {
         let mut tables = self.shared.tables_mut();
         for count in counts {
             match count {
-                Count::Timer { phase, target, due, is_there } => {
-                    tables.count(phase, &target, due, is_there);
+                Count::Timer { phase: state, target, due, is_there } => {
+                    tables.count(state, &target, due, is_there);
                 }
                 Count::Void { is_there: true } => tables.voids += 1,
                 Count::Void { is_there: false } => tables.voids = tables.voids.saturating_sub(1),
@@ -180,11 +180,13 @@ impl Lane {
             let kind = key.first().copied().unwrap_or_default();
             let told = match kind {
                 TIMER => entry::name_in(key)
-                    .and_then(|name| entry::read_timer(name, value, &self.shared.tables().texts))
+                    .and_then(|timer_id| {
+                        entry::read_timer(timer_id, value, &self.shared.tables().texts)
+                    })
                     .map(Change::Timer),
                 VOID => entry::name_in(key)
-                    .and_then(|name| entry::read_void(name, value))
-                    .map(Change::Void),
+                    .and_then(|timer_id| entry::read_void(timer_id, value))
+                    .map(Change::CancelMark),
                 _ => return ControlFlow::Continue(()),
             };
             match told {
@@ -202,11 +204,11 @@ impl Lane {
     }
 
     /// Timers that ended before a time, the oldest first.
-    pub(super) fn ended(&self, before: UnixMillis, most: usize) -> Result<Vec<TimerKey>, Trouble> {
+    pub(super) fn ended(&self, before: UnixMillis, most: usize) -> Result<Vec<TimerId>, Trouble> {
         let mut ended = Vec::new();
         self.shared.entered.each_from(&[END], |key, _| match (key.first(), entry::timed(key)) {
-            (Some(&END), Some((at, name))) if at < before && ended.len() < most => {
-                ended.push(name);
+            (Some(&END), Some((at, timer_id))) if at < before && ended.len() < most => {
+                ended.push(timer_id);
                 ControlFlow::Continue(())
             }
             _ => ControlFlow::Break(()),
@@ -224,9 +226,9 @@ fn tell(tables: &mut Tables, key: &[u8], value: &[u8], each: &mut impl FnMut(Hel
             return (tables.texts.add(text) == number).then_some(());
         }
         TIMER => {
-            let (phase, live) = entry::read_live(entry::name_in(key)?, value, &tables.texts)?;
-            tables.count(phase, &live.target, live.due, true);
-            if !phase.is_final() {
+            let (state, live) = entry::read_live(entry::name_in(key)?, value, &tables.texts)?;
+            tables.count(state, &live.target, live.due, true);
+            if !state.is_final() {
                 each(Held::Live(live));
             }
         }
@@ -240,7 +242,7 @@ fn tell(tables: &mut Tables, key: &[u8], value: &[u8], each: &mut impl FnMut(Hel
 }
 
 enum Count {
-    Timer { phase: Phase, target: Arc<str>, due: UnixMillis, is_there: bool },
+    Timer { phase: TimerState, target: Arc<str>, due: UnixMillis, is_there: bool },
     Void { is_there: bool },
 }
 
@@ -270,7 +272,7 @@ impl Work<'_> {
     fn change(&mut self, change: &Change) -> Result<(), Trouble> {
         match change {
             Change::Timer(timer) => {
-                self.forget(timer.name)?;
+                self.forget(timer.timer_id)?;
                 self.number(&timer.target);
                 let takes_labels = self.lane.shared.tables().texts.takes_labels();
                 if let Some(label) = timer.label.as_ref().filter(|_| takes_labels) {
@@ -278,23 +280,23 @@ impl Work<'_> {
                 }
                 self.enter(timer)?;
             }
-            Change::ForgottenTimer(name) => self.forget(*name)?,
-            Change::Void(void) => self.void(void.name, Some(void.value()))?,
-            Change::ForgottenVoid(name) => self.void(*name, None)?,
+            Change::ForgottenTimer(timer_id) => self.forget(*timer_id)?,
+            Change::CancelMark(mark) => self.void(mark.timer_id, Some(mark.value()))?,
+            Change::ForgottenCancelMark(timer_id) => self.void(*timer_id, None)?,
         }
         Ok(())
     }
 
     /// Takes a timer out of all orders.
-    fn forget(&mut self, name: TimerKey) -> Result<(), Trouble> {
-        let key = entry::timer_key(name);
+    fn forget(&mut self, timer_id: TimerId) -> Result<(), Trouble> {
+        let key = entry::timer_key(timer_id);
         let Some(value) = self.now(&key)? else { return Ok(()) };
-        let timer = self.lane.shared.read_timer(name, &value)?;
+        let timer = self.lane.shared.read_timer(timer_id, &value)?;
         let by_due = entry::due_value(&value).ok_or_else(|| unreadable(TIMER))?;
         self.set(key, Some(value), None);
-        self.set(entry::timed_key(DUE, timer.due, name), Some(by_due), None);
-        if timer.phase.is_final() {
-            self.set(entry::timed_key(END, timer.since, name), Some(Vec::new()), None);
+        self.set(entry::timed_key(DUE, timer.due, timer_id), Some(by_due), None);
+        if timer.state.is_final() {
+            self.set(entry::timed_key(END, timer.since, timer_id), Some(Vec::new()), None);
         }
         self.count(&timer, false);
         Ok(())
@@ -303,10 +305,10 @@ impl Work<'_> {
     fn enter(&mut self, timer: &Timer) -> Result<(), Trouble> {
         let value = entry::timer_value(timer, &self.lane.shared.tables().texts);
         let by_due = entry::due_value(&value).ok_or_else(|| unreadable(TIMER))?;
-        self.set(entry::timer_key(timer.name), None, Some(value));
-        self.set(entry::timed_key(DUE, timer.due, timer.name), None, Some(by_due));
-        if timer.phase.is_final() {
-            let by_end = entry::timed_key(END, timer.since, timer.name);
+        self.set(entry::timer_key(timer.timer_id), None, Some(value));
+        self.set(entry::timed_key(DUE, timer.due, timer.timer_id), None, Some(by_due));
+        if timer.state.is_final() {
+            let by_end = entry::timed_key(END, timer.since, timer.timer_id);
             self.set(by_end, None, Some(Vec::new()));
         }
         self.count(timer, true);
@@ -314,12 +316,12 @@ impl Work<'_> {
     }
 
     fn count(&mut self, timer: &Timer, is_there: bool) {
-        let (phase, target, due) = (timer.phase, Arc::clone(&timer.target), timer.due);
-        self.counts.push(Count::Timer { phase, target, due, is_there });
+        let (state, target, due) = (timer.state, Arc::clone(&timer.target), timer.due);
+        self.counts.push(Count::Timer { phase: state, target, due, is_there });
     }
 
-    fn void(&mut self, name: TimerKey, new: Option<Vec<u8>>) -> Result<(), Trouble> {
-        let key = entry::void_key(name);
+    fn void(&mut self, timer_id: TimerId, new: Option<Vec<u8>>) -> Result<(), Trouble> {
+        let key = entry::void_key(timer_id);
         let old = self.now(&key)?;
         if old.is_some() {
             self.counts.push(Count::Void { is_there: false });

@@ -33,7 +33,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
-use crate::engine::timers::{Change, Timer, TimerKey};
+use crate::engine::timers::{Change, Timer, TimerId};
 use crate::engine::{Lane, Offset, UnixMillis};
 use crate::telemetry;
 
@@ -366,7 +366,7 @@ impl Index {
         lane: Lane,
         before: UnixMillis,
         most: usize,
-    ) -> Result<Vec<TimerKey>, Error> {
+    ) -> Result<Vec<TimerId>, Error> {
         let trouble = self.trouble("read");
         self.lane(lane)?.ended(before, most).map_err(trouble)
     }
@@ -375,9 +375,9 @@ impl Index {
     ///
     /// # Errors
     /// [`Error::Broken`]: begin anew.
-    pub fn find(&mut self, lane: Lane, name: TimerKey) -> Result<Option<Timer>, Error> {
+    pub fn find(&mut self, lane: Lane, timer_id: TimerId) -> Result<Option<Timer>, Error> {
         let trouble = self.trouble("read");
-        self.lane(lane)?.shared().timer(name).map_err(trouble)
+        self.lane(lane)?.shared().timer(timer_id).map_err(trouble)
     }
 
     /// Tells all that a lane has, as changes that would make it.

@@ -9,7 +9,7 @@ use super::lane::{Shared, minute, unreadable};
 use super::position::Position;
 use super::store::Trouble;
 use super::{Error, Lanes, Reason};
-use crate::engine::timers::{Phase, Timer, TimerKey, id_prefix};
+use crate::engine::timers::{Timer, TimerId, TimerState, id_prefix};
 use crate::engine::{After, Lane, UnixMillis};
 
 /// Entries looked at in one call, at most: about a millisecond.
@@ -23,7 +23,7 @@ pub struct Filter {
     /// Those with this label.
     pub label: Option<String>,
     /// Those in this phase.
-    pub phase: Option<Phase>,
+    pub phase: Option<TimerState>,
     /// Those due then or later.
     pub due_from: Option<UnixMillis>,
     /// Those due before.
@@ -129,8 +129,8 @@ impl Reader {
     ///
     /// # Errors
     /// As those of [`position`](Self::position).
-    pub fn find(&self, lane: Lane, name: TimerKey) -> Result<Option<Timer>, Error> {
-        self.ask(lane, |shared| shared.timer(name))
+    pub fn find(&self, lane: Lane, timer_id: TimerId) -> Result<Option<Timer>, Error> {
+        self.ask(lane, |shared| shared.timer(timer_id))
     }
 
     /// All timers of an id that are in this lane, whatever their keys; at most so many.
@@ -144,14 +144,14 @@ impl Reader {
             shared.entered.each_from(&prefix, |key, value| {
                 match entry::name_in(key).filter(|_| key.starts_with(&prefix)) {
                     // Another id may have the same prefix, so these are some more than are told.
-                    Some(name) if values.len() < most.saturating_add(64) => {
-                        values.push((name, value.to_vec()));
+                    Some(timer_id) if values.len() < most.saturating_add(64) => {
+                        values.push((timer_id, value.to_vec()));
                         ControlFlow::Continue(())
                     }
                     _ => ControlFlow::Break(()),
                 }
             })?;
-            let timers = values.iter().map(|(name, value)| shared.read_timer(*name, value));
+            let timers = values.iter().map(|(timer_id, value)| shared.read_timer(*timer_id, value));
             let mut timers = timers.collect::<Result<Vec<_>, _>>()?;
             timers.retain(|timer| *timer.id == *id);
             timers.truncate(most);
@@ -177,9 +177,9 @@ impl Reader {
                 if meant.len() >= most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })?;
             let mut timers = Vec::with_capacity(meant.len());
-            for (due, name) in meant {
+            for (due, timer_id) in meant {
                 // It may have changed since.
-                let timer = shared.timer(name)?.filter(|timer| timer.due == due);
+                let timer = shared.timer(timer_id)?.filter(|timer| timer.due == due);
                 timers.extend(timer.filter(|timer| filter.takes(timer)));
             }
             Ok(Page { timers, more })
@@ -217,11 +217,11 @@ impl Reader {
     ) -> Result<Counted, Error> {
         self.ask(lane, |shared| {
             let (mut count, mut unsure) = (0, Vec::new());
-            let more = scan(shared, filter, after, |(_, name), is_sure| {
+            let more = scan(shared, filter, after, |(_, timer_id), is_sure| {
                 if is_sure {
                     count += 1;
                 } else {
-                    unsure.push(name);
+                    unsure.push(timer_id);
                 }
                 ControlFlow::Continue(())
             })?;
@@ -328,7 +328,7 @@ impl Filter {
     pub fn takes(&self, timer: &Timer) -> bool {
         self.target.as_deref().is_none_or(|target| *timer.target == *target)
             && self.label.as_deref().is_none_or(|label| timer.label.as_deref() == Some(label))
-            && self.phase.is_none_or(|phase| timer.phase == phase)
+            && self.phase.is_none_or(|state| timer.state == state)
             && self.due_from.is_none_or(|from| timer.due >= from)
             && self.due_before.is_none_or(|before| timer.due < before)
     }
@@ -342,10 +342,10 @@ fn scan(
     after: Option<After>,
     mut meant: impl FnMut(After, bool) -> ControlFlow<()>,
 ) -> Result<Option<After>, Trouble> {
-    let mut from = entry::timed_key(DUE, filter.due_from.unwrap_or_default(), TimerKey::default());
-    if let Some((due, name)) = after {
+    let mut from = entry::timed_key(DUE, filter.due_from.unwrap_or_default(), TimerId::default());
+    if let Some((due, timer_id)) = after {
         // The least key behind that of this timer.
-        let behind = [&entry::timed_key(DUE, due, name)[..], &[0]].concat();
+        let behind = [&entry::timed_key(DUE, due, timer_id)[..], &[0]].concat();
         from = from.max(behind);
     }
     let wanted = {
@@ -370,13 +370,13 @@ fn scan(
         if filter.due_before.is_some_and(|before| at.0 >= before) {
             return ControlFlow::Break(());
         }
-        let Some(Due { phase, target, label }) = entry::read_due(value) else {
+        let Some(Due { phase: state, target, label }) = entry::read_due(value) else {
             trouble = Some(unreadable(DUE));
             return ControlFlow::Break(());
         };
         looked_at += 1;
         let fits = [
-            Some(filter.phase.is_none_or(|wanted| wanted == phase)),
+            Some(filter.phase.is_none_or(|wanted| wanted == state)),
             fits(wanted.0, Some(target)),
             fits(wanted.1, label),
         ];

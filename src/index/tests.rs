@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::engine::header::Code;
-use crate::engine::timers::{Before, Live, Phase, Place, Replaced, Timer, Void};
+use crate::engine::timers::{CancelMark, Live, Replaced, Timer, TimerState, Version, VersionBound};
 
 mod answers;
 mod damage;
@@ -15,22 +15,22 @@ mod damage;
 /// What holds in a lane.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Model {
-    timers: BTreeMap<TimerKey, Timer>,
-    voids: BTreeMap<TimerKey, Void>,
+    timers: BTreeMap<TimerId, Timer>,
+    cancel_marks: BTreeMap<TimerId, CancelMark>,
 }
 
 impl Model {
     fn change(&mut self, change: &Change) {
         match change {
-            Change::Timer(timer) => drop(self.timers.insert(timer.name, timer.clone())),
-            Change::Void(void) => drop(self.voids.insert(void.name, *void)),
-            Change::ForgottenTimer(name) => drop(self.timers.remove(name)),
-            Change::ForgottenVoid(name) => drop(self.voids.remove(name)),
+            Change::Timer(timer) => drop(self.timers.insert(timer.timer_id, timer.clone())),
+            Change::CancelMark(mark) => drop(self.cancel_marks.insert(mark.timer_id, *mark)),
+            Change::ForgottenTimer(timer_id) => drop(self.timers.remove(timer_id)),
+            Change::ForgottenCancelMark(timer_id) => drop(self.cancel_marks.remove(timer_id)),
         }
     }
 
-    fn live(&self) -> BTreeMap<TimerKey, Live> {
-        self.timers.values().filter_map(|timer| Some((timer.name, timer.live()?))).collect()
+    fn live(&self) -> BTreeMap<TimerId, Live> {
+        self.timers.values().filter_map(|timer| Some((timer.timer_id, timer.live()?))).collect()
     }
 }
 
@@ -57,8 +57,8 @@ fn open(room: &TempDir) -> Index {
 fn loaded(index: &mut Index, lane: Lane) -> Result<(Option<Position>, Model), Error> {
     let (mut live, mut model) = (BTreeMap::new(), Model::default());
     let position = index.load(lane, |held| match held {
-        Held::Live(timer) => drop(live.insert(timer.name, timer)),
-        Held::Void(void) => drop(model.voids.insert(void.name, void)),
+        Held::Live(timer) => drop(live.insert(timer.timer_id, timer)),
+        Held::Void(mark) => drop(model.cancel_marks.insert(mark.timer_id, mark)),
     })?;
     model.timers = listed(&index.reader(), lane, &Filter::default())?;
     assert_eq!(model.live(), live, "what the engine is told is what is listed");
@@ -66,18 +66,14 @@ fn loaded(index: &mut Index, lane: Lane) -> Result<(Option<Position>, Model), Er
 }
 
 /// All timers that a filter means, page by page.
-fn listed(
-    reader: &Reader,
-    lane: Lane,
-    filter: &Filter,
-) -> Result<BTreeMap<TimerKey, Timer>, Error> {
+fn listed(reader: &Reader, lane: Lane, filter: &Filter) -> Result<BTreeMap<TimerId, Timer>, Error> {
     let (mut timers, mut after) = (BTreeMap::new(), None);
     loop {
         let page = reader.page(lane, filter, after, 100)?;
         for timer in page.timers {
-            assert!(after.is_none_or(|after| after < (timer.due, timer.name)), "in order");
-            after = Some((timer.due, timer.name));
-            timers.insert(timer.name, timer);
+            assert!(after.is_none_or(|after| after < (timer.due, timer.timer_id)), "in order");
+            after = Some((timer.due, timer.timer_id));
+            timers.insert(timer.timer_id, timer);
         }
         match page.more {
             Some(more) => after = Some(more),
@@ -90,27 +86,27 @@ fn listed(
 fn change(n: u64) -> Change {
     let id = format!("order-{}", n % 301);
     let key = (!n.is_multiple_of(3)).then(|| format!("customer-{}", n % 301));
-    let name = TimerKey::new(key.as_ref().map(String::as_bytes), id.as_bytes());
-    let place = |n| Place { first_appended: UnixMillis(1_000_000 + n), offset: Offset(n as i64) };
+    let timer_id = TimerId::new(key.as_ref().map(String::as_bytes), id.as_bytes());
+    let place = |n| Version { first_appended: UnixMillis(1_000_000 + n), offset: Offset(n as i64) };
     match n % 11 {
-        3 => Change::ForgottenTimer(name),
-        5 => Change::ForgottenVoid(name),
+        3 => Change::ForgottenTimer(timer_id),
+        5 => Change::ForgottenCancelMark(timer_id),
         7 | 8 => {
-            let (met, several) = (n.is_multiple_of(2), n.is_multiple_of(3));
-            Change::Void(Void {
-                name,
-                before: Before::of(place(n)),
+            let (seen, may_repeat) = (n.is_multiple_of(2), n.is_multiple_of(3));
+            Change::CancelMark(CancelMark {
+                timer_id,
+                before: VersionBound::of(place(n)),
                 until: UnixMillis(n),
-                met,
-                several,
+                seen,
+                may_repeat,
                 cancels: n.is_multiple_of(5),
             })
         }
         kind => {
-            let phase = Phase::ALL[(kind % 6) as usize];
+            let state = TimerState::ALL[(kind % 6) as usize];
             Change::Timer(Timer {
-                name,
-                phase,
+                timer_id,
+                state,
                 version: place(n),
                 supersedes: n
                     .is_multiple_of(4)
@@ -122,7 +118,7 @@ fn change(n: u64) -> Change {
                 id: id.into_bytes().into(),
                 key: key.map(|key| key.into_bytes().into()),
                 key_cut: kind == 4 && !n.is_multiple_of(3),
-                code: (phase == Phase::Dead).then_some(Code::TooLarge),
+                code: (state == TimerState::Dead).then_some(Code::TooLarge),
             })
         }
     }
@@ -331,8 +327,8 @@ fn long(n: u64) -> Change {
     match change(0) {
         Change::Timer(timer) => {
             let id = format!("{n:0200}").into_bytes();
-            let name = TimerKey::new(None, &id);
-            Change::Timer(Timer { name, id: id.into(), key: None, ..timer })
+            let timer_id = TimerId::new(None, &id);
+            Change::Timer(Timer { timer_id, id: id.into(), key: None, ..timer })
         }
         other => other,
     }

@@ -36,7 +36,7 @@ use rdkafka::consumer::ConsumerGroupMetadata;
 
 use super::written::Written;
 use super::{BrokerClock, Connection};
-use crate::engine::{Batch, BatchId, Commit, Refused, Setup, Source, To, Topics};
+use crate::engine::{Batch, BatchId, Commit, Destination, Refused, Setup, Source, Topics};
 use crate::telemetry::{LaneFigures, Renewed};
 
 pub(super) use hops::Late;
@@ -402,12 +402,12 @@ impl Names {
         }
     }
 
-    fn of<'a>(&'a self, to: &'a To) -> &'a Arc<str> {
+    fn of<'a>(&'a self, to: &'a Destination) -> &'a Arc<str> {
         match to {
-            To::Lane(topic) => &self.lanes[usize::from(topic.0)],
-            To::Target(name) => name,
-            To::Dead => &self.dead,
-            To::Timers => &self.timers,
+            Destination::Lane(topic) => &self.lanes[usize::from(topic.0)],
+            Destination::Target(name) => name,
+            Destination::Dead => &self.dead,
+            Destination::Timers => &self.timers,
         }
     }
 }

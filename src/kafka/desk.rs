@@ -31,7 +31,7 @@ use super::follower::{Progress, Reach};
 use super::written::Written;
 use super::{BrokerClock, Connection, KafkaError, SubmitError, Submitter, ends};
 use crate::engine::header::Code;
-use crate::engine::timers::{About, Found, Phase, Place, Timer, TimerKey};
+use crate::engine::timers::{About, Found, Timer, TimerId, TimerState, Version};
 use crate::engine::{
     Lane, Millis, Offset, Outcome, Record, Setup, Source, TopicId, Tracking, UnixMillis, murmur2,
 };
@@ -87,11 +87,11 @@ pub enum Trouble {
     Submit(#[from] SubmitError),
     /// It cannot be due at another time; nothing was written. Says what it is, if that is known.
     #[error("the timer is not pending")]
-    NotPending(Option<Phase>),
+    NotPending(Option<TimerState>),
     /// Another version was put in the place of the one that was named, or that was pending when it was asked; nothing was
     /// written.
     #[error("another version is in its place: {0}")]
-    Superseded(Place),
+    Superseded(Version),
     /// It would be due later than is accepted; nothing was written.
     #[error("it would be due more than {0} from now (max-delay)")]
     TooLate(Millis),
@@ -112,7 +112,7 @@ pub struct Command {
     /// Its id.
     pub id: Vec<u8>,
     /// Only if it is this version.
-    pub version: Option<Place>,
+    pub version: Option<Version>,
     /// What.
     pub order: Order,
 }
@@ -157,7 +157,7 @@ pub enum Fate {
     Recorded,
     /// Nothing that it is about is known to have been pending, delivered or cancelled; it ended so, and as a dead letter by
     /// that code, if that is known.
-    Unknown(Option<(Phase, Option<Code>)>),
+    Unknown(Option<(TimerState, Option<Code>)>),
     /// It is a dead letter.
     Refused(Code),
 }
@@ -280,8 +280,8 @@ impl Desk {
     ///
     /// # Errors
     /// As all that look timers up: ask the owner, or again soon.
-    pub async fn find(&self, lane: Lane, name: TimerKey) -> Result<Option<Timer>, Trouble> {
-        let found = self.find_all(vec![(lane, name)]).await?;
+    pub async fn find(&self, lane: Lane, timer_id: TimerId) -> Result<Option<Timer>, Trouble> {
+        let found = self.find_all(vec![(lane, timer_id)]).await?;
         Ok(found.into_iter().next().flatten())
     }
 
@@ -291,7 +291,7 @@ impl Desk {
     /// As those of [`find`](Self::find).
     pub async fn find_all(
         &self,
-        names: Vec<(Lane, TimerKey)>,
+        names: Vec<(Lane, TimerId)>,
     ) -> Result<Vec<Option<Timer>>, Trouble> {
         let mut lanes: Vec<Lane> = names.iter().map(|(lane, _)| *lane).collect();
         lanes.sort_unstable();
@@ -302,7 +302,7 @@ impl Desk {
         let of: Vec<Lane> = names.iter().map(|(lane, _)| *lane).collect();
         let found: Vec<Option<Timer>> = self
             .look(&lanes, move |reader| {
-                names.into_iter().map(|(lane, name)| reader.find(lane, name)).collect()
+                names.into_iter().map(|(lane, timer_id)| reader.find(lane, timer_id)).collect()
             })
             .await?;
         let missing = of.iter().zip(&found).filter(|(_, timer)| timer.is_none());
@@ -459,11 +459,11 @@ impl Desk {
         (came, by): (Instant, Instant),
     ) -> Vec<Result<Ticket, Trouble>> {
         let mut records = Vec::with_capacity(commands.len());
-        let mut made: Vec<Result<TimerKey, Trouble>> = Vec::with_capacity(commands.len());
+        let mut made: Vec<Result<TimerId, Trouble>> = Vec::with_capacity(commands.len());
         for command in commands {
             made.push(self.record(lane, command, (came, by)).await.map(|record| {
                 records.push(record);
-                TimerKey::new(command.key.as_deref(), &command.id)
+                TimerId::new(command.key.as_deref(), &command.id)
             }));
         }
         // This process may have stood still: who has asked has gone on, and what it meant may be another one now.
@@ -471,10 +471,10 @@ impl Desk {
             return made.into_iter().map(|made| Err(made.err().unwrap_or(Trouble::Late))).collect();
         }
         let mut offsets = self.write(lane, &records, by).await.into_iter();
-        let ticket = |made: Result<TimerKey, Trouble>| {
-            let name = made?;
+        let ticket = |made: Result<TimerId, Trouble>| {
+            let timer_id = made?;
             let offset = offsets.next().ok_or(Trouble::NotFound)??;
-            Ok(Ticket { lane, offset, name })
+            Ok(Ticket { lane, offset, name: timer_id })
         };
         made.into_iter().map(ticket).collect()
     }
@@ -541,14 +541,14 @@ impl Desk {
         };
         let max = self.setup.limits.max_delay;
         let now = self.now().unwrap_or_default();
-        let name = TimerKey::new(key.as_deref(), id);
+        let timer_id = TimerId::new(key.as_deref(), id);
         let by = by.checked_sub(WRITE_MIN).unwrap_or(by).min(Instant::now() + search::MAX);
         let found = timeout_at(by.into(), async {
-            let timer = match self.pending(lane, name, *version).await {
+            let timer = match self.pending(lane, timer_id, *version).await {
                 // It may have been made, or made anew, just before this was asked.
                 Err(Trouble::NotPending(_) | Trouble::Superseded(_) | Trouble::Undecided(_)) => {
                     self.settle(&[lane], by).await?;
-                    self.pending(lane, name, *version).await?
+                    self.pending(lane, timer_id, *version).await?
                 }
                 found => found?,
             };
@@ -557,12 +557,12 @@ impl Desk {
             }
             let meant = timer.version;
             let found = self.search(lane, timer, now, by).await?;
-            let is_late = version.is_none() && self.board.was_replaced(lane, name, came);
+            let is_late = version.is_none() && self.board.was_replaced(lane, timer_id, came);
             match found {
                 Some((record, terms)) if !is_late => Ok((record, terms, meant)),
                 // What is not found may be replaced or ended meanwhile. What is pending in its place now was not meant.
                 _ => {
-                    let pending = self.pending(lane, name, Some(meant)).await?;
+                    let pending = self.pending(lane, timer_id, Some(meant)).await?;
                     // Without a name, what was pending when it was asked was meant: this one came later.
                     Err(if is_late {
                         Trouble::Superseded(pending.version)
@@ -580,17 +580,17 @@ impl Desk {
     async fn pending(
         &self,
         lane: Lane,
-        name: TimerKey,
-        version: Option<Place>,
+        timer_id: TimerId,
+        version: Option<Version>,
     ) -> Result<Timer, Trouble> {
-        let timer = self.find(lane, name).await?.ok_or(Trouble::NotPending(None))?;
-        if !timer.phase.is_final() && version.is_none_or(|version| version == timer.version) {
+        let timer = self.find(lane, timer_id).await?.ok_or(Trouble::NotPending(None))?;
+        if !timer.state.is_final() && version.is_none_or(|version| version == timer.version) {
             return Ok(timer);
         }
         let about = About::Version(version.unwrap_or(timer.version));
         Err(match about.found(Some(&timer)) {
             Found::Replaced => Trouble::Superseded(timer.version),
-            Found::Ended(phase) => Trouble::NotPending(Some(phase)),
+            Found::Ended(state) => Trouble::NotPending(Some(state)),
             Found::Done | Found::Nothing => Trouble::NotPending(None),
         })
     }
@@ -607,8 +607,8 @@ impl Desk {
         let reader = self.reader.clone().ok_or(Trouble::Without)?;
         let found = in_turn(&self.searches, move || {
             let stands = || {
-                let now = reader.find(lane, timer.name);
-                matches!(now, Ok(Some(now)) if (now.version, now.phase) == (timer.version, timer.phase))
+                let now = reader.find(lane, timer.timer_id);
+                matches!(now, Ok(Some(now)) if (now.version, now.state) == (timer.version, timer.state))
             };
             Search::new(&connection, &setup, lane, &timer, by).run(now, &stands)
         });
@@ -624,7 +624,7 @@ impl Desk {
         let heard = self.board.wait(source, ticket.offset, Instant::now() + wait).await;
         let answer = match heard {
             // Of another cluster, or of a topic that was made anew.
-            Heard::Answer(answer) if answer.name != ticket.name => return Ok(Decided::Lost),
+            Heard::Answer(answer) if answer.timer_id != ticket.name => return Ok(Decided::Lost),
             Heard::Answer(answer) => answer,
             Heard::Nothing => return Ok(Decided::Pending),
             Heard::Before | Heard::Gone => return Ok(Decided::Lost),
@@ -648,15 +648,15 @@ impl Desk {
         if !self.tracks() {
             return Ok(Fate::Unknown(None));
         }
-        let (lane, name) = (ticket.lane, ticket.name);
+        let (lane, timer_id) = (ticket.lane, ticket.name);
         // The command itself was decided, and so was what stands before it.
-        let last = self.look(&[lane], move |reader| reader.find(lane, name)).await?;
+        let last = self.look(&[lane], move |reader| reader.find(lane, timer_id)).await?;
         Ok(match about.found(last.as_ref()) {
             Found::Replaced => Fate::Superseded,
             Found::Done => Fate::Replaced,
-            Found::Ended(Phase::Cancelled) => Fate::Cancelled,
-            Found::Ended(Phase::Delivered) => Fate::Delivered,
-            Found::Ended(phase) => Fate::Unknown(Some((phase, last.and_then(|last| last.code)))),
+            Found::Ended(TimerState::Cancelled) => Fate::Cancelled,
+            Found::Ended(TimerState::Delivered) => Fate::Delivered,
+            Found::Ended(state) => Fate::Unknown(Some((state, last.and_then(|last| last.code)))),
             Found::Nothing => Fate::Unknown(None),
         })
     }

@@ -29,8 +29,8 @@ use super::connect::Isolation;
 use super::ends::Ends;
 use super::written::Written;
 use super::{BrokerClock, Connection};
-use crate::engine::timers::TimerKey;
-use crate::engine::{Input, Lane, Millis, Offset, UnixMillis};
+use crate::engine::timers::TimerId;
+use crate::engine::{Event, Lane, Millis, Offset, UnixMillis};
 use crate::index::{self, Index};
 
 use following::Loading;
@@ -52,7 +52,7 @@ const NICE: i32 = 10;
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) assignment: u64,
-    pub(super) input: Input,
+    pub(super) event: Event,
 }
 
 #[derive(Debug)]
@@ -64,7 +64,7 @@ enum Order {
     /// Tell which timers of the lane are final since before a time.
     Forgettable { assignment: u64, lane: Lane, before: UnixMillis, to: Sender<Told> },
     /// Tell how these timers of the lane ended.
-    Recall { assignment: u64, lane: Lane, timers: Vec<TimerKey>, to: Sender<Told> },
+    Recall { assignment: u64, lane: Lane, timers: Vec<TimerId>, to: Sender<Told> },
     /// Tell which pending timers of the lane were due before a time, by what the index has.
     Overdue { assignment: u64, of: Overdue, to: Sender<Told> },
 }
@@ -165,7 +165,7 @@ impl Follower {
         &self,
         assignment: u64,
         lane: Lane,
-        timers: Vec<TimerKey>,
+        timers: Vec<TimerId>,
         to: &Sender<Told>,
     ) {
         let _ = self.orders.send(Order::Recall { assignment, lane, timers, to: to.clone() });

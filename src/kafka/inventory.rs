@@ -21,7 +21,7 @@ use super::connect::{Isolation, is_outside};
 use super::ends::{Ends, Partition};
 use super::follower::Told;
 use super::{Connection, raw};
-use crate::engine::{self, Input, Lane, Left, Offset, Setup, Source, UnixMillis};
+use crate::engine::{self, Event, Lane, Left, Offset, Setup, Source, UnixMillis};
 
 /// How the client is named in the brokers' logs.
 const CLIENT: &str = "waterclock-inventory";
@@ -102,11 +102,11 @@ impl Order {
                  again, in a minute, or until they are overdue"
             ),
         }
-        self.tell(Input::Counted { lane: self.lane, whole: read.is_ok() });
+        self.tell(Event::Counted { lane: self.lane, whole: read.is_ok() });
     }
 
-    fn tell(&self, input: Input) {
-        let _ = self.to.send(Told { assignment: self.assignment, input });
+    fn tell(&self, event: Event) {
+        let _ = self.to.send(Told { assignment: self.assignment, event });
     }
 
     /// Reads one partition after the other; how many records that were.
@@ -210,7 +210,7 @@ impl Order {
         }
         let records = std::mem::replace(piece, Vec::with_capacity(PIECE));
         if !records.is_empty() {
-            self.tell(Input::Left { lane: self.lane, records });
+            self.tell(Event::Left { lane: self.lane, records });
         }
     }
 }

@@ -60,7 +60,7 @@ const FIRST_ATTEMPT: Duration = Duration::from_secs(1);
 const CLIENT: &str = "waterclock-group";
 
 /// What happened in a callback, for the lane thread.
-pub(super) enum Event {
+pub(super) enum GroupEvent {
     /// Lanes came.
     Assigned(Taken),
     /// All lanes went.
@@ -196,7 +196,7 @@ pub(super) struct Context {
     connection: Connection,
     ends: Ends,
     fence: Fence,
-    events: Mutex<Vec<Event>>,
+    events: Mutex<Vec<GroupEvent>>,
     /// Of the assignment that was taken over last.
     tenure: Mutex<Option<Arc<Tenure>>>,
     /// A broker said that a position is outside of its log: one that is beyond the end is believed to be.
@@ -242,11 +242,11 @@ impl Context {
         std::mem::take(&mut *self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn events(&self) -> Vec<Event> {
+    pub(super) fn events(&self) -> Vec<GroupEvent> {
         std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn push(&self, event: Event) {
+    fn push(&self, event: GroupEvent) {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
@@ -773,13 +773,13 @@ impl ConsumerContext for Context {
             if lanes.count() == 0 {
                 // More members than lanes: a spare.
                 let _ = consumer.unassign();
-                return self.push(Event::Spare(self.nobodys_beside(consumer)));
+                return self.push(GroupEvent::Spare(self.nobodys_beside(consumer)));
             }
             match self.take_over(consumer, &lanes) {
-                Ok(taken) => self.push(Event::Assigned(taken)),
+                Ok(taken) => self.push(GroupEvent::Assigned(taken)),
                 Err(error) => {
                     let _ = consumer.unassign();
-                    self.push(Event::Failed(error));
+                    self.push(GroupEvent::Failed(error));
                 }
             }
         } else {
@@ -801,7 +801,7 @@ impl ConsumerContext for Context {
             if let Err(error) = consumer.unassign() {
                 tracing::warn!(%error, "could not let the lanes go");
             }
-            self.push(Event::Revoked);
+            self.push(GroupEvent::Revoked);
         }
     }
 }

@@ -205,7 +205,7 @@ fn an_index_is_inspected_verified_and_rebuilt_while_its_instance_rests() {
     other.due = UnixMillis(1);
     let (lost_id, other_id) = (lost.id.clone(), other.id.clone());
     for (lane, change) in
-        [(lost_in, Change::ForgottenTimer(lost.name)), (other_in, Change::Timer(other))]
+        [(lost_in, Change::ForgottenTimer(lost.timer_id)), (other_in, Change::Timer(other))]
     {
         let position = changed.position(lane).expect("whole").expect("there");
         changed.apply(lane, &[change], position.next, position.at).expect("applied");

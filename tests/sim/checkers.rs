@@ -11,7 +11,7 @@ mod timers;
 use std::collections::{BTreeMap, BTreeSet};
 
 use waterclock::engine::header::Code;
-use waterclock::engine::timers::{Change, Timer, TimerKey};
+use waterclock::engine::timers::{Change, Timer, TimerId};
 use waterclock::engine::{Offset, Record, Tracking};
 
 use crate::broker::{Entry, Place, Time};
@@ -183,32 +183,32 @@ struct Said {
 
 /// What is said of each timer; and what is said of records that were refused before they were pending, which is about no timer
 /// that anybody could cancel or see.
-fn said(world: &World, found: &mut Found) -> (BTreeMap<TimerKey, Vec<Said>>, Vec<Unborn>) {
-    let mut said: BTreeMap<TimerKey, Vec<Said>> = BTreeMap::new();
+fn said(world: &World, found: &mut Found) -> (BTreeMap<TimerId, Vec<Said>>, Vec<Unborn>) {
+    let mut said: BTreeMap<TimerId, Vec<Said>> = BTreeMap::new();
     let (mut unborn, mut last) = (Vec::new(), BTreeSet::new());
     for (partition, offset, entry, record) in ledger(world, world.timers_topic) {
         match Change::decode(record.key(), record.value()) {
             Ok(change) => {
                 let (moment, appended) = (world.broker.moment_of(entry), entry.appended.0);
-                let name = change.name();
+                let timer_id = change.timer_id();
                 match &change {
                     Change::Timer(timer) if is_unborn(timer) => {
-                        last.insert(name);
+                        last.insert(timer_id);
                         let is_pending = |said: &Said| match &said.change {
-                            Change::Timer(timer) => Some(!timer.phase.is_final()),
+                            Change::Timer(timer) => Some(!timer.state.is_final()),
                             Change::ForgottenTimer(_) => Some(false),
-                            Change::Void(_) | Change::ForgottenVoid(_) => None,
+                            Change::CancelMark(_) | Change::ForgottenCancelMark(_) => None,
                         };
-                        let before = said.get(&name).map_or(&[][..], Vec::as_slice);
+                        let before = said.get(&timer_id).map_or(&[][..], Vec::as_slice);
                         let over_pending = before.iter().rev().find_map(is_pending) == Some(true);
-                        unborn.push(Unborn { name, code: timer.code, over_pending });
+                        unborn.push(Unborn { name: timer_id, code: timer.code, over_pending });
                         continue;
                     }
-                    Change::ForgottenTimer(_) if last.remove(&name) => continue,
-                    Change::Timer(_) => drop(last.remove(&name)),
+                    Change::ForgottenTimer(_) if last.remove(&timer_id) => continue,
+                    Change::Timer(_) => drop(last.remove(&timer_id)),
                     _ => {}
                 }
-                said.entry(name).or_default().push(Said { moment, appended, change });
+                said.entry(timer_id).or_default().push(Said { moment, appended, change });
             }
             Err(error) => {
                 found.push(("timers", format!("{offset:?} of lane {partition}: {error:?}")));
@@ -220,7 +220,7 @@ fn said(world: &World, found: &mut Found) -> (BTreeMap<TimerKey, Vec<Said>>, Vec
 
 /// A record that was refused before it was pending, as `<ns>.timers` says it.
 struct Unborn {
-    name: TimerKey,
+    name: TimerId,
     code: Option<Code>,
     /// A version of its timer was pending.
     over_pending: bool,
@@ -228,18 +228,18 @@ struct Unborn {
 
 /// By its time: it is dead since before it came.
 fn is_unborn(timer: &Timer) -> bool {
-    timer.phase.is_final() && timer.since < timer.version.first_appended && timer.code.is_some()
+    timer.state.is_final() && timer.since < timer.version.first_appended && timer.code.is_some()
 }
 
-/// A void version is not forgotten before its time.
-fn forgotten_in_time(world: &World, said: &BTreeMap<TimerKey, Vec<Said>>, found: &mut Found) {
+/// A cancel mark is not forgotten before its time.
+fn forgotten_in_time(world: &World, said: &BTreeMap<TimerId, Vec<Said>>, found: &mut Found) {
     let apart = world.plan.clocks_apart();
     for (timer, of_timer) in said {
         let mut until = None;
         for said in of_timer {
             match &said.change {
-                Change::Void(void) => until = Some(void.until.0),
-                Change::ForgottenVoid(_) => {
+                Change::CancelMark(mark) => until = Some(mark.until.0),
+                Change::ForgottenCancelMark(_) => {
                     if until.take().is_some_and(|until| until > said.appended + apart) {
                         found.push(("cancelled", format!("{timer:?} is forgotten too early")));
                     }

@@ -22,11 +22,11 @@ mod tally;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use waterclock::engine::orders::{Answer, Input, Target};
-use waterclock::engine::{BatchId, Engine, Offset, Record, Source, UnixMillis};
+use waterclock::engine::messages::{Answer, Event, Target};
+use waterclock::engine::{BatchId, LaneEngine, Offset, Record, Source, UnixMillis};
 
 use crate::broker::{Place, Position, Time, Writer};
-use crate::network::{Event, Identity, Outgoing, Process, Reply, Request, Wake};
+use crate::network::{Identity, Outgoing, Process, Reply, Request, Scheduled, Wake};
 use crate::plan::{Kind, SECOND};
 use crate::workload::NUMBER;
 use crate::world::World;
@@ -105,7 +105,7 @@ pub struct Member {
     pub up: Up,
     /// The member id in the group.
     pub name: String,
-    pub engine: Option<Engine>,
+    pub engine: Option<LaneEngine>,
     pub back_after: Time,
     phase: Phase,
     round: u64,
@@ -127,7 +127,7 @@ pub struct Member {
     foreign: BTreeMap<Source, (Offset, Time)>,
     /// What is on the slot's disk: it survives the process.
     pub disk: Disk,
-    /// The engine's orders are being carried out.
+    /// The engine's actions are being carried out.
     ordering: bool,
     /// The index is about to go on.
     following: bool,
@@ -263,7 +263,7 @@ impl World {
         }
         let life = self.members[slot].life + 1;
         let name = self.fresh_name(slot, life);
-        let engine = Engine::new(Arc::clone(&self.plan.setup));
+        let engine = LaneEngine::new(Arc::clone(&self.plan.setup));
         let disk = std::mem::take(&mut self.member(slot).disk);
         let fresh =
             Member { life, up: Up::Alive, name, engine: Some(engine), disk, ..Member::new(slot) };
@@ -324,7 +324,7 @@ impl World {
                 if due {
                     self.member(slot).tick_at = None;
                     if self.members[slot].phase == Phase::Running {
-                        self.step(slot, Input::Tick);
+                        self.step(slot, Event::Tick);
                     }
                 }
             }
@@ -345,7 +345,7 @@ impl World {
             Wake::Drain => {
                 self.member(slot).draining = true;
                 self.wake(process, DRAIN_MAX, Wake::DrainEnds);
-                self.step(slot, Input::Drain);
+                self.step(slot, Event::Drain);
             }
             Wake::DrainEnds => self.leave(slot),
             Wake::Follow => self.follow(slot),
@@ -366,17 +366,17 @@ impl World {
     pub(super) fn told(&mut self, slot: usize, name: Arc<str>, target: Target, away: Arc<[i32]>) {
         if self.plan.kind == Kind::Hostile {
             // Before what waits for the answer is let go.
-            self.step(slot, Input::Away(Arc::clone(&name), away));
+            self.step(slot, Event::TargetOutage(Arc::clone(&name), away));
         }
         self.member(slot).asking.remove(&name);
-        self.step(slot, Input::Target(name, target));
+        self.step(slot, Event::Target(name, target));
         self.stirred = true;
     }
 
     pub(super) fn leave_if_drained(&mut self, slot: usize) {
         let member = &self.members[slot];
         let running = matches!(member.phase, Phase::Running | Phase::Finishing);
-        let drained = member.engine.as_ref().is_some_and(Engine::is_drained);
+        let drained = member.engine.as_ref().is_some_and(LaneEngine::is_drained);
         if member.draining && member.up == Up::Alive && (!running || (drained && member.idle())) {
             self.leave(slot);
         }
@@ -393,6 +393,6 @@ impl World {
         self.ask(slot, Request::Leave(name));
         self.member(slot).up = Up::Dead;
         self.member(slot).engine = None;
-        self.after(back_after, Event::Start(slot));
+        self.after(back_after, Scheduled::Start(slot));
     }
 }

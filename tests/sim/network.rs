@@ -5,8 +5,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use waterclock::engine::orders::{Outcome, Target};
-use waterclock::engine::timers::{Found, TimerKey};
+use waterclock::engine::messages::{Outcome, Target};
+use waterclock::engine::timers::{Found, TimerId};
 use waterclock::engine::{Lane, Offset, Record, Source, TopicId, UnixMillis};
 
 use crate::broker::{Place, Position, Refusal, Writer};
@@ -73,7 +73,7 @@ pub enum Why {
     /// Those that ended long ago.
     Ended,
     /// How these ended.
-    Recall(Vec<TimerKey>),
+    Recall(Vec<TimerId>),
 }
 
 /// What a client is told of its command.
@@ -144,7 +144,7 @@ pub enum Wake {
 
 /// What happens next in the world.
 #[derive(Debug)]
-pub enum Event {
+pub enum Scheduled {
     Submit(usize),
     EndTransaction(usize),
     Start(usize),

@@ -10,7 +10,7 @@ mod wire;
 use std::collections::BTreeMap;
 
 use waterclock::engine::Record;
-use waterclock::engine::timers::TimerKey;
+use waterclock::engine::timers::TimerId;
 
 use crate::broker::{EPOCH_MS, Time};
 use crate::chance::Chance;
@@ -81,7 +81,7 @@ pub struct Submission {
     /// Whether it goes to its key's lane by itself.
     pub own_lane: bool,
     /// The timer that it makes or ends.
-    pub timer: Option<TimerKey>,
+    pub timer: Option<TimerId>,
     pub act: Act,
     /// Its producer is hostile: nobody promises it to be on time.
     pub hostile: bool,
@@ -153,7 +153,7 @@ pub enum End {
 pub struct Workload {
     pub submissions: Vec<Submission>,
     /// The submissions that end a timer.
-    pub cancels: BTreeMap<TimerKey, Vec<usize>>,
+    pub cancels: BTreeMap<TimerId, Vec<usize>>,
     pub transactions: Vec<End>,
 }
 
@@ -317,7 +317,7 @@ fn one(plan: &Plan, chance: &mut Chance, number: usize, at: Time, instants: &[u6
     let timer = named
         .and_then(|(_, id)| id.as_deref())
         .filter(|_| !draft.broken)
-        .map(|id| TimerKey::new(key.as_deref(), id));
+        .map(|id| TimerId::new(key.as_deref(), id));
     let identity = key.as_deref().or_else(|| named?.1.as_deref());
     let lanes = u32::from(plan.setup.lanes);
     let own = identity.map(|key| java_partition(key, lanes));

@@ -17,7 +17,7 @@ use crate::chance::Chance;
 use crate::checkpoint::META;
 use crate::member::{Member, Up};
 use crate::mutation::Mutation;
-use crate::network::{Event, Process, Told, Wake};
+use crate::network::{Process, Scheduled, Told, Wake};
 use crate::options::Options;
 use crate::plan::{DUPLICATES_KEPT, Kind, Plan, SECOND, TRANSACTION};
 use crate::workload::{self, DENIED, End, TARGETS, WIDENED, Workload};
@@ -79,7 +79,7 @@ pub struct World {
     pub chance: Chance,
     pub mutation: Option<Mutation>,
     /// The versions that submissions name.
-    pub named: BTreeMap<usize, timers::Place>,
+    pub named: BTreeMap<usize, timers::Version>,
     /// What clients were told of their commands.
     pub told: BTreeMap<usize, Vec<Answered>>,
     /// Partitions from which nothing comes, and until when.
@@ -112,7 +112,7 @@ pub struct World {
     pub lane_topics: Vec<usize>,
     pub timers_topic: usize,
     pub meta_topic: usize,
-    queue: BTreeMap<(Time, u64), Event>,
+    queue: BTreeMap<(Time, u64), Scheduled>,
     sequence: u64,
     writers: BTreeMap<usize, Writer>,
     marker_queued: bool,
@@ -217,42 +217,42 @@ impl World {
     fn lay_out(&mut self) {
         for index in 0..self.workload.submissions.len() {
             if self.plan.only.as_ref().is_none_or(|only| only.contains(&index)) {
-                self.push(self.workload.submissions[index].at, Event::Submit(index));
+                self.push(self.workload.submissions[index].at, Scheduled::Submit(index));
             }
         }
         for index in 0..self.workload.transactions.len() {
             match self.workload.transactions[index] {
-                End::Commit(at) | End::Abort(at) => self.push(at, Event::EndTransaction(index)),
+                End::Commit(at) | End::Abort(at) => self.push(at, Scheduled::EndTransaction(index)),
                 End::Hang => {}
             }
         }
         for slot in 0..self.plan.slots {
             let at = self.chance.between(0, self.plan.start_max);
-            self.push(at, Event::Start(slot));
+            self.push(at, Scheduled::Start(slot));
         }
         for index in 0..self.plan.faults.len() {
-            self.push(self.plan.faults[index].0, Event::Fault(index));
+            self.push(self.plan.faults[index].0, Scheduled::Fault(index));
         }
         let (from, to) = self.plan.submits;
         let at = self.chance.between(from, to + 10 * SECOND);
-        self.push(at, Event::MakeTarget);
+        self.push(at, Scheduled::MakeTarget);
         if !self.plan.healthy() {
             let at = self.chance.between(from, to + 10 * SECOND);
-            self.push(at, Event::WidenTarget);
+            self.push(at, Scheduled::WidenTarget);
         }
     }
 
-    pub fn push(&mut self, at: Time, event: Event) {
+    pub fn push(&mut self, at: Time, event: Scheduled) {
         self.sequence += 1;
         self.queue.insert((at.max(self.at), self.sequence), event);
     }
 
-    pub fn after(&mut self, wait: Time, event: Event) {
+    pub fn after(&mut self, wait: Time, event: Scheduled) {
         self.push(self.at + wait, event);
     }
 
     pub fn wake(&mut self, process: Process, wait: Time, wake: Wake) {
-        self.after(wait, Event::Process(process, wake));
+        self.after(wait, Scheduled::Process(process, wake));
     }
 
     pub fn latency(&mut self) -> Time {
@@ -346,16 +346,16 @@ impl World {
         *self.seen.entry("events").or_default() += events;
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: Scheduled) {
         match event {
-            Event::Submit(index) => self.submit(index),
-            Event::EndTransaction(index) => self.end_transaction(index),
-            Event::Start(slot) if self.at < self.away_until => {
-                self.push(self.away_until, Event::Start(slot));
+            Scheduled::Submit(index) => self.submit(index),
+            Scheduled::EndTransaction(index) => self.end_transaction(index),
+            Scheduled::Start(slot) if self.at < self.away_until => {
+                self.push(self.away_until, Scheduled::Start(slot));
             }
-            Event::Start(slot) => self.start(slot),
-            Event::ExpireOffsets { whole } => self.expire_offsets(whole),
-            Event::Process(process, wake) => match self.members[process.slot].up {
+            Scheduled::Start(slot) => self.start(slot),
+            Scheduled::ExpireOffsets { whole } => self.expire_offsets(whole),
+            Scheduled::Process(process, wake) => match self.members[process.slot].up {
                 _ if self.members[process.slot].life != process.life => {}
                 Up::Dead => {}
                 // What comes for a frozen process waits for it.
@@ -364,21 +364,21 @@ impl World {
                     self.awaken(process, wake);
                     self.stirred = true;
                 }
-                Up::Frozen { until, .. } => self.push(until, Event::Process(process, wake)),
+                Up::Frozen { until, .. } => self.push(until, Scheduled::Process(process, wake)),
                 Up::Alive => self.awaken(process, wake),
             },
-            Event::Arrives(process, round, request) => self.arrives(process, round, request),
-            Event::Marker => self.marker(),
-            Event::Expire(id) => {
+            Scheduled::Arrives(process, round, request) => self.arrives(process, round, request),
+            Scheduled::Marker => self.marker(),
+            Scheduled::Expire(id) => {
                 self.broker.expire(self.at, &id, TRANSACTION);
                 self.want_marker();
             }
-            Event::Silent(process, member) => self.silent(process, &member),
-            Event::Fault(index) => self.fault(self.plan.faults[index].1),
-            Event::MakeTarget => self.make_target(),
-            Event::Told(number, told) => self.told_client(number, told),
-            Event::Stir => self.stirred = true,
-            Event::WidenTarget => {
+            Scheduled::Silent(process, member) => self.silent(process, &member),
+            Scheduled::Fault(index) => self.fault(self.plan.faults[index].1),
+            Scheduled::MakeTarget => self.make_target(),
+            Scheduled::Told(number, told) => self.told_client(number, told),
+            Scheduled::Stir => self.stirred = true,
+            Scheduled::WidenTarget => {
                 let (name, partitions) = WIDENED;
                 if let Some(topic) = self.broker.topic(name) {
                     self.broker.widen(topic, partitions);

@@ -87,7 +87,7 @@ pub(super) const NUMBER_MAX: u64 = i32::MAX as u64;
 
 /// What a record does to the timer of its id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Action {
+pub enum TimerAction {
     /// Makes one; a second one of a pending id is a no-op.
     #[default]
     Create,
@@ -107,7 +107,7 @@ pub struct Directive<'a> {
     /// `x-delay-id`: UTF-8 without control characters, 1 to [`ID_MAX`] bytes.
     pub id: Option<&'a [u8]>,
     /// `x-delay-action`.
-    pub action: Action,
+    pub action: TimerAction,
     /// `x-delay-partition`, zero or more; whether the target has it is not known here.
     pub partition: Option<i32>,
     /// `x-delay-expires`, for [`expires_at`].
@@ -224,7 +224,7 @@ pub fn read<'a>(
         let detail = format!("both {DELAY} and {UNTIL}; want one of them");
         return Err(Refusal::new(Code::ConflictingDirectives, detail));
     }
-    if directive.action != Action::Create && directive.id.is_none() {
+    if directive.action != TimerAction::Create && directive.id.is_none() {
         let detail = format!("{ACTION} needs {ID}: the id of the timer that it is about");
         return Err(Refusal::new(Code::MissingId, detail));
     }
@@ -306,11 +306,11 @@ fn number(name: Name, code: Code, text: &str) -> Result<u32, Refusal> {
     }
 }
 
-fn action(text: &str) -> Result<Action, Refusal> {
+fn action(text: &str) -> Result<TimerAction, Refusal> {
     match text {
-        "create" => Ok(Action::Create),
-        "replace" => Ok(Action::Replace),
-        "cancel" => Ok(Action::Cancel),
+        "create" => Ok(TimerAction::Create),
+        "replace" => Ok(TimerAction::Replace),
+        "cancel" => Ok(TimerAction::Cancel),
         _ => Err(Refusal::of_value(
             Code::BadAction,
             ACTION,

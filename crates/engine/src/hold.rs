@@ -193,7 +193,7 @@ impl Hold {
 
     /// Derives whether to fetch from what is held. `stop`: nothing may be read now. `share`: bytes that it may hold, if
     /// what comes next is to be held.
-    pub(super) fn turn(
+    pub(super) fn update_fetching(
         &mut self,
         now: UnixMillis,
         (ahead, lead): (Millis, Millis),

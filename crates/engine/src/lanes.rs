@@ -4,7 +4,7 @@
 //!            Record            released           due <= now
 //!  Kafka ──────────▶ hold ──────────────▶ accept ───────────▶ wheel ───────────▶ deliver ──▶ batch ──▶ Kafka
 //!           (one per partition)             │  remains > horizon                   │
-//!                                           ├────────────────▶ outbox (hops) ──────┤
+//!                                           ├──────────────▶ hop buffer (hops) ────┤
 //!                                           └── other lane, refused ───────────────┘
 //! ```
 //!
@@ -18,22 +18,22 @@
 //! 5. Over the memory budget nothing is read. What is held goes away by itself: the wheel within the horizon, hops
 //!    within the linger, buffers of far tiers, and what waits for its order, by being dropped and read again later.
 
-mod again;
-mod away;
-mod barrier;
+mod backpressure;
 mod batch;
 mod behind;
-mod bounds;
 mod duplicates;
-mod endings;
-mod floor;
 mod handed;
+mod intake_watermark;
 mod inventory;
 mod lifecycle;
 mod lookups;
 mod lost;
 mod margin;
+mod outage;
 mod past;
+mod reread;
+mod retention;
+mod strict_order;
 mod suspects;
 
 use std::collections::{HashMap, VecDeque};
@@ -41,29 +41,29 @@ use std::sync::Arc;
 
 use super::header::{self, Code, Refusal};
 use super::hold::{Held, Hold, Turn};
-use super::orders::{
-    Answer, Batch, Because, Carried, Commit, DeadLetter, Edit, Input, Outcome, Output, Send, Start,
-    Target, To,
+use super::hop_buffer::HopBuffer;
+use super::messages::{
+    Action, Answer, Batch, Carried, ChangeReason, Commit, DeadLetter, Destination, Event,
+    HeaderRewrite, Outcome, Produce, Start, Target,
 };
-use super::outbox::Outbox;
 use super::setup::{Setup, Tracking};
-use super::state::{Kind, Order, Sealed};
-use super::timers::{About, Live, Place, Remembered, TimerKey, Void};
-use super::verdict::{self, Entry, Known, Verdict, Way, refusal};
+use super::state::{Kind, Sealed, SubmissionOrder};
+use super::timers::{About, CancelMark, Live, Remembered, TimerId, Version};
+use super::verdict::{self, Known, Origin, PendingRecord, Verdict, refusal};
 use super::wheel::Wheel;
 use super::window::{Began, Standing, Window};
 use super::{BatchId, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis};
-use barrier::Barrier;
 use duplicates::Duplicates;
-use endings::Endings;
-use floor::Floors;
 use handed::{Handed, Mark};
+use intake_watermark::IntakeWatermark;
 use lifecycle::{Fate, Named};
 use lookups::Parked;
 pub use lost::After;
 use lost::Calling;
 use margin::Margin;
 use past::Past;
+use retention::Retention;
+use strict_order::StrictOrder;
 use suspects::Suspects;
 
 /// After a take-over suspects wait this long: the others are read again meanwhile, and leave first.
@@ -76,7 +76,7 @@ const EXPIRY_MARGIN: Millis = Millis(50);
 /// Counts since the start, and what is held now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Bytes of records held: buffers, wheel, parked, outbox, batches.
+    /// Bytes of records held: buffers, wheel, parked, hop buffer, batches.
     pub memory_bytes: usize,
     /// Records in the wheel.
     pub waiting: usize,
@@ -92,15 +92,15 @@ pub struct Figures {
     pub unreadable: u64,
     /// Records that hopped again to free a window or memory.
     pub spilled: u64,
-    /// Due records that went back to a tier, since their target is away.
-    pub put_off: u64,
+    /// Due records that were deferred: they went back to a tier because of an outage of their target.
+    pub deferred: u64,
     /// Records and targets that Kafka may have refused, and that are being found out about.
     pub suspects: usize,
     /// Groups of suspects that failed and were halved.
     pub halvings: u64,
     /// Timers that are pending.
     pub live: usize,
-    /// Timers of which cancelled or replaced versions may still be on their way.
+    /// Timers that have a cancel mark.
     pub remembered: usize,
     /// Due records with an id that wait until it is known that no cancel was there in time.
     pub gated: usize,
@@ -112,7 +112,7 @@ pub struct Figures {
     pub late_hops: u64,
     /// Records whose id was pending already: nothing was done with them.
     pub duplicates: u64,
-    /// Pending versions in whose place another one was put.
+    /// Pending versions that another one replaced.
     pub superseded: u64,
     /// Timers that were overdue and whose records were gone.
     pub lost_timers: u64,
@@ -125,12 +125,12 @@ pub struct Figures {
 struct Suspected {
     source: Source,
     offset: Offset,
-    send: Send,
+    send: Produce,
     /// Its place among records of the same due time.
-    order: Order,
+    order: SubmissionOrder,
     /// A delivery is to be remembered: it expires.
     mark: Option<Mark>,
-    /// A delivery's version of its timer: it may be void by then.
+    /// A delivery's version of its timer: a cancel mark may cover it by then.
     named: Option<Named>,
     /// What is said of its timer when it leaves.
     timer: Option<Record>,
@@ -138,33 +138,34 @@ struct Suspected {
 
 impl Suspected {
     /// Its place in the order of its lane, if order matters for it.
-    fn rank(&self) -> Option<(UnixMillis, Order)> {
-        let keyed = matches!(self.send.to, To::Target(_)) && self.send.record.key().is_some();
+    fn rank(&self) -> Option<(UnixMillis, SubmissionOrder)> {
+        let keyed =
+            matches!(self.send.to, Destination::Target(_)) && self.send.record.key().is_some();
         keyed.then_some((self.send.due, self.order))
     }
 }
 
 /// What goes with the next batch, in this order.
 #[derive(Debug, Default)]
-struct Ready {
+struct PendingWrite {
     /// What is finished with it.
     done: Option<(Source, Offset)>,
-    send: Option<Send>,
+    send: Option<Produce>,
     /// Bytes of the budget that it gives back.
     held: usize,
     answer: Option<Answer>,
-    /// It is in one batch with the next one.
-    glued: bool,
+    /// It is in the same batch as the next one.
+    with_next: bool,
 }
 
-/// A batch on its way.
+/// A batch in flight.
 #[derive(Debug)]
-struct Flight {
+struct InFlight {
     id: BatchId,
     bytes: usize,
     carried: Vec<Carried>,
     /// The hops in it, where order matters: their lanes, and when they are due.
-    hops: Vec<(Lane, floor::Rank)>,
+    hops: Vec<(Lane, strict_order::Rank)>,
     /// Deliveries in it of records that expire, where nothing can be aborted.
     marks: Vec<Mark>,
     /// It is all of one group of suspects.
@@ -189,7 +190,7 @@ pub struct Read {
 struct Gate {
     /// All is known of the lane's timers: it may decide.
     is_known: bool,
-    /// What is void, and what has ended, is forgotten from then on.
+    /// Cancel marks, and timers that have ended, are forgotten from then on.
     forgets_from: UnixMillis,
     /// Whatever ended since then has ended here.
     ends_from: UnixMillis,
@@ -201,43 +202,43 @@ struct Gate {
 
 /// All lanes of one thread. Pure: see the module's invariants.
 #[derive(Debug)]
-pub struct Engine {
+pub struct LaneEngine {
     setup: Arc<Setup>,
     /// By lane topic, then lane; `None` where this thread does not run the lane.
     holds: Vec<Vec<Option<Hold>>>,
-    wheel: Wheel<Box<Entry>>,
-    outbox: Outbox<Box<Entry>>,
+    wheel: Wheel<Box<PendingRecord>>,
+    hop_buffer: HopBuffer<Box<PendingRecord>>,
     /// Moves, dead letters of records with an id, what is said of timers, and what is finished without anything.
-    ready: VecDeque<Ready>,
+    ready: VecDeque<PendingWrite>,
     /// Dead letters of records that follow nothing of the contract, or have no id: no decision depends on when they leave.
-    letters: VecDeque<Ready>,
+    letters: VecDeque<PendingWrite>,
     /// How many of those have been taken into batches.
     taken: u64,
-    floors: Floors,
+    strict_order: StrictOrder,
     /// What hops take to be appended, and what deliveries take.
     hops_margin: Margin,
     expiry_margin: Margin,
     /// Deliveries of records that expire, where nothing can be aborted.
     handed: Handed,
     /// Due records that had to wait for something: they go back into the wheel, which has them in order.
-    late: VecDeque<Box<Entry>>,
+    late: VecDeque<Box<PendingRecord>>,
     timers: Remembered,
-    endings: Endings,
+    retention: Retention,
     past: Past,
     duplicates: Duplicates,
     calling: Calling,
-    /// The main intake was made anew.
-    is_remade: bool,
+    /// The main intake was recreated.
+    is_recreated: bool,
     /// By lane.
     gates: Vec<Gate>,
     /// By lane topic, then lane.
-    barriers: Vec<Vec<Barrier>>,
+    intake_watermarks: Vec<Vec<IntakeWatermark>>,
     targets: HashMap<Arc<str>, Known>,
     /// With more names than this those that no record is for are forgotten.
     targets_max: usize,
     parked: Parked,
-    /// Batches on their way.
-    flying: VecDeque<Flight>,
+    /// Batches in flight.
+    in_flight: VecDeque<InFlight>,
     suspects: Suspects<Suspected>,
     /// Suspects are tested from then on, and only when the last batch was not such a test.
     test_at: UnixMillis,
@@ -262,7 +263,7 @@ pub struct Engine {
     hops_limit: u16,
 }
 
-impl Engine {
+impl LaneEngine {
     /// An engine without lanes.
     #[must_use]
     pub fn new(setup: Arc<Setup>) -> Self {
@@ -276,29 +277,29 @@ impl Engine {
         Self {
             holds: (0..topics).map(|_| (0..setup.lanes).map(|_| None).collect()).collect(),
             wheel: Wheel::new(limits.horizon),
-            outbox: Outbox::new(setup.topics.ladder.tiers().len()),
+            hop_buffer: HopBuffer::new(setup.topics.ladder.tiers().len()),
             ready: VecDeque::new(),
             letters: VecDeque::new(),
             taken: 0,
             late: VecDeque::new(),
             timers: Remembered::new(setup.lanes),
-            endings: Endings::default(),
+            retention: Retention::default(),
             past: Past::default(),
             duplicates: Duplicates::default(),
             calling: Calling::default(),
-            is_remade: false,
+            is_recreated: false,
             gates: (0..setup.lanes).map(|_| Gate::default()).collect(),
-            floors: Floors::new(setup.lanes),
-            hops_margin: Margin::new(floor::MARGIN),
+            strict_order: StrictOrder::new(setup.lanes),
+            hops_margin: Margin::new(strict_order::MARGIN),
             expiry_margin: Margin::new(EXPIRY_MARGIN),
             handed: Handed::default(),
-            barriers: (0..topics)
-                .map(|_| (0..setup.lanes).map(|_| Barrier::default()).collect())
+            intake_watermarks: (0..topics)
+                .map(|_| (0..setup.lanes).map(|_| IntakeWatermark::default()).collect())
                 .collect(),
             targets: HashMap::new(),
             targets_max: lookups::TARGETS_MAX,
             parked: Parked::default(),
-            flying: VecDeque::new(),
+            in_flight: VecDeque::new(),
             suspects: Suspects::default(),
             test_at: UnixMillis(0),
             tested: true,
@@ -321,49 +322,49 @@ impl Engine {
         }
     }
 
-    /// Takes one fact at `now` and adds what follows from it to `out`.
+    /// Takes one event at `now` and adds the actions that follow from it to `out`.
     ///
     /// `now` is a lower bound of the brokers' time; if it goes back, nothing happens that had not happened before.
-    pub fn step(&mut self, now: UnixMillis, input: Input, out: &mut Vec<Output>) {
-        match input {
-            Input::Record { source, offset, appended, record } => {
+    pub fn step(&mut self, now: UnixMillis, event: Event, out: &mut Vec<Action>) {
+        match event {
+            Event::Record { source, offset, appended, record } => {
                 self.read(now, source, Held { offset, appended, record }, out);
             }
-            Input::Tick => {
-                self.sweep(now, out);
+            Event::Tick => {
+                self.tick(now, out);
                 self.close(now, out);
             }
-            Input::Committed(id) => {
+            Event::Committed(id) => {
                 self.committed(now, id);
-                self.sweep(now, out);
+                self.tick(now, out);
                 self.close(now, out);
             }
-            Input::Refused(refused) => self.refused(now, &refused),
-            Input::Target(name, target) => self.target(now, &name, target),
-            Input::Away(name, partitions) => self.away(now, &name, partitions),
-            Input::Doubt(names) => self.doubt(&names),
-            Input::Policies(setup) => {
+            Event::Refused(refused) => self.refused(now, &refused),
+            Event::Target(name, target) => self.target(now, &name, target),
+            Event::TargetOutage(name, partitions) => self.target_outage(now, &name, partitions),
+            Event::InvalidateTargets(names) => self.invalidate_targets(&names),
+            Event::Policies(setup) => {
                 self.setup = setup;
                 for known in self.targets.values_mut() {
                     known.allowed = 0;
                 }
             }
-            Input::Passed { source, at } => self.passed(now, source, at),
-            Input::Late { source, offset, due } => self.late_hop(source, offset, due),
-            Input::Assigned { starts } => self.assigned(now, starts, out),
-            Input::Known { lane, live, voids, whole } => {
-                self.known(now, lane, &live, voids, whole, out);
+            Event::ReadUpTo { source, at } => self.read_up_to(now, source, at),
+            Event::Late { source, offset, due } => self.late_hop(source, offset, due),
+            Event::Assigned { starts } => self.assigned(now, starts, out),
+            Event::TimersLoaded { lane, live, cancel_marks, last } => {
+                self.timers_loaded(now, lane, &live, cancel_marks, last, out);
             }
-            Input::Ended { lane, timers } => self.ended(now, lane, timers),
-            Input::Recalled { lane, timers } => self.recalled(now, lane, timers, out),
-            Input::Overdue { lane, timers, more } => self.overdue(now, lane, timers, more),
-            Input::Left { lane, records } => self.left(lane, &records),
-            Input::Counted { lane, whole } => self.counted(now, lane, whole),
-            Input::Remade => self.is_remade = true,
-            Input::Revoked => self.reset(),
-            Input::Drain => {
+            Event::Expired { lane, timers } => self.expired(now, lane, timers),
+            Event::Recalled { lane, timers } => self.recalled(now, lane, timers, out),
+            Event::Overdue { lane, timers, more } => self.overdue(now, lane, timers, more),
+            Event::Left { lane, records } => self.left(lane, &records),
+            Event::Counted { lane, whole } => self.counted(now, lane, whole),
+            Event::Recreated => self.is_recreated = true,
+            Event::Revoked => self.reset(),
+            Event::Drain => {
                 self.draining = true;
-                self.sweep(now, out);
+                self.tick(now, out);
                 self.close(now, out);
             }
         }
@@ -378,11 +379,11 @@ impl Engine {
     /// Whether nothing is left that could be finished now: after `Drain`, the process may stop.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.flying.is_empty()
+        self.in_flight.is_empty()
             && self.ready.is_empty()
             && self.letters.is_empty()
             && self.late.is_empty()
-            && self.outbox.is_empty()
+            && self.hop_buffer.is_empty()
             && self.suspects.next().is_none()
     }
 
@@ -398,9 +399,9 @@ impl Engine {
             halvings: self.suspects.halvings,
             window_permille: holds().map(|hold| hold.window.fill_permille()).max().unwrap_or(0),
             live: self.timers.live_len(),
-            remembered: self.timers.voids_len(),
+            remembered: self.timers.cancel_marks_len(),
             gated: self.gated(),
-            ordered: self.floors.waiting(),
+            ordered: self.strict_order.waiting(),
             recalling: self.past.waiting(),
             first_due: self.first_due(),
             ..self.figures
@@ -410,15 +411,15 @@ impl Engine {
     /// When the first of the records in memory is due that are not committed in their targets, whatever they wait for.
     fn first_due(&self) -> Option<UnixMillis> {
         let parked = self.targets.values().flat_map(|known| &known.parked);
-        let barriers = self.barriers.iter().flatten().map(Barrier::first_due);
+        let watermarks = self.intake_watermarks.iter().flatten().map(IntakeWatermark::first_due);
         let held = self.suspects.held().filter_map(|suspected| suspected.send.delivered_at());
-        let flying = self.flying.iter().filter_map(|flight| flight.due);
-        let waiting = [self.wheel.next_due(), self.floors.first_due(), self.past.first_due()];
+        let in_flight = self.in_flight.iter().filter_map(|flight| flight.due);
+        let waiting = [self.wheel.next_due(), self.strict_order.first_due(), self.past.first_due()];
         let entries = self.late.iter().chain(parked).map(|entry| entry.due);
         entries
-            .chain(barriers.flatten())
+            .chain(watermarks.flatten())
             .chain(held)
-            .chain(flying)
+            .chain(in_flight)
             .chain(waiting.into_iter().flatten())
             .min()
     }
@@ -468,7 +469,7 @@ impl Engine {
         *self = Self { next_batch, figures, draining, suspects, ..kept };
     }
 
-    fn assigned(&mut self, now: UnixMillis, starts: Vec<Start>, out: &mut Vec<Output>) {
+    fn assigned(&mut self, now: UnixMillis, starts: Vec<Start>, out: &mut Vec<Action>) {
         self.reset();
         self.test_at = now + TEST_AFTER;
         let topics = self.holds.len();
@@ -499,7 +500,7 @@ impl Engine {
             let whole = given.get(usize::from(source.lane.0)) == Some(&topics);
             let (Some(window), true) = (window, whole) else {
                 // Not all of the lane is here (a ladder is being changed), or its commit is not ours: it rests.
-                out.push(Output::Pause(source));
+                out.push(Action::Pause(source));
                 continue;
             };
             let wait = self
@@ -519,42 +520,42 @@ impl Engine {
     }
 
     /// Takes in what holds of a lane's timers; once that is all of it, the lane goes to work.
-    fn known(
+    fn timers_loaded(
         &mut self,
         now: UnixMillis,
         lane: Lane,
         live: &[Live],
-        voids: Vec<Void>,
-        whole: bool,
-        out: &mut Vec<Output>,
+        cancel_marks: Vec<CancelMark>,
+        last: bool,
+        out: &mut Vec<Action>,
     ) {
         let at = usize::from(lane.0);
         let runs = self.holds.first().and_then(|holds| holds.get(at)).is_some_and(Option::is_some);
         if !runs || self.gates[at].is_known {
             return;
         }
-        self.know(lane, live, voids);
-        if !whole {
+        self.know(lane, live, cancel_marks);
+        if !last {
             return;
         }
         self.gates[at].is_known = true;
-        self.gates[at].forgets_from = now + lifecycle::VOID_SLACK;
+        self.gates[at].forgets_from = now + lifecycle::CANCEL_MARK_SLACK;
         self.gates[at].ends_from = now + past::CLOCKS_APART;
         for (source, held) in std::mem::take(&mut self.gates[at].early) {
             self.accept(now, source, held, out);
         }
         for topic in 0..self.holds.len() {
-            self.pump(now, Source { topic: TopicId(topic as u16), lane }, out);
+            self.release_due(now, Source { topic: TopicId(topic as u16), lane }, out);
         }
         self.wake(now);
     }
 
-    // From a partition to the wheel or the outbox.
+    // From a partition to the wheel or the hop buffer.
 
-    fn read(&mut self, now: UnixMillis, source: Source, held: Held, out: &mut Vec<Output>) {
+    fn read(&mut self, now: UnixMillis, source: Source, held: Held, out: &mut Vec<Action>) {
         let size = held.record.size();
-        let room = (!self.stopped, !self.is_brimful());
-        self.end_again(source, held.offset);
+        let room = (!self.stopped, !self.is_over_hard_limit());
+        self.end_reread(source, held.offset);
         let Some(hold) = self.hold(source) else { return };
         if hold.is_before(held.offset) {
             self.read_again(now, source, held, out);
@@ -562,17 +563,17 @@ impl Engine {
             hold.read(held);
             self.figures.memory_bytes += size;
             self.held_bytes += size;
-            self.pump(now, source, out);
+            self.release_due(now, source, out);
         }
-        self.turn(now, source, out);
-        if room.0 && self.stopped || room.1 && self.is_brimful() {
+        self.update_fetching(now, source, out);
+        if room.0 && self.stopped || room.1 && self.is_over_hard_limit() {
             // At once everywhere: every partition could hand over one more large record.
-            self.turn_all(now, out);
+            self.update_fetching_everywhere(now, out);
         }
     }
 
     /// Lets go of what may go, in one partition.
-    fn pump(&mut self, now: UnixMillis, source: Source, out: &mut Vec<Output>) {
+    fn release_due(&mut self, now: UnixMillis, source: Source, out: &mut Vec<Action>) {
         let is_intake = usize::from(source.topic.0) < self.setup.topics.intakes.len();
         let is_known = self.gates.get(usize::from(source.lane.0)).is_some_and(|gate| gate.is_known);
         if is_intake && !is_known {
@@ -609,51 +610,52 @@ impl Engine {
             self.let_go(source);
         }
         if any {
-            self.stir(source.lane);
+            self.wake_waiting(source.lane);
         }
     }
 
-    fn accept(&mut self, now: UnixMillis, source: Source, held: Held, out: &mut Vec<Output>) {
+    fn accept(&mut self, now: UnixMillis, source: Source, held: Held, out: &mut Vec<Action>) {
         let setup = Arc::clone(&self.setup);
         let Held { offset, appended, record } = held;
         let verdict = verdict::accept(&setup, &self.targets, (source, offset), appended, record);
-        match self.placed(source, verdict) {
+        match self.with_version(source, verdict) {
             Verdict::Cancel(entry) | Verdict::Wait(entry) => self.decide(now, entry, out),
             Verdict::Move(entry, lane) => match self.checked_move(&entry) {
                 Ok((intake, sealed)) => {
-                    let Entry { record, due, .. } = *entry;
-                    let send = Send {
-                        to: To::Lane(intake),
+                    let PendingRecord { record, due, .. } = *entry;
+                    let send = Produce {
+                        to: Destination::Lane(intake),
                         partition: Some(i32::from(lane.0)),
                         record,
-                        edit: Edit::State(sealed),
+                        rewrite: HeaderRewrite::State(sealed),
                         due,
                         expires: None,
                     };
                     let done = Some((source, offset));
-                    self.ready.push_back(Ready::of(done, send));
+                    self.ready.push_back(PendingWrite::of(done, send));
                 }
                 Err(refusal) => {
-                    let has_id = entry.timer.is_some();
+                    let has_id = entry.timer_id.is_some();
                     let letter = self.letter(source, offset, appended, entry.record, refusal);
                     self.bury(letter, has_id);
                 }
             },
             Verdict::Refuse(record, refusal) => {
-                let name =
+                let timer_id =
                     asked(&record).filter(|_| self.setup.topics.tier_of(source.topic).is_none());
                 let outcome = Outcome::Refused(refusal.code);
                 let unborn = verdict::unborn(&setup, source, offset, appended, &record);
-                let unborn = unborn.filter(|(name, _)| self.is_news(source.lane, *name));
-                let said = unborn.map(|(name, told)| (name, told(refusal.code)));
+                let unborn = unborn.filter(|(timer_id, _)| self.is_news(source.lane, *timer_id));
+                let said = unborn.map(|(timer_id, told)| (timer_id, told(refusal.code)));
                 let letter = self.letter(source, offset, appended, record, refusal);
                 // Who is refused is told nothing else.
-                let about = About::Before(Place { first_appended: appended, offset });
-                let answer = name.map(|name| Answer { source, offset, name, about, outcome });
-                let letter = Ready { answer, ..letter };
+                let about = About::Before(Version { first_appended: appended, offset });
+                let answer =
+                    timer_id.map(|timer_id| Answer { source, offset, timer_id, about, outcome });
+                let letter = PendingWrite { answer, ..letter };
                 match said {
-                    Some((name, said)) => {
-                        self.bury_unborn(now, (source.lane, name), letter, said);
+                    Some((timer_id, said)) => {
+                        self.bury_unborn(now, (source.lane, timer_id), letter, said);
                     }
                     None => self.letters.push_back(letter),
                 }
@@ -662,39 +664,39 @@ impl Engine {
     }
 
     /// Decides what becomes of a record of this lane, once all is known that counts for that.
-    fn decide(&mut self, now: UnixMillis, entry: Box<Entry>, out: &mut Vec<Output>) {
+    fn decide(&mut self, now: UnixMillis, entry: Box<PendingRecord>, out: &mut Vec<Action>) {
         let Some((mut entry, past)) = self.with_past(now, entry) else { return };
         self.recognise(&mut entry, past);
-        if matches!(entry.way, Way::Cancel(_)) {
+        if matches!(entry.origin, Origin::Cancel(_)) {
             return self.cancel(now, *entry);
         }
-        let fate = self.judge(now, &entry, past);
+        let fate = self.decide_fate(now, &entry, past);
         if !matches!(fate, Fate::Aside(_)) {
             self.no_more_aside(&entry);
         }
-        if let Some(entry) = self.lay_to_rest(entry, fate, now) {
-            self.take_up(now, entry, fate, out);
+        if let Some(entry) = self.drop_noop(entry, fate, now) {
+            self.admit(now, entry, fate, out);
         }
     }
 
     /// A record that goes on: to its target, down the ladder, or to the dead letters.
-    fn take_up(
+    fn admit(
         &mut self,
         now: UnixMillis,
-        mut entry: Box<Entry>,
+        mut entry: Box<PendingRecord>,
         fate: Fate,
-        out: &mut Vec<Output>,
+        out: &mut Vec<Action>,
     ) {
         if let Fate::Aside(of) = fate {
             return self.set_aside(now, of, entry);
         }
         entry.decided = matches!(fate, Fate::Live);
-        if let Some(name) = entry.timer.filter(|_| entry.decided) {
-            self.here(entry.source.lane, name);
+        if let Some(timer_id) = entry.timer_id.filter(|_| entry.decided) {
+            self.here(entry.source.lane, timer_id);
         }
         let setup = Arc::clone(&self.setup);
         let checked = self
-            .innocent(entry.source, entry.offset)
+            .not_poison(entry.source, entry.offset)
             .and_then(|()| {
                 // Its intake may be configured again before it is due.
                 let Some(intake) = entry.intake else { return Ok(Some(())) };
@@ -706,7 +708,7 @@ impl Engine {
                 let present = answer.map(|target| verdict::present(&entry.target, target));
                 Ok(present.transpose()?.map(|_| ()))
             })
-            .and_then(|present| self.enact(now, &mut entry, fate).map(|()| present));
+            .and_then(|present| self.apply(now, &mut entry, fate).map(|()| present));
         match checked {
             Ok(Some(())) => self.route(now, entry),
             // With no room it goes on as if its target were there: that is asked again when it is due.
@@ -720,7 +722,7 @@ impl Engine {
     }
 
     /// Whether Kafka has not refused this record when it stood alone.
-    fn innocent(&self, source: Source, offset: Offset) -> Result<(), Refusal> {
+    fn not_poison(&self, source: Source, offset: Offset) -> Result<(), Refusal> {
         match self.suspects.verdict(source, offset) {
             None => Ok(()),
             Some(why) => Err(refusal(Code::TargetRefused, format!("refused by Kafka: {why}"))),
@@ -728,10 +730,10 @@ impl Engine {
     }
 
     /// The intake that a record is moved in, and its state there.
-    fn checked_move(&self, entry: &Entry) -> Result<(TopicId, Sealed), Refusal> {
-        self.innocent(entry.source, entry.offset)?;
+    fn checked_move(&self, entry: &PendingRecord) -> Result<(TopicId, Sealed), Refusal> {
+        self.not_poison(entry.source, entry.offset)?;
         // What has an id is refused where its timer is: nobody else may say what became of that.
-        if entry.timer.is_none() {
+        if entry.timer_id.is_none() {
             verdict::allowed(&self.setup, &self.targets, entry.intake, &entry.target)?;
         }
         let sealed = verdict::seal(&self.setup, entry, Kind::Move)?;
@@ -740,20 +742,20 @@ impl Engine {
     }
 
     /// By what remains: into the wheel, or to the largest tier that lets it go in time.
-    fn route(&mut self, now: UnixMillis, entry: Box<Entry>) {
+    fn route(&mut self, now: UnixMillis, entry: Box<PendingRecord>) {
         let limits = &self.setup.limits;
         let remains = entry.due - now;
         let large = entry.record.size() > limits.large_bytes;
         let horizon = if large { limits.large_horizon.min(limits.horizon) } else { limits.horizon };
         let ladder = &self.setup.topics.ladder;
-        let pick = |remains| floor::pick(ladder, self.margin(now), remains);
+        let pick = |remains| strict_order::pick(ladder, self.margin(now), remains);
         let tier = if remains > horizon { pick(remains) } else { None };
         match tier {
             None => {
                 self.wake(entry.due);
                 if self.is_strict() && entry.record.key().is_some() {
                     self.want_all(now, entry.source.lane, entry.due);
-                } else if entry.timer.is_some() {
+                } else if entry.timer_id.is_some() {
                     let topic = TopicId(entry.intake.unwrap_or_default());
                     self.want(now, Source { topic, lane: entry.source.lane }, entry.due);
                 }
@@ -763,7 +765,7 @@ impl Engine {
         }
     }
 
-    fn hop(&mut self, now: UnixMillis, tier: usize, entry: Box<Entry>) {
+    fn hop(&mut self, now: UnixMillis, tier: usize, entry: Box<PendingRecord>) {
         if entry.hops >= self.hops_limit {
             let detail =
                 format!("{} hops; no delay takes more than {}", entry.hops, self.hops_limit);
@@ -772,12 +774,12 @@ impl Engine {
         let lane = entry.source.lane;
         if self.is_strict() {
             let rank = (entry.due, entry.order);
-            self.floors.leaves(lane, rank);
-            self.floors.collected += entry.record.size();
+            self.strict_order.leaves(lane, rank);
+            self.strict_order.collected += entry.record.size();
             self.lower_floor(lane, rank);
         }
-        self.outbox.push(now, tier, lane, entry);
-        if let Some(ripe) = self.outbox.ripe_at(self.linger()) {
+        self.hop_buffer.push(now, tier, lane, entry);
+        if let Some(ripe) = self.hop_buffer.ripe_at(self.linger()) {
             self.wake(ripe);
         }
     }
@@ -788,38 +790,40 @@ impl Engine {
 
     // Refusals become dead letters.
 
-    fn refuse(&mut self, now: UnixMillis, entry: Entry, refusal: Refusal) {
+    fn refuse(&mut self, now: UnixMillis, entry: PendingRecord, refusal: Refusal) {
         if !self.stands(&entry) {
-            return self.meet(now, entry, None);
+            return self.suppress(now, entry, None);
         }
-        let timer = self.buried(now, &entry, refusal.code);
+        let timer = self.end_dead(now, &entry, refusal.code);
         let answer = if entry.decided {
             None
         } else {
             lifecycle::answer(&entry, Outcome::Refused(refusal.code))
         };
         let unborn = self.unborn(&entry, refusal.code);
-        let Entry { source, offset, appended, record, timer: name, .. } = entry;
-        let letter = Ready { answer, ..self.letter(source, offset, appended, record, refusal) };
+        let PendingRecord { source, offset, appended, record, timer_id, .. } = entry;
+        let letter =
+            PendingWrite { answer, ..self.letter(source, offset, appended, record, refusal) };
         match (timer, unborn) {
-            (None, Some((name, said))) => {
-                self.bury_unborn(now, (source.lane, name), letter, said);
+            (None, Some((timer_id, said))) => {
+                self.bury_unborn(now, (source.lane, timer_id), letter, said);
             }
             (timer @ Some(_), _) => self.bury_told(source.lane, letter, timer),
-            (None, None) => self.bury(letter, name.is_some()),
+            (None, None) => self.bury(letter, timer_id.is_some()),
         }
     }
 
     /// A dead letter of a record with an id, together with what is said of its timer.
-    fn bury_told(&mut self, lane: Lane, letter: Ready, said: Option<Record>) {
-        let glued = said.is_some();
-        self.ready.push_back(Ready { glued, ..letter });
-        self.ready.extend(said.map(|said| Ready::said(lane, said, Because::Dead)));
+    fn bury_told(&mut self, lane: Lane, letter: PendingWrite, said: Option<Record>) {
+        let with_next = said.is_some();
+        self.ready.push_back(PendingWrite { with_next, ..letter });
+        self.ready
+            .extend(said.map(|said| PendingWrite::timer_change(lane, said, ChangeReason::Dead)));
     }
 
     /// A dead letter waits for its batch: of a record with an id in the order of what is decided, since a cancel that comes
     /// after it must not be committed before it.
-    fn bury(&mut self, letter: Ready, has_id: bool) {
+    fn bury(&mut self, letter: PendingWrite, has_id: bool) {
         let queue = if has_id { &mut self.ready } else { &mut self.letters };
         queue.push_back(letter);
     }
@@ -831,7 +835,7 @@ impl Engine {
         timestamp: UnixMillis,
         record: Record,
         refusal: Refusal,
-    ) -> Ready {
+    ) -> PendingWrite {
         let letter = DeadLetter {
             intake: verdict::came_by(&self.setup, source.topic, &record),
             code: refusal.code,
@@ -841,18 +845,18 @@ impl Engine {
             offset,
             timestamp,
         };
-        let edit = Edit::Dead(Box::new(letter));
+        let rewrite = HeaderRewrite::Dead(Box::new(letter));
         // Its own lane: few partitions per transaction, and in the order of the lane.
         let partition = Some(i32::from(source.lane.0));
         let (due, expires) = (timestamp, None);
-        let send = Send { to: To::Dead, partition, record, edit, due, expires };
-        Ready::of(Some((source, offset)), send)
+        let send = Produce { to: Destination::Dead, partition, record, rewrite, due, expires };
+        PendingWrite::of(Some((source, offset)), send)
     }
 }
 
-impl Ready {
+impl PendingWrite {
     /// A send, and what is finished with it.
-    fn of(done: Option<(Source, Offset)>, send: Send) -> Self {
+    fn of(done: Option<(Source, Offset)>, send: Produce) -> Self {
         Self { done, held: send.record.size(), send: Some(send), ..Self::default() }
     }
 }
@@ -863,13 +867,13 @@ fn has_id(record: &Record) -> bool {
 }
 
 /// The timer that a record which breaks the contract is about, if it is a command.
-fn asked(record: &Record) -> Option<TimerKey> {
+fn asked(record: &Record) -> Option<TimerId> {
     let of = |wanted: &str| {
         let mut headers = record.headers();
         headers.find(|(name, _)| *name == wanted.as_bytes()).and_then(|(_, value)| value)
     };
     let is_command = of(header::ACTION).is_some_and(|action| action != b"create");
-    is_command.then(|| TimerKey::new(record.key(), of(header::ID).unwrap_or_default()))
+    is_command.then(|| TimerId::new(record.key(), of(header::ID).unwrap_or_default()))
 }
 
 #[cfg(test)]

@@ -141,7 +141,7 @@ pub enum Tracking {
     /// Every timer, from its creation until `history` after its end.
     #[default]
     Full,
-    /// Only what was cancelled or replaced, until it was met.
+    /// Only what was cancelled or replaced, until it was seen.
     Cancellations,
 }
 
@@ -174,7 +174,7 @@ pub struct Limits {
     pub batch_records_max: usize,
     /// Bytes in one batch, at most (but for one record).
     pub batch_bytes_max: usize,
-    /// Bytes of records held in all: buffers, wheel, outbox, batches.
+    /// Bytes of records held in all: buffers, wheel, hop buffer, batches.
     pub memory_bytes: usize,
     /// The longest delay that is accepted.
     pub max_delay: Millis,
@@ -204,7 +204,7 @@ pub struct Limits {
     pub lost_after: Millis,
     /// How long a create that finds a version pending is kept, lest a cancel that was submitted between the two is on its way.
     pub duplicates_kept: Millis,
-    /// Timers that are remembered, pending and void ones together, at most.
+    /// Timers that are remembered, pending ones and cancel marks together, at most.
     pub tracked_max: usize,
 }
 
@@ -238,7 +238,7 @@ impl Default for Limits {
     }
 }
 
-/// All that an [`Engine`](super::Engine) is given at its start.
+/// All that an [`LaneEngine`](super::LaneEngine) is given at its start.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Partitions of every lane topic.
@@ -257,7 +257,7 @@ pub enum Tardy {
     /// It is let go in time, or soon all the same.
     No,
     /// It stands in the shortest tier, where order is strict: the engine is to be told of it
-    /// ([`Input::Late`](super::Input::Late)).
+    /// ([`Event::Late`](super::Event::Late)).
     Tell,
     /// It must not be committed; where that cannot be helped any more, the engine is to be told of it.
     Refuse,

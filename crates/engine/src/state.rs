@@ -106,7 +106,7 @@ pub enum Kind {
 
 /// Which of two records of one key and one due time was submitted first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Order {
+pub struct SubmissionOrder {
     /// When it was appended to its lane's intake, or to the tier that it was written to.
     pub appended: UnixMillis,
     /// Where it stood there.
@@ -123,7 +123,7 @@ pub struct State<'a> {
     /// When it was first appended to any topic of waterclock; relative times count from here.
     pub first_appended: UnixMillis,
     /// Its place among records of the same key and due time.
-    pub order: Order,
+    pub order: SubmissionOrder,
     /// Past it, the record is not delivered.
     pub expires: Option<UnixMillis>,
     /// [`intake_tag`] of the intake whose rules it is under.
@@ -263,7 +263,7 @@ impl<'a> State<'a> {
             kind,
             due: UnixMillis(due),
             first_appended: UnixMillis(first_appended),
-            order: Order {
+            order: SubmissionOrder {
                 appended: UnixMillis(order_appended),
                 offset: Offset(order_offset.cast_signed()),
             },
@@ -308,7 +308,7 @@ mod tests {
             kind: Kind::Hop,
             due: UnixMillis(1_767_225_690_000),
             first_appended: UnixMillis(1_767_225_600_000),
-            order: Order { appended: UnixMillis(1_767_225_600_050), offset: Offset(42) },
+            order: SubmissionOrder { appended: UnixMillis(1_767_225_600_050), offset: Offset(42) },
             expires: None,
             intake: intake_tag(""),
             name: None,
@@ -409,8 +409,10 @@ mod tests {
 
     #[test]
     fn order_is_by_append_time_then_offset() {
-        let order =
-            |appended, offset| Order { appended: UnixMillis(appended), offset: Offset(offset) };
+        let order = |appended, offset| SubmissionOrder {
+            appended: UnixMillis(appended),
+            offset: Offset(offset),
+        };
         assert!(order(1, 9) < order(2, 0));
         assert!(order(1, 1) < order(1, 2));
     }
@@ -439,7 +441,7 @@ mod tests {
                 kind: [Kind::Hop, Kind::Move, Kind::Amend, Kind::Duplicate][usize::from(kind)],
                 due: UnixMillis(due),
                 first_appended: UnixMillis(first),
-                order: Order { appended: UnixMillis(appended), offset: Offset(offset) },
+                order: SubmissionOrder { appended: UnixMillis(appended), offset: Offset(offset) },
                 expires: expires.map(UnixMillis),
                 intake,
                 name: None,

@@ -8,7 +8,7 @@
 //! 1. No key, an empty one and one that equals the id name three timers. For the lane alone the id stands for a key.
 //! 2. Timers of one id are neighbours, whatever their keys: the name begins with a hash of the id alone.
 //! 3. A value decodes to what was encoded, or is refused: one of another version is never guessed at.
-//! 4. A cancel is about what was submitted before it: [`Void::covers`] is the only place that says so.
+//! 4. A cancel is about what was submitted before it: [`CancelMark::covers`] is the only place that says so.
 //! 5. What is told of a timer to who asked for one version, or for what was there before a place, is about that:
 //!    [`About::found`] is the only place that says so.
 //!
@@ -32,14 +32,14 @@ pub use code::{Change, DecodeError, KEY_MAX, VERSION};
 pub(super) use code::{Told, value};
 pub(super) use remembered::{ByName, Names, Pending, Remembered};
 
-/// Bytes of a [`TimerKey`] that stand for the id alone.
+/// Bytes of a [`TimerId`] that stand for the id alone.
 pub const ID_PREFIX: usize = 6;
 
 /// Stands for a key and an id: the key of a record of `<ns>.timers`, or the beginning of it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TimerKey(pub [u8; 16]);
+pub struct TimerId(pub [u8; 16]);
 
-impl TimerKey {
+impl TimerId {
     /// The timer of a record with this key and this id.
     #[must_use]
     pub fn new(key: Option<&[u8]>, id: &[u8]) -> Self {
@@ -65,7 +65,7 @@ pub fn id_prefix(id: &[u8]) -> [u8; ID_PREFIX] {
     prefix
 }
 
-impl fmt::Debug for TimerKey {
+impl fmt::Debug for TimerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for byte in self.0 {
             write!(f, "{byte:02x}")?;
@@ -75,42 +75,42 @@ impl fmt::Debug for TimerKey {
 }
 
 /// Which of two records about one timer was submitted first: [`is_before`](Self::is_before) says so. It names a version of
-/// the timer; people see it as `1764000000000-42`. If it [is from elsewhere](Self::is_elsewhere), an `x` stands behind that, and
+/// the timer; people see it as `1764000000000-42`. If it [is not in log order](Self::is_not_in_log_order), an `x` stands behind that, and
 /// the mark of its topic: `1764000000000-42x3fa`. Older programs wrote no mark: `1764000000000-42x`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct Version {
     /// When it was first appended to any topic of waterclock.
     pub first_appended: UnixMillis,
-    /// Where it stood in its lane's intake, or in the tier that it was written to; [marked](Self::elsewhere), if it did not
+    /// Where it stood in its lane's intake, or in the tier that it was written to; [marked](Self::not_in_log_order), if it did not
     /// come straight to the main intake of its lane.
     pub offset: Offset,
 }
 
 /// The bit of an offset which says that it does not tell what was first.
-pub const ELSEWHERE: i64 = 1 << 62;
+pub const NOT_IN_LOG_ORDER: i64 = 1 << 62;
 /// Above this bit, and below that one, stands the mark of the topic. No log has as many records.
 const TOPIC_AT: u32 = 46;
 const OFFSET: i64 = (1 << TOPIC_AT) - 1;
 
-impl Place {
-    /// The offset in a place of what did not come straight to the main intake of its lane: with the mark of its topic, so that
+impl Version {
+    /// The offset in a version that did not come straight to the main intake of its lane: with the mark of its topic, so that
     /// two records of one millisecond at the same offset of two topics are two.
     #[must_use]
-    pub fn elsewhere(offset: Offset, mark: TopicMark) -> Offset {
-        Offset(offset.0 & OFFSET | i64::from(mark.0) << TOPIC_AT | ELSEWHERE)
+    pub fn not_in_log_order(offset: Offset, mark: TopicMark) -> Offset {
+        Offset(offset.0 & OFFSET | i64::from(mark.0) << TOPIC_AT | NOT_IN_LOG_ORDER)
     }
 
     /// The offset as the log has it.
     #[must_use]
     pub fn offset_in_log(self) -> Offset {
-        let bits = if self.is_elsewhere() { OFFSET } else { !ELSEWHERE };
+        let bits = if self.is_not_in_log_order() { OFFSET } else { !NOT_IN_LOG_ORDER };
         Offset(self.offset.0 & bits)
     }
 
     /// The same as an older program wrote it, which did not mark the topic.
     #[must_use]
     pub fn without_topic(self) -> Self {
-        let mark = self.offset.0 & ELSEWHERE;
+        let mark = self.offset.0 & NOT_IN_LOG_ORDER;
         Self { offset: Offset(self.offset_in_log().0 | mark), ..self }
     }
 
@@ -120,11 +120,11 @@ impl Place {
     }
 
     fn topic(self) -> TopicMark {
-        let bits = if self.is_elsewhere() { self.offset.0 & !ELSEWHERE } else { 0 };
+        let bits = if self.is_not_in_log_order() { self.offset.0 & !NOT_IN_LOG_ORDER } else { 0 };
         TopicMark((bits >> TOPIC_AT) as u16)
     }
 
-    /// The place right after it.
+    /// The version right after it.
     #[must_use]
     pub fn next(self) -> Self {
         Self { offset: self.offset.next(), ..self }
@@ -132,30 +132,34 @@ impl Place {
 
     /// Whether the record was moved to its lane, or came by a further intake, or was written to a tier.
     #[must_use]
-    pub fn is_elsewhere(self) -> bool {
-        self.offset.0 & ELSEWHERE != 0
+    pub fn is_not_in_log_order(self) -> bool {
+        self.offset.0 & NOT_IN_LOG_ORDER != 0
     }
 
     /// Whether this one was submitted before the other. Of two that came straight to one log the log says it, whatever
     /// its leaders' clocks were; else the times of the first appends. In one millisecond what came straight is the later: so a
-    /// create right behind a cancel that has to be moved is not lost. Of two from elsewhere the offsets say it then, if they
+    /// create right behind a cancel that has to be moved is not lost. Of two that are not in log order the offsets say it then, if they
     /// stood in one topic; else it is the one or the other, and always the same.
     #[must_use]
     pub fn is_before(self, other: Self) -> bool {
-        if !self.is_elsewhere() && !other.is_elsewhere() {
+        if !self.is_not_in_log_order() && !other.is_not_in_log_order() {
             return self.offset < other.offset;
         }
-        let of = |place: Self| {
-            (place.first_appended, !place.is_elsewhere(), place.offset.0 & !ELSEWHERE)
+        let of = |version: Self| {
+            (
+                version.first_appended,
+                !version.is_not_in_log_order(),
+                version.offset.0 & !NOT_IN_LOG_ORDER,
+            )
         };
         of(self) < of(other)
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.first_appended.0, self.offset_in_log().0)?;
-        match (self.is_elsewhere(), self.topic()) {
+        match (self.is_not_in_log_order(), self.topic()) {
             (false, _) => Ok(()),
             (true, TopicMark::NONE) => write!(f, "x"),
             (true, TopicMark(topic)) => write!(f, "x{topic:x}"),
@@ -189,15 +193,15 @@ impl TopicMark {
     }
 }
 
-/// A text that is no [`Place`].
+/// A text that is no [`Version`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no version of a timer; want one as an answer shows it, like 1764000000000-42")]
-pub struct BadPlace(pub String);
+pub struct BadVersion(pub String);
 
-impl FromStr for Place {
-    type Err = BadPlace;
+impl FromStr for Version {
+    type Err = BadVersion;
 
-    fn from_str(text: &str) -> Result<Self, BadPlace> {
+    fn from_str(text: &str) -> Result<Self, BadVersion> {
         let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
         let (plain, topic) = match text.split_once('x') {
             None => (text, None),
@@ -209,20 +213,20 @@ impl FromStr for Place {
             .and_then(|(first, offset)| {
                 let first_appended = UnixMillis(first.parse().ok()?);
                 let offset = Offset(offset.parse().ok()?);
-                let most = if topic.is_some() { OFFSET } else { ELSEWHERE - 1 };
+                let most = if topic.is_some() { OFFSET } else { NOT_IN_LOG_ORDER - 1 };
                 let marked = match topic {
                     None => offset,
-                    Some(topic) => Self::elsewhere(offset, TopicMark::parse(topic)?),
+                    Some(topic) => Self::not_in_log_order(offset, TopicMark::parse(topic)?),
                 };
                 (offset.0 <= most).then_some(Self { first_appended, offset: marked })
             })
-            .ok_or_else(|| BadPlace(text.to_owned()))
+            .ok_or_else(|| BadVersion(text.to_owned()))
     }
 }
 
 /// What has become of a timer, or of one version of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
+pub enum TimerState {
     /// It is pending.
     Delay,
     /// It is in its target.
@@ -237,7 +241,7 @@ pub enum Phase {
     Lost,
 }
 
-impl Phase {
+impl TimerState {
     /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Delay, Self::Delivered, Self::Cancelled, Self::Expired, Self::Dead, Self::Lost];
@@ -262,17 +266,17 @@ impl Phase {
     }
 }
 
-/// A text that is no [`Phase`].
+/// A text that is no [`TimerState`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no state of a timer; want delay, delivered, cancelled, expired, dead or lost")]
-pub struct BadPhase(pub String);
+pub struct BadTimerState(pub String);
 
-impl FromStr for Phase {
-    type Err = BadPhase;
+impl FromStr for TimerState {
+    type Err = BadTimerState;
 
-    fn from_str(text: &str) -> Result<Self, BadPhase> {
-        let found = Self::ALL.into_iter().find(|phase| phase.as_str() == text);
-        found.ok_or_else(|| BadPhase(text.to_owned()))
+    fn from_str(text: &str) -> Result<Self, BadTimerState> {
+        let found = Self::ALL.into_iter().find(|state| state.as_str() == text);
+        found.ok_or_else(|| BadTimerState(text.to_owned()))
     }
 }
 
@@ -280,16 +284,16 @@ impl FromStr for Phase {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timer {
     /// Which timer.
-    pub name: TimerKey,
+    pub timer_id: TimerId,
     /// What has become of it.
-    pub phase: Phase,
-    /// Its version: the place of the record that made it.
-    pub version: Place,
-    /// The versions in whose place this one was put.
+    pub state: TimerState,
+    /// Its version: that of the record that made it.
+    pub version: Version,
+    /// The versions that this one replaced.
     pub supersedes: Option<Replaced>,
     /// When it is, or was, due.
     pub due: UnixMillis,
-    /// When it came to be in this phase.
+    /// When it came to be in this state.
     pub since: UnixMillis,
     /// Where it goes.
     pub target: Arc<str>,
@@ -309,20 +313,27 @@ impl Timer {
     /// What the engine is told of it, if it is pending.
     #[must_use]
     pub fn live(&self) -> Option<Live> {
-        let Self { name, version, supersedes, due, .. } = *self;
+        let Self { timer_id, version, supersedes, due, .. } = *self;
         let label = self.label.as_deref().map(Arc::from);
         let target = Arc::clone(&self.target);
-        (!self.phase.is_final()).then_some(Live { name, version, supersedes, due, target, label })
+        (!self.state.is_final()).then_some(Live {
+            timer_id,
+            version,
+            supersedes,
+            due,
+            target,
+            label,
+        })
     }
 
     /// What the engine is told of it, if it has ended. One that was refused when it came never was pending, and nothing is a
     /// duplicate of it.
     #[must_use]
     pub fn ended(&self) -> Option<Ended> {
-        let Self { version, phase, since, .. } = *self;
-        let was_refused =
-            matches!(phase, Phase::Dead | Phase::Expired) && since < version.first_appended;
-        (phase.is_final() && !was_refused).then_some(Ended { version, phase, since })
+        let Self { version, state, since, .. } = *self;
+        let was_refused = matches!(state, TimerState::Dead | TimerState::Expired)
+            && since < version.first_appended;
+        (state.is_final() && !was_refused).then_some(Ended { version, state, since })
     }
 }
 
@@ -330,22 +341,22 @@ impl Timer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// The version that was pending last.
-    pub version: Place,
+    pub version: Version,
     /// What has become of it.
-    pub phase: Phase,
+    pub state: TimerState,
     /// When it came to that.
     pub since: UnixMillis,
 }
 
 impl Ended {
-    /// Whether a create at this place is a duplicate, though it came after the end: it was submitted before that version,
+    /// Whether a create of this version is a duplicate, though it came after the end: it was submitted before that version,
     /// or while that was pending. How long a cancelled one was pending its cancel's mark says; of one whose record was lost
     /// nobody knows since when there was none.
     #[must_use]
-    pub fn counts_for(&self, place: Place) -> bool {
-        let is_told = !matches!(self.phase, Phase::Cancelled | Phase::Lost);
-        let was_pending = is_told && place.first_appended < self.since;
-        was_pending || place.is_before(self.version)
+    pub fn counts_for(&self, version: Version) -> bool {
+        let is_told = !matches!(self.state, TimerState::Cancelled | TimerState::Lost);
+        let was_pending = is_told && version.first_appended < self.since;
+        was_pending || version.is_before(self.version)
     }
 }
 
@@ -353,10 +364,10 @@ impl Ended {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Live {
     /// Which timer.
-    pub name: TimerKey,
-    /// Its version: the place of the record that made it.
-    pub version: Place,
-    /// The versions in whose place that one was put.
+    pub timer_id: TimerId,
+    /// Its version: that of the record that made it.
+    pub version: Version,
+    /// The versions that it replaced.
     pub supersedes: Option<Replaced>,
     /// When it is due.
     pub due: UnixMillis,
@@ -366,70 +377,73 @@ pub struct Live {
     pub label: Option<Arc<str>>,
 }
 
-/// Places, one of them at least after whatever is before this. Of one log the latest place stands for all, and so it does of
-/// all that are from elsewhere; but of the two no one stands for the other where a leader's clock went back.
+/// A bound: a version is before it if it is before one of these two. Of one log the latest version stands for all, and so it
+/// does of all that are not in log order; but neither stands for the other where a leader's clock went back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Before {
+pub struct VersionBound {
     /// Of those that came straight to the main intake.
-    pub log: Place,
-    /// Of those from elsewhere.
-    pub elsewhere: Place,
+    pub log: Version,
+    /// Of those that are not in log order.
+    pub not_in_log_order: Version,
 }
 
-impl Before {
-    /// What one place is after.
+impl VersionBound {
+    /// What one version is after.
     #[must_use]
-    pub fn of(place: Place) -> Self {
-        Self::default().or(place)
+    pub fn of(version: Version) -> Self {
+        Self::default().or(version)
     }
 
-    /// The same, and what one more place is after.
+    /// The same, and what one more version is after.
     #[must_use]
-    pub fn or(self, place: Place) -> Self {
-        if place.is_elsewhere() {
-            let is_later = self.elsewhere.is_before(place);
-            return Self { elsewhere: if is_later { place } else { self.elsewhere }, ..self };
+    pub fn or(self, version: Version) -> Self {
+        if version.is_not_in_log_order() {
+            let is_later = self.not_in_log_order.is_before(version);
+            return Self {
+                not_in_log_order: if is_later { version } else { self.not_in_log_order },
+                ..self
+            };
         }
-        let first_appended = self.log.first_appended.max(place.first_appended);
-        let log = Place { first_appended, offset: self.log.offset.max(place.offset) };
+        let first_appended = self.log.first_appended.max(version.first_appended);
+        let log = Version { first_appended, offset: self.log.offset.max(version.offset) };
         Self { log, ..self }
     }
 
-    /// Whether a place is before this.
+    /// Whether a version is before this.
     #[must_use]
-    pub fn covers(self, place: Place) -> bool {
-        place.is_before(self.log) || place.is_before(self.elsewhere)
+    pub fn covers(self, version: Version) -> bool {
+        version.is_before(self.log) || version.is_before(self.not_in_log_order)
     }
 }
 
-/// A timer of which every version from before a place is kept from its target.
+/// What was cancelled or replaced: every version of a timer before a bound is kept from its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Void {
+pub struct CancelMark {
     /// Which timer.
-    pub name: TimerKey,
-    /// The places of the cancels, and of the versions that were put in the place of older ones.
-    pub before: Before,
+    pub timer_id: TimerId,
+    /// The bound: the cancels, and the versions that replaced older ones.
+    pub before: VersionBound,
     /// Remembered until then, at least.
     pub until: UnixMillis,
-    /// A record was kept from its target because of it.
-    pub met: bool,
-    /// More than one version may be on its way: that one was met says nothing of the others.
-    pub several: bool,
-    /// The last of the places is that of a cancel of whatever was submitted before it.
+    /// It has suppressed a record.
+    pub seen: bool,
+    /// More than one version may still come: that one was seen says nothing of the others.
+    pub may_repeat: bool,
+    /// The last one in the bound is a cancel of whatever was submitted before it.
     pub cancels: bool,
 }
 
-impl Void {
-    /// Whether a record of this timer at this place is void: it was submitted before.
+impl CancelMark {
+    /// Whether it covers this version of the timer: it was submitted before.
     #[must_use]
-    pub fn covers(&self, place: Place) -> bool {
-        self.before.covers(place)
+    pub fn covers(&self, version: Version) -> bool {
+        self.before.covers(version)
     }
 
     /// Whether a cancel was submitted between two versions: the one behind it is no duplicate of the other, whatever became
     /// of that.
     #[must_use]
-    pub fn parts(&self, version: Place, behind: Place) -> bool {
+    pub fn parts(&self, version: Version, behind: Version) -> bool {
         self.cancels && self.covers(version) && !self.covers(behind)
     }
 }

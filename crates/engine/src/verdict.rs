@@ -14,17 +14,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::header::{self, Action, Code, Directive, Refusal, When};
+use super::header::{self, Code, Directive, Refusal, TimerAction, When};
+use super::messages::{Left, Target, Trace};
 use super::murmur2;
-use super::orders::{Left, Target, Trace};
 use super::setup::{Intake, Setup, Topics};
-use super::state::{Kind, Order, Sealed, State};
-use super::timers::{Phase, Place, Replaced, TimerKey, Told, value};
+use super::state::{Kind, Sealed, State, SubmissionOrder};
+use super::timers::{Replaced, TimerId, TimerState, Told, Version, value};
 use super::{Cut, CutBy, Lane, Millis, NOT_KEPT, Offset, Record, Source, TopicId, UnixMillis};
 
-/// A record on its way, with all that is known of it.
+/// A pending record, with all that is known of it.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct PendingRecord {
     /// Where it stands now, and is pending.
     pub(super) source: Source,
     pub(super) offset: Offset,
@@ -33,7 +33,7 @@ pub(super) struct Entry {
     pub(super) record: Record,
     pub(super) due: UnixMillis,
     /// Its place among records of the same due time.
-    pub(super) order: Order,
+    pub(super) order: SubmissionOrder,
     pub(super) target: Arc<str>,
     /// Index of the intake whose policy holds for it; `None`: that is not configured any more.
     pub(super) intake: Option<u16>,
@@ -41,17 +41,17 @@ pub(super) struct Entry {
     pub(super) first_appended: UnixMillis,
     pub(super) expires: Option<UnixMillis>,
     /// The timer that it is of; `None`: it has no id.
-    pub(super) timer: Option<TimerKey>,
-    pub(super) way: Way,
-    /// Its version was pending when it was let go: it is void as soon as that is another.
+    pub(super) timer_id: Option<TimerId>,
+    pub(super) origin: Origin,
+    /// Its version was pending when it was let go: it is not any more as soon as another is.
     pub(super) decided: bool,
-    /// Its target is away, so that it waits longer than until it is due.
-    pub(super) put_off: bool,
+    /// Deferred by an outage of its target: it waits longer than until it is due.
+    pub(super) deferred: bool,
 }
 
 /// How a record came to be let go here, and what it asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Origin {
     /// From a tier, where waterclock had put it.
     Hop,
     /// From a tier that its producer wrote it to.
@@ -60,13 +60,13 @@ pub(super) enum Way {
     Duplicate,
     /// From an intake.
     Create,
-    /// From an intake; with a version, only in the place of that.
-    Replace(Option<Place>),
+    /// From an intake; with a version, it replaces only that.
+    Replace(Option<Version>),
     /// From an intake; with a version, only of that.
-    Cancel(Option<Place>),
+    Cancel(Option<Version>),
 }
 
-impl Way {
+impl Origin {
     /// Whether somebody waits for what it comes to.
     pub(super) fn is_command(self) -> bool {
         matches!(self, Self::Replace(_) | Self::Cancel(_))
@@ -78,10 +78,10 @@ impl Way {
     }
 }
 
-impl Entry {
-    /// Its place among what was said about its timer.
-    pub(super) fn place(&self) -> Place {
-        Place { first_appended: self.first_appended, offset: self.order.offset }
+impl PendingRecord {
+    /// Its version of its timer.
+    pub(super) fn version(&self) -> Version {
+        Version { first_appended: self.first_appended, offset: self.order.offset }
     }
 }
 
@@ -89,11 +89,11 @@ impl Entry {
 #[derive(Debug)]
 pub(super) enum Verdict {
     /// It waits here, by its due time.
-    Wait(Box<Entry>),
+    Wait(Box<PendingRecord>),
     /// It ends a timer of this lane.
-    Cancel(Box<Entry>),
+    Cancel(Box<PendingRecord>),
     /// It belongs to another lane and is moved there first.
-    Move(Box<Entry>, Lane),
+    Move(Box<PendingRecord>, Lane),
     /// It breaks the contract.
     Refuse(Record, Refusal),
 }
@@ -145,24 +145,24 @@ pub(super) fn accept(
     match known(setup, targets, (source, offset), appended, &record) {
         Err(refusal) => Verdict::Refuse(record, refusal),
         Ok((entry, lane)) => {
-            let entry = Box::new(Entry { record, ..entry });
-            match (lane, entry.way) {
+            let entry = Box::new(PendingRecord { record, ..entry });
+            match (lane, entry.origin) {
                 (Some(lane), _) => Verdict::Move(entry, lane),
-                (None, Way::Cancel(_)) => Verdict::Cancel(entry),
+                (None, Origin::Cancel(_)) => Verdict::Cancel(entry),
                 (None, _) => Verdict::Wait(entry),
             }
         }
     }
 }
 
-/// All that follows from the headers; the entry's record is left empty. Also the lane, if it is another one.
+/// All that follows from the headers; the pending record's own record is left empty. Also the lane, if it is another one.
 fn known(
     setup: &Setup,
     targets: &HashMap<Arc<str>, Known>,
     (source, offset): (Source, Offset),
     appended: UnixMillis,
     record: &Record,
-) -> Result<(Entry, Option<Lane>), Refusal> {
+) -> Result<(PendingRecord, Option<Lane>), Refusal> {
     if let Some(cut) = record.is_cut() {
         let code = match cut.by {
             CutBy::Unreadable => Code::Unreadable,
@@ -178,7 +178,7 @@ fn known(
         return Err(refusal(Code::TooLarge, detail));
     }
     let tier = setup.topics.tier_of(source.topic);
-    let (state, way) = opened(setup, &directive, record.key(), tier)?;
+    let (state, origin) = opened(setup, &directive, record.key(), tier)?;
     if let (Some(State { kind: Kind::Move, intake, .. }), Some(here)) =
         (&state, setup.topics.intakes.get(usize::from(source.topic.0)))
         && *intake != here.tag
@@ -186,7 +186,7 @@ fn known(
         // Copied from another intake, whose rules it would carry over.
         return Err(refusal(Code::BadState, format!("{} of another intake", header::STATE)));
     }
-    let amends = way.amends();
+    let amends = origin.amends();
     let intake = match &state {
         Some(state) => setup.topics.intakes.iter().position(|intake| intake.tag == state.intake),
         // Written to a tier directly: the main intake's policy.
@@ -194,7 +194,7 @@ fn known(
         None => Some(usize::from(source.topic.0)),
     };
     let policy = intake.and_then(|intake| setup.topics.intakes.get(intake));
-    let cancels = matches!(way, Way::Cancel(_));
+    let cancels = matches!(origin, Origin::Cancel(_));
     // What was sealed stands above a default that may be another one by now.
     let target = match directive.target.or_else(|| state.and_then(|state| state.target)) {
         _ if cancels => Arc::from(""),
@@ -223,8 +223,8 @@ fn known(
         return Err(refusal(Code::DelayTooLong, detail));
     }
     let (order, first_appended) =
-        counts_from(setup, (source, offset), appended, state.as_ref(), way);
-    let entry = Entry {
+        counts_from(setup, (source, offset), appended, state.as_ref(), origin);
+    let entry = PendingRecord {
         source,
         offset,
         appended,
@@ -236,10 +236,10 @@ fn known(
         hops: state.as_ref().map_or(0, |state| state.hops),
         first_appended,
         expires,
-        timer: directive.id.map(|id| TimerKey::new(record.key(), id)),
-        way,
+        timer_id: directive.id.map(|id| TimerId::new(record.key(), id)),
+        origin,
         decided: false,
-        put_off: false,
+        deferred: false,
     };
     // With no record key the id stands for the key; with neither, a record's lane is where it is.
     let identity = record.key().or(directive.id);
@@ -261,11 +261,11 @@ fn opened<'a>(
     directive: &Directive<'a>,
     key: Option<&'a [u8]>,
     tier: Option<usize>,
-) -> Result<(Option<State<'a>>, Way), Refusal> {
+) -> Result<(Option<State<'a>>, Origin), Refusal> {
     let open = |bytes| State::open(bytes, &setup.key, &directive.bound(key));
     let state = directive.state.map(open).transpose()?;
-    let way = way(directive, state.as_ref(), tier.is_some())?;
-    Ok((state, way))
+    let origin = origin(directive, state.as_ref(), tier.is_some())?;
+    Ok((state, origin))
 }
 
 /// A record's place among those of one due time, and when it was first appended to any topic of waterclock.
@@ -274,16 +274,16 @@ fn counts_from(
     (source, offset): (Source, Offset),
     appended: UnixMillis,
     state: Option<&State<'_>>,
-    way: Way,
-) -> (Order, UnixMillis) {
-    let amends = way.amends();
-    let straight = matches!(way, Way::Hop | Way::Duplicate)
+    origin: Origin,
+) -> (SubmissionOrder, UnixMillis) {
+    let amends = origin.amends();
+    let straight = matches!(origin, Origin::Hop | Origin::Duplicate)
         || (state.is_none() || amends) && source.topic == TopicId(0);
     let place = match straight {
         true => offset,
-        false => Place::elsewhere(offset, setup.topics.mark(source.topic)),
+        false => Version::not_in_log_order(offset, setup.topics.mark(source.topic)),
     };
-    let own = Order { appended, offset: place };
+    let own = SubmissionOrder { appended, offset: place };
     // A record that was moved counts for order from its move.
     let order = state
         .filter(|state| matches!(state.kind, Kind::Hop | Kind::Duplicate))
@@ -303,24 +303,24 @@ pub fn left(
 ) -> Option<Left> {
     let is_id = |(name, _): &(&[u8], Option<&[u8]>)| *name == header::ID.as_bytes();
     let id = record.headers().find(is_id).and_then(|(_, id)| id)?;
-    let name = TimerKey::new(record.key(), id);
-    let of = || -> Result<Option<Place>, Refusal> {
+    let timer_id = TimerId::new(record.key(), id);
+    let of = || -> Result<Option<Version>, Refusal> {
         let directive = header::read(record.headers())?;
         let tier = setup.topics.tier_of(source.topic);
-        let (state, way) = opened(setup, &directive, record.key(), tier)?;
-        if matches!(way, Way::Cancel(_)) {
+        let (state, origin) = opened(setup, &directive, record.key(), tier)?;
+        if matches!(origin, Origin::Cancel(_)) {
             return Ok(None);
         }
         let (order, first_appended) =
-            counts_from(setup, (source, offset), appended, state.as_ref(), way);
-        Ok(Some(Place { first_appended, offset: order.offset }))
+            counts_from(setup, (source, offset), appended, state.as_ref(), origin);
+        Ok(Some(Version { first_appended, offset: order.offset }))
     };
     let version = match of() {
         Ok(None) => return None,
         Ok(version) => version,
         Err(_) => None,
     };
-    Some(Left { source, offset, name, version })
+    Some(Left { source, offset, timer_id, version })
 }
 
 /// Since when one is dead that never was pending: before its record came. [`Timer::ended`](super::timers::Timer::ended) knows it
@@ -337,7 +337,7 @@ pub(super) fn unborn<'a>(
     offset: Offset,
     appended: UnixMillis,
     record: &'a Record,
-) -> Option<(TimerKey, impl FnOnce(Code) -> Record + use<'a>)> {
+) -> Option<(TimerId, impl FnOnce(Code) -> Record + use<'a>)> {
     if record.is_cut().is_some_and(|cut| cut.without_key || cut.without_headers)
         || setup.topics.tier_of(source.topic).is_some()
     {
@@ -354,14 +354,15 @@ pub(super) fn unborn<'a>(
     if !is_create || of(header::STATE).is_some() || lane != source.lane {
         return None;
     }
-    let (order, first_appended) = counts_from(setup, (source, offset), appended, None, Way::Create);
+    let (order, first_appended) =
+        counts_from(setup, (source, offset), appended, None, Origin::Create);
     let target = of(header::TARGET).and_then(|target| std::str::from_utf8(target).ok());
     let target = target.filter(|target| header::topic_name(target).is_ok()).unwrap_or_default();
-    let name = TimerKey::new(key, id);
+    let timer_id = TimerId::new(key, id);
     let told = move |code| {
-        let version = Place { first_appended, offset: order.offset };
+        let version = Version { first_appended, offset: order.offset };
         let told = Told {
-            phase: Phase::Dead,
+            state: TimerState::Dead,
             version,
             supersedes: None,
             // It has no time of its own.
@@ -373,9 +374,9 @@ pub(super) fn unborn<'a>(
             key,
             code: Some(code),
         };
-        timer_record(name, &told)
+        timer_record(timer_id, &told)
     };
-    Some((name, told))
+    Some((timer_id, told))
 }
 
 /// What was left out of a record, for people.
@@ -403,24 +404,24 @@ fn told(cut: &Cut, most: usize) -> String {
 }
 
 /// How a record came here, by its action, its state and whether it stands in a tier.
-fn way(
+fn origin(
     directive: &Directive<'_>,
     state: Option<&State<'_>>,
     in_tier: bool,
-) -> Result<Way, Refusal> {
+) -> Result<Origin, Refusal> {
     let version = match state {
         None => None,
         Some(State { kind: Kind::Hop, .. }) if in_tier => None,
         Some(State { kind: Kind::Duplicate, .. })
-            if in_tier && directive.action == Action::Create && directive.id.is_some() =>
+            if in_tier && directive.action == TimerAction::Create && directive.id.is_some() =>
         {
             None
         }
         Some(State { kind: Kind::Move, .. }) if !in_tier => None,
         Some(State { kind: Kind::Amend, first_appended, order, .. })
-            if !in_tier && directive.action != Action::Create && directive.id.is_some() =>
+            if !in_tier && directive.action != TimerAction::Create && directive.id.is_some() =>
         {
-            Some(Place { first_appended: *first_appended, offset: order.offset })
+            Some(Version { first_appended: *first_appended, offset: order.offset })
         }
         Some(_) => {
             let detail = format!("{} of another kind than this topic takes", header::STATE);
@@ -428,15 +429,17 @@ fn way(
         }
     };
     match (directive.action, in_tier, state) {
-        (Action::Create, false, _) => Ok(Way::Create),
-        (Action::Replace, false, _) => Ok(Way::Replace(version)),
-        (Action::Cancel, false, _) => Ok(Way::Cancel(version)),
-        (Action::Create, true, None) => Ok(Way::Tier),
-        (Action::Create, true, Some(State { kind: Kind::Duplicate, .. })) => Ok(Way::Duplicate),
+        (TimerAction::Create, false, _) => Ok(Origin::Create),
+        (TimerAction::Replace, false, _) => Ok(Origin::Replace(version)),
+        (TimerAction::Cancel, false, _) => Ok(Origin::Cancel(version)),
+        (TimerAction::Create, true, None) => Ok(Origin::Tier),
+        (TimerAction::Create, true, Some(State { kind: Kind::Duplicate, .. })) => {
+            Ok(Origin::Duplicate)
+        }
         // It did what it was to do when an intake let it go.
-        (Action::Create | Action::Replace, true, Some(_)) => Ok(Way::Hop),
-        (Action::Cancel | Action::Replace, true, _) => {
-            let what = if directive.action == Action::Cancel { "cancel" } else { "replace" };
+        (TimerAction::Create | TimerAction::Replace, true, Some(_)) => Ok(Origin::Hop),
+        (TimerAction::Cancel | TimerAction::Replace, true, _) => {
+            let what = if directive.action == TimerAction::Cancel { "cancel" } else { "replace" };
             let detail =
                 format!("{}: a {what} is taken by an intake, not by a tier", header::ACTION);
             Err(refusal(Code::UnsupportedAction, detail))
@@ -495,7 +498,7 @@ pub(super) fn allowed(
 }
 
 /// Seals the state of a record that hops or moves.
-pub(super) fn seal(setup: &Setup, entry: &Entry, kind: Kind) -> Result<Sealed, Refusal> {
+pub(super) fn seal(setup: &Setup, entry: &PendingRecord, kind: Kind) -> Result<Sealed, Refusal> {
     let directive = header::read(entry.record.headers())?;
     let bound = directive.bound(entry.record.key());
     let policy = entry.intake.and_then(|intake| setup.topics.intakes.get(usize::from(intake)));
@@ -583,13 +586,13 @@ fn varint(number: u64) -> u64 {
 /// transaction, which holds all other targets of its batch, would never end: Kafka's coordinator gives up (4.3, seen).
 const MARK_BYTES: u64 = 128;
 
-/// Checks a due record against its target as it is now; its version was put in the place of these. `hand`: what a delivery
+/// Checks a due record against its target as it is now; its version replaced these. `hand`: what a delivery
 /// may take; none: it does not expire any more.
 ///
 /// # Errors
 /// The record is to be dead-lettered with this.
 pub(super) fn deliver(
-    entry: &Entry,
+    entry: &PendingRecord,
     (now, hand): (UnixMillis, Option<Millis>),
     target: Target,
     supersedes: Option<Replaced>,
@@ -646,7 +649,7 @@ pub(super) fn deliver(
         let detail = format!("{size} bytes; target {} takes {record_bytes_max}", entry.target);
         return Err(refusal(Code::TooLarge, detail));
     }
-    let stage = Stage { supersedes, ..Stage::new(Phase::Delivered, now) };
+    let stage = StateChange { supersedes, ..StateChange::new(TimerState::Delivered, now) };
     let timer = entry.decided.then(|| said(entry, &directive, stage)).flatten();
     Ok(Delivery { partition: directive.partition, trace, timer })
 }
@@ -662,24 +665,28 @@ pub(super) struct Delivery {
 
 /// What has become of a timer, since when, and why.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stage {
-    pub(super) phase: Phase,
+pub(super) struct StateChange {
+    pub(super) state: TimerState,
     pub(super) since: UnixMillis,
     pub(super) supersedes: Option<Replaced>,
     pub(super) code: Option<Code>,
 }
 
-impl Stage {
-    pub(super) fn new(phase: Phase, since: UnixMillis) -> Self {
-        Self { phase, since, supersedes: None, code: None }
+impl StateChange {
+    pub(super) fn new(state: TimerState, since: UnixMillis) -> Self {
+        Self { state, since, supersedes: None, code: None }
     }
 }
 
-/// The record of `<ns>.timers` that says what has become of an entry's timer; none if it has no id.
-pub(super) fn said(entry: &Entry, directive: &Directive<'_>, stage: Stage) -> Option<Record> {
+/// The record of `<ns>.timers` that says what has become of a record's timer; none if it has no id.
+pub(super) fn said(
+    entry: &PendingRecord,
+    directive: &Directive<'_>,
+    stage: StateChange,
+) -> Option<Record> {
     let told = Told {
-        phase: stage.phase,
-        version: entry.place(),
+        state: stage.state,
+        version: entry.version(),
         supersedes: stage.supersedes,
         due: entry.due,
         since: stage.since,
@@ -689,12 +696,12 @@ pub(super) fn said(entry: &Entry, directive: &Directive<'_>, stage: Stage) -> Op
         key: entry.record.key(),
         code: stage.code,
     };
-    Some(timer_record(entry.timer?, &told))
+    Some(timer_record(entry.timer_id?, &told))
 }
 
 /// A record of `<ns>.timers`.
-pub(super) fn timer_record(name: TimerKey, told: &Told<'_>) -> Record {
-    Record::new(Some(&name.0), Some(&value(told)), std::iter::empty())
+pub(super) fn timer_record(timer_id: TimerId, told: &Told<'_>) -> Record {
+    Record::new(Some(&timer_id.0), Some(&value(told)), std::iter::empty())
 }
 
 /// What is known of a target, and since when.
@@ -703,13 +710,13 @@ pub(super) struct Known {
     pub(super) target: Option<Target>,
     /// When it was told; before, it was never asked.
     pub(super) told: UnixMillis,
-    /// A lookup is on its way.
+    /// It is being described.
     pub(super) asked: bool,
     /// Intakes whose policy lets a record go there, as bits: asked once for each, not for every record.
     pub(super) allowed: u64,
     /// Records that wait for the answer.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
-    pub(super) parked: Vec<Box<Entry>>,
+    pub(super) parked: Vec<Box<PendingRecord>>,
     /// Partitions that have no leader.
     pub(super) away: Arc<[i32]>,
     /// Since when there are such.
@@ -717,7 +724,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Remembers that the policy of this intake allows the target. Void once the policies change.
+    /// Remembers that the policy of this intake allows the target, until the policies change.
     pub(super) fn allow(&mut self, intake: u16) {
         self.allowed |= 1_u64.checked_shl(u32::from(intake)).unwrap_or(0);
     }

@@ -16,7 +16,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use super::state::Order;
+use super::state::SubmissionOrder;
 use super::{Millis, UnixMillis};
 
 /// Most slots of a wheel, about a minute; what is due later waits in a map.
@@ -30,7 +30,7 @@ const SPARE_ENTRIES_MAX: usize = 4096;
 #[derive(Debug)]
 pub struct Wheel<T> {
     /// Slot `due % slots.len()` for due times in `[start, start + slots.len())`.
-    slots: Vec<Vec<(Order, T)>>,
+    slots: Vec<Vec<(SubmissionOrder, T)>>,
     /// One bit for each slot that holds something.
     occupied: Vec<u64>,
     /// The first due time that the slots hold; `None` until something was inserted or popped.
@@ -40,8 +40,8 @@ pub struct Wheel<T> {
     /// Due before `start`, or at it while that slot is being emptied.
     late: BinaryHeap<Late<T>>,
     /// Due after the last slot, in order of insertion.
-    far: BTreeMap<u64, Vec<(Order, T)>>,
-    spares: Vec<Vec<(Order, T)>>,
+    far: BTreeMap<u64, Vec<(SubmissionOrder, T)>>,
+    spares: Vec<Vec<(SubmissionOrder, T)>>,
     len: usize,
     /// Numbers what goes to `late`, for the order of equals.
     inserted: u64,
@@ -51,7 +51,7 @@ pub struct Wheel<T> {
 #[derive(Debug)]
 struct Late<T> {
     due: u64,
-    order: Order,
+    order: SubmissionOrder,
     inserted: u64,
     entry: T,
 }
@@ -110,7 +110,7 @@ impl<T> Wheel<T> {
     }
 
     /// Puts an entry in. One that is due already leaves at the next [`pop_due`](Self::pop_due).
-    pub fn insert(&mut self, due: UnixMillis, order: Order, entry: T) {
+    pub fn insert(&mut self, due: UnixMillis, order: SubmissionOrder, entry: T) {
         let due = due.0;
         // Before the first `now`, the entry itself says best where it is: at most a horizon away.
         let start = *self.start.get_or_insert_with(|| due.saturating_sub(self.horizon_ms));
@@ -131,7 +131,7 @@ impl<T> Wheel<T> {
         &mut self,
         now: UnixMillis,
         limit: usize,
-        mut each: impl FnMut(UnixMillis, Order, T),
+        mut each: impl FnMut(UnixMillis, SubmissionOrder, T),
     ) -> usize {
         let mut left = limit;
         while left > 0 {
@@ -182,7 +182,10 @@ impl<T> Wheel<T> {
     }
 
     /// Takes out every entry that `pred` says, by due time and order. Looks at all of them.
-    pub fn take_where(&mut self, mut pred: impl FnMut(&T) -> bool) -> Vec<(UnixMillis, Order, T)> {
+    pub fn take_where(
+        &mut self,
+        mut pred: impl FnMut(&T) -> bool,
+    ) -> Vec<(UnixMillis, SubmissionOrder, T)> {
         let mut taken = Vec::new();
         let late = std::mem::take(&mut self.late).into_vec();
         let (out, keep): (Vec<_>, Vec<_>) = late.into_iter().partition(|late| pred(&late.entry));
@@ -222,7 +225,7 @@ impl<T> Wheel<T> {
     }
 
     /// Changes the slot of a due time within the range by adding to it.
-    fn put(&mut self, due: u64, add: impl FnOnce(&mut Vec<(Order, T)>)) {
+    fn put(&mut self, due: u64, add: impl FnOnce(&mut Vec<(SubmissionOrder, T)>)) {
         let at = self.index(due);
         let (word, bit) = (at / 64, 1 << (at % 64));
         if self.occupied[word] & bit == 0 {
@@ -300,7 +303,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    fn pop_late(&mut self, each: &mut impl FnMut(UnixMillis, Order, T)) {
+    fn pop_late(&mut self, each: &mut impl FnMut(UnixMillis, SubmissionOrder, T)) {
         if let Some(late) = self.late.pop() {
             each(UnixMillis(late.due), late.order, late.entry);
         }
@@ -314,7 +317,7 @@ impl<T> Wheel<T> {
         &mut self,
         due: u64,
         limit: usize,
-        each: &mut impl FnMut(UnixMillis, Order, T),
+        each: &mut impl FnMut(UnixMillis, SubmissionOrder, T),
     ) -> usize {
         let at = self.index(due);
         if !self.draining {

@@ -305,7 +305,7 @@ mod tests {
         for at in (0..30_000).step_by(5).map(Millis) {
             while let Some((number, cancel)) = mix.cancel(at) {
                 let read = header::read(cancel.headers()).expect("sound");
-                assert_eq!(read.action, header::Action::Cancel);
+                assert_eq!(read.action, header::TimerAction::Cancel);
                 let id = read.id.expect("an id").to_vec();
                 let (key, due): (Vec<u8>, Millis) = ids.remove(&id).expect("written before");
                 assert_eq!(cancel.key(), Some(&*key), "{number}");

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{Error, failed, progress};
 use crate::cli::{Exit, Outcome, output};
 use crate::config::Config;
-use crate::engine::timers::{Change, TimerKey};
+use crate::engine::timers::{Change, TimerId};
 use crate::engine::{Lane, Offset};
 use crate::index::{self, Identity, Index};
 use crate::kafka::{Changelog, Connection, Logged};
@@ -54,7 +54,7 @@ struct Difference {
     offset: Option<Offset>,
     /// Whether it is about void versions of a timer, not about the timer.
     is_void: bool,
-    name: Option<TimerKey>,
+    timer_id: Option<TimerId>,
     id: Option<Box<[u8]>>,
     detail: Option<String>,
 }
@@ -64,7 +64,7 @@ impl Difference {
         let offset = self.offset.map_or_else(|| "-".to_owned(), |offset| offset.0.to_string());
         let about = self.detail.clone().unwrap_or_else(|| {
             let about = if self.is_void { "void versions of " } else { "" };
-            format!("{about}{:?}", self.name.unwrap_or_default())
+            format!("{about}{:?}", self.timer_id.unwrap_or_default())
         });
         let id = match &self.id {
             Some(id) => output::shortened(Some(id), ID_SHOWN),
@@ -79,7 +79,7 @@ impl Difference {
             "offset": self.offset.map(|offset| offset.0),
             "what": self.what.as_str(),
             "void": self.is_void,
-            "name": self.name.map(|name| format!("{name:?}")),
+            "name": self.timer_id.map(|timer_id| format!("{timer_id:?}")),
             "detail": self.detail,
         });
         output::put_bytes(&mut row, "id", self.id.as_deref());
@@ -163,9 +163,9 @@ impl Log {
             Some(Said { hash: None, offset, .. }) => (What::Extra, Some(offset)),
             Some(Said { offset, .. }) => (What::Other, Some(offset)),
         };
-        let is_void = matches!(change, Change::Void(_));
-        let (name, id) = (Some(change.name()), id_of(change));
-        Some(Difference { lane, what, offset, is_void, name, id, detail: None })
+        let is_void = matches!(change, Change::CancelMark(_));
+        let (timer_id, id) = (Some(change.timer_id()), id_of(change));
+        Some(Difference { lane, what, offset, is_void, timer_id, id, detail: None })
     }
 
     /// What is left once all entries were taken out.
@@ -174,10 +174,10 @@ impl Log {
         let mut missing: Vec<_> = left
             .filter_map(|(key, said)| {
                 said.hash?;
-                let name = key.first_chunk().map(|name| TimerKey(*name));
+                let timer_id = key.first_chunk().map(|name| TimerId(*name));
                 let (offset, is_void) = (Some(said.offset), key.len() > 16);
                 let (what, id) = (What::Missing, said.id);
-                Some(Difference { lane, what, offset, is_void, name, id, detail: None })
+                Some(Difference { lane, what, offset, is_void, timer_id, id, detail: None })
             })
             .collect();
         missing.sort_by_key(|difference| difference.offset);
@@ -264,7 +264,7 @@ fn verify(
             Err(index::Error::Broken { detail, .. }) => {
                 let (what, detail) = (What::Broken, Some(detail));
                 #[rustfmt::skip]
-                let broken = Difference { lane, what, offset: None, is_void: false, name: None, id: None, detail };
+                let broken = Difference { lane, what, offset: None, is_void: false, timer_id: None, id: None, detail };
                 report.add(broken, limit);
                 continue;
             }
@@ -304,23 +304,23 @@ fn verify(
 mod tests {
     use super::*;
     use crate::engine::UnixMillis;
-    use crate::engine::timers::{Before, DecodeError, Place, Void};
+    use crate::engine::timers::{CancelMark, DecodeError, Version, VersionBound};
 
     fn void(n: u8, until: u64) -> Change {
-        let before = Before::of(Place { first_appended: UnixMillis(1), offset: Offset(1) });
-        let name = TimerKey([n; 16]);
-        Change::Void(Void {
-            name,
+        let before = VersionBound::of(Version { first_appended: UnixMillis(1), offset: Offset(1) });
+        let timer_id = TimerId([n; 16]);
+        Change::CancelMark(CancelMark {
+            timer_id,
             before,
             until: UnixMillis(until),
-            met: false,
-            several: false,
+            seen: false,
+            may_repeat: false,
             cancels: false,
         })
     }
 
     fn forgotten(n: u8) -> Change {
-        Change::ForgottenVoid(TimerKey([n; 16]))
+        Change::ForgottenCancelMark(TimerId([n; 16]))
     }
 
     #[test]

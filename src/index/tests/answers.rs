@@ -5,10 +5,10 @@ use super::*;
 fn filters() -> impl Strategy<Value = Filter> {
     let target = prop::option::of((0..4_u8).prop_map(|n| format!("target-{n}")));
     let label = prop::option::of((0..40_u8).prop_map(|n| format!("label-{}", n * 2)));
-    let phase = prop::option::of(prop::sample::select(&Phase::ALL[..]));
+    let phase = prop::option::of(prop::sample::select(&TimerState::ALL[..]));
     let due = || prop::option::of((0..100_u64).prop_map(|n| UnixMillis(n * 1_000_000)));
-    (target, label, phase, due(), due()).prop_map(|(target, label, phase, due_from, due_before)| {
-        Filter { target, label, phase, due_from, due_before }
+    (target, label, phase, due(), due()).prop_map(|(target, label, state, due_from, due_before)| {
+        Filter { target, label, phase: state, due_from, due_before }
     })
 }
 
@@ -47,12 +47,12 @@ fn timers_are_found_by_name_and_by_id_while_they_change() {
             let key = format!("customer-{n}").into_bytes();
             let mut found = Vec::new();
             for key in [None, Some(&key[..])] {
-                let name = TimerKey::new(key, &id);
-                let timer = reader.find(Lane(0), name).expect("told");
-                assert_eq!(timer.as_ref(), model.timers.get(&name), "order {n} at {next}");
+                let timer_id = TimerId::new(key, &id);
+                let timer = reader.find(Lane(0), timer_id).expect("told");
+                assert_eq!(timer.as_ref(), model.timers.get(&timer_id), "order {n} at {next}");
                 found.extend(timer);
             }
-            found.sort_by_key(|timer| timer.name);
+            found.sort_by_key(|timer| timer.timer_id);
             assert_eq!(reader.by_id(Lane(0), &id, 10).expect("told"), found);
         }
     }
@@ -64,15 +64,15 @@ fn what_ended_is_told_oldest_first_until_it_is_forgotten() {
     let mut index = open(&room);
     fill(&mut index, Lane(0), 0, 2_000);
     let model = model_at(2_000);
-    let mut ended: Vec<_> = model.timers.values().filter(|timer| timer.phase.is_final()).collect();
-    ended.sort_by_key(|timer| (timer.since, timer.name));
+    let mut ended: Vec<_> = model.timers.values().filter(|timer| timer.state.is_final()).collect();
+    ended.sort_by_key(|timer| (timer.since, timer.timer_id));
     let (most, before) = (40, ended[60].since);
     let told = index.ended(Lane(0), before, most).expect("told");
-    assert_eq!(told, ended[..40].iter().map(|timer| timer.name).collect::<Vec<_>>());
+    assert_eq!(told, ended[..40].iter().map(|timer| timer.timer_id).collect::<Vec<_>>());
     let forget: Vec<_> = told.into_iter().map(Change::ForgottenTimer).collect();
     index.apply(Lane(0), &forget, Offset(2_001), UnixMillis(1)).expect("applied");
     let told = index.ended(Lane(0), before, most).expect("told");
-    assert_eq!(told, ended[40..60].iter().map(|timer| timer.name).collect::<Vec<_>>());
+    assert_eq!(told, ended[40..60].iter().map(|timer| timer.timer_id).collect::<Vec<_>>());
 }
 
 #[test]
@@ -85,30 +85,30 @@ fn a_forecast_counts_by_target_from_the_minute_that_is_running() {
     #[rustfmt::skip]
     let dues = [
         // target, due,                 phase
-        ("a", now - minute,             Phase::Delay),
-        ("a", now,                      Phase::Delay),
-        ("a", now + minute - 1,         Phase::Delay),
-        ("a", now + minute,             Phase::Delay),
-        ("a", now + hour,               Phase::Delay),
-        ("a", now + day,                Phase::Delay),
-        ("a", now + 30 * day - 1,       Phase::Delay),
-        ("a", now + 30 * day,           Phase::Delay),
-        ("a", now + hour,               Phase::Delivered),
-        ("b", now + 2 * hour,           Phase::Delay),
-        ("c", now + hour,               Phase::Cancelled),
+        ("a", now - minute,             TimerState::Delay),
+        ("a", now,                      TimerState::Delay),
+        ("a", now + minute - 1,         TimerState::Delay),
+        ("a", now + minute,             TimerState::Delay),
+        ("a", now + hour,               TimerState::Delay),
+        ("a", now + day,                TimerState::Delay),
+        ("a", now + 30 * day - 1,       TimerState::Delay),
+        ("a", now + 30 * day,           TimerState::Delay),
+        ("a", now + hour,               TimerState::Delivered),
+        ("b", now + 2 * hour,           TimerState::Delay),
+        ("c", now + hour,               TimerState::Cancelled),
     ];
     let changes: Vec<_> = dues
         .iter()
         .enumerate()
-        .map(|(n, (target, due, phase))| {
+        .map(|(n, (target, due, state))| {
             let (id, due) = (n.to_be_bytes(), UnixMillis(*due));
-            let (name, id) = (TimerKey::new(None, &id), id.into());
+            let (timer_id, id) = (TimerId::new(None, &id), id.into());
             Change::Timer(Timer {
-                name,
+                timer_id,
                 id,
                 target: (*target).into(),
                 due,
-                phase: *phase,
+                state: *state,
                 ..timer.clone()
             })
         })

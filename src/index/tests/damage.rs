@@ -381,9 +381,9 @@ fn a_reader_notices_what_is_damaged_behind_its_back_and_tells_the_writer() {
         }
         for n in 0..301 {
             let id = format!("order-{n}").into_bytes();
-            let name = TimerKey::new(None, &id);
-            match reader.find(Lane(0), name) {
-                Ok(timer) => assert_eq!(timer.as_ref(), model.timers.get(&name)),
+            let timer_id = TimerId::new(None, &id);
+            match reader.find(Lane(0), timer_id) {
+                Ok(timer) => assert_eq!(timer.as_ref(), model.timers.get(&timer_id)),
                 Err(Error::Broken { .. }) => noticed += 1,
                 Err(other) => panic!("{other}"),
             }

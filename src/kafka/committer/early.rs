@@ -16,7 +16,7 @@
 
 use std::time::Instant;
 
-use crate::engine::{Batch, BatchId, To, UnixMillis};
+use crate::engine::{Batch, BatchId, Destination, UnixMillis};
 use crate::kafka::{BrokerClock, probe};
 
 /// What the acknowledgements of a batch are compared with.
@@ -92,7 +92,7 @@ impl Early {
         self.shown.clear();
         self.times.clear();
         let times = batch.sends.iter().map(|send| match send.to {
-            To::Target(_) => (send.due, send.expires.unwrap_or(ALWAYS.1)),
+            Destination::Target(_) => (send.due, send.expires.unwrap_or(ALWAYS.1)),
             _ => ALWAYS,
         });
         self.times.extend(times);
@@ -139,16 +139,16 @@ impl Early {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::orders::{Edit, Send};
+    use crate::engine::messages::{HeaderRewrite, Produce};
     use crate::engine::{Record, TopicId};
 
     #[test]
     fn a_delivery_that_was_appended_before_it_is_due_or_after_it_expired_is_found() {
-        let send = |to| Send {
+        let send = |to| Produce {
             to,
             partition: None,
             record: Record::empty(),
-            edit: Edit::Deliver { trace: None, from: TopicId(0) },
+            rewrite: HeaderRewrite::Deliver { trace: None, from: TopicId(0) },
             due: UnixMillis(1_000),
             expires: Some(UnixMillis(1_500)),
         };
@@ -157,7 +157,7 @@ mod tests {
             Some(Untimely::Early(_)) => -1,
             Some(Untimely::Expired(_)) => 1,
         };
-        let sends = vec![send(To::Target("t".into())), send(To::Dead)];
+        let sends = vec![send(Destination::Target("t".into())), send(Destination::Dead)];
         let batch = Batch { id: BatchId(7), sends, commits: Vec::new(), answers: Vec::new() };
         #[rustfmt::skip]
         let table = [

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::engine::{
-    Batch, BatchId, Lane, Offset, Send, Setup, Source, Tardy, To, TopicId, UnixMillis,
+    Batch, BatchId, Destination, Lane, Offset, Produce, Setup, Source, Tardy, TopicId, UnixMillis,
 };
 
 /// Hops of one batch that came to stand late in one partition.
@@ -52,8 +52,8 @@ impl Hops {
 
     /// A batch is about to be produced.
     pub(super) fn begin(&self, batch: &Batch) {
-        let hop = |send: &Send| match &send.to {
-            To::Lane(topic) if self.setup.topics.tier_of(*topic).is_some() => {
+        let hop = |send: &Produce| match &send.to {
+            Destination::Lane(topic) if self.setup.topics.tier_of(*topic).is_some() => {
                 Some((Source { topic: *topic, lane: lane_of(send.partition)? }, send.due))
             }
             _ => None,

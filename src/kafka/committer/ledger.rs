@@ -18,8 +18,10 @@ use super::hops::Hops;
 use super::letters;
 use super::{Order, Report, Shared, Written};
 use crate::engine::header;
-use crate::engine::orders::{Because, DeadLetter};
-use crate::engine::{Batch, BatchId, Commit, Edit, Lane, Offset, Record, To, TopicId, UnixMillis};
+use crate::engine::messages::{ChangeReason, DeadLetter};
+use crate::engine::{
+    Batch, BatchId, Commit, Destination, HeaderRewrite, Lane, Offset, Record, TopicId, UnixMillis,
+};
 use crate::kafka::BrokerClock;
 use crate::kafka::connect;
 use crate::kafka::oauth::tokens;
@@ -248,30 +250,37 @@ impl Told {
     pub(super) fn of(batch: &Batch, tiers_from: usize) -> Self {
         let mut told = Self::default();
         for send in &batch.sends {
-            match (&send.to, &send.edit) {
-                (To::Target(_), edit) => {
-                    let from =
-                        if let Edit::Deliver { from, .. } = edit { *from } else { TopicId(0) };
+            match (&send.to, &send.rewrite) {
+                (Destination::Target(_), rewrite) => {
+                    let from = if let HeaderRewrite::Deliver { from, .. } = rewrite {
+                        *from
+                    } else {
+                        TopicId(0)
+                    };
                     told.delivered.push((from, send.due));
                     if let Some(label) = label_of(&send.record) {
                         *told.labels.entry(label.into()).or_default() += 1;
                     }
                 }
-                (To::Lane(topic), _) if usize::from(topic.0) < tiers_from => told.moved += 1,
-                (To::Lane(topic), _) => {
+                (Destination::Lane(topic), _) if usize::from(topic.0) < tiers_from => {
+                    told.moved += 1
+                }
+                (Destination::Lane(topic), _) => {
                     let tier = usize::from(topic.0) - tiers_from;
                     match told.forwarded.iter_mut().find(|(known, _)| *known == tier) {
                         Some((_, count)) => *count += 1,
                         None => told.forwarded.push((tier, 1)),
                     }
                 }
-                (To::Dead, Edit::Dead(letter)) => told.dead.push((**letter).clone()),
-                (To::Timers, Edit::Timer(timer)) => match timer.because {
-                    Because::Recorded => told.recorded += 1,
-                    Because::Met | Because::Cancelled => told.cancelled += 1,
+                (Destination::Dead, HeaderRewrite::Dead(letter)) => {
+                    told.dead.push((**letter).clone())
+                }
+                (Destination::Timers, HeaderRewrite::Timer(timer)) => match timer.reason {
+                    ChangeReason::Recorded => told.recorded += 1,
+                    ChangeReason::Suppressed | ChangeReason::Cancelled => told.cancelled += 1,
                     _ => {}
                 },
-                (To::Dead | To::Timers, _) => {}
+                (Destination::Dead | Destination::Timers, _) => {}
             }
         }
         told

@@ -5,7 +5,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::engine::header::Code;
-use crate::engine::orders::DeadLetter;
+use crate::engine::messages::DeadLetter;
 
 /// After so long without a line the next one is said again.
 const QUIET: Duration = Duration::from_secs(60);

@@ -16,7 +16,7 @@ use super::early::{Began, Untimely};
 use super::hops::Hops;
 use super::ledger::{Context, Done, Ledger, Open, Told};
 use super::{Delivery, Job, Late, Names, Order, Report, Setting, Shared, Tenure};
-use crate::engine::{Batch, BatchId, Blame, Commit, Refused, To, UnixMillis};
+use crate::engine::{Batch, BatchId, Blame, Commit, Destination, Refused, UnixMillis};
 use crate::kafka::connect::{SOCKET_TIMEOUT, close};
 use crate::kafka::raw::{AddHeader, Outlet, ask};
 use crate::kafka::{BrokerClock, checkpoint};
@@ -515,7 +515,7 @@ fn produce(
     let deadline = Instant::now() + ENQUEUE_MAX;
     for (at, send) in batch.sends.iter().enumerate() {
         let topic = topics.of(&send.to);
-        let opaque = Of { batch: batch.id, at, is_timer: send.to == To::Timers }.opaque();
+        let opaque = Of { batch: batch.id, at, is_timer: send.to == Destination::Timers }.opaque();
         let enqueued = enqueue(deadline, || {
             let headers = |add: &mut AddHeader<'_>| send.headers(add);
             outlet.produce(topic, send.partition, at_time, send.body(), headers, opaque)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::engine::header::{self, Refusal};
 use crate::engine::state::{self, Bound, Kind, State};
-use crate::engine::timers::Place;
+use crate::engine::timers::Version;
 use crate::engine::{Record, Setup, UnixMillis};
 
 /// A header by which a cancel is known again in the intake, where Kafka does not say where it stands. It means nothing.
@@ -15,7 +15,7 @@ pub(super) fn cancel(
     setup: &Setup,
     key: Option<&[u8]>,
     id: &[u8],
-    version: Option<Place>,
+    version: Option<Version>,
 ) -> Record {
     let sealed = version.map(|version| {
         let bound = Bound { key, id: Some(id), ..Bound::default() };
@@ -39,12 +39,12 @@ pub(super) fn mark(command: &Record) -> Option<(&[u8], &[u8])> {
     headers.find(|(name, _)| *name == MARK.as_bytes())
 }
 
-fn about(version: Place, due: UnixMillis, intake: u64) -> State<'static> {
+fn about(version: Version, due: UnixMillis, intake: u64) -> State<'static> {
     State {
         kind: Kind::Amend,
         due,
         first_appended: version.first_appended,
-        order: state::Order { appended: UnixMillis(0), offset: version.offset },
+        order: state::SubmissionOrder { appended: UnixMillis(0), offset: version.offset },
         expires: None,
         intake,
         name: None,
@@ -72,7 +72,7 @@ pub(super) struct Terms {
 pub(super) fn replace(
     setup: &Setup,
     record: &Record,
-    version: Place,
+    version: Version,
     terms: Terms,
     due: UnixMillis,
 ) -> Result<Record, Refusal> {

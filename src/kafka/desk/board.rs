@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
-use crate::engine::timers::TimerKey;
+use crate::engine::timers::TimerId;
 use crate::engine::window::Window;
 use crate::engine::{Answer, Lane, Offset, Outcome, Source};
 
@@ -198,12 +198,12 @@ impl Board {
     }
 
     /// Whether a version of this timer was replaced by a command that was answered since then.
-    pub(super) fn was_replaced(&self, lane: Lane, name: TimerKey, since: Instant) -> bool {
+    pub(super) fn was_replaced(&self, lane: Lane, timer_id: TimerId, since: Instant) -> bool {
         let state = self.lock();
         let recent = state.kept.iter().rev().take_while(|(until, _)| *until >= since + KEPT);
         let mut answers = recent.filter_map(|(_, at)| state.answers.get(at));
         answers.any(|answer| {
-            let is_it = answer.source.lane == lane && answer.name == name;
+            let is_it = answer.source.lane == lane && answer.timer_id == timer_id;
             is_it && answer.outcome == Outcome::Replaced
         })
     }
@@ -368,15 +368,15 @@ impl Drop for Waiting<'_> {
 mod tests {
     use super::*;
     use crate::engine::TopicId;
-    use crate::engine::timers::{About, Place};
+    use crate::engine::timers::{About, Version};
 
     const LANE: Lane = Lane(1);
     const INTAKE: Source = Source { topic: TopicId(0), lane: LANE };
 
     fn answer(offset: i64, outcome: Outcome) -> Answer {
-        let name = TimerKey::new(Some(b"k"), b"i");
-        let about = About::Version(Place::default());
-        Answer { source: INTAKE, offset: Offset(offset), name, about, outcome }
+        let timer_id = TimerId::new(Some(b"k"), b"i");
+        let about = About::Version(Version::default());
+        Answer { source: INTAKE, offset: Offset(offset), timer_id, about, outcome }
     }
 
     fn soon() -> Instant {
@@ -445,17 +445,20 @@ mod tests {
     fn a_version_that_was_replaced_since_is_known_by_its_timer() {
         let board = Board::new(2);
         let came = Instant::now();
-        assert!(!board.was_replaced(LANE, answer(0, Outcome::Replaced).name, came), "nothing was");
+        assert!(
+            !board.was_replaced(LANE, answer(0, Outcome::Replaced).timer_id, came),
+            "nothing was"
+        );
         board.give(vec![answer(1, Outcome::Cancelled)]);
-        let name = answer(0, Outcome::Replaced).name;
-        assert!(!board.was_replaced(LANE, name, came), "another outcome");
+        let timer_id = answer(0, Outcome::Replaced).timer_id;
+        assert!(!board.was_replaced(LANE, timer_id, came), "another outcome");
         board.give(vec![answer(2, Outcome::Replaced), answer(3, Outcome::Superseded)]);
-        assert!(board.was_replaced(LANE, name, came));
-        assert!(!board.was_replaced(Lane(0), name, came), "of another lane");
-        let other = TimerKey::new(None, b"i");
+        assert!(board.was_replaced(LANE, timer_id, came));
+        assert!(!board.was_replaced(Lane(0), timer_id, came), "of another lane");
+        let other = TimerId::new(None, b"i");
         assert!(!board.was_replaced(LANE, other, came), "of another timer");
         std::thread::sleep(Duration::from_millis(2));
-        assert!(!board.was_replaced(LANE, name, Instant::now()), "before it came");
+        assert!(!board.was_replaced(LANE, timer_id, Instant::now()), "before it came");
     }
 
     #[tokio::test]

@@ -184,7 +184,8 @@ impl<'a> Search<'a> {
         record: &Record,
     ) -> Option<Terms> {
         let directive = header::read(record.headers()).ok()?;
-        if directive.id != Some(&*self.timer.id) || directive.action == header::Action::Cancel {
+        if directive.id != Some(&*self.timer.id) || directive.action == header::TimerAction::Cancel
+        {
             return None;
         }
         let version = self.timer.version;
@@ -313,7 +314,7 @@ mod tests {
     use crate::engine::allow::Allow;
     use crate::engine::ladder::Ladder;
     use crate::engine::state::StateKey;
-    use crate::engine::timers::{Phase, TimerKey};
+    use crate::engine::timers::{TimerId, TimerState};
     use crate::engine::{Intake, Limits, Topics, timers};
 
     const BORN: UnixMillis = UnixMillis(1_767_225_600_000);
@@ -329,9 +330,9 @@ mod tests {
 
     fn timer(delay_ms: u64) -> Timer {
         Timer {
-            name: TimerKey::new(None, b"i"),
-            phase: Phase::Delay,
-            version: timers::Place { first_appended: BORN, offset: Offset(42) },
+            timer_id: TimerId::new(None, b"i"),
+            state: TimerState::Delay,
+            version: timers::Version { first_appended: BORN, offset: Offset(42) },
             supersedes: None,
             due: BORN + Millis(delay_ms),
             since: BORN,
@@ -379,7 +380,7 @@ mod tests {
         let setup = setup();
         let mut timer = timer(1_500);
         let mark = setup.topics.mark(TopicId(0));
-        timer.version.offset = timers::Place::elsewhere(Offset(42), mark);
+        timer.version.offset = timers::Version::not_in_log_order(Offset(42), mark);
         assert_eq!(places(&setup, &timer, BORN)[0], (TopicId(0), Place::At(42)));
     }
 }

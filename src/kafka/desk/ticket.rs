@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::engine::timers::TimerKey;
+use crate::engine::timers::TimerId;
 use crate::engine::{Lane, Offset};
 
 /// Where a command stands in the main intake, and which timer it is about. People see it as `3-1042-` and 32 hexadecimal
@@ -15,7 +15,7 @@ pub struct Ticket {
     /// The offset in the lane's partition of the main intake.
     pub offset: Offset,
     /// The timer.
-    pub name: TimerKey,
+    pub name: TimerId,
 }
 
 impl fmt::Display for Ticket {
@@ -54,7 +54,7 @@ fn read(text: &str) -> Option<Ticket> {
     Some(Ticket {
         lane: Lane(lane.parse().ok()?),
         offset: Offset(offset.parse().ok()?),
-        name: TimerKey(bytes),
+        name: TimerId(bytes),
     })
 }
 
@@ -67,7 +67,7 @@ mod tests {
         let ticket = Ticket {
             lane: Lane(3),
             offset: Offset(1_042),
-            name: TimerKey::new(Some(b"order-7"), b"reminder"),
+            name: TimerId::new(Some(b"order-7"), b"reminder"),
         };
         assert_eq!(ticket.to_string().parse(), Ok(ticket));
         let name = "00112233445566778899aabbccddeeff";

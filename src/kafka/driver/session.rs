@@ -18,7 +18,7 @@ use super::reach::Reach;
 use super::settings::{HEARTBEAT, settings};
 use super::{Error, Plan, Shared, Status};
 use crate::engine::{
-    self, BatchId, Commit, Engine, Figures, Input, Lane, Offset, Output, Source, UnixMillis,
+    self, Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Offset, Source, UnixMillis,
 };
 use crate::kafka::committer::{Committer, Delivery, Late, Names, Report, Setting, TURNS, Tenure};
 use crate::kafka::connect::is_outside;
@@ -77,7 +77,7 @@ pub(super) struct Session<'a> {
     /// How often that was, when it was last looked at.
     steps: u64,
     consumer: Consumer,
-    engine: Engine,
+    engine: LaneEngine,
     levels: LaneLevels,
     /// What the metrics have been told of.
     counted: Figures,
@@ -110,7 +110,7 @@ pub(super) struct Session<'a> {
     lows: BTreeMap<Source, Offset>,
     /// A batch failed: take the lanes over anew, not before this.
     retake: Option<Instant>,
-    out: Vec<Output>,
+    out: Vec<Action>,
     /// Which change of the policies the engine has been told.
     policies: u64,
     /// Intakes that are held: records are not admitted.
@@ -202,7 +202,7 @@ impl<'a> Session<'a> {
             steps: shared.steps.count(),
             consumer,
             levels: LaneLevels::new(plan.thread, setup.limits.memory_bytes as u64),
-            engine: Engine::new(setup),
+            engine: LaneEngine::new(setup),
             policies,
             held: false,
             paused: HashSet::new(),
@@ -250,7 +250,7 @@ impl<'a> Session<'a> {
         loop {
             if stop_by.is_none() && self.shared.stop.load(Ordering::Relaxed) {
                 stop_by = Some(Instant::now() + self.shared.drain);
-                self.step(Input::Drain);
+                self.step(Event::Drain);
             }
             if let Some(by) = stop_by
                 && (self.engine.is_drained() || Instant::now() > by)
@@ -321,7 +321,7 @@ impl<'a> Session<'a> {
         self.figures.lost(figures.lost - self.counted.lost);
         self.figures.late_hops(figures.late_hops - self.counted.late_hops);
         self.figures.spilled(figures.spilled - self.counted.spilled);
-        self.figures.put_off(figures.put_off - self.counted.put_off);
+        self.figures.put_off(figures.deferred - self.counted.deferred);
         self.figures.unreadable(figures.unreadable - self.counted.unreadable);
         self.levels.suspects.set(figures.suspects as u64);
         let lost = figures.lost_timers - self.counted.lost_timers;
@@ -367,7 +367,7 @@ impl<'a> Session<'a> {
         self.take_answers();
         if let Some((change, setup)) = self.shared.policies.since(self.policies) {
             self.policies = change;
-            self.step(Input::Policies(setup));
+            self.step(Event::Policies(setup));
         }
         if self.retake.is_some_and(|at| at <= Instant::now()) {
             self.take_over_anew()?;
@@ -376,7 +376,7 @@ impl<'a> Session<'a> {
         self.look_at_steps();
         self.look_at_topics();
         self.look_at_positions();
-        self.step(Input::Tick);
+        self.step(Event::Tick);
         self.look_at_goals();
         Ok(())
     }
@@ -464,11 +464,11 @@ impl<'a> Session<'a> {
     }
 
     /// Copies a message of librdkafka's into a record of ours.
-    fn own(&self, message: &BorrowedMessage<'_>) -> Option<Input> {
+    fn own(&self, message: &BorrowedMessage<'_>) -> Option<Event> {
         let topic = self.plan.setup.topics.find(message.topic())?;
         let lane = u16::try_from(message.partition()).ok()?;
         let appended = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
-        Some(Input::Record {
+        Some(Event::Record {
             source: Source { topic, lane: Lane(lane) },
             offset: Offset(message.offset()),
             // Without a time a record of ours cannot be: it counts from now rather than from 1970.
@@ -478,50 +478,50 @@ impl<'a> Session<'a> {
     }
 
     /// Tells the engine one fact and carries out what it orders.
-    fn step(&mut self, input: Input) {
+    fn step(&mut self, event: Event) {
         let now = self.now();
         let mut out = std::mem::take(&mut self.out);
-        self.engine.step(now, input, &mut out);
+        self.engine.step(now, event, &mut out);
         let (mut pause, mut resume) = (Vec::new(), Vec::new());
         for order in out.drain(..) {
             match order {
-                Output::Pause(source) => {
+                Action::Pause(source) => {
                     self.paused.insert(source);
                     pause.push(source);
                 }
-                Output::Resume(source) => {
+                Action::Resume(source) => {
                     self.paused.remove(&source);
                     if !(self.held && self.is_intake(source)) {
                         resume.push(source);
                     }
                 }
-                Output::Rewind(source, offset) => self.rewind(source, offset),
-                Output::Lookup(topic) => {
+                Action::Seek(source, offset) => self.rewind(source, offset),
+                Action::DescribeTarget(topic) => {
                     self.asked += 1;
                     self.shared.lookup.ask(topic, self.answers.0.clone());
                 }
                 // Not ordered with the limits that `app` gives.
-                Output::Ask(sources) => self.ask_for_ends(&sources, false),
-                Output::Forgettable(lane) => {
+                Action::ListEndOffsets(sources) => self.ask_for_ends(&sources, false),
+                Action::ListExpired(lane) => {
                     if let Some(assignment) = self.assignment {
                         let before = now - self.plan.setup.limits.history;
                         self.shared.follower.forgettable(assignment, lane, before, &self.known.0);
                     }
                 }
-                Output::Recall { lane, timers } => {
+                Action::Recall { lane, timers } => {
                     if let Some(assignment) = self.assignment {
                         self.recalls += 1;
                         self.shared.follower.recall(assignment, lane, timers, &self.known.0);
                     }
                 }
-                Output::Overdue { lane, before, after } => {
+                Action::Overdue { lane, before, after } => {
                     if let Some(assignment) = self.assignment {
                         let of = (lane, before, after);
                         self.shared.follower.overdue(assignment, of, &self.known.0);
                     }
                 }
-                Output::Inventory { lane, from } => self.take_inventory(lane, from),
-                Output::Batch(mut batch) => {
+                Action::Inventory { lane, from } => self.take_inventory(lane, from),
+                Action::Batch(mut batch) => {
                     let lows = batch.commits.iter().map(|c: &Commit| (c.source, c.next)).collect();
                     let answers = std::mem::take(&mut batch.answers);
                     let since = Instant::now();
@@ -551,7 +551,7 @@ impl<'a> Session<'a> {
         };
         if let Err(error) = inventory::begin(order) {
             tracing::warn!(%error, lane = lane.0, "could not start a thread to read what is left of a lane");
-            self.step(Input::Counted { lane, whole: false });
+            self.step(Event::Counted { lane, whole: false });
         }
     }
 
@@ -587,18 +587,18 @@ impl<'a> Session<'a> {
                     self.shared.board.give(answers);
                 }
                 for Late { source, offset, due } in late {
-                    self.step(Input::Late { source, offset, due });
+                    self.step(Event::Late { source, offset, due });
                 }
-                self.step(Input::Committed(id));
+                self.step(Event::Committed(id));
             }
             Report::Failed { why, refused, doubted } => {
                 self.status.tell(Some(why));
-                self.step(Input::Doubt(doubted));
+                self.step(Event::InvalidateTargets(doubted));
                 if let Some(refused) = refused {
                     // Brokers are there, so this is quick; otherwise what was acknowledged before would be delivered again
                     // with each try to find out who it was (`at_least_once`).
                     self.consumer.context().commit(&self.consumer, CommitMode::Sync);
-                    self.step(Input::Refused(refused));
+                    self.step(Event::Refused(refused));
                 }
                 self.give_up();
                 self.retake = Some(Instant::now());

@@ -6,8 +6,8 @@ use crossbeam_channel::Sender;
 
 use super::Told;
 use super::telling::Holding;
-use crate::engine::timers::{Change, Ended, TimerKey};
-use crate::engine::{Input, Lane, Millis, Offset, UnixMillis};
+use crate::engine::timers::{Change, Ended, TimerId};
+use crate::engine::{Event, Lane, Millis, Offset, UnixMillis};
 
 /// A position that is further ahead of the brokers' time is of a clock that went wrong.
 const AHEAD_MAX: Millis = Millis(600_000);
@@ -46,7 +46,7 @@ pub(super) struct Following {
     /// Timers that are final since before this time are told once reading is past that.
     pub(super) forgettable: Option<(Offset, UnixMillis)>,
     /// How these timers ended is told once reading is past that; `None`: it is not known yet how far that is.
-    pub(super) recall: Option<(Option<Offset>, Vec<TimerKey>)>,
+    pub(super) recall: Option<(Option<Offset>, Vec<TimerId>)>,
     /// Records that this version cannot read.
     pub(super) unreadable: u64,
 }
@@ -71,9 +71,9 @@ impl Following {
     }
 
     /// Tells how timers ended, to whoever waits for that.
-    pub(super) fn tell_ended(&self, lane: Lane, timers: Vec<(TimerKey, Option<Ended>)>) {
-        let input = Input::Recalled { lane, timers };
-        let _ = self.to.send(Told { assignment: self.assignment, input });
+    pub(super) fn tell_ended(&self, lane: Lane, timers: Vec<(TimerId, Option<Ended>)>) {
+        let event = Event::Recalled { lane, timers };
+        let _ = self.to.send(Told { assignment: self.assignment, event });
     }
 
     pub(super) fn say_unreadable(&mut self, lane: Lane) {

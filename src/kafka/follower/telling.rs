@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crossbeam_channel::Sender;
 
 use super::Told;
-use crate::engine::timers::{Change, Live, TimerKey, Void};
-use crate::engine::{Input, Lane};
+use crate::engine::timers::{CancelMark, Change, Live, TimerId};
+use crate::engine::{Event, Lane};
 use crate::index::Held;
 
 /// Timers in one piece: the engine takes some milliseconds for it.
@@ -32,8 +32,8 @@ impl Shared {
 /// All that holds of a lane's timers, by the records that were taken in.
 #[derive(Debug, Default)]
 pub(super) struct Holding {
-    live: HashMap<TimerKey, Live>,
-    voids: HashMap<TimerKey, Void>,
+    live: HashMap<TimerId, Live>,
+    cancel_marks: HashMap<TimerId, CancelMark>,
     shared: Shared,
 }
 
@@ -42,8 +42,8 @@ impl Holding {
     pub(super) fn hold(&mut self, held: Held) {
         match held {
             Held::Live(live) => self.live(live),
-            Held::Void(void) => {
-                self.voids.insert(void.name, void);
+            Held::Void(mark) => {
+                self.cancel_marks.insert(mark.timer_id, mark);
             }
         }
     }
@@ -51,7 +51,7 @@ impl Holding {
     fn live(&mut self, mut live: Live) {
         live.target = self.shared.one(live.target);
         live.label = live.label.map(|label| self.shared.one(label));
-        self.live.insert(live.name, live);
+        self.live.insert(live.timer_id, live);
     }
 
     /// Takes in a record of the changelog.
@@ -60,30 +60,33 @@ impl Holding {
             Change::Timer(timer) => match timer.live() {
                 Some(live) => self.live(live),
                 None => {
-                    self.live.remove(&timer.name);
+                    self.live.remove(&timer.timer_id);
                 }
             },
-            Change::Void(void) => {
-                self.voids.insert(void.name, *void);
+            Change::CancelMark(mark) => {
+                self.cancel_marks.insert(mark.timer_id, *mark);
             }
-            Change::ForgottenTimer(name) => {
-                self.live.remove(name);
+            Change::ForgottenTimer(timer_id) => {
+                self.live.remove(timer_id);
             }
-            Change::ForgottenVoid(name) => {
-                self.voids.remove(name);
+            Change::ForgottenCancelMark(timer_id) => {
+                self.cancel_marks.remove(timer_id);
             }
         }
     }
 
     /// Hands all of it over, for an assignment; the last piece says that it is the last.
     pub(super) fn tell(self, lane: Lane, assignment: u64, to: &Sender<Told>) {
-        let Self { live, voids, .. } = self;
-        let known = |live, voids, whole| {
+        let Self { live, cancel_marks, .. } = self;
+        let known = |live, cancel_marks, whole| {
             // Nobody waits for it any more when the lanes have gone.
-            let _ = to.send(Told { assignment, input: Input::Known { lane, live, voids, whole } });
+            let _ = to.send(Told {
+                assignment,
+                event: Event::TimersLoaded { lane, live, cancel_marks, last: whole },
+            });
         };
         pieces(live.into_values(), |live| known(live, Vec::new(), false));
-        pieces(voids.into_values(), |voids| known(Vec::new(), voids, false));
+        pieces(cancel_marks.into_values(), |cancel_marks| known(Vec::new(), cancel_marks, false));
         known(Vec::new(), Vec::new(), true);
     }
 }
@@ -101,18 +104,18 @@ fn pieces<T>(mut all: impl Iterator<Item = T>, mut each: impl FnMut(Vec<T>)) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::timers::{Before, Phase, Place, Timer};
+    use crate::engine::timers::{Timer, TimerState, Version, VersionBound};
     use crate::engine::{Offset, UnixMillis};
 
-    fn name(n: u64) -> TimerKey {
-        TimerKey::new(Some(&n.to_be_bytes()), b"i")
+    fn name(n: u64) -> TimerId {
+        TimerId::new(Some(&n.to_be_bytes()), b"i")
     }
 
-    fn timer(n: u64, phase: Phase, offset: i64) -> Timer {
+    fn timer(n: u64, state: TimerState, offset: i64) -> Timer {
         Timer {
-            name: name(n),
-            phase,
-            version: Place { first_appended: UnixMillis(1), offset: Offset(offset) },
+            timer_id: name(n),
+            state,
+            version: Version { first_appended: UnixMillis(1), offset: Offset(offset) },
             supersedes: None,
             due: UnixMillis(n),
             since: UnixMillis(1),
@@ -125,14 +128,14 @@ mod tests {
         }
     }
 
-    fn void(n: u64) -> Void {
-        let before = Before::of(Place { first_appended: UnixMillis(1), offset: Offset(1) });
-        Void {
-            name: name(n),
+    fn void(n: u64) -> CancelMark {
+        let before = VersionBound::of(Version { first_appended: UnixMillis(1), offset: Offset(1) });
+        CancelMark {
+            timer_id: name(n),
             before,
             until: UnixMillis(9),
-            met: false,
-            several: false,
+            seen: false,
+            may_repeat: false,
             cancels: false,
         }
     }
@@ -142,16 +145,16 @@ mod tests {
         let mut holding = Holding::default();
         let many = 2 * PIECE as u64 + 1;
         for n in 0..many {
-            holding.take(&Change::Timer(timer(n, Phase::Delay, 1)));
+            holding.take(&Change::Timer(timer(n, TimerState::Delay, 1)));
         }
         // Of the index comes first what the changelog then changes.
         holding.hold(Held::Void(void(0)));
         holding.hold(Held::Void(void(1)));
         for change in [
-            Change::Timer(timer(0, Phase::Delivered, 1)),
-            Change::Timer(timer(1, Phase::Delay, 7)),
+            Change::Timer(timer(0, TimerState::Delivered, 1)),
+            Change::Timer(timer(1, TimerState::Delay, 7)),
             Change::ForgottenTimer(name(2)),
-            Change::ForgottenVoid(name(0)),
+            Change::ForgottenCancelMark(name(0)),
         ] {
             holding.take(&change);
         }
@@ -160,16 +163,18 @@ mod tests {
         drop(to);
         let (mut versions, mut names, mut wholes) = (HashMap::new(), Vec::new(), Vec::new());
         let mut targets = HashSet::new();
-        for Told { assignment, input } in told {
+        for Told { assignment, event } in told {
             assert_eq!(assignment, 9);
-            let Input::Known { lane, live, voids, whole } = input else { panic!("{input:?}") };
+            let Event::TimersLoaded { lane, live, cancel_marks, last: whole } = event else {
+                panic!("{event:?}")
+            };
             assert_eq!(lane, Lane(3));
-            assert!(live.len() <= PIECE && voids.len() <= PIECE);
+            assert!(live.len() <= PIECE && cancel_marks.len() <= PIECE);
             for live in live {
                 targets.insert(Arc::as_ptr(&live.target).cast::<u8>());
-                assert!(versions.insert(live.name, live.version.offset).is_none(), "once");
+                assert!(versions.insert(live.timer_id, live.version.offset).is_none(), "once");
             }
-            names.extend(voids.iter().map(|void| void.name));
+            names.extend(cancel_marks.iter().map(|mark| mark.timer_id));
             wholes.push(whole);
         }
         assert_eq!(versions.len() as u64, many - 2);

@@ -10,7 +10,7 @@ use super::following::Loading;
 use super::indexing::give_up;
 use super::telling::Holding;
 use super::work::Work;
-use crate::engine::{Input, Lane, Offset};
+use crate::engine::{Event, Lane, Offset};
 use crate::index;
 use crate::kafka::ends;
 use crate::telemetry;
@@ -129,12 +129,12 @@ impl Work {
                 self.progress.give_up();
                 for (lane, following) in &mut self.lanes {
                     if let Some((_, timers)) = following.recall.take() {
-                        let unknown = timers.into_iter().map(|name| (name, None));
+                        let unknown = timers.into_iter().map(|timer_id| (timer_id, None));
                         following.tell_ended(*lane, unknown.collect());
                     }
                     if following.forgettable.take().is_some() {
-                        let input = Input::Ended { lane: *lane, timers: Vec::new() };
-                        let told = Told { assignment: following.assignment, input };
+                        let event = Event::Expired { lane: *lane, timers: Vec::new() };
+                        let told = Told { assignment: following.assignment, event };
                         let _ = following.to.send(told);
                     }
                 }

@@ -14,8 +14,8 @@ use super::following::{Following, Loading, is_stale};
 use super::telling::Holding;
 use super::upkeep::LOOK_SOON;
 use super::{CLIENT, Order, Progress, Told, WAIT};
-use crate::engine::timers::{Phase, TimerKey};
-use crate::engine::{Input, Lane, Millis, Offset, UnixMillis};
+use crate::engine::timers::{TimerId, TimerState};
+use crate::engine::{Event, Lane, Millis, Offset, UnixMillis};
 use crate::index::{self, BATCH_MAX, Index, Reason};
 use crate::kafka::connect::{Isolation, Reader, is_outside};
 use crate::kafka::ends::{self, Ends};
@@ -135,7 +135,7 @@ impl Work {
             Order::Overdue { assignment, of, to } => {
                 let lane = of.0;
                 let index::Page { timers, more } = self.overdue(of);
-                let _ = to.send(Told { assignment, input: Input::Overdue { lane, timers, more } });
+                let _ = to.send(Told { assignment, event: Event::Overdue { lane, timers, more } });
             }
             Order::Forgettable { assignment, lane, before, to } => {
                 // Without a mark it is not known what is committed by now; it is soon, and asked again in a minute.
@@ -145,28 +145,23 @@ impl Work {
                     (Some(following), Some(mark)) => following.forgettable = Some((mark, before)),
                     // Without an index nobody knows; they are forgotten in a run that has one.
                     _ => {
-                        let input = Input::Ended { lane, timers: Vec::new() };
-                        let _ = to.send(Told { assignment, input });
+                        let event = Event::Expired { lane, timers: Vec::new() };
+                        let _ = to.send(Told { assignment, event });
                     }
                 }
             }
         }
     }
 
-    fn recall(
-        &mut self,
-        (assignment, lane): (u64, Lane),
-        timers: Vec<TimerKey>,
-        to: &Sender<Told>,
-    ) {
+    fn recall(&mut self, (assignment, lane): (u64, Lane), timers: Vec<TimerId>, to: &Sender<Told>) {
         let following = self.lanes.get_mut(&lane).filter(|of| of.assignment == assignment);
         match following.filter(|_| self.index.is_some()) {
             Some(following) => following.recall = Some((self.written.mark(lane), timers)),
             // Without an index nobody knows.
             None => {
-                let timers = timers.into_iter().map(|name| (name, None)).collect();
-                let input = Input::Recalled { lane, timers };
-                let _ = to.send(Told { assignment, input });
+                let timers = timers.into_iter().map(|timer_id| (timer_id, None)).collect();
+                let event = Event::Recalled { lane, timers };
+                let _ = to.send(Told { assignment, event });
             }
         }
     }
@@ -179,7 +174,7 @@ impl Work {
         let found = reader.first_due(lane).and_then(|first| match first {
             Some(first) if first < before => {
                 let filter = index::Filter {
-                    phase: Some(Phase::Delay),
+                    phase: Some(TimerState::Delay),
                     due_from: Some(first),
                     due_before: Some(before),
                     ..index::Filter::default()
@@ -355,8 +350,8 @@ impl Work {
             let next = following.next;
             if let Some((_, before)) = following.forgettable.take_if(|(mark, _)| next >= *mark) {
                 let timers = index.ended(*lane, before, FORGET_MAX)?;
-                let input = Input::Ended { lane: *lane, timers };
-                let _ = following.to.send(Told { assignment: following.assignment, input });
+                let event = Event::Expired { lane: *lane, timers };
+                let _ = following.to.send(Told { assignment: following.assignment, event });
             }
         }
         Ok(())
@@ -372,8 +367,11 @@ impl Work {
                 continue;
             }
             let mut ended = Vec::with_capacity(timers.len());
-            for name in timers.iter() {
-                ended.push((*name, index.find(*lane, *name)?.and_then(|timer| timer.ended())));
+            for timer_id in timers.iter() {
+                ended.push((
+                    *timer_id,
+                    index.find(*lane, *timer_id)?.and_then(|timer| timer.ended()),
+                ));
             }
             following.recall = None;
             following.tell_ended(*lane, ended);

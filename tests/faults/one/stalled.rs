@@ -123,8 +123,8 @@ fn f43_a_process_with_too_few_files_says_so_and_breaks_nothing() {
     eventually("it meets the limit", || {
         let open =
             std::fs::read_dir(format!("/proc/{}/fd", process.pid())).expect("it runs").count();
-        let met = process.log().contains("Too many open files");
-        if met { Ok(()) } else { Err(format!("{open} are open")) }
+        let seen = process.log().contains("Too many open files");
+        if seen { Ok(()) } else { Err(format!("{open} are open")) }
     });
     let ready = process.get("/health/ready").map(|(code, _)| code);
     println!("f43: ready with 64 files: {ready:?}");

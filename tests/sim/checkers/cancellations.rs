@@ -1,6 +1,6 @@
 //! What holds where only cancels and replaces are remembered: a record from before one is kept from its target.
 
-use waterclock::engine::timers::{Before, Change, Place, Void};
+use waterclock::engine::timers::{CancelMark, Change, Version, VersionBound};
 use waterclock::engine::{Offset, UnixMillis};
 
 use super::{Accepted, Found, Said, View, forgotten_in_time, said};
@@ -31,7 +31,7 @@ pub(super) fn check(world: &World, view: &View<'_>, found: &mut Found) {
 
 fn is_recorded(view: &View<'_>, cancel: &Accepted<'_>, of_timer: &[Said], found: &mut Found) {
     let recorded = of_timer.iter().any(
-        |said| matches!(said.change, Change::Void(void) if latest_ms(void) >= cancel.appended),
+        |said| matches!(said.change, Change::CancelMark(mark) if latest_ms(mark) >= cancel.appended),
     );
     let names_one = cancel.submission.act.names_a_version();
     if !recorded && !names_one && view.of(cancel).is_empty() {
@@ -39,8 +39,8 @@ fn is_recorded(view: &View<'_>, cancel: &Accepted<'_>, of_timer: &[Said], found:
     }
 }
 
-fn latest_ms(void: Void) -> u64 {
-    let Before { log, elsewhere } = void.before;
+fn latest_ms(mark: CancelMark) -> u64 {
+    let VersionBound { log, not_in_log_order: elsewhere } = mark.before;
     log.first_appended.max(elsewhere.first_appended).0
 }
 
@@ -53,9 +53,10 @@ fn was_kept_back(
 ) {
     let number = accepted.number;
     if view.of(accepted).is_empty() {
-        let met = of_timer.iter().any(|said| matches!(said.change, Change::Void(c) if c.met));
+        let seen =
+            of_timer.iter().any(|said| matches!(said.change, Change::CancelMark(c) if c.seen));
         let amends = accepted.submission.act.names_a_version();
-        if !(amends || met && may_be_cancelled(view, accepted)) {
+        if !(amends || seen && may_be_cancelled(view, accepted)) {
             found.push(("never lost", format!("n={number} is nowhere and was not met")));
         }
         return;
@@ -64,21 +65,21 @@ fn was_kept_back(
     let submission = accepted.submission;
     let straight = submission.own_lane && submission.topic == 0;
     let offset = if straight { accepted.offset } else { Offset(i64::MAX) };
-    let place = Place { first_appended: UnixMillis(accepted.appended), offset };
+    let version = Version { first_appended: UnixMillis(accepted.appended), offset };
     let first = of_timer
         .iter()
-        .find(|said| matches!(said.change, Change::Void(void) if void.covers(place)));
+        .find(|said| matches!(said.change, Change::CancelMark(mark) if mark.covers(version)));
     let Some(first) = first else { return };
     for arrival in view.of(accepted).iter().filter(|arrival| arrival.target.is_some()) {
         let excused = !world.plan.exactly_once() && world.exposed.contains(&(number as u32));
         let forgotten = of_timer.iter().any(|said| {
-            matches!(said.change, Change::ForgottenVoid(_)) && said.moment < arrival.moment
+            matches!(said.change, Change::ForgottenCancelMark(_)) && said.moment < arrival.moment
         });
         // A zombie's mark, of what it knew before: nothing fences it there.
         let went_back = !world.plan.exactly_once()
             && of_timer.iter().any(|said| {
                 let between = first.moment < said.moment && said.moment < arrival.moment;
-                matches!(said.change, Change::Void(void) if !void.covers(place)) && between
+                matches!(said.change, Change::CancelMark(void) if !void.covers(version)) && between
             });
         if arrival.moment > first.moment && !forgotten && !excused && !went_back {
             let what = format!("n={number} was delivered after its cancel was recorded");

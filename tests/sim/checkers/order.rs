@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use waterclock::engine::Offset;
-use waterclock::engine::timers::TimerKey;
+use waterclock::engine::timers::TimerId;
 
 use super::{Found, View};
 use crate::plan::{Fault, Kind};
@@ -56,7 +56,7 @@ fn strictly_in_order(world: &World, view: &View<'_>, found: &mut Found) {
 }
 
 /// Timers of which a cancel may come late: what is made again behind that may be late, too.
-fn late_cancels(view: &View<'_>) -> HashSet<TimerKey> {
+fn late_cancels(view: &View<'_>) -> HashSet<TimerId> {
     let cancels = view.accepted.iter().map(|of| of.submission).filter(|of| of.act.cancels());
     let late = cancels.filter(|of| of.topic != 0 || !of.own_lane);
     late.filter_map(|of| of.timer).collect()

@@ -6,8 +6,8 @@ mod answers;
 use std::collections::{BTreeMap, HashSet};
 
 use waterclock::engine::Limits;
-use waterclock::engine::orders::Outcome;
-use waterclock::engine::timers::{self, Change, Phase, Timer, TimerKey};
+use waterclock::engine::messages::Outcome;
+use waterclock::engine::timers::{self, Change, Timer, TimerId, TimerState};
 
 use super::contents::code_of;
 use super::{Accepted, Arrival, Found, Said, Unborn, View, forgotten_in_time, said};
@@ -19,7 +19,7 @@ use crate::world::{Answered, World};
 
 /// The commands of one timer, and what was seen of it.
 struct Tale<'a> {
-    timer: TimerKey,
+    timer: TimerId,
     commands: Vec<&'a Accepted<'a>>,
     said: &'a [Said],
 }
@@ -27,7 +27,7 @@ struct Tale<'a> {
 pub(super) fn check(world: &World, view: &View<'_>, found: &mut Found) {
     let (said, unborn) = said(world, found);
     forgotten_in_time(world, &said, found);
-    let mut tales: BTreeMap<TimerKey, Tale<'_>> = BTreeMap::new();
+    let mut tales: BTreeMap<TimerId, Tale<'_>> = BTreeMap::new();
     for accepted in &view.accepted {
         let Some(timer) = accepted.submission.timer else { continue };
         let of_timer: &[Said] = said.get(&timer).map_or(&[], Vec::as_slice);
@@ -57,10 +57,10 @@ pub(super) fn check(world: &World, view: &View<'_>, found: &mut Found) {
 }
 
 /// Whether a record has the name of this timer, be it one that breaks the contract.
-fn is_named(accepted: &Accepted<'_>, timer: TimerKey) -> bool {
+fn is_named(accepted: &Accepted<'_>, timer: TimerId) -> bool {
     let record = &accepted.submission.record;
     let id = record.headers().find(|(name, _)| *name == b"x-delay-id").and_then(|(_, id)| id);
-    id.is_some_and(|id| TimerKey::new(record.key(), id) == timer)
+    id.is_some_and(|id| TimerId::new(record.key(), id) == timer)
 }
 
 /// What is said to be dead that never was pending is a dead letter, and nothing of its timer was pending.
@@ -69,15 +69,15 @@ fn is_refused(view: &View<'_>, unborn: &Unborn, sure: bool, found: &mut Found) {
         let code = unborn.code.map(|code| code.as_str());
         view.of(accepted).iter().any(|arrival| code_of(arrival).as_deref() == code)
     };
-    let name = unborn.name;
-    if !view.accepted.iter().any(|accepted| is_named(accepted, name) && is_dead(accepted)) {
+    let timer_id = unborn.name;
+    if !view.accepted.iter().any(|accepted| is_named(accepted, timer_id) && is_dead(accepted)) {
         found.push((
             "timers",
-            format!("{name:?} is told as dead, and there is no such dead letter"),
+            format!("{timer_id:?} is told as dead, and there is no such dead letter"),
         ));
     }
     if sure && unborn.over_pending {
-        found.push(("timers", format!("{name:?} is told as dead while it is pending")));
+        found.push(("timers", format!("{timer_id:?} is told as dead while it is pending")));
     }
 }
 
@@ -92,8 +92,8 @@ fn plain(told: Told) -> Option<linear::Answer> {
         Told::By(Outcome::Superseded) => Some(linear::Answer::Superseded),
         Told::By(Outcome::Refused(_)) => Some(linear::Answer::Refused),
         Told::By(_) => None,
-        Told::Found(timers::Found::Ended(Phase::Delivered)) => Some(linear::Answer::Delivered),
-        Told::Found(timers::Found::Ended(Phase::Cancelled)) => Some(linear::Answer::Cancelled),
+        Told::Found(timers::Found::Ended(TimerState::Delivered)) => Some(linear::Answer::Delivered),
+        Told::Found(timers::Found::Ended(TimerState::Cancelled)) => Some(linear::Answer::Cancelled),
         Told::Found(timers::Found::Replaced) => Some(linear::Answer::Superseded),
         Told::Found(timers::Found::Done) => None,
         Told::Found(timers::Found::Ended(_) | timers::Found::Nothing) => {
@@ -168,7 +168,7 @@ fn is_in_time(world: &World, command: &Accepted<'_>, version: &Accepted<'_>) -> 
 fn is_not_caught(world: &World, tale: &Tale<'_>, version: &Accepted<'_>, moment: u64) -> bool {
     let is_few = world.plan.setup.limits.tracked_max < Limits::default().tracked_max;
     let is_forgotten =
-        |said: &Said| matches!(said.change, Change::ForgottenVoid(_)) && said.moment < moment;
+        |said: &Said| matches!(said.change, Change::ForgottenCancelMark(_)) && said.moment < moment;
     is_few && stand(version).in_tier && tale.said.iter().any(is_forgotten)
 }
 
@@ -247,7 +247,7 @@ fn history(world: &World, view: &View<'_>, tale: &Tale<'_>) -> Option<(History, 
         };
         let forgotten = tale.versions().any(is_not_caught)
             || tale.said.iter().any(|said| {
-                matches!(said.change, Change::ForgottenTimer(_) | Change::ForgottenVoid(_))
+                matches!(said.change, Change::ForgottenTimer(_) | Change::ForgottenCancelMark(_))
                     && told.is_none_or(|told| said.moment < told.moment)
             });
         let what = match command.submission.act {
@@ -335,12 +335,14 @@ fn said_is_seen(world: &World, view: &View<'_>, tale: &Tale<'_>, found: &mut Fou
         let alone = tale.versions().filter(|of| of.appended == version.appended).count() == 1;
         for arrival in view.of(version).iter().filter(|_| alone || stand(version).prompt) {
             let of_arrival = timers.iter().find(|(said, timer)| {
-                said.moment == arrival.moment && timer.phase.is_final() && is_of(timer, version)
+                said.moment == arrival.moment && timer.state.is_final() && is_of(timer, version)
             });
             let moments_count = world.plan.exactly_once();
             let said_so = match (of_arrival, arrival.target) {
-                (Some((_, timer)), Some(_)) => timer.phase == Phase::Delivered,
-                (Some((_, timer)), None) => matches!(timer.phase, Phase::Dead | Phase::Expired),
+                (Some((_, timer)), Some(_)) => timer.state == TimerState::Delivered,
+                (Some((_, timer)), None) => {
+                    matches!(timer.state, TimerState::Dead | TimerState::Expired)
+                }
                 // It never was pending.
                 (None, None) => true,
                 (None, Some(_)) => !moments_count,
@@ -351,15 +353,15 @@ fn said_is_seen(world: &World, view: &View<'_>, tale: &Tale<'_>, found: &mut Fou
             }
         }
         let seen = view.of(version).iter().any(|arrival| arrival.target.is_some());
-        let lies = |timer: &Timer| match timer.phase {
-            Phase::Delivered => !seen,
-            Phase::Cancelled | Phase::Dead | Phase::Expired => seen,
+        let lies = |timer: &Timer| match timer.state {
+            TimerState::Delivered => !seen,
+            TimerState::Cancelled | TimerState::Dead | TimerState::Expired => seen,
             // Nobody deletes anything here.
-            Phase::Delay | Phase::Lost => false,
+            TimerState::Delay | TimerState::Lost => false,
         };
         let lie = timers.iter().find(|(_, timer)| is_of(timer, version) && lies(timer));
         if let Some((_, timer)) = lie.filter(|_| alone) {
-            complain(format!("n={} is not {:?}", version.number, timer.phase));
+            complain(format!("n={} is not {:?}", version.number, timer.state));
         }
     }
     // One that is lost and comes up all the same is delivered, where a leader's clock is ahead by more than that.
@@ -380,25 +382,25 @@ fn ends_in_order(
         match &of.change {
             Change::Timer(timer) => {
                 if ended.contains(&timer.version) {
-                    complain(format!("{} ended already, and is {:?}", timer.version, timer.phase));
+                    complain(format!("{} ended already, and is {:?}", timer.version, timer.state));
                 }
-                if timer.phase.is_final() && !(may_return && timer.phase == Phase::Lost) {
+                if timer.state.is_final() && !(may_return && timer.state == TimerState::Lost) {
                     ended.insert(timer.version);
                 }
                 last = Some(timer);
             }
             Change::ForgottenTimer(_) => {
                 let early = last.take().is_some_and(|last| {
-                    !last.phase.is_final() || last.since.0 > of.appended + clocks_apart
+                    !last.state.is_final() || last.since.0 > of.appended + clocks_apart
                 });
                 if early {
                     complain("it is forgotten while it is pending".to_owned());
                 }
             }
-            Change::Void(_) | Change::ForgottenVoid(_) => {}
+            Change::CancelMark(_) | Change::ForgottenCancelMark(_) => {}
         }
     }
-    if let Some(last) = last.filter(|last| !last.phase.is_final()) {
+    if let Some(last) = last.filter(|last| !last.state.is_final()) {
         complain(format!("{} is still pending", last.version));
     }
 }

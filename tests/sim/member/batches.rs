@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use waterclock::engine::orders::{Answer, Batch, Because, Edit, Input, Send, To};
+use waterclock::engine::messages::{
+    Answer, Batch, ChangeReason, Destination, Event, HeaderRewrite, Produce,
+};
 use waterclock::engine::{BatchId, Blame, Limits, Offset, UnixMillis};
 
 use super::early::went;
@@ -12,7 +14,7 @@ use super::mutating::reverse_ties;
 use super::{Flight, Phase, Positions, Up, number_of};
 use crate::broker::{Position, Refusal, Writer};
 use crate::mutation::Mutation;
-use crate::network::{Event, NOBODY, Outgoing, Reply, Request, Wake};
+use crate::network::{NOBODY, Outgoing, Reply, Request, Scheduled, Wake};
 use crate::plan::SECOND;
 use crate::workload::java_partition;
 use crate::world::World;
@@ -35,12 +37,14 @@ impl World {
         self.longest_metadata = self.longest_metadata.max(longest.max().unwrap_or_default());
         for send in &sends {
             self.count(match send.to {
-                To::Lane(topic) if self.plan.setup.topics.tier_of(topic).is_none() => "moves",
-                To::Lane(_) => "hops",
-                To::Target(_) => "deliveries",
-                To::Dead => "dead letters",
-                To::Timers => match &send.edit {
-                    Edit::Timer(said) => because(said.because),
+                Destination::Lane(topic) if self.plan.setup.topics.tier_of(topic).is_none() => {
+                    "moves"
+                }
+                Destination::Lane(_) => "hops",
+                Destination::Target(_) => "deliveries",
+                Destination::Dead => "dead letters",
+                Destination::Timers => match &send.rewrite {
+                    HeaderRewrite::Timer(said) => because(said.reason),
                     _ => "timers",
                 },
             });
@@ -88,16 +92,16 @@ impl World {
         self.member(slot).flights.push_back(flight);
     }
 
-    pub(super) fn outgoing(&mut self, send: &Send) -> Outgoing {
+    pub(super) fn outgoing(&mut self, send: &Produce) -> Outgoing {
         let mut headers: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::new();
         send.headers(|name, value| headers.push((name.to_vec(), value.map(<[u8]>::to_vec))));
         let body = send.body();
         let record = crate::workload::record(body.key(), body.value(), &headers);
         let topic = match &send.to {
-            To::Lane(topic) => Arc::clone(self.plan.setup.topics.name(*topic)),
-            To::Target(name) => Arc::clone(name),
-            To::Dead => self.plan.setup.topics.dead(),
-            To::Timers => self.plan.setup.topics.timers(),
+            Destination::Lane(topic) => Arc::clone(self.plan.setup.topics.name(*topic)),
+            Destination::Target(name) => Arc::clone(name),
+            Destination::Dead => self.plan.setup.topics.dead(),
+            Destination::Timers => self.plan.setup.topics.timers(),
         };
         let count = self.broker.topic(&topic).map_or(1, |t| self.broker.topics[t].partitions.len());
         let partition = match (send.partition, send.record.key()) {
@@ -106,8 +110,8 @@ impl World {
             (None, None) => self.chance.below(count) as i32,
         };
         let (hop, due) = match send.to {
-            To::Lane(topic) => (Some((topic, send.due)), None),
-            To::Target(_) => (None, Some(send.due)),
+            Destination::Lane(topic) => (Some((topic, send.due)), None),
+            Destination::Target(_) => (None, Some(send.due)),
             _ => (None, None),
         };
         let due = due.map(|due| (due, send.expires));
@@ -116,7 +120,7 @@ impl World {
 
     /// No record leaves that a cancel covers which its owner could have read: it stood in the lane's intake when the lane
     /// was taken over.
-    fn check_known(&mut self, slot: usize, sends: &[Send]) {
+    fn check_known(&mut self, slot: usize, sends: &[Produce]) {
         let mut found = Vec::new();
         if !self.plan.exactly_once() && !self.plan.healthy() {
             // A zombie's word may come after the new owner's.
@@ -126,7 +130,7 @@ impl World {
             // A cancel may have been refused, since there was no room for it.
             return;
         }
-        for send in sends.iter().filter(|send| matches!(send.to, To::Target(_))) {
+        for send in sends.iter().filter(|send| matches!(send.to, Destination::Target(_))) {
             let Some(number) = number_of(&send.record).map(|number| number as usize) else {
                 continue;
             };
@@ -215,7 +219,7 @@ impl World {
         if self.chance.percent(50) {
             self.kill(slot);
             let back_after = self.chance.spread(50, 40 * SECOND);
-            self.after(back_after, Event::Start(slot));
+            self.after(back_after, Scheduled::Start(slot));
         } else {
             let lasts = self.chance.spread(SECOND, 40 * SECOND);
             self.freeze(slot, lasts);
@@ -250,7 +254,7 @@ impl World {
         self.count("offsets held up");
         let process = self.members[slot].process();
         let late = self.chance.spread(100, 30 * SECOND);
-        self.after(late, Event::Arrives(process, NOBODY, request.clone()));
+        self.after(late, Scheduled::Arrives(process, NOBODY, request.clone()));
         if self.mutation != Some(Mutation::ReusesAfterOffsets) {
             self.member(slot).dirty = true;
         }
@@ -262,7 +266,7 @@ impl World {
         if self.commits_fail(self.plan.network.commit_aborts) {
             let late = if self.chance.percent(50) { 0 } else { self.chance.spread(1, 20 * SECOND) };
             let abort = Request::EndTransaction(writer, false);
-            self.after(late, Event::Arrives(process, NOBODY, abort));
+            self.after(late, Scheduled::Arrives(process, NOBODY, abort));
             let wait = self.chance.between(1, 50);
             self.wake(process, wait, Wake::Reply(round, Reply::Ended(Err(Refusal::InvalidState))));
             return;
@@ -272,7 +276,7 @@ impl World {
             self.count("commits held up");
             let late = self.chance.spread(100, 30 * SECOND);
             let held = Request::EndTransaction(writer.clone(), true);
-            self.after(late, Event::Arrives(process, NOBODY, held));
+            self.after(late, Scheduled::Arrives(process, NOBODY, held));
             self.member(slot).dirty = true;
         }
         if !self.commits_fail(self.plan.network.commit_unknown) {
@@ -284,7 +288,7 @@ impl World {
                 let late = self.chance.spread(100, 20 * SECOND);
                 self.after(
                     late,
-                    Event::Arrives(process, NOBODY, Request::EndTransaction(writer, true)),
+                    Scheduled::Arrives(process, NOBODY, Request::EndTransaction(writer, true)),
                 );
             }
             _ => {}
@@ -404,7 +408,7 @@ impl World {
             }
             Phase::Finishing => self.drive(slot),
             _ if self.mutation == Some(Mutation::ForgetsAnswer) => {}
-            _ => self.step(slot, Input::Committed(id)),
+            _ => self.step(slot, Event::Committed(id)),
         }
     }
 
@@ -444,21 +448,21 @@ impl World {
         let until = positions.into_iter().map(|(place, p)| (place, Offset(p.next))).collect();
         let process = self.members[slot].process();
         let wait = self.chance.spread(1, 5 * SECOND);
-        self.after(wait, Event::Arrives(process, NOBODY, Request::DeleteRecords(until)));
+        self.after(wait, Scheduled::Arrives(process, NOBODY, Request::DeleteRecords(until)));
     }
 }
 
-fn because(because: Because) -> &'static str {
-    match because {
-        Because::Created => "created",
-        Because::Delivered => "timers delivered",
-        Because::Cancelled => "timers cancelled",
-        Because::Dead => "timers dead",
-        Because::Recorded => "cancels",
-        Because::Superseded => "superseded",
-        Because::Met => "cancelled",
-        Because::Missed => "cancelled before they came",
-        Because::Forgotten => "forgotten",
-        Because::Lost => "timers lost",
+fn because(reason: ChangeReason) -> &'static str {
+    match reason {
+        ChangeReason::Created => "created",
+        ChangeReason::Delivered => "timers delivered",
+        ChangeReason::Cancelled => "timers cancelled",
+        ChangeReason::Dead => "timers dead",
+        ChangeReason::Recorded => "cancels",
+        ChangeReason::Superseded => "superseded",
+        ChangeReason::Suppressed => "cancelled",
+        ChangeReason::Missed => "cancelled before they came",
+        ChangeReason::Forgotten => "forgotten",
+        ChangeReason::Lost => "timers lost",
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use waterclock::engine::header::Code;
-use waterclock::engine::orders::{Edit, Send, To};
+use waterclock::engine::messages::{Destination, HeaderRewrite, Produce};
 use waterclock::engine::{Blame, Offset, UnixMillis};
 
 use super::number_of;
@@ -71,20 +71,20 @@ impl World {
     }
 
     /// What one process has handed over, where that cannot be taken back, is no dead letter of its own besides.
-    pub(super) fn check_expired(&mut self, slot: usize, sends: &[Send]) {
+    pub(super) fn check_expired(&mut self, slot: usize, sends: &[Produce]) {
         if self.plan.exactly_once() {
             return;
         }
         let process = self.members[slot].process();
         for send in sends {
             let Some(number) = number_of(&send.record) else { continue };
-            match &send.edit {
-                Edit::Deliver { .. }
-                    if matches!(send.to, To::Target(_)) && send.expires.is_some() =>
+            match &send.rewrite {
+                HeaderRewrite::Deliver { .. }
+                    if matches!(send.to, Destination::Target(_)) && send.expires.is_some() =>
                 {
                     self.handed_over.insert((process.slot, process.life, number));
                 }
-                Edit::Dead(letter)
+                HeaderRewrite::Dead(letter)
                     if letter.code == Code::Expired
                         && self.handed_over.contains(&(process.slot, process.life, number)) =>
                 {

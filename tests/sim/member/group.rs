@@ -1,6 +1,6 @@
 //! Taking lanes over and letting them go.
 
-use waterclock::engine::orders::{Input, Start};
+use waterclock::engine::messages::{Event, Start};
 use waterclock::engine::window::Window;
 use waterclock::engine::{Lane, Offset};
 
@@ -44,7 +44,7 @@ impl World {
         }
         self.members[slot].expose(&mut self.exposed);
         self.member(slot).forget();
-        self.step(slot, Input::Revoked);
+        self.step(slot, Event::Revoked);
     }
 
     pub(super) fn round_over(&mut self, slot: usize) {
@@ -114,12 +114,12 @@ impl World {
         self.member(slot).tally = Tally { exact, ..Tally::default() };
         self.member(slot).phase = Phase::Running;
         self.count("assignments");
-        self.step(slot, Input::Assigned { starts });
+        self.step(slot, Event::Assigned { starts });
         for lane in self.members[slot].lanes.clone() {
             self.look_at_index(slot, i32::from(lane));
             self.order_changelog_end(slot, Lane(lane), Why::Known);
         }
-        self.step(slot, Input::Tick);
+        self.step(slot, Event::Tick);
         self.stirred = true;
     }
 
@@ -175,7 +175,7 @@ impl World {
         self.member(slot).writer = None;
         // Not running: a step's orders are not carried out any more.
         self.member(slot).phase = Phase::Renewing;
-        self.step(slot, Input::Revoked);
+        self.step(slot, Event::Revoked);
         self.member(slot).dirty = false;
         if finishing || why == "old generation" || why == "old position" {
             self.join(slot);

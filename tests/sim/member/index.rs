@@ -5,14 +5,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use waterclock::engine::orders::{Answer, Input, Outcome};
-use waterclock::engine::timers::{self, About, Change, Found, Live, Timer, TimerKey, Void};
+use waterclock::engine::messages::{Answer, Event, Outcome};
+use waterclock::engine::timers::{self, About, CancelMark, Change, Found, Live, Timer, TimerId};
 use waterclock::engine::{After, Lane, Offset, UnixMillis};
 
 use super::{Phase, Up, number_of};
 use crate::broker::Place;
 use crate::mutation::Mutation;
-use crate::network::{Event, Request, Told, Wake, Why};
+use crate::network::{Request, Scheduled, Told, Wake, Why};
 use crate::plan::SECOND;
 use crate::world::World;
 
@@ -29,17 +29,17 @@ pub struct Index {
     next: Offset,
     /// When something was taken in last.
     at: UnixMillis,
-    timers: BTreeMap<TimerKey, Timer>,
-    voids: BTreeMap<TimerKey, Void>,
+    timers: BTreeMap<TimerId, Timer>,
+    cancel_marks: BTreeMap<TimerId, CancelMark>,
 }
 
 impl Index {
     fn apply(&mut self, change: Change) {
         match change {
-            Change::Timer(timer) => drop(self.timers.insert(timer.name, timer)),
-            Change::Void(void) => drop(self.voids.insert(void.name, void)),
-            Change::ForgottenTimer(name) => drop(self.timers.remove(&name)),
-            Change::ForgottenVoid(name) => drop(self.voids.remove(&name)),
+            Change::Timer(timer) => drop(self.timers.insert(timer.timer_id, timer)),
+            Change::CancelMark(mark) => drop(self.cancel_marks.insert(mark.timer_id, mark)),
+            Change::ForgottenTimer(timer_id) => drop(self.timers.remove(&timer_id)),
+            Change::ForgottenCancelMark(timer_id) => drop(self.cancel_marks.remove(&timer_id)),
         }
     }
 }
@@ -63,17 +63,17 @@ pub struct Waiting {
 enum What {
     Known,
     Ended,
-    Recall(Vec<TimerKey>),
+    Recall(Vec<TimerId>),
     /// A command that found nothing: its submission, and what it was about.
     Lookup {
         number: usize,
-        name: TimerKey,
+        name: TimerId,
         about: About,
     },
 }
 
 /// Pieces of what is known of a lane, the last of them whole.
-pub type Pieces = VecDeque<(Vec<Live>, Vec<Void>)>;
+pub type Pieces = VecDeque<(Vec<Live>, Vec<CancelMark>)>;
 
 impl World {
     fn changelog(&self, lane: i32) -> Place {
@@ -217,12 +217,12 @@ impl World {
             What::Known => self.tell_known(slot, lane),
             What::Ended => self.tell_ended(slot, lane),
             What::Recall(timers) => self.tell_recalled(slot, lane, timers),
-            What::Lookup { number, name, about } => {
-                let last = self.members[slot].disk.lanes[&lane].timers.get(&name);
+            What::Lookup { number, name: timer_id, about } => {
+                let last = self.members[slot].disk.lanes[&lane].timers.get(&timer_id);
                 let told = match last {
                     // Whatever the last state is of.
                     Some(last) if self.mutation == Some(Mutation::AnswersOfAnother) => {
-                        Found::Ended(last.phase)
+                        Found::Ended(last.state)
                     }
                     last => about.found(last),
                 };
@@ -242,28 +242,32 @@ impl World {
     fn tell_known(&mut self, slot: usize, lane: i32) {
         let index = self.members[slot].disk.lanes.get(&lane).cloned().unwrap_or_default();
         let mut live: Vec<Live> = index.timers.values().filter_map(Timer::live).collect();
-        let mut voids: Vec<Void> = index.voids.values().copied().collect();
+        let mut cancel_marks: Vec<CancelMark> = index.cancel_marks.values().copied().collect();
         match self.mutation {
-            Some(Mutation::ForgetsVoids) => voids.clear(),
+            Some(Mutation::ForgetsVoids) => cancel_marks.clear(),
             Some(Mutation::ForgetsLive) => live.clear(),
             Some(Mutation::ComparesWithoutOrder) => {
-                for void in &mut voids {
-                    let offset = Offset(timers::ELSEWHERE - 1);
-                    let last = timers::Place { first_appended: UnixMillis(u64::MAX), offset };
-                    void.before = void.before.or(last);
+                for mark in &mut cancel_marks {
+                    let offset = Offset(timers::NOT_IN_LOG_ORDER - 1);
+                    let last = timers::Version { first_appended: UnixMillis(u64::MAX), offset };
+                    mark.before = mark.before.or(last);
                 }
             }
             _ => {}
         }
         self.note(|| {
-            format!("slot {slot} knows {} live, {} void of lane {lane}", live.len(), voids.len())
+            format!(
+                "slot {slot} knows {} live, {} void of lane {lane}",
+                live.len(),
+                cancel_marks.len()
+            )
         });
         let mut pieces = Pieces::new();
         for _ in 0..self.chance.between(0, 3) {
-            let (some, more) = (live.len() / 2, voids.len() / 2);
-            pieces.push_back((live.split_off(some), voids.split_off(more)));
+            let (some, more) = (live.len() / 2, cancel_marks.len() / 2);
+            pieces.push_back((live.split_off(some), cancel_marks.split_off(more)));
         }
-        let last = (live, voids);
+        let last = (live, cancel_marks);
         pieces.push_back(if self.mutation == Some(Mutation::DropsLastPiece) {
             Default::default()
         } else {
@@ -281,7 +285,7 @@ impl World {
 
     pub(super) fn piece(&mut self, slot: usize, lane: i32) {
         let Some(pieces) = self.member(slot).pieces.get_mut(&lane) else { return };
-        let Some((live, voids)) = pieces.pop_front() else { return };
+        let Some((live, cancel_marks)) = pieces.pop_front() else { return };
         let whole = pieces.is_empty();
         if whole {
             self.member(slot).pieces.remove(&lane);
@@ -289,8 +293,11 @@ impl World {
         } else {
             self.next_piece(slot, lane);
         }
-        self.step(slot, Input::Known { lane: Lane(lane as u16), live, voids, whole });
-        self.step(slot, Input::Tick);
+        self.step(
+            slot,
+            Event::TimersLoaded { lane: Lane(lane as u16), live, cancel_marks, last: whole },
+        );
+        self.step(slot, Event::Tick);
     }
 
     fn tell_ended(&mut self, slot: usize, lane: i32) {
@@ -298,27 +305,27 @@ impl World {
         let history = self.plan.setup.limits.history;
         let index = self.members[slot].disk.lanes.get(&lane);
         let ended = index.into_iter().flat_map(|index| index.timers.values());
-        let timers: Vec<TimerKey> = ended
-            .filter(|timer| timer.phase.is_final() && timer.since + history <= now)
-            .map(|timer| timer.name)
+        let timers: Vec<TimerId> = ended
+            .filter(|timer| timer.state.is_final() && timer.since + history <= now)
+            .map(|timer| timer.timer_id)
             .take(ENDED_MAX)
             .collect();
-        self.step(slot, Input::Ended { lane: Lane(lane as u16), timers });
+        self.step(slot, Event::Expired { lane: Lane(lane as u16), timers });
     }
 
-    fn tell_recalled(&mut self, slot: usize, lane: i32, timers: Vec<TimerKey>) {
+    fn tell_recalled(&mut self, slot: usize, lane: i32, timers: Vec<TimerId>) {
         let forgets = self.mutation == Some(Mutation::ForgetsEnded);
         let index = self.members[slot].disk.lanes.get(&lane).filter(|_| !forgets);
-        let ended = |name: TimerKey| {
-            let timer = index.and_then(|index| index.timers.get(&name));
-            (name, timer.and_then(Timer::ended))
+        let ended = |timer_id: TimerId| {
+            let timer = index.and_then(|index| index.timers.get(&timer_id));
+            (timer_id, timer.and_then(Timer::ended))
         };
         let timers: Vec<_> = timers.into_iter().map(ended).collect();
         let found = timers.iter().filter(|(_, ended)| ended.is_some()).count() as u64;
         *self.seen.entry("recalled").or_default() += timers.len() as u64;
         *self.seen.entry("recalled as ended").or_default() += found;
-        self.step(slot, Input::Recalled { lane: Lane(lane as u16), timers });
-        self.step(slot, Input::Tick);
+        self.step(slot, Event::Recalled { lane: Lane(lane as u16), timers });
+        self.step(slot, Event::Tick);
     }
 
     /// Tells what the index has by now, be it behind.
@@ -332,19 +339,19 @@ impl World {
         let index = self.members[slot].disk.lanes.get(&i32::from(lane.0));
         let pending = index.into_iter().flat_map(|index| index.timers.values());
         let mut overdue: Vec<Timer> = pending
-            .filter(|timer| !timer.phase.is_final() && timer.due < before)
-            .filter(|timer| after.is_none_or(|after| after < (timer.due, timer.name)))
+            .filter(|timer| !timer.state.is_final() && timer.due < before)
+            .filter(|timer| after.is_none_or(|after| after < (timer.due, timer.timer_id)))
             .cloned()
             .collect();
-        overdue.sort_unstable_by_key(|timer| (timer.due, timer.name));
+        overdue.sort_unstable_by_key(|timer| (timer.due, timer.timer_id));
         let is_all = overdue.len() <= OVERDUE_MAX;
         overdue.truncate(OVERDUE_MAX);
-        let more = overdue.last().map(|last| (last.due, last.name)).filter(|_| !is_all);
+        let more = overdue.last().map(|last| (last.due, last.timer_id)).filter(|_| !is_all);
         let lost = |world: &Self| {
             world.members[slot].engine.as_ref().map_or(0, |engine| engine.figures().lost_timers)
         };
         let lost_before = lost(self);
-        self.step(slot, Input::Overdue { lane, timers: overdue, more });
+        self.step(slot, Event::Overdue { lane, timers: overdue, more });
         // A lane was counted that has all its records: where timers are, nothing is deleted. In at_least_once a former owner may
         // have said that one is pending which had ended.
         let has_all = self.plan.exactly_once();
@@ -374,8 +381,8 @@ impl World {
         if answer.outcome != Outcome::Absent {
             return self.tell_client(slot, number, Told::By(answer.outcome));
         }
-        let Answer { name, about, .. } = *answer;
-        let what = What::Lookup { number, name, about };
+        let Answer { timer_id, about, .. } = *answer;
+        let what = What::Lookup { number, name: timer_id, about };
         let end = self.changelog_end(lane);
         self.member(slot).waiting.push(Waiting { lane, end, what });
         self.stirred = true;
@@ -390,13 +397,13 @@ impl World {
         let wait = self.latency() + late;
         let told = match told {
             Told::By(Outcome::Cancelled) if self.mutation == Some(Mutation::SaysDelivered) => {
-                Told::Found(Found::Ended(timers::Phase::Delivered))
+                Told::Found(Found::Ended(timers::TimerState::Delivered))
             }
             told => told,
         };
         if self.mutation == Some(Mutation::AnswersTwice) && self.chance.percent(20) {
-            self.after(wait, Event::Told(number, Told::By(Outcome::Superseded)));
+            self.after(wait, Scheduled::Told(number, Told::By(Outcome::Superseded)));
         }
-        self.after(wait, Event::Told(number, told));
+        self.after(wait, Scheduled::Told(number, told));
     }
 }

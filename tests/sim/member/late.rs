@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use waterclock::engine::orders::Input;
+use waterclock::engine::messages::Event;
 use waterclock::engine::{Blame, Lane, Offset, Refused, Source, Tardy, UnixMillis};
 
 use crate::mutation::Mutation;
@@ -61,7 +61,7 @@ impl World {
         for (source, (offset, due)) in of {
             if self.members[slot].round == round && self.mutation != Some(Mutation::ForgetsLateHops)
             {
-                self.step(slot, Input::Late { source, offset, due });
+                self.step(slot, Event::Late { source, offset, due });
             }
         }
         // Not before: the next batch may be back at once, and batches come back in order.

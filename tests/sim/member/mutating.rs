@@ -51,12 +51,12 @@ impl World {
         let changed = match Change::decode(sent.record.key(), sent.record.value()) {
             Ok(Change::Timer(timer))
                 if self.mutation == Some(Mutation::FreesEarly)
-                    && timer.phase == timers::Phase::Delay =>
+                    && timer.state == timers::TimerState::Delay =>
             {
-                Change::Timer(timers::Timer { phase: timers::Phase::Cancelled, ..timer })
+                Change::Timer(timers::Timer { state: timers::TimerState::Cancelled, ..timer })
             }
-            Ok(Change::Void(void)) if self.mutation == Some(Mutation::ForgetsUnmet) => {
-                Change::ForgottenVoid(void.name)
+            Ok(Change::CancelMark(mark)) if self.mutation == Some(Mutation::ForgetsUnmet) => {
+                Change::ForgottenCancelMark(mark.timer_id)
             }
             _ => return,
         };

@@ -3,25 +3,25 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use waterclock::engine::orders::{Input, Output, Send, Start};
-use waterclock::engine::{self, Arrival, Engine, Lane, Offset, Source, TopicId, UnixMillis};
+use waterclock::engine::messages::{Action, Event, Produce, Start};
+use waterclock::engine::{self, Arrival, Lane, LaneEngine, Offset, Source, TopicId, UnixMillis};
 
 use super::{Phase, Reading, Up, number_of};
 use crate::broker::{Place, Refusal};
 use crate::mutation::Mutation;
-use crate::network::{Event, Request, Wake, Why};
+use crate::network::{Request, Scheduled, Wake, Why};
 use crate::plan::{Kind, SECOND};
 use crate::world::World;
 
 impl World {
     // The engine.
 
-    pub(super) fn step(&mut self, slot: usize, input: Input) {
+    pub(super) fn step(&mut self, slot: usize, event: Event) {
         let now = self.now(slot);
-        self.note(|| format!("slot {slot} now {} {}", now.0, brief(&input)));
+        self.note(|| format!("slot {slot} now {} {}", now.0, brief(&event)));
         let mut out = Vec::new();
         let Some(engine) = self.member(slot).engine.as_mut() else { return };
-        engine.step(now, input, &mut out);
+        engine.step(now, event, &mut out);
         let wake_at = engine.wake_at();
         let is_within = std::mem::replace(&mut self.member(slot).ordering, true);
         for output in out {
@@ -53,7 +53,7 @@ impl World {
 
     pub(super) fn check_memory(&mut self, slot: usize) {
         let member = &self.members[slot];
-        let Some(figures) = member.engine.as_ref().map(Engine::figures) else { return };
+        let Some(figures) = member.engine.as_ref().map(LaneEngine::figures) else { return };
         let limits = &self.plan.setup.limits;
         let (held, tally) = (figures.memory_bytes, &member.tally);
         // What holds others up in strict order is read up to a quarter beyond it, and the first that waits does not count.
@@ -81,37 +81,37 @@ impl World {
         }
     }
 
-    pub(super) fn carry_out(&mut self, slot: usize, output: Output) {
+    pub(super) fn carry_out(&mut self, slot: usize, output: Action) {
         match output {
-            Output::Pause(source) => {
+            Action::Pause(source) => {
                 if self.mutation != Some(Mutation::NeverPauses)
                     && let Some(reading) = self.member(slot).reading.get_mut(&source)
                 {
                     reading.paused = true;
                 }
             }
-            Output::Resume(source) => self.resume(slot, source),
-            Output::Rewind(source, offset) => self.rewind(slot, source, offset),
-            Output::Lookup(name) => {
+            Action::Resume(source) => self.resume(slot, source),
+            Action::Seek(source, offset) => self.rewind(slot, source, offset),
+            Action::DescribeTarget(name) => {
                 let process = self.members[slot].process();
                 self.member(slot).asking.insert(Arc::clone(&name));
                 self.request(process, 0, Request::DescribeSlowly(name));
             }
-            Output::Ask(sources) => self.ask_ends(slot, sources),
-            Output::Forgettable(lane) => self.order_changelog_end(slot, lane, Why::Ended),
-            Output::Recall { lane, timers } => {
+            Action::ListEndOffsets(sources) => self.ask_ends(slot, sources),
+            Action::ListExpired(lane) => self.order_changelog_end(slot, lane, Why::Ended),
+            Action::Recall { lane, timers } => {
                 self.order_changelog_end(slot, lane, Why::Recall(timers));
             }
-            Output::Overdue { lane, before, after } => {
+            Action::Overdue { lane, before, after } => {
                 self.tell_overdue(slot, lane, before, after);
             }
-            Output::Inventory { lane, from } => {
+            Action::Inventory { lane, from } => {
                 self.count("lanes counted");
                 let from = from.into_iter().map(|(source, low)| (self.place(source), low));
                 let from = from.collect();
                 self.next_left(slot, lane, from);
             }
-            Output::Batch(batch) => self.take_batch(slot, batch),
+            Action::Batch(batch) => self.take_batch(slot, batch),
         }
     }
 
@@ -132,8 +132,8 @@ impl World {
         let Some((place, mut low)) = from.pop_front() else {
             // Now and then it could not be read.
             let whole = !self.at.is_multiple_of(5);
-            self.step(slot, Input::Counted { lane, whole });
-            return self.step(slot, Input::Tick);
+            self.step(slot, Event::Counted { lane, whole });
+            return self.step(slot, Event::Tick);
         };
         let mut records = Vec::new();
         if let (Some(log), Some(source)) = (self.broker.partition(place), self.source(place)) {
@@ -150,7 +150,7 @@ impl World {
         if self.mutation == Some(Mutation::CountsHalf) {
             records.truncate(records.len() / 2);
         }
-        self.step(slot, Input::Left { lane, records });
+        self.step(slot, Event::Left { lane, records });
         self.next_left(slot, lane, from);
     }
 
@@ -239,7 +239,7 @@ impl World {
             self.tell_passed(slot);
         }
         if self.members[slot].round == round && self.members[slot].phase == Phase::Running {
-            self.step(slot, Input::Tick);
+            self.step(slot, Event::Tick);
         }
         self.stirred = true;
     }
@@ -262,7 +262,7 @@ impl World {
         let round = self.members[slot].round;
         for source in passed {
             if self.members[slot].round == round && self.members[slot].behind.remove(&source) {
-                self.step(slot, Input::Passed { source, at: UnixMillis(0) });
+                self.step(slot, Event::ReadUpTo { source, at: UnixMillis(0) });
             }
         }
         while self.members[slot].round == round
@@ -270,7 +270,7 @@ impl World {
         {
             self.member(slot).asked.remove(&source);
             self.count("ends passed");
-            self.step(slot, Input::Passed { source, at });
+            self.step(slot, Event::ReadUpTo { source, at });
         }
     }
 
@@ -290,7 +290,10 @@ impl World {
             } else {
                 let (process, round) = (self.members[slot].process(), self.members[slot].round);
                 let wait = self.latency().max(1);
-                self.after(wait, Event::Arrives(process, round, Request::End(source, place, at)));
+                self.after(
+                    wait,
+                    Scheduled::Arrives(process, round, Request::End(source, place, at)),
+                );
             }
         }
     }
@@ -395,7 +398,7 @@ impl World {
         let record = self.unnamed(source, record);
         let believes = self.mutation == Some(Mutation::BelievesCopies);
         let record = if believes { self.believed(record) } else { record };
-        self.step(slot, Input::Record { source, offset, appended, record });
+        self.step(slot, Event::Record { source, offset, appended, record });
         true
     }
 
@@ -423,16 +426,16 @@ pub struct Asked {
     end: Option<Offset>,
 }
 
-fn brief(input: &Input) -> String {
+fn brief(input: &Event) -> String {
     match input {
-        Input::Record { source, offset, appended, record } => {
+        Event::Record { source, offset, appended, record } => {
             format!(
                 "record n={:?} {source:?} {offset:?} appended {}",
                 number_of(record),
                 appended.0
             )
         }
-        Input::Assigned { starts } => {
+        Event::Assigned { starts } => {
             let some = starts.iter().filter(|start| start.end > Offset(0));
             let each = some.map(|start| {
                 let Start { source, next, metadata, end, .. } = start;
@@ -444,10 +447,10 @@ fn brief(input: &Input) -> String {
     }
 }
 
-fn brief_order(output: &Output) -> String {
+fn brief_order(output: &Action) -> String {
     match output {
-        Output::Batch(batch) => {
-            let one = |send: &Send| {
+        Action::Batch(batch) => {
+            let one = |send: &Produce| {
                 format!("n={:?} {:?} due {}", number_of(&send.record), send.to, send.due.0)
             };
             let sends: Vec<String> = batch.sends.iter().map(one).collect();

@@ -1,6 +1,6 @@
 //! What a broker refuses, and whom the engine is told to suspect.
 
-use waterclock::engine::orders::Input;
+use waterclock::engine::messages::Event;
 use waterclock::engine::{Blame, Refused};
 
 use crate::mutation::Mutation;
@@ -31,7 +31,7 @@ impl World {
     pub(super) fn tell_refused(&mut self, slot: usize, refused: Refused) {
         // Not running: a step's orders are not carried out any more.
         let busy = std::mem::replace(&mut self.member(slot).busy, true);
-        self.step(slot, Input::Refused(refused));
+        self.step(slot, Event::Refused(refused));
         self.count("batches refused");
         self.member(slot).busy = busy;
     }

@@ -4,7 +4,7 @@
 //! is said by the contract as for any other record; that nobody else is late because of them, and that memory is bounded, is
 //! checked of the others.
 
-use waterclock::engine::timers::TimerKey;
+use waterclock::engine::timers::TimerId;
 use waterclock::engine::{Cut, CutBy, Millis, Record};
 
 use super::{
@@ -129,7 +129,7 @@ impl Gang<'_> {
             trace: false,
             transaction: None,
             own_lane: own.is_none_or(|own| own == partition),
-            timer: id.map(|id| TimerKey::new(key.as_deref(), &id)),
+            timer: id.map(|id| TimerId::new(key.as_deref(), &id)),
             act: Act::Create,
             hostile: true,
             theft: None,

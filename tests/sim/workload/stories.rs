@@ -2,7 +2,7 @@
 //!
 //! Two clients or one, it is the same from outside: commands come at any time, also at the same.
 
-use waterclock::engine::timers::TimerKey;
+use waterclock::engine::timers::TimerId;
 
 use super::{Act, End, Fate, Header, Submission, When, Workload, header, java_partition, record};
 use crate::broker::{EPOCH_MS, Time};
@@ -74,8 +74,8 @@ impl Story {
         }
     }
 
-    fn timer(&self) -> TimerKey {
-        TimerKey::new(self.key.as_deref(), self.id.as_bytes())
+    fn timer(&self) -> TimerId {
+        TimerId::new(self.key.as_deref(), self.id.as_bytes())
     }
 
     /// One more command, or two.

@@ -2,8 +2,8 @@
 
 use waterclock::engine::Record;
 use waterclock::engine::UnixMillis;
-use waterclock::engine::state::{Kind, Order, State, StateKey, intake_tag};
-use waterclock::engine::timers::Place;
+use waterclock::engine::state::{Kind, State, StateKey, SubmissionOrder, intake_tag};
+use waterclock::engine::timers::Version;
 
 use super::{Header, record};
 
@@ -30,14 +30,14 @@ pub fn java_partition(key: &[u8], partitions: u32) -> i32 {
 }
 
 /// A command about one version of a timer, as waterclock writes it for who asks for that.
-pub fn amend(command: &Record, version: Place, due: u64, key: &StateKey) -> Record {
+pub fn amend(command: &Record, version: Version, due: u64, key: &StateKey) -> Record {
     let headers: Vec<Header> =
         command.headers().map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec))).collect();
     let state = State {
         kind: Kind::Amend,
         due: UnixMillis(due),
         first_appended: version.first_appended,
-        order: Order { appended: version.first_appended, offset: version.offset },
+        order: SubmissionOrder { appended: version.first_appended, offset: version.offset },
         expires: None,
         intake: intake_tag(""),
         name: None,

@@ -7,7 +7,7 @@ use waterclock::engine::{Offset, UnixMillis};
 use super::World;
 use crate::broker::{Place, Refusal, Time, Writer};
 use crate::member::{Member, Up};
-use crate::network::{Event, NOBODY, Outgoing, Process, Reply, Request, Taken, Wake};
+use crate::network::{NOBODY, Outgoing, Process, Reply, Request, Scheduled, Taken, Wake};
 use crate::plan::{SECOND, SESSION, TRANSACTION};
 
 /// The node that coordinates the group and all transactions.
@@ -27,7 +27,7 @@ impl World {
         if !self.marker_queued && !self.broker.missing_markers().is_empty() {
             self.marker_queued = true;
             let wait = self.chance.latency(self.plan.network.marker_max);
-            self.after(wait, Event::Marker);
+            self.after(wait, Scheduled::Marker);
         }
     }
 
@@ -40,7 +40,7 @@ impl World {
         if missing.is_empty() {
             if let Some(until) = until {
                 self.marker_queued = true;
-                self.push(until, Event::Marker);
+                self.push(until, Scheduled::Marker);
             }
             return;
         }
@@ -95,7 +95,7 @@ impl World {
             at = at.max(*last);
             *last = at;
         }
-        self.push(at, Event::Arrives(process, round, request));
+        self.push(at, Scheduled::Arrives(process, round, request));
     }
 
     /// Until when a node stands still, if it does.
@@ -149,9 +149,9 @@ impl World {
         );
         self.count("requests to nodes that stand still");
         if round == NOBODY || !gives_up || until - self.at <= PATIENCE {
-            return self.push(until, Event::Arrives(process, round, request));
+            return self.push(until, Scheduled::Arrives(process, round, request));
         }
-        self.push(until, Event::Arrives(process, NOBODY, request));
+        self.push(until, Scheduled::Arrives(process, NOBODY, request));
         self.wake(process, PATIENCE, Wake::Reply(round, Reply::TimedOut));
     }
 
@@ -194,7 +194,7 @@ impl World {
             }
             Request::End(source, place, at) => {
                 if let Some(until) = self.silent.get(&place).filter(|until| **until > self.at) {
-                    return self.push(*until, Event::Arrives(process, round, again));
+                    return self.push(*until, Scheduled::Arrives(process, round, again));
                 }
                 let end = self.broker.partition(place).map(|log| log.end());
                 Reply::End(source, at, end.unwrap_or_default())
@@ -238,7 +238,8 @@ impl World {
             }
             Request::DescribeSlowly(name) => {
                 let wait = self.describing(&name);
-                return self.after(wait, Event::Arrives(process, round, Request::Describe(name)));
+                return self
+                    .after(wait, Scheduled::Arrives(process, round, Request::Describe(name)));
             }
             Request::Describe(name) => {
                 let (target, away) = self.describe(&name);
@@ -271,7 +272,7 @@ impl World {
         records: Vec<Outgoing>,
     ) -> Result<Vec<(Offset, UnixMillis)>, Refusal> {
         if let Some(writer) = writer {
-            self.after(TRANSACTION + SECOND, Event::Expire(Arc::clone(&writer.id)));
+            self.after(TRANSACTION + SECOND, Scheduled::Expire(Arc::clone(&writer.id)));
         }
         let mut stand = Vec::with_capacity(records.len());
         for sent in records {

@@ -3,7 +3,7 @@
 use super::World;
 use crate::broker::{Place, Time};
 use crate::member::Up;
-use crate::network::{Event, Wake};
+use crate::network::{Scheduled, Wake};
 use crate::plan::{Fault, SECOND, SESSION};
 
 /// librdkafka waits on the wall clock: a step back starves its timers until they are noticed to be (faults 0.9).
@@ -17,7 +17,7 @@ impl World {
                 if self.members[slot].up != Up::Dead {
                     self.count("kills");
                     self.kill(slot);
-                    self.after(back_after, Event::Start(slot));
+                    self.after(back_after, Scheduled::Start(slot));
                 }
             }
             Fault::Stop { slot, back_after } => {
@@ -51,7 +51,7 @@ impl World {
                 let until = (self.at + lasts).min(self.plan.heal_at.max(self.at));
                 let until = until.max(self.stalled.get(&node).copied().unwrap_or_default());
                 self.stalled.insert(node, until);
-                self.push(until, Event::Stir);
+                self.push(until, Scheduled::Stir);
             }
             Fault::Retention { topic, partition, keep } => {
                 let place = Place { topic: self.lane_topics[topic], partition: partition as i32 };
@@ -74,7 +74,7 @@ impl World {
                 let place = Place { topic: self.lane_topics[topic], partition: partition as i32 };
                 let until = (self.at + lasts).min(self.plan.heal_at.max(self.at));
                 self.silent.insert(place, until);
-                self.push(until, Event::Stir);
+                self.push(until, Scheduled::Stir);
             }
         }
     }
@@ -91,10 +91,10 @@ impl World {
                 self.wake(self.members[slot].process(), 0, Wake::Drain);
             } else {
                 self.kill(slot);
-                self.after(0, Event::Start(slot));
+                self.after(0, Scheduled::Start(slot));
             }
         }
-        self.push(self.away_until - SECOND, Event::ExpireOffsets { whole });
+        self.push(self.away_until - SECOND, Scheduled::ExpireOffsets { whole });
     }
 
     pub fn kill(&mut self, slot: usize) {
@@ -104,7 +104,7 @@ impl World {
         self.members[slot].up = Up::Dead;
         self.members[slot].engine = None;
         self.tear_index(slot);
-        self.after(SESSION, Event::Silent(process, name));
+        self.after(SESSION, Scheduled::Silent(process, name));
     }
 
     pub fn freeze(&mut self, slot: usize, lasts: Time) {
@@ -116,7 +116,7 @@ impl World {
         let (process, name) = (self.members[slot].process(), self.members[slot].name.clone());
         self.members[slot].up = Up::Frozen { since: self.at, until: self.at + lasts };
         if lasts >= SESSION {
-            self.after(SESSION, Event::Silent(process, name));
+            self.after(SESSION, Scheduled::Silent(process, name));
             // The first heartbeat after it wakes says that nobody knows it any more.
             let heartbeat = self.chance.between(0, 3 * SECOND);
             self.wake(process, lasts + heartbeat, Wake::Rebalance);

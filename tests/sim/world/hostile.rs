@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use waterclock::engine::orders::Target;
+use waterclock::engine::messages::Target;
 use waterclock::engine::state::State;
 use waterclock::engine::{Record, header};
 
@@ -68,7 +68,7 @@ impl World {
         self.count("targets without a leader");
         let until = self.at + lasts;
         self.leaderless.insert(Place { topic, partition: 0 }, until);
-        self.push(until, crate::network::Event::Stir);
+        self.push(until, crate::network::Scheduled::Stir);
     }
 
     // States.

@@ -6,7 +6,7 @@ use waterclock::engine::{Offset, timers};
 
 use super::{Answered, World};
 use crate::broker::{EPOCH_MS, Place, Refusal, Writer};
-use crate::network::{Event, Told, Wake};
+use crate::network::{Scheduled, Told, Wake};
 use crate::plan::{SECOND, TRANSACTION};
 use crate::workload::{self, End, TARGETS, When};
 
@@ -15,7 +15,7 @@ impl World {
         let of = &self.workload.submissions[index];
         let place = Place { topic: self.lane_topics[of.topic], partition: of.partition };
         if let Some(until) = self.stalled_until(place).filter(|_| of.transaction.is_none()) {
-            return self.push(until, Event::Submit(index));
+            return self.push(until, Scheduled::Submit(index));
         }
         if let Some(theft) = self.workload.submissions[index].theft {
             self.steal(index, theft);
@@ -51,7 +51,7 @@ impl World {
     /// Seals a command about one version, which its client has learned of by now; `false`: it has not.
     fn name_version(&mut self, index: usize) -> bool {
         let submission = &self.workload.submissions[index];
-        let (Some(of), Some(name)) = (submission.act.version(), submission.timer) else {
+        let (Some(of), Some(timer_id)) = (submission.act.version(), submission.timer) else {
             return false;
         };
         let Some((appended, _, offset)) = self.appended(of) else { return false };
@@ -62,21 +62,23 @@ impl World {
         let said = log.into_iter().flat_map(|log| log.ledger()).filter_map(|(_, entry)| {
             let record = entry.record.as_ref()?;
             match timers::Change::decode(record.key(), record.value()) {
-                Ok(timers::Change::Timer(timer)) if timer.name == name => Some(timer.version),
+                Ok(timers::Change::Timer(timer)) if timer.timer_id == timer_id => {
+                    Some(timer.version)
+                }
                 _ => None,
             }
         });
         let elsewhere = !(made.own_lane && made.topic == 0);
-        let is_it = |version: &timers::Place| {
+        let is_it = |version: &timers::Version| {
             version.first_appended.0 == appended
-                && version.is_elsewhere() == elsewhere
+                && version.is_not_in_log_order() == elsewhere
                 && (!stays || version.offset_in_log() == offset)
         };
         // Where it will stand its client does not know; of two that were appended at once it cannot tell which is which.
         let may_be_another = |(at, other): (usize, &workload::Submission)| {
             let elsewhere = !(other.own_lane && other.topic == 0);
             let appended_then = || self.appended(at).is_some_and(|(then, ..)| then == appended);
-            at != of && other.timer == Some(name) && elsewhere && appended_then()
+            at != of && other.timer == Some(timer_id) && elsewhere && appended_then()
         };
         if !stays && self.workload.submissions.iter().enumerate().any(may_be_another) {
             return false;
@@ -112,7 +114,7 @@ impl World {
         let id: Arc<str> = format!("user-{transaction}").into();
         let writer = self.broker.init(&id).ok()?;
         self.writers.insert(transaction, writer.clone());
-        self.after(TRANSACTION + SECOND, Event::Expire(id));
+        self.after(TRANSACTION + SECOND, Scheduled::Expire(id));
         Some(writer)
     }
 

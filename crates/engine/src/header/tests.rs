@@ -360,7 +360,7 @@ fn everything_at_once_is_read() {
         when: Some(When::After(Millis(90_000))),
         target: Some("orders"),
         id: Some(b"order-42"),
-        action: Action::Replace,
+        action: TimerAction::Replace,
         partition: Some(3),
         expires: Some(When::After(Millis(120_000))),
         label: Some(b"reminders"),

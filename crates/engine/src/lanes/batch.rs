@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::super::header::{Code, Refusal};
-use super::super::orders::{Answer, Because, Blame, Carried, Refused};
+use super::super::messages::{Answer, Blame, Carried, ChangeReason, Refused};
 use super::super::setup::{Arrival, Setup};
-use super::super::state::{Kind, Order};
-use super::super::verdict::{self, Delivery, Entry};
-use super::floor::Rank;
+use super::super::state::{Kind, SubmissionOrder};
+use super::super::verdict::{self, Delivery, PendingRecord};
 use super::handed::{Mark, There};
 use super::lifecycle::{is_standing, stands};
+use super::strict_order::Rank;
 use super::{
-    Batch, BatchId, Commit, Edit, Engine, Flight, Lane, Millis, Named, Offset, Output, Ready,
-    Record, Send, Source, Suspected, To, TopicId, UnixMillis,
+    Action, Batch, BatchId, Commit, Destination, HeaderRewrite, InFlight, Lane, LaneEngine, Millis,
+    Named, Offset, PendingWrite, Produce, Record, Source, Suspected, TopicId, UnixMillis,
 };
 
 /// Progress without a record to produce (what was done before a restart, gaps) is committed this often.
@@ -25,14 +25,14 @@ const HOPS_BESIDE_DUE: usize = 256;
 /// The part of a batch that dead letters may take then, in records and in bytes.
 const LETTERS_SHARE: usize = 4;
 
-impl Engine {
+impl LaneEngine {
     pub(super) fn committed(&mut self, now: UnixMillis, id: BatchId) {
         // Batches come back in order; one of an assignment that is gone is not among them.
-        if self.flying.front().is_some_and(|first| first.id == id)
-            && let Some(flight) = self.flying.pop_front()
+        if self.in_flight.front().is_some_and(|first| first.id == id)
+            && let Some(flight) = self.in_flight.pop_front()
         {
             self.figures.memory_bytes -= flight.bytes;
-            flight.hops.iter().for_each(|(lane, rank)| self.floors.left(*lane, *rank));
+            flight.hops.iter().for_each(|(lane, rank)| self.strict_order.left(*lane, *rank));
             flight.marks.iter().for_each(|mark| self.handed.acknowledged(*mark));
             self.last_batch = now;
             self.suspects.acknowledged(&flight.carried);
@@ -46,17 +46,19 @@ impl Engine {
             Blame::Expired => return self.expiry_margin.widen(now),
             Blame::Record | Blame::Target | Blame::Unclear => {}
         }
-        if let Some(flight) = self.flying.iter().find(|flight| flight.id == refused.batch) {
-            self.suspects.refused(now, &flight.carried, self.flying.len() == 1, refused);
+        if let Some(flight) = self.in_flight.iter().find(|flight| flight.id == refused.batch) {
+            self.suspects.refused(now, &flight.carried, self.in_flight.len() == 1, refused);
         }
     }
 
     /// Closes batches, as long as one may be closed and there is something for it.
-    pub(super) fn close(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
-        while self.flying.len() < self.setup.limits.batches_max {
+    pub(super) fn close(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
+        while self.in_flight.len() < self.setup.limits.batches_max {
             let open_at = self.last_batch + self.setup.limits.batch_gap;
-            let gap =
-                self.flying.is_empty() && self.last_batch <= now && now < open_at && !self.draining;
+            let gap = self.in_flight.is_empty()
+                && self.last_batch <= now
+                && now < open_at
+                && !self.draining;
             if gap {
                 self.wake(open_at);
                 return;
@@ -68,14 +70,14 @@ impl Engine {
             };
             // Nothing else is to be done: what is held for a test need not wait for its turn.
             let Some(batch) = batch.or_else(|| self.idle_test(now)) else { break };
-            out.push(Output::Batch(batch));
+            out.push(Action::Batch(batch));
         }
         // With no room for another batch the answer to one is what wakes us.
-        if self.flying.len() < self.setup.limits.batches_max {
+        if self.in_flight.len() < self.setup.limits.batches_max {
             if let Some(due) = self.wheel.next_due() {
                 self.wake(due);
             }
-            if let Some(ripe) = self.outbox.ripe_at(self.linger()) {
+            if let Some(ripe) = self.hop_buffer.ripe_at(self.linger()) {
                 self.wake(ripe);
             }
             if self.dirty {
@@ -94,12 +96,12 @@ impl Engine {
     // failure and never by all of them.
 
     fn turn_to_test(&self, now: UnixMillis) -> Test {
-        if self.flying.iter().any(|flight| flight.test) {
+        if self.in_flight.iter().any(|flight| flight.test) {
             return Test::Wait;
         }
         match self.next_test() {
             Some(group) if !self.tested && (self.test_at <= now || self.draining) => {
-                if self.flying.is_empty() { Test::Now(group) } else { Test::Wait }
+                if self.in_flight.is_empty() { Test::Now(group) } else { Test::Wait }
             }
             _ => Test::No,
         }
@@ -117,8 +119,8 @@ impl Engine {
     }
 
     /// By lane, in strict order: what other groups have that is to arrive first.
-    fn firsts(&self, group: u64) -> Vec<Option<(UnixMillis, Order)>> {
-        let mut firsts: Vec<Option<(UnixMillis, Order)>> = vec![None; self.gates.len()];
+    fn firsts(&self, group: u64) -> Vec<Option<(UnixMillis, SubmissionOrder)>> {
+        let mut firsts: Vec<Option<(UnixMillis, SubmissionOrder)>> = vec![None; self.gates.len()];
         if self.is_strict() {
             let others = self.suspects.held_by_group().filter(|(of, _)| *of != group);
             for (lane, rank) in
@@ -141,37 +143,37 @@ impl Engine {
 
     fn fill_test(&mut self, now: UnixMillis, group: u64) -> Option<Batch> {
         self.tested = true;
-        let mut load = Load::new(&self.setup);
+        let mut builder = BatchBuilder::new(&self.setup);
         let firsts = self.firsts(group);
         let may = |held: &Suspected| {
             let first = firsts[usize::from(held.source.lane.0)];
             first.is_none_or(|first| held.rank().is_none_or(|rank| rank <= first))
         };
-        while load.room()
+        while builder.room()
             && let Some(suspected) = self.suspects.take_where(group, may)
         {
             let Suspected { source, offset, send, order, mark, named, timer } = suspected;
             // A cancel may have come while it was held.
             match named.filter(|named| !is_standing(&self.timers, source.lane, *named)) {
-                Some(Named { name, place, .. }) => {
-                    if self.is_strict() && matches!(send.to, To::Lane(_)) {
-                        self.floors.left(source.lane, (send.due, order));
+                Some(Named { timer_id, version, .. }) => {
+                    if self.is_strict() && matches!(send.to, Destination::Lane(_)) {
+                        self.strict_order.left(source.lane, (send.due, order));
                     }
-                    let named = Some((name, place));
-                    self.meet_record(now, (source, offset), named, send.record);
+                    let named = Some((timer_id, version));
+                    self.suppress_record(now, (source, offset), named, send.record);
                     self.wake(now);
                 }
                 None => {
-                    load.note(source.lane, &send, order);
-                    self.send_off(now, &mut load, (source, offset), (send, mark), named, timer)
+                    builder.note(source.lane, &send, order);
+                    self.send_off(now, &mut builder, (source, offset), (send, mark), named, timer)
                 }
             }
         }
-        if load.sends.is_empty() {
+        if builder.sends.is_empty() {
             return None;
         }
-        load.test = true;
-        self.seal_batch(now, load)
+        builder.test = true;
+        self.seal_batch(now, builder)
     }
 
     /// Puts a send into a batch, or aside if it is under suspicion. `mark`: it is to be remembered, `named`: the version that
@@ -179,9 +181,9 @@ impl Engine {
     fn load(
         &mut self,
         now: UnixMillis,
-        load: &mut Load,
+        builder: &mut BatchBuilder,
         (source, offset): (Source, Offset),
-        (send, order, mark): (Send, Order, Option<Mark>),
+        (send, order, mark): (Produce, SubmissionOrder, Option<Mark>),
         named: Option<Named>,
         timer: Option<Record>,
     ) {
@@ -193,7 +195,7 @@ impl Engine {
                 }
                 self.suspects.hold(group, suspected);
             }
-            None => self.send_off(now, load, (source, offset), (send, mark), named, timer),
+            None => self.send_off(now, builder, (source, offset), (send, mark), named, timer),
         }
     }
 
@@ -201,143 +203,173 @@ impl Engine {
     fn send_off(
         &mut self,
         now: UnixMillis,
-        load: &mut Load,
+        builder: &mut BatchBuilder,
         (source, offset): (Source, Offset),
-        (send, mark): (Send, Option<Mark>),
+        (send, mark): (Produce, Option<Mark>),
         named: Option<Named>,
         timer: Option<Record>,
     ) {
         let held = send.record.size();
         if let Some(mark) = mark {
             self.handed.insert(mark);
-            load.marks.push(mark);
+            builder.marks.push(mark);
         }
-        let is_hop = matches!(send.to, To::Lane(_));
-        load.push(Some((source, offset)), send, held);
+        let is_hop = matches!(send.to, Destination::Lane(_));
+        builder.push(Some((source, offset)), send, held);
         match (named, timer) {
             (Some(named), Some(record)) => {
-                self.end(now, source.lane, named.name);
-                let said = Ready::said(source.lane, record, Because::Delivered);
-                load.take(said);
+                self.end(now, source.lane, named.timer_id);
+                let said = PendingWrite::timer_change(source.lane, record, ChangeReason::Delivered);
+                builder.take(said);
             }
             // From here on it stands in a tier, and nowhere else.
             (Some(named), None) if is_hop => {
-                self.timers.set_here(source.lane, named.name, false);
+                self.timers.set_here(source.lane, named.timer_id, false);
             }
             _ => {}
         }
     }
 
-    /// Takes what is ready, as long as there is room; what is glued together stays so.
-    fn load_ready(&mut self, now: UnixMillis, load: &mut Load) {
-        let mut glued = false;
-        while (glued || load.room())
+    /// Takes what is ready, as long as there is room. What goes with the next one stays with it.
+    fn load_ready(&mut self, now: UnixMillis, builder: &mut BatchBuilder) {
+        let mut with_next = false;
+        while (with_next || builder.room())
             && let Some(ready) = self.ready.pop_front()
         {
             self.taken += 1;
-            glued = ready.glued;
+            with_next = ready.with_next;
             match (ready.done, ready.send) {
                 // A move may be under suspicion.
-                (Some(done), Some(send)) if matches!(send.to, To::Lane(_)) => {
-                    self.load(now, load, done, (send, Order::default(), None), None, None);
+                (Some(done), Some(send)) if matches!(send.to, Destination::Lane(_)) => {
+                    self.load(
+                        now,
+                        builder,
+                        done,
+                        (send, SubmissionOrder::default(), None),
+                        None,
+                        None,
+                    );
                 }
-                (done, send) => load.take(Ready { done, send, ..ready }),
+                (done, send) => builder.take(PendingWrite { done, send, ..ready }),
             }
         }
     }
 
     /// Takes dead letters, as long as there is room; fewer if something is due soon, which waits for this batch.
-    fn load_letters(&mut self, now: UnixMillis, load: &mut Load) {
+    fn load_letters(&mut self, now: UnixMillis, builder: &mut BatchBuilder) {
         let soon = self.wheel.next_due().is_some_and(|due| due <= now + DUE_SOON);
         let share = if soon { LETTERS_SHARE } else { 1 };
         let limits = &self.setup.limits;
         let (most, bytes_max) = (limits.batch_records_max / share, limits.batch_bytes_max / share);
-        let (mut taken, before) = (0, load.bytes);
+        let (mut taken, before) = (0, builder.bytes);
         while taken < most.max(1)
-            && load.bytes - before < bytes_max
-            && load.room()
+            && builder.bytes - before < bytes_max
+            && builder.room()
             && let Some(letter) = self.letters.pop_front()
         {
             taken += 1;
-            load.take(letter);
+            builder.take(letter);
         }
     }
 
     /// One batch: moves and what is said of timers, then what is due in order, then ripe hops of few partitions, then dead
     /// letters, for which nobody waits: however many there are, what is due leaves first.
-    fn fill(&mut self, now: UnixMillis, out: &mut Vec<Output>) -> Option<Batch> {
-        let mut load = Load::new(&self.setup);
+    fn fill(&mut self, now: UnixMillis, out: &mut Vec<Action>) -> Option<Batch> {
+        let mut builder = BatchBuilder::new(&self.setup);
         self.forget(now);
-        self.load_ready(now, &mut load);
+        self.load_ready(now, &mut builder);
         self.fire_ordered();
         for entry in std::mem::take(&mut self.late) {
             self.wheel.insert(entry.due, entry.order, entry);
         }
         let mut due = Vec::new();
-        while load.room() {
+        while builder.room() {
             // In small bites: a batch is over its bytes by one bite at most.
-            let bite = load.records_left.min(32);
+            let bite = builder.records_left.min(32);
             self.wheel.pop_due(now, bite, |_, _, entry| due.push(entry));
             if due.is_empty() {
                 break;
             }
             for entry in due.drain(..) {
-                self.fire(now, entry, &mut load, out);
+                self.fire(now, entry, &mut builder, out);
             }
         }
-        self.take_hops(now, &mut load);
-        // What firing has refused or met goes along.
-        self.load_ready(now, &mut load);
-        self.load_letters(now, &mut load);
+        self.take_hops(now, &mut builder);
+        // What firing has refused or suppressed goes along.
+        self.load_ready(now, &mut builder);
+        self.load_letters(now, &mut builder);
         let idle = self.dirty && self.last_commit + IDLE_COMMIT <= now;
-        if load.sends.is_empty() && load.answers.is_empty() && !idle {
+        if builder.sends.is_empty() && builder.answers.is_empty() && !idle {
             // What is finished without anything to send need not be committed at once.
-            self.dirty |= !load.done.is_empty();
-            self.figures.memory_bytes -= load.held;
-            self.finish_all(&load.done);
+            self.dirty |= !builder.done.is_empty();
+            self.figures.memory_bytes -= builder.held;
+            self.finish_all(&builder.done);
             return None;
         }
         self.tested = false;
-        self.seal_batch(now, load)
+        self.seal_batch(now, builder)
     }
 
-    fn fire(&mut self, now: UnixMillis, entry: Box<Entry>, load: &mut Load, out: &mut Vec<Output>) {
+    fn fire(
+        &mut self,
+        now: UnixMillis,
+        entry: Box<PendingRecord>,
+        builder: &mut BatchBuilder,
+        out: &mut Vec<Action>,
+    ) {
         if !self.stands(&entry) {
-            return self.meet(now, *entry, None);
+            return self.suppress(now, *entry, None);
         }
         let Some(entry) = self.let_through(now, entry) else { return };
         let setup = Arc::clone(&self.setup);
-        let supersedes = entry.timer.and_then(|name| self.timers.replaced(entry.source.lane, name));
+        let supersedes =
+            entry.timer_id.and_then(|timer_id| self.timers.replaced(entry.source.lane, timer_id));
         // What may be there is no dead letter besides; what is there for certain is nothing any more once it has expired.
         let mark = (entry.expires.is_some() && !setup.limits.aborts).then(|| Mark::of(&entry));
         let there = mark.and_then(|mark| self.handed.is_there(mark));
-        let is_copy = there == Some(There::Surely) && entry.timer.is_none();
+        let is_copy = there == Some(There::Surely) && entry.timer_id.is_none();
         let hand = (there.is_none() || is_copy).then(|| self.expiry_margin.at(now));
         let checked = match verdict::allowed(&setup, &self.targets, entry.intake, &entry.target) {
             Err(refusal) => Err(refusal),
             Ok(()) => match self.look(now, &entry.target, out) {
                 None => {
                     if let Some(entry) = self.park(entry) {
-                        self.put_off(now, entry);
+                        self.defer(now, entry);
                     }
                     return;
                 }
                 Some(target) => verdict::deliver(&entry, (now, hand), target, supersedes)
-                    .and_then(|edit| self.permitted(now, &entry).map(|()| edit)),
+                    .and_then(|delivery| self.permitted(now, &entry).map(|()| delivery)),
             },
         };
         match checked {
             Ok(Delivery { partition, trace, timer }) => {
                 let Some(partition) = self.within_reach(&entry, partition) else {
-                    return self.put_off(now, entry);
+                    return self.defer(now, entry);
                 };
-                let place = entry.place();
-                let Entry { source, offset, record, target, due, order, decided, expires, .. } =
-                    *entry;
-                let named = entry.timer.map(|name| Named { name, place, decided });
-                let edit = Edit::Deliver { trace, from: source.topic };
-                let send = Send { to: To::Target(target), partition, record, edit, due, expires };
-                self.load(now, load, (source, offset), (send, order, mark), named, timer);
+                let version = entry.version();
+                let PendingRecord {
+                    source,
+                    offset,
+                    record,
+                    target,
+                    due,
+                    order,
+                    decided,
+                    expires,
+                    ..
+                } = *entry;
+                let named = entry.timer_id.map(|timer_id| Named { timer_id, version, decided });
+                let rewrite = HeaderRewrite::Deliver { trace, from: source.topic };
+                let send = Produce {
+                    to: Destination::Target(target),
+                    partition,
+                    record,
+                    rewrite,
+                    due,
+                    expires,
+                };
+                self.load(now, builder, (source, offset), (send, order, mark), named, timer);
             }
             Err(refusal) if is_copy && refusal.code == Code::Expired => self.finish(&entry, None),
             Err(refusal) if self.may_have_grown(now, &entry.target, &refusal, out) => {
@@ -350,8 +382,8 @@ impl Engine {
     }
 
     /// Whether Kafka has not refused this target a moment ago.
-    fn permitted(&mut self, now: UnixMillis, entry: &Entry) -> Result<(), Refusal> {
-        match self.suspects.denied(now, self.setup.limits.target_fresh, &entry.target) {
+    fn permitted(&mut self, now: UnixMillis, entry: &PendingRecord) -> Result<(), Refusal> {
+        match self.suspects.blocked(now, self.setup.limits.target_fresh, &entry.target) {
             None => Ok(()),
             Some(why) => {
                 let detail = format!("target {} is refused by Kafka: {why}", entry.target);
@@ -360,42 +392,53 @@ impl Engine {
         }
     }
 
-    fn take_hops(&mut self, now: UnixMillis, load: &mut Load) {
+    fn take_hops(&mut self, now: UnixMillis, builder: &mut BatchBuilder) {
         let setup = Arc::clone(&self.setup);
         let (linger, partitions) = (self.linger(), self.setup.limits.hop_partitions_max);
         let mut refused = Vec::new();
-        if !load.room() {
+        if !builder.room() {
             return;
         }
         let soon = self.wheel.next_due().is_some_and(|due| due <= now + DUE_SOON);
-        let mut left = if soon { HOPS_BESIDE_DUE.max(self.outbox.len() / 4) } else { usize::MAX };
-        let (mut void, mut back) = (Vec::new(), Vec::new());
+        let mut left =
+            if soon { HOPS_BESIDE_DUE.max(self.hop_buffer.len() / 4) } else { usize::MAX };
+        let (mut suppressed, mut back) = (Vec::new(), Vec::new());
         let tiers = setup.topics.ladder.tiers().len();
         let too_late: Vec<Option<Millis>> = (0..tiers).map(|tier| self.needs(now, tier)).collect();
-        let Self { suspects, outbox, timers, floors, .. } = self;
-        outbox.take(now, linger, partitions, |tier, lane, entry| {
-            floors.collected = floors.collected.saturating_sub(entry.record.size());
+        let Self { suspects, hop_buffer, timers, strict_order, .. } = self;
+        hop_buffer.take(now, linger, partitions, |tier, lane, entry| {
+            strict_order.collected = strict_order.collected.saturating_sub(entry.record.size());
             if !stands(timers, &entry) {
-                void.push(entry);
+                suppressed.push(entry);
                 return true;
             }
-            if !entry.put_off && too_late[tier].is_some_and(|needs| entry.due < now + needs) {
+            if !entry.deferred && too_late[tier].is_some_and(|needs| entry.due < now + needs) {
                 back.push(entry);
                 return true;
             }
             match verdict::seal(&setup, &entry, Kind::Hop) {
                 Ok(sealed) => {
-                    let place = entry.place();
-                    let Entry { source, offset, record, due, order, put_off, timer, .. } = *entry;
+                    let version = entry.version();
+                    let PendingRecord {
+                        source,
+                        offset,
+                        record,
+                        due,
+                        order,
+                        deferred,
+                        timer_id,
+                        ..
+                    } = *entry;
                     let decided = entry.decided;
-                    let due = if put_off { UnixMillis(u64::MAX) } else { due };
-                    let to = To::Lane(setup.topics.of_tier(tier));
+                    let due = if deferred { UnixMillis(u64::MAX) } else { due };
+                    let to = Destination::Lane(setup.topics.of_tier(tier));
                     let partition = Some(i32::from(lane.0));
-                    let (edit, expires) = (Edit::State(sealed), None);
-                    let send = Send { to, partition, record, edit, due, expires };
+                    let (rewrite, expires) = (HeaderRewrite::State(sealed), None);
+                    let send = Produce { to, partition, record, rewrite, due, expires };
                     match suspects.group(source, offset, &send.to) {
                         Some(group) => {
-                            let named = timer.map(|name| Named { name, place, decided });
+                            let named =
+                                timer_id.map(|timer_id| Named { timer_id, version, decided });
                             let (mark, timer) = (None, None);
                             let held =
                                 Suspected { source, offset, send, order, mark, named, timer };
@@ -403,10 +446,10 @@ impl Engine {
                         }
                         None => {
                             let held = send.record.size();
-                            load.note(source.lane, &send, order);
-                            load.push(Some((source, offset)), send, held);
-                            if let Some(name) = timer {
-                                timers.set_here(source.lane, name, false);
+                            builder.note(source.lane, &send, order);
+                            builder.push(Some((source, offset)), send, held);
+                            if let Some(timer_id) = timer_id {
+                                timers.set_here(source.lane, timer_id, false);
                             }
                         }
                     }
@@ -414,11 +457,11 @@ impl Engine {
                 Err(refusal) => refused.push((entry, refusal)),
             }
             left -= 1;
-            left > 0 && load.room()
+            left > 0 && builder.room()
         });
-        for entry in void {
+        for entry in suppressed {
             self.hops_not(&entry);
-            self.meet(now, *entry, None);
+            self.suppress(now, *entry, None);
         }
         for entry in back {
             self.hops_not(&entry);
@@ -432,11 +475,11 @@ impl Engine {
 
     /// Kafka fences a member whose lanes are another's by the positions that it commits, and by nothing else: a batch that
     /// finishes nothing, but says something, commits an intake's position as it stands.
-    fn fence(&mut self, load: &Load) -> Option<Commit> {
-        let said = load.sends.first().map(|send| send.partition);
+    fn fence(&mut self, builder: &BatchBuilder) -> Option<Commit> {
+        let said = builder.sends.first().map(|send| send.partition);
         let lane = match said {
             Some(partition) => Lane(u16::try_from(partition?).ok()?),
-            None => load.answers.first()?.source.lane,
+            None => builder.answers.first()?.source.lane,
         };
         let source = Source { topic: TopicId(0), lane };
         let (next, metadata) = self.hold(source)?.window.commit_anyway();
@@ -452,8 +495,8 @@ impl Engine {
     }
 
     /// Finishes the offsets of a batch and adds where reading stands because of it.
-    fn seal_batch(&mut self, now: UnixMillis, load: Load) -> Option<Batch> {
-        self.finish_all(&load.done);
+    fn seal_batch(&mut self, now: UnixMillis, builder: BatchBuilder) -> Option<Batch> {
+        self.finish_all(&builder.done);
         let mut commits = Vec::new();
         for (topic, lanes) in self.holds.iter_mut().enumerate() {
             for (lane, hold) in lanes.iter_mut().enumerate() {
@@ -465,18 +508,18 @@ impl Engine {
             }
         }
         if commits.is_empty() {
-            commits.extend(self.fence(&load));
+            commits.extend(self.fence(&builder));
         }
         self.dirty = false;
         self.last_commit = now;
-        if load.sends.is_empty() && load.answers.is_empty() && commits.is_empty() {
+        if builder.sends.is_empty() && builder.answers.is_empty() && commits.is_empty() {
             return None;
         }
         let id = self.next_batch;
         self.next_batch = BatchId(id.0 + 1);
-        let Load { sends, answers, held, carried, hops, marks, test, .. } = load;
-        let due = sends.iter().filter_map(Send::delivered_at).min();
-        self.flying.push_back(Flight { id, bytes: held, carried, hops, marks, test, due });
+        let BatchBuilder { sends, answers, held, carried, hops, marks, test, .. } = builder;
+        let due = sends.iter().filter_map(Produce::delivered_at).min();
+        self.in_flight.push_back(InFlight { id, bytes: held, carried, hops, marks, test, due });
         Some(Batch { id, sends, commits, answers })
     }
 }
@@ -484,15 +527,15 @@ impl Engine {
 /// Whether the next batch is one of suspects.
 enum Test {
     No,
-    /// Once what is on its way is back.
+    /// Once the batches in flight are back.
     Wait,
     /// Of this group.
     Now(u64),
 }
 
 /// A batch being filled.
-struct Load {
-    sends: Vec<Send>,
+struct BatchBuilder {
+    sends: Vec<Produce>,
     done: Vec<(Source, Offset)>,
     /// What becomes of each send, in their order.
     carried: Vec<Carried>,
@@ -512,7 +555,7 @@ struct Load {
     tiers_from: Option<TopicId>,
 }
 
-impl Load {
+impl BatchBuilder {
     fn new(setup: &Setup) -> Self {
         let limits = &setup.limits;
         let strict = limits.arrival == Arrival::Strict;
@@ -537,8 +580,8 @@ impl Load {
     }
 
     /// Notes a hop, where order matters.
-    fn note(&mut self, lane: Lane, send: &Send, order: Order) {
-        if let (To::Lane(topic), Some(first)) = (&send.to, self.tiers_from)
+    fn note(&mut self, lane: Lane, send: &Produce, order: SubmissionOrder) {
+        if let (Destination::Lane(topic), Some(first)) = (&send.to, self.tiers_from)
             && *topic >= first
         {
             self.hops.push((lane, (send.due, order)));
@@ -546,7 +589,7 @@ impl Load {
     }
 
     /// Adds a record, and the offset that is done with it.
-    fn push(&mut self, done: Option<(Source, Offset)>, send: Send, held: usize) {
+    fn push(&mut self, done: Option<(Source, Offset)>, send: Produce, held: usize) {
         self.bytes += send.body().size();
         self.held += held;
         self.records_left = self.records_left.saturating_sub(1);
@@ -557,8 +600,8 @@ impl Load {
         self.sends.push(send);
     }
 
-    fn take(&mut self, ready: Ready) {
-        let Ready { done, send, held, answer, .. } = ready;
+    fn take(&mut self, ready: PendingWrite) {
+        let PendingWrite { done, send, held, answer, .. } = ready;
         self.answers.extend(answer);
         match send {
             Some(send) => self.push(done, send, held),

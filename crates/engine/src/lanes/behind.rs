@@ -2,7 +2,7 @@
 //! waits for that first.
 
 use super::super::BatchId;
-use super::Engine;
+use super::LaneEngine;
 
 /// Where that is.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub(super) enum Behind {
     Sealed(BatchId),
 }
 
-impl Engine {
+impl LaneEngine {
     /// All that is decided by now.
     pub(super) fn decided(&self) -> Behind {
         Behind::Ready(self.taken + self.ready.len() as u64)
@@ -26,7 +26,7 @@ impl Engine {
         {
             *behind = Behind::Sealed(self.next_batch);
         }
-        let first = self.flying.front();
+        let first = self.in_flight.front();
         matches!(*behind, Behind::Sealed(batch) if first.is_none_or(|first| first.id >= batch))
     }
 }

@@ -14,8 +14,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use super::super::verdict::Entry;
-use super::{Order, header};
+use super::super::verdict::PendingRecord;
+use super::{SubmissionOrder, header};
 
 /// How many are remembered.
 const MOST: usize = 1 << 16;
@@ -24,12 +24,12 @@ const MOST: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     record: u64,
-    order: Order,
+    order: SubmissionOrder,
 }
 
 impl Mark {
-    pub(super) fn of(entry: &Entry) -> Self {
-        let Entry { source, record, due, order, first_appended, expires, .. } = entry;
+    pub(super) fn of(entry: &PendingRecord) -> Self {
+        let PendingRecord { source, record, due, order, first_appended, expires, .. } = entry;
         let mut hasher = DefaultHasher::new();
         (source.lane, due, first_appended, expires).hash(&mut hasher);
         (record.key(), record.value()).hash(&mut hasher);
@@ -52,7 +52,7 @@ pub(super) enum There {
 /// What was handed over, with the copy that was acknowledged last.
 #[derive(Debug, Default)]
 pub(super) struct Handed {
-    records: HashMap<u64, Option<Order>>,
+    records: HashMap<u64, Option<SubmissionOrder>>,
     order: VecDeque<u64>,
 }
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     fn mark(record: u64, offset: i64) -> Mark {
-        Mark { record, order: Order { appended: UnixMillis(0), offset: Offset(offset) } }
+        Mark { record, order: SubmissionOrder { appended: UnixMillis(0), offset: Offset(offset) } }
     }
 
     #[test]

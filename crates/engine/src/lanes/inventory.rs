@@ -16,10 +16,12 @@
 //! [`lost_after`](super::super::setup::Limits::lost_after) before it is lost.
 
 use super::super::hold::Hold;
-use super::super::orders::Left;
+use super::super::messages::Left;
 use super::super::timers::Timer;
 use super::lost::{After, Calling, Stage};
-use super::{BatchId, Engine, Lane, Millis, Offset, Output, Ready, Source, TopicId, UnixMillis};
+use super::{
+    Action, BatchId, Lane, LaneEngine, Millis, Offset, PendingWrite, Source, TopicId, UnixMillis,
+};
 
 /// A lane that could not be counted is counted again after this time.
 const AGAIN_AFTER: Millis = Millis(60_000);
@@ -59,7 +61,7 @@ impl Calling {
     }
 }
 
-impl Engine {
+impl LaneEngine {
     /// Whether a lane is counted: what is left of it comes in pieces.
     #[must_use]
     pub fn is_counting(&self) -> bool {
@@ -102,11 +104,11 @@ impl Engine {
     }
 
     /// The next step of a count.
-    pub(super) fn count(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn count(&mut self, out: &mut Vec<Action>) {
         let Stage::Counting(Counting { lane, at }) = &mut self.calling.stage else { return };
         let lane = *lane;
         match *at {
-            At::Landing(batch) if self.flying.front().is_none_or(|first| first.id >= batch) => {
+            At::Landing(batch) if self.in_flight.front().is_none_or(|first| first.id >= batch) => {
                 *at = At::Read;
                 let low = |(topic, holds): (usize, &Vec<Option<Hold>>)| {
                     let hold = holds[usize::from(lane.0)].as_ref()?;
@@ -114,17 +116,17 @@ impl Engine {
                 };
                 let from: Vec<(Source, Offset)> =
                     self.holds.iter().enumerate().filter_map(low).collect();
-                out.push(Output::Inventory { lane, from });
+                out.push(Action::Inventory { lane, from });
             }
             At::List(after) if self.ready.len() < READY_MAX => {
                 *at = At::Listed;
-                out.push(Output::Overdue { lane, before: UnixMillis(u64::MAX), after });
+                out.push(Action::Overdue { lane, before: UnixMillis(u64::MAX), after });
             }
-            At::Said if !self.ready.iter().any(Ready::is_of_a_lost_one) => {
+            At::Said if !self.ready.iter().any(PendingWrite::is_of_a_lost_one) => {
                 *at = At::Written(self.next_batch);
                 self.count(out);
             }
-            At::Written(batch) if self.flying.front().is_none_or(|first| first.id >= batch) => {
+            At::Written(batch) if self.in_flight.front().is_none_or(|first| first.id >= batch) => {
                 self.calling.stage = Stage::Fresh;
                 self.is_counted(lane);
             }
@@ -134,10 +136,10 @@ impl Engine {
 
     /// Records were found.
     pub(super) fn left(&mut self, lane: Lane, records: &[Left]) {
-        for Left { source, offset, name, version } in records {
+        for Left { source, offset, timer_id, version } in records {
             let hold = self.hold(*source);
             if source.lane == lane && hold.is_some_and(|hold| hold.is_open(*offset)) {
-                self.timers.found(lane, *name, *version);
+                self.timers.found(lane, *timer_id, *version);
             }
         }
     }
@@ -164,7 +166,7 @@ impl Engine {
         let Some(at @ At::Listed) = self.calling.counting(lane) else { return };
         *at = if more.is_some() { At::List(more) } else { At::Said };
         for timer in timers {
-            if self.timers.is_missing(lane, timer.name, timer.version) {
+            if self.timers.is_missing(lane, timer.timer_id, timer.version) {
                 self.lose(now, lane, timer);
             }
         }

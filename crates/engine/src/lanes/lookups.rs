@@ -10,10 +10,10 @@
 use std::sync::Arc;
 
 use super::super::header::{Code, Refusal};
-use super::super::orders::{Output, Target};
-use super::super::verdict::{self, Entry, Known};
-use super::floor::pick;
-use super::{Engine, UnixMillis};
+use super::super::messages::{Action, Target};
+use super::super::verdict::{self, Known, PendingRecord};
+use super::strict_order::pick;
+use super::{LaneEngine, UnixMillis};
 
 /// Names of targets remembered; beyond it those that no record is for are forgotten.
 pub(super) const TARGETS_MAX: usize = 4_096;
@@ -38,13 +38,13 @@ impl Parked {
     }
 }
 
-impl Engine {
+impl LaneEngine {
     /// What is known of a target; `None` when it has to be asked for first.
     pub(super) fn look(
         &mut self,
         now: UnixMillis,
         name: &Arc<str>,
-        out: &mut Vec<Output>,
+        out: &mut Vec<Action>,
     ) -> Option<Target> {
         if self.targets.len() >= self.targets_max && !self.targets.contains_key(name) {
             self.targets
@@ -73,7 +73,7 @@ impl Engine {
         };
         if ask && !known.asked {
             known.asked = true;
-            out.push(Output::Lookup(Arc::clone(name)));
+            out.push(Action::DescribeTarget(Arc::clone(name)));
         }
         answer
     }
@@ -84,7 +84,7 @@ impl Engine {
         now: UnixMillis,
         name: &Arc<str>,
         refusal: &Refusal,
-        out: &mut Vec<Output>,
+        out: &mut Vec<Action>,
     ) -> bool {
         let Some(known) = self.targets.get_mut(name) else { return false };
         let is_old = (now - known.told).0 > self.setup.limits.target_fresh.0 / 15;
@@ -93,13 +93,13 @@ impl Engine {
         }
         if !known.asked {
             known.asked = true;
-            out.push(Output::Lookup(Arc::clone(name)));
+            out.push(Action::DescribeTarget(Arc::clone(name)));
         }
         true
     }
 
     /// Keeps a record until its target is known; gives it back when there is no room.
-    pub(super) fn park(&mut self, entry: Box<Entry>) -> Option<Box<Entry>> {
+    pub(super) fn park(&mut self, entry: Box<PendingRecord>) -> Option<Box<PendingRecord>> {
         let size = entry.record.size();
         let bytes_max = self.setup.limits.memory_bytes / PARKED_SHARE;
         let Parked { records, bytes } = self.parked;
@@ -135,21 +135,25 @@ impl Engine {
         self.wake(now);
     }
 
-    fn unpark(&mut self, entry: &Entry) {
+    fn unpark(&mut self, entry: &PendingRecord) {
         self.parked.records -= 1;
         self.parked.bytes -= entry.record.size();
     }
 
     /// Lets those that wait for an answer wait in a tier, whichever are said.
-    pub(super) fn spill_parked(&mut self, now: UnixMillis, mut which: impl FnMut(&Entry) -> bool) {
-        let at = |entry: &Entry| (entry.source, entry.offset);
+    pub(super) fn spill_parked(
+        &mut self,
+        now: UnixMillis,
+        mut which: impl FnMut(&PendingRecord) -> bool,
+    ) {
+        let at = |entry: &PendingRecord| (entry.source, entry.offset);
         let first = |known: &Known| known.parked.first().map(|entry| at(entry));
         let mut waiting: Vec<&mut Known> =
             self.targets.values_mut().filter(|known| !known.parked.is_empty()).collect();
         // Not in the order of a table of names, which is another one in each process: neither who is asked about, since some may
         // be enough, nor what is taken.
         waiting.sort_by_key(|known| first(known));
-        let mut taken: Vec<Box<Entry>> = Vec::new();
+        let mut taken: Vec<Box<PendingRecord>> = Vec::new();
         for known in waiting {
             taken.extend(known.parked.extract_if(.., |entry| which(entry)));
         }

@@ -19,11 +19,13 @@
 use std::collections::BTreeMap;
 
 use super::super::hold::Hold;
-use super::super::orders::Because;
+use super::super::messages::ChangeReason;
 use super::super::setup::Tracking;
-use super::super::timers::{ByName, Change, Phase, Place, Timer, TimerKey};
+use super::super::timers::{ByName, Change, Timer, TimerId, TimerState, Version};
 use super::inventory::Counting;
-use super::{BatchId, Engine, Lane, Millis, Output, Ready, Record, Source, TopicId, UnixMillis};
+use super::{
+    Action, BatchId, Lane, LaneEngine, Millis, PendingWrite, Record, Source, TopicId, UnixMillis,
+};
 
 /// Between two questions for what is overdue, each about one lane.
 const ASK_EVERY: Millis = Millis(5_000);
@@ -36,7 +38,7 @@ const GIVE_UP_AFTER: Millis = Millis(120_000);
 const CLOCKS_APART: Millis = Millis(5_000);
 
 /// Where a listing of timers by due time goes on: behind the timer of this due time and name.
-pub type After = (UnixMillis, TimerKey);
+pub type After = (UnixMillis, TimerId);
 
 /// Which timers are looked for.
 #[derive(Debug, Default)]
@@ -87,18 +89,18 @@ impl Calling {
     }
 
     /// A record of this version is here.
-    pub(super) fn met(&mut self, lane: Lane, name: TimerKey) {
+    pub(super) fn met(&mut self, lane: Lane, timer_id: TimerId) {
         if let Stage::Called(roll) = &mut self.stage
             && roll.lane == lane
         {
-            roll.absent.remove(&name);
+            roll.absent.remove(&timer_id);
         }
     }
 }
 
-impl Engine {
+impl LaneEngine {
     /// Looks for lost timers, a step at a time.
-    pub(super) fn look_for_lost(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+    pub(super) fn look_for_lost(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
         let is_full = self.setup.limits.tracking == Tracking::Full;
         if self.draining {
             return;
@@ -124,7 +126,7 @@ impl Engine {
         }
     }
 
-    fn ask_for_overdue(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+    fn ask_for_overdue(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
         let lanes = self.setup.lanes.max(1);
         let mut of = (0..lanes).map(|n| (self.calling.lane + n) % lanes);
         let of = of.find(|lane| self.is_at_work(Lane(*lane)));
@@ -135,7 +137,7 @@ impl Engine {
         let after = self.calling.after.filter(|_| of == self.calling.lane);
         let calling = std::mem::take(&mut self.calling);
         self.calling = Calling { stage: Stage::Asked(Lane(of)), lane: of, after, ..calling };
-        out.push(Output::Overdue {
+        out.push(Action::Overdue {
             lane: Lane(of),
             before: now - self.setup.limits.lost_after,
             after,
@@ -164,10 +166,10 @@ impl Engine {
         self.calling.after = more;
         let is_absent = |timer: &Timer| {
             timer.due < now - self.setup.limits.lost_after
-                && self.timers.is_absent(lane, timer.name, timer.version)
+                && self.timers.is_absent(lane, timer.timer_id, timer.version)
         };
         let absent: ByName<Timer> =
-            timers.into_iter().filter(is_absent).map(|timer| (timer.name, timer)).collect();
+            timers.into_iter().filter(is_absent).map(|timer| (timer.timer_id, timer)).collect();
         if absent.is_empty() {
             return self.next_call(now);
         }
@@ -184,9 +186,9 @@ impl Engine {
         self.calling.stage = Stage::Idle(now + ASK_EVERY);
     }
 
-    fn call(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+    fn call(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
         let Stage::Called(Roll { lane, batch, .. }) = self.calling.stage else { return };
-        if self.flying.front().is_some_and(|first| first.id < batch) {
+        if self.in_flight.front().is_some_and(|first| first.id < batch) {
             return;
         }
         let latest = self.latest(lane).max(now);
@@ -214,7 +216,7 @@ impl Engine {
             let ask: Vec<Source> =
                 behind.into_iter().filter(|source| self.ask_unasked(*source)).collect();
             if !ask.is_empty() {
-                out.push(Output::Ask(ask));
+                out.push(Action::ListEndOffsets(ask));
             }
         }
     }
@@ -239,7 +241,7 @@ impl Engine {
     }
 
     /// Whether a version came by an intake that is not configured any more: its record may wait there, and is not read.
-    fn came_by_an_unknown_intake(&self, version: Place) -> bool {
+    fn came_by_an_unknown_intake(&self, version: Version) -> bool {
         let topics = &self.setup.topics;
         let mut marks = (0..topics.names().len()).map(|topic| topics.mark(TopicId(topic as u16)));
         version.mark().is_some_and(|mark| !marks.any(|known| known == mark))
@@ -247,17 +249,17 @@ impl Engine {
 
     /// A timer ends as lost, if it is what was pending still.
     pub(super) fn lose(&mut self, now: UnixMillis, lane: Lane, timer: Timer) {
-        let is_absent = self.timers.is_absent(lane, timer.name, timer.version);
+        let is_absent = self.timers.is_absent(lane, timer.timer_id, timer.version);
         if !is_absent || self.came_by_an_unknown_intake(timer.version) {
             return;
         }
-        let lost = Timer { phase: Phase::Lost, since: now, ..timer };
-        let name = lost.name;
+        let lost = Timer { state: TimerState::Lost, since: now, ..timer };
+        let timer_id = lost.timer_id;
         let (key, value) = Change::Timer(lost).encode();
         let record = Record::new(Some(&key), value.as_deref(), std::iter::empty());
         self.figures.lost_timers += 1;
-        self.end(now, lane, name);
-        self.ready.push_back(Ready::said(lane, record, Because::Lost));
+        self.end(now, lane, timer_id);
+        self.ready.push_back(PendingWrite::timer_change(lane, record, ChangeReason::Lost));
         self.wake(now);
     }
 }

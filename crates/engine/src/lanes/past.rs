@@ -15,11 +15,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::super::timers::{Ended, TimerKey};
-use super::super::verdict::{Entry, Way};
+use super::super::timers::{Ended, TimerId};
+use super::super::verdict::{Origin, PendingRecord};
 use super::behind::Behind;
-use super::floor::Rank;
-use super::{Engine, Lane, Millis, Output, Ready, Record, Tracking, UnixMillis};
+use super::strict_order::Rank;
+use super::{Action, Lane, LaneEngine, Millis, PendingWrite, Record, Tracking, UnixMillis};
 
 /// A table of 128 KiB: with 20,000 ends a second one in a hundred records that are moved within 10 ms asks in vain.
 const SLOTS: usize = 1 << 14;
@@ -27,15 +27,15 @@ const SLOTS: usize = 1 << 14;
 pub(super) const CLOCKS_APART: Millis = Millis(10_000);
 
 /// A timer of a lane.
-type Of = (Lane, TimerKey);
+type Of = (Lane, TimerId);
 
 /// Who waits to hear what became of a timer.
 #[derive(Debug)]
 enum Waiting {
     /// It is decided about then.
-    Entry(Box<Entry>),
+    Entry(Box<PendingRecord>),
     /// Its dead letter, and what is said of its timer if nothing is known of that.
-    Refused(Box<(Ready, Record)>),
+    Refused(Box<(PendingWrite, Record)>),
 }
 
 /// What is remembered of what ended, and who waits to hear of it.
@@ -77,30 +77,31 @@ impl Default for Past {
     }
 }
 
-fn slot(name: TimerKey) -> usize {
+fn slot(timer_id: TimerId) -> usize {
     // The beginning of a name is the id's, which many may share.
-    let [.., high, low] = name.0;
+    let [.., high, low] = timer_id.0;
     usize::from(u16::from_be_bytes([high, low])) % SLOTS
 }
 
 impl Past {
     /// A timer has ended: what was submitted up to then may be late.
-    pub(super) fn note(&mut self, lane: Lane, name: TimerKey, at: UnixMillis) {
-        let end = &mut self.ends[slot(name)];
+    pub(super) fn note(&mut self, lane: Lane, timer_id: TimerId, at: UnixMillis) {
+        let end = &mut self.ends[slot(timer_id)];
         *end = at.max(*end);
         // It is not what was told any more.
-        self.told.take_if(|(of, _)| *of == (lane, name));
+        self.told.take_if(|(of, _)| *of == (lane, timer_id));
     }
 
-    /// The place of the first that waits in a lane, of those that order matters for.
+    /// The rank of the first that waits in a lane, of those that order matters for.
     pub(super) fn first(&self, lane: Lane) -> Option<Rank> {
         let of_lane = self.waiting.iter().filter(|((of, _), _)| *of == lane);
         let entries = of_lane.flat_map(|(_, queue)| queue).filter_map(|waiting| match waiting {
             Waiting::Entry(entry) => Some(entry),
             Waiting::Refused(_) => None,
         });
-        let ordered = entries
-            .filter(|entry| entry.record.key().is_some() && !matches!(entry.way, Way::Cancel(_)));
+        let ordered = entries.filter(|entry| {
+            entry.record.key().is_some() && !matches!(entry.origin, Origin::Cancel(_))
+        });
         ordered.map(|entry| (entry.due, entry.order)).min()
     }
 
@@ -119,49 +120,53 @@ impl Past {
     }
 }
 
-impl Engine {
+impl LaneEngine {
     /// What has ended of a record's timer, as far as it counts for that record; `None`: it must be asked for.
-    pub(super) fn past(&self, now: UnixMillis, entry: &Entry) -> Option<Option<Ended>> {
-        let Some(name) = entry.timer.filter(|_| self.past_counts(entry)) else { return Some(None) };
-        let of = (entry.source.lane, name);
+    pub(super) fn past(&self, now: UnixMillis, entry: &PendingRecord) -> Option<Option<Ended>> {
+        let Some(timer_id) = entry.timer_id.filter(|_| self.past_counts(entry)) else {
+            return Some(None);
+        };
+        let of = (entry.source.lane, timer_id);
         if let Some((_, ended)) = self.past.told.filter(|(told, _)| *told == of) {
             return Some(ended);
         }
         let from = self.gates.get(usize::from(of.0.0)).map(|gate| gate.ends_from);
-        let is_late = entry.way == Way::Duplicate
+        let is_late = entry.origin == Origin::Duplicate
             || from.is_none_or(|from| entry.first_appended < from)
             // Some clock was set back: its time does not tell that it came after the take-over.
             || entry.first_appended > now + CLOCKS_APART
-            || entry.first_appended <= self.past.ends[slot(name)];
+            || entry.first_appended <= self.past.ends[slot(timer_id)];
         (!is_late).then_some(None)
     }
 
     /// Whether it matters for a record what has ended.
-    pub(super) fn past_counts(&self, entry: &Entry) -> bool {
-        let makes =
-            matches!(entry.way, Way::Create | Way::Tier | Way::Duplicate | Way::Replace(None));
-        let Some(name) = entry.timer.filter(|_| makes) else { return false };
-        let (lane, place) = (entry.source.lane, entry.place());
-        // A cancel that is met for the first time was about this record, or about one that ended since.
-        let void = self.timers.void(lane, name).filter(|void| void.covers(place));
+    pub(super) fn past_counts(&self, entry: &PendingRecord) -> bool {
+        let makes = matches!(
+            entry.origin,
+            Origin::Create | Origin::Tier | Origin::Duplicate | Origin::Replace(None)
+        );
+        let Some(timer_id) = entry.timer_id.filter(|_| makes) else { return false };
+        let (lane, version) = (entry.source.lane, entry.version());
+        // A cancel mark that is seen for the first time was about this record, or about one that ended since.
+        let mark = self.timers.cancel_mark(lane, timer_id).filter(|mark| mark.covers(version));
         // Of a duplicate it must be known in any case: whether what was pending was cancelled, or delivered.
-        let counts = match entry.way {
-            Way::Duplicate => void.is_none(),
-            _ => place.is_elsewhere() && void.is_none_or(|void| !void.met),
+        let counts = match entry.origin {
+            Origin::Duplicate => mark.is_none(),
+            _ => version.is_not_in_log_order() && mark.is_none_or(|mark| !mark.seen),
         };
         counts
             && self.setup.limits.tracking == Tracking::Full
-            && self.timers.live(lane, name).is_none()
+            && self.timers.live(lane, timer_id).is_none()
     }
 
     /// Gives a record back that can be decided about, with what counts for it; keeps one that must wait.
     pub(super) fn with_past(
         &mut self,
         now: UnixMillis,
-        entry: Box<Entry>,
-    ) -> Option<(Box<Entry>, Option<Ended>)> {
-        let Some(name) = entry.timer else { return Some((entry, None)) };
-        let of = (entry.source.lane, name);
+        entry: Box<PendingRecord>,
+    ) -> Option<(Box<PendingRecord>, Option<Ended>)> {
+        let Some(timer_id) = entry.timer_id else { return Some((entry, None)) };
+        let of = (entry.source.lane, timer_id);
         if let Some(queue) = self.past.waiting.get_mut(&of) {
             queue.push_back(Waiting::Entry(entry));
             return None;
@@ -180,11 +185,11 @@ impl Engine {
     pub(super) fn bury_unborn(
         &mut self,
         now: UnixMillis,
-        (lane, name): (Lane, TimerKey),
-        letter: Ready,
+        (lane, timer_id): (Lane, TimerId),
+        letter: PendingWrite,
         said: Record,
     ) {
-        self.wait_for_past(now, (lane, name), Waiting::Refused(Box::new((letter, said))));
+        self.wait_for_past(now, (lane, timer_id), Waiting::Refused(Box::new((letter, said))));
     }
 
     fn wait_for_past(&mut self, now: UnixMillis, of: Of, waiting: Waiting) {
@@ -197,7 +202,7 @@ impl Engine {
     }
 
     /// Asks what has ended, once all is committed that was decided before.
-    pub(super) fn ask_for_past(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn ask_for_past(&mut self, out: &mut Vec<Action>) {
         let (mut behind, wanted) = match std::mem::take(&mut self.past.stage) {
             Stage::Idle if self.past.wanted.is_empty() => return,
             Stage::Idle => (self.decided(), std::mem::take(&mut self.past.wanted)),
@@ -208,12 +213,12 @@ impl Engine {
             self.past.stage = Stage::Behind(behind, wanted);
             return;
         }
-        let mut by_lane: BTreeMap<Lane, Vec<TimerKey>> = BTreeMap::new();
-        for (lane, name) in wanted {
-            by_lane.entry(lane).or_default().push(name);
+        let mut by_lane: BTreeMap<Lane, Vec<TimerId>> = BTreeMap::new();
+        for (lane, timer_id) in wanted {
+            by_lane.entry(lane).or_default().push(timer_id);
         }
         self.past.stage = Stage::Asked(by_lane.keys().copied().collect());
-        out.extend(by_lane.into_iter().map(|(lane, timers)| Output::Recall { lane, timers }));
+        out.extend(by_lane.into_iter().map(|(lane, timers)| Action::Recall { lane, timers }));
     }
 
     /// The index has told what became of timers of a lane.
@@ -221,8 +226,8 @@ impl Engine {
         &mut self,
         now: UnixMillis,
         lane: Lane,
-        timers: Vec<(TimerKey, Option<Ended>)>,
-        out: &mut Vec<Output>,
+        timers: Vec<(TimerId, Option<Ended>)>,
+        out: &mut Vec<Action>,
     ) {
         let Stage::Asked(lanes) = &mut self.past.stage else { return };
         let Some(at) = lanes.iter().position(|asked| *asked == lane) else { return };
@@ -230,8 +235,8 @@ impl Engine {
         if lanes.is_empty() {
             self.past.stage = Stage::Idle;
         }
-        for (name, ended) in timers {
-            let of = (lane, name);
+        for (timer_id, ended) in timers {
+            let of = (lane, timer_id);
             let Some(queue) = self.past.waiting.remove(&of) else { continue };
             self.past.told = Some((of, ended));
             for waiting in queue {
@@ -239,14 +244,15 @@ impl Engine {
                     Waiting::Entry(entry) => self.decide(now, entry, out),
                     Waiting::Refused(refused) => {
                         let (letter, said) = *refused;
-                        let is_known = ended.is_some() || self.timers.live(lane, name).is_some();
+                        let is_known =
+                            ended.is_some() || self.timers.live(lane, timer_id).is_some();
                         self.bury_told(lane, letter, (!is_known).then_some(said));
                     }
                 }
             }
             self.past.told = None;
         }
-        self.stir(lane);
+        self.wake_waiting(lane);
         self.wake(now);
     }
 }

@@ -4,7 +4,7 @@
 //! in one request, and in a transaction often nobody is named. See docs/adr/0004-failed-batch.md.
 //!
 //! # Invariants
-//! 1. Nobody is found guilty who was not refused alone: a record as the only one of its batch, a target as the only
+//! 1. Nothing is found to be poison that was not refused alone: a record as the only one of its batch, a target as the only
 //!    destination of one.
 //! 2. A group that fails leaves groups of half its size: `k` culprits among `n` cost at most `k * (log2(n) + 2)`
 //!    failed batches. A group that is acknowledged is cleared.
@@ -14,13 +14,13 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::super::orders::{Blame, Carried, Refused};
-use super::{Millis, Offset, Source, To, UnixMillis};
+use super::super::messages::{Blame, Carried, Refused};
+use super::{Destination, Millis, Offset, Source, UnixMillis};
 
 /// How often the same records may fail for a reason that is not clear before they are suspects.
 const STRIKES: u8 = 3;
 /// Names of targets that Kafka refused, at most; beyond it the old ones are forgotten.
-const DENIED_MAX: usize = 4_096;
+const BLOCKED_TARGETS_MAX: usize = 4_096;
 
 /// Whom a refusal may be due to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,17 +36,16 @@ impl Suspect {
         let Carried { source, offset, to } = carried;
         match (blame, to) {
             (Blame::Late | Blame::Expired, _)
-            | (_, To::Dead | To::Timers)
-            | (Blame::Target | Blame::Unclear, To::Lane(_)) => None,
-            (Blame::Target, To::Target(name)) => Some(Self::Target(Arc::clone(name))),
-            (Blame::Record | Blame::Unclear, To::Target(_)) | (Blame::Record, To::Lane(_)) => {
-                Some(Self::Record(*source, *offset))
-            }
+            | (_, Destination::Dead | Destination::Timers)
+            | (Blame::Target | Blame::Unclear, Destination::Lane(_)) => None,
+            (Blame::Target, Destination::Target(name)) => Some(Self::Target(Arc::clone(name))),
+            (Blame::Record | Blame::Unclear, Destination::Target(_))
+            | (Blame::Record, Destination::Lane(_)) => Some(Self::Record(*source, *offset)),
         }
     }
 }
 
-/// Suspects, what is held of them, and what was found out. `T` is a record on its way.
+/// Suspects, what is held of them, and what was found out. `T` is a record to produce.
 #[derive(Debug)]
 pub(super) struct Suspects<T> {
     /// The group of each suspect; a group of a lower number is tested first.
@@ -55,9 +54,9 @@ pub(super) struct Suspects<T> {
     /// Sends of suspects, which wait for the test of their group.
     held: BTreeMap<u64, VecDeque<T>>,
     /// Records that Kafka refused alone, with its words.
-    guilty: HashMap<(Source, Offset), Arc<str>>,
+    poison: HashMap<(Source, Offset), Arc<str>>,
     /// Targets that Kafka refused alone, since when, and with what words.
-    denied: HashMap<Arc<str>, (UnixMillis, Arc<str>)>,
+    blocked_targets: HashMap<Arc<str>, (UnixMillis, Arc<str>)>,
     strikes: HashMap<(Source, Offset), u8>,
     /// Groups that failed and were halved.
     pub(super) halvings: u64,
@@ -69,8 +68,8 @@ impl<T> Default for Suspects<T> {
             groups: HashMap::new(),
             next_group: 0,
             held: BTreeMap::new(),
-            guilty: HashMap::new(),
-            denied: HashMap::new(),
+            poison: HashMap::new(),
+            blocked_targets: HashMap::new(),
             strikes: HashMap::new(),
             halvings: 0,
         }
@@ -79,14 +78,16 @@ impl<T> Default for Suspects<T> {
 
 impl<T> Suspects<T> {
     /// The group that a send has to be tested with; `None`: it is under no suspicion.
-    pub(super) fn group(&self, source: Source, offset: Offset, to: &To) -> Option<u64> {
+    pub(super) fn group(&self, source: Source, offset: Offset, to: &Destination) -> Option<u64> {
         if self.groups.is_empty() {
             return None;
         }
         let target = match to {
-            To::Dead | To::Timers => return None,
-            To::Target(name) => self.groups.get(&Suspect::Target(Arc::clone(name))).copied(),
-            To::Lane(_) => None,
+            Destination::Dead | Destination::Timers => return None,
+            Destination::Target(name) => {
+                self.groups.get(&Suspect::Target(Arc::clone(name))).copied()
+            }
+            Destination::Lane(_) => None,
         };
         target.or_else(|| self.groups.get(&Suspect::Record(source, offset)).copied())
     }
@@ -129,25 +130,25 @@ impl<T> Suspects<T> {
 
     /// What Kafka said of a record when it stood alone.
     pub(super) fn verdict(&self, source: Source, offset: Offset) -> Option<Arc<str>> {
-        if self.guilty.is_empty() {
+        if self.poison.is_empty() {
             return None;
         }
-        self.guilty.get(&(source, offset)).cloned()
+        self.poison.get(&(source, offset)).cloned()
     }
 
     /// What Kafka said of a target when it stood alone. Once that is older than `fresh`, the next that is due for the
     /// target is tried by itself: the target is a suspect again.
-    pub(super) fn denied(
+    pub(super) fn blocked(
         &mut self,
         now: UnixMillis,
         fresh: Millis,
         target: &Arc<str>,
     ) -> Option<Arc<str>> {
-        let (since, why) = self.denied.get(target)?;
+        let (since, why) = self.blocked_targets.get(target)?;
         if now - *since <= fresh {
             return Some(Arc::clone(why));
         }
-        self.denied.remove(target);
+        self.blocked_targets.remove(target);
         self.suspect(vec![Suspect::Target(Arc::clone(target))]);
         None
     }
@@ -191,7 +192,7 @@ impl<T> Suspects<T> {
                     && batch
                         .iter()
                         // What is said of its timer goes with a record, and is never refused but for good.
-                        .filter(|carried| carried.to != To::Timers)
+                        .filter(|carried| carried.to != Destination::Timers)
                         .all(|carried| Suspect::of(blame, carried).as_ref() == Some(one))
             }
             _ => false,
@@ -199,13 +200,13 @@ impl<T> Suspects<T> {
         if alone {
             match suspects.remove(0) {
                 Suspect::Record(source, offset) => {
-                    self.guilty.insert((source, offset), Arc::clone(why));
+                    self.poison.insert((source, offset), Arc::clone(why));
                 }
                 Suspect::Target(name) => {
-                    if self.denied.len() >= DENIED_MAX {
-                        self.denied.clear();
+                    if self.blocked_targets.len() >= BLOCKED_TARGETS_MAX {
+                        self.blocked_targets.clear();
                     }
-                    self.denied.insert(name, (now, Arc::clone(why)));
+                    self.blocked_targets.insert(name, (now, Arc::clone(why)));
                 }
             }
             return;
@@ -233,7 +234,7 @@ impl<T> Suspects<T> {
         self.groups.extend(group.into_iter().map(|suspect| (suspect, number)));
     }
 
-    /// A batch is acknowledged: nobody in it is to blame for anything. What was found guilty stays so until its offset is
+    /// A batch is acknowledged: nobody in it is to blame for anything. What was found to be poison stays so until its offset is
     /// committed: in `at_least_once` that comes later, and its dead letter may have to be written again.
     pub(super) fn acknowledged(&mut self, batch: &[Carried]) {
         self.clear(batch);
@@ -251,7 +252,7 @@ impl<T> Suspects<T> {
         }
         for Carried { source, offset, to } in batch {
             self.groups.remove(&Suspect::Record(*source, *offset));
-            if let To::Target(name) = to {
+            if let Destination::Target(name) = to {
                 self.groups.remove(&Suspect::Target(Arc::clone(name)));
             }
         }
@@ -275,7 +276,7 @@ impl<T> Suspects<T> {
             Suspect::Record(source, offset) => pending(*source, *offset),
             Suspect::Target(_) => true,
         });
-        self.guilty.retain(|(source, offset), _| pending(*source, *offset));
+        self.poison.retain(|(source, offset), _| pending(*source, *offset));
         self.strikes.retain(|(source, offset), _| pending(*source, *offset));
     }
 }
@@ -295,7 +296,7 @@ mod tests {
 
     fn carried(n: usize, target: &str) -> Carried {
         let (source, offset) = place(n);
-        Carried { source, offset, to: To::Target(target.into()) }
+        Carried { source, offset, to: Destination::Target(target.into()) }
     }
 
     fn no(blame: Blame, named: &[usize]) -> Refused {
@@ -411,15 +412,15 @@ mod tests {
         let target = Some(Suspect::Target("t".into()));
         #[rustfmt::skip]
         let table = [
-            (Blame::Record,  To::Target("t".into()), record.clone(), "the record, wherever it was going"),
-            (Blame::Record,  To::Lane(TopicId(1)),   record.clone(), "too large for a tier is too large"),
-            (Blame::Record,  To::Dead,               None,           "a dead letter has nowhere else to go"),
-            (Blame::Target,  To::Target("t".into()), target,         "what holds for all of its records"),
-            (Blame::Target,  To::Lane(TopicId(1)),   None,           "our own topic's rights are the operator's to mend"),
-            (Blame::Target,  To::Dead,               None,           "and so here"),
-            (Blame::Unclear, To::Target("t".into()), record,         "after three times"),
-            (Blame::Unclear, To::Lane(TopicId(1)),   None,           "a topic of ours that is gone is no fault of a record"),
-            (Blame::Unclear, To::Dead,               None,           "and so here"),
+            (Blame::Record,  Destination::Target("t".into()), record.clone(), "the record, wherever it was going"),
+            (Blame::Record,  Destination::Lane(TopicId(1)),   record.clone(), "too large for a tier is too large"),
+            (Blame::Record,  Destination::Dead,               None,           "a dead letter has nowhere else to go"),
+            (Blame::Target,  Destination::Target("t".into()), target,         "what holds for all of its records"),
+            (Blame::Target,  Destination::Lane(TopicId(1)),   None,           "our own topic's rights are the operator's to mend"),
+            (Blame::Target,  Destination::Dead,               None,           "and so here"),
+            (Blame::Unclear, Destination::Target("t".into()), record,         "after three times"),
+            (Blame::Unclear, Destination::Lane(TopicId(1)),   None,           "a topic of ours that is gone is no fault of a record"),
+            (Blame::Unclear, Destination::Dead,               None,           "and so here"),
         ];
         for (blame, to, want, why) in table {
             let of = Suspect::of(blame, &Carried { source, offset, to: to.clone() });
@@ -434,18 +435,18 @@ mod tests {
         let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
         let both = [carried(1, "one"), carried(2, "two"), carried(3, "one")];
         suspects.refused(NOW, &both, true, &no(Blame::Target, &[]));
-        assert_eq!(suspects.denied(NOW, fresh, &one), None, "either may be it");
+        assert_eq!(suspects.blocked(NOW, fresh, &one), None, "either may be it");
         let groups = both.each_ref().map(|c| suspects.group(c.source, c.offset, &c.to));
         assert!(groups[0].is_some() && groups[0] == groups[2] && groups[0] != groups[1]);
 
         suspects.refused(NOW, &both[..1], true, &no(Blame::Target, &[]));
-        assert_eq!(suspects.denied(NOW + fresh, fresh, &one).as_deref(), Some("no"));
+        assert_eq!(suspects.blocked(NOW + fresh, fresh, &one).as_deref(), Some("no"));
         suspects.acknowledged(&both[1..2]);
         assert_eq!(suspects.len(), 0);
-        assert_eq!(suspects.denied(NOW, fresh, &two), None);
+        assert_eq!(suspects.blocked(NOW, fresh, &two), None);
 
         let later = NOW + fresh + Millis(1);
-        assert_eq!(suspects.denied(later, fresh, &one), None, "asked again");
+        assert_eq!(suspects.blocked(later, fresh, &one), None, "asked again");
         let Carried { source, offset, to } = carried(9, "one");
         assert!(suspects.group(source, offset, &to).is_some(), "in a batch of its own");
         suspects.acknowledged(&[carried(9, "one")]);
@@ -485,7 +486,7 @@ mod tests {
         let (source, offset) = place(1);
         suspects.refused(NOW, &one, true, &no(Blame::Record, &[0]));
         // Its dead letter is acknowledged, and the batch after it fails before the offset is committed.
-        suspects.acknowledged(&[Carried { source, offset, to: To::Dead }]);
+        suspects.acknowledged(&[Carried { source, offset, to: Destination::Dead }]);
         suspects.keep(|_, at| at >= offset);
         assert!(suspects.verdict(source, offset).is_some());
         suspects.keep(|_, at| at > offset);

@@ -4,20 +4,20 @@ use super::*;
 use crate::allow::Allow;
 use crate::header;
 use crate::ladder::Ladder;
+use crate::messages::{Blame, Refused};
 use crate::murmur2;
-use crate::orders::{Blame, Refused};
 use crate::setup::{Intake, Limits, Topics};
 use crate::state::StateKey;
-use crate::timers::TimerKey;
+use crate::timers::TimerId;
 
 const LANES: u16 = 4;
 const FOUND: Target = Target::Found { partitions: 3, record_bytes_max: 1_048_588, keyed: false };
 
 /// An engine with all lanes, and what it ordered.
 struct World {
-    engine: Engine,
+    engine: LaneEngine,
     now: UnixMillis,
-    out: Vec<Output>,
+    out: Vec<Action>,
     next: HashMap<Source, i64>,
 }
 
@@ -35,7 +35,7 @@ impl World {
         let topics = Topics::new("wc", intakes.iter().map(intake).collect(), ladder);
         let setup = Setup { lanes: LANES, topics, key: StateKey::new([7; 32]), limits };
         let mut world = Self {
-            engine: Engine::new(Arc::new(setup)),
+            engine: LaneEngine::new(Arc::new(setup)),
             now: UnixMillis(1_800_000_000_000),
             out: Vec::new(),
             next: HashMap::new(),
@@ -54,45 +54,50 @@ impl World {
             Start { source, next, metadata, end: next, gone: false }
         });
         let starts = starts.collect();
-        self.tell(Input::Assigned { starts });
+        self.tell(Event::Assigned { starts });
         for lane in (0..LANES).map(Lane) {
-            self.tell(Input::Known { lane, live: Vec::new(), voids: Vec::new(), whole: true });
+            self.tell(Event::TimersLoaded {
+                lane,
+                live: Vec::new(),
+                cancel_marks: Vec::new(),
+                last: true,
+            });
         }
     }
 
-    fn tell(&mut self, input: Input) -> Vec<Output> {
-        self.engine.step(self.now, input, &mut self.out);
+    fn tell(&mut self, event: Event) -> Vec<Action> {
+        self.engine.step(self.now, event, &mut self.out);
         std::mem::take(&mut self.out)
     }
 
     /// Tells a record at the next offset of a partition, appended now.
-    fn record(&mut self, source: Source, record: Record) -> Vec<Output> {
+    fn record(&mut self, source: Source, record: Record) -> Vec<Action> {
         let next = self.next.entry(source).or_default();
         let offset = Offset(*next);
         *next += 1;
         let appended = self.now;
-        self.tell(Input::Record { source, offset, appended, record })
+        self.tell(Event::Record { source, offset, appended, record })
     }
 
     /// Tells a record of the intake with its key's lane, and answers what is asked about its target.
-    fn submit(&mut self, key: &str, headers: &[(&str, &str)]) -> Vec<Output> {
+    fn submit(&mut self, key: &str, headers: &[(&str, &str)]) -> Vec<Action> {
         let lane = murmur2::partition(key.as_bytes(), LANES);
         let mut out = self.record(source(0, lane), record(key, headers));
         let asked: Vec<Arc<str>> = out
             .iter()
-            .filter_map(
-                |o| if let Output::Lookup(name) = o { Some(Arc::clone(name)) } else { None },
-            )
+            .filter_map(|o| {
+                if let Action::DescribeTarget(name) = o { Some(Arc::clone(name)) } else { None }
+            })
             .collect();
         for name in asked {
-            out.extend(self.tell(Input::Target(name, FOUND)));
+            out.extend(self.tell(Event::Target(name, FOUND)));
         }
         out
     }
 
-    fn after(&mut self, ms: u64) -> Vec<Output> {
+    fn after(&mut self, ms: u64) -> Vec<Action> {
         self.now = self.now + Millis(ms);
-        self.tell(Input::Tick)
+        self.tell(Event::Tick)
     }
 }
 
@@ -105,19 +110,19 @@ fn record(key: &str, headers: &[(&str, &str)]) -> Record {
     Record::new(Some(key.as_bytes()), Some(b"value"), headers)
 }
 
-fn batch(out: Vec<Output>) -> Batch {
+fn batch(out: Vec<Action>) -> Batch {
     let mut batches =
-        out.into_iter().filter_map(|o| if let Output::Batch(b) = o { Some(b) } else { None });
+        out.into_iter().filter_map(|o| if let Action::Batch(b) = o { Some(b) } else { None });
     let batch = batches.next().expect("a batch");
     assert!(batches.next().is_none(), "more than one batch");
     batch
 }
 
-fn no_batch(out: &[Output]) -> bool {
-    !out.iter().any(|o| matches!(o, Output::Batch(_)))
+fn no_batch(out: &[Action]) -> bool {
+    !out.iter().any(|o| matches!(o, Action::Batch(_)))
 }
 
-fn headers_of(send: &Send) -> Vec<(String, String)> {
+fn headers_of(send: &Produce) -> Vec<(String, String)> {
     let mut headers = Vec::new();
     send.headers(|name, value| {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -134,7 +139,7 @@ fn a_record_within_the_horizon_is_delivered_at_its_due_time_and_not_before() {
     assert_eq!(world.engine.wake_at(), Some(world.now + Millis(1)));
     let batch = batch(world.after(1));
     assert_eq!(batch.sends.len(), 1);
-    assert_eq!(batch.sends[0].to, To::Target("orders.expire".into()));
+    assert_eq!(batch.sends[0].to, Destination::Target("orders.expire".into()));
     assert_eq!(headers_of(&batch.sends[0]), [("mine".to_owned(), "1".to_owned())]);
     assert_eq!(batch.commits.len(), 1);
     assert_eq!(batch.commits[0].next, Offset(1));
@@ -148,22 +153,25 @@ fn a_partition_that_was_just_added_is_looked_for_before_it_is_refused() {
     };
     world.submit("k", &to("0"));
     let first = batch(world.after(10));
-    world.tell(Input::Committed(first.id));
+    world.tell(Event::Committed(first.id));
     // Somebody adds one; nobody has looked since.
     world.after(3_000);
     world.submit("k", &to("3"));
     let out = world.after(10);
-    assert!(matches!(&out[..], [Output::Lookup(name)] if &**name == "orders.expire"), "{out:?}");
+    assert!(
+        matches!(&out[..], [Action::DescribeTarget(name)] if &**name == "orders.expire"),
+        "{out:?}"
+    );
     world.submit("k", &to("4"));
     assert!(no_batch(&world.after(10)), "asked once, and both wait");
     let Target::Found { record_bytes_max, .. } = FOUND else { unreachable!() };
     let grown = Target::Found { partitions: 4, record_bytes_max, keyed: false };
-    let mut out = world.tell(Input::Target("orders.expire".into(), grown));
+    let mut out = world.tell(Event::Target("orders.expire".into(), grown));
     out.extend(world.after(0));
     let delivered = batch(out);
     let sent: Vec<_> = delivered.sends.iter().map(|send| (&send.to, send.partition)).collect();
-    assert_eq!(sent[0], (&To::Target("orders.expire".into()), Some(3)));
-    assert_eq!(sent[1].0, &To::Dead, "it has no fifth: {sent:?}");
+    assert_eq!(sent[0], (&Destination::Target("orders.expire".into()), Some(3)));
+    assert_eq!(sent[1].0, &Destination::Dead, "it has no fifth: {sent:?}");
 }
 
 #[test]
@@ -173,13 +181,13 @@ fn what_was_written_before_the_clock_of_an_intake_went_back_holds_up_nothing_beh
     let intake = source(0, murmur2::partition(b"k", LANES));
     let (offset, appended) = (Offset(0), world.now + Millis(600_000));
     world.next.insert(intake, 1);
-    world.tell(Input::Record { source: intake, offset, appended, record: record("k", &to) });
-    world.tell(Input::Target("orders.expire".into(), FOUND));
+    world.tell(Event::Record { source: intake, offset, appended, record: record("k", &to) });
+    world.tell(Event::Target("orders.expire".into(), FOUND));
     let mut out = world.submit("k", &to);
     out.extend(world.after(0));
     let batch = batch(out);
     assert_eq!(batch.sends.len(), 1, "the second, and not the first, which is due in ten minutes");
-    assert_eq!(batch.sends[0].to, To::Target("orders.expire".into()));
+    assert_eq!(batch.sends[0].to, Destination::Target("orders.expire".into()));
     assert_eq!(batch.sends[0].due, world.now);
 }
 
@@ -190,7 +198,7 @@ fn a_record_beyond_the_horizon_hops_to_the_largest_tier_that_fits_after_the_ling
     assert!(no_batch(&world.after(499)));
     let hop = batch(world.after(1));
     let tier = world.engine.setup.topics.of_tier(1);
-    assert_eq!(hop.sends[0].to, To::Lane(tier));
+    assert_eq!(hop.sends[0].to, Destination::Lane(tier));
     assert!(headers_of(&hop.sends[0]).iter().any(|(name, _)| name == header::STATE));
 
     // It comes back from the tier, is let go at hold - lead, and waits the rest in the wheel.
@@ -202,11 +210,11 @@ fn a_record_beyond_the_horizon_hops_to_the_largest_tier_that_fits_after_the_ling
         hop.sends[0].record.value(),
         headers.iter().map(|(n, v)| (&n[..], v.as_deref())),
     );
-    world.tell(Input::Committed(hop.id));
+    world.tell(Event::Committed(hop.id));
     world.record(Source { topic: tier, lane }, back);
     assert!(no_batch(&world.after(4_499)), "due 5 s after the submit, 4.5 s after the hop");
     let delivery = batch(world.after(1));
-    assert_eq!(delivery.sends[0].to, To::Target("orders.expire".into()));
+    assert_eq!(delivery.sends[0].to, Destination::Target("orders.expire".into()));
     assert!(!headers_of(&delivery.sends[0]).iter().any(|(name, _)| name.starts_with("x-delay")));
 }
 
@@ -223,14 +231,14 @@ fn due_times_in_one_partition_do_not_block_each_other() {
     assert!(!first.commits[0].metadata.is_empty());
 
     // A crash here: the next owner skips the second and delivers the first.
-    world.tell(Input::Revoked);
+    world.tell(Event::Revoked);
     world.assign(&first.commits);
     world.next.clear();
     world.now = world.now - Millis(100);
     world.submit("k", &[("x-delay", "1900"), target]);
     world.submit("k", &[("x-delay", "100"), target]);
     world.now = world.now + Millis(2_000);
-    let rest = batch(world.tell(Input::Tick));
+    let rest = batch(world.tell(Event::Tick));
     assert_eq!(rest.sends.len(), 1, "what was delivered before the crash is not delivered again");
     assert_eq!(rest.commits[0].next, Offset(2));
 }
@@ -262,7 +270,7 @@ fn a_record_in_another_partition_than_its_lane_is_moved_there_first() {
         record("k", &[("x-delay", "0"), ("x-delay-target", "orders.expire")]),
     );
     let batch = batch(world.after(0));
-    assert_eq!(batch.sends[0].to, To::Lane(TopicId(0)));
+    assert_eq!(batch.sends[0].to, Destination::Lane(TopicId(0)));
     assert_eq!(batch.sends[0].partition, Some(i32::from(lane)));
     assert_eq!(batch.commits[0].source, source(0, wrong));
 }
@@ -288,7 +296,7 @@ fn what_cannot_be_delivered_is_a_dead_letter_with_its_code_and_place() {
         let lane = murmur2::partition(b"k", LANES);
         world.submit("k", headers);
         let batch = batch(world.after(10));
-        let Edit::Dead(letter) = &batch.sends[0].edit else {
+        let HeaderRewrite::Dead(letter) = &batch.sends[0].rewrite else {
             panic!("{why}: {:?}", batch.sends[0])
         };
         assert_eq!(letter.code.as_str(), *code, "{why}");
@@ -308,19 +316,24 @@ fn a_missing_target_is_found_out_before_anything_is_produced() {
         source(0, lane),
         record("k", &[("x-delay", "0"), ("x-delay-target", "orders.typo")]),
     );
-    assert!(matches!(&out[..], [Output::Lookup(name)] if &**name == "orders.typo"), "{out:?}");
+    assert!(
+        matches!(&out[..], [Action::DescribeTarget(name)] if &**name == "orders.typo"),
+        "{out:?}"
+    );
     assert!(no_batch(&world.after(50)), "the answer is waited for");
-    world.tell(Input::Target("orders.typo".into(), Target::Missing));
+    world.tell(Event::Target("orders.typo".into(), Target::Missing));
     let batch = batch(world.after(0));
-    let Edit::Dead(letter) = &batch.sends[0].edit else { panic!("{:?}", batch.sends[0]) };
+    let HeaderRewrite::Dead(letter) = &batch.sends[0].rewrite else {
+        panic!("{:?}", batch.sends[0])
+    };
     assert_eq!(letter.code, Code::TargetMissing);
 }
 
 /// Dead letters and deliveries of the batch that this tick gives.
 fn told(world: &mut World, ms: u64) -> (usize, usize) {
     let sends = batch(world.after(ms)).sends;
-    let count = |to: fn(&To) -> bool| sends.iter().filter(|send| to(&send.to)).count();
-    (count(|to| *to == To::Dead), count(|to| matches!(to, To::Target(_))))
+    let count = |to: fn(&Destination) -> bool| sends.iter().filter(|send| to(&send.to)).count();
+    (count(|to| *to == Destination::Dead), count(|to| matches!(to, Destination::Target(_))))
 }
 
 #[test]
@@ -331,28 +344,28 @@ fn more_records_than_may_wait_for_unknown_targets_go_on_and_hold_nobody_up() {
     let good = ("x-delay-target", "orders.good");
     world.submit("k", &[("x-delay", "0"), good]);
     let first = batch(world.after(0));
-    world.tell(Input::Committed(first.id));
+    world.tell(Event::Committed(first.id));
     let lane = murmur2::partition(b"k", LANES);
     let mut asked = 0;
     for n in 0..60 {
         let target = format!("orders.unknown-{n}");
         let headers = [("x-delay", "1000"), ("x-delay-target", target.as_str())];
         let out = world.record(source(0, lane), record("k", &headers));
-        asked += out.iter().filter(|o| matches!(o, Output::Lookup(_))).count();
+        asked += out.iter().filter(|o| matches!(o, Action::DescribeTarget(_))).count();
     }
     assert_eq!(asked, 60, "they are asked for all the same");
     let parked = world.engine.parked;
     assert!(parked.records() > 0 && parked.records() < 60, "{parked:?}");
     world.submit("k", &[("x-delay", "1000"), good]);
     assert_eq!(told(&mut world, 1_000), (0, 1), "it is on time");
-    let put_off = world.engine.figures().put_off;
-    assert_eq!(put_off as usize, 60 - parked.records(), "those that had no room are due, too");
+    let deferred = world.engine.figures().deferred;
+    assert_eq!(deferred as usize, 60 - parked.records(), "those that had no room are due, too");
     for n in 0..60 {
-        world.tell(Input::Target(format!("orders.unknown-{n}").into(), Target::Missing));
+        world.tell(Event::Target(format!("orders.unknown-{n}").into(), Target::Missing));
     }
     assert_eq!(world.engine.parked.records(), 0);
-    let flying = world.engine.flying.front().expect("a batch").id;
-    world.tell(Input::Committed(flying));
+    let in_flight = world.engine.in_flight.front().expect("a batch").id;
+    world.tell(Event::Committed(in_flight));
     assert_eq!(told(&mut world, 100), (parked.records(), 0));
 }
 
@@ -364,10 +377,12 @@ fn a_target_that_has_no_room_for_the_marks_of_transactions_gets_nothing() {
     world.record(source(0, lane), record("k", &headers));
     // The record itself would fit.
     let tiny = Target::Found { partitions: 1, record_bytes_max: 127, keyed: false };
-    let mut out = world.tell(Input::Target("orders.tiny".into(), tiny));
+    let mut out = world.tell(Event::Target("orders.tiny".into(), tiny));
     out.extend(world.after(0));
     let batch = batch(out);
-    let Edit::Dead(letter) = &batch.sends[0].edit else { panic!("{:?}", batch.sends[0]) };
+    let HeaderRewrite::Dead(letter) = &batch.sends[0].rewrite else {
+        panic!("{:?}", batch.sends[0])
+    };
     assert_eq!(letter.code, Code::TooLarge);
 }
 
@@ -377,20 +392,20 @@ fn nothing_is_produced_to_a_target_of_which_was_heard_long_ago() {
     let headers = [("x-delay", "0"), ("x-delay-target", "orders.good")];
     world.submit("k", &headers);
     let first = batch(world.after(0));
-    world.tell(Input::Committed(first.id));
+    world.tell(Event::Committed(first.id));
     let lane = murmur2::partition(b"k", LANES);
     // A little old it is believed, and asked for at the same time.
     world.after(31_000);
     let out = world.record(source(0, lane), record("k", &headers));
-    assert!(matches!(&out[..], [Output::Lookup(_)]), "{out:?}");
+    assert!(matches!(&out[..], [Action::DescribeTarget(_)]), "{out:?}");
     let second = batch(world.after(0));
-    world.tell(Input::Committed(second.id));
-    world.tell(Input::Target("orders.good".into(), FOUND));
+    world.tell(Event::Committed(second.id));
+    world.tell(Event::Target("orders.good".into(), FOUND));
     world.after(241_000);
     let out = world.record(source(0, lane), record("k", &headers));
-    assert!(matches!(&out[..], [Output::Lookup(_)]), "{out:?}");
+    assert!(matches!(&out[..], [Action::DescribeTarget(_)]), "{out:?}");
     assert!(no_batch(&world.after(50)), "its limits may be others");
-    world.tell(Input::Target("orders.good".into(), FOUND));
+    world.tell(Event::Target("orders.good".into(), FOUND));
     assert_eq!(told(&mut world, 0), (0, 1));
 }
 
@@ -408,17 +423,17 @@ fn a_target_that_is_closed_costs_dead_letters_and_no_test() {
         blame: Blame::Target,
         why: "Topic authorization failed".into(),
     };
-    world.tell(Input::Refused(why));
+    world.tell(Event::Refused(why));
     assert_eq!(world.engine.figures().suspects, 2);
-    world.tell(Input::Revoked);
+    world.tell(Event::Revoked);
     world.assign(&[]);
     world.next.clear();
     let lane = murmur2::partition(b"k", LANES);
     for target in [open, closed] {
         world.record(source(0, lane), record("k", &[("x-delay", "0"), target]));
     }
-    world.tell(Input::Target("orders.closed".into(), Target::Closed));
-    world.tell(Input::Target("orders.open".into(), FOUND));
+    world.tell(Event::Target("orders.closed".into(), Target::Closed));
+    world.tell(Event::Target("orders.open".into(), FOUND));
     assert_eq!(world.engine.figures().suspects, 1, "nothing is produced there");
     assert_eq!(told(&mut world, 0), (1, 0));
 }
@@ -430,18 +445,21 @@ fn a_tier_is_paused_while_its_head_has_long_to_wait_and_resumed_before() {
     let lane = murmur2::partition(b"k", LANES);
     let at = source(tier, lane);
     let out = world.record(at, record("k", &[("x-delay-target", "orders.expire")]));
-    assert!(matches!(&out[..], [Output::Pause(paused)] if *paused == at), "{out:?}");
+    assert!(matches!(&out[..], [Action::Pause(paused)] if *paused == at), "{out:?}");
     // Let go at 60 s - 2 s; resumed 1.5 s before that.
     world.after(0);
     assert_eq!(world.engine.wake_at(), Some(world.now + Millis(56_500)));
     assert!(world.after(56_499).is_empty());
     let out = world.after(1);
-    assert!(matches!(&out[..], [Output::Resume(resumed)] if *resumed == at), "{out:?}");
+    assert!(matches!(&out[..], [Action::Resume(resumed)] if *resumed == at), "{out:?}");
     let out = world.after(1_500);
-    assert!(matches!(&out[..], [Output::Lookup(_)]), "let go, and its target asked for: {out:?}");
-    world.tell(Input::Target("orders.expire".into(), FOUND));
+    assert!(
+        matches!(&out[..], [Action::DescribeTarget(_)]),
+        "let go, and its target asked for: {out:?}"
+    );
+    world.tell(Event::Target("orders.expire".into(), FOUND));
     assert!(no_batch(&world.after(1_999)), "due at append + hold");
-    assert_eq!(batch(world.after(1)).sends[0].to, To::Target("orders.expire".into()));
+    assert_eq!(batch(world.after(1)).sends[0].to, Destination::Target("orders.expire".into()));
 }
 
 #[test]
@@ -452,7 +470,7 @@ fn one_batch_at_a_time_and_the_next_right_after_it() {
     let first = batch(world.after(0));
     world.submit("k", &[("x-delay", "0"), target]);
     assert!(no_batch(&world.after(1_000)), "one transaction at a time");
-    assert!(no_batch(&world.tell(Input::Committed(first.id))), "the gap lets markers be written");
+    assert!(no_batch(&world.tell(Event::Committed(first.id))), "the gap lets markers be written");
     assert_eq!(batch(world.after(5)).sends.len(), 1);
 }
 
@@ -465,7 +483,7 @@ fn a_record_that_is_larger_than_what_may_wait_for_a_lookup_is_told_all_the_same(
     let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
     let large = Record::new(Some(b"k"), Some(&value), headers);
     world.record(source(0, lane), large);
-    world.tell(Input::Target(target.into(), Target::Missing));
+    world.tell(Event::Target(target.into(), Target::Missing));
     assert_eq!(told(&mut world, 100), (1, 0), "it is a dead letter, and does not wait for ever");
 }
 
@@ -477,13 +495,13 @@ fn over_the_budget_reading_stops_and_goes_on_once_there_is_room() {
     let mut paused = 0;
     for _ in 0..30 {
         let out = world.submit("k", &[("x-delay", "500"), target]);
-        paused += out.iter().filter(|o| matches!(o, Output::Pause(_))).count();
+        paused += out.iter().filter(|o| matches!(o, Action::Pause(_))).count();
     }
     assert!(paused > 0, "{:?}", world.engine.figures());
     let due = batch(world.after(500));
     assert_eq!(due.sends.len(), 30);
-    let out = world.tell(Input::Committed(due.id));
-    assert!(out.iter().any(|o| matches!(o, Output::Resume(_))), "{out:?}");
+    let out = world.tell(Event::Committed(due.id));
+    assert!(out.iter().any(|o| matches!(o, Action::Resume(_))), "{out:?}");
     assert_eq!(world.engine.figures().memory_bytes, 0);
 }
 
@@ -506,7 +524,7 @@ fn a_lane_runs_only_where_all_its_topics_are() {
             gone: false,
         },
     ];
-    let out = world.tell(Input::Assigned { starts: some });
+    let out = world.tell(Event::Assigned { starts: some });
     assert_eq!(out.len(), 2, "both rest: {out:?}");
     assert_eq!(world.engine.figures().lanes, 0);
 }
@@ -517,17 +535,17 @@ fn draining_finishes_hops_and_leaves_what_is_not_due() {
     let target = ("x-delay-target", "orders.expire");
     world.submit("a", &[("x-delay", "60s"), target]);
     world.submit("a", &[("x-delay", "1900"), target]);
-    let hop = batch(world.tell(Input::Drain));
+    let hop = batch(world.tell(Event::Drain));
     assert_eq!(hop.sends.len(), 1, "the hop does not wait for its linger");
     assert!(!world.engine.is_drained());
-    world.tell(Input::Committed(hop.id));
+    world.tell(Event::Committed(hop.id));
     assert!(world.engine.is_drained(), "what is in the wheel is pending in the commit");
 }
 
 /// What the dead letters of a batch say.
 fn codes(batch: &Batch) -> Vec<Code> {
-    let dead = batch.sends.iter().filter_map(|send| match &send.edit {
-        Edit::Dead(letter) => Some(letter.code),
+    let dead = batch.sends.iter().filter_map(|send| match &send.rewrite {
+        HeaderRewrite::Dead(letter) => Some(letter.code),
         _ => None,
     });
     dead.collect()
@@ -540,17 +558,17 @@ fn other_policies_hold_for_what_comes_in_and_for_what_was_accepted_before() {
     world.submit("b", &[("x-delay", "1000"), ("x-delay-target", "orders.b")]);
     let allow = Allow::new("wc", Some(&["orders\\.b|bills".to_owned()])).expect("patterns");
     let setup = Arc::new(world.engine.setup.with_allow([allow]));
-    assert!(no_batch(&world.tell(Input::Policies(setup))));
+    assert!(no_batch(&world.tell(Event::Policies(setup))));
     let fired = batch(world.after(1_000));
     assert_eq!(codes(&fired), [Code::TargetDenied], "orders.a is no longer on the list");
     assert_eq!(fired.sends.len(), 2, "orders.b is");
-    world.tell(Input::Committed(fired.id));
+    world.tell(Event::Committed(fired.id));
 
     world.submit("c", &[("x-delay", "0"), ("x-delay-target", "bills")]);
     world.submit("d", &[("x-delay", "0"), ("x-delay-target", "orders.a")]);
     let next = batch(world.after(100));
     assert_eq!((codes(&next), next.sends.len()), (vec![Code::TargetDenied], 2));
-    world.tell(Input::Committed(next.id));
+    world.tell(Event::Committed(next.id));
 
     // Lanes that are taken over anew go on under the same policies.
     world.assign(&[]);
@@ -559,7 +577,7 @@ fn other_policies_hold_for_what_comes_in_and_for_what_was_accepted_before() {
 }
 
 /// What stands in a lane topic by a send, as it is read there.
-fn stands(send: &Send) -> Record {
+fn stands(send: &Produce) -> Record {
     let mut headers = Vec::new();
     send.headers(|name, value| headers.push((name.to_vec(), value.map(<[u8]>::to_vec))));
     let headers = headers.iter().map(|(name, value)| (name.as_slice(), value.as_deref()));
@@ -567,12 +585,12 @@ fn stands(send: &Send) -> Record {
 }
 
 /// What leaves first, and to where, with what was asked about targets answered.
-fn leaves(world: &mut World, mut out: Vec<Output>, most_ms: u64) -> Option<Batch> {
+fn leaves(world: &mut World, mut out: Vec<Action>, most_ms: u64) -> Option<Batch> {
     for _ in 0..most_ms / 100 {
         for asked in std::mem::take(&mut out) {
             match asked {
-                Output::Lookup(name) => out.extend(world.tell(Input::Target(name, FOUND))),
-                Output::Batch(batch) => return Some(batch),
+                Action::DescribeTarget(name) => out.extend(world.tell(Event::Target(name, FOUND))),
+                Action::Batch(batch) => return Some(batch),
                 _ => {}
             }
         }
@@ -582,13 +600,13 @@ fn leaves(world: &mut World, mut out: Vec<Output>, most_ms: u64) -> Option<Batch
 }
 
 /// A record without a target is written to the intake `b` of one world, and its first hop is read in another.
-fn hop_into(world: &mut World, state: Option<fn(&World, &Record) -> Record>) -> Vec<Output> {
+fn hop_into(world: &mut World, state: Option<fn(&World, &Record) -> Record>) -> Vec<Action> {
     let intakes = [("", Some("orders.main")), ("b", Some("orders.b"))];
     let mut before = World::with(&[1, 10, 60], Limits::default(), &intakes);
     let lane = murmur2::partition(b"k", LANES);
     let out = before.record(source(1, lane), record("k", &[("x-delay", "75s")]));
     let hop = leaves(&mut before, out, 2_000).expect("a hop");
-    assert_eq!(hop.sends[0].to, To::Lane(before.engine.setup.topics.of_tier(2)));
+    assert_eq!(hop.sends[0].to, Destination::Lane(before.engine.setup.topics.of_tier(2)));
     let hopped = stands(&hop.sends[0]);
     let hopped = state.map_or_else(|| hopped.clone(), |other| other(&before, &hopped));
     world.now = before.now;
@@ -597,16 +615,16 @@ fn hop_into(world: &mut World, state: Option<fn(&World, &Record) -> Record>) -> 
 }
 
 /// What becomes of it in the end, and how long its state was in each tier that it went through.
-fn ends(world: &mut World, mut out: Vec<Output>) -> (Send, Vec<usize>) {
+fn ends(world: &mut World, mut out: Vec<Action>) -> (Produce, Vec<usize>) {
     let mut sizes = Vec::new();
     loop {
         let mut batch = leaves(world, out, 90_000).expect("it goes on");
         let send = batch.sends.remove(0);
-        let To::Lane(tier) = send.to else { return (send, sizes) };
+        let Destination::Lane(tier) = send.to else { return (send, sizes) };
         let hopped = stands(&send);
         let state = hopped.headers().find(|(name, _)| *name == header::STATE.as_bytes());
         sizes.push(state.and_then(|(_, value)| value).map_or(0, <[u8]>::len));
-        world.tell(Input::Committed(batch.id));
+        world.tell(Event::Committed(batch.id));
         out = world.record(source(tier.0, murmur2::partition(b"k", LANES)), hopped);
     }
 }
@@ -617,7 +635,7 @@ fn a_default_target_is_that_of_the_time_when_the_record_was_accepted() {
     let mut world = World::with(&[1, 10, 60], Limits::default(), &intakes);
     let out = hop_into(&mut world, None);
     let (fired, sizes) = ends(&mut world, out);
-    assert_eq!(fired.to, To::Target("orders.b".into()));
+    assert_eq!(fired.to, Destination::Target("orders.b".into()));
     assert_eq!(headers_of(&fired), []);
     let size = crate::state::SIZE + 2 + 1 + 8;
     assert!(sizes.len() > 1 && sizes.iter().all(|of| *of == size), "it grows: {sizes:?}");
@@ -644,7 +662,7 @@ fn what_an_intake_leaves_behind_waits_and_is_not_delivered_by_the_rules_of_anoth
         let due = world.now + Millis(74_000);
         let (dead, sizes) = ends(&mut world, out);
         assert!(world.now >= due && sizes.len() > 1, "it waits as if its intake were there");
-        let Edit::Dead(letter) = &dead.edit else { panic!("{dead:?}") };
+        let HeaderRewrite::Dead(letter) = &dead.rewrite else { panic!("{dead:?}") };
         assert_eq!((letter.code, &*letter.intake), (Code::UnknownIntake, came_by));
     }
     // One that is configured again in time is delivered, also what an older program has sealed.
@@ -652,7 +670,7 @@ fn what_an_intake_leaves_behind_waits_and_is_not_delivered_by_the_rules_of_anoth
     let mut world = World::with(&[1, 10, 60], Limits::default(), &intakes);
     let out = hop_into(&mut world, Some(older));
     let (fired, sizes) = ends(&mut world, out);
-    assert_eq!(fired.to, To::Target("orders.b".into()));
+    assert_eq!(fired.to, Destination::Target("orders.b".into()));
     assert_eq!(sizes[0], crate::state::SIZE + 2 + 1 + 8, "name and target are sealed now");
 }
 
@@ -664,17 +682,17 @@ fn a_move_between_lanes_is_worth_nothing_in_another_intake() {
     let soon = record("k", &[("x-delay", "1"), ("x-delay-target", "orders.x")]);
     let out = world.record(source(1, (lane + 1) % LANES), soon);
     let moved = leaves(&mut world, out, 1_000).expect("a move");
-    assert_eq!(moved.sends[0].to, To::Lane(TopicId(1)));
-    world.tell(Input::Committed(moved.id));
+    assert_eq!(moved.sends[0].to, Destination::Lane(TopicId(1)));
+    world.tell(Event::Committed(moved.id));
     let copied = stands(&moved.sends[0]);
     let out = world.record(source(0, lane), copied.clone());
     let dead = leaves(&mut world, out, 1_000).expect("a dead letter");
-    let Edit::Dead(letter) = &dead.sends[0].edit else { panic!("{:?}", dead.sends[0]) };
+    let HeaderRewrite::Dead(letter) = &dead.sends[0].rewrite else { panic!("{:?}", dead.sends[0]) };
     assert_eq!((letter.code, &*letter.intake), (Code::BadState, "wc.intake"));
-    world.tell(Input::Committed(dead.id));
+    world.tell(Event::Committed(dead.id));
     let out = world.record(source(1, lane), copied);
     let fired = leaves(&mut world, out, 1_000).expect("a delivery");
-    assert_eq!(fired.sends[0].to, To::Target("orders.x".into()));
+    assert_eq!(fired.sends[0].to, Destination::Target("orders.x".into()));
 }
 
 /// Plays Kafka to records that are all due at once, and fails every batch of which `refuses` names somebody.
@@ -688,16 +706,16 @@ struct Strict<'a> {
 }
 
 impl Strict<'_> {
-    fn run(&mut self, blame: Blame, refuses: impl Fn(&Send) -> bool) {
+    fn run(&mut self, blame: Blame, refuses: impl Fn(&Produce) -> bool) {
         let lane = source(0, murmur2::partition(b"k", LANES));
         loop {
-            self.world.tell(Input::Revoked);
+            self.world.tell(Event::Revoked);
             self.world.assign(&self.commits);
             self.world.next.clear();
             for headers in &self.records {
                 let target = headers.iter().find(|(name, _)| *name == header::TARGET).unwrap().1;
                 self.world.record(lane, record("k", headers));
-                self.world.tell(Input::Target(target.into(), FOUND));
+                self.world.tell(Event::Target(target.into(), FOUND));
             }
             if self.until_refused(blame, &refuses) {
                 return;
@@ -706,12 +724,12 @@ impl Strict<'_> {
     }
 
     /// Whether there is nothing more to come.
-    fn until_refused(&mut self, blame: Blame, refuses: &impl Fn(&Send) -> bool) -> bool {
+    fn until_refused(&mut self, blame: Blame, refuses: &impl Fn(&Produce) -> bool) -> bool {
         let mut out = self.world.after(10);
         for _ in 0..200 {
             for batch in std::mem::take(&mut out) {
-                let Output::Batch(batch) = batch else { continue };
-                let n = |send: &Send| {
+                let Action::Batch(batch) = batch else { continue };
+                let n = |send: &Produce| {
                     headers_of(send).into_iter().find(|(name, _)| name == "n").unwrap().1
                 };
                 let fine = !batch.sends.iter().any(refuses);
@@ -721,16 +739,16 @@ impl Strict<'_> {
                     let why = "no".into();
                     let named = Vec::new();
                     let refused = Refused { batch: batch.id, named, blame, why };
-                    self.world.tell(Input::Refused(refused));
+                    self.world.tell(Event::Refused(refused));
                     return false;
                 }
                 for send in &batch.sends {
-                    if let Edit::Dead(letter) = &send.edit {
+                    if let HeaderRewrite::Dead(letter) = &send.rewrite {
                         self.dead.push((n(send), letter.code));
                     }
                 }
                 self.commits.extend(batch.commits);
-                out.extend(self.world.tell(Input::Committed(batch.id)));
+                out.extend(self.world.tell(Event::Committed(batch.id)));
             }
             out.extend(self.world.after(10));
         }
@@ -748,8 +766,9 @@ fn a_record_that_kafka_refuses_is_found_by_halving_and_the_others_are_delivered(
     let names = ["0", "1", "2", "3", "4", "5", "6", "7"];
     let to = (header::TARGET, "orders.out");
     let mut strict = strict(names.map(|n| vec![("x-delay", "0"), to, ("n", n)]).into());
-    let poison = |send: &Send| {
-        matches!(send.to, To::Target(_)) && headers_of(send).contains(&("n".into(), "5".into()))
+    let poison = |send: &Produce| {
+        matches!(send.to, Destination::Target(_))
+            && headers_of(send).contains(&("n".into(), "5".into()))
     };
     strict.run(Blame::Record, poison);
     assert_eq!(strict.dead, [("5".to_owned(), Code::TargetRefused)]);
@@ -769,7 +788,7 @@ fn a_target_that_we_may_not_write_to_is_found_and_its_records_are_dead_at_once()
     let target = |n: &str| if n < "3" { "orders.denied" } else { "orders.out" };
     let records = names.map(|n| vec![("x-delay", "0"), (header::TARGET, target(n)), ("n", n)]);
     let mut strict = strict(records.into());
-    strict.run(Blame::Target, |send| send.to == To::Target("orders.denied".into()));
+    strict.run(Blame::Target, |send| send.to == Destination::Target("orders.denied".into()));
     let dead: Vec<&str> = strict.dead.iter().map(|(n, _)| n.as_str()).collect();
     assert_eq!(dead, ["0", "1", "2"]);
     let failed = strict.told.iter().filter(|(_, fine)| !fine).count();
@@ -780,12 +799,12 @@ fn a_target_that_we_may_not_write_to_is_found_and_its_records_are_dead_at_once()
     let more = || record("k", &[("x-delay", "0"), (header::TARGET, "orders.denied"), ("n", "9")]);
     strict.world.record(lane, more());
     let dead = batch(strict.world.after(10));
-    assert!(matches!(dead.sends[0].edit, Edit::Dead(_)), "{dead:?}");
-    strict.world.tell(Input::Committed(dead.id));
+    assert!(matches!(dead.sends[0].rewrite, HeaderRewrite::Dead(_)), "{dead:?}");
+    strict.world.tell(Event::Committed(dead.id));
     strict.world.after(30_001);
     strict.world.record(lane, more());
     let tried = batch(strict.world.after(300));
-    assert_eq!(tried.sends[0].to, To::Target("orders.denied".into()));
+    assert_eq!(tried.sends[0].to, Destination::Target("orders.denied".into()));
 }
 
 #[test]
@@ -802,8 +821,8 @@ fn neighbours_leave_before_the_next_test_of_suspects() {
     assert_eq!(both.sends.len(), 2);
     let (batch_id, blame) = (both.id, Blame::Record);
     let refused = Refused { batch: batch_id, named: vec![], blame, why: "no".into() };
-    world.tell(Input::Refused(refused));
-    world.tell(Input::Revoked);
+    world.tell(Event::Refused(refused));
+    world.tell(Event::Revoked);
     world.assign(&[]);
     world.next.clear();
     for n in ["a", "b", "c"] {
@@ -814,16 +833,16 @@ fn neighbours_leave_before_the_next_test_of_suspects() {
     };
     let first = batch(world.after(0));
     assert_eq!(n(&first), ["c"]);
-    world.tell(Input::Committed(first.id));
+    world.tell(Event::Committed(first.id));
     submit(&mut world, "d");
     let second = batch(world.after(5));
     assert_eq!(n(&second), ["d"]);
-    world.tell(Input::Committed(second.id));
+    world.tell(Event::Committed(second.id));
     submit(&mut world, "e");
     let test = batch(world.after(300));
     assert_eq!(n(&test), ["a"], "its turn, half of the suspects");
     assert!(no_batch(&world.after(10)), "nothing beside a test");
-    world.tell(Input::Committed(test.id));
+    world.tell(Event::Committed(test.id));
     assert_eq!(n(&batch(world.after(5))), ["e"], "in turns");
 }
 
@@ -834,15 +853,15 @@ fn a_compacted_target_takes_no_record_without_a_key() {
     let headers = [("x-delay", "0"), (header::TARGET, "orders.table"), ("n", "1")];
     let headers = headers.map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
     world.record(source(0, 1), Record::new(None, Some(b"v"), headers.iter().copied()));
-    world.tell(Input::Target("orders.table".into(), keyed));
+    world.tell(Event::Target("orders.table".into(), keyed));
     let dead = batch(world.after(0));
-    let Edit::Dead(letter) = &dead.sends[0].edit else { panic!("{:?}", dead.sends[0]) };
+    let HeaderRewrite::Dead(letter) = &dead.sends[0].rewrite else { panic!("{:?}", dead.sends[0]) };
     assert_eq!(letter.code, Code::MissingKey);
 }
 
 #[test]
 fn a_record_that_hopped_more_often_than_any_delay_needs_is_a_dead_letter() {
-    use crate::state::{Kind, Order, State};
+    use crate::state::{Kind, State, SubmissionOrder};
 
     let mut world = World::new(&[1, 60], Limits::default());
     let lane = murmur2::partition(b"k", LANES);
@@ -854,7 +873,7 @@ fn a_record_that_hopped_more_often_than_any_delay_needs_is_a_dead_letter() {
         kind: Kind::Hop,
         due: world.now + Millis(3_600_000),
         first_appended: world.now,
-        order: Order { appended: world.now, offset: Offset(0) },
+        order: SubmissionOrder { appended: world.now, offset: Offset(0) },
         expires: None,
         intake: world.engine.setup.topics.intakes[0].tag,
         name: None,
@@ -867,9 +886,9 @@ fn a_record_that_hopped_more_often_than_any_delay_needs_is_a_dead_letter() {
     let looped = Record::new(Some(b"k"), Some(b"value"), headers.iter().copied());
     world.record(source(tier, lane), looped);
     world.after(1_000);
-    world.tell(Input::Target("orders.out".into(), FOUND));
+    world.tell(Event::Target("orders.out".into(), FOUND));
     let dead = batch(world.after(0));
-    let Edit::Dead(letter) = &dead.sends[0].edit else { panic!("{:?}", dead.sends[0]) };
+    let HeaderRewrite::Dead(letter) = &dead.sends[0].rewrite else { panic!("{:?}", dead.sends[0]) };
     assert_eq!(letter.code, Code::TooManyHops);
 }
 
@@ -884,32 +903,35 @@ fn a_target_without_a_leader_holds_up_nobody_and_gets_its_records_once_it_has_on
     submit(&mut world, "orders.far");
     submit(&mut world, "orders.near");
     let all: Arc<[i32]> = [0, 1, 2].into();
-    world.tell(Input::Away(Arc::clone(&to), all));
+    world.tell(Event::TargetOutage(Arc::clone(&to), all));
 
     // Only what has a leader is delivered, and the other waits on disk: longer, the longer its target has been away.
     let mut out = world.after(100);
     let first = batch(std::mem::take(&mut out));
     assert_eq!(first.sends.len(), 1);
-    assert_eq!(first.sends[0].to, To::Target("orders.near".into()));
-    let mut sent = world.tell(Input::Committed(first.id));
+    assert_eq!(first.sends[0].to, Destination::Target("orders.near".into()));
+    let mut sent = world.tell(Event::Committed(first.id));
     sent.extend(world.after(500));
     let hop = batch(sent);
     let tier = world.engine.setup.topics.of_tier(1);
-    assert_eq!(hop.sends.iter().map(|send| &send.to).collect::<Vec<_>>(), [&To::Lane(tier)]);
+    assert_eq!(
+        hop.sends.iter().map(|send| &send.to).collect::<Vec<_>>(),
+        [&Destination::Lane(tier)]
+    );
     let (lane, back) = (hop.commits[0].source.lane, written(&hop.sends[0]));
-    world.tell(Input::Committed(hop.id));
+    world.tell(Event::Committed(hop.id));
 
     // It comes up again and is asked about; its own partition alone decides.
     world.record(Source { topic: tier, lane }, back);
     let own = i32::from(murmur2::partition(b"k", 3));
-    world.tell(Input::Away(Arc::clone(&to), [(own + 1) % 3].into()));
+    world.tell(Event::TargetOutage(Arc::clone(&to), [(own + 1) % 3].into()));
     let late = batch(world.after(5_000));
-    assert_eq!(late.sends[0].to, To::Target(to));
+    assert_eq!(late.sends[0].to, Destination::Target(to));
     assert!(!headers_of(&late.sends[0]).iter().any(|(name, _)| name.starts_with("x-delay")));
 }
 
 /// The record that a hop writes.
-fn written(send: &Send) -> Record {
+fn written(send: &Produce) -> Record {
     let mut headers = Vec::new();
     send.headers(|n, v| headers.push((n.to_vec(), v.map(<[u8]>::to_vec))));
     let headers = headers.iter().map(|(n, v)| (&n[..], v.as_deref()));
@@ -924,25 +946,25 @@ fn what_is_away_is_asked_about_again_soon_and_what_is_in_doubt_at_once() {
         let lane = murmur2::partition(b"k", LANES);
         let headers = [("x-delay", "1h"), ("x-delay-target", "orders.far")];
         let out = world.record(source(0, lane), record("k", &headers));
-        out.iter().any(|out| matches!(out, Output::Lookup(_)))
+        out.iter().any(|out| matches!(out, Action::DescribeTarget(_)))
     };
     assert!(submit(&mut world), "nothing is known of it");
-    world.tell(Input::Target(Arc::clone(&to), FOUND));
+    world.tell(Event::Target(Arc::clone(&to), FOUND));
     world.after(5_000);
     assert!(!submit(&mut world), "it is known");
-    world.tell(Input::Away(Arc::clone(&to), [1].into()));
+    world.tell(Event::TargetOutage(Arc::clone(&to), [1].into()));
     assert!(submit(&mut world), "one of its partitions is away");
-    world.tell(Input::Away(Arc::clone(&to), Arc::default()));
-    world.tell(Input::Target(Arc::clone(&to), FOUND));
+    world.tell(Event::TargetOutage(Arc::clone(&to), Arc::default()));
+    world.tell(Event::Target(Arc::clone(&to), FOUND));
     assert!(!submit(&mut world), "it is back");
-    world.tell(Input::Doubt(vec!["wc.timers".into(), to]));
+    world.tell(Event::InvalidateTargets(vec!["wc.timers".into(), to]));
     assert!(submit(&mut world), "a batch with a record for it failed");
 }
 
 /// What a batch does with the one record that it carries.
 fn code_of(batch: &Batch) -> Option<Code> {
-    match &batch.sends[0].edit {
-        Edit::Dead(letter) => Some(letter.code),
+    match &batch.sends[0].rewrite {
+        HeaderRewrite::Dead(letter) => Some(letter.code),
         _ => None,
     }
 }
@@ -964,8 +986,8 @@ fn what_expires_before_it_can_be_there_is_not_delivered() {
     let refused = |batch| Refused { batch, named, blame: Blame::Expired, why };
     let first = batch(world.after(1_000));
     assert_eq!(code_of(&first), None);
-    world.tell(Input::Refused(refused(first.id)));
-    world.tell(Input::Revoked);
+    world.tell(Event::Refused(refused(first.id)));
+    world.tell(Event::Revoked);
     world.assign(&[]);
     world.next.clear();
     world.now = world.now - Millis(1_000);
@@ -982,15 +1004,15 @@ fn what_may_be_there_is_no_dead_letter_besides_where_nothing_can_be_aborted() {
         let appended = world.now;
         world.submit("k", &headers);
         assert_eq!(code_of(&batch(world.after(5))), None, "handed over in time");
-        world.tell(Input::Revoked);
+        world.tell(Event::Revoked);
         world.assign(&[]);
         world.now = world.now + Millis(2_000);
         let at = source(0, murmur2::partition(b"k", LANES));
         let (offset, record) = (Offset(0), record("k", &headers));
-        let out = world.tell(Input::Record { source: at, offset, appended, record });
+        let out = world.tell(Event::Record { source: at, offset, appended, record });
         for asked in out {
-            if let Output::Lookup(name) = asked {
-                world.tell(Input::Target(name, FOUND));
+            if let Action::DescribeTarget(name) = asked {
+                world.tell(Event::Target(name, FOUND));
             }
         }
         assert_eq!(code_of(&batch(world.after(5))), want, "aborts: {aborts}");
@@ -1006,15 +1028,15 @@ fn a_copy_of_what_was_delivered_in_time_is_nothing_once_it_has_expired() {
         [("x-delay", "5s"), ("x-delay-target", "orders.expire"), ("x-delay-expires", "6s")];
     let out = world.record(source(0, lane), record("k", &headers));
     let hop = leaves(&mut world, out, 1_000).expect("a hop");
-    world.tell(Input::Committed(hop.id));
+    world.tell(Event::Committed(hop.id));
     let (tier, copy) = (source(2, lane), stands(&hop.sends[0]));
-    assert_eq!(hop.sends[0].to, To::Lane(tier.topic));
+    assert_eq!(hop.sends[0].to, Destination::Lane(tier.topic));
     // Two owners of the lane have written it, and the second one late.
-    for want in [&[To::Target("orders.expire".into())][..], &[]] {
+    for want in [&[Destination::Target("orders.expire".into())][..], &[]] {
         let out = world.record(tier, copy.clone());
         let next = leaves(&mut world, out, 10_000).expect("a batch");
-        world.tell(Input::Committed(next.id));
-        let sent: Vec<To> = next.sends.iter().map(|send| send.to.clone()).collect();
+        world.tell(Event::Committed(next.id));
+        let sent: Vec<Destination> = next.sends.iter().map(|send| send.to.clone()).collect();
         assert_eq!((&*sent, next.commits[0].source), (want, tier));
     }
     assert_eq!(world.engine.figures().memory_bytes, 0);
@@ -1029,19 +1051,19 @@ fn what_was_moved_twice_is_no_dead_letter_besides() {
         [("x-delay", "0"), ("x-delay-target", "orders.expire"), ("x-delay-expires", "500")];
     let out = world.record(source(0, (lane + 1) % LANES), record("k", &headers));
     let moved = leaves(&mut world, out, 1_000).expect("a move");
-    world.tell(Input::Committed(moved.id));
+    world.tell(Event::Committed(moved.id));
     for wait in [0, 2_000] {
         world.after(wait);
         let out = world.record(source(0, lane), stands(&moved.sends[0]));
         let next = leaves(&mut world, out, 1_000).expect("a delivery");
-        world.tell(Input::Committed(next.id));
+        world.tell(Event::Committed(next.id));
         assert_eq!(code_of(&next), None, "after {wait} ms");
     }
     // Another one that is the same in all but its time was never handed over.
     world.after(2_000);
     let appended = world.now - Millis(1_000);
     let (at, record) = (source(0, lane), record("k", &headers));
-    let out = world.tell(Input::Record { source: at, offset: Offset(2), appended, record });
+    let out = world.tell(Event::Record { source: at, offset: Offset(2), appended, record });
     let dead = leaves(&mut world, out, 1_000).expect("a dead letter");
     assert_eq!(code_of(&dead), Some(Code::Expired));
 }
@@ -1051,7 +1073,7 @@ fn a_hop_that_waited_too_long_for_its_batch_goes_another_way() {
     // Picked for the tier of a minute, with a second to spare; the batch before it takes ten.
     let mut world = World::new(&[1, 5, 60], Limits { hop_linger: Millis(0), ..Limits::default() });
     let to = |batch: &Batch| match &batch.sends[0].to {
-        To::Lane(topic) => world_tier(*topic),
+        Destination::Lane(topic) => world_tier(*topic),
         other => panic!("{other:?}"),
     };
     world.submit("k", &[("x-delay", "10m"), ("x-delay-target", "orders.expire")]);
@@ -1060,7 +1082,7 @@ fn a_hop_that_waited_too_long_for_its_batch_goes_another_way() {
     world.submit("k", &[("x-delay", "60s"), ("x-delay-target", "orders.expire")]);
     assert!(no_batch(&world.after(10_000)));
     let (id, mut out) = (first.id, Vec::new());
-    world.engine.step(world.now, Input::Committed(id), &mut out);
+    world.engine.step(world.now, Event::Committed(id), &mut out);
     // It is looked at when a batch may be closed, and leaves with the next.
     (0..2).for_each(|_| out.extend(world.after(10)));
     assert_eq!(to(&batch(out)), 1, "50 s are left, and its tier takes 58");
@@ -1080,25 +1102,26 @@ fn a_hop_that_was_under_suspicion_is_looked_for_like_any_other_once_it_has_left(
     };
     submit(&mut world);
     let both = batch(world.after(500));
-    assert_eq!(both.sends.iter().filter(|send| matches!(send.to, To::Lane(_))).count(), 2);
+    assert_eq!(both.sends.iter().filter(|send| matches!(send.to, Destination::Lane(_))).count(), 2);
     let (id, blame) = (both.id, Blame::Record);
-    world.tell(Input::Refused(Refused { batch: id, named: vec![], blame, why: "no".into() }));
-    world.tell(Input::Revoked);
+    world.tell(Event::Refused(Refused { batch: id, named: vec![], blame, why: "no".into() }));
+    world.tell(Event::Revoked);
     world.assign(&[]);
     world.next.clear();
     submit(&mut world);
-    let (lane, name) = (Lane(murmur2::partition(b"k", LANES)), TimerKey::new(Some(b"k"), b"i"));
+    let (lane, timer_id) = (Lane(murmur2::partition(b"k", LANES)), TimerId::new(Some(b"k"), b"i"));
     let is_absent = |world: &World| {
-        let live = world.engine.timers.live(lane, name).expect("it is pending");
-        world.engine.timers.is_absent(lane, name, live.version)
+        let live = world.engine.timers.live(lane, timer_id).expect("it is pending");
+        world.engine.timers.is_absent(lane, timer_id, live.version)
     };
     let mut hops = 0;
     for _ in 0..10 {
         assert!(hops > 0 || !is_absent(&world), "it is here until it leaves");
         for out in world.after(500) {
-            let Output::Batch(batch) = out else { continue };
-            hops += batch.sends.iter().filter(|send| matches!(send.to, To::Lane(_))).count();
-            world.tell(Input::Committed(batch.id));
+            let Action::Batch(batch) = out else { continue };
+            hops +=
+                batch.sends.iter().filter(|send| matches!(send.to, Destination::Lane(_))).count();
+            world.tell(Event::Committed(batch.id));
         }
     }
     assert_eq!((hops, world.engine.figures().suspects), (2, 0));
@@ -1117,7 +1140,7 @@ fn dead_letters_without_end_hold_up_nothing_that_is_due() {
     // Two behind the flood: one due with the first batch, and one soon after it.
     world.submit("k", &[("x-delay", "100"), to, ("n", "1")]);
     world.submit("k", &[("x-delay", "110"), to, ("n", "2")]);
-    let is_delivery = |send: &&Send| matches!(send.to, To::Target(_));
+    let is_delivery = |send: &&Produce| matches!(send.to, Destination::Target(_));
     let first = batch(world.after(100));
     assert!(is_delivery(&&first.sends[0]), "what is due is the first of its batch");
     let beside = first.sends.len() - 1;
@@ -1125,18 +1148,18 @@ fn dead_letters_without_end_hold_up_nothing_that_is_due() {
         (1..=2_500).contains(&beside),
         "{beside} dead letters beside it, and another is due soon"
     );
-    world.tell(Input::Committed(first.id));
+    world.tell(Event::Committed(first.id));
     let second = batch(world.after(10));
     assert_eq!(second.sends.iter().filter(is_delivery).count(), 1);
     // With nothing due they leave as fast as batches do.
     let (mut dead, mut last) = (first.sends.len() + second.sends.len() - 2, second.id);
     for _ in 0..2 {
-        world.tell(Input::Committed(last));
+        world.tell(Event::Committed(last));
         let next = batch(world.after(10));
         (dead, last) = (dead + next.sends.len(), next.id);
     }
     assert_eq!(dead, FLOOD);
-    world.tell(Input::Committed(last));
+    world.tell(Event::Committed(last));
     assert_eq!(world.engine.figures().memory_bytes, 0);
     assert!(world.engine.is_drained());
 }

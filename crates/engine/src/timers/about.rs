@@ -1,25 +1,25 @@
 //! What a command is about, and what the last state that is kept of a timer says of that.
 
-use super::{Phase, Place, Timer};
+use super::{Timer, TimerState, Version};
 
 /// The versions in whose place one was put, each in the place of the one before it, without an end between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replaced {
     /// The first of them.
-    pub first: Place,
+    pub first: Version,
     /// The last of them: the version itself was put in its place.
-    pub last: Place,
+    pub last: Version,
 }
 
 impl Replaced {
     /// What is replaced by a version that is put in the place of this one.
-    pub(crate) fn by(version: Place, before: Option<Self>) -> Self {
+    pub(crate) fn by(version: Version, before: Option<Self>) -> Self {
         Self { first: before.map_or(version, |before| before.first), last: version }
     }
 
     /// Whether this version is among them.
     #[must_use]
-    pub fn has(&self, version: Place) -> bool {
+    pub fn has(&self, version: Version) -> bool {
         let Self { first, last } = *self;
         let is_between = || first.is_before(version) && version.is_before(last);
         version == first || version == last || is_between()
@@ -29,25 +29,25 @@ impl Replaced {
 /// What a command is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
-    /// What was submitted before this place.
-    Before(Place),
+    /// What was submitted before this version.
+    Before(Version),
     /// This version.
-    Version(Place),
+    Version(Version),
     /// This version, in whose place the command was to put its own, by which it is read again as long as that is pending.
-    Replace(Place, Place),
+    Replace(Version, Version),
 }
 
 /// What became of what a command is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It was never met; or others came after it, and what became of it is not kept.
+    /// It was never seen; or others came after it, and what became of it is not kept.
     Nothing,
-    /// Another version was put in its place.
+    /// Another version replaced it.
     Replaced,
     /// The command itself did it, when it was read before.
     Done,
     /// This.
-    Ended(Phase),
+    Ended(TimerState),
 }
 
 impl About {
@@ -57,11 +57,11 @@ impl About {
         let Some(last) = last else { return Found::Nothing };
         let was = |version| last.supersedes.is_some_and(|of| of.has(version));
         let is_it = match self {
-            Self::Before(place) => last.version.is_before(place),
+            Self::Before(version) => last.version.is_before(version),
             Self::Version(version) | Self::Replace(version, _) => last.version == version,
         };
         match self {
-            _ if is_it && last.phase.is_final() => Found::Ended(last.phase),
+            _ if is_it && last.state.is_final() => Found::Ended(last.state),
             // It was put in the place of that version only if that is among them: others may have come after that one's end.
             Self::Replace(version, own) if was(version) && (last.version == own || was(own)) => {
                 Found::Done

@@ -1,33 +1,33 @@
 //! What the records of `<ns>.timers` look like.
 //!
-//! The key is the timer's name, 16 bytes: the timer itself. With one more byte, 1, it is about its void versions.
+//! The key is the timer's name, 16 bytes: the timer itself. With one more byte, 1, it is about its cancel mark.
 //! Numbers are big-endian; a value begins with the version of this code.
 //!
 //! ```text
-//! timer: version u8, phase u8, flags u8 (1: has a key, 2: it is cut, 4: supersedes, 8: has a label, 16: has a code,
+//! timer: version u8, state u8, flags u8 (1: has a key, 2: it is cut, 4: supersedes, 8: has a label, 16: has a code,
 //!        32: supersedes several), first append u64, offset i64, due u64, since u64,
 //!        [of what it supersedes: first append u64, offset i64 [of the first of several: the same]],
 //!        target (u8 length, bytes), id (the same), [label (the same)], [code (the same)], [key: the rest]
-//! void:  version u8, flags u8 (1: met, 2: several, 4: two places, 8: cancels), first append u64, offset i64, until u64,
-//!        [of the place from elsewhere: first append u64, offset i64]
+//! mark:  version u8, flags u8 (1: seen, 2: may repeat, 4: two bounds, 8: cancels), first append u64, offset i64, until u64,
+//!        [of the bound not in log order: first append u64, offset i64]
 //! ```
 
 use std::sync::Arc;
 
 use super::super::header::Code;
 use super::super::{Offset, UnixMillis};
-use super::{Before, Phase, Place, Replaced, Timer, TimerKey, Void};
+use super::{CancelMark, Replaced, Timer, TimerId, TimerState, Version, VersionBound};
 
 /// The version of this code.
 pub const VERSION: u8 = 2;
 /// What is kept of a record's key, in bytes.
 pub const KEY_MAX: usize = 1_024;
 
-/// What follows a timer's name in the key of what is said of its void versions.
-const VOID: u8 = 1;
-const VOID_SIZE_MAX: usize = 42;
-const MET: u8 = 1;
-const SEVERAL: u8 = 2;
+/// What follows a timer's id in the key of its cancel mark.
+const CANCEL_MARK: u8 = 1;
+const CANCEL_MARK_SIZE_MAX: usize = 42;
+const SEEN: u8 = 1;
+const MAY_REPEAT: u8 = 2;
 const TWO: u8 = 4;
 const CANCELS: u8 = 8;
 
@@ -38,13 +38,13 @@ const HAS_LABEL: u8 = 8;
 const HAS_CODE: u8 = 16;
 const SEVERAL_OF_THEM: u8 = 32;
 
-const PHASES: [(Phase, u8); 6] = [
-    (Phase::Delay, 1),
-    (Phase::Delivered, 2),
-    (Phase::Cancelled, 3),
-    (Phase::Expired, 4),
-    (Phase::Dead, 5),
-    (Phase::Lost, 6),
+const STATES: [(TimerState, u8); 6] = [
+    (TimerState::Delay, 1),
+    (TimerState::Delivered, 2),
+    (TimerState::Cancelled, 3),
+    (TimerState::Expired, 4),
+    (TimerState::Dead, 5),
+    (TimerState::Lost, 6),
 ];
 
 /// What a record of `<ns>.timers` says.
@@ -52,19 +52,19 @@ const PHASES: [(Phase, u8); 6] = [
 pub enum Change {
     /// This is what the timer is from now on.
     Timer(Timer),
-    /// These versions of it are void from now on.
-    Void(Void),
+    /// From now on this mark covers versions of it.
+    CancelMark(CancelMark),
     /// A tombstone: what became of the timer is not kept any longer.
-    ForgottenTimer(TimerKey),
-    /// A tombstone: no version of it is void.
-    ForgottenVoid(TimerKey),
+    ForgottenTimer(TimerId),
+    /// A tombstone: it has no cancel mark any longer.
+    ForgottenCancelMark(TimerId),
 }
 
 /// A timer's fields, borrowed: what [`value`] writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told<'a> {
-    pub(crate) phase: Phase,
-    pub(crate) version: Place,
+    pub(crate) state: TimerState,
+    pub(crate) version: Version,
     pub(crate) supersedes: Option<Replaced>,
     pub(crate) due: UnixMillis,
     pub(crate) since: UnixMillis,
@@ -91,7 +91,7 @@ fn write(told: &Told<'_>, cut: bool) -> Vec<u8> {
             + told.code.map_or(0, |code| 1 + code.as_str().len())
             + key.map_or(0, <[u8]>::len),
     );
-    let phase = PHASES.iter().find(|(phase, _)| *phase == told.phase).map_or(0, |(_, byte)| *byte);
+    let state = STATES.iter().find(|(state, _)| *state == told.state).map_or(0, |(_, byte)| *byte);
     let flag = |is: bool, flag: u8| if is { flag } else { 0 };
     let flags = flag(key.is_some(), HAS_KEY)
         | flag(cut, KEY_CUT)
@@ -99,14 +99,14 @@ fn write(told: &Told<'_>, cut: bool) -> Vec<u8> {
         | flag(told.label.is_some(), HAS_LABEL)
         | flag(told.code.is_some(), HAS_CODE)
         | flag(told.supersedes.is_some_and(|of| of.first != of.last), SEVERAL_OF_THEM);
-    bytes.extend([VERSION, phase, flags]);
-    put_place(&mut bytes, told.version);
+    bytes.extend([VERSION, state, flags]);
+    put_version(&mut bytes, told.version);
     bytes.extend(told.due.0.to_be_bytes());
     bytes.extend(told.since.0.to_be_bytes());
     if let Some(Replaced { first, last }) = told.supersedes {
-        put_place(&mut bytes, last);
+        put_version(&mut bytes, last);
         if first != last {
-            put_place(&mut bytes, first);
+            put_version(&mut bytes, first);
         }
     }
     let code = told.code.map(|code| code.as_str().as_bytes());
@@ -120,40 +120,40 @@ fn write(told: &Told<'_>, cut: bool) -> Vec<u8> {
     bytes
 }
 
-fn put_place(bytes: &mut Vec<u8>, place: Place) {
-    bytes.extend(place.first_appended.0.to_be_bytes());
-    bytes.extend(place.offset.0.to_be_bytes());
+fn put_version(bytes: &mut Vec<u8>, version: Version) {
+    bytes.extend(version.first_appended.0.to_be_bytes());
+    bytes.extend(version.offset.0.to_be_bytes());
 }
 
-impl Void {
+impl CancelMark {
     /// The key of its record.
     #[must_use]
-    pub fn key(name: TimerKey) -> [u8; 17] {
-        let mut key = [VOID; 17];
-        key[..16].copy_from_slice(&name.0);
+    pub fn key(timer_id: TimerId) -> [u8; 17] {
+        let mut key = [CANCEL_MARK; 17];
+        key[..16].copy_from_slice(&timer_id.0);
         key
     }
 
     /// The value of its record.
     #[must_use]
     pub fn value(&self) -> Vec<u8> {
-        let Before { log, elsewhere } = self.before;
-        let (one, other) = match (log == Place::default(), elsewhere == Place::default()) {
-            (true, _) => (elsewhere, None),
+        let VersionBound { log, not_in_log_order: other } = self.before;
+        let (one, other) = match (log == Version::default(), other == Version::default()) {
+            (true, _) => (other, None),
             (false, true) => (log, None),
-            (false, false) => (log, Some(elsewhere)),
+            (false, false) => (log, Some(other)),
         };
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
-        let flags = flag(self.met, MET)
-            | flag(self.several, SEVERAL)
+        let flags = flag(self.seen, SEEN)
+            | flag(self.may_repeat, MAY_REPEAT)
             | flag(other.is_some(), TWO)
             | flag(self.cancels, CANCELS);
-        let mut bytes = Vec::with_capacity(VOID_SIZE_MAX);
+        let mut bytes = Vec::with_capacity(CANCEL_MARK_SIZE_MAX);
         bytes.extend([VERSION, flags]);
-        put_place(&mut bytes, one);
+        put_version(&mut bytes, one);
         bytes.extend(self.until.0.to_be_bytes());
         if let Some(other) = other {
-            put_place(&mut bytes, other);
+            put_version(&mut bytes, other);
         }
         bytes
     }
@@ -162,11 +162,11 @@ impl Void {
 impl Change {
     /// Which timer it is about.
     #[must_use]
-    pub fn name(&self) -> TimerKey {
+    pub fn timer_id(&self) -> TimerId {
         match self {
-            Self::Timer(timer) => timer.name,
-            Self::Void(void) => void.name,
-            Self::ForgottenTimer(name) | Self::ForgottenVoid(name) => *name,
+            Self::Timer(timer) => timer.timer_id,
+            Self::CancelMark(mark) => mark.timer_id,
+            Self::ForgottenTimer(timer_id) | Self::ForgottenCancelMark(timer_id) => *timer_id,
         }
     }
 
@@ -176,7 +176,7 @@ impl Change {
         match self {
             Self::Timer(timer) => {
                 let told = Told {
-                    phase: timer.phase,
+                    state: timer.state,
                     version: timer.version,
                     supersedes: timer.supersedes,
                     due: timer.due,
@@ -187,11 +187,11 @@ impl Change {
                     key: timer.key.as_deref(),
                     code: timer.code,
                 };
-                (timer.name.0.to_vec(), Some(write(&told, timer.key_cut)))
+                (timer.timer_id.0.to_vec(), Some(write(&told, timer.key_cut)))
             }
-            Self::Void(void) => (Void::key(void.name).to_vec(), Some(void.value())),
-            Self::ForgottenTimer(name) => (name.0.to_vec(), None),
-            Self::ForgottenVoid(name) => (Void::key(*name).to_vec(), None),
+            Self::CancelMark(mark) => (CancelMark::key(mark.timer_id).to_vec(), Some(mark.value())),
+            Self::ForgottenTimer(timer_id) => (timer_id.0.to_vec(), None),
+            Self::ForgottenCancelMark(timer_id) => (CancelMark::key(*timer_id).to_vec(), None),
         }
     }
 
@@ -201,53 +201,60 @@ impl Change {
     /// It says nothing that this version knows. Pass it over, count it, and go on.
     pub fn decode(key: Option<&[u8]>, value: Option<&[u8]>) -> Result<Self, DecodeError> {
         let key = key.unwrap_or_default();
-        let (name, is_void) = match key.split_first_chunk::<16>() {
-            Some((name, [])) => (TimerKey(*name), false),
-            Some((name, [VOID])) => (TimerKey(*name), true),
+        let (timer_id, is_void) = match key.split_first_chunk::<16>() {
+            Some((name, [])) => (TimerId(*name), false),
+            Some((name, [CANCEL_MARK])) => (TimerId(*name), true),
             _ => return Err(DecodeError::Key { bytes: key.len() }),
         };
         match (value, is_void) {
-            (None, false) => Ok(Self::ForgottenTimer(name)),
-            (None, true) => Ok(Self::ForgottenVoid(name)),
-            (Some(value), true) => read_void(name, value).map(Self::Void),
-            (Some(value), false) => read_timer(name, value).map(Self::Timer),
+            (None, false) => Ok(Self::ForgottenTimer(timer_id)),
+            (None, true) => Ok(Self::ForgottenCancelMark(timer_id)),
+            (Some(value), true) => read_cancel_mark(timer_id, value).map(Self::CancelMark),
+            (Some(value), false) => read_timer(timer_id, value).map(Self::Timer),
         }
     }
 }
 
-fn read_void(name: TimerKey, value: &[u8]) -> Result<Void, DecodeError> {
+fn read_cancel_mark(timer_id: TimerId, value: &[u8]) -> Result<CancelMark, DecodeError> {
     let mut rest = Rest { bytes: value, size: value.len() };
     rest.version()?;
     let [flags] = rest.array()?;
-    if flags & !(MET | SEVERAL | TWO | CANCELS) != 0 {
+    if flags & !(SEEN | MAY_REPEAT | TWO | CANCELS) != 0 {
         return Err(DecodeError::State { state: 0, flags });
     }
-    let (mut before, until) = (Before::of(rest.place()?), UnixMillis(rest.word()?));
+    let (mut before, until) = (VersionBound::of(rest.timer_version()?), UnixMillis(rest.word()?));
     if flags & TWO != 0 {
-        before = before.or(rest.place()?);
+        before = before.or(rest.timer_version()?);
     }
     rest.end()?;
     let has = |flag: u8| flags & flag != 0;
-    Ok(Void { name, before, until, met: has(MET), several: has(SEVERAL), cancels: has(CANCELS) })
+    Ok(CancelMark {
+        timer_id,
+        before,
+        until,
+        seen: has(SEEN),
+        may_repeat: has(MAY_REPEAT),
+        cancels: has(CANCELS),
+    })
 }
 
-fn read_timer(name: TimerKey, value: &[u8]) -> Result<Timer, DecodeError> {
+fn read_timer(timer_id: TimerId, value: &[u8]) -> Result<Timer, DecodeError> {
     let mut rest = Rest { bytes: value, size: value.len() };
     rest.version()?;
     let [state, flags] = rest.array()?;
     let has = |flag: u8| flags & flag != 0;
     let known = HAS_KEY | KEY_CUT | SUPERSEDES | HAS_LABEL | HAS_CODE | SEVERAL_OF_THEM;
     let is_whole = (has(HAS_KEY) || !has(KEY_CUT)) && (has(SUPERSEDES) || !has(SEVERAL_OF_THEM));
-    let phase = PHASES.iter().find(|(_, byte)| *byte == state).map(|(phase, _)| *phase);
-    let Some(phase) = phase.filter(|_| flags & !known == 0 && is_whole) else {
+    let found = STATES.iter().find(|(_, byte)| *byte == state).map(|(found, _)| *found);
+    let Some(found) = found.filter(|_| flags & !known == 0 && is_whole) else {
         return Err(DecodeError::State { state, flags });
     };
-    let version = rest.place()?;
+    let version = rest.timer_version()?;
     let (due, since) = (UnixMillis(rest.word()?), UnixMillis(rest.word()?));
     let mut supersedes = None;
     if has(SUPERSEDES) {
-        let last = rest.place()?;
-        let first = if has(SEVERAL_OF_THEM) { rest.place()? } else { last };
+        let last = rest.timer_version()?;
+        let first = if has(SEVERAL_OF_THEM) { rest.timer_version()? } else { last };
         supersedes = Some(Replaced { first, last });
     }
     let target = Arc::from(rest.text()?);
@@ -263,8 +270,8 @@ fn read_timer(name: TimerKey, value: &[u8]) -> Result<Timer, DecodeError> {
         return Err(DecodeError::Size { bytes: value.len() });
     }
     Ok(Timer {
-        name,
-        phase,
+        timer_id,
+        state: found,
         version,
         supersedes,
         due,
@@ -306,9 +313,9 @@ impl<'a> Rest<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    fn place(&mut self) -> Result<Place, DecodeError> {
+    fn timer_version(&mut self) -> Result<Version, DecodeError> {
         let first_appended = UnixMillis(self.word()?);
-        Ok(Place { first_appended, offset: Offset(self.word()?.cast_signed()) })
+        Ok(Version { first_appended, offset: Offset(self.word()?.cast_signed()) })
     }
 
     fn part(&mut self) -> Result<&'a [u8], DecodeError> {

@@ -1,9 +1,9 @@
-//! What a thread remembers of its lanes' timers: those that are pending, and which versions are void.
+//! What a thread remembers of its lanes' timers: those that are pending, and their cancel marks.
 //!
 //! # Invariants
 //! 1. Looking one up touches one place in memory and allocates nothing. A pending timer takes 48 bytes and its part of a
 //!    table's free places, one in the place of others 48 more; its target and label stand once, however many timers have them.
-//! 2. Forgetting touches only what is to be forgotten: void versions stand in buckets by the time at which they may be.
+//! 2. Forgetting touches only what is to be forgotten: cancel marks stand in buckets by the time at which they may be.
 //! 3. Nothing is forgotten before its `until`.
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,9 +11,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use super::super::{Lane, UnixMillis};
-use super::{Before, Live, Place, Replaced, TimerKey, Void};
+use super::{CancelMark, Live, Replaced, TimerId, Version, VersionBound};
 
-/// Void versions are forgotten by buckets of this time.
+/// Cancel marks are forgotten by buckets of this time.
 const BUCKET_MS: u64 = 300_000;
 /// Stands for no label.
 const NONE: u32 = MISSING - 1;
@@ -42,26 +42,26 @@ impl Hasher for NameHasher {
 }
 
 /// A table by name.
-pub(crate) type ByName<V> = HashMap<TimerKey, V, BuildHasherDefault<NameHasher>>;
+pub(crate) type ByName<V> = HashMap<TimerId, V, BuildHasherDefault<NameHasher>>;
 /// A set of names.
-pub(crate) type Names = std::collections::HashSet<TimerKey, BuildHasherDefault<NameHasher>>;
+pub(crate) type Names = std::collections::HashSet<TimerId, BuildHasherDefault<NameHasher>>;
 
 /// A pending timer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
-    pub(crate) version: Place,
+    pub(crate) version: Version,
     pub(crate) due: UnixMillis,
     target: u32,
     label: u32,
 }
 
-/// A [`Void`] without its timer.
+/// A [`CancelMark`] without its timer.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
-    before: Before,
+    before: VersionBound,
     until: UnixMillis,
-    met: bool,
-    several: bool,
+    seen: bool,
+    may_repeat: bool,
     cancels: bool,
 }
 
@@ -70,14 +70,14 @@ struct Kept {
 pub(crate) struct Remembered {
     live: Vec<ByName<Pending>>,
     live_len: usize,
-    /// Of those that are pending in the place of others.
+    /// Of those that replaced others.
     replaced: Vec<ByName<Replaced>>,
     words: Words,
-    voids: Vec<ByName<Kept>>,
-    voids_len: usize,
-    /// Void versions by the bucket at whose end they may be forgotten. One that is remembered for longer by now is in
+    cancel_marks: Vec<ByName<Kept>>,
+    cancel_marks_len: usize,
+    /// Cancel marks by the bucket at whose end they may be forgotten. One that is remembered for longer by now is in
     /// another bucket, too.
-    buckets: BTreeMap<u64, Vec<(Lane, TimerKey)>>,
+    buckets: BTreeMap<u64, Vec<(Lane, TimerId)>>,
 }
 
 impl Remembered {
@@ -85,7 +85,7 @@ impl Remembered {
         Self {
             live: (0..lanes).map(|_| ByName::default()).collect(),
             replaced: (0..lanes).map(|_| ByName::default()).collect(),
-            voids: (0..lanes).map(|_| ByName::default()).collect(),
+            cancel_marks: (0..lanes).map(|_| ByName::default()).collect(),
             ..Self::default()
         }
     }
@@ -95,24 +95,24 @@ impl Remembered {
         self.live_len
     }
 
-    /// How many timers have void versions.
-    pub(crate) fn voids_len(&self) -> usize {
-        self.voids_len
+    /// How many timers have a cancel mark.
+    pub(crate) fn cancel_marks_len(&self) -> usize {
+        self.cancel_marks_len
     }
 
     /// How many entries there are in all.
     pub(crate) fn len(&self) -> usize {
-        self.live_len + self.voids_len
+        self.live_len + self.cancel_marks_len
     }
 
     /// The pending version of a timer.
-    pub(crate) fn live(&self, lane: Lane, name: TimerKey) -> Option<Pending> {
-        self.live.get(usize::from(lane.0))?.get(&name).copied()
+    pub(crate) fn live(&self, lane: Lane, timer_id: TimerId) -> Option<Pending> {
+        self.live.get(usize::from(lane.0))?.get(&timer_id).copied()
     }
 
-    /// The versions in whose place the pending one was put.
-    pub(crate) fn replaced(&self, lane: Lane, name: TimerKey) -> Option<Replaced> {
-        self.replaced.get(usize::from(lane.0))?.get(&name).copied()
+    /// The versions that the pending one replaced.
+    pub(crate) fn replaced(&self, lane: Lane, timer_id: TimerId) -> Option<Replaced> {
+        self.replaced.get(usize::from(lane.0))?.get(&timer_id).copied()
     }
 
     /// Target and label of a pending version.
@@ -122,17 +122,17 @@ impl Remembered {
     }
 
     /// A record of the pending version of a timer is in memory, or has left it for a tier.
-    pub(crate) fn set_here(&mut self, lane: Lane, name: TimerKey, is_here: bool) {
+    pub(crate) fn set_here(&mut self, lane: Lane, timer_id: TimerId, is_here: bool) {
         let of_lane = self.live.get_mut(usize::from(lane.0));
-        if let Some(pending) = of_lane.and_then(|of_lane| of_lane.get_mut(&name)) {
+        if let Some(pending) = of_lane.and_then(|of_lane| of_lane.get_mut(&timer_id)) {
             let rest = if is_here { LABEL } else { !HERE };
             pending.label = pending.label & rest | if is_here { HERE } else { 0 };
         }
     }
 
     /// Whether this version is pending, and no record of it is in memory.
-    pub(crate) fn is_absent(&self, lane: Lane, name: TimerKey, version: Place) -> bool {
-        let live = self.live(lane, name);
+    pub(crate) fn is_absent(&self, lane: Lane, timer_id: TimerId, version: Version) -> bool {
+        let live = self.live(lane, timer_id);
         live.is_some_and(|live| live.version == version && live.label & HERE == 0)
     }
 
@@ -144,19 +144,19 @@ impl Remembered {
     }
 
     /// A record of a timer was found: of this version, or nobody can say of which.
-    pub(crate) fn found(&mut self, lane: Lane, name: TimerKey, version: Option<Place>) {
+    pub(crate) fn found(&mut self, lane: Lane, timer_id: TimerId, version: Option<Version>) {
         let of_lane = self.live.get_mut(usize::from(lane.0));
-        let Some(pending) = of_lane.and_then(|of_lane| of_lane.get_mut(&name)) else { return };
+        let Some(pending) = of_lane.and_then(|of_lane| of_lane.get_mut(&timer_id)) else { return };
         // Whatever the marks say: an older program did not write them, and those of an intake that was made anew are others.
-        let of = |place: Place| (place.first_appended, place.offset_in_log());
+        let of = |version: Version| (version.first_appended, version.offset_in_log());
         if version.is_none_or(|version| of(version) == of(pending.version)) {
             pending.label &= !MISSING;
         }
     }
 
     /// Whether this version is pending, and no record of it was found since it is [missed](Self::miss), nor came.
-    pub(crate) fn is_missing(&self, lane: Lane, name: TimerKey, version: Place) -> bool {
-        let live = self.live(lane, name);
+    pub(crate) fn is_missing(&self, lane: Lane, timer_id: TimerId, version: Version) -> bool {
+        let live = self.live(lane, timer_id);
         let is_missing = |live: Pending| live.label & (HERE | MISSING) == MISSING;
         live.is_some_and(|live| live.version == version && is_missing(live))
     }
@@ -165,62 +165,67 @@ impl Remembered {
     pub(crate) fn put_live(
         &mut self,
         lane: Lane,
-        name: TimerKey,
-        (version, due): (Place, UnixMillis),
+        timer_id: TimerId,
+        (version, due): (Version, UnixMillis),
         (target, label): (&str, Option<&str>),
     ) {
-        self.put_replaced(lane, name, None);
+        self.put_replaced(lane, timer_id, None);
         let Some(of_lane) = self.live.get_mut(usize::from(lane.0)) else { return };
         let target = self.words.take(target);
         let label = label.map_or(NONE, |label| self.words.take(label));
-        match of_lane.insert(name, Pending { version, due, target, label }) {
+        match of_lane.insert(timer_id, Pending { version, due, target, label }) {
             Some(old) => self.words.give_back(old),
             None => self.live_len += 1,
         }
     }
 
     /// Sets in whose place the pending version of a timer was put.
-    pub(crate) fn put_replaced(&mut self, lane: Lane, name: TimerKey, replaced: Option<Replaced>) {
+    pub(crate) fn put_replaced(
+        &mut self,
+        lane: Lane,
+        timer_id: TimerId,
+        replaced: Option<Replaced>,
+    ) {
         let Some(of_lane) = self.replaced.get_mut(usize::from(lane.0)) else { return };
         match replaced {
-            Some(replaced) => drop(of_lane.insert(name, replaced)),
-            None => drop(of_lane.remove(&name)),
+            Some(replaced) => drop(of_lane.insert(timer_id, replaced)),
+            None => drop(of_lane.remove(&timer_id)),
         }
     }
 
     /// Takes in one that is pending by what is committed.
     pub(crate) fn know_live(&mut self, lane: Lane, live: &Live) {
         let words = (&*live.target, live.label.as_deref());
-        self.put_live(lane, live.name, (live.version, live.due), words);
-        self.put_replaced(lane, live.name, live.supersedes);
+        self.put_live(lane, live.timer_id, (live.version, live.due), words);
+        self.put_replaced(lane, live.timer_id, live.supersedes);
     }
 
     /// A timer is pending no more.
-    pub(crate) fn end(&mut self, lane: Lane, name: TimerKey) {
-        self.put_replaced(lane, name, None);
+    pub(crate) fn end(&mut self, lane: Lane, timer_id: TimerId) {
+        self.put_replaced(lane, timer_id, None);
         let of_lane = self.live.get_mut(usize::from(lane.0));
-        if let Some(old) = of_lane.and_then(|of_lane| of_lane.remove(&name)) {
+        if let Some(old) = of_lane.and_then(|of_lane| of_lane.remove(&timer_id)) {
             self.words.give_back(old);
             self.live_len -= 1;
         }
     }
 
-    /// Which versions of a timer are void.
-    pub(crate) fn void(&self, lane: Lane, name: TimerKey) -> Option<Void> {
-        let kept = self.voids.get(usize::from(lane.0))?.get(&name)?;
-        let Kept { before, until, met, several, cancels } = *kept;
-        Some(Void { name, before, until, met, several, cancels })
+    /// The cancel mark of a timer.
+    pub(crate) fn cancel_mark(&self, lane: Lane, timer_id: TimerId) -> Option<CancelMark> {
+        let kept = self.cancel_marks.get(usize::from(lane.0))?.get(&timer_id)?;
+        let Kept { before, until, seen, may_repeat, cancels } = *kept;
+        Some(CancelMark { timer_id, before, until, seen, may_repeat, cancels })
     }
 
-    /// Sets which versions of a timer are void.
-    pub(crate) fn put_void(&mut self, lane: Lane, void: Void) {
-        let Some(of_lane) = self.voids.get_mut(usize::from(lane.0)) else { return };
-        let Void { name, before, until, met, several, cancels } = void;
-        let old = of_lane.insert(name, Kept { before, until, met, several, cancels });
-        self.voids_len += usize::from(old.is_none());
+    /// Sets the cancel mark of a timer.
+    pub(crate) fn put_cancel_mark(&mut self, lane: Lane, mark: CancelMark) {
+        let Some(of_lane) = self.cancel_marks.get_mut(usize::from(lane.0)) else { return };
+        let CancelMark { timer_id, before, until, seen, may_repeat, cancels } = mark;
+        let old = of_lane.insert(timer_id, Kept { before, until, seen, may_repeat, cancels });
+        self.cancel_marks_len += usize::from(old.is_none());
         let bucket = bucket_after(until);
         if old.is_none_or(|old| bucket_after(old.until) != bucket) {
-            self.buckets.entry(bucket).or_default().push((lane, name));
+            self.buckets.entry(bucket).or_default().push((lane, timer_id));
         }
     }
 
@@ -229,34 +234,34 @@ impl Remembered {
         self.buckets.keys().next().map(|bucket| UnixMillis(bucket.saturating_mul(BUCKET_MS)))
     }
 
-    /// Forgets void versions of at most `most` timers whose time is over, of lanes that `may` forget; those of others are
+    /// Forgets cancel marks of at most `most` timers whose time is over, of lanes that `may` forget; those of others are
     /// asked for again in some minutes.
     pub(crate) fn forget(
         &mut self,
         now: UnixMillis,
         most: usize,
         may: impl Fn(Lane) -> bool,
-    ) -> Vec<(Lane, TimerKey)> {
+    ) -> Vec<(Lane, TimerId)> {
         let mut forgotten = Vec::new();
         let this = now.0 / BUCKET_MS;
         while forgotten.len() < most
             && let Some(mut first) = self.buckets.first_entry()
             && *first.key() <= this
         {
-            let Some((lane, name)) = first.get_mut().pop() else {
+            let Some((lane, timer_id)) = first.get_mut().pop() else {
                 first.remove();
                 continue;
             };
-            let Some(of_lane) = self.voids.get_mut(usize::from(lane.0)) else { continue };
-            if of_lane.get(&name).is_none_or(|kept| kept.until > now) {
+            let Some(of_lane) = self.cancel_marks.get_mut(usize::from(lane.0)) else { continue };
+            if of_lane.get(&timer_id).is_none_or(|kept| kept.until > now) {
                 continue;
             }
             if may(lane) {
-                of_lane.remove(&name);
-                self.voids_len -= 1;
-                forgotten.push((lane, name));
+                of_lane.remove(&timer_id);
+                self.cancel_marks_len -= 1;
+                forgotten.push((lane, timer_id));
             } else {
-                self.buckets.entry(this + 1).or_default().push((lane, name));
+                self.buckets.entry(this + 1).or_default().push((lane, timer_id));
             }
         }
         forgotten
@@ -341,14 +346,14 @@ mod tests {
 
     const NOW: UnixMillis = UnixMillis(1_800_000_000_000);
 
-    fn name(n: u8) -> TimerKey {
-        TimerKey::new(None, &[n])
+    fn name(n: u8) -> TimerId {
+        TimerId::new(None, &[n])
     }
 
     #[test]
     fn a_word_stands_once_and_is_dropped_with_the_last_timer_that_has_it() {
         let mut remembered = Remembered::new(1);
-        let at = (Place::default(), NOW);
+        let at = (Version::default(), NOW);
         for n in 0..100 {
             let label = format!("label {}", n % 2);
             remembered.put_live(Lane(0), name(n), at, ("orders", Some(&label)));
@@ -372,19 +377,19 @@ mod tests {
     #[test]
     fn a_void_is_forgotten_after_its_time_and_not_before_and_only_where_it_may_be() {
         let mut remembered = Remembered::new(2);
-        let void = |n, until| Void {
-            name: name(n),
-            before: Before::default(),
+        let mark = |n, until| CancelMark {
+            timer_id: name(n),
+            before: VersionBound::default(),
             until,
-            met: false,
-            several: false,
+            seen: false,
+            may_repeat: false,
             cancels: false,
         };
-        remembered.put_void(Lane(0), void(1, NOW + Millis(1)));
-        remembered.put_void(Lane(1), void(2, NOW + Millis(1)));
-        remembered.put_void(Lane(0), void(3, NOW + Millis(1)));
+        remembered.put_cancel_mark(Lane(0), mark(1, NOW + Millis(1)));
+        remembered.put_cancel_mark(Lane(1), mark(2, NOW + Millis(1)));
+        remembered.put_cancel_mark(Lane(0), mark(3, NOW + Millis(1)));
         // Remembered for longer by now.
-        remembered.put_void(Lane(0), void(3, NOW + Millis(10 * BUCKET_MS)));
+        remembered.put_cancel_mark(Lane(0), mark(3, NOW + Millis(10 * BUCKET_MS)));
         let soon = NOW + Millis(BUCKET_MS + 1);
         assert_eq!(remembered.forget(NOW, 9, |_| true), []);
         assert!(remembered.forget_at().is_some_and(|at| at > NOW && at <= soon));
@@ -392,6 +397,6 @@ mod tests {
         assert_eq!(remembered.forget(soon, 9, |_| true), [], "asked for again in some minutes");
         let later = soon + Millis(BUCKET_MS);
         assert_eq!(remembered.forget(later, 9, |_| true), [(Lane(1), name(2))]);
-        assert_eq!(remembered.voids_len(), 1);
+        assert_eq!(remembered.cancel_marks_len(), 1);
     }
 }

@@ -4,13 +4,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn place(first: u64, offset: i64) -> Place {
-    Place { first_appended: UnixMillis(first), offset: Offset(offset) }
+fn version_at(first: u64, offset: i64) -> Version {
+    Version { first_appended: UnixMillis(first), offset: Offset(offset) }
 }
 
 #[test]
 fn a_timer_is_its_key_and_its_id_and_nothing_else() {
-    let name = TimerKey::new;
+    let name = TimerId::new;
     #[rustfmt::skip]
     let cases = [
         // why,                                    one,                     other,                    same
@@ -29,15 +29,15 @@ fn a_timer_is_its_key_and_its_id_and_nothing_else() {
 #[test]
 fn a_timers_name_never_changes() {
     // Written to a topic that outlives versions. The first 12 digits: printf expire | sha256sum
-    let name = format!("{:?}", TimerKey::new(Some(b"order-17"), b"expire"));
+    let name = format!("{:?}", TimerId::new(Some(b"order-17"), b"expire"));
     assert_eq!(name, "b2dae5aed5b74c27f37df8cb251182f1");
 }
 
 #[test]
 fn timers_of_one_id_begin_alike_and_differ_after_that() {
-    let names = [None, Some(&b"k"[..]), Some(b"l"), Some(b"")].map(|key| TimerKey::new(key, b"i"));
-    assert!(names.iter().all(|name| name.0.starts_with(&id_prefix(b"i"))));
-    let mut ends = names.map(|name| name.0[ID_PREFIX..].to_vec()).to_vec();
+    let names = [None, Some(&b"k"[..]), Some(b"l"), Some(b"")].map(|key| TimerId::new(key, b"i"));
+    assert!(names.iter().all(|timer_id| timer_id.0.starts_with(&id_prefix(b"i"))));
+    let mut ends = names.map(|timer_id| timer_id.0[ID_PREFIX..].to_vec()).to_vec();
     ends.sort();
     ends.dedup();
     assert_eq!(ends.len(), 4);
@@ -46,14 +46,15 @@ fn timers_of_one_id_begin_alike_and_differ_after_that() {
 
 #[test]
 fn a_version_is_read_as_it_is_shown_and_nothing_else_is() {
-    assert_eq!(place(1_764_000_000_000, 42).to_string(), "1764000000000-42");
-    assert_eq!("1764000000000-42".parse(), Ok(place(1_764_000_000_000, 42)));
-    let elsewhere = |topic| place(1, Place::elsewhere(Offset(42), TopicMark::of(topic)).0);
+    assert_eq!(version_at(1_764_000_000_000, 42).to_string(), "1764000000000-42");
+    assert_eq!("1764000000000-42".parse(), Ok(version_at(1_764_000_000_000, 42)));
+    let elsewhere =
+        |topic| version_at(1, Version::not_in_log_order(Offset(42), TopicMark::of(topic)).0);
     // printf waterclock.intake | sha256sum
     assert_eq!(elsewhere("waterclock.intake").to_string(), "1-42xe136");
     assert_eq!("1-42xe136".parse(), Ok(elsewhere("waterclock.intake")));
     // As older programs wrote it.
-    let plain = place(1, 42 | ELSEWHERE);
+    let plain = version_at(1, 42 | NOT_IN_LOG_ORDER);
     assert_eq!((plain.to_string(), "1-42x".parse()), ("1-42x".to_owned(), Ok(plain)));
     #[rustfmt::skip]
     let cases = [
@@ -77,87 +78,87 @@ fn a_version_is_read_as_it_is_shown_and_nothing_else_is() {
         ("a mark alone",        "x"),
     ];
     for (why, text) in cases {
-        assert_eq!(text.parse::<Place>(), Err(BadPlace(text.to_owned())), "{why}");
+        assert_eq!(text.parse::<Version>(), Err(BadVersion(text.to_owned())), "{why}");
     }
 }
 
 #[test]
 fn the_last_state_of_a_timer_says_what_became_of_what_a_command_is_about_or_nothing() {
-    let x = |first, offset: i64| place(first, offset | ELSEWHERE);
-    let last = |phase, version, supersedes| Timer { phase, version, supersedes, ..timer() };
+    let x = |first, offset: i64| version_at(first, offset | NOT_IN_LOG_ORDER);
+    let last = |state, version, supersedes| Timer { state, version, supersedes, ..timer() };
     let of = |first, last| Some(Replaced { first, last });
     let (version, before, replace) = (About::Version, About::Before, About::Replace);
     let (ended, nothing) = (Found::Ended, Found::Nothing);
-    use Phase::{Cancelled, Dead, Delay, Delivered};
+    use TimerState::{Cancelled, Dead, Delay, Delivered};
     #[rustfmt::skip]
     let cases = [
         // why,                                    about,                 the last state,                             found
-        ("that version",                           version(place(5, 5)),  last(Delivered, place(5, 5), None),         ended(Delivered)),
+        ("that version",                           version(version_at(5, 5)),  last(Delivered, version_at(5, 5), None),         ended(Delivered)),
         ("that version, which is pending since",   version(x(5, 5)),      last(Delay, x(5, 5), None),                 nothing),
-        ("another one, after it or before it",     version(place(4, 4)),  last(Cancelled, place(5, 5), None),         nothing),
-        ("one that it replaced",                   version(place(4, 4)),  last(Delivered, place(5, 5), of(place(4, 4), place(4, 4))), Found::Replaced),
-        ("the first of several",                   version(place(1, 1)),  last(Cancelled, place(5, 5), of(place(1, 1), place(4, 4))), Found::Replaced),
-        ("one of several",                         version(place(3, 3)),  last(Delay, place(5, 5), of(place(1, 1), place(4, 4))), Found::Replaced),
-        ("one that was delivered before these",    version(place(1, 1)),  last(Delay, place(5, 5), of(place(2, 2), place(4, 4))), nothing),
-        ("one that came after it",                 version(place(6, 6)),  last(Delivered, place(5, 5), of(place(2, 2), place(4, 4))), nothing),
-        ("what was there before the cancel",       before(place(6, 6)),   last(Delivered, place(5, 5), None),         ended(Delivered)),
-        ("the same, and it was cancelled",         before(place(6, 6)),   last(Cancelled, place(5, 5), None),         ended(Cancelled)),
-        ("the same, a dead letter",                before(place(6, 6)),   last(Dead, place(5, 5), None),              ended(Dead)),
-        ("what came after the cancel",             before(place(6, 6)),   last(Delivered, place(7, 7), None),         nothing),
-        ("the same, in the place of what was not", before(place(6, 6)),   last(Delivered, place(9, 9), of(place(7, 7), place(8, 8))), nothing),
-        ("what was written to a tier before it",   before(place(6, 6)),   last(Delivered, x(5, 9), None),             ended(Delivered)),
-        ("what was written to a tier after it",    before(place(6, 6)),   last(Delivered, x(7, 1), None),             nothing),
-        ("another time for one that was cancelled", replace(place(1, 1), place(5, 5)), last(Cancelled, place(1, 1), None), ended(Cancelled)),
-        ("another time for one that was replaced",  replace(place(1, 1), place(5, 5)), last(Delay, place(3, 3), of(place(1, 1), place(1, 1))), Found::Replaced),
-        ("another time, read again",                replace(place(1, 1), place(5, 5)), last(Delay, place(5, 5), of(place(1, 1), place(1, 1))), Found::Done),
-        ("one that came too late, others came since", replace(place(1, 1), place(5, 5)), last(Delay, place(9, 9), of(place(4, 4), place(8, 8))), nothing),
-        ("the same, and that was replaced since",   replace(place(1, 1), place(5, 5)), last(Dead, place(9, 9), of(place(1, 1), place(5, 5))), Found::Done),
+        ("another one, after it or before it",     version(version_at(4, 4)),  last(Cancelled, version_at(5, 5), None),         nothing),
+        ("one that it replaced",                   version(version_at(4, 4)),  last(Delivered, version_at(5, 5), of(version_at(4, 4), version_at(4, 4))), Found::Replaced),
+        ("the first of several",                   version(version_at(1, 1)),  last(Cancelled, version_at(5, 5), of(version_at(1, 1), version_at(4, 4))), Found::Replaced),
+        ("one of several",                         version(version_at(3, 3)),  last(Delay, version_at(5, 5), of(version_at(1, 1), version_at(4, 4))), Found::Replaced),
+        ("one that was delivered before these",    version(version_at(1, 1)),  last(Delay, version_at(5, 5), of(version_at(2, 2), version_at(4, 4))), nothing),
+        ("one that came after it",                 version(version_at(6, 6)),  last(Delivered, version_at(5, 5), of(version_at(2, 2), version_at(4, 4))), nothing),
+        ("what was there before the cancel",       before(version_at(6, 6)),   last(Delivered, version_at(5, 5), None),         ended(Delivered)),
+        ("the same, and it was cancelled",         before(version_at(6, 6)),   last(Cancelled, version_at(5, 5), None),         ended(Cancelled)),
+        ("the same, a dead letter",                before(version_at(6, 6)),   last(Dead, version_at(5, 5), None),              ended(Dead)),
+        ("what came after the cancel",             before(version_at(6, 6)),   last(Delivered, version_at(7, 7), None),         nothing),
+        ("the same, in the place of what was not", before(version_at(6, 6)),   last(Delivered, version_at(9, 9), of(version_at(7, 7), version_at(8, 8))), nothing),
+        ("what was written to a tier before it",   before(version_at(6, 6)),   last(Delivered, x(5, 9), None),             ended(Delivered)),
+        ("what was written to a tier after it",    before(version_at(6, 6)),   last(Delivered, x(7, 1), None),             nothing),
+        ("another time for one that was cancelled", replace(version_at(1, 1), version_at(5, 5)), last(Cancelled, version_at(1, 1), None), ended(Cancelled)),
+        ("another time for one that was replaced",  replace(version_at(1, 1), version_at(5, 5)), last(Delay, version_at(3, 3), of(version_at(1, 1), version_at(1, 1))), Found::Replaced),
+        ("another time, read again",                replace(version_at(1, 1), version_at(5, 5)), last(Delay, version_at(5, 5), of(version_at(1, 1), version_at(1, 1))), Found::Done),
+        ("one that came too late, others came since", replace(version_at(1, 1), version_at(5, 5)), last(Delay, version_at(9, 9), of(version_at(4, 4), version_at(8, 8))), nothing),
+        ("the same, and that was replaced since",   replace(version_at(1, 1), version_at(5, 5)), last(Dead, version_at(9, 9), of(version_at(1, 1), version_at(5, 5))), Found::Done),
     ];
     for (why, about, last, found) in cases {
         assert_eq!(about.found(Some(&last)), found, "{why}");
     }
-    assert_eq!(before(place(6, 6)).found(None), nothing);
+    assert_eq!(before(version_at(6, 6)).found(None), nothing);
 }
 
 #[test]
 fn phases_are_read_as_they_are_shown() {
-    for phase in Phase::ALL {
-        assert_eq!(phase.as_str().parse(), Ok(phase));
-        assert_eq!(phase.is_final(), phase != Phase::Delay);
+    for state in TimerState::ALL {
+        assert_eq!(state.as_str().parse(), Ok(state));
+        assert_eq!(state.is_final(), state != TimerState::Delay);
     }
-    assert!("Delay".parse::<Phase>().is_err());
+    assert!("Delay".parse::<TimerState>().is_err());
 }
 
 #[test]
 fn a_void_covers_what_was_submitted_before_it_and_not_what_came_after() {
-    let before = place(1_000, 10);
-    let void = Void { before: Before::of(before), ..void() };
+    let before = version_at(1_000, 10);
+    let mark = CancelMark { before: VersionBound::of(before), ..cancel_mark() };
     #[rustfmt::skip]
     let cases = [
-        ("before it in the log",                     place(999, 9),                true),
-        ("its own place",                            place(1_000, 10),             false),
-        ("after it in the log",                      place(1_001, 11),             false),
-        ("moved here after it, but appended before", place(999, 11 | ELSEWHERE),   true),
-        ("moved here before it, but appended after", place(1_001, 9 | ELSEWHERE),  false),
+        ("before it in the log",                     version_at(999, 9),                true),
+        ("its own place",                            version_at(1_000, 10),             false),
+        ("after it in the log",                      version_at(1_001, 11),             false),
+        ("moved here after it, but appended before", version_at(999, 11 | NOT_IN_LOG_ORDER),   true),
+        ("moved here before it, but appended after", version_at(1_001, 9 | NOT_IN_LOG_ORDER),  false),
     ];
-    for (why, place, covered) in cases {
-        assert_eq!(void.covers(place), covered, "{why}");
+    for (why, version, covered) in cases {
+        assert_eq!(mark.covers(version), covered, "{why}");
     }
 }
 
 #[test]
 fn one_log_tells_what_was_first_and_else_the_time_does() {
-    let x = |first, offset: i64| place(first, offset | ELSEWHERE);
+    let x = |first, offset: i64| version_at(first, offset | NOT_IN_LOG_ORDER);
     #[rustfmt::skip]
     let cases = [
         // why,                                            one,           other,          one was first
-        ("in one log, and in time",                        place(1, 1),   place(2, 2),    true),
-        ("in one log, a leader's clock went back",         place(9, 1),   place(2, 2),    true),
-        ("the same, the other way round",                  place(2, 2),   place(9, 1),    false),
-        ("one was moved: its first append counts",         x(1, 9),       place(2, 2),    true),
-        ("the same, the other way round",                  place(2, 2),   x(1, 9),        false),
+        ("in one log, and in time",                        version_at(1, 1),   version_at(2, 2),    true),
+        ("in one log, a leader's clock went back",         version_at(9, 1),   version_at(2, 2),    true),
+        ("the same, the other way round",                  version_at(2, 2),   version_at(9, 1),    false),
+        ("one was moved: its first append counts",         x(1, 9),       version_at(2, 2),    true),
+        ("the same, the other way round",                  version_at(2, 2),   x(1, 9),        false),
         ("both were written to tiers",                     x(1, 9),       x(2, 1),        true),
-        ("within a millisecond offsets count",             x(1, 1),       place(1, 2),    true),
+        ("within a millisecond offsets count",             x(1, 1),       version_at(1, 2),    true),
         ("nothing is before itself",                       x(1, 1),       x(1, 1),        false),
     ];
     for (why, one, other, first) in cases {
@@ -165,7 +166,7 @@ fn one_log_tells_what_was_first_and_else_the_time_does() {
     }
     // At one offset of two topics, in one millisecond: one of them is first.
     let [one, other] = ["wc.delay.1s", "wc.delay.5s"]
-        .map(|topic| place(1, Place::elsewhere(Offset(7), TopicMark::of(topic)).0));
+        .map(|topic| version_at(1, Version::not_in_log_order(Offset(7), TopicMark::of(topic)).0));
     assert_ne!(one.is_before(other), other.is_before(one));
     assert_eq!((one.without_topic(), one.offset_in_log()), (x(1, 7), Offset(7)));
 }
@@ -177,28 +178,35 @@ proptest! {
         places in proptest::collection::vec((0..4_u64, 0..4_i64, any::<bool>()), 1..4),
         (first, offset, marked) in (0..4_u64, 0..4_i64, any::<bool>()),
     ) {
-        let mark = |first, offset, is: bool| place(first, offset | if is { ELSEWHERE } else { 0 });
+        let mark = |first, offset, is: bool| version_at(first, offset | if is { NOT_IN_LOG_ORDER } else { 0 });
         let version = mark(first, offset, marked);
         let places: Vec<_> = places.into_iter().map(|(f, o, is)| mark(f, o, is)).collect();
-        let before = places.iter().fold(Before::default(), |before, place| before.or(*place));
+        let before = places.iter().fold(VersionBound::default(), |before, place| before.or(*place));
         let is_before_one = places.iter().any(|place| version.is_before(*place));
         prop_assert!(before.covers(version) || !is_before_one);
         let text = version.to_string();
-        prop_assert_eq!(text.parse::<Place>(), Ok(version));
+        prop_assert_eq!(text.parse::<Version>(), Ok(version));
     }
 }
 
-fn void() -> Void {
-    let (before, until) = (Before::of(place(1, 2)), UnixMillis(3));
-    Void { name: TimerKey([7; 16]), before, until, met: true, several: false, cancels: false }
+fn cancel_mark() -> CancelMark {
+    let (before, until) = (VersionBound::of(version_at(1, 2)), UnixMillis(3));
+    CancelMark {
+        timer_id: TimerId([7; 16]),
+        before,
+        until,
+        seen: true,
+        may_repeat: false,
+        cancels: false,
+    }
 }
 
 fn timer() -> Timer {
     Timer {
-        name: TimerKey([7; 16]),
-        phase: Phase::Dead,
-        version: place(1, 2),
-        supersedes: Some(Replaced { first: place(0, 1), last: place(0, 1) }),
+        timer_id: TimerId([7; 16]),
+        state: TimerState::Dead,
+        version: version_at(1, 2),
+        supersedes: Some(Replaced { first: version_at(0, 1), last: version_at(0, 1) }),
         due: UnixMillis(3),
         since: UnixMillis(4),
         target: "orders".into(),
@@ -212,8 +220,9 @@ fn timer() -> Timer {
 
 #[test]
 fn what_is_not_ours_or_is_newer_is_refused_with_a_reason() {
-    let (of_timer, of_void) = ([7; 16], Void::key(TimerKey([7; 16])));
-    let (timer, void) = (Change::Timer(timer()).encode().1, Change::Void(void()).encode().1);
+    let (of_timer, of_void) = ([7; 16], CancelMark::key(TimerId([7; 16])));
+    let (timer, void) =
+        (Change::Timer(timer()).encode().1, Change::CancelMark(cancel_mark()).encode().1);
     let (timer, void) = (timer.unwrap(), void.unwrap());
     let with = |value: &[u8], at: usize, byte: u8| {
         let mut value = value.to_vec();
@@ -247,9 +256,9 @@ fn what_is_not_ours_or_is_newer_is_refused_with_a_reason() {
     for (why, key, value, error) in cases {
         assert_eq!(Change::decode(key, value.as_deref()), Err(error), "{why}");
     }
-    let name = TimerKey([7; 16]);
-    assert_eq!(Change::decode(timer_key, None), Ok(Change::ForgottenTimer(name)));
-    assert_eq!(Change::decode(void_key, None), Ok(Change::ForgottenVoid(name)));
+    let timer_id = TimerId([7; 16]);
+    assert_eq!(Change::decode(timer_key, None), Ok(Change::ForgottenTimer(timer_id)));
+    assert_eq!(Change::decode(void_key, None), Ok(Change::ForgottenCancelMark(timer_id)));
 }
 
 #[test]
@@ -257,8 +266,8 @@ fn of_a_long_key_the_beginning_is_kept_and_that_it_is_cut() {
     for (len, cut) in [(KEY_MAX, false), (KEY_MAX + 1, true), (1 << 20, true)] {
         let key = vec![b'k'; len];
         let told = Told {
-            phase: Phase::Delay,
-            version: place(1, 2),
+            state: TimerState::Delay,
+            version: version_at(1, 2),
             supersedes: None,
             due: UnixMillis(3),
             since: UnixMillis(4),
@@ -279,14 +288,14 @@ fn of_a_long_key_the_beginning_is_kept_and_that_it_is_cut() {
 
 #[test]
 fn only_a_pending_timer_is_told_as_live() {
-    for phase in Phase::ALL {
-        let live = Timer { phase, ..timer() }.live();
-        assert_eq!(live.is_some(), phase == Phase::Delay, "{phase:?}");
+    for state in TimerState::ALL {
+        let live = Timer { state, ..timer() }.live();
+        assert_eq!(live.is_some(), state == TimerState::Delay, "{state:?}");
     }
 }
 
-fn any_place() -> impl Strategy<Value = Place> {
-    (any::<u64>(), any::<i64>()).prop_map(|(first, offset)| place(first, offset))
+fn any_place() -> impl Strategy<Value = Version> {
+    (any::<u64>(), any::<i64>()).prop_map(|(first, offset)| version_at(first, offset))
 }
 
 fn any_bytes(len: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Box<[u8]>> {
@@ -303,14 +312,14 @@ fn any_timer() -> impl Strategy<Value = Timer> {
     let rest = (
         proptest::option::of("[a-z]{1,64}"),
         proptest::option::of(proptest::sample::select(Code::ALL)),
-        proptest::sample::select(&Phase::ALL[..]),
+        proptest::sample::select(&TimerState::ALL[..]),
         any::<([u8; 16], bool)>(),
     );
-    (versions, names, rest).prop_map(|(versions, (target, id, key), (label, code, phase, more))| {
+    (versions, names, rest).prop_map(|(versions, (target, id, key), (label, code, state, more))| {
         let ((version, supersedes, due, since), (name, cut)) = (versions, more);
         Timer {
-            name: TimerKey(name),
-            phase,
+            timer_id: TimerId(name),
+            state,
             version,
             supersedes,
             due: UnixMillis(due),
@@ -326,21 +335,28 @@ fn any_timer() -> impl Strategy<Value = Timer> {
 }
 
 fn any_change() -> impl Strategy<Value = Change> {
-    let name = || any::<[u8; 16]>().prop_map(TimerKey);
+    let name = || any::<[u8; 16]>().prop_map(TimerId);
     let before = (any_place(), any_place(), any::<bool>()).prop_map(|(one, other, two)| {
-        let one = Before::of(one);
+        let one = VersionBound::of(one);
         if two { one.or(other) } else { one }
     });
     let void = (name(), before, any::<(u64, bool, bool, bool)>()).prop_map(
-        |(name, before, (until, met, several, cancels))| {
-            Change::Void(Void { name, before, until: UnixMillis(until), met, several, cancels })
+        |(timer_id, before, (until, seen, may_repeat, cancels))| {
+            Change::CancelMark(CancelMark {
+                timer_id,
+                before,
+                until: UnixMillis(until),
+                seen,
+                may_repeat,
+                cancels,
+            })
         },
     );
     prop_oneof![
         any_timer().prop_map(Change::Timer),
         void,
         name().prop_map(Change::ForgottenTimer),
-        name().prop_map(Change::ForgottenVoid),
+        name().prop_map(Change::ForgottenCancelMark),
     ]
 }
 

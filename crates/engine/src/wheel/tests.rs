@@ -3,8 +3,8 @@ use proptest::prelude::*;
 use super::super::Offset;
 use super::*;
 
-fn order(appended: u64, offset: i64) -> Order {
-    Order { appended: UnixMillis(appended), offset: Offset(offset) }
+fn order(appended: u64, offset: i64) -> SubmissionOrder {
+    SubmissionOrder { appended: UnixMillis(appended), offset: Offset(offset) }
 }
 
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ proptest! {
 
 fn check_pop(
     wheel: &mut Wheel<i64>,
-    model: &mut BTreeMap<(UnixMillis, Order), i64>,
+    model: &mut BTreeMap<(UnixMillis, SubmissionOrder), i64>,
     now: u64,
     limit: usize,
 ) {

@@ -7,7 +7,7 @@ use rdkafka::consumer::Consumer as _;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::{IN_A_BATCH, LOOK_AT_GOALS, Session};
-use crate::engine::{Input, Lane, Offset, Source, UnixMillis};
+use crate::engine::{Event, Lane, Offset, Source, UnixMillis};
 use crate::kafka::targets::Answer;
 use crate::kafka::{ends, follower, raw};
 use crate::telemetry;
@@ -51,8 +51,8 @@ impl Session<'_> {
     fn answer(&mut self, Answer { name, target, away }: Answer) {
         self.asked = self.asked.saturating_sub(1);
         // Before what waits for the answer is let go.
-        self.step(Input::Away(Arc::clone(&name), away));
-        self.step(Input::Target(name, target));
+        self.step(Event::TargetOutage(Arc::clone(&name), away));
+        self.step(Event::Target(name, target));
     }
 
     /// What holds of a lane's timers, which may be forgotten, or how some ended; of an assignment that is over it is dropped.
@@ -60,15 +60,15 @@ impl Session<'_> {
         if self.assignment != Some(told.assignment) {
             return;
         }
-        let whole = match told.input {
-            Input::Known { lane, whole: true, .. } => Some(lane),
-            Input::Recalled { .. } => {
+        let whole = match told.event {
+            Event::TimersLoaded { lane, last: true, .. } => Some(lane),
+            Event::Recalled { .. } => {
                 self.recalls = self.recalls.saturating_sub(1);
                 None
             }
             _ => None,
         };
-        self.step(told.input);
+        self.step(told.event);
         if let Some(lane) = whole {
             self.unknown = self.unknown.saturating_sub(1);
             self.shared.board.known(told.assignment, lane);
@@ -126,7 +126,7 @@ impl Session<'_> {
              it any longer: a cancel that stands behind it may come too late, and strict order not include what does"
         );
         for at in given_up {
-            self.step(Input::Passed { source, at });
+            self.step(Event::ReadUpTo { source, at });
         }
     }
 
@@ -137,7 +137,7 @@ impl Session<'_> {
         let due = self.reach.due(now, awaited);
         for (source, next) in self.positions(&due) {
             for at in self.reach.read(source, next) {
-                self.step(Input::Passed { source, at });
+                self.step(Event::ReadUpTo { source, at });
             }
         }
         let awaited = |source| self.engine.is_awaited(source);

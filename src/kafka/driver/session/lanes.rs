@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use rdkafka::consumer::Consumer as _;
 
 use super::{Consumer, POLL_SHORT, Session};
-use crate::engine::{Input, Lane, Source, Start};
+use crate::engine::{Event, Lane, Source, Start};
 use crate::kafka::connect::aside;
 use crate::kafka::desk::board::Done;
 use crate::kafka::driver::Error;
-use crate::kafka::rebalance::{Event, Seats, Taken};
+use crate::kafka::rebalance::{GroupEvent, Seats, Taken};
 
 /// How long leaving the group and closing is waited for: together with the drain (8 s), a stop takes less than 10 s.
 const CLOSE_MAX: Duration = Duration::from_millis(1_500);
@@ -38,26 +38,26 @@ impl Session<'_> {
         self.counting = Arc::default();
         self.status.own(Vec::new());
         self.status.joined.store(false, Ordering::Relaxed);
-        self.step(Input::Revoked);
+        self.step(Event::Revoked);
     }
 
     pub(super) fn events(&mut self) -> Result<(), Error> {
         for event in self.consumer.context().events() {
             match event {
-                Event::Assigned(taken) => self.begin(taken),
-                Event::Revoked => {
+                GroupEvent::Assigned(taken) => self.begin(taken),
+                GroupEvent::Revoked => {
                     self.retake = None;
                     // What comes next is another assignment.
                     self.anew = None;
                     self.give_up();
                 }
-                Event::Spare(nobodys) => {
+                GroupEvent::Spare(nobodys) => {
                     self.retake = None;
                     self.give_up();
                     self.status.joined.store(true, Ordering::Relaxed);
                     self.look_at_lanes(nobodys, &[]);
                 }
-                Event::Failed(error) => return Err(error.into()),
+                GroupEvent::Failed(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -89,12 +89,12 @@ impl Session<'_> {
             intakes().map(|start| (start.source, Done::new(start.next, &start.metadata))).collect();
         let ends: Vec<_> = intakes().map(|start| (start.source, start.end)).collect();
         let given: BTreeSet<Lane> = starts.iter().map(|start| start.source.lane).collect();
-        self.step(Input::Assigned { starts });
+        self.step(Event::Assigned { starts });
         if is_remade {
-            self.step(Input::Remade);
+            self.step(Event::Recreated);
         }
         for source in read {
-            self.step(Input::Passed { source, at: asked });
+            self.step(Event::ReadUpTo { source, at: asked });
         }
         let lanes = self.engine.lanes();
         let assignment = ASSIGNMENTS.fetch_add(1, Ordering::Relaxed);
@@ -236,7 +236,8 @@ fn get_up(consumer: &Consumer, seats: impl Fn() -> Option<Seats>) {
     let mut revoked = false;
     while Instant::now() < by {
         let _ = consumer.poll(POLL_SHORT * 20);
-        revoked |= consumer.context().events().iter().any(|event| matches!(event, Event::Revoked));
+        revoked |=
+            consumer.context().events().iter().any(|event| matches!(event, GroupEvent::Revoked));
         if revoked && seats().is_none_or(|seats| !seats.mine) {
             break;
         }

@@ -1,8 +1,8 @@
 //! Answers, judged by what a client knows: what it sent and where Kafka said that it stands, which version it named, what it
 //! was told and when, and what came to the targets and to the dead letters. No program's idea of the timer is asked.
 
-use waterclock::engine::orders::Outcome;
-use waterclock::engine::timers::{Change, Found as Of, Phase};
+use waterclock::engine::messages::Outcome;
+use waterclock::engine::timers::{Change, Found as Of, TimerState};
 
 use super::{Tale, answer_of, is_named, stand};
 use crate::checkers::{Accepted, Found, View};
@@ -81,19 +81,19 @@ impl<'a, 'w> Case<'a, 'w> {
     /// Whether what became of the timer may have been forgotten by then: its history is over.
     fn is_forgotten(&self) -> bool {
         self.tale.said.iter().any(|said| {
-            matches!(said.change, Change::ForgottenTimer(_) | Change::ForgottenVoid(_))
+            matches!(said.change, Change::ForgottenTimer(_) | Change::ForgottenCancelMark(_))
                 && said.moment < self.moment
         })
     }
 
     fn of_cancel(&self, told: Told) -> Lie {
         match told {
-            Told::By(Outcome::Cancelled) | Told::Found(Of::Ended(Phase::Cancelled)) => {
+            Told::By(Outcome::Cancelled) | Told::Found(Of::Ended(TimerState::Cancelled)) => {
                 self.cancelled()
             }
-            Told::Found(Of::Ended(Phase::Delivered)) => self.delivered(),
+            Told::Found(Of::Ended(TimerState::Delivered)) => self.delivered(),
             Told::By(Outcome::Superseded) | Told::Found(Of::Replaced) => self.superseded(),
-            Told::Found(Of::Ended(phase)) => self.dead(phase),
+            Told::Found(Of::Ended(state)) => self.dead(state),
             Told::Found(Of::Nothing) => self.unknown(),
             Told::By(Outcome::Refused(_)) => None,
             _ => lie("answers", true, "no cancel comes to that"),
@@ -145,7 +145,7 @@ impl<'a, 'w> Case<'a, 'w> {
         lie("answers", !self.tale.versions().any(|other| replaces(&other)), "nobody replaced it")
     }
 
-    fn dead(&self, phase: Phase) -> Lie {
+    fn dead(&self, state: TimerState) -> Lie {
         // What breaks the contract makes no version, and is told by its name all the same.
         let was_refused = |accepted: &Accepted<'_>| {
             let is_before = accepted.appended <= self.command.appended;
@@ -153,7 +153,7 @@ impl<'a, 'w> Case<'a, 'w> {
         };
         let is = self.meant().any(|version| self.had_come(version, true))
             || self.view.accepted.iter().any(was_refused);
-        lie("answers", !is, &format!("nothing that it can be about was {}", phase.as_str()))
+        lie("answers", !is, &format!("nothing that it can be about was {}", state.as_str()))
     }
 
     /// It was not met, or there is something to take what is known of it away.
@@ -213,12 +213,12 @@ impl<'a, 'w> Case<'a, 'w> {
         }
         match told {
             Told::By(Outcome::Superseded) | Told::Found(Of::Replaced) => self.superseded(),
-            Told::Found(Of::Ended(Phase::Cancelled)) => {
+            Told::Found(Of::Ended(TimerState::Cancelled)) => {
                 let came = self.meant().any(|version| self.came(version));
                 lie("cancelled", self.world.plan.exactly_once() && came, "that is in its target")
             }
-            Told::Found(Of::Ended(Phase::Delivered)) => self.delivered(),
-            Told::Found(Of::Ended(phase)) => self.dead(phase),
+            Told::Found(Of::Ended(TimerState::Delivered)) => self.delivered(),
+            Told::Found(Of::Ended(state)) => self.dead(state),
             Told::Found(Of::Nothing) => self.replaces_nothing(),
             _ => None,
         }

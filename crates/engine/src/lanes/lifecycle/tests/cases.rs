@@ -2,10 +2,10 @@
 
 use super::kafka::{BEGAN, Kafka, LANES, MISSING, Out, TARGET, lane_of, record, source};
 use crate::header::Code;
-use crate::orders::{Because, Outcome};
+use crate::messages::{ChangeReason, Outcome};
 use crate::setup::{Limits, Tracking};
-use crate::state::{Kind, Order, State};
-use crate::timers::{Change, Found, Phase, Place, Replaced};
+use crate::state::{Kind, State, SubmissionOrder};
+use crate::timers::{Change, Found, Replaced, TimerState, Version};
 use crate::{Lane, Millis, Offset, Record, UnixMillis, header};
 
 type Headers<'a> = Vec<(&'a str, &'a str)>;
@@ -43,45 +43,45 @@ fn outcomes(kafka: &Kafka) -> Vec<Outcome> {
 fn what_becomes_of_a_timer_follows_from_the_order_of_its_commands() {
     use Outcome::{Absent, Cancelled, Created, Replaced};
     const HOUR: &str = "1h";
-    type Case<'a> = (&'a str, Vec<(u64, Headers<'a>)>, &'a [&'a str], &'a [Outcome], Phase);
+    type Case<'a> = (&'a str, Vec<(u64, Headers<'a>)>, &'a [&'a str], &'a [Outcome], TimerState);
     #[rustfmt::skip]
     let cases: Vec<Case<'_>> = vec![
         ("one is delivered",
-            vec![(0, create("a", "3s"))], &["a"], &[], Phase::Delivered),
+            vec![(0, create("a", "3s"))], &["a"], &[], TimerState::Delivered),
         ("a second create of a pending one is a retry of the submit, with whatever it says",
-            vec![(0, create("a", "3s")), (9, create("b", "1s"))], &["a"], &[], Phase::Delivered),
+            vec![(0, create("a", "3s")), (9, create("b", "1s"))], &["a"], &[], TimerState::Delivered),
         ("after its end the id is free",
-            vec![(0, create("a", "1s")), (2_000, create("b", "1s"))], &["a", "b"], &[], Phase::Delivered),
+            vec![(0, create("a", "1s")), (2_000, create("b", "1s"))], &["a", "b"], &[], TimerState::Delivered),
         ("cancelled in a tier",
-            vec![(0, create("a", HOUR)), (9_000, cancel())], &[], &[Cancelled], Phase::Cancelled),
+            vec![(0, create("a", HOUR)), (9_000, cancel())], &[], &[Cancelled], TimerState::Cancelled),
         ("cancelled in the wheel",
-            vec![(0, create("a", "1s")), (999, cancel())], &[], &[Cancelled], Phase::Cancelled),
+            vec![(0, create("a", "1s")), (999, cancel())], &[], &[Cancelled], TimerState::Cancelled),
         ("created and cancelled in one batch",
-            vec![(0, create("a", "1s")), (0, cancel())], &[], &[Cancelled], Phase::Cancelled),
+            vec![(0, create("a", "1s")), (0, cancel())], &[], &[Cancelled], TimerState::Cancelled),
         ("too late",
-            vec![(0, create("a", "1s")), (1_001, cancel())], &["a"], &[Absent], Phase::Delivered),
+            vec![(0, create("a", "1s")), (1_001, cancel())], &["a"], &[Absent], TimerState::Delivered),
         ("cancelled again: what the index has says so",
-            vec![(0, create("a", HOUR)), (9, cancel()), (9, cancel())], &[], &[Cancelled, Absent], Phase::Cancelled),
+            vec![(0, create("a", HOUR)), (9, cancel()), (9, cancel())], &[], &[Cancelled, Absent], TimerState::Cancelled),
         ("cancelled, and created again at once: the new one lives",
-            vec![(0, create("a", HOUR)), (9, cancel()), (0, create("b", "2s"))], &["b"], &[Cancelled], Phase::Delivered),
+            vec![(0, create("a", HOUR)), (9, cancel()), (0, create("b", "2s"))], &["b"], &[Cancelled], TimerState::Delivered),
         ("the new one is cancelled, too",
-            vec![(0, create("a", "4s")), (9, cancel()), (0, create("b", "4s")), (9, cancel())], &[], &[Cancelled, Cancelled], Phase::Cancelled),
+            vec![(0, create("a", "4s")), (9, cancel()), (0, create("b", "4s")), (9, cancel())], &[], &[Cancelled, Cancelled], TimerState::Cancelled),
         ("replaced by a later one",
-            vec![(0, create("a", "4s")), (9, replace("b", "9s"))], &["b"], &[Replaced], Phase::Delivered),
+            vec![(0, create("a", "4s")), (9, replace("b", "9s"))], &["b"], &[Replaced], TimerState::Delivered),
         ("replaced by an earlier one, and the old one still comes up",
-            vec![(0, create("a", "90s")), (9, replace("b", "3s"))], &["b"], &[Replaced], Phase::Delivered),
+            vec![(0, create("a", "90s")), (9, replace("b", "3s"))], &["b"], &[Replaced], TimerState::Delivered),
         ("replaced twice in one batch",
-            vec![(0, create("a", "4s")), (0, replace("b", "5s")), (0, replace("c", "3s"))], &["c"], &[Replaced, Replaced], Phase::Delivered),
+            vec![(0, create("a", "4s")), (0, replace("b", "5s")), (0, replace("c", "3s"))], &["c"], &[Replaced, Replaced], TimerState::Delivered),
         ("nothing to replace: a create",
-            vec![(0, replace("a", "3s"))], &["a"], &[Created], Phase::Delivered),
+            vec![(0, replace("a", "3s"))], &["a"], &[Created], TimerState::Delivered),
         ("replaced and cancelled",
-            vec![(0, create("a", "90s")), (9, replace("b", "3s")), (9, cancel())], &[], &[Replaced, Cancelled], Phase::Cancelled),
+            vec![(0, create("a", "90s")), (9, replace("b", "3s")), (9, cancel())], &[], &[Replaced, Cancelled], TimerState::Cancelled),
         ("a create after a replace is a retry, too",
-            vec![(0, replace("a", "3s")), (9, create("b", "1s"))], &["a"], &[Created], Phase::Delivered),
+            vec![(0, replace("a", "3s")), (9, create("b", "1s"))], &["a"], &[Created], TimerState::Delivered),
         ("expired before it was due",
-            vec![(0, [create("a", "3s"), vec![("x-delay-expires", "2s")]].concat())], &[], &[], Phase::Expired),
+            vec![(0, [create("a", "3s"), vec![("x-delay-expires", "2s")]].concat())], &[], &[], TimerState::Expired),
     ];
-    for (why, commands, want, answers, phase) in cases {
+    for (why, commands, want, answers, state) in cases {
         for restart in [false, true] {
             let mut kafka = kafka();
             for (wait, headers) in &commands {
@@ -98,10 +98,10 @@ fn what_becomes_of_a_timer_follows_from_the_order_of_its_commands() {
             // What became of it is kept for a minute here, and then forgotten with all else.
             assert_eq!(kafka.timers.len(), 0, "{why}: {:?}", kafka.timers);
             let last = kafka.said.iter().rev().find_map(|(_, change)| match change {
-                Change::Timer(timer) => Some(timer.phase),
+                Change::Timer(timer) => Some(timer.state),
                 _ => None,
             });
-            assert_eq!(last, Some(phase), "{why}, restart: {restart}");
+            assert_eq!(last, Some(state), "{why}, restart: {restart}");
             let figures = kafka.figures();
             assert_eq!((figures.live, figures.remembered, figures.gated), (0, 0, 0), "{why}");
             assert_eq!((figures.memory_bytes, kafka.pending()), (0, 0), "{why}");
@@ -115,9 +115,12 @@ fn everything_that_an_answer_shows_is_in_the_changelog() {
     let headers = [create("a", "1h"), vec![("x-delay-label", "blue")]].concat();
     kafka.submit("k", &headers);
     kafka.after(Millis(5));
-    let version = Place { first_appended: BEGAN, offset: Offset(0) };
+    let version = Version { first_appended: BEGAN, offset: Offset(0) };
     let pending = kafka.timer("k", "i").expect("it is known");
-    assert_eq!((pending.phase, pending.version, pending.since), (Phase::Delay, version, BEGAN));
+    assert_eq!(
+        (pending.state, pending.version, pending.since),
+        (TimerState::Delay, version, BEGAN)
+    );
     assert_eq!((&*pending.target, pending.label.as_deref()), (TARGET, Some("blue")));
     assert_eq!((&*pending.id, pending.key.as_deref()), (&b"i"[..], Some(&b"k"[..])));
     assert_eq!(pending.due, BEGAN + Millis::HOUR);
@@ -128,7 +131,7 @@ fn everything_that_an_answer_shows_is_in_the_changelog() {
     kafka.after(Millis(5));
     let cancelled = kafka.timer("k", "i").expect("it is known");
     let want = crate::timers::Timer {
-        phase: Phase::Cancelled,
+        state: TimerState::Cancelled,
         since: BEGAN + Millis(5),
         ..pending.clone()
     };
@@ -137,12 +140,12 @@ fn everything_that_an_answer_shows_is_in_the_changelog() {
     kafka.submit("k", &replace("c", "3h"));
     kafka.after(Millis(5));
     let newer = kafka.timer("k", "i").expect("it is known");
-    let place = |offset| Place { first_appended: BEGAN + Millis(10), offset: Offset(offset) };
-    let replaced = Replaced { first: place(2), last: place(2) };
-    assert_eq!((newer.version, newer.supersedes), (place(3), Some(replaced)));
-    let because: Vec<Because> = kafka.said.iter().map(|(because, _)| *because).collect();
-    use Because::{Cancelled, Created, Recorded, Superseded};
-    assert_eq!(because, [Created, Cancelled, Recorded, Created, Created, Superseded]);
+    let version = |offset| Version { first_appended: BEGAN + Millis(10), offset: Offset(offset) };
+    let replaced = Replaced { first: version(2), last: version(2) };
+    assert_eq!((newer.version, newer.supersedes), (version(3), Some(replaced)));
+    let reason: Vec<ChangeReason> = kafka.said.iter().map(|(reason, _)| *reason).collect();
+    use ChangeReason::{Cancelled, Created, Recorded, Superseded};
+    assert_eq!(reason, [Created, Cancelled, Recorded, Created, Created, Superseded]);
 }
 
 #[test]
@@ -181,7 +184,7 @@ fn a_timer_written_to_a_tier_is_not_known_before_its_head_comes_up() {
     seen.after(Millis(2_999));
     assert_eq!(seen.timer("k", "i"), None);
     seen.after(Millis(1));
-    assert_eq!(seen.timer("k", "i").map(|timer| timer.phase), Some(Phase::Delay));
+    assert_eq!(seen.timer("k", "i").map(|timer| timer.state), Some(TimerState::Delay));
     seen.after(Millis(2_000));
     assert_eq!(delivered(&seen), ["t"]);
 
@@ -191,7 +194,7 @@ fn a_timer_written_to_a_tier_is_not_known_before_its_head_comes_up() {
     cancelled.submit("k", &cancel());
     cancelled.after(Millis(10_000));
     assert_eq!((delivered(&cancelled), outcomes(&cancelled)), (vec![], vec![Outcome::Absent]));
-    assert!(cancelled.said.iter().any(|(because, _)| *because == Because::Met));
+    assert!(cancelled.said.iter().any(|(reason, _)| *reason == ChangeReason::Suppressed));
 
     let mut second = kafka();
     at(&mut second);
@@ -231,7 +234,7 @@ fn an_answer_about_a_version_is_about_that_one_whatever_came_of_others() {
             }
             kafka.timer("k", "i").expect("it is known").version
         };
-        let cancel_of = |kafka: &mut Kafka, version: Place| {
+        let cancel_of = |kafka: &mut Kafka, version: Version| {
             let amending = amend(kafka, &cancel(), version, UnixMillis(0));
             kafka.append(lane, amending);
             kafka.after(Millis(10));
@@ -247,7 +250,7 @@ fn an_answer_about_a_version_is_about_that_one_whatever_came_of_others() {
         for old in [first, second] {
             assert_eq!(cancel_of(&mut kafka, old), Err(Found::Replaced), "it was delivered");
         }
-        assert_eq!(cancel_of(&mut kafka, third), Err(Found::Ended(Phase::Delivered)));
+        assert_eq!(cancel_of(&mut kafka, third), Err(Found::Ended(TimerState::Delivered)));
         // After an end another row begins.
         let fourth = submit(&mut kafka, &create("d", "1h"));
         let fifth = submit(&mut kafka, &replace("e", "1h"));
@@ -255,7 +258,7 @@ fn an_answer_about_a_version_is_about_that_one_whatever_came_of_others() {
             assert_eq!(cancel_of(&mut kafka, old), Err(Found::Nothing), "it is not kept");
         }
         assert_eq!(cancel_of(&mut kafka, fifth), Ok(Outcome::Cancelled));
-        assert_eq!(cancel_of(&mut kafka, fifth), Err(Found::Ended(Phase::Cancelled)), "again");
+        assert_eq!(cancel_of(&mut kafka, fifth), Err(Found::Ended(TimerState::Cancelled)), "again");
         assert_eq!(cancel_of(&mut kafka, fourth), Err(Found::Replaced));
         assert_eq!(cancel_of(&mut kafka, third), Err(Found::Nothing));
         // A dead letter was put in the place of others, too.
@@ -265,7 +268,7 @@ fn an_answer_about_a_version_is_about_that_one_whatever_came_of_others() {
         let last = submit(&mut kafka, &expires);
         kafka.after(Millis(4_000));
         assert_eq!(cancel_of(&mut kafka, seventh), Err(Found::Replaced));
-        assert_eq!(cancel_of(&mut kafka, last), Err(Found::Ended(Phase::Expired)));
+        assert_eq!(cancel_of(&mut kafka, last), Err(Found::Ended(TimerState::Expired)));
         assert_eq!(delivered(&kafka), ["c"]);
     }
 }
@@ -277,10 +280,10 @@ fn a_cancel_that_found_nothing_is_told_nothing_of_what_came_after_it() {
     kafka.after(Millis(2_000));
     kafka.submit("k", &cancel());
     kafka.after(Millis(10));
-    assert_eq!(told(&kafka), Err(Found::Ended(Phase::Delivered)));
+    assert_eq!(told(&kafka), Err(Found::Ended(TimerState::Delivered)));
     kafka.submit("k", &create("b", "1s"));
     kafka.after(Millis(2_000));
-    assert_eq!(kafka.timer("k", "i").map(|timer| timer.phase), Some(Phase::Delivered));
+    assert_eq!(kafka.timer("k", "i").map(|timer| timer.state), Some(TimerState::Delivered));
     assert_eq!(told(&kafka), Err(Found::Nothing), "of the first it is not known any more");
 }
 
@@ -288,7 +291,7 @@ fn a_cancel_that_found_nothing_is_told_nothing_of_what_came_after_it() {
 pub(super) fn amend(
     kafka: &Kafka,
     headers: &Headers<'_>,
-    version: Place,
+    version: Version,
     due: UnixMillis,
 ) -> Record {
     let bare = record("k", headers);
@@ -297,7 +300,7 @@ pub(super) fn amend(
         kind: Kind::Amend,
         due,
         first_appended: version.first_appended,
-        order: Order { appended: UnixMillis(0), offset: version.offset },
+        order: SubmissionOrder { appended: UnixMillis(0), offset: version.offset },
         expires: None,
         intake: kafka.setup.topics.intakes[0].tag,
         name: None,
@@ -313,7 +316,7 @@ pub(super) fn amend(
 #[test]
 fn what_is_about_one_version_leaves_every_other_alone() {
     let place =
-        |at: u64, offset| Place { first_appended: BEGAN + Millis(at), offset: Offset(offset) };
+        |at: u64, offset| Version { first_appended: BEGAN + Millis(at), offset: Offset(offset) };
     #[rustfmt::skip]
     let cases = [
         // why, what it is, the version that it means, who is delivered, what it came to
@@ -359,7 +362,7 @@ fn what_is_submitted_after_a_version_was_cancelled_stands_though_that_one_came_b
         kafka.append_at(stray, BEGAN + Millis(150), record("k", &create("a", "1h")));
         kafka.after(Millis(10));
         let version = kafka.timer("k", "i").expect("it is pending").version;
-        assert!(version.is_elsewhere());
+        assert!(version.is_not_in_log_order());
         let cancelling = amend(&kafka, &cancel(), version, BEGAN);
         kafka.append(source(0, lane), cancelling);
         kafka.after(Millis(10));
@@ -376,7 +379,7 @@ fn what_is_submitted_after_a_version_was_cancelled_stands_though_that_one_came_b
 
 #[test]
 fn a_version_cannot_be_amended_but_by_waterclock_itself() {
-    let version = Place { first_appended: BEGAN, offset: Offset(0) };
+    let version = Version { first_appended: BEGAN, offset: Offset(0) };
     let mut kafka = kafka();
     kafka.submit("k", &create("a", "3s"));
     kafka.after(Millis(5));
@@ -436,14 +439,14 @@ fn a_version_that_becomes_a_dead_letter_says_so_and_frees_its_id() {
     kafka.submit("k", &missing("a"));
     kafka.after(Millis(5));
     let timer = kafka.timer("k", "i").expect("it is known");
-    assert_eq!((timer.phase, timer.code), (Phase::Dead, Some(Code::TargetMissing)));
+    assert_eq!((timer.state, timer.code), (TimerState::Dead, Some(Code::TargetMissing)));
     kafka.submit("k", &create("b", "1s"));
     kafka.after(Millis(1_000));
     assert_eq!(delivered(&kafka), ["b"]);
     // A record that is never accepted is a dead letter, and nothing is said of a timer.
     kafka.submit("k", &missing("c"));
     kafka.after(Millis(5));
-    assert_eq!(kafka.timer("k", "i").map(|timer| timer.phase), Some(Phase::Delivered));
+    assert_eq!(kafka.timer("k", "i").map(|timer| timer.state), Some(TimerState::Delivered));
 }
 
 #[test]
@@ -587,7 +590,7 @@ fn a_batch_that_fails_takes_what_was_decided_with_it() {
     kafka.fails = true;
     kafka.after(Millis(5));
     assert_eq!(outcomes(&kafka), [Outcome::Cancelled]);
-    assert_eq!(kafka.said.iter().filter(|(b, _)| *b == Because::Cancelled).count(), 1);
+    assert_eq!(kafka.said.iter().filter(|(b, _)| *b == ChangeReason::Cancelled).count(), 1);
 }
 
 #[test]
@@ -642,12 +645,12 @@ fn an_old_cancel_is_not_forgotten_because_a_newer_one_was_met() {
         kafka.after(Millis(5));
         kafka.submit("k", &cancel());
         kafka.after(Millis(10 * 86_400_000));
-        let void = kafka.timers.values().find_map(|change| match change {
-            Change::Void(void) => Some(*void),
+        let mark = kafka.timers.values().find_map(|change| match change {
+            Change::CancelMark(mark) => Some(*mark),
             _ => None,
         });
         let due = BEGAN + Millis(300 * 86_400_000);
-        assert!(void.is_some_and(|void| void.until > due), "{void:?}");
+        assert!(mark.is_some_and(|mark| mark.until > due), "{mark:?}");
         kafka.take_over(&[]);
         kafka.after(Millis(300 * 86_400_000));
         assert_eq!(delivered(&kafka), Vec::<&str>::new());
@@ -671,6 +674,6 @@ fn what_was_cancelled_is_remembered_until_what_waited_while_all_was_down_has_com
     assert_eq!(delivered(&kafka), Vec::<&str>::new());
     kafka.after(Millis(1_200_000));
     assert_eq!(kafka.pending(), 0);
-    let is_void = |change: &Change| matches!(change, Change::Void(_));
+    let is_void = |change: &Change| matches!(change, Change::CancelMark(_));
     assert!(!kafka.timers.values().any(is_void), "and not for ever: {:?}", kafka.timers);
 }

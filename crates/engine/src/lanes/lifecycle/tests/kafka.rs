@@ -7,13 +7,15 @@ use std::sync::Arc;
 use crate::allow::Allow;
 use crate::header::Code;
 use crate::ladder::Ladder;
-use crate::orders::{Answer, Batch, Because, Commit, Edit, Input, Output, Start, Target, To};
+use crate::messages::{
+    Action, Answer, Batch, ChangeReason, Commit, Destination, Event, HeaderRewrite, Start, Target,
+};
 use crate::setup::{Intake, Limits, Setup, Topics};
 use crate::state::StateKey;
-use crate::timers::{Change, Live, Timer, TimerKey, Void};
+use crate::timers::{CancelMark, Change, Live, Timer, TimerId};
 use crate::window::Window;
 use crate::{
-    BatchId, Engine, Figures, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis, left,
+    BatchId, Figures, Lane, LaneEngine, Millis, Offset, Record, Source, TopicId, UnixMillis, left,
     murmur2,
 };
 
@@ -32,7 +34,7 @@ pub(super) struct Out {
 }
 
 pub(super) struct Kafka {
-    pub(super) engine: Engine,
+    pub(super) engine: LaneEngine,
     pub(super) setup: Arc<Setup>,
     pub(super) now: UnixMillis,
     logs: HashMap<Source, Vec<(UnixMillis, Record)>>,
@@ -43,7 +45,7 @@ pub(super) struct Kafka {
     starts: HashMap<Source, Offset>,
     /// The changelog, compacted.
     pub(super) timers: BTreeMap<(u16, Vec<u8>), Change>,
-    pub(super) said: Vec<(Because, Change)>,
+    pub(super) said: Vec<(ChangeReason, Change)>,
     pub(super) out: Vec<Out>,
     pub(super) answers: Vec<Answer>,
     /// Intakes were made anew.
@@ -58,7 +60,7 @@ pub(super) struct Kafka {
     pub(super) batches: Vec<usize>,
     pub(super) is_up: bool,
     /// Questions about what has ended that are not answered, and whether they stay so for now.
-    recalls: Vec<(Lane, Vec<TimerKey>)>,
+    recalls: Vec<(Lane, Vec<TimerId>)>,
     pub(super) recalls_late: bool,
     /// Timers that the index was asked about.
     pub(super) recalled: usize,
@@ -75,7 +77,7 @@ pub(super) struct Kafka {
     left: Option<(Lane, Vec<(Source, Offset)>)>,
     /// How long a batch is on its way, and those that are: when each lands.
     pub(super) flight: Millis,
-    flying: VecDeque<(UnixMillis, Batch)>,
+    in_flight: VecDeque<(UnixMillis, Batch)>,
     /// How often what is left was read.
     pub(super) inventories: usize,
 }
@@ -115,7 +117,7 @@ impl Kafka {
         let setup = Setup { lanes: LANES, topics, key: StateKey::new([7; 32]), limits };
         let setup = Arc::new(setup);
         let mut kafka = Self {
-            engine: Engine::new(Arc::clone(&setup)),
+            engine: LaneEngine::new(Arc::clone(&setup)),
             setup,
             now: BEGAN,
             logs: HashMap::new(),
@@ -143,7 +145,7 @@ impl Kafka {
             counts_late: false,
             left: None,
             flight: Millis(0),
-            flying: VecDeque::new(),
+            in_flight: VecDeque::new(),
             inventories: 0,
         };
         kafka.take_over(&[]);
@@ -187,8 +189,8 @@ impl Kafka {
     /// The owner is gone, with all that it held.
     pub(super) fn stop(&mut self) {
         self.is_up = false;
-        self.flying.clear();
-        self.engine.step(self.now, Input::Revoked, &mut Vec::new());
+        self.in_flight.clear();
+        self.engine.step(self.now, Event::Revoked, &mut Vec::new());
     }
 
     /// Somebody deletes the intake and makes it anew.
@@ -219,7 +221,7 @@ impl Kafka {
 
     /// Another owner takes the lanes over; of these it is not told all that is known.
     pub(super) fn take_over(&mut self, unknown: &[Lane]) {
-        self.engine = Engine::new(Arc::clone(&self.setup));
+        self.engine = LaneEngine::new(Arc::clone(&self.setup));
         self.assign(unknown);
     }
 
@@ -244,9 +246,9 @@ impl Kafka {
         }
         self.is_up = true;
         self.unknown = unknown.to_vec();
-        self.tell(Input::Assigned { starts });
+        self.tell(Event::Assigned { starts });
         if self.is_remade {
-            self.tell(Input::Remade);
+            self.tell(Event::Recreated);
         }
         for lane in (0..LANES).map(Lane) {
             self.know(lane, !unknown.contains(&lane));
@@ -258,19 +260,19 @@ impl Kafka {
         let of_lane = self.timers.range((lane.0, Vec::new())..(lane.0 + 1, Vec::new()));
         let changes: Vec<Change> = of_lane.map(|(_, change)| change.clone()).collect();
         for change in changes {
-            let (mut live, mut voids): (Vec<Live>, Vec<Void>) = Default::default();
+            let (mut live, mut cancel_marks): (Vec<Live>, Vec<CancelMark>) = Default::default();
             match change {
                 Change::Timer(timer) => live.extend(timer.live()),
-                Change::Void(void) => voids.push(void),
+                Change::CancelMark(mark) => cancel_marks.push(mark),
                 _ => {}
             }
             if whole {
-                self.tell(Input::Known { lane, live, voids, whole: false });
+                self.tell(Event::TimersLoaded { lane, live, cancel_marks, last: false });
             }
         }
         if whole {
-            let (live, voids) = (Vec::new(), Vec::new());
-            self.tell(Input::Known { lane, live, voids, whole });
+            let (live, cancel_marks) = (Vec::new(), Vec::new());
+            self.tell(Event::TimersLoaded { lane, live, cancel_marks, last: whole });
         }
     }
 
@@ -282,9 +284,9 @@ impl Kafka {
         self.quiesce();
     }
 
-    fn tell(&mut self, input: Input) {
+    fn tell(&mut self, event: Event) {
         let mut out = Vec::new();
-        self.engine.step(self.now, input, &mut out);
+        self.engine.step(self.now, event, &mut out);
         for order in out {
             self.carry_out(order);
         }
@@ -295,7 +297,7 @@ impl Kafka {
         let Some((lane, mut from)) = self.left.take() else { return };
         if from.is_empty() {
             let whole = !self.unreadable.contains(&lane);
-            return self.tell(Input::Counted { lane, whole });
+            return self.tell(Event::Counted { lane, whole });
         }
         let (source, low) = from.remove(0);
         let start = self.starts.get(&source).copied().unwrap_or_default().max(low);
@@ -305,25 +307,25 @@ impl Kafka {
         });
         let records = records.collect();
         self.left = Some((lane, from));
-        self.tell(Input::Left { lane, records });
+        self.tell(Event::Left { lane, records });
     }
 
-    fn carry_out(&mut self, order: Output) {
+    fn carry_out(&mut self, order: Action) {
         match order {
-            Output::Pause(at) => self.reading.entry(at).or_default().1 = true,
-            Output::Resume(at) => self.reading.entry(at).or_default().1 = false,
-            Output::Rewind(at, offset) => {
+            Action::Pause(at) => self.reading.entry(at).or_default().1 = true,
+            Action::Resume(at) => self.reading.entry(at).or_default().1 = false,
+            Action::Seek(at, offset) => {
                 self.reading.entry(at).or_default().0 = offset.0 as usize;
             }
-            Output::Lookup(name) => {
+            Action::DescribeTarget(name) => {
                 let target = if *name == *MISSING {
                     Target::Missing
                 } else {
                     Target::Found { partitions: 3, record_bytes_max: 1_048_588, keyed: false }
                 };
-                self.tell(Input::Target(name, target));
+                self.tell(Event::Target(name, target));
             }
-            Output::Ask(sources) => {
+            Action::ListEndOffsets(sources) => {
                 self.asked.push(sources.clone());
                 if !self.silent {
                     self.read();
@@ -331,49 +333,49 @@ impl Kafka {
                     for source in sources {
                         // Of what is paused it is not told that it was read.
                         if self.reading[&source].0 as i64 >= self.end(source).0 {
-                            self.tell(Input::Passed { source, at });
+                            self.tell(Event::ReadUpTo { source, at });
                         }
                     }
                 }
             }
-            Output::Overdue { lane, before, after } => {
+            Action::Overdue { lane, before, after } => {
                 assert!(after.is_none(), "all were told");
                 let of_lane = self.timers.range((lane.0, Vec::new())..(lane.0 + 1, Vec::new()));
                 let timers = of_lane.filter_map(|(_, change)| match change {
-                    Change::Timer(timer) if !timer.phase.is_final() && timer.due < before => {
+                    Change::Timer(timer) if !timer.state.is_final() && timer.due < before => {
                         Some(timer.clone())
                     }
                     _ => None,
                 });
                 let timers = timers.collect();
-                self.tell(Input::Overdue { lane, timers, more: None });
+                self.tell(Event::Overdue { lane, timers, more: None });
             }
-            Output::Inventory { lane, from } => {
+            Action::Inventory { lane, from } => {
                 self.inventories += 1;
                 self.left = Some((lane, from));
                 while !self.counts_late && self.left.is_some() {
                     self.read_left();
                 }
             }
-            Output::Forgettable(lane) => {
+            Action::ListExpired(lane) => {
                 let before = self.now - HISTORY;
                 let of_lane = self.timers.range((lane.0, Vec::new())..(lane.0 + 1, Vec::new()));
                 let timers = of_lane.filter_map(|(_, change)| match change {
-                    Change::Timer(timer) if timer.phase.is_final() && timer.since < before => {
-                        Some(timer.name)
+                    Change::Timer(timer) if timer.state.is_final() && timer.since < before => {
+                        Some(timer.timer_id)
                     }
                     _ => None,
                 });
                 let timers = timers.take(3).collect();
-                self.tell(Input::Ended { lane, timers });
+                self.tell(Event::Expired { lane, timers });
             }
-            Output::Recall { lane, timers } => {
+            Action::Recall { lane, timers } => {
                 self.recalls.push((lane, timers));
                 if !self.recalls_late {
                     self.recall();
                 }
             }
-            Output::Batch(batch) => self.take(batch),
+            Action::Batch(batch) => self.take(batch),
         }
     }
 
@@ -381,24 +383,24 @@ impl Kafka {
     pub(super) fn recall(&mut self) {
         for (lane, timers) in std::mem::take(&mut self.recalls) {
             self.recalled += timers.len();
-            let ended = |name: TimerKey| match self.timers.get(&(lane.0, name.0.to_vec())) {
-                Some(Change::Timer(timer)) => (name, timer.ended()),
-                _ => (name, None),
+            let ended = |timer_id: TimerId| match self.timers.get(&(lane.0, timer_id.0.to_vec())) {
+                Some(Change::Timer(timer)) => (timer_id, timer.ended()),
+                _ => (timer_id, None),
             };
             let timers = timers.into_iter().map(ended).collect();
-            self.tell(Input::Recalled { lane, timers });
+            self.tell(Event::Recalled { lane, timers });
         }
     }
 
     fn take(&mut self, batch: Batch) {
         if std::mem::take(&mut self.fails) {
-            self.tell(Input::Revoked);
+            self.tell(Event::Revoked);
             let unknown = std::mem::take(&mut self.unknown);
             return self.assign(&unknown);
         }
         self.batches.push(batch.sends.len());
         if self.flight > Millis(0) {
-            return self.flying.push_back((self.now + self.flight, batch));
+            return self.in_flight.push_back((self.now + self.flight, batch));
         }
         self.land(batch);
     }
@@ -406,8 +408,8 @@ impl Kafka {
     fn land(&mut self, batch: Batch) {
         let Batch { id, sends, commits, answers } = batch;
         for send in sends {
-            match (&send.to, &send.edit) {
-                (To::Lane(topic), _) => {
+            match (&send.to, &send.rewrite) {
+                (Destination::Lane(topic), _) => {
                     let mut headers = Vec::new();
                     send.headers(|name, value| headers.push((name.to_vec(), value.map(Vec::from))));
                     let (key, value) = (send.record.key(), send.record.value());
@@ -416,14 +418,14 @@ impl Kafka {
                     let lane = send.partition.expect("a lane") as u16;
                     self.append_at(source(topic.0, lane), self.now + self.ahead, record);
                 }
-                (To::Target(_), _) => {
+                (Destination::Target(_), _) => {
                     self.out.push(Out { n: n(&send.record), at: self.now, code: None });
                 }
-                (To::Dead, Edit::Dead(letter)) => {
+                (Destination::Dead, HeaderRewrite::Dead(letter)) => {
                     let code = Some(letter.code);
                     self.out.push(Out { n: n(&send.record), at: self.now, code });
                 }
-                (To::Timers, Edit::Timer(said)) => {
+                (Destination::Timers, HeaderRewrite::Timer(said)) => {
                     let (key, value) = (said.record.key(), said.record.value());
                     let change = Change::decode(key, value).expect("ours");
                     let lane = send.partition.expect("a lane") as u16;
@@ -432,7 +434,7 @@ impl Kafka {
                         Some(_) => self.timers.insert(key, change.clone()),
                         None => self.timers.remove(&key),
                     };
-                    self.said.push((said.because, change));
+                    self.said.push((said.reason, change));
                 }
                 other => panic!("{other:?}"),
             }
@@ -443,7 +445,7 @@ impl Kafka {
     }
 
     fn commit(&mut self, id: BatchId) {
-        self.tell(Input::Committed(id));
+        self.tell(Event::Committed(id));
     }
 
     /// Tells everything that may be read: intakes first.
@@ -459,7 +461,7 @@ impl Kafka {
                 let (appended, record) = (*appended, record.clone());
                 self.reading.entry(source).or_default().0 += 1;
                 let offset = Offset(next as i64);
-                self.tell(Input::Record { source, offset, appended, record });
+                self.tell(Event::Record { source, offset, appended, record });
                 told = true;
             }
         }
@@ -474,7 +476,7 @@ impl Kafka {
             }
             let (batches, asked) = (self.batches.len(), self.asked.len());
             let told = self.read();
-            self.tell(Input::Tick);
+            self.tell(Event::Tick);
             let still = !told && (batches, asked) == (self.batches.len(), self.asked.len());
             if still && self.engine.wake_at().is_none_or(|at| at > self.now) {
                 return;
@@ -491,10 +493,10 @@ impl Kafka {
         self.quiesce();
         while self.now < until {
             let wake = if self.is_up { self.engine.wake_at() } else { None };
-            let lands = self.flying.front().map(|(at, _)| *at);
+            let lands = self.in_flight.front().map(|(at, _)| *at);
             let next = wake.into_iter().chain(lands).min().unwrap_or(until);
             self.now = next.clamp(self.now + Millis(1), until);
-            while let Some((_, batch)) = self.flying.pop_front_if(|(at, _)| *at <= self.now) {
+            while let Some((_, batch)) = self.in_flight.pop_front_if(|(at, _)| *at <= self.now) {
                 self.land(batch);
             }
             self.quiesce();
@@ -503,8 +505,8 @@ impl Kafka {
 
     /// What the changelog says of a timer.
     pub(super) fn timer(&self, key: &str, id: &str) -> Option<Timer> {
-        let name = TimerKey::new(Some(key.as_bytes()), id.as_bytes());
-        match self.timers.get(&(lane_of(key), name.0.to_vec())) {
+        let timer_id = TimerId::new(Some(key.as_bytes()), id.as_bytes());
+        match self.timers.get(&(lane_of(key), timer_id.0.to_vec())) {
             Some(Change::Timer(timer)) => Some(timer.clone()),
             _ => None,
         }

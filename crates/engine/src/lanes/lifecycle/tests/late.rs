@@ -2,9 +2,9 @@
 //! `docs/adr/0022-what-comes-late.md`.
 
 use super::kafka::{BEGAN, Kafka, LANES, MISSING, TARGET, lane_of, record, source};
-use crate::orders::Outcome;
+use crate::messages::Outcome;
 use crate::setup::Tracking;
-use crate::timers::{Change, ELSEWHERE, Phase, Place, Timer, TimerKey};
+use crate::timers::{Change, NOT_IN_LOG_ORDER, Timer, TimerId, TimerState, Version};
 use crate::{Lane, Limits, Millis, Offset, Source, TopicId};
 use std::sync::Arc;
 
@@ -217,11 +217,11 @@ fn what_was_cancelled_before_it_came_is_told_as_cancelled_unless_a_newer_one_is_
             }
             kafka.after(Millis(5));
             let timer = kafka.timer("k", "i").expect("it is known");
-            let told = (timer.phase, timer.version.is_elsewhere());
+            let told = (timer.state, timer.version.is_not_in_log_order());
             let want = match (newer, ended) {
-                (false, _) => (Phase::Cancelled, true),
-                (true, false) => (Phase::Delay, false),
-                (true, true) => (Phase::Delivered, false),
+                (false, _) => (TimerState::Cancelled, true),
+                (true, false) => (TimerState::Delay, false),
+                (true, true) => (TimerState::Delivered, false),
             };
             assert_eq!(told, want, "{why}");
             kafka.after(Millis(10_000));
@@ -309,7 +309,7 @@ fn the_question_leaves_when_all_is_committed_that_was_decided_before() {
     kafka.submit("k", &make("c", "cancel", ""));
     kafka.stalled.clear();
     kafka.after(Millis(10_000));
-    assert_eq!(kafka.timer("k", "i").map(|timer| timer.phase), Some(Phase::Cancelled));
+    assert_eq!(kafka.timer("k", "i").map(|timer| timer.state), Some(TimerState::Cancelled));
     kafka.after(Millis(7_300_000));
     assert_eq!((delivered(&kafka).as_str(), kafka.pending()), ("", 0));
 }
@@ -343,8 +343,8 @@ fn a_question_is_not_about_what_was_decided_after_it_was_begun() {
     assert_eq!(kafka.figures().recalling, 2);
     kafka.after(Millis(10_000));
     assert_eq!((kafka.recalled, kafka.figures().recalling), (3, 0), "R asked when it came first");
-    let name = TimerKey::new(Some(b"k"), b"i");
-    let is_told = |change: &&Change| matches!(change, Change::Timer(timer) if timer.name == name && timer.phase == Phase::Cancelled);
+    let timer_id = TimerId::new(Some(b"k"), b"i");
+    let is_told = |change: &&Change| matches!(change, Change::Timer(timer) if timer.timer_id == timer_id && timer.state == TimerState::Cancelled);
     let told = kafka.said.iter().map(|(_, change)| change).filter(is_told).count();
     assert_eq!((delivered(&kafka).as_str(), told), ("", 1));
 }
@@ -393,17 +393,21 @@ fn a_duplicate_that_was_cancelled_before_it_came_is_not_told_in_the_place_of_wha
         }
         kafka.stalled.clear();
         kafka.after(Millis(5_000));
-        let phase = kafka.timer("k", "i").map(|timer| timer.phase);
+        let state = kafka.timer("k", "i").map(|timer| timer.state);
         let why = format!("{by:?}, taken over: {taken_over}");
-        assert_eq!((delivered(&kafka).as_str(), phase), ("v", Some(Phase::Delivered)), "{why}");
+        assert_eq!(
+            (delivered(&kafka).as_str(), state),
+            ("v", Some(TimerState::Delivered)),
+            "{why}"
+        );
     }
 }
 
 /// What the changelog may say of the timer.
-fn timer_of(version: Place, phase: Phase) -> Timer {
+fn timer_of(version: Version, state: TimerState) -> Timer {
     Timer {
-        name: TimerKey::new(Some(b"k"), b"i"),
-        phase,
+        timer_id: TimerId::new(Some(b"k"), b"i"),
+        state,
         version,
         supersedes: None,
         due: BEGAN + Millis(1_000),
@@ -422,9 +426,9 @@ fn a_version_that_is_said_to_be_delivered_and_is_read_again_is_no_duplicate_of_i
     // In at_least_once what is said of it may be there, and the delivery itself not.
     let mut kafka = kafka();
     kafka.append(place_of(By::Stray), record("k", &make("r", "", "1s")));
-    let offset = Place::elsewhere(Offset(0), kafka.setup.topics.mark(TopicId(0)));
-    let timer = timer_of(Place { first_appended: BEGAN, offset }, Phase::Delivered);
-    kafka.timers.insert((lane_of("k"), timer.name.0.to_vec()), Change::Timer(timer));
+    let offset = Version::not_in_log_order(Offset(0), kafka.setup.topics.mark(TopicId(0)));
+    let timer = timer_of(Version { first_appended: BEGAN, offset }, TimerState::Delivered);
+    kafka.timers.insert((lane_of("k"), timer.timer_id.0.to_vec()), Change::Timer(timer));
     kafka.after(Millis(5_000));
     assert_eq!((delivered(&kafka).as_str(), kafka.recalled), ("r", 1));
 }
@@ -489,22 +493,22 @@ fn of_two_that_were_written_in_one_millisecond_at_one_offset_of_two_topics_one_i
 
 #[test]
 fn a_version_of_an_older_program_which_did_not_mark_its_topic_is_the_record_that_it_was_made_of() {
-    for (by, phase) in [By::Stray, By::Further]
+    for (by, state) in [By::Stray, By::Further]
         .into_iter()
-        .flat_map(|by| [Phase::Delay, Phase::Delivered].map(|phase| (by, phase)))
+        .flat_map(|by| [TimerState::Delay, TimerState::Delivered].map(|state| (by, state)))
     {
         let mut kafka = kafka();
-        let version = Place { first_appended: BEGAN, offset: Offset(ELSEWHERE) };
-        let timer = timer_of(version, phase);
+        let version = Version { first_appended: BEGAN, offset: Offset(NOT_IN_LOG_ORDER) };
+        let timer = timer_of(version, state);
         kafka.stop();
-        kafka.timers.insert((lane_of("k"), timer.name.0.to_vec()), Change::Timer(timer));
+        kafka.timers.insert((lane_of("k"), timer.timer_id.0.to_vec()), Change::Timer(timer));
         kafka.append(place_of(by), record("k", &make("r", "", "10s")));
         kafka.take_over(&[]);
         kafka.after(Millis(5_000));
-        let told = kafka.timer("k", "i").map(|timer| (timer.phase, timer.version));
-        assert_eq!(told, Some((Phase::Delay, version)), "{by:?}, {phase:?}");
+        let told = kafka.timer("k", "i").map(|timer| (timer.state, timer.version));
+        assert_eq!(told, Some((TimerState::Delay, version)), "{by:?}, {state:?}");
         kafka.after(Millis(10_000));
-        assert_eq!((delivered(&kafka).as_str(), kafka.pending()), ("r", 0), "{by:?}, {phase:?}");
+        assert_eq!((delivered(&kafka).as_str(), kafka.pending()), ("r", 0), "{by:?}, {state:?}");
     }
 }
 
@@ -541,7 +545,7 @@ fn a_create_behind_a_cancel_that_comes_late_is_no_duplicate() {
                 if taken_over == 2 {
                     kafka.take_over(&[]);
                 }
-                let due = kafka.timer("k", "i").filter(|timer| timer.phase == Phase::Delay);
+                let due = kafka.timer("k", "i").filter(|timer| timer.state == TimerState::Delay);
                 assert!(due.is_some() || taken_over == 1, "{why}: told as pending at once");
                 kafka.after(Millis(10_900_000));
                 assert_eq!(delivered(&kafka), "d", "{why}");

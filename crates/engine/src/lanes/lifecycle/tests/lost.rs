@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::kafka::{Kafka, TARGET, lane_of, record, source};
-use crate::orders::{Because, Outcome};
+use crate::messages::{ChangeReason, Outcome};
 use crate::setup::Limits;
-use crate::timers::Phase;
+use crate::timers::TimerState;
 use crate::{Lane, Millis, Source};
 
 fn create<'a>(n: &'a str, delay: &'a str) -> Vec<(&'a str, &'a str)> {
@@ -13,18 +13,18 @@ fn create<'a>(n: &'a str, delay: &'a str) -> Vec<(&'a str, &'a str)> {
 }
 
 /// Lets time pass until it has ended, or for ten minutes; what it says then.
-fn ended(kafka: &mut Kafka) -> Option<Phase> {
+fn ended(kafka: &mut Kafka) -> Option<TimerState> {
     for _ in 0..120 {
         kafka.after(Millis(5_000));
-        if phase(kafka).is_none_or(Phase::is_final) {
+        if state(kafka).is_none_or(TimerState::is_final) {
             break;
         }
     }
-    phase(kafka)
+    state(kafka)
 }
 
-fn phase(kafka: &Kafka) -> Option<Phase> {
-    kafka.timer("k", "i").map(|timer| timer.phase)
+fn state(kafka: &Kafka) -> Option<TimerState> {
+    kafka.timer("k", "i").map(|timer| timer.state)
 }
 
 fn kafka() -> Kafka {
@@ -51,7 +51,7 @@ fn what_a_leader_that_is_ahead_has_appended_is_waited_for() {
         if taken_over {
             kafka.take_over(&[]);
         }
-        assert_eq!(ended(&mut kafka), Some(Phase::Delivered), "taken over: {taken_over}");
+        assert_eq!(ended(&mut kafka), Some(TimerState::Delivered), "taken over: {taken_over}");
         assert_eq!(kafka.figures().lost_timers, 0, "taken over: {taken_over}");
     }
 }
@@ -69,23 +69,23 @@ fn a_timer_whose_record_was_deleted_ends_as_lost_and_its_id_is_free() {
     delete_all(&mut kafka);
     kafka.take_over(&[]);
     kafka.after(Millis(60_000));
-    assert_eq!(phase(&kafka), Some(Phase::Delay), "it is only just due");
-    assert_eq!(ended(&mut kafka), Some(Phase::Lost));
+    assert_eq!(state(&kafka), Some(TimerState::Delay), "it is only just due");
+    assert_eq!(ended(&mut kafka), Some(TimerState::Lost));
     let lost = kafka.timer("k", "i").expect("its history is kept");
     assert_eq!(
-        (lost.phase, &*lost.id, lost.key.as_deref()),
-        (Phase::Lost, &b"i"[..], Some(&b"k"[..]))
+        (lost.state, &*lost.id, lost.key.as_deref()),
+        (TimerState::Lost, &b"i"[..], Some(&b"k"[..]))
     );
     assert_eq!((kafka.figures().lost_timers, kafka.figures().live), (1, 0));
-    assert_eq!(kafka.said.iter().filter(|(because, _)| *because == Because::Lost).count(), 1);
+    assert_eq!(kafka.said.iter().filter(|(reason, _)| *reason == ChangeReason::Lost).count(), 1);
     kafka.submit("k", &[("x-delay-action", "cancel"), ("x-delay-id", "i")]);
     kafka.after(Millis(100));
     assert_eq!(kafka.answers.last().map(|answer| answer.outcome), Some(Outcome::Absent));
     kafka.submit("k", &create("b", "1s"));
     kafka.after(Millis(5_000));
     assert_eq!(
-        (phase(&kafka), kafka.out.len()),
-        (Some(Phase::Delivered), 1),
+        (state(&kafka), kafka.out.len()),
+        (Some(TimerState::Delivered), 1),
         "a create is a create"
     );
     assert_eq!(kafka.figures().duplicates, 0);
@@ -115,9 +115,13 @@ fn what_is_found_gone_is_lost_at_once_and_nothing_else_is() {
     kafka.is_told_gone = true;
     kafka.take_over(&[]);
     kafka.after(Millis(1_000));
-    assert_eq!((phase(&kafka), kafka.inventories), (Some(Phase::Lost), 1), "half an hour before");
-    let there = kafka.timer(&other, "i").map(|timer| timer.phase);
-    assert_eq!(there, Some(Phase::Delay), "its record is in another tier");
+    assert_eq!(
+        (state(&kafka), kafka.inventories),
+        (Some(TimerState::Lost), 1),
+        "half an hour before"
+    );
+    let there = kafka.timer(&other, "i").map(|timer| timer.state);
+    assert_eq!(there, Some(TimerState::Delay), "its record is in another tier");
     assert_eq!((kafka.figures().lost_timers, kafka.figures().live), (1, 1));
     kafka.submit("k", &create("c", "1s"));
     kafka.after(Millis(10_000));
@@ -145,10 +149,10 @@ fn a_copy_of_what_was_done_is_no_record() {
     kafka.is_told_gone = true;
     kafka.take_over(&[]);
     kafka.after(Millis(100));
-    assert_eq!((phase(&kafka), kafka.figures().lost_timers), (Some(Phase::Lost), 1));
+    assert_eq!((state(&kafka), kafka.figures().lost_timers), (Some(TimerState::Lost), 1));
     kafka.after(Millis(5_000));
-    let phase = kafka.timer(&other, "i").map(|timer| timer.phase);
-    assert_eq!(phase, Some(Phase::Delivered));
+    let state = kafka.timer(&other, "i").map(|timer| timer.state);
+    assert_eq!(state, Some(TimerState::Delivered));
 }
 
 #[test]
@@ -158,14 +162,14 @@ fn a_lane_that_cannot_be_read_loses_nothing_and_is_counted_again() {
     (kafka.is_told_gone, kafka.unreadable) = (true, vec![longest().lane]);
     kafka.take_over(&[]);
     kafka.after(Millis(30_000));
-    assert_eq!((phase(&kafka), kafka.inventories), (Some(Phase::Delay), 1));
+    assert_eq!((state(&kafka), kafka.inventories), (Some(TimerState::Delay), 1));
     // A batch fails meanwhile: that does not make it forget what is to be counted.
     kafka.fails = true;
     kafka.submit("k", &[("x-delay", "0"), ("x-delay-target", TARGET), ("n", "d")]);
     kafka.after(Millis(1_000));
     (kafka.is_told_gone, kafka.unreadable) = (false, Vec::new());
     kafka.after(Millis(60_000));
-    assert_eq!(phase(&kafka), Some(Phase::Lost));
+    assert_eq!(state(&kafka), Some(TimerState::Lost));
 }
 
 #[test]
@@ -183,8 +187,8 @@ fn a_lane_that_cannot_be_read_keeps_no_other_waiting() {
     (kafka.is_told_gone, kafka.unreadable) = (true, vec![Lane(0)]);
     kafka.take_over(&[]);
     kafka.after(Millis(10_000));
-    let phases = keys.map(|key| kafka.timer(&key, "i").map(|timer| timer.phase));
-    assert_eq!(phases, [Some(Phase::Delay), Some(Phase::Lost)]);
+    let phases = keys.map(|key| kafka.timer(&key, "i").map(|timer| timer.state));
+    assert_eq!(phases, [Some(TimerState::Delay), Some(TimerState::Lost)]);
 }
 
 #[test]
@@ -206,7 +210,7 @@ fn what_hops_while_what_is_left_is_read_is_not_lost() {
     assert_eq!(kafka.end(source(2, lane_of("k"))).0, 1, "it has");
     kafka.read_left();
     kafka.read_left();
-    assert_eq!((ended(&mut kafka), kafka.figures().lost_timers), (Some(Phase::Delivered), 0));
+    assert_eq!((ended(&mut kafka), kafka.figures().lost_timers), (Some(TimerState::Delivered), 0));
 }
 
 #[test]
@@ -218,7 +222,7 @@ fn what_was_said_in_a_batch_that_failed_is_said_again() {
     // The batch that says it fails; who takes the lanes over anew finds their positions in order.
     kafka.is_told_gone = false;
     kafka.after(Millis(1_000));
-    assert_eq!((phase(&kafka), kafka.inventories), (Some(Phase::Lost), 2));
+    assert_eq!((state(&kafka), kafka.inventories), (Some(TimerState::Lost), 2));
 }
 
 #[test]
@@ -244,8 +248,8 @@ fn what_came_by_an_intake_that_was_made_anew_is_found() {
     assert_eq!((kafka.inventories, kafka.figures().lost_timers), (1, 0));
     kafka.stalled.clear();
     kafka.after(Millis(5_000));
-    let phase = kafka.timer(&other, "i").map(|timer| timer.phase);
-    assert_eq!(phase, Some(Phase::Delivered));
+    let state = kafka.timer(&other, "i").map(|timer| timer.state);
+    assert_eq!(state, Some(TimerState::Delivered));
 }
 
 #[test]
@@ -254,7 +258,7 @@ fn what_may_wait_in_an_intake_that_is_not_configured_any_more_is_not_lost() {
     let mut kafka = Kafka::with_intakes(limits.clone(), &["", "eu"]);
     kafka.append(source(1, lane_of("k")), record("k", &create("a", "30s")));
     kafka.after(Millis(1_000));
-    assert_eq!(phase(&kafka), Some(Phase::Delay));
+    assert_eq!(state(&kafka), Some(TimerState::Delay));
     kafka.stop();
     for topic in 0..5 {
         kafka.delete(source(topic, lane_of("k")));
@@ -262,7 +266,7 @@ fn what_may_wait_in_an_intake_that_is_not_configured_any_more_is_not_lost() {
     kafka.setup = Arc::clone(&Kafka::with_intakes(limits, &["", "us"]).setup);
     kafka.is_told_gone = true;
     kafka.take_over(&[]);
-    assert_eq!((ended(&mut kafka), kafka.figures().lost_timers), (Some(Phase::Delay), 0));
+    assert_eq!((ended(&mut kafka), kafka.figures().lost_timers), (Some(TimerState::Delay), 0));
 }
 
 #[test]
@@ -275,7 +279,7 @@ fn what_leaves_memory_while_it_is_counted_is_not_lost() {
         kafka.is_told_gone = true;
         kafka.stop();
         kafka.take_over(&[]);
-        assert_eq!(ended(&mut kafka), Some(Phase::Delivered), "after {wait} ms");
+        assert_eq!(ended(&mut kafka), Some(TimerState::Delivered), "after {wait} ms");
         assert_eq!(kafka.figures().lost_timers, 0, "after {wait} ms");
     }
 }
@@ -312,8 +316,8 @@ fn what_is_on_its_way_when_a_lane_is_counted_is_not_lost() {
             }
         }
         kafka.after(Millis(30_000));
-        let phase = kafka.timer(&other, "i").map(|timer| timer.phase);
-        assert_eq!(phase, Some(Phase::Delivered), "{wait} ms");
+        let state = kafka.timer(&other, "i").map(|timer| timer.state);
+        assert_eq!(state, Some(TimerState::Delivered), "{wait} ms");
         assert_eq!(kafka.figures().lost_timers, 0, "{wait} ms");
     }
     assert_eq!(again, 50, "it was counted again");
@@ -327,11 +331,11 @@ fn what_is_overdue_and_not_read_is_not_lost() {
     kafka.silent = true;
     kafka.take_over(&[]);
     kafka.after(Millis(600_000));
-    assert_eq!((kafka.figures().lost_timers, phase(&kafka)), (0, Some(Phase::Delay)));
+    assert_eq!((kafka.figures().lost_timers, state(&kafka)), (0, Some(TimerState::Delay)));
     kafka.silent = false;
     kafka.stop();
     kafka.take_over(&[]);
-    assert_eq!((ended(&mut kafka), kafka.figures().lost_timers), (Some(Phase::Delivered), 0));
+    assert_eq!((ended(&mut kafka), kafka.figures().lost_timers), (Some(TimerState::Delivered), 0));
 }
 
 #[test]
@@ -346,7 +350,7 @@ fn nothing_is_lost_by_an_end_that_nobody_tells() {
     // What was asked is not asked again before it is answered: another owner asks.
     kafka.stop();
     kafka.take_over(&[]);
-    assert_eq!(ended(&mut kafka), Some(Phase::Lost));
+    assert_eq!(ended(&mut kafka), Some(TimerState::Lost));
 }
 
 #[test]
@@ -355,12 +359,12 @@ fn what_comes_up_after_all_is_delivered() {
     let tiers: Vec<_> = (1..4).map(|topic| source(topic, lane_of("k"))).collect();
     let moved = kafka.hide(&tiers);
     kafka.take_over(&[]);
-    assert_eq!(ended(&mut kafka), Some(Phase::Lost));
+    assert_eq!(ended(&mut kafka), Some(TimerState::Lost));
     kafka.stop();
     kafka.show(moved);
     kafka.take_over(&[]);
     kafka.after(Millis(10_000));
-    assert_eq!((phase(&kafka), kafka.out.len()), (Some(Phase::Delivered), 1));
+    assert_eq!((state(&kafka), kafka.out.len()), (Some(TimerState::Delivered), 1));
 }
 
 #[test]
@@ -376,7 +380,7 @@ fn an_intake_that_was_made_anew_swallows_nothing() {
     kafka.submit("k", &cancel);
     kafka.submit("other", &create("old", "1h"));
     kafka.after(Millis(1_000));
-    assert_eq!(phase(&kafka), Some(Phase::Cancelled));
+    assert_eq!(state(&kafka), Some(TimerState::Cancelled));
     kafka.stop();
     kafka.remake_intake();
     for restart in 0..2 {

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::kafka::{BEGAN, Kafka, LANES, Out, TARGET, lane_of, record, source};
 use crate::header::Code;
-use crate::orders::Outcome;
-use crate::timers::{Change, Phase};
+use crate::messages::Outcome;
+use crate::timers::{Change, TimerState};
 use crate::{Lane, Millis, UnixMillis};
 
 /// Key and id of each timer: of both lanes, and two of one key.
@@ -471,7 +471,7 @@ impl World {
                 continue;
             }
             let said = self.kafka.timer(key, id);
-            let pending = said.filter(|said| said.phase == Phase::Delay).map(|said| said.due);
+            let pending = said.filter(|said| said.state == TimerState::Delay).map(|said| said.due);
             assert_eq!(pending, wanted.map(|live| live.due), "timer {at} in the changelog");
         }
         if self.model.is_up
@@ -545,7 +545,7 @@ fn agree(steps: &[Step]) {
     out.sort();
     assert!(out.windows(2).all(|two| two[0] != two[1]), "nothing comes out twice: {out:?}");
     let bad = world.kafka.said.iter().filter(|(_, change)| match change {
-        Change::Timer(timer) => timer.phase.is_final() && timer.since > world.kafka.now,
+        Change::Timer(timer) => timer.state.is_final() && timer.since > world.kafka.now,
         _ => false,
     });
     assert_eq!(bad.count(), 0);

@@ -1,11 +1,11 @@
-//! Looks through all partitions, and keeps memory and windows bounded: pauses, resumes, drops what can be read again,
-//! lets records hop once more.
+//! Backpressure: keeps memory and windows bounded. Pauses and resumes partitions, drops what can be read again, and lets
+//! records hop once more.
 
 use std::sync::Arc;
 
-use super::super::verdict::Entry;
-use super::floor::pick;
-use super::{Engine, Lane, Millis, Offset, Output, Source, TopicId, Turn, UnixMillis};
+use super::super::verdict::PendingRecord;
+use super::strict_order::pick;
+use super::{Action, Lane, LaneEngine, Millis, Offset, Source, TopicId, Turn, UnixMillis};
 
 /// Spilling is tried again after this long; it looks through the whole wheel.
 const SPILL_AGAIN: Millis = Millis(250);
@@ -14,7 +14,7 @@ const SPILL_MAX: usize = 1_000;
 /// The same in strict order, where what holds a window up waits for what comes behind it.
 const SPILL_MAX_STRICT: usize = 8_000;
 
-impl Engine {
+impl LaneEngine {
     /// Frees windows that hold their partitions up: their lowest pending records hop once more.
     fn unblock(&mut self, now: UnixMillis) {
         if self.unblock_at > now {
@@ -36,7 +36,7 @@ impl Engine {
         }
         self.unblock_at = now + SPILL_AGAIN;
         self.wake(self.unblock_at);
-        let which = |entry: &Entry| {
+        let which = |entry: &PendingRecord| {
             let Source { topic, lane } = entry.source;
             let cut = cuts[usize::from(topic.0) * lanes + usize::from(lane.0)];
             cut.is_some_and(|cut| entry.offset <= cut)
@@ -46,7 +46,7 @@ impl Engine {
     }
 
     /// Takes records out of the wheel that can still make it through a tier.
-    fn spill(&mut self, now: UnixMillis, mut which: impl FnMut(&Entry) -> bool) {
+    fn spill(&mut self, now: UnixMillis, mut which: impl FnMut(&PendingRecord) -> bool) {
         let setup = Arc::clone(&self.setup);
         let (ladder, margin) = (&setup.topics.ladder, self.margin(now));
         let pick = |due: UnixMillis| pick(ladder, margin, due - now);
@@ -62,7 +62,12 @@ impl Engine {
     }
 
     /// Pauses or resumes one partition, as follows from what is held.
-    pub(super) fn turn(&mut self, now: UnixMillis, source: Source, out: &mut Vec<Output>) {
+    pub(super) fn update_fetching(
+        &mut self,
+        now: UnixMillis,
+        source: Source,
+        out: &mut Vec<Action>,
+    ) {
         let limits = &self.setup.limits;
         let reach = (limits.read_ahead, limits.resume_lead);
         let lanes = usize::from(self.setup.lanes).max(1);
@@ -78,28 +83,28 @@ impl Engine {
             } else {
                 self.figures.memory_bytes > limits.memory_bytes
             };
-        let none = self.draining || self.is_brimful();
+        let none = self.draining || self.is_over_hard_limit();
         let stop = self.stopped && (none || !self.is_read_first(source));
-        let share = (!self.is_again(source)).then_some(share);
+        let share = (!self.is_reread(source)).then_some(share);
         let Some(hold) = self.hold(source) else { return };
-        match hold.turn(now, reach, share, stop) {
-            Some(Turn::Pause) => out.push(Output::Pause(source)),
-            Some(Turn::Resume) => out.push(Output::Resume(source)),
+        match hold.update_fetching(now, reach, share, stop) {
+            Some(Turn::Pause) => out.push(Action::Pause(source)),
+            Some(Turn::Resume) => out.push(Action::Resume(source)),
             None => {}
         }
     }
 
-    pub(super) fn turn_all(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+    pub(super) fn update_fetching_everywhere(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
         for topic in 0..self.holds.len() {
             for lane in 0..self.holds[topic].len() {
                 let source = Source { topic: TopicId(topic as u16), lane: Lane(lane as u16) };
-                self.turn(now, source, out);
+                self.update_fetching(now, source, out);
             }
         }
     }
 
-    /// Looks at everything: lets go, pauses, resumes, makes room; and finds when to look again.
-    pub(super) fn sweep(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+    /// One tick: looks at every partition, releases what is due, pauses, resumes, makes room; and finds when the next tick is.
+    pub(super) fn tick(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
         self.wake = None;
         let lead = self.setup.limits.resume_lead;
         for topic in 0..self.holds.len() {
@@ -108,9 +113,9 @@ impl Engine {
                 if self.holds[topic][lane].is_none() {
                     continue;
                 }
-                self.pump(now, source, out);
-                self.begin_again(now, source, out);
-                self.turn(now, source, out);
+                self.release_due(now, source, out);
+                self.begin_reread(now, source, out);
+                self.update_fetching(now, source, out);
                 if let Some(at) = self.hold(source).and_then(|hold| hold.wake_at(lead))
                     && at > now
                 {
@@ -118,8 +123,8 @@ impl Engine {
                 }
             }
         }
-        self.ask(now, out);
-        self.ask_for_endings(now, out);
+        self.list_end_offsets(now, out);
+        self.list_expired(now, out);
         self.ask_for_past(out);
         self.look_for_lost(now, out);
         self.unblock(now);
@@ -130,7 +135,7 @@ impl Engine {
     }
 
     /// Over the budget: drop what was read of far tiers, and let what can still make it through a tier hop.
-    fn make_room(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+    fn make_room(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
         self.spill_at = now + SPILL_AGAIN;
         self.wake(now + SPILL_AGAIN);
         let soon = now + self.setup.limits.resume_lead;
@@ -142,7 +147,7 @@ impl Engine {
                 {
                     self.figures.memory_bytes -= freed;
                     self.held_bytes -= freed;
-                    out.push(Output::Rewind(source, offset));
+                    out.push(Action::Seek(source, offset));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! What goes in and out of the engine: facts from the shell, orders to it.
+//! What goes in and out of the engine: events from the shell, actions for it.
 
 use std::sync::Arc;
 
@@ -6,34 +6,33 @@ use super::header::Code;
 use super::lanes::After;
 use super::setup::Setup;
 use super::state::Sealed;
-use super::timers::{About, Ended, Live, Place, Timer, TimerKey, Void};
+use super::timers::{About, CancelMark, Ended, Live, Timer, TimerId, Version};
 use super::{BatchId, Lane, Offset, Record, Source, TopicId, UnixMillis, header};
 
-/// A fact, told to [`Engine::step`](super::Engine::step).
+/// A fact that the shell gives to [`LaneEngine::step`](super::LaneEngine::step).
 #[derive(Debug)]
-pub enum Input {
+pub enum Event {
     /// The group gave these partitions, or they are taken over anew after a failed commit. Replaces all that
     /// was held. A lane runs only where every lane topic's partition is among them; its records with an id wait until
-    /// all is [`Known`](Input::Known) of its timers.
+    /// all of its [timers are loaded](Event::TimersLoaded).
     Assigned {
         /// Where every partition begins.
         starts: Vec<Start>,
     },
-    /// What holds of a lane's timers by what is committed: a piece of it. Told after `Assigned`, once for each of them;
-    /// nothing that was told is told again.
-    Known {
+    /// Timers of a lane, as they are committed: a part of them. Follows `Assigned`. No timer comes twice.
+    TimersLoaded {
         /// Which lane.
         lane: Lane,
         /// Those that are pending.
         live: Vec<Live>,
-        /// Versions that are void.
-        voids: Vec<Void>,
-        /// Nothing of the lane's timers is left to tell: it may go to work.
-        whole: bool,
+        /// Their cancel marks.
+        cancel_marks: Vec<CancelMark>,
+        /// This is the last part: the lane may go to work.
+        last: bool,
     },
     /// Follows `Assigned` where the main intake is not the first one of its name: offsets there say nothing of what was submitted
     /// before or after what stood in another.
-    Remade,
+    Recreated,
     /// The group took everything back, or the last commit failed: all that is held is dropped.
     Revoked,
     /// The next record of a partition, in offset order.
@@ -47,17 +46,17 @@ pub enum Input {
         /// Its bytes.
         record: Record,
     },
-    /// Everything that stood in this partition at a time has been told, or was no record: at that time or later its end
-    /// was asked for, and reading has passed it since. Answers [`Output::Ask`]; and told unasked, once, when reading has
-    /// passed [`Start::end`].
-    Passed {
+    /// The partition was read up to what stood in it at a time: at that time or later its end offset was listed, and
+    /// reading has passed it since. Answers [`Action::ListEndOffsets`]. It also comes once unasked, when reading has passed
+    /// [`Start::end`].
+    ReadUpTo {
         /// Which partition.
         source: Source,
-        /// When that was: a lower bound of the time that its leader had then. Zero for what was not asked for.
+        /// When that was: a lower bound of its leader's time then. Zero if it was not asked for.
         at: UnixMillis,
     },
-    /// A hop of a batch on its way was appended later than its tier needs ([`Setup::tardiness`]); told before the batch is
-    /// [`Committed`](Input::Committed). Of several of one batch in one partition: the last offset, the least due time.
+    /// A hop of a batch in flight was appended later than its tier needs ([`Setup::tardiness`]); told before the batch is
+    /// [`Committed`](Event::Committed). Of several of one batch in one partition: the last offset, the least due time.
     Late {
         /// The tier's partition.
         source: Source,
@@ -67,22 +66,22 @@ pub enum Input {
         due: UnixMillis,
     },
     /// Timers of a lane that are final for longer than `history`, by what was committed when
-    /// [`Output::Forgettable`] was carried out; it is answered by this once, with none if there are none.
-    Ended {
+    /// [`Action::ListExpired`] was carried out; it is answered by this once, with none if there are none.
+    Expired {
         /// Which lane.
         lane: Lane,
         /// Which timers.
-        timers: Vec<TimerKey>,
+        timers: Vec<TimerId>,
     },
-    /// The answer to [`Output::Recall`]: what became of each of the timers by all that was committed when that was ordered,
+    /// The answer to [`Action::Recall`]: what became of each of the timers by all that was committed when that action was given,
     /// if it ended and is not forgotten.
     Recalled {
         /// Which lane.
         lane: Lane,
         /// Which timers, and how they ended.
-        timers: Vec<(TimerKey, Option<Ended>)>,
+        timers: Vec<(TimerId, Option<Ended>)>,
     },
-    /// Pending timers of a lane that are overdue, by what is known on disk. Answers [`Output::Overdue`] once.
+    /// Pending timers of a lane that are overdue, by what is known on disk. Answers [`Action::Overdue`] once.
     Overdue {
         /// Which lane.
         lane: Lane,
@@ -91,27 +90,27 @@ pub enum Input {
         /// Where to go on, unless these were the last.
         more: Option<After>,
     },
-    /// Records that are left of a lane, some of them: told while [`Output::Inventory`] is carried out.
+    /// Records that are left of a lane, some of them: told while [`Action::Inventory`] is carried out.
     Left {
         /// Which lane.
         lane: Lane,
         /// Where they stand, and which timers they are of.
         records: Vec<Left>,
     },
-    /// All that is left of a lane was told. Answers [`Output::Inventory`] once.
+    /// All that is left of a lane was told. Answers [`Action::Inventory`] once.
     Counted {
         /// Which lane.
         lane: Lane,
-        /// Every partition was read to where it ended when this was ordered, or later.
+        /// Every partition was read to where it ended when this action was given, or later.
         whole: bool,
     },
-    /// The answer to [`Output::Lookup`]; also told unasked when it changed.
+    /// The answer to [`Action::DescribeTarget`]; also told unasked when it changed.
     Target(Arc<str>, Target),
-    /// Which partitions of a target have no leader now, ascending; told before each `Target`.
-    Away(Arc<str>, Arc<[i32]>),
-    /// A batch failed, records for these topics in it were not taken in time, and nobody is to blame: what is known of
-    /// them is void. `Revoked` and `Assigned` follow.
-    Doubt(Vec<Arc<str>>),
+    /// Which partitions of a target have no leader now, ascending. Comes before each `Target`.
+    TargetOutage(Arc<str>, Arc<[i32]>),
+    /// A batch failed: records for these topics were not taken in time, and no record is to blame. What the engine knows of
+    /// these targets is not valid any more. `Revoked` and `Assigned` follow.
+    InvalidateTargets(Vec<Arc<str>>),
     /// A batch is done: every record of it acknowledged, and in `exactly_once` its transaction committed.
     Committed(BatchId),
     /// The same setup with other allow-lists, which hold from now on: for what comes in, and for what fires.
@@ -160,7 +159,7 @@ pub enum Blame {
 pub(super) struct Carried {
     pub(super) source: Source,
     pub(super) offset: Offset,
-    pub(super) to: To,
+    pub(super) to: Destination,
 }
 
 /// Where one partition begins.
@@ -187,9 +186,9 @@ pub struct Left {
     /// Its position there.
     pub offset: Offset,
     /// The timer that it is of.
-    pub name: TimerKey,
+    pub timer_id: TimerId,
     /// Which version; `None`: it cannot be said.
-    pub version: Option<Place>,
+    pub version: Option<Version>,
 }
 
 /// What is known of a target topic.
@@ -217,33 +216,33 @@ pub enum Target {
     },
 }
 
-/// An order to the shell.
+/// What the shell is to do.
 #[derive(Debug)]
-pub enum Output {
+pub enum Action {
     /// Stop fetching this partition.
     Pause(Source),
     /// Fetch it again, from the record after the last one told.
     Resume(Source),
-    /// Read this (paused) partition from here when it is resumed: something that had been read was dropped. Nothing that was
-    /// not read yet is passed over by that.
-    Rewind(Source, Offset),
-    /// Find out about this target and answer with [`Input::Target`].
-    Lookup(Arc<str>),
-    /// Ask where these partitions end (be it that what stands last is of an open transaction), and answer with
-    /// [`Input::Passed`] for each of them once reading has passed that. No partition is asked for again before.
-    Ask(Vec<Source>),
+    /// Read this (paused) partition from here when it is resumed: something that had been read was dropped. This never skips
+    /// what was not read yet.
+    Seek(Source, Offset),
+    /// Describe this target and answer with [`Event::Target`].
+    DescribeTarget(Arc<str>),
+    /// List the end offsets of these partitions, also behind open transactions. Answer with [`Event::ReadUpTo`] for each of
+    /// them once reading has passed that offset. No partition is listed again before.
+    ListEndOffsets(Vec<Source>),
     /// Look for timers of this lane that are final for longer than `history`, in all that is committed by now, and
-    /// answer with [`Input::Ended`]. Not ordered again before.
-    Forgettable(Lane),
-    /// Look up what became of these timers, in all that is committed by now, and answer with [`Input::Recalled`]. Of a lane
-    /// not ordered again before.
+    /// answer with [`Event::Expired`]. Not given again before.
+    ListExpired(Lane),
+    /// Look up what became of these timers, in all that is committed by now, and answer with [`Event::Recalled`]. Of a lane
+    /// not given again before.
     Recall {
         /// Which lane.
         lane: Lane,
         /// Which timers.
-        timers: Vec<TimerKey>,
+        timers: Vec<TimerId>,
     },
-    /// Look for timers of this lane that are pending and were due before a time, and answer with [`Input::Overdue`]. Not ordered
+    /// Look for timers of this lane that are pending and were due before a time, and answer with [`Event::Overdue`]. Not given
     /// again before.
     Overdue {
         /// Which lane.
@@ -253,15 +252,15 @@ pub enum Output {
         /// Only those behind this one.
         after: Option<After>,
     },
-    /// Read what is left of this lane, committed or not, and answer with [`Input::Left`] for the records that have an id
-    /// ([`left`](super::left)), and with [`Input::Counted`] once. Not ordered again before.
+    /// Read what is left of this lane, committed or not, and answer with [`Event::Left`] for the records that have an id
+    /// ([`left`](super::left)), and with [`Event::Counted`] once. Not given again before.
     Inventory {
         /// Which lane.
         lane: Lane,
         /// Its partitions, and where nothing before is pending.
         from: Vec<(Source, Offset)>,
     },
-    /// Hand this to the producer; answer with [`Input::Committed`], or with `Revoked` and `Assigned` if it failed.
+    /// Hand this to the producer; answer with [`Event::Committed`], or with `Revoked` and `Assigned` if it failed.
     Batch(Batch),
 }
 
@@ -271,7 +270,7 @@ pub struct Batch {
     /// Its number, to be named in the answer.
     pub id: BatchId,
     /// Records to produce, in this order.
-    pub sends: Vec<Send>,
+    pub sends: Vec<Produce>,
     /// Where reading stands once they are there. Only partitions that changed.
     pub commits: Vec<Commit>,
     /// What the commands in it came to. Nobody may learn of it before the batch is committed.
@@ -286,7 +285,7 @@ pub struct Answer {
     /// Where it stood there.
     pub offset: Offset,
     /// The timer that it is about.
-    pub name: TimerKey,
+    pub timer_id: TimerId,
     /// What of it.
     pub about: About,
     /// What it came to.
@@ -325,33 +324,33 @@ pub struct Commit {
     pub metadata: String,
 }
 
-/// One record on its way to a topic.
+/// A record to produce to a topic.
 #[derive(Debug)]
-pub struct Send {
+pub struct Produce {
     /// Which topic.
-    pub to: To,
+    pub to: Destination,
     /// Which partition of it; `None` leaves it to Java's default partitioner for the key.
     pub partition: Option<i32>,
     /// Key, value and headers as they were read; empty where nothing was.
     pub record: Record,
     /// What is to be done to the headers.
-    pub edit: Edit,
-    /// When it is due: for the figures, and for [`Setup::tardiness`]. Of a hop that is put off, never.
+    pub rewrite: HeaderRewrite,
+    /// When it is due: for the figures, and for [`Setup::tardiness`]. Of a hop that is deferred, never.
     pub due: UnixMillis,
     /// Of a delivery: until when it may be there.
     pub expires: Option<UnixMillis>,
 }
 
-impl Send {
+impl Produce {
     /// When a delivery is due; `None`: it is something else.
     pub(super) fn delivered_at(&self) -> Option<UnixMillis> {
-        matches!(self.to, To::Target(_)).then_some(self.due)
+        matches!(self.to, Destination::Target(_)).then_some(self.due)
     }
 }
 
 /// A destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum To {
+pub enum Destination {
     /// A tier (a hop) or an intake (a move between lanes).
     Lane(TopicId),
     /// The user's topic at the end.
@@ -364,7 +363,7 @@ pub enum To {
 
 /// How the headers of a record change on its way out.
 #[derive(Debug)]
-pub enum Edit {
+pub enum HeaderRewrite {
     /// A hop or a move: the state is replaced, everything else stays.
     State(Sealed),
     /// A delivery: the control headers go; with a trace, what it tells is added.
@@ -376,22 +375,22 @@ pub enum Edit {
     },
     /// A dead letter: the state goes, and why and whence is added at the end.
     Dead(Box<DeadLetter>),
-    /// What is said of a timer goes out in the place of the record.
-    Timer(Box<Said>),
+    /// A change of a timer goes out instead of the record.
+    Timer(Box<TimerChange>),
 }
 
 /// A record of `<ns>.timers`, and why it is written.
 #[derive(Debug)]
-pub struct Said {
+pub struct TimerChange {
     /// Key and value.
     pub record: Record,
     /// Why.
-    pub because: Because,
+    pub reason: ChangeReason,
 }
 
 /// Why something is written to `<ns>.timers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Because {
+pub enum ChangeReason {
     /// It is pending now.
     Created,
     /// It is in its target.
@@ -400,12 +399,12 @@ pub enum Because {
     Cancelled,
     /// It is a dead letter.
     Dead,
-    /// A cancel was read: what was submitted before it is void.
+    /// A cancel was read: its mark covers what was submitted before it.
     Recorded,
-    /// Another version was put in the place of one, which is void.
+    /// Another version replaced one, which a cancel mark covers now.
     Superseded,
-    /// A record was kept from its target that was not known to be pending.
-    Met,
+    /// A record was suppressed: a cancel mark covers it.
+    Suppressed,
     /// The same, of a timer: it was cancelled before anybody knew of it.
     Missed,
     /// The time for which it is kept is over.
@@ -458,20 +457,20 @@ pub struct DeadLetter {
     pub intake: Arc<str>,
 }
 
-impl Send {
+impl Produce {
     /// The record whose key and value go out.
     #[must_use]
     pub fn body(&self) -> &Record {
-        match &self.edit {
-            Edit::Timer(timer) => &timer.record,
+        match &self.rewrite {
+            HeaderRewrite::Timer(timer) => &timer.record,
             _ => &self.record,
         }
     }
 
     /// Calls `each` for every header of the outgoing record, in order.
     pub fn headers(&self, mut each: impl FnMut(&[u8], Option<&[u8]>)) {
-        match &self.edit {
-            Edit::State(sealed) => {
+        match &self.rewrite {
+            HeaderRewrite::State(sealed) => {
                 for (name, value) in self.record.headers() {
                     if name != header::STATE.as_bytes() {
                         each(name, value);
@@ -479,8 +478,8 @@ impl Send {
                 }
                 each(header::STATE.as_bytes(), Some(sealed.as_ref()));
             }
-            Edit::Timer(_) => {}
-            Edit::Deliver { trace, .. } => {
+            HeaderRewrite::Timer(_) => {}
+            HeaderRewrite::Deliver { trace, .. } => {
                 for (name, value) in self.record.headers() {
                     if !header::is_control(name) {
                         each(name, value);
@@ -490,7 +489,7 @@ impl Send {
                     trace.headers(|name, value| each(name.as_bytes(), Some(value)));
                 }
             }
-            Edit::Dead(letter) => {
+            HeaderRewrite::Dead(letter) => {
                 for (name, value) in self.record.headers() {
                     if name != header::STATE.as_bytes() {
                         each(name, value);

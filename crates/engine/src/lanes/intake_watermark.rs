@@ -1,29 +1,30 @@
-//! What is known of partitions that nothing comes from, and what a record with an id waits for before it fires: that the
-//! cancels which were there in time are known.
+//! How far each intake is known to be read, also when nothing comes from it. A record with an id waits for this watermark
+//! before it fires: only then are the cancels known that were there in time.
 //!
 //! # Invariants
 //! 1. A record with an id fires once its intake in its lane is let go up to `due - settle`, by the append times there; and
 //!    not before all that stood in its lane's intakes at the take-over is let go. As long as that is not known, it waits.
 //! 2. Nothing is asked for that reading has told anyway, nothing twice at a time, and nothing more often than every half
 //!    reach in a partition (`settle` of an intake, the hold but for the lead of a tier), however much is due.
-//! 3. A record without an id waits for nothing here. What strict order waits for is in [`floor`](super::floor).
+//! 3. A record without an id waits for nothing here. What strict order waits for is in [`strict_order`](super::strict_order).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::setup::Arrival;
-use super::super::state::Order;
-use super::super::verdict::Entry;
-use super::{Engine, Lane, Millis, Offset, Output, Source, TopicId, UnixMillis};
+use super::super::state::SubmissionOrder;
+use super::super::verdict::PendingRecord;
+use super::{Action, Lane, LaneEngine, Millis, Offset, Source, TopicId, UnixMillis};
 
 /// Records by what they wait for: first what is due first, at the same time what was submitted first.
-pub(super) type Waiting = BTreeMap<(UnixMillis, Order, Source, Offset), Box<Entry>>;
+pub(super) type Waiting =
+    BTreeMap<(UnixMillis, SubmissionOrder, Source, Offset), Box<PendingRecord>>;
 
 /// Strict order where nothing waits for cancels.
 const SETTLE: Millis = Millis(50);
 
 /// A partition, as far as records wait for what stands there.
 #[derive(Debug, Default)]
-pub(super) struct Barrier {
+pub(super) struct IntakeWatermark {
     /// Its end is being asked for.
     asked: bool,
     /// When to ask again; multiples of half the reach.
@@ -32,21 +33,23 @@ pub(super) struct Barrier {
     waiting: Waiting,
 }
 
-impl Barrier {
+impl IntakeWatermark {
     /// When the first record is due that waits here.
     pub(super) fn first_due(&self) -> Option<UnixMillis> {
         self.waiting.first_key_value().map(|((due, ..), _)| *due)
     }
 }
 
-/// Where an entry waits.
-pub(super) fn place(entry: &Entry) -> (UnixMillis, Order, Source, Offset) {
+/// Where a pending record waits.
+pub(super) fn rank_key(entry: &PendingRecord) -> (UnixMillis, SubmissionOrder, Source, Offset) {
     (entry.due, entry.order, entry.source, entry.offset)
 }
 
-impl Engine {
-    fn barrier(&mut self, source: Source) -> Option<&mut Barrier> {
-        self.barriers.get_mut(usize::from(source.topic.0))?.get_mut(usize::from(source.lane.0))
+impl LaneEngine {
+    fn intake_watermark(&mut self, source: Source) -> Option<&mut IntakeWatermark> {
+        self.intake_watermarks
+            .get_mut(usize::from(source.topic.0))?
+            .get_mut(usize::from(source.lane.0))
     }
 
     pub(super) fn is_open(&self, lane: Lane) -> bool {
@@ -64,10 +67,14 @@ impl Engine {
         }
     }
 
-    /// Gives an entry back that may fire, and keeps one that must wait.
-    pub(super) fn let_through(&mut self, now: UnixMillis, entry: Box<Entry>) -> Option<Box<Entry>> {
+    /// Gives a record back that may fire, and keeps one that must wait.
+    pub(super) fn let_through(
+        &mut self,
+        now: UnixMillis,
+        entry: Box<PendingRecord>,
+    ) -> Option<Box<PendingRecord>> {
         let entry = self.let_arrive(now, entry)?;
-        if entry.timer.is_none() {
+        if entry.timer_id.is_none() {
             return Some(entry);
         }
         // It is refused: nobody asks what its intake says.
@@ -79,7 +86,7 @@ impl Engine {
         if is_open && settle.is_none_or(|settle| hold.gone_upto() >= due - settle) {
             return Some(entry);
         }
-        self.barrier(intake)?.waiting.insert(place(&entry), entry);
+        self.intake_watermark(intake)?.waiting.insert(rank_key(&entry), entry);
         if settle.is_some() {
             self.want(now, intake, due);
         }
@@ -97,51 +104,51 @@ impl Engine {
         let grid = reach.half().0.max(1);
         // What is overdue wants to know it now, however long it is overdue.
         let at = UnixMillis(from.0.div_ceil(grid).max(now.0 / grid).saturating_mul(grid));
-        let Some(barrier) = self.barrier(source) else { return };
-        if barrier.wanted.insert(at) {
+        let Some(watermark) = self.intake_watermark(source) else { return };
+        if watermark.wanted.insert(at) {
             if at <= now {
                 // One question answers what was to be asked before.
-                barrier.wanted = barrier.wanted.split_off(&at);
+                watermark.wanted = watermark.wanted.split_off(&at);
             }
-            if !barrier.asked {
+            if !watermark.asked {
                 self.wake(at);
             }
         }
     }
 
-    /// Asks where partitions end, for which it is time.
-    pub(super) fn ask(&mut self, now: UnixMillis, out: &mut Vec<Output>) {
+    /// Lists the end offsets of the partitions for which it is time.
+    pub(super) fn list_end_offsets(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
         self.want_for_order(now);
         let (mut ask, mut next) = (Vec::new(), None::<UnixMillis>);
-        for topic in 0..self.barriers.len() {
+        for topic in 0..self.intake_watermarks.len() {
             if self.reach(TopicId(topic as u16)).is_none() {
                 continue;
             }
-            for (lane, barrier) in self.barriers[topic].iter_mut().enumerate() {
-                if barrier.wanted.is_empty() || barrier.asked {
+            for (lane, watermark) in self.intake_watermarks[topic].iter_mut().enumerate() {
+                if watermark.wanted.is_empty() || watermark.asked {
                     continue;
                 }
                 let known = self.holds[topic][lane].as_ref().map(super::Hold::read_upto);
-                while barrier
+                while watermark
                     .wanted
                     .first()
                     .is_some_and(|at| known.is_none_or(|known| *at <= known))
                 {
-                    barrier.wanted.pop_first();
+                    watermark.wanted.pop_first();
                 }
-                while barrier.wanted.first().is_some_and(|at| *at <= now) {
-                    barrier.wanted.pop_first();
-                    barrier.asked = true;
+                while watermark.wanted.first().is_some_and(|at| *at <= now) {
+                    watermark.wanted.pop_first();
+                    watermark.asked = true;
                 }
-                if barrier.asked {
+                if watermark.asked {
                     ask.push(Source { topic: TopicId(topic as u16), lane: Lane(lane as u16) });
-                } else if let Some(at) = barrier.wanted.first() {
+                } else if let Some(at) = watermark.wanted.first() {
                     next = Some(next.map_or(*at, |next| next.min(*at)));
                 }
             }
         }
         if !ask.is_empty() {
-            out.push(Output::Ask(ask));
+            out.push(Action::ListEndOffsets(ask));
         }
         if let Some(at) = next {
             self.wake(at);
@@ -150,17 +157,18 @@ impl Engine {
 
     /// Takes down that the end of a partition is being asked for; false: it is already.
     pub(super) fn ask_unasked(&mut self, source: Source) -> bool {
-        self.barrier(source).is_some_and(|barrier| !std::mem::replace(&mut barrier.asked, true))
+        self.intake_watermark(source)
+            .is_some_and(|watermark| !std::mem::replace(&mut watermark.asked, true))
     }
 
     /// Everything that stood in a partition at a time was told.
-    pub(super) fn passed(&mut self, now: UnixMillis, source: Source, at: UnixMillis) {
+    pub(super) fn read_up_to(&mut self, now: UnixMillis, source: Source, at: UnixMillis) {
         let Some(hold) = self.hold(source) else { return };
         hold.passed(at);
         if at > UnixMillis(0)
-            && let Some(barrier) = self.barrier(source)
+            && let Some(watermark) = self.intake_watermark(source)
         {
-            barrier.asked = false;
+            watermark.asked = false;
             // What is needed beyond that is asked for anew.
             self.wake(now);
             self.want_for_waiting(now, source);
@@ -171,8 +179,8 @@ impl Engine {
     /// What is kept waiting needs to be known about, be it that the last answer was of too early a time.
     fn want_for_waiting(&mut self, now: UnixMillis, source: Source) {
         let first = self
-            .barrier(source)
-            .and_then(|barrier| barrier.waiting.first_key_value().map(|((due, ..), _)| *due));
+            .intake_watermark(source)
+            .and_then(|watermark| watermark.waiting.first_key_value().map(|((due, ..), _)| *due));
         if let Some(due) = first
             && self.setup.limits.settle.is_some()
         {
@@ -193,19 +201,19 @@ impl Engine {
     fn fire_waiting(&mut self, source: Source) {
         let (settle, is_open) = (self.setup.limits.settle, self.is_open(source.lane));
         let gone_upto = self.hold(source).map_or(UnixMillis(0), |hold| hold.gone_upto());
-        let Some(barrier) = self.barrier(source) else { return };
-        if !is_open || barrier.waiting.is_empty() {
+        let Some(watermark) = self.intake_watermark(source) else { return };
+        if !is_open || watermark.waiting.is_empty() {
             return;
         }
         let rest = match settle {
             None => BTreeMap::new(),
             Some(settle) => {
                 let due = gone_upto + settle + Millis(1);
-                let key = (due, Order::default(), Source::default(), Offset::default());
-                barrier.waiting.split_off(&key)
+                let key = (due, SubmissionOrder::default(), Source::default(), Offset::default());
+                watermark.waiting.split_off(&key)
             }
         };
-        let free = std::mem::replace(&mut barrier.waiting, rest);
+        let free = std::mem::replace(&mut watermark.waiting, rest);
         if !free.is_empty() {
             self.late.extend(free.into_values());
             // At the next tick.
@@ -231,10 +239,14 @@ impl Engine {
     }
 
     /// Lets records that wait hop once more, through the shortest tier: they would hold up what they wait for.
-    pub(super) fn spill_waiting(&mut self, now: UnixMillis, mut which: impl FnMut(&Entry) -> bool) {
+    pub(super) fn spill_waiting(
+        &mut self,
+        now: UnixMillis,
+        mut which: impl FnMut(&PendingRecord) -> bool,
+    ) {
         let mut out = Vec::new();
-        for barrier in self.barriers.iter_mut().flatten() {
-            let taken = barrier.waiting.extract_if(.., |_, entry| which(entry));
+        for watermark in self.intake_watermarks.iter_mut().flatten() {
+            let taken = watermark.waiting.extract_if(.., |_, entry| which(entry));
             out.extend(taken.map(|(_, entry)| entry));
         }
         self.spill_late(now, out);
@@ -242,7 +254,7 @@ impl Engine {
 
     /// Overdue records go into the shortest tier once more.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
-    pub(super) fn spill_late(&mut self, now: UnixMillis, entries: Vec<Box<Entry>>) {
+    pub(super) fn spill_late(&mut self, now: UnixMillis, entries: Vec<Box<PendingRecord>>) {
         let tier = self.setup.topics.ladder.shortest();
         for mut entry in entries {
             self.figures.spilled += 1;
@@ -254,6 +266,6 @@ impl Engine {
 
     /// How many wait.
     pub(super) fn gated(&self) -> usize {
-        self.barriers.iter().flatten().map(|barrier| barrier.waiting.len()).sum()
+        self.intake_watermarks.iter().flatten().map(|watermark| watermark.waiting.len()).sum()
     }
 }

@@ -1,5 +1,5 @@
-//! Strict order: a record with a key fires once no place is before its own that a record could have which is pending in the
-//! lane and not in the wheel: once it is not behind its lane's *floor*. See `docs/adr/0013-strict-order.md`.
+//! Strict order: a keyed record may fire only when nothing still unread or in transit in its lane could sort before it.
+//! The first rank that such a record could have is the lane's *floor*. See `docs/adr/0013-strict-order.md`.
 //!
 //! # Invariants
 //! 1. What fires of a lane with a key fires by due time, and at the same due time by submission; but for what was not
@@ -8,33 +8,33 @@
 //!    shortest tier; there it is remembered until it is let go, and whoever takes the lane over waits for that.
 //! 3. A record waits only for partitions whose floor is at or below its due time, and the least of a lane is read up to a
 //!    quarter beyond the memory budget, where no other is. What is held then goes away by itself; of what waits all but the
-//!    very first hops, or is dropped and read [again](super::again).
+//!    very first hops, or is evicted and [reread](super::reread).
 //! 4. A record without a key waits for nothing here, and in `by-due` none does.
 
 use std::collections::BTreeMap;
 
 use super::super::ladder::Ladder;
 use super::super::setup::Arrival;
-use super::super::state::Order;
-use super::super::verdict::Entry;
-use super::again::Missing;
-use super::barrier::{Waiting, place};
-use super::{Engine, Lane, Millis, Offset, Source, TopicId, UnixMillis};
+use super::super::state::SubmissionOrder;
+use super::super::verdict::PendingRecord;
+use super::intake_watermark::{Waiting, rank_key};
+use super::reread::Evicted;
+use super::{Lane, LaneEngine, Millis, Offset, Source, TopicId, UnixMillis};
 
-/// A place in the order of a lane: when a record is due, and which of those was submitted first.
-pub(super) type Rank = (UnixMillis, Order);
+/// A rank in the order of a lane: when a record is due, and which of those was submitted first.
+pub(super) type Rank = (UnixMillis, SubmissionOrder);
 
 /// What a hop may take between the closing of its batch and its append, as long as none took longer; in both orders.
 pub(super) const MARGIN: Millis = Millis(250);
 
 /// What strict order has to remember.
 #[derive(Debug)]
-pub(super) struct Floors {
+pub(super) struct StrictOrder {
     /// By lane: due records that wait for their order.
     pub(super) waiting: Vec<Waiting>,
-    /// Those of them that were dropped, and are read again.
-    pub(super) missing: BTreeMap<Source, Missing>,
-    /// By lane: how many hops have this rank, of those that are collected, held for a test or on their way.
+    /// Those of them that were evicted, and are reread.
+    pub(super) evicted: BTreeMap<Source, Evicted>,
+    /// By lane: how many hops have this rank, of those that are collected, held for a test or in flight.
     leaving: Vec<BTreeMap<Rank, usize>>,
     /// Hops that came to stand late: everything there up to the offset has this rank or a later one.
     late: Vec<(Source, Offset, Rank)>,
@@ -44,12 +44,12 @@ pub(super) struct Floors {
     pub(super) collected: usize,
 }
 
-impl Floors {
+impl StrictOrder {
     pub(super) fn new(lanes: u16) -> Self {
         let lanes = usize::from(lanes);
         Self {
             waiting: (0..lanes).map(|_| Waiting::new()).collect(),
-            missing: BTreeMap::new(),
+            evicted: BTreeMap::new(),
             leaving: vec![BTreeMap::new(); lanes],
             late: Vec::new(),
             found: vec![None; lanes],
@@ -59,8 +59,8 @@ impl Floors {
 
     /// How many records wait for their order, in memory or not.
     pub(super) fn waiting(&self) -> usize {
-        let missing: usize = self.missing.values().map(Missing::len).sum();
-        missing + self.waiting.iter().map(Waiting::len).sum::<usize>()
+        let evicted: usize = self.evicted.values().map(Evicted::len).sum();
+        evicted + self.waiting.iter().map(Waiting::len).sum::<usize>()
     }
 
     /// When the first of those in memory is due.
@@ -69,7 +69,7 @@ impl Floors {
         firsts.map(|((due, ..), _)| *due).min()
     }
 
-    /// The last place of those that wait in memory.
+    /// The last rank of those that wait in memory.
     pub(super) fn last_waiting(&self) -> Option<Rank> {
         let lasts = self.waiting.iter().filter_map(Waiting::last_key_value);
         lasts.map(|((due, order, ..), _)| (*due, *order)).max()
@@ -98,7 +98,7 @@ pub(super) fn pick(ladder: &Ladder, margin: Millis, remains: Millis) -> Option<u
     with_margin.or_else(|| ladder.pick(remains).map(|_| ladder.shortest()))
 }
 
-impl Engine {
+impl LaneEngine {
     pub(super) fn is_strict(&self) -> bool {
         self.setup.limits.arrival == Arrival::Strict
     }
@@ -116,9 +116,9 @@ impl Engine {
     }
 
     /// A hop that was collected will not be one.
-    pub(super) fn hops_not(&mut self, entry: &Entry) {
+    pub(super) fn hops_not(&mut self, entry: &PendingRecord) {
         if self.is_strict() {
-            self.floors.left(entry.source.lane, (entry.due, entry.order));
+            self.strict_order.left(entry.source.lane, (entry.due, entry.order));
         }
     }
 
@@ -127,20 +127,22 @@ impl Engine {
         self.figures.late_hops += 1;
         if self.is_strict() && self.hold(source).is_some_and(|hold| !hold.is_gone(offset)) {
             // Of those that are due then the first that may be meant.
-            let hops = self.flying.iter().flat_map(|flight| &flight.hops);
+            let hops = self.in_flight.iter().flat_map(|flight| &flight.hops);
             let ranks = hops.filter(|(lane, rank)| *lane == source.lane && rank.0 == due);
-            let rank =
-                ranks.map(|(_, rank)| *rank).min().unwrap_or_else(|| (due, Order::default()));
-            self.floors.late.push((source, offset, rank));
+            let rank = ranks
+                .map(|(_, rank)| *rank)
+                .min()
+                .unwrap_or_else(|| (due, SubmissionOrder::default()));
+            self.strict_order.late.push((source, offset, rank));
         }
     }
 
     // The floor.
 
-    /// The first place that a record can have which stands in this partition and was not let go.
+    /// The first rank that a record in this partition can have which was not let go.
     fn floor_of(&self, source: Source) -> Rank {
         let (at, lane) = (usize::from(source.topic.0), usize::from(source.lane.0));
-        let before = |due| (due, Order::default());
+        let before = |due| (due, SubmissionOrder::default());
         let Some(hold) = self.holds[at][lane].as_ref() else { return before(UnixMillis(u64::MAX)) };
         let brief = self.setup.topics.tier_of(source.topic).is_none_or(|tier| {
             // Any of these may have been the shortest of the owner before.
@@ -150,31 +152,31 @@ impl Engine {
             return before(UnixMillis(0));
         }
         let read = before(hold.floor(self.reach(source.topic).unwrap_or_default()));
-        let late = self.floors.late.iter().filter(|(of, ..)| *of == source);
+        let late = self.strict_order.late.iter().filter(|(of, ..)| *of == source);
         let late = late.map(|(.., rank)| *rank);
-        let missing = self.floors.missing.get(&source).and_then(Missing::first);
-        late.chain(missing).fold(read, Rank::min)
+        let evicted = self.strict_order.evicted.get(&source).and_then(Evicted::first);
+        late.chain(evicted).fold(read, Rank::min)
     }
 
     /// The lane's floor; found once for each batch.
     fn floor(&mut self, lane: Lane) -> Rank {
         let at = usize::from(lane.0);
-        if let Some(found) = self.floors.found[at] {
+        if let Some(found) = self.strict_order.found[at] {
             return found;
         }
         let floor = self.floor_now(lane);
-        self.floors.found[at] = Some(floor);
+        self.strict_order.found[at] = Some(floor);
         floor
     }
 
     /// The same as it is now.
     pub(super) fn floor_now(&self, lane: Lane) -> Rank {
         let open = if self.is_open(lane) { UnixMillis(u64::MAX) } else { UnixMillis(0) };
-        let mut floor = (open, Order::default());
+        let mut floor = (open, SubmissionOrder::default());
         for topic in 0..self.holds.len() {
             floor = floor.min(self.floor_of(Source { topic: TopicId(topic as u16), lane }));
         }
-        let leaving = self.floors.leaving[usize::from(lane.0)].first_key_value();
+        let leaving = self.strict_order.leaving[usize::from(lane.0)].first_key_value();
         let leaving = leaving.map(|(rank, _)| *rank);
         let held = self.suspects.held().filter(|held| held.source.lane == lane);
         let asking = self.past.first(lane);
@@ -183,19 +185,23 @@ impl Engine {
 
     /// Something is held for a test, or hops: what is to come after it waits for that.
     pub(super) fn lower_floor(&mut self, lane: Lane, rank: Rank) {
-        if let Some(found) = &mut self.floors.found[usize::from(lane.0)] {
+        if let Some(found) = &mut self.strict_order.found[usize::from(lane.0)] {
             *found = rank.min(*found);
         }
     }
 
-    /// Gives an entry back whose turn it is, and keeps one that must wait.
-    pub(super) fn let_arrive(&mut self, now: UnixMillis, entry: Box<Entry>) -> Option<Box<Entry>> {
+    /// Gives a record back whose turn it is, and keeps one that must wait.
+    pub(super) fn let_arrive(
+        &mut self,
+        now: UnixMillis,
+        entry: Box<PendingRecord>,
+    ) -> Option<Box<PendingRecord>> {
         let (lane, due) = (entry.source.lane, entry.due);
         let is_bound = self.is_strict() && entry.record.key().is_some();
         if !is_bound || (due, entry.order) <= self.floor(lane) {
             return Some(entry);
         }
-        self.floors.waiting[usize::from(lane.0)].insert(place(&entry), entry);
+        self.strict_order.waiting[usize::from(lane.0)].insert(rank_key(&entry), entry);
         self.want_all(now, lane, due);
         None
     }
@@ -205,20 +211,20 @@ impl Engine {
         if !self.is_strict() {
             return;
         }
-        if !self.floors.late.is_empty() {
-            let (holds, late) = (&self.holds, &mut self.floors.late);
+        if !self.strict_order.late.is_empty() {
+            let (holds, late) = (&self.holds, &mut self.strict_order.late);
             late.retain(|(Source { topic, lane }, offset, _)| {
                 let hold = &holds[usize::from(topic.0)][usize::from(lane.0)];
                 hold.as_ref().is_some_and(|hold| !hold.is_gone(*offset))
             });
         }
-        self.floors.found.fill(None);
-        for lane in 0..self.floors.waiting.len() {
-            if self.floors.waiting[lane].is_empty() {
+        self.strict_order.found.fill(None);
+        for lane in 0..self.strict_order.waiting.len() {
+            if self.strict_order.waiting[lane].is_empty() {
                 continue;
             }
             let floor = self.floor(Lane(lane as u16));
-            let waiting = &mut self.floors.waiting[lane];
+            let waiting = &mut self.strict_order.waiting[lane];
             // With those at the floor: a record does not wait for a copy of its own.
             while let Some(first) = waiting.first_entry()
                 && (first.key().0, first.key().1) <= floor
@@ -228,8 +234,8 @@ impl Engine {
         }
     }
 
-    /// Something became known of a lane: at the next tick it is looked what fires by that.
-    pub(super) fn stir(&mut self, lane: Lane) {
+    /// Something became known of a lane: the next tick looks which waiting records fire by that.
+    pub(super) fn wake_waiting(&mut self, lane: Lane) {
         if self.first_ordered(lane).is_some() {
             self.wake(UnixMillis(0));
         }
@@ -244,7 +250,7 @@ impl Engine {
 
     /// What waits longest must know of everything that may hold it up.
     pub(super) fn want_for_order(&mut self, now: UnixMillis) {
-        for lane in 0..self.floors.waiting.len() {
+        for lane in 0..self.strict_order.waiting.len() {
             let lane = Lane(lane as u16);
             if let Some((due, _)) = self.first_ordered(lane) {
                 self.want_all(now, lane, due);
@@ -252,13 +258,14 @@ impl Engine {
         }
     }
 
-    // Bounds.
+    // Backpressure.
 
-    /// Whether not even what others wait for may be read. The very first does not count, which cannot be let go.
-    pub(super) fn is_brimful(&self) -> bool {
+    /// Whether memory is over the hard limit: then not even what others wait for is read. The very first record that waits does
+    /// not count, since it cannot be let go.
+    pub(super) fn is_over_hard_limit(&self) -> bool {
         let most = self.setup.limits.memory_bytes / 4 * 5;
         self.figures.memory_bytes > most && {
-            let firsts = self.floors.waiting.iter().filter_map(Waiting::first_key_value);
+            let firsts = self.strict_order.waiting.iter().filter_map(Waiting::first_key_value);
             let first = firsts.min_by_key(|(key, _)| **key).map(|(_, entry)| entry.record.size());
             self.figures.memory_bytes > most + first.unwrap_or_default()
         }
@@ -279,9 +286,13 @@ impl Engine {
     }
 
     /// Lets records that wait for their order hop once more, whichever are said; of each lane not the first.
-    pub(super) fn spill_ordered(&mut self, now: UnixMillis, mut which: impl FnMut(&Entry) -> bool) {
+    pub(super) fn spill_ordered(
+        &mut self,
+        now: UnixMillis,
+        mut which: impl FnMut(&PendingRecord) -> bool,
+    ) {
         let mut out = Vec::new();
-        for waiting in &mut self.floors.waiting {
+        for waiting in &mut self.strict_order.waiting {
             let Some((first, entry)) = waiting.pop_first() else { continue };
             out.extend(waiting.extract_if(.., |_, entry| which(entry)).map(|(_, entry)| entry));
             waiting.insert(first, entry);
@@ -292,13 +303,13 @@ impl Engine {
     /// Takes those out of memory that are due last, until so many bytes are free once all that is leaving has left; the very
     /// first stays. So in the end those that are due first are here together, and nothing goes round for ever.
     pub(super) fn spill_last(&mut self, now: UnixMillis, bytes: usize) {
-        let flying: usize = self.flying.iter().map(|flight| flight.bytes).sum();
-        let bytes = bytes.saturating_sub(self.floors.collected + flying);
+        let in_flight: usize = self.in_flight.iter().map(|flight| flight.bytes).sum();
+        let bytes = bytes.saturating_sub(self.strict_order.collected + in_flight);
         let (mut out, mut freed) = (Vec::new(), 0);
-        let first = self.floors.waiting.iter().filter_map(Waiting::first_key_value);
+        let first = self.strict_order.waiting.iter().filter_map(Waiting::first_key_value);
         let first = first.map(|(key, _)| *key).min();
         while freed < bytes {
-            let lasts = self.floors.waiting.iter_mut();
+            let lasts = self.strict_order.waiting.iter_mut();
             let last = lasts.max_by_key(|waiting| waiting.last_key_value().map(|(key, _)| *key));
             let last =
                 last.filter(|waiting| waiting.last_key_value().map(|(key, _)| *key) != first);

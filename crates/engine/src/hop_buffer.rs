@@ -1,4 +1,4 @@
-//! Collects hops, so that a transaction touches few partitions.
+//! Collects hops in a buffer, so that a transaction touches few partitions.
 //!
 //! A transaction's cost grows with the partitions that it touches (core notes 10: 1: 2.4 ms, 264: 128 ms), so
 //! hops wait a little and leave tier by tier. What a hop waits here comes out of the slack of the tier it was
@@ -23,12 +23,12 @@ struct Group<T> {
 
 /// Collected hops, by tier and lane.
 #[derive(Debug)]
-pub(super) struct Outbox<T> {
+pub(super) struct HopBuffer<T> {
     tiers: Vec<Vec<Group<T>>>,
     len: usize,
 }
 
-impl<T> Outbox<T> {
+impl<T> HopBuffer<T> {
     pub(super) fn new(tiers: usize) -> Self {
         Self { tiers: (0..tiers).map(|_| Vec::new()).collect(), len: 0 }
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::allow::Allow;
 use crate::ladder::Ladder;
-use crate::orders::{Blame, Refused};
+use crate::messages::{Blame, Refused};
 use crate::setup::{Arrival, Intake, Limits, Setup, Tardy, Topics};
 use crate::state::StateKey;
 use crate::{
-    Batch, Commit, Engine, Input, Lane, Millis, Offset, Output, Record, Source, Start, Target, To,
-    TopicId, UnixMillis, murmur2,
+    Action, Batch, Commit, Destination, Event, Lane, LaneEngine, Millis, Offset, Record, Source,
+    Start, Target, TopicId, UnixMillis, murmur2,
 };
 
 pub(super) const LANES: u16 = 2;
@@ -79,7 +79,7 @@ struct Question {
 }
 
 pub(super) struct Kafka {
-    pub(super) engine: Engine,
+    pub(super) engine: LaneEngine,
     pub(super) now: UnixMillis,
     pub(super) submitted: Vec<Submitted>,
     /// What arrived, and when.
@@ -129,7 +129,7 @@ impl Kafka {
         let setup = Setup { lanes: LANES, topics, key: StateKey::new([7; 32]), limits };
         let setup = Arc::new(setup);
         let mut kafka = Self {
-            engine: Engine::new(Arc::clone(&setup)),
+            engine: LaneEngine::new(Arc::clone(&setup)),
             now: BEGAN,
             submitted: Vec::new(),
             arrived: Vec::new(),
@@ -224,7 +224,7 @@ impl Kafka {
     pub(super) fn take_over(&mut self) {
         self.abort();
         self.retake = None;
-        self.engine = Engine::new(Arc::clone(&self.setup));
+        self.engine = LaneEngine::new(Arc::clone(&self.setup));
         self.assign();
     }
 
@@ -248,41 +248,46 @@ impl Kafka {
             starts.push(Start { source, next, metadata, end: Offset(end as i64), gone: false });
         }
         self.is_up = true;
-        self.tell(Input::Assigned { starts });
+        self.tell(Event::Assigned { starts });
         let at = self.now;
         for source in read {
-            self.tell(Input::Passed { source, at });
+            self.tell(Event::ReadUpTo { source, at });
         }
         for lane in (0..LANES).map(Lane) {
-            self.tell(Input::Known { lane, live: Vec::new(), voids: Vec::new(), whole: true });
+            self.tell(Event::TimersLoaded {
+                lane,
+                live: Vec::new(),
+                cancel_marks: Vec::new(),
+                last: true,
+            });
         }
     }
 
-    fn tell(&mut self, input: Input) {
+    fn tell(&mut self, event: Event) {
         let mut out = Vec::new();
-        self.engine.step(self.now, input, &mut out);
+        self.engine.step(self.now, event, &mut out);
         for order in out {
             self.carry_out(order);
         }
     }
 
-    fn carry_out(&mut self, order: Output) {
+    fn carry_out(&mut self, order: Action) {
         match order {
-            Output::Pause(at) => self.reading.entry(at).or_default().paused = true,
-            Output::Resume(at) => self.reading.entry(at).or_default().paused = false,
-            Output::Rewind(at, offset) => {
+            Action::Pause(at) => self.reading.entry(at).or_default().paused = true,
+            Action::Resume(at) => self.reading.entry(at).or_default().paused = false,
+            Action::Seek(at, offset) => {
                 self.reading.entry(at).or_default().next = offset.0 as usize;
             }
-            Output::Recall { lane, timers } => {
-                let timers = timers.into_iter().map(|name| (name, None)).collect();
-                self.tell(Input::Recalled { lane, timers });
+            Action::Recall { lane, timers } => {
+                let timers = timers.into_iter().map(|timer_id| (timer_id, None)).collect();
+                self.tell(Event::Recalled { lane, timers });
             }
-            Output::Lookup(name) => {
+            Action::DescribeTarget(name) => {
                 let found =
                     Target::Found { partitions: 3, record_bytes_max: 1_048_588, keyed: false };
-                self.tell(Input::Target(name, found));
+                self.tell(Event::Target(name, found));
             }
-            Output::Ask(sources) => {
+            Action::ListEndOffsets(sources) => {
                 self.asked += sources.len();
                 let at = self.now;
                 for source in sources {
@@ -290,12 +295,12 @@ impl Kafka {
                     self.questions.insert(source, question);
                 }
             }
-            Output::Overdue { lane, .. } => {
-                self.tell(Input::Overdue { lane, timers: Vec::new(), more: None });
+            Action::Overdue { lane, .. } => {
+                self.tell(Event::Overdue { lane, timers: Vec::new(), more: None });
             }
-            Output::Inventory { .. } => unreachable!("nothing is gone"),
-            Output::Forgettable(lane) => self.tell(Input::Ended { lane, timers: Vec::new() }),
-            Output::Batch(batch) => {
+            Action::Inventory { .. } => unreachable!("nothing is gone"),
+            Action::ListExpired(lane) => self.tell(Event::Expired { lane, timers: Vec::new() }),
+            Action::Batch(batch) => {
                 assert!(self.flight.is_none(), "one transaction at a time");
                 let places = vec![None; batch.sends.len()];
                 self.flight = Some(Flight { batch, places, ready: None });
@@ -308,7 +313,7 @@ impl Kafka {
         let Some(mut flight) = self.flight.take() else { return false };
         let (mut any, mut whole) = (false, true);
         for (send, place) in flight.batch.sends.iter().zip(&mut flight.places) {
-            let (To::Lane(topic), None) = (&send.to, &place) else { continue };
+            let (Destination::Lane(topic), None) = (&send.to, &place) else { continue };
             let at = source(topic.0, send.partition.expect("a lane") as u16);
             if self.pace_of(at) == Pace::Stalls {
                 whole = false;
@@ -347,7 +352,7 @@ impl Kafka {
             match self.setup.tardiness(source.topic, due, appended) {
                 Tardy::No => {}
                 Tardy::Tell => {
-                    late.push(Input::Late { source, offset: Offset(offset as i64), due });
+                    late.push(Event::Late { source, offset: Offset(offset as i64), due });
                 }
                 Tardy::Refuse => return self.refuse(flight),
             }
@@ -355,7 +360,7 @@ impl Kafka {
         let Flight { batch, places, .. } = flight;
         for (send, place) in batch.sends.iter().zip(&places) {
             match (&send.to, place) {
-                (To::Lane(topic), Some((at, offset))) => {
+                (Destination::Lane(topic), Some((at, offset))) => {
                     let entry = &mut self.logs.get_mut(at).expect("a log")[*offset];
                     entry.fate = Fate::Committed;
                     if topic.0 == 0 {
@@ -365,21 +370,21 @@ impl Kafka {
                         moved.offset = Offset(*offset as i64);
                     }
                 }
-                (To::Target(_), _) => self.arrived.push((n(&send.record), self.now)),
+                (Destination::Target(_), _) => self.arrived.push((n(&send.record), self.now)),
                 other => panic!("{other:?}"),
             }
         }
         self.commits.extend(batch.commits.into_iter().map(|commit| (commit.source, commit)));
-        for input in late {
-            self.tell(input);
+        for event in late {
+            self.tell(event);
         }
-        self.tell(Input::Committed(batch.id));
+        self.tell(Event::Committed(batch.id));
     }
 
     fn refuse(&mut self, flight: Flight) {
         let batch = flight.batch.id;
         let (named, blame, why) = (Vec::new(), Blame::Late, "late".into());
-        self.tell(Input::Refused(Refused { batch, named, blame, why }));
+        self.tell(Event::Refused(Refused { batch, named, blame, why }));
         self.fail(flight);
     }
 
@@ -387,7 +392,7 @@ impl Kafka {
         self.aborted += 1;
         self.flight = Some(flight);
         self.abort();
-        self.tell(Input::Revoked);
+        self.tell(Event::Revoked);
         self.is_up = false;
         self.retake = Some(self.now + RETAKE);
     }
@@ -412,7 +417,7 @@ impl Kafka {
             if question.end.is_some_and(|end| next >= end) {
                 let at = question.at;
                 self.questions.remove(&source);
-                self.tell(Input::Passed { source, at });
+                self.tell(Event::ReadUpTo { source, at });
                 any = true;
             }
         }
@@ -420,7 +425,7 @@ impl Kafka {
         let passed: BTreeSet<Source> = passed.map(|(source, _)| *source).collect();
         for source in passed {
             self.behind.remove(&source);
-            self.tell(Input::Passed { source, at: UnixMillis(0) });
+            self.tell(Event::ReadUpTo { source, at: UnixMillis(0) });
             any = true;
         }
         any
@@ -448,7 +453,7 @@ impl Kafka {
         }
         let (offset, appended) = (Offset(next as i64), entry.appended);
         let record = entry.record.clone();
-        self.tell(Input::Record { source, offset, appended, record });
+        self.tell(Event::Record { source, offset, appended, record });
         true
     }
 
@@ -464,7 +469,7 @@ impl Kafka {
             let mut any = self.fly() | self.read();
             if self.is_up {
                 let on_its_way = self.flight.is_some();
-                self.tell(Input::Tick);
+                self.tell(Event::Tick);
                 any |= self.flight.is_some() != on_its_way;
                 // What was resumed by that is read at once.
                 any |= self.read();

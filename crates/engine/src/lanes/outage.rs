@@ -1,29 +1,33 @@
-//! Targets that cannot be written to for a while, for which nobody is to blame: a partition without a leader.
+//! Outages of targets: a partition has no leader for a while, and no record is to blame.
 //!
-//! One such partition in a batch would fail all of it, and the batches after it, for as long as it is away. So its
-//! records stand in a tier meanwhile and come up again, and all others go on.
+//! One such partition would fail its whole batch, and every batch after it, for as long as the outage lasts. So its records
+//! are deferred: they wait in a tier and come up again. All others go on.
 //!
 //! # Invariants
-//! 1. A record for a partition that is known to be away is in no batch as a delivery.
-//! 2. It is late by the time that its target is away, and at most [`WAIT_MAX`] more; nothing of it is lost, and its hops
-//!    do not count.
-//! 3. A target whose partitions are away is asked about every two seconds, as long as there are records for it.
+//! 1. A record for a partition that is known to have no leader is in no batch as a delivery.
+//! 2. It is late by the time of the outage, and at most [`WAIT_MAX`] more. It is not lost, and its hops do not count.
+//! 3. A target in an outage is described every two seconds, as long as there are records for it.
 
 use std::sync::Arc;
 
 use super::super::murmur2;
 use super::super::setup::Arrival;
-use super::super::verdict::Entry;
-use super::{Engine, Millis, Target, UnixMillis};
+use super::super::verdict::PendingRecord;
+use super::{LaneEngine, Millis, Target, UnixMillis};
 
-/// What a record is put off by at first.
+/// How long a record is deferred at first.
 const WAIT_MIN: Millis = Millis(5_000);
-/// And at most: waiting longer spares the brokers work while the target is away, and is late once it is back.
+/// And at most: a longer wait spares the brokers work during the outage, but the record is later after it.
 const WAIT_MAX: Millis = Millis(30_000);
 
-impl Engine {
+impl LaneEngine {
     /// These partitions of a target have no leader now; none: all of them have.
-    pub(super) fn away(&mut self, now: UnixMillis, name: &Arc<str>, partitions: Arc<[i32]>) {
+    pub(super) fn target_outage(
+        &mut self,
+        now: UnixMillis,
+        name: &Arc<str>,
+        partitions: Arc<[i32]>,
+    ) {
         let Some(known) = self.targets.get_mut(name) else { return };
         known.away_since = match known.away_since {
             _ if partitions.is_empty() => None,
@@ -33,8 +37,8 @@ impl Engine {
         known.away = partitions;
     }
 
-    /// Nothing is known of these targets any more; of those that are no targets nothing was.
-    pub(super) fn doubt(&mut self, names: &[Arc<str>]) {
+    /// Forgets what is known of these targets. Names that are no targets are ignored.
+    pub(super) fn invalidate_targets(&mut self, names: &[Arc<str>]) {
         for name in names {
             if let Some(known) = self.targets.get_mut(name) {
                 known.target = None;
@@ -42,8 +46,12 @@ impl Engine {
         }
     }
 
-    /// Where a record goes that is due: the partition that was asked for, be it any; `None`: that one is away.
-    pub(super) fn within_reach(&self, entry: &Entry, asked: Option<i32>) -> Option<Option<i32>> {
+    /// Where a due record goes: the partition that it asks for, or any. `None`: that one has no leader.
+    pub(super) fn within_reach(
+        &self,
+        entry: &PendingRecord,
+        asked: Option<i32>,
+    ) -> Option<Option<i32>> {
         let known = self.targets.get(&entry.target)?;
         if known.away.is_empty() {
             return Some(asked);
@@ -72,8 +80,9 @@ impl Engine {
         ladder.pick(WAIT_MAX).unwrap_or(0).max(ladder.shortest())
     }
 
-    /// Lets a due record whose target is away, or cannot be asked for yet, wait in a tier: the longer, the longer it has been.
-    pub(super) fn put_off(&mut self, now: UnixMillis, mut entry: Box<Entry>) {
+    /// Defers a due record whose target has an outage, or cannot be described yet: it waits in a tier. The longer the outage, the
+    /// longer the wait.
+    pub(super) fn defer(&mut self, now: UnixMillis, mut entry: Box<PendingRecord>) {
         let since = self.targets.get(&entry.target).and_then(|known| known.away_since);
         let wait = Millis((now - since.unwrap_or(now)).0 / 4).clamp(WAIT_MIN, WAIT_MAX);
         // In strict order a hop may only be late in the shortest one, and holds up what is due after it.
@@ -81,8 +90,8 @@ impl Engine {
             Arrival::Strict => self.setup.topics.ladder.shortest(),
             Arrival::ByDue => self.setup.topics.ladder.pick(wait).unwrap_or(0),
         };
-        entry.put_off = self.setup.limits.arrival == Arrival::ByDue;
-        self.figures.put_off += 1;
+        entry.deferred = self.setup.limits.arrival == Arrival::ByDue;
+        self.figures.deferred += 1;
         // However often, it is no fault of the record's.
         entry.hops = entry.hops.saturating_sub(1);
         self.hop(now, tier, entry);
