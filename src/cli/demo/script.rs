@@ -113,7 +113,7 @@ fn wait(child: &mut Child, stop: &Stop) -> io::Result<ExitStatus> {
         }
         if stop.asked() && !told {
             told = true;
-            rustix::process::kill_process(Pid::from_child(&child), Signal::TERM)?;
+            rustix::process::kill_process(Pid::from_child(child), Signal::TERM)?;
         }
         std::thread::sleep(LOOK_EVERY);
     }
