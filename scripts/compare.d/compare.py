@@ -104,7 +104,7 @@ class System:
     client = "clients.py"
 
     def __init__(self, name, directory):
-        self.name, self.directory = name, Path(directory)
+        self.name, self.directory, self.server = name, Path(directory), None
 
     def clients(self, action, plan, file, outstanding, rate):
         program = [str(DEPENDENCIES / "venv/bin/python"), str(HERE / "clients.py"), self.name]
@@ -124,7 +124,9 @@ class System:
         return [self.server.child.pid]
 
     def down(self):
-        self.server.end()
+        """Ends what was started, though `begin` may have failed halfway."""
+        if self.server:
+            self.server.end()
 
 
 class Waterclock(System):
@@ -144,12 +146,14 @@ class Waterclock(System):
     def __init__(self, name, directory):
         super().__init__(name, directory)
         self.kafka_dir = self.directory / "kafka"
+        self.waterclock = None
+
+    def begin(self):
         added = self.directory / "added"
         added.write_text(self.broker)
         self.kafka("start", "--add", str(added))
         lines = (self.kafka_dir / "env").read_text().splitlines()
         self.address = dict(line.split("=", 1) for line in lines)["KAFKA_BOOTSTRAP"]
-        self.waterclock = None
         env = {"WATERCLOCK_BROKERS": self.address, "WATERCLOCK_ALLOW": "compare.due",
                "WATERCLOCK_DATA_DIR": str(self.directory / "data")}
         binary = str(ROOT / "target/release/waterclock")
@@ -176,7 +180,8 @@ class Waterclock(System):
     def down(self):
         if self.waterclock:
             self.waterclock.end()
-        self.kafka("stop")
+        if (self.kafka_dir / "cluster").exists():
+            self.kafka("stop")
 
 
 class WaterclockFlushed(Waterclock):
@@ -197,12 +202,11 @@ class Beanstalkd(System):
     def version():
         return output("beanstalkd", "-v").strip() + ", -b -f 0"
 
-    def __init__(self, name, directory):
-        super().__init__(name, directory)
+    def begin(self):
         self.port = self.address = free_port()
         self.server = Process(self.directory / "log", [
             shutil.which("beanstalkd"), "-l", "127.0.0.1", "-p", str(self.port), "-b", str(self.directory), "-f", "0"])
-        wait_for(name, lambda: answers(self.port))
+        wait_for(self.name, lambda: answers(self.port))
 
 
 class BullMQ(System):
@@ -222,12 +226,11 @@ class BullMQ(System):
         redis = output("redis-server", "--version").split()[2].removeprefix("v=")
         return f"BullMQ {package['version']}, Redis {redis}, " + (" ".join(cls.settings) or "its defaults (snapshots, no log)")
 
-    def __init__(self, name, directory):
-        super().__init__(name, directory)
+    def begin(self):
         self.port = self.address = free_port()
         self.server = Process(self.directory / "log", [
             "redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory), *self.settings])
-        wait_for(name, lambda: answers(self.port))
+        wait_for(self.name, lambda: answers(self.port))
 
     def clients(self, action, plan, file, outstanding, rate):
         return ["node", str(HERE / "bullmq.js"), action, str(self.port), plan, file, str(outstanding), str(rate)]
@@ -239,6 +242,7 @@ class BullMQSnapshots(BullMQ):
 
 class RabbitMQ(System):
     binaries = Path("/usr/lib/rabbitmq/bin")
+    names = None
 
     @classmethod
     def missing(cls):
@@ -249,8 +253,7 @@ class RabbitMQ(System):
         packaged = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", "rabbitmq-server"], capture_output=True, text=True)
         return f"RabbitMQ {packaged.stdout.split('-')[0]}, classic durable queues, persistent messages, publisher confirms"
 
-    def __init__(self, name, directory):
-        super().__init__(name, directory)
+    def begin(self):
         self.port = self.address = free_port()
         names = free_port()
         at = self.directory
@@ -267,11 +270,12 @@ class RabbitMQ(System):
         self.names = Process(at / "epmd.log", ["epmd", "-port", str(names), "-address", "127.0.0.1"])
         wait_for("epmd", lambda: answers(names))
         self.server = Process(at / "server.log", [str(self.binaries / "rabbitmq-server")], env)
-        wait_for(name, lambda: answers(self.port))
+        wait_for(self.name, lambda: answers(self.port))
 
     def down(self):
-        self.server.end()
-        self.names.end()
+        super().down()
+        if self.names:
+            self.names.end()
 
 
 class Procrastinate(System):
@@ -291,8 +295,7 @@ class Procrastinate(System):
         library = output(str(DEPENDENCIES / "venv/bin/pip"), "show", "procrastinate").split("Version: ")[1].split()[0]
         return f"Procrastinate {library}, PostgreSQL {output(str(cls.binaries() / 'postgres'), '--version').split()[2]}, its defaults"
 
-    def __init__(self, name, directory):
-        super().__init__(name, directory)
+    def begin(self):
         self.port = free_port()
         # It does not run as root.
         user = "postgres" if os.geteuid() == 0 else None
@@ -330,9 +333,10 @@ class Procrastinate(System):
         self.wait()
 
     def down(self):
-        # Its fast way to stop; SIGTERM would wait for clients.
-        self.server.signal(signal.SIGINT)
-        self.server.kill()
+        if self.server:
+            # Its fast way to stop; SIGTERM would wait for clients.
+            self.server.signal(signal.SIGINT)
+            self.server.kill()
 
 
 systems = {
@@ -368,6 +372,19 @@ def resident(pids):
     return total / 1024
 
 
+def fsync_ms(directory):
+    """What it takes to write to this disk now: the median of 50."""
+    took = []
+    with open(directory / "fsync", "wb") as file:
+        for _ in range(50):
+            file.write(b"x" * 300)
+            file.flush()
+            begun = time.monotonic()
+            os.fsync(file.fileno())
+            took.append((time.monotonic() - begun) * 1000)
+    return sorted(took)[25]
+
+
 def lines_of(file):
     if not Path(file).exists():
         return []
@@ -392,12 +409,12 @@ def experiment(name, run, options):
     Path(plan).write_text(json.dumps(spread))
     kill = run if run in KILLS else None
     rate = 0 if run == "flood" else options.rate
-    system = None
+    system = systems[name](name, store)
     first = len(Process.all)
-    load = os.getloadavg()[0]
+    load, fsync = os.getloadavg()[0], fsync_ms(at)
     try:
         began = time.monotonic()
-        system = systems[name](name, store)
+        system.begin()
         started = time.monotonic() - began
         receiver = Process(at / "receive.log", system.clients("receive", plan, receipts, options.outstanding, rate))
         wait_for("the consumer", lambda: receiver.has("ready"))
@@ -432,21 +449,24 @@ def experiment(name, run, options):
                 say(f"{name}: given up after 400 s")
                 break
         return judge(name, run, lines_of(acks), lines_of(receipts)) | {
-            "start_s": started, "memory_mib": memory, "load": [load, os.getloadavg()[0]]}
+            "start_s": started, "fsync_ms": fsync, "memory_mib": memory, "load": [load, os.getloadavg()[0]]}
     finally:
+        # Whoever asks for the end a second time waits until all that was started has ended.
+        handlers = {which: signal.signal(which, signal.SIG_IGN) for which in (signal.SIGINT, signal.SIGTERM)}
         if options.keep:
             say(f"{name}: kept {directory}")
         # Clients first, so that they do not write of servers that leave.
         for process in reversed(Process.all[first:]):
-            if system is None or process not in (getattr(system, "server", None), getattr(system, "waterclock", None)):
+            if process not in (system.server, getattr(system, "names", None), getattr(system, "waterclock", None)):
                 process.end()
-        if system:
-            system.down()
+        system.down()
         for process in Process.all[first:]:
             process.kill()
         del Process.all[first:]
         if not options.keep:
             shutil.rmtree(directory, ignore_errors=True)
+        for which, handler in handlers.items():
+            signal.signal(which, handler)
 
 
 def judge(name, run, acks, receipts):
@@ -462,19 +482,20 @@ def judge(name, run, acks, receipts):
     waits = sorted(row[3] - row[2] for row in acks)
     return {
         "system": name, "run": run, "acked": len(due), "accept_per_s": len(due) / max((acked - sent) / 1000, 0.001),
-        "ack_p50_ms": percentile(waits, 0.5), "early": early, "lost": len(due.keys() - seen.keys()),
+        "ack_p50_ms": percentile(waits, 0.5), "ack_max_ms": waits[-1], "early": early, "lost": len(due.keys() - seen.keys()),
         "doubled": sum(len(times) - 1 for times in seen.values()),
         "late_p50_ms": percentile(late, 0.5), "late_p99_ms": percentile(late, 0.99), "late_max_ms": late[-1] if late else float("nan"),
     }
 
 
 def table(results):
-    head = ["run", "system", "accepted/s", "accepted after, p50 ms", "late, p50 / p99 / max ms", "early", "lost", "doubled", "starts in, s",
-            "memory, MiB"]
+    head = ["run", "system", "accepted/s", "accepted after, p50 / max ms", "late, p50 / p99 / max ms", "early", "lost", "doubled", "ready in, s",
+            "memory, MiB", "load", "fsync, ms"]
     rows = [[
-        r["run"], r["system"], f"{r['accept_per_s']:,.0f}" if r["run"] == "flood" else "–", f"{r['ack_p50_ms']:,.1f}",
+        r["run"], r["system"], f"{r['accept_per_s']:,.0f}" if r["run"] == "flood" else "–", f"{r['ack_p50_ms']:,.1f} / {r['ack_max_ms']:,.0f}",
         f"{r['late_p50_ms']:,.0f} / {r['late_p99_ms']:,.0f} / {r['late_max_ms']:,.0f}", str(r["early"]), str(r["lost"]), str(r["doubled"]),
-        f"{r['start_s']:.1f}", f"{r['memory_mib']:,.0f}" if r["memory_mib"] else "–"] for r in results]
+        f"{r['start_s']:.1f}", f"{r['memory_mib']:,.0f}" if r["memory_mib"] else "–",
+        f"{r['load'][0]:.0f}", f"{r['fsync_ms']:.1f}"] for r in results]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for n, row in enumerate([head, *rows]):
         print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |")
@@ -538,4 +559,7 @@ def main():
     return code
 
 
-sys.exit(main())
+try:
+    sys.exit(main())
+except KeyboardInterrupt:
+    sys.exit(130)
