@@ -503,8 +503,14 @@ def table(results):
             print("|" + "|".join("-" * (width + 2) for width in widths) + "|")
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        say(message)
+        sys.exit(64)
+
+
 def main():
-    parser = argparse.ArgumentParser(prog="scripts/compare", add_help=False)
+    parser = Parser(add_help=False)
     parser.add_argument("systems", nargs="*")
     parser.add_argument("--records", type=int, default=2000)
     parser.add_argument("--outstanding", type=int, default=64)
