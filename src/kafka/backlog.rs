@@ -14,10 +14,10 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::checkpoint;
 use super::driver::Status;
-use super::envoy::Envoy;
 use super::open::{Held, Open, by_label};
 use super::raw::ask::{End, EndOf, ends};
-use super::{Connection, Lookup};
+use super::resilient_admin::ResilientAdmin;
+use super::Lookup;
 use crate::engine::{Read, Topics};
 use crate::engine::{Setup, TopicId};
 use crate::telemetry;
@@ -51,17 +51,16 @@ impl Backlog {
     /// # Errors
     /// The client could not be made: the configuration is wrong.
     pub(super) fn start(
-        connection: &Connection,
+        admin: ResilientAdmin,
         setup: Arc<Setup>,
         statuses: Vec<Arc<Status>>,
         lookup: Lookup,
     ) -> Result<Self, KafkaError> {
-        let envoy = Envoy::new(connection, "waterclock-backlog")?;
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, counted) = (Arc::clone(&stop), Counts::default());
         let counted_last = Arc::clone(&counted);
         let mut work =
-            Work { envoy, setup, statuses, lookup, counted: counted_last, open: Open::default() };
+            Work { admin, setup, statuses, lookup, counted: counted_last, open: Open::default() };
         let thread = std::thread::Builder::new()
             .name("wc-backlog".into())
             .spawn(move || work.run(&stopped))
@@ -85,7 +84,7 @@ impl Drop for Backlog {
 
 /// What the counting thread works with.
 struct Work {
-    envoy: Envoy,
+    admin: ResilientAdmin,
     setup: Arc<Setup>,
     statuses: Vec<Arc<Status>>,
     lookup: Lookup,
@@ -126,8 +125,12 @@ impl Work {
     fn count(&mut self, reads: &[Read], stop: &AtomicBool) -> Vec<EndOf> {
         let topics = &self.setup.topics;
         let asked: Vec<(String, i32)> = reads.iter().map(|read| place(topics, read)).collect();
-        let told = match self.envoy.ask(|admin| ends(admin.inner(), &asked, End::Last, ANSWER_MAX))
-        {
+        let told = self.admin.ask_parts(|admin| -> Result<_, KafkaError> {
+            let told = ends(admin.inner(), &asked, End::Last, ANSWER_MAX)?;
+            let silent = told.iter().filter_map(|(_, _, end)| end.err()).collect();
+            Ok((told, silent))
+        });
+        let told = match told {
             Ok(told) => told,
             Err(error) => {
                 tracing::debug!(%error, "what is pending is not known anew");
@@ -141,7 +144,6 @@ impl Work {
             counts.iter().for_each(|(label, count)| telemetry::pending(label, *count));
             *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = counts;
         }
-        self.envoy.heard(told.iter().filter_map(|(_, _, end)| end.err()));
         told
     }
 
@@ -158,8 +160,8 @@ impl Work {
             last.iter().map(|(topic, partition, _)| (topic.clone(), *partition)).collect();
         let mut stable = Vec::new();
         for (asked, is_last_known) in [(lanes, true), (own, false), (self.lookup.in_use(), false)] {
-            let mut ask = |end| {
-                let told = self.envoy.ask(|admin| ends(admin.inner(), &asked, end, ANSWER_MAX));
+            let ask = |end| {
+                let told = self.admin.ask(|admin| ends(admin.inner(), &asked, end, ANSWER_MAX));
                 told.unwrap_or_else(|error| {
                     tracing::debug!(%error, "whether transactions are open is not known anew");
                     unknown(&asked)

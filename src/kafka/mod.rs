@@ -25,8 +25,6 @@ pub mod embedded;
 #[cfg(feature = "server")]
 mod ends;
 #[cfg(feature = "server")]
-mod envoy;
-#[cfg(feature = "server")]
 mod feed;
 #[cfg(feature = "server")]
 mod fence;
@@ -47,6 +45,8 @@ mod processor;
 pub mod raw;
 #[cfg(feature = "server")]
 mod rebalance;
+#[cfg(feature = "server")]
+mod resilient_admin;
 mod roster;
 pub mod settings;
 #[cfg(feature = "server")]

@@ -15,6 +15,7 @@ use super::driver::{self, Plan, Policies, Shared, Status};
 use super::ends::Ends;
 use super::fence::Heard;
 use super::follower::{self, Follower};
+use super::resilient_admin::ResilientAdmin;
 use super::steps::{Looking, Steps};
 use super::watch::{Seen, Wanted, Watch};
 use super::written::Written;
@@ -117,11 +118,16 @@ impl Processor {
             reader: follower.reader().cloned(),
         })?;
         let seen = Arc::new(Seen::default());
-        let watch = match &settings.watched {
-            Some(wanted) => Some(Watch::start(connection, wanted.clone(), Arc::clone(&seen))?),
+        // Each question of these three is answered in milliseconds. Deleting has a client of its own: Kafka answers the requests
+        // of a connection one after the other, and a delete waits for the followers.
+        let admin = ResilientAdmin::new(connection, "waterclock-admin")?;
+        let watch = match settings.watched.clone() {
+            Some(wanted) => {
+                Some(Watch::start(connection, admin.clone(), wanted, Arc::clone(&seen))?)
+            }
             None => None,
         };
-        let lookup = Lookup::start(connection, *embedded)?;
+        let lookup = Lookup::start(admin.clone(), *embedded)?;
         let shared = Shared {
             seen: Arc::clone(&seen),
             steps,
@@ -191,7 +197,7 @@ impl Processor {
             None
         } else {
             let (setup, lookup) = (Arc::clone(&settings.setup), lookup);
-            Some(Backlog::start(connection, setup, statuses.clone(), lookup)?)
+            Some(Backlog::start(admin, setup, statuses.clone(), lookup)?)
         };
         let desk = Arc::new(desk);
         Ok(Self {

@@ -20,15 +20,12 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::MetadataPartition;
 
-use super::Connection;
 use super::connect::Admin;
-use super::envoy::Envoy;
 use super::raw::ask::{self, Layout, Right};
+use super::resilient_admin::ResilientAdmin;
 use crate::engine::Target;
 use crate::engine::allow::{SIGNS, is_owned, namespaces_of};
 
-/// How the client is named in the brokers' logs.
-const CLIENT: &str = "waterclock-targets";
 /// How long one question may take.
 const ASK: Duration = Duration::from_secs(5);
 /// How long the first one may take after one that was answered: most are within milliseconds, and a client may go on asking
@@ -147,7 +144,7 @@ impl Lookup {
     ///
     /// # Errors
     /// The client could not be made: the configuration is wrong.
-    pub fn start(connection: &Connection, embedded: bool) -> Result<Self, KafkaError> {
+    pub(super) fn start(admin: ResilientAdmin, embedded: bool) -> Result<Self, KafkaError> {
         let (questions, inbox) = crossbeam_channel::unbounded();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -157,13 +154,7 @@ impl Lookup {
             used: Mutex::default(),
             record_bytes_least: Arc::new(AtomicUsize::new(usize::MAX)),
         });
-        let asker = Asker {
-            envoy: Envoy::new(connection, CLIENT)?,
-            runtime,
-            patience: ASK_FIRST,
-            embedded,
-            limits: HashMap::new(),
-        };
+        let asker = Asker { admin, runtime, patience: ASK_FIRST, embedded, limits: HashMap::new() };
         let answerer = Answerer { open: BTreeMap::new(), shared: Arc::clone(&shared), asker };
         std::thread::Builder::new()
             .name("wc-targets".into())
@@ -210,7 +201,7 @@ impl Default for Limits {
 
 /// Who asks the brokers.
 struct Asker {
-    envoy: Envoy,
+    admin: ResilientAdmin,
     runtime: tokio::runtime::Runtime,
     /// How long a question is given for an answer: more each time that there is none.
     patience: Duration,
@@ -225,7 +216,7 @@ impl Asker {
     fn layouts(&mut self, names: &[String]) -> Result<ask::Each<Layout>, KafkaError> {
         let within = self.patience;
         let embedded = self.embedded;
-        let told = self.envoy.ask(|admin| match embedded {
+        let told = self.admin.ask(|admin| match embedded {
             true => plain_layouts(admin.inner(), names, within),
             false => ask::layouts(admin.inner(), names, within),
         });
@@ -265,7 +256,7 @@ impl Asker {
         let known = names.iter().all(|name| self.limits.contains_key(name));
         let most = if known { ASK_AGAIN_MAX } else { ASK };
         let runtime = &self.runtime;
-        match self.envoy.ask(|admin| runtime.block_on(limits(admin, names, most))) {
+        match self.admin.ask(|admin| runtime.block_on(limits(admin, names, most))) {
             Ok(told) => {
                 // Without the right to ask, Kafka's defaults.
                 for name in names {

@@ -11,7 +11,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::Connection;
-use super::envoy::Envoy;
+use super::resilient_admin::ResilientAdmin;
 
 /// Topic, partition, and the offset before which everything is done.
 type Lows = Vec<(String, i32, i64)>;
@@ -29,14 +29,14 @@ impl Trim {
     /// The client could not be made: the configuration is wrong.
     pub fn start(connection: &Connection) -> Result<Self, KafkaError> {
         let (asks, inbox) = crossbeam_channel::bounded(64);
-        let mut envoy = Envoy::new(connection, "waterclock-trim")?;
+        let admin = ResilientAdmin::new(connection, "waterclock-trim")?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
             .map_err(|_| KafkaError::Canceled)?;
         std::thread::Builder::new()
             .name("wc-trim".into())
-            .spawn(move || run(&inbox, &mut envoy, &runtime))
+            .spawn(move || run(&inbox, &admin, &runtime))
             .map_err(|_| KafkaError::Canceled)?;
         Ok(Self { asks })
     }
@@ -49,28 +49,27 @@ impl Trim {
     }
 }
 
-fn run(inbox: &Receiver<Lows>, envoy: &mut Envoy, runtime: &tokio::runtime::Runtime) {
+fn run(inbox: &Receiver<Lows>, admin: &ResilientAdmin, runtime: &tokio::runtime::Runtime) {
     let options = AdminOptions::new().request_timeout(Some(Duration::from_secs(10)));
     for lows in inbox {
         let mut list = TopicPartitionList::with_capacity(lows.len());
         for (topic, partition, low) in &lows {
             let _ = list.add_partition_offset(topic, *partition, At::Offset(*low));
         }
-        match envoy.ask(|admin| runtime.block_on(admin.delete_records(&list, &options))) {
-            Ok(deleted) => {
-                let mut codes = Vec::new();
-                for element in deleted.elements() {
-                    if let Err(error) = element.error() {
-                        let (topic, partition) = (element.topic(), element.partition());
-                        tracing::debug!(%error, topic, partition, "could not delete what is done");
-                        codes.extend(error.rdkafka_error_code());
-                    }
+        let told = admin.ask_parts(|admin| -> Result<_, KafkaError> {
+            let deleted = runtime.block_on(admin.delete_records(&list, &options))?;
+            let mut codes = Vec::new();
+            for element in deleted.elements() {
+                if let Err(error) = element.error() {
+                    let (topic, partition) = (element.topic(), element.partition());
+                    tracing::debug!(%error, topic, partition, "could not delete what is done");
+                    codes.extend(error.rdkafka_error_code());
                 }
-                envoy.heard(codes);
             }
-            Err(error) => {
-                tracing::warn!(%error, "could not delete what is done; the disk is not freed")
-            }
+            Ok(((), codes))
+        });
+        if let Err(error) = told {
+            tracing::warn!(%error, "could not delete what is done; the disk is not freed");
         }
     }
 }

@@ -20,13 +20,11 @@ use std::time::{Duration, Instant};
 use rdkafka::error::KafkaError;
 
 use super::Connection;
-use super::envoy::Envoy;
 use super::raw::ask;
+use super::resilient_admin::ResilientAdmin;
 use super::topics::{self, Finding, Severity, TopicSpec};
 use crate::telemetry;
 
-/// How the client is named in the brokers' logs.
-const CLIENT: &str = "waterclock-watch";
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(20);
 /// The same while something is wrong, so that what was mended counts soon.
@@ -101,14 +99,14 @@ impl Watch {
     /// The client could not be made: the configuration is wrong.
     pub(super) fn start(
         connection: &Connection,
+        admin: ResilientAdmin,
         wanted: Wanted,
         seen: Arc<Seen>,
     ) -> Result<Self, KafkaError> {
-        let envoy = Envoy::new(connection, CLIENT)?;
         let stop = Arc::new(AtomicBool::new(false));
         let mut work = Work {
             connection: connection.clone(),
-            envoy,
+            admin,
             wanted,
             seen,
             missing: BTreeSet::new(),
@@ -139,7 +137,7 @@ fn is_told(finding: &Finding) -> bool {
 
 struct Work {
     connection: Connection,
-    envoy: Envoy,
+    admin: ResilientAdmin,
     wanted: Wanted,
     seen: Arc<Seen>,
     /// Topics that were not there at the last look.
@@ -165,7 +163,7 @@ impl Work {
     fn look(&mut self) {
         let Wanted { names, specs } = &self.wanted;
         let connection = &self.connection;
-        let found = match self.envoy.ask(|admin| topics::inspect_with(admin, connection, names)) {
+        let found = match self.admin.ask(|admin| topics::inspect_with(admin, connection, names)) {
             Ok(found) => found,
             Err(error) => {
                 tracing::debug!(
@@ -216,7 +214,7 @@ impl Work {
     /// Compares the ids with those of the last look.
     fn look_at_ids(&mut self) {
         let names: Vec<String> = self.wanted.specs.iter().map(|spec| spec.name.clone()).collect();
-        let told = match self.envoy.ask(|admin| ask::ids(admin.inner(), &names, ANSWER_MAX)) {
+        let told = match self.admin.ask(|admin| ask::ids(admin.inner(), &names, ANSWER_MAX)) {
             Ok(told) => told,
             Err(error) => return tracing::debug!(%error, "the ids of the topics are not known"),
         };
