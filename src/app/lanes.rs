@@ -125,7 +125,7 @@ pub fn start(
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     brokers = config.brokers,
-                    "Kafka does not answer, asking again"
+                    "Kafka does not answer, asking again; if it is elsewhere, say so with --brokers or WATERCLOCK_BROKERS"
                 );
                 waits(&format!("Kafka does not answer at {}", config.brokers));
                 std::thread::sleep(ASK_AGAIN);

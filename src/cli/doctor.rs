@@ -45,7 +45,7 @@ impl Doctor {
         let config = global.load(Overrides { data_dir, ..Overrides::default() })?;
         let connection = global.connection(&config);
         if acls {
-            let own = (0, Vec::new());
+            let own = Said::default();
             let wish = wish(&config, own, read_only)?;
             let user = connection.user().map(|name| format!("User:{name}"));
             let principal = principal.or(user).unwrap_or_else(|| "User:waterclock".to_owned());
@@ -62,7 +62,8 @@ impl Doctor {
             .map_err(|error| Failure::new(Exit::Unavailable, error))?;
         let mut findings = doctor::findings(&wish, &facts, wall_clock());
         findings.push(directory(config.data_dir.as_deref(), read_only));
-        let report = Report { findings, backlog: doctor::backlog(&facts), read_only };
+        let is_probed = !facts.clocks.is_empty();
+        let report = Report { findings, backlog: doctor::backlog(&facts), is_probed };
         let text = if global.json() {
             format!("{}\n", report.json(&config))
         } else {
@@ -74,8 +75,9 @@ impl Doctor {
 }
 
 /// `said`: how many instances have said what they deliver to, and what that is.
-fn wish(config: &Config, said: (usize, Vec<Allow>), read_only: bool) -> Result<Wish, Failure> {
-    let (allow, allow_of) = match said {
+fn wish(config: &Config, said: Said, read_only: bool) -> Result<Wish, Failure> {
+    let allow_differs = said.differs;
+    let (allow, allow_of) = match (said.instances, said.allow) {
         (0, _) => {
             let own = config.allow_of_all();
             let own = own.map_err(|error| Failure::new(Exit::Configuration, error))?;
@@ -92,14 +94,25 @@ fn wish(config: &Config, said: (usize, Vec<Allow>), read_only: bool) -> Result<W
         commit_interval: config.commit_interval,
         allow,
         allow_of,
+        allow_differs,
         is_ajar: allow_of == AllowOf::Configuration && config.is_ajar(),
         outage: OUTAGE,
         read_only,
     })
 }
 
-/// How many of the instances that run have said what they deliver to, and what that is, of each intake.
-fn said(config: &Config, connection: &Connection) -> Result<(usize, Vec<Allow>), Failure> {
+/// What the instances that run have said of the topics that they deliver to.
+#[derive(Default)]
+struct Said {
+    /// How many have said it.
+    instances: usize,
+    /// The lists of all of them, of each intake.
+    allow: Vec<Allow>,
+    /// They have not all said the same.
+    differs: bool,
+}
+
+fn said(config: &Config, connection: &Connection) -> Result<Said, Failure> {
     let namespace = &config.namespace;
     let roster = match Roster::read(connection, &format!("{namespace}.meta"), namespace) {
         Err(MetaError::Away(error)) => return Err(DoorError::Kafka(error).into()),
@@ -110,7 +123,8 @@ fn said(config: &Config, connection: &Connection) -> Result<(usize, Vec<Allow>),
     let lists: Vec<_> = said.collect();
     let sets = lists.iter().flat_map(|list| list.values());
     let allow = sets.filter_map(|sets| Allow::of_sets(namespace, sets).ok()).collect();
-    Ok((lists.len(), allow))
+    let differs = lists.windows(2).any(|pair| pair[0] != pair[1]);
+    Ok(Said { instances: lists.len(), allow, differs })
 }
 
 /// Whether an instance could keep its name here.
@@ -155,7 +169,8 @@ fn is_writable(directory: &Path, read_only: bool) -> io::Result<()> {
 struct Report {
     findings: Vec<Finding>,
     backlog: Vec<Backlog>,
-    read_only: bool,
+    /// Whether probe records were written.
+    is_probed: bool,
 }
 
 impl Report {
@@ -204,10 +219,10 @@ impl Report {
             let _ = writeln!(text, "\npending: {}", waiting.join(", "));
         }
         let (problems, notes) = (self.count(Severity::Problem), self.count(Severity::Note));
-        let wrote = if self.read_only {
-            "nothing was written"
-        } else {
+        let wrote = if self.is_probed {
             "nothing was changed; small probe records went to the meta topic"
+        } else {
+            "nothing was written"
         };
         let s = |count| if count == 1 { "" } else { "s" };
         let (p, n) = (s(problems), s(notes));
@@ -269,7 +284,7 @@ mod tests {
             Backlog { topic: "ns.delay.1m".to_owned(), pending: 7 },
             Backlog { topic: "ns.delay.1h".to_owned(), pending: 0 },
         ];
-        let report = Report { findings, backlog, read_only: true };
+        let report = Report { findings, backlog, is_probed: false };
         let text = report.text(&Config::default());
         assert!(text.contains(&format!("\n  1  {command}\n")), "{text}");
         assert!(text.contains("\npending: ns.delay.1m 7\n"), "{text}");

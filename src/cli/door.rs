@@ -59,9 +59,11 @@ pub(super) struct StartWait {
 
 fn start_wait(text: &str) -> Result<Duration, String> {
     let wait = crate::engine::header::duration(text).map(|wait| Duration::from_millis(wait.0));
+    // Headers take a bare number for milliseconds. Here it is far more often meant as seconds.
+    let has_unit = text == "0" || text.ends_with(|last: char| last.is_ascii_alphabetic());
     match wait {
-        Ok(wait) if wait <= WAIT_MAX => Ok(wait),
-        _ => Err("want a duration of at most 1m, as in 20s".to_owned()),
+        Ok(wait) if wait <= WAIT_MAX && has_unit => Ok(wait),
+        _ => Err("want a duration of at most 1m with its unit, as in 20s".to_owned()),
     }
 }
 

@@ -118,7 +118,7 @@ fn by_interval(told: &Value, by: By) -> String {
 }
 
 fn tiers(told: &Value) -> String {
-    let mut table = new(["stands in", "records, up to 15 s ago"]);
+    let mut table = new(["stands in", "offsets not done, up to 15 s ago"]);
     for tier in list(&told["tiers"]) {
         let name = output::shown(tier["tier"].as_str().map(str::as_bytes));
         table.add_row([name, tier["pending"].to_string()]);

@@ -40,7 +40,7 @@ pub(super) struct List {
     #[arg(long, value_name = "TIME")]
     due_before: Option<Moment>,
     /// At most so many [default: all]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
     #[command(flatten)]
     wait: StartWait,

@@ -78,7 +78,13 @@ impl FromStr for List {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let one = |entry: &str| entry.parse().map(|Length(delay)| delay);
+        let one = |entry: &str| match entry.parse()? {
+            // A bare number is milliseconds, and no tier is so short.
+            Length(delay) if delay < Millis(1_000) => {
+                Err(format!("{entry}: want a delay of 1s or more, with its unit, as in 30m"))
+            }
+            Length(delay) => Ok(delay),
+        };
         text.split(',').map(one).collect::<Result<_, _>>().map(Self)
     }
 }

@@ -156,6 +156,15 @@ impl Lateness {
     }
 }
 
+/// A bound in a sentence.
+fn in_words(bound: String) -> String {
+    if bound.starts_with(|first: char| first.is_ascii_digit()) {
+        format!("up to {bound}")
+    } else {
+        bound
+    }
+}
+
 impl Look {
     fn take(global: &Global, config: &Config, connection: &Connection) -> Result<Self, Failure> {
         let (at, wall) = (Instant::now(), wall_clock());
@@ -242,19 +251,20 @@ impl Look {
     /// What people see.
     fn text(&self, before: Option<&Self>, config: &Config) -> String {
         let mut text = format!("waterclock  {}  {}\n", config.namespace, output::time(self.wall));
+        if self.members.is_empty() {
+            text += "no instance of this namespace runs: how late records are, and what is pending, is not known\n";
+            return text;
+        }
         let lateness =
             before.map_or_else(|| self.lateness(), |old| self.lateness().since(&old.lateness()));
         let since = if before.is_some() { "since the last look" } else { "since the start" };
         let _ = writeln!(
             text,
-            "late {since}: half of them up to {}, 99 of 100 up to {}; the oldest record that is due waits for {:.1} s\n",
-            lateness.bound(500.0),
-            lateness.bound(990.0),
+            "lateness {since}: half of the records {}, 99 of 100 {}; the oldest record that is due waits for {:.1} s\n",
+            in_words(lateness.bound(500.0)),
+            in_words(lateness.bound(990.0)),
             self.overdue(),
         );
-        if self.members.is_empty() {
-            text += "no instance of this namespace runs\n";
-        }
         let mut table = table([
             "instance",
             "address",
@@ -268,10 +278,8 @@ impl Look {
         for seen in &self.members {
             table.add_row(seen.row(before.and_then(|old| old.rate_from(self, seen))));
         }
-        if !self.members.is_empty() {
-            let _ = writeln!(text, "{}\n", table.trim_fmt());
-        }
-        let mut tiers = self::table(["stands in", "records, up to 15 s ago"]);
+        let _ = writeln!(text, "{}\n", table.trim_fmt());
+        let mut tiers = self::table(["stands in", "offsets not done, up to 15 s ago"]);
         tiers.add_rows(self.tiers().into_iter().map(|(tier, count)| [tier, count.to_string()]));
         let _ = write!(text, "{}", tiers.trim_fmt());
         if let Some(due) = self.due() {
@@ -422,7 +430,7 @@ waterclock_lateness_seconds_bucket{tier=\"intake\",le=\"+Inf\"} 10\n";
         );
         assert_eq!(lateness.bound(990.0), "more than 1h");
         let text = look.text(None, &Config::default());
-        for word in ["ready", "half of them up to 10ms", "waits for 2.5 s", "127.0.0.1:80"] {
+        for word in ["ready", "half of the records up to 10ms", "waits for 2.5 s", "127.0.0.1:80"] {
             assert!(text.contains(word), "{word:?} is not in\n{text}");
         }
     }

@@ -442,6 +442,22 @@ fn a_reload_names_every_key_that_it_leaves_as_it_was() {
 }
 
 #[test]
+fn a_list_of_the_main_intake_that_is_new_in_the_file_holds_at_once() {
+    let now = file("allow = [\"a.*\"]").unwrap();
+    let (new, restart) =
+        now.reloaded(&file("allow = [\"a.*\"]\n[intakes.default]\nallow = [\"ab\"]").unwrap());
+    let permits =
+        |config: &Config, target| config.allow(MAIN_INTAKE).unwrap().permits(target).is_ok();
+    assert!(permits(&now, "ac") && !permits(&new, "ac") && permits(&new, "ab"));
+    assert_eq!(restart, Vec::<&str>::new());
+    // What else is set there holds only after a restart.
+    let more = "allow = [\"a.*\"]\n[intakes.default]\nallow = [\"ab\"]\ndelay = \"1s\"";
+    let (new, restart) = now.reloaded(&file(more).unwrap());
+    assert!(!permits(&new, "ac") && new.intake(MAIN_INTAKE).delay.is_none());
+    assert_eq!(restart, ["intakes"]);
+}
+
+#[test]
 fn an_intake_that_is_gone_from_the_file_keeps_its_list_until_the_restart() {
     let now = file("[intakes.default]\nallow = [\"ab\"]\n[intakes.x]\nallow = [\"bc\"]").unwrap();
     let (new, restart) = now.reloaded(&file("allow = [\".*\"]").unwrap());

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
+use super::Lookup;
 use super::checkpoint;
 use super::driver::Status;
 use super::open::{Held, Open, by_label};
 use super::raw::ask::{End, EndOf, ends};
 use super::resilient_admin::ResilientAdmin;
-use super::Lookup;
 use crate::engine::{Read, Topics};
 use crate::engine::{Setup, TopicId};
 use crate::telemetry;

@@ -131,8 +131,8 @@ pub enum Error {
     },
     /// Another live process uses the same name: one of the two must go, and it is this one.
     #[error(
-        "instance {instance} is in use by another live member of group {group} ({host}); give this one another \
-         --instance or --data-dir"
+        "instance {instance} is in use by another live member of group {group} ({host}); give this one \
+         another `instance` (WATERCLOCK_INSTANCE), or leave it out and give it a --data-dir of its own"
     )]
     NameInUse {
         /// The name.

@@ -53,7 +53,7 @@ pub enum SubmitError {
     Unreachable(#[from] NoAnswer),
     /// Another namespace or intake is meant, or `waterclock topics apply` is still to be run.
     #[error(
-        "there is no topic {topic}; `waterclock topics apply` makes those of the namespace and its intakes"
+        "there is no topic {topic}; `waterclock topics apply` makes those of the namespace and of the intakes in the configuration ([intakes.NAME])"
     )]
     NoTopic {
         /// The intake.

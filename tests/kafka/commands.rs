@@ -165,7 +165,7 @@ fn one_look_shows_what_all_do_and_who_does_not_answer() {
     assert_eq!(shown["overdue_seconds"], 0.0, "{shown}");
     let (code, said, error) = run(&fixture, &["top", "--once"]);
     assert_eq!(code, Some(0), "{said} {error}");
-    for word in ["ready", "stands in", "in 1 day 1", "half of them up to"] {
+    for word in ["ready", "stands in", "in 1 day 1", "half of the records up to"] {
         assert!(said.contains(word), "{word:?} is not in\n{said}");
     }
     process.kill();

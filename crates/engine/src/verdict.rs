@@ -491,7 +491,7 @@ pub(super) fn allowed(
     policy.allow.permits(target).map_err(|code| {
         let why = match code {
             Code::TargetForbidden => "is a topic of waterclock's or of Kafka's own",
-            _ => "is not on the allow-list of its intake",
+            _ => "is not on the allow-list that holds for its intake",
         };
         refusal(code, format!("target {target} {why}"))
     })

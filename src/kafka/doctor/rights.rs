@@ -92,11 +92,23 @@ pub(super) fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
     let is_open = wish.is_open();
     let whose = match wish.allow_of {
         AllowOf::Instances(1) => "the instance that runs".to_owned(),
-        AllowOf::Instances(count) => format!("the {count} instances that run"),
+        AllowOf::Instances(count) if wish.allow_differs => {
+            format!("one at least of the {count} instances that are known")
+        }
+        AllowOf::Instances(count) => format!("the {count} instances that are known"),
         AllowOf::Configuration => {
             "the configuration of this command, as no instance says its own".to_owned()
         }
     };
+    if wish.allow_differs {
+        list.add(
+            Severity::Problem,
+            AREA,
+            Place::NONE,
+            "the instances have different allow-lists: which one holds for a record depends on who owns its lane",
+            "give all instances the same configuration, or the same --allow, and restart those that have another",
+        );
+    }
     if is_open {
         let severity = if wish.is_ajar { Severity::Problem } else { Severity::Note };
         let what = if wish.is_ajar {

@@ -26,6 +26,7 @@ fn wish() -> Wish {
         commit_interval: Millis(5),
         allow: vec![Allow::new("ns", Some(&["orders".to_owned()])).unwrap()],
         allow_of: AllowOf::Instances(1),
+        allow_differs: false,
         is_ajar: false,
         outage: Millis(7 * Millis::DAY.0),
         read_only: false,
@@ -183,7 +184,7 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
     use Severity::{Note, Problem};
     type Change = fn(&mut Wish, &mut Facts);
     #[rustfmt::skip]
-    let cases: [(&str, Severity, Area, &str, &str, Change); 46] = [
+    let cases: [(&str, Severity, Area, &str, &str, Change); 47] = [
         // why                              how bad  area          where            words               what is changed
         ("one broker is one disk",          Note,    Brokers,      "",              "1 of at least 3",  |_, f| { f.brokers.retain(|id, _| *id == 1); f.partitions.values_mut().for_each(|p| { p.replicas = vec![1]; p.in_sync = vec![1]; }); f.clocks.retain(|id, _| *id == 1); }),
         ("a broker hangs",                  Problem, Brokers,      "broker 2",      "does not answer",  |_, f| f.brokers.get_mut(&2).unwrap().settings = Settings::Silent("late".into())),
@@ -222,6 +223,7 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
         ("transactions are refused",        Problem, Permissions,  "",              "ns/doctor failed", |_, f| f.commit = Some(Err("no".into()))),
         ("a target refuses us",             Problem, Targets,      TARGET,          "allow permits",    |_, f| { f.rights.get_mut(TARGET).unwrap().as_mut().unwrap().remove(&Right::Write); }),
         ("everything is allowed",           Note,    Targets,      "",              "instance that runs", |w, _| w.allow = vec![Allow::new("ns", None).unwrap()]),
+        ("instances differ",                Problem, Targets,      "",              "different allow-lists", |w, _| { w.allow_of = AllowOf::Instances(2); w.allow_differs = true; }),
         ("nobody says what is allowed",     Note,    Targets,      "",              "of this command",  |w, _| { w.allow = vec![Allow::new("ns", None).unwrap()]; w.allow_of = AllowOf::Configuration; }),
         ("everything is, for everybody",    Problem, Targets,      "",              "does not start",   |w, _| { w.allow = vec![Allow::new("ns", None).unwrap()]; w.is_ajar = true; }),
         ("a transaction hangs",             Problem, Transactions, "orders/1",      "open since",       |_, f| { let p = partition(f, TARGET); (p.stable, p.open_since) = (Some(7), Some(UnixMillis(NOW.0 - 1_000_000))); }),

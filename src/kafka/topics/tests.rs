@@ -82,7 +82,7 @@ fn each_setting_that_cannot_hold_is_refused_and_says_what_to_do() {
         found.topics.get_mut(name).unwrap()
     }
     #[rustfmt::skip]
-    let cases: [(&str, usize, Break, &str, &str, Severity, &str); 27] = [
+    let cases: [(&str, usize, Break, &str, &str, Severity, &str); 29] = [
         // why                            brokers, what is broken, topic, what, severity, in the remedy
         ("a tier is not there",           1, |f| { f.topics.remove("ns.delay.1m"); }, "ns.delay.1m", "topic", Missing, "waterclock topics apply"),
         ("pending records go by age",     1, |f| set(f, "ns.delay.1h", "retention.ms", "604800000"), "ns.delay.1h", "retention.ms", Wrong, "kafka-configs.sh --bootstrap-server b:9092 --alter --add-config retention.ms=-1 --entity-type topics --entity-name ns.delay.1h"),
@@ -100,6 +100,8 @@ fn each_setting_that_cannot_hold_is_refused_and_says_what_to_do() {
         ("2 MiB do not fit",              1, |f| set(f, "ns.intake", "max.message.bytes", "1048588"), "ns.intake", "max.message.bytes", Wrong, "max.message.bytes=2162688"),
         ("a fitting record outgrows",     1, |f| set(f, "ns.intake.eu", "max.message.bytes", "9000000"), "ns.delay.1s", "max.message.bytes", Wrong, "max.message.bytes=9065536"),
         ("dead letters are larger still", 1, |f| set(f, "ns.delay.1h", "max.message.bytes", "9000000"), "ns.dead", "max.message.bytes", Wrong, "max.message.bytes=9065536"),
+        ("no batch of changes fits",      1, |f| set(f, "ns.timers", "max.message.bytes", "150"), "ns.timers", "max.message.bytes", Wrong, "max.message.bytes=1048588"),
+        ("no checkpoint fits",            1, |f| set(f, "ns.meta", "max.message.bytes", "100"), "ns.meta", "max.message.bytes", Wrong, "max.message.bytes=1048588"),
         ("too few partitions",            1, |f| topic(f, "ns.delay.1m").partitions = 4, "ns.delay.1m", "partitions", Wrong, "kafka-topics.sh --bootstrap-server b:9092 --alter --partitions 6 --topic ns.delay.1m"),
         ("too many partitions",           1, |f| topic(f, "ns.intake").partitions = 7, "ns.intake", "partitions", Wrong, "drain and delete"),
         ("a lane has no dead letters",    1, |f| topic(f, "ns.dead").partitions = 5, "ns.dead", "partitions", Wrong, "--partitions 6"),

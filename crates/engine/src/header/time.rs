@@ -175,7 +175,7 @@ pub fn until(text: &str) -> Result<When, Refusal> {
         Some(millis @ EPOCH_MIN..=EPOCH_MAX) => Ok(When::At(UnixMillis(millis))),
         Some(_) => Err(refused(
             Code::AmbiguousTimestamp,
-            "epoch milliseconds from 10^12 to 10^14 (13 to 15 digits; seconds have 10)",
+            "epoch milliseconds from 10^12 to 10^14 (13 to 15 digits; seconds have 10), or RFC 3339 with a zone (2030-01-31T08:00:00Z)",
         )),
         None => match rfc3339(text.as_bytes()) {
             Some(at) => Ok(When::At(at)),
