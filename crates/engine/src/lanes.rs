@@ -208,7 +208,7 @@ pub struct LaneEngine {
     holds: Vec<Vec<Option<Hold>>>,
     wheel: Wheel<Box<PendingRecord>>,
     hop_buffer: HopBuffer<Box<PendingRecord>>,
-    /// Moves, dead letters of records with an id, what is said of timers, and what is finished without anything.
+    /// Moves, dead letters of records with an id, timer changes, and offsets that finish without a record.
     ready: VecDeque<PendingWrite>,
     /// Dead letters of records that follow nothing of the contract, or have no id: no decision depends on when they leave.
     letters: VecDeque<PendingWrite>,
@@ -490,7 +490,7 @@ impl LaneEngine {
             if window.is_none()
                 && let Some(count) = given.get_mut(usize::from(start.source.lane.0))
             {
-                // What is done above the watermark is not known: reading on might deliver twice.
+                // The commit does not tell which offsets above the watermark are done. Reading on might deliver twice.
                 *count = 0;
                 self.figures.unreadable += 1;
             }
@@ -861,7 +861,7 @@ impl PendingWrite {
     }
 }
 
-/// Whether a record has an id, be it a bad one.
+/// Whether a record has an id, valid or not.
 fn has_id(record: &Record) -> bool {
     record.headers().any(|(name, _)| name == header::ID.as_bytes())
 }

@@ -120,7 +120,7 @@ pub enum Event {
     Refused(Refused),
     /// Nothing new, but time has passed.
     Tick,
-    /// The process is to stop: read no more, finish what is due and what is collected.
+    /// The process is to stop: read no more; finish due records and collected ones.
     Drain,
 }
 
@@ -173,8 +173,9 @@ pub struct Start {
     pub metadata: String,
     /// Where its log ended when it was taken over: what users were told is written stands before it.
     pub end: Offset,
-    /// Records of it were found gone that were not done. What is committed may still be the position that was found outside of
-    /// its log: so whoever takes the lane over before it is counted finds it, too. Once it is, the position is committed.
+    /// Records of the partition were found gone before they were done. The committed position may still be the one that
+    /// was found outside of its log: then a member that takes the lane over before it is counted finds the gap, too.
+    /// Once the lane is counted, the position is committed.
     pub gone: bool,
 }
 

@@ -89,7 +89,7 @@ impl Record {
         Self { bytes: bytes.into_boxed_slice(), key_len, value_len, headers: count, cut: None }
     }
 
-    /// What is kept of a record that is too large: no value, and of key and headers no more than [`KEPT_BYTES`] each.
+    /// The rest of a record that is too large: no value, and of key and headers no more than [`KEPT_BYTES`] each.
     pub fn cut<'a>(
         mut cut: Cut,
         key: Option<&[u8]>,

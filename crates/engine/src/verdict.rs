@@ -292,8 +292,9 @@ fn counts_from(
     (order, first_appended)
 }
 
-/// Which timer's record this is that stands in a topic of waterclock, and which version of it; `None`: of none, or it is a
-/// cancel. A record of which that cannot be said (it will become a dead letter, be it) counts for every version.
+/// Which timer, and which version of it, a record in a topic of waterclock belongs to. `None`: it belongs to none, or
+/// it is a cancel. Some records do not tell their version (they may become dead letters): such a record counts for
+/// every version.
 #[must_use]
 pub fn left(
     setup: &Setup,
@@ -634,7 +635,7 @@ pub(super) fn deliver(
             due: entry.due,
             fired: now,
             id: directive.id.map(Into::into),
-            // What is told is taken back when it is submitted again.
+            // The record brings this number back when it is submitted again.
             attempt: directive.attempt.saturating_add(1).min(header::NUMBER_MAX as u32),
         })
     });

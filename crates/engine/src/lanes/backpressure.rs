@@ -103,7 +103,8 @@ impl LaneEngine {
         }
     }
 
-    /// One tick: looks at every partition, releases what is due, pauses, resumes, makes room; and finds when the next tick is.
+    /// One tick. It looks at every partition, releases due records, pauses, resumes and makes room. Then it computes
+    /// the time of the next tick.
     pub(super) fn tick(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
         self.wake = None;
         let lead = self.setup.limits.resume_lead;

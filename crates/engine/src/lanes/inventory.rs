@@ -45,7 +45,7 @@ enum At {
     List(Option<After>),
     /// It was asked.
     Listed,
-    /// All have ended that are missing; what is said of that is not in a batch yet.
+    /// All missing timers have ended. Their timer changes are not in a batch yet.
     Said,
     /// Nor committed: batches before this one may carry it.
     Written(BatchId),
@@ -76,7 +76,7 @@ impl LaneEngine {
         }
     }
 
-    /// Whoever has a lane next need not count it again: its positions are committed as they are now.
+    /// The next owner of the lane need not count it again: the lane's positions are committed as they are now.
     fn is_counted(&mut self, lane: Lane) {
         self.calling.shrunk.remove(&lane);
         for hold in self.holds.iter_mut().filter_map(|holds| holds[usize::from(lane.0)].as_mut()) {

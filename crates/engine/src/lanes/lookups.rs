@@ -78,7 +78,8 @@ impl LaneEngine {
         answer
     }
 
-    /// Whether a target may have the partition by now that it did not have when it was looked up; it is looked up again then.
+    /// Whether a target may have gained the partition that it lacked when it was described. If so, it is described
+    /// again.
     pub(super) fn may_have_grown(
         &mut self,
         now: UnixMillis,

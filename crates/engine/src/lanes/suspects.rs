@@ -191,7 +191,7 @@ impl<T> Suspects<T> {
                 by_itself
                     && batch
                         .iter()
-                        // What is said of its timer goes with a record, and is never refused but for good.
+                        // A timer change goes with a record. Kafka refuses it only for good.
                         .filter(|carried| carried.to != Destination::Timers)
                         .all(|carried| Suspect::of(blame, carried).as_ref() == Some(one))
             }

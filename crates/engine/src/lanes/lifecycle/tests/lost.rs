@@ -391,7 +391,7 @@ fn an_intake_that_was_made_anew_swallows_nothing() {
         assert!(is_there, "a create after a mark of the first log, restart {restart}");
         kafka.stop();
     }
-    // What is pending since before is cancelled by what comes after, and the mark of the first log still holds.
+    // A later cancel ends a version that was pending before it, and the mark of the first log still holds.
     kafka.take_over(&[]);
     kafka.submit("other", &cancel);
     kafka.after(Millis(7_200_000));
