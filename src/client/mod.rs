@@ -254,8 +254,8 @@ impl Client {
         self.0.ask().cancel(of_version).await
     }
 
-    /// Cancels many timers at once, each named by the key of its record and its id; what became of each, in the same order. What is
-    /// wrong with one is said in its place.
+    /// Cancels many timers at once, each named by the key of its record and its id. Gives the outcome of each, in the
+    /// same order. A mistake in one is reported in its place.
     ///
     /// # Errors
     /// As [`cancel`](Self::cancel), or all of them are wrong; some may have been cancelled.

@@ -167,7 +167,7 @@ impl Work {
                     unknown(&asked)
                 })
             };
-            // Where readers stand is asked last: what is appended in between is no open transaction.
+            // The readers' positions are asked last: a record that is appended in between is no open transaction.
             if !is_last_known {
                 last.extend(ask(End::Last));
             }
@@ -205,7 +205,7 @@ impl Work {
     }
 }
 
-/// What is told where nobody answers: of each that it is not known, so that what was seen of it before stays.
+/// The answer where nobody answers: unknown for each partition, so that what was seen of it before stays.
 fn unknown(asked: &[(String, i32)]) -> Vec<EndOf> {
     let away = Err(RDKafkaErrorCode::OperationTimedOut);
     asked.iter().map(|(topic, partition)| (topic.clone(), *partition, away)).collect()

@@ -29,7 +29,7 @@ use crate::engine::{Commit, Offset, Record};
 
 /// Begins the key of every checkpoint; topic and partition follow.
 const POSITION: &str = "position/";
-/// The form of the values that this program writes; what is newer is not understood.
+/// The form of the values that this program writes. It does not understand a newer one.
 const VERSION: &str = "1";
 /// Where they stand: what is in force has a partition for itself.
 pub(super) const PARTITION: i32 = 1;

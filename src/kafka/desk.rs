@@ -1,18 +1,18 @@
-//! Answers for the timers of the lanes that run here: looks them up, writes commands about them, hears what became of those.
+//! Answers for the timers of the lanes that run here: looks them up, writes commands about them, reports their outcome.
 //!
-//! Any number of tasks may ask. Nothing here decides: a command is written to the lane's intake, and what becomes of
-//! it is told by the engine, in the order of the log, after it was committed.
+//! Any number of tasks may ask. Nothing here decides: a command is written to the lane's intake, and the engine reports
+//! its outcome, in the order of the log, after it was committed.
 //!
 //! # Invariants
-//! 1. What is told of a timer covers everything that was committed about it here before the question: the index is waited
-//!    for until it has read what was written to `<ns>.timers` by then. The owner is the only one that writes there.
-//! 2. Nothing is told of a lane that is not here, or not known yet; and that there is no timer only once all is decided that
-//!    stood in the lane's intakes when it was taken over.
+//! 1. An answer about a timer covers everything that was committed about it here before the question. It waits until
+//!    the index has read all that was written to `<ns>.timers` by then. The owner is the only one that writes there.
+//! 2. There is no answer about a lane that is not here, or not known yet. That a timer does not exist is reported only
+//!    once everything is decided that stood in the lane's intakes when it was taken over.
 //! 3. An answer to a command is of a batch that was committed.
-//! 4. That another time cannot be given to a timer is told only when all was decided that stood in the lane's intakes after
-//!    that was asked.
-//! 5. Who waits holds no thread. What reads the disk, or Kafka, has a thread for as long as it reads, and there are only so
-//!    many of these: [`READS_MAX`], [`SEARCHES_MAX`].
+//! 4. That a timer cannot be given another time is reported only once everything is decided that stood in the lane's
+//!    intakes after the request came.
+//! 5. A task that waits holds no thread. A task that reads the disk, or Kafka, has a thread for as long as it reads,
+//!    and there are only so many of these: [`READS_MAX`], [`SEARCHES_MAX`].
 
 mod amend;
 pub(super) mod board;
@@ -52,7 +52,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(5);
 const READS_MAX: usize = 32;
 /// Searches for a record at once. Each has a Kafka client of its own, for [`SEARCH_MAX`] at most.
 const SEARCHES_MAX: usize = 8;
-/// What is left of the time of a command to write it, once its record is found.
+/// How much of a command's time must be left for writing it, once its record is found.
 const WRITE_MIN: Duration = Duration::from_millis(250);
 /// How long a question waits for its turn to read.
 const TURN_MAX: Duration = Duration::from_secs(2);
@@ -296,7 +296,7 @@ impl Desk {
         let mut lanes: Vec<Lane> = names.iter().map(|(lane, _)| *lane).collect();
         lanes.sort_unstable();
         lanes.dedup();
-        // Before it is looked: what is decided meanwhile may not have been seen.
+        // Collect these before the look-up: it may not see what is decided meanwhile.
         let behind: Vec<Lane> =
             lanes.iter().copied().filter(|lane| !self.board.has_caught_up(*lane)).collect();
         let of: Vec<Lane> = names.iter().map(|(lane, _)| *lane).collect();
@@ -479,8 +479,8 @@ impl Desk {
         made.into_iter().map(ticket).collect()
     }
 
-    /// Writes commands, and gives for each where it stands. Sometimes Kafka has a command and does not say where: a cancel is
-    /// looked for in its intake then. Another time is asked for again by who wanted it.
+    /// Writes commands, and gives for each its place in the log. Sometimes Kafka has a command and does not say where.
+    /// Then a cancel is searched in its intake. Another time is requested again by the caller.
     async fn write(
         &self,
         lane: Lane,

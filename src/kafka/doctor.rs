@@ -219,7 +219,7 @@ pub struct Facts {
     pub brokers: BTreeMap<i32, Broker>,
     /// Which of them leads the cluster.
     pub controller: Option<i32>,
-    /// What is in force, wanted and there; or why that is not known.
+    /// What is in force, wanted and there; or why that is unknown.
     pub survey: Result<Survey, String>,
     /// Partitions of own topics, of targets that are there and allowed, and of Kafka's own.
     pub partitions: BTreeMap<(String, i32), Partition>,

@@ -80,7 +80,8 @@ pub struct Plan {
 pub struct Status {
     /// Lanes that it runs.
     pub lanes: AtomicUsize,
-    /// It has the share that the group has given it, be it nothing: not while it takes it over, or has let it go.
+    /// The thread has the share that the group has given it, which may be empty. It is false while the thread takes its
+    /// share over, or has let it go.
     pub joined: AtomicBool,
     /// Why it is not working now, for people.
     trouble: Mutex<Option<String>>,

@@ -46,7 +46,7 @@ pub const PARTITION: i32 = 0;
 pub const CLOCK: &str = "clock";
 /// Begins the key of what a member says of itself; its name follows.
 pub const MEMBER: &str = "member/";
-/// The form of the values that this program writes; what is newer is not understood.
+/// The form of the values that this program writes. It does not understand a newer one.
 const VERSION: u32 = 1;
 /// Longest time for reading the topic from its beginning; it holds a few kilobytes when compacted.
 const READ_MAX: Duration = Duration::from_secs(30);
@@ -230,7 +230,7 @@ struct VersionText {
     version: u32,
 }
 
-/// Why what is in force is not known.
+/// Why the settings in force are unknown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

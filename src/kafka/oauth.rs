@@ -301,7 +301,7 @@ fn unreadable(mode: u32) -> String {
 
 fn read_file(path: &Path) -> Result<Token, NoToken> {
     let unread = |error| NoToken::File(path.to_owned(), error);
-    // Whoever writes it anew may do so with other rights.
+    // A program that writes the file anew may do so with other rights.
     if let Some(mode) = readable_by_all(&std::fs::metadata(path).map_err(unread)?) {
         return Err(NoToken::Open(path.to_owned(), mode));
     }
@@ -344,7 +344,7 @@ struct State {
     trouble: Option<String>,
 }
 
-/// Everything that clients may ask for; what is no longer used is gone from it.
+/// Everything that clients may ask for. What is no longer used is gone from it.
 static ALL: Mutex<BTreeMap<u64, Weak<Tokens>>> = Mutex::new(BTreeMap::new());
 static NEXT: AtomicU64 = AtomicU64::new(0);
 

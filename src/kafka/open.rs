@@ -19,7 +19,7 @@ use super::raw::ask::EndOf;
 const LONG: Duration = Duration::from_secs(60);
 /// A partition that was not asked about for so long is forgotten.
 const FORGET: Duration = Duration::from_secs(60);
-/// What is open still is said again after this long.
+/// A transaction that is still open is reported again after this long.
 const SAY_AGAIN: Duration = Duration::from_secs(300);
 
 type Partition = (String, i32);

@@ -269,7 +269,7 @@ impl Processor {
         self.clock.skewed()
     }
 
-    /// What is wrong with the topics, for people; while there is anything nothing new is admitted.
+    /// The problems of the topics, for people. While there are any, no new record is admitted.
     #[must_use]
     pub fn unfit(&self) -> Vec<String> {
         self.seen.unfit()

@@ -494,7 +494,7 @@ async fn limits(
         let value = |name| of.get(name).and_then(|of| of.value.as_deref());
         let bytes = value("max.message.bytes").and_then(|bytes| bytes.parse().ok());
         let in_sync = value("min.insync.replicas").and_then(|count| count.parse().ok());
-        // A broker wants keys as soon as a topic is compacted, be it that records are deleted by age, too.
+        // A broker wants keys as soon as a topic is compacted, even if records are deleted by age, too.
         let keyed = value("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
         // Where it puts the time itself it refuses none.
         let is_free = value("message.timestamp.type") == Some("LogAppendTime");

@@ -29,7 +29,7 @@ use crate::telemetry;
 const EVERY: Duration = Duration::from_secs(20);
 /// The same while something is wrong, so that what was mended counts soon.
 const EVERY_UNFIT: Duration = Duration::from_secs(5);
-/// What is wrong still is said again after this long.
+/// A problem that persists is reported again after this long.
 const SAY_AGAIN: Duration = Duration::from_secs(300);
 /// Longest wait for the ids.
 const ANSWER_MAX: Duration = Duration::from_secs(10);

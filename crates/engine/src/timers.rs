@@ -6,8 +6,7 @@
 //!
 //! # Invariants
 //! 1. No key, an empty key, and a key that equals the id name three different timers. For the lane alone the id stands
-//!    for a
-//!    key.
+//!    for a key.
 //! 2. Timers of one id are neighbours, whatever their keys: the name begins with a hash of the id alone.
 //! 3. A value decodes to what was encoded, or is refused. A value of another version is never guessed at.
 //! 4. A cancel is about what was submitted before it: [`CancelMark::covers`] is the only place that says so.

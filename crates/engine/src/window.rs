@@ -6,10 +6,10 @@
 //!
 //! # Invariants
 //! 1. An offset is done only after [`finish`](Window::finish), or when the log no longer shows it.
-//! 2. Loading a commit and reading again from its offset meets every pending offset once, as pending, and
-//!    every other offset below [`upto`](Window::upto) as [`Standing::Done`].
-//! 3. Metadata is never longer than [`METADATA_MAX`]: `room` allows only what even the worst order of completion
-//!    can bear, because finishing never makes the encoding longer (see [`code`]).
+//! 2. Loading a commit and reading again from its offset meets every pending offset once, as pending, and every other
+//!    offset below [`upto`](Window::upto) as [`Standing::Done`].
+//! 3. Metadata is never longer than [`METADATA_MAX`]: `room` allows only what even the worst order of completion can
+//!    bear, because finishing never makes the encoding longer (see [`code`]).
 //! 4. Memory follows the blocks of offsets that hold something pending, not the distance between them.
 //!
 //! It does not keep records, know their due times, or talk to Kafka.

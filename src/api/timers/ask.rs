@@ -33,9 +33,9 @@ pub(super) const PATH: &str = "/v1/peer";
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// Bytes of an answer of another instance.
 const REPLY_BYTES_MAX: usize = 64 << 20;
-/// What is said of a change of which it is not known whether it was made.
+/// The error text of a change whose outcome is unknown.
 const UNKNOWN: &str = "what was asked may have been done, and may be asked again";
-/// How long it is waited before an owner that does not answer, or is not known, is looked for again.
+/// How long to wait before looking again for an owner that does not answer or is not known.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A question about lanes, to their owner.
@@ -550,7 +550,7 @@ fn silence(address: &str) -> String {
     format!("the owner of its lane does not answer at {address}")
 }
 
-/// What is told when there is no answer: a change may have been made.
+/// The problem to report when there is no response: a change may have been made.
 fn no_answer(why: String, what: &What) -> Trouble {
     if what.is_change() {
         Trouble::Unknown(format!("{why}; {UNKNOWN}"))

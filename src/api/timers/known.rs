@@ -61,7 +61,7 @@ impl Timer {
 /// The words of [`Timer::state`].
 pub const STATES: [&str; 6] = ["delay", "delivered", "cancelled", "expired", "dead", "lost"];
 
-/// Which timers are meant; what is not said is any.
+/// Selects timers. A field that is not set matches any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filter {
     /// Delivered to this topic.
@@ -200,8 +200,8 @@ pub enum Trouble {
 /// What will be told.
 pub type Soon<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What the API needs of the instance. Nothing here holds the thread that calls it. What is told about lanes is
-/// [`Trouble::Moving`] unless all of them stand [`Here`](Standing::Here), and is true when it is told.
+/// What the API needs of the instance. Nothing here blocks the calling thread. An answer about lanes is
+/// [`Trouble::Moving`] unless all of them stand [`Here`](Standing::Here). It is true at the moment when it is given.
 pub trait Timers: Send + Sync + 'static {
     /// How many lanes there are; 0 until the instance has started.
     fn lanes(&self) -> u16;

@@ -126,7 +126,8 @@ impl Early {
         }
     }
 
-    /// What is shown of clocks, and why the open transaction must be aborted, if it must, which is to be committed now.
+    /// What the appends show of clocks; and why the open transaction, which is about to be committed, must be aborted,
+    /// if it must.
     pub(super) fn take(&mut self, now: Option<UnixMillis>) -> (Vec<Append>, Option<Untimely>) {
         let expired = now.zip(self.expires).filter(|(now, expires)| now > expires);
         let expired = expired.map(|(now, expires)| {

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. A hop that must not be committed is known before the commit of its transaction begins.
-//! 2. What is told of a batch is told with the batch: of each partition the last offset and the least due time.
+//! 2. The report of a batch goes with the batch: of each partition the last offset and the least due time.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

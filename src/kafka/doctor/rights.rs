@@ -10,7 +10,7 @@ use Right::{Delete, Describe, DescribeConfigs, Read, Write};
 /// What is needed on own topics of a kind.
 fn needed(kind: Kind) -> &'static [Right] {
     match kind {
-        // Records are moved between lanes and hop back; what is done is deleted.
+        // Records are moved between lanes and hop back; done records are deleted.
         Kind::Intake | Kind::Delay => &[Read, Write, Delete, Describe, DescribeConfigs],
         _ => &[Read, Write, Describe, DescribeConfigs],
     }

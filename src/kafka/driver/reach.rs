@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{Offset, Source, UnixMillis};
 
-/// How often it is looked whether a partition is read to its goal for which something waits; for an intake something may.
+/// How often to check whether a partition is read to its goal, where something waits for it; for an intake something
+/// may.
 const LOOK_SOON: Duration = Duration::from_millis(5);
 /// The same for tiers for which nothing waits.
 const LOOK_AT_TIERS: Duration = Duration::from_secs(1);

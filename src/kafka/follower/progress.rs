@@ -26,7 +26,7 @@ struct State {
     is_without: bool,
 }
 
-/// Positions of the lanes that are followed, shared with whoever looks timers up.
+/// Positions of the lanes that are followed, shared with the look-ups of timers.
 #[derive(Debug)]
 pub(in crate::kafka) struct Progress {
     state: Mutex<State>,

@@ -15,7 +15,7 @@ use crate::index;
 use crate::kafka::ends;
 use crate::telemetry;
 
-/// How often it is looked whether lanes have reached the end of the changelog, which keeps them from getting old.
+/// How often to check whether lanes have reached the end of the changelog, which keeps them from getting old.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How often it is said how far it is.
 const SAY_EVERY: Duration = Duration::from_secs(2);
@@ -44,8 +44,8 @@ impl Work {
         }
     }
 
-    /// Asks now and then where the changelog ends, and notes for lanes that have nothing left to read that they are up with
-    /// it; makes good what is not known of how far it is written.
+    /// Asks now and then where the changelog ends. Notes which lanes have nothing left to read, and so are up with it.
+    /// Fills in unknown marks of how far it is written.
     pub(super) fn look(&mut self) -> Result<(), index::Error> {
         if let Some((answers, gaps, mut lag)) = self.asked.take() {
             loop {

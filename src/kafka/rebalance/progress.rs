@@ -20,7 +20,7 @@ struct Taking {
     step_since: Instant,
 }
 
-/// What is known of the take-over that is going on, if one is.
+/// The state of the take-over in progress, if there is one.
 #[derive(Debug, Default)]
 pub(in crate::kafka) struct Progress(Mutex<Option<Taking>>);
 

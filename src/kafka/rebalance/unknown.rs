@@ -17,10 +17,10 @@ pub(super) enum Unknown {
     Before,
 }
 
-/// A partition that was ever taken over has a checkpoint, be it of the position that it began with. So one without has
-/// lost it, or what was deleted there was deleted before waterclock came. What stood in a tier was a delay in either case:
-/// nothing else is written there. An intake may have been used for something else before it became one, and a retention of
-/// that time is no loss of delays; nobody can tell, so it is said, and not counted.
+/// A partition that was ever taken over has a checkpoint, if only of the position that it began with. A partition
+/// without one has lost it, or its records were deleted before waterclock came. In a tier every record was a delay in
+/// either case: nothing else is written there. An intake may have been used for something else before it became one. A
+/// retention of that time is no loss of delays. Nobody can tell, so it is reported, and not counted.
 pub(super) fn unknown(first: i64, end: i64, is_new: bool) -> Unknown {
     match (first, is_new) {
         (..=0, _) => Unknown::Fresh,

@@ -59,7 +59,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One difference between what is wanted and what is there.
+/// One difference between the wanted state and the actual one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The topic's full name.

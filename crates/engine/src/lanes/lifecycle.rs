@@ -2,23 +2,19 @@
 //!
 //! # Invariants
 //! 1. At most one version of a timer is pending: the *live* one. Only the live version is ever delivered or becomes a
-//!    dead
-//!    letter. The lane checks this when it releases the record, and again when the record leaves.
+//!    dead letter. The lane checks this when it releases the record, and again when the record leaves.
 //! 2. A *cancel mark* covers a version that was live and no longer is, for as long as a record of it may still come up:
-//!    the
-//!    mark goes only once that record has surely been seen. After a restart, nothing else tells such a version from one
-//!    that the lane has forgotten.
+//!    the mark goes only once that record has surely been seen. After a restart, nothing else tells such a version from
+//!    one that the lane has forgotten.
 //! 3. A transition goes to `<ns>.timers` in the batch that carries its effect, or the command that caused it. The
-//!    changes
-//!    of one timer are written in the order in which they were decided. So [`LaneEngine::ready`] is a queue, and writes that
-//!    belong together stay with the next one.
+//!    changes of one timer are written in the order in which they were decided. So [`LaneEngine::ready`] is a queue,
+//!    and writes that belong together stay with the next one.
 //! 4. Some offsets finish without a record to send. Such an offset finishes only once its cause is in a batch.
 //! 5. The answer to a command is in the batch that carries its effect.
 //! 6. A lane decides about no record with an id before it knows all of its timers.
 //! 7. Of two versions of one id, the older one is superseded or a duplicate, also when the newer one has ended. A
-//!    create is
-//!    a duplicate of the version that was pending when it was submitted. The lane compares late records with what has
-//!    ended ([`past`](super::past)).
+//!    create is a duplicate of the version that was pending when it was submitted. The lane compares late records with
+//!    what has ended ([`past`](super::past)).
 
 use super::super::header::{self, Code, Refusal};
 use super::super::messages::{

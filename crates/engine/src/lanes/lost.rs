@@ -8,15 +8,13 @@
 //!
 //! # Invariants
 //! 1. A timer is lost only if three things hold. It is overdue for `lost_after`. At some moment it was neither in
-//!    memory nor
-//!    in a batch in flight. It did not come up before the lane let go of every record that could hold it and was appended
-//!    before that moment.
+//!    memory nor in a batch in flight. It did not come up before the lane let go of every record that could hold it and
+//!    was appended before that moment.
 //! 2. "Every record" means those of all the lane's intakes, and of the tiers into which overdue records may hop. Into
-//!    any
-//!    other tier a record hops only if the tier lets it go by its due time; so there, the records to be let go by then.
+//!    any other tier a record hops only if the tier lets it go by its due time; so there, the records to be let go by
+//!    then.
 //! 3. Missing knowledge only delays, and never loses a pending timer: an end offset that nobody reports, a partition
-//!    that is
-//!    not read, an index that is behind.
+//!    that is not read, an index that is behind.
 //! 4. Nor is a timer lost that came by an intake which is not configured any more: nothing reads the records there.
 //! 5. A lost timer may still come up (a leader's clock was ahead of all that was read). It is revived, unless another
 //!    version is pending by then.

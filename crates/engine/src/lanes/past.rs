@@ -8,14 +8,12 @@
 //!
 //! # Invariants
 //! 1. Where a record's timer may have ended after the record was submitted, the lane decides only once it knows. Where
-//!    nobody
-//!    knows (a run that gave up its index, or an end older than `history`), the record counts as not late.
+//!    nobody knows (a run that gave up its index, or an end older than `history`), the record counts as not late.
 //! 2. The changes of one timer are decided in the order in which their records came, whether the index was asked or
 //!    not.
 //! 3. One query is open at a time. It leaves once every earlier decision is committed.
 //! 4. A record that was refused before it was pending is reported as dead only where nothing is known of its timer:
-//!    what
-//!    ended before it may still count for late records.
+//!    what ended before it may still count for late records.
 
 use std::collections::{BTreeMap, VecDeque};
 

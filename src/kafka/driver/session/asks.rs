@@ -169,7 +169,7 @@ impl Session<'_> {
 
     /// Tells who waits for it that all is decided and committed that stood in the intakes of a lane when that was asked.
     pub(super) fn look_at_goals(&mut self) {
-        // While it is not known what is pending nothing is decided.
+        // Until it is known what is pending, nothing is decided.
         let Some(assignment) = self.assignment.filter(|_| self.unknown == 0) else { return };
         let now = Instant::now();
         let is_too_soon = self.goals_looked.is_some_and(|at| now - at < LOOK_AT_GOALS);
