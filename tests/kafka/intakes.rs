@@ -61,7 +61,7 @@ fn what_waits_keeps_the_rules_of_its_intake(mode: Mode) {
     assert_eq!(whole(&fixture, &other), [], "nothing went by the rules of another");
     process.stop_well();
 
-    // With the intake put back, what it forbids by now stays forbidden, whoever replays it.
+    // With the intake put back, a target that it forbids by now stays forbidden, whoever replays the record.
     let narrower = format!("{changed}[intakes.us]\nallow = ['none']\n");
     let mut process = fixture.launch(mode).config(&narrower).start();
     let (code, text) = replay(&fixture, &["--code", Code::UnknownIntake.as_str()]);

@@ -15,7 +15,7 @@ use crate::support::{
 in_both_modes!(a_cancel_for_the_lanes_of_a_killed_instance_is_written_at_once_and_decided);
 
 const LANES: u16 = 2;
-/// What is not cancelled is due so long after it was submitted.
+/// A timer that is not cancelled is due so long after it was submitted.
 const DUE: Duration = Duration::from_secs(40);
 /// What an answer may take beyond its wait, as docs/http-api.md says, and what this machine may take beyond that.
 const GRACE: Duration = Duration::from_secs(2);
@@ -132,7 +132,7 @@ fn a_cancel_for_the_lanes_of_a_killed_instance_is_written_at_once_and_decided(mo
     println!("{:?}: by the command line: {told:?}", began());
     assert!(told.0 == Some(75) && told.1.starts_with("pending"), "{told:?}");
 
-    // Whoever waits is told what was decided once another one has the lane.
+    // A waiting caller gets the decision once another process has the lane.
     let wait = format!("{}s", patient(Duration::from_secs(30)).as_secs().min(60));
     let (asked, fixture, wait) = (&a, &fixture, wait.as_str());
     std::thread::scope(|scope| {

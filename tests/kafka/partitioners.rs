@@ -1,5 +1,5 @@
-//! One id, one record, whatever the partitioner: producers of librdkafka's default one (CRC32) write beside a key's lane, those
-//! of Java's into it, and whoever owns the wrong partition may stand still meanwhile.
+//! One id, one record, whatever the partitioner. Producers with librdkafka's default partitioner (CRC32) write beside a
+//! key's lane, those of Java write into it. The owner of the wrong partition may stand still meanwhile.
 
 use std::time::Duration;
 

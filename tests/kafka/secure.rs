@@ -268,7 +268,7 @@ fn the_documented_permissions_are_enough() {
     succeeds(brokers, &settings, &send);
     assert_eq!(Log::open(&fixture, &target).count(1)[0].text(), "granted");
     fixture.wait_until_nothing_is_pending();
-    // What is done is deleted, too.
+    // Done records are deleted, too.
     let intake = fixture.names.intake();
     eventually("the intake is trimmed", || match whole(&fixture, &intake) {
         left if left.is_empty() => Ok(()),

@@ -84,7 +84,7 @@ fn ten_thousand_unknown_targets_hold_nobody_up(mode: Mode) {
 /// Records each of which names a target that is not there, among records of every lane for one that is.
 fn unknown_targets(test: &str, mode: Mode, count: usize) {
     let fixture = fixture(test, mode);
-    // By append, so that what is measured is when it was there.
+    // By append time, so that the test measures when the record was there.
     let good = fixture.timed_target("good", 3);
     let mut process = fixture.start(mode);
     let producer = fixture.producer();

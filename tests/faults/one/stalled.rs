@@ -188,7 +188,7 @@ fn f48_a_foreign_transaction_that_hangs_in_an_intake_holds_up_its_lane_only() {
 fn f48_a_foreign_transaction_that_hangs_in_a_target_is_not_felt_by_waterclock() {
     let fixture = Fixture::new("f48-target");
     let mut process = fixture.start(mode());
-    // Whoever reads is held up, so that only the broker's times tell when what was there.
+    // The reader is held up, so only the broker's timestamps tell when each record was there.
     let load = Load::begin(&fixture, Mix { target: STAMPED.to_vec(), ..Mix::default() });
     load.cancel_through(&[&process]);
     load.wait_for_more(100);
