@@ -1,4 +1,4 @@
-//! How much may be asked at once, by kind, so that no kind takes the places of another.
+//! Bounds how many requests of each kind run at once, so that no kind takes the places of another.
 //!
 //! # Invariants
 //! 1. A kind that has no place left refuses: nobody waits for a place.

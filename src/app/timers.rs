@@ -1,4 +1,4 @@
-//! What this instance knows of timers, as the API asks for it: the desk of its lanes, and where the others are.
+//! What this instance knows of timers, for the API: the desk of its lanes, and where the other lanes are.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};

@@ -1,11 +1,11 @@
-//! What is wrong with a cluster for a namespace, before it hurts: asks the brokers, and draws conclusions.
+//! Finds out what is wrong with a cluster for a namespace, before it hurts: asks the brokers, and draws conclusions.
 //!
 //! Asking (`ask`, `clocks`) gives [`Facts`]; concluding (`cluster`, `lanes`, `rights`) is pure: the same facts and the
 //! same [`Wish`] give the same [`Finding`]s.
 //!
 //! # Invariants
-//! 1. Nothing is changed. Unless told to read only, small probe records go to `<ns>.meta`, as those of a running instance
-//!    do, some of them in transactions under `<ns>/doctor`.
+//! 1. Nothing is changed. Unless the doctor is to read only, it writes small probe records to `<ns>.meta`, as a running
+//!    instance does, some of them in transactions under `<ns>/doctor`.
 //! 2. A question that is not answered is a finding, not an error; only a cluster that does not answer at all is one.
 //! 3. Every question has a bound in time.
 //!

@@ -1,11 +1,11 @@
 //! One lane thread: a consumer polled by one owner, the engine of its lanes, and a committer beside it.
 //!
-//! Every turn of the loop: read what is there, tell the engine, carry out what it orders. No await, no lock that
-//! anything slow holds, no blocking call but taking lanes over after a failure.
+//! Every turn of the loop reads the records at hand, gives them to the engine as events, and carries out its actions.
+//! It has no await, no lock that anything slow holds, and one blocking call: taking lanes over after a failure.
 //!
 //! # Invariants
 //! 1. The consumer is polled at least every `POLL_MAX`, whatever is paused.
-//! 2. The engine is told of an assignment before any record of it.
+//! 2. The engine gets the event of an assignment before any record of it.
 //! 3. After a failed batch nothing is read, produced or committed until the lanes are taken over anew.
 
 mod reach;

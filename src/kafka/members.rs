@@ -1,11 +1,11 @@
-//! Tells the other members which lanes run here and where this process answers, and hears the same of them.
+//! Announces to the other members which lanes run here and where this process answers, and reads their announcements.
 //!
-//! One thread. It puts `member/<instance>` into `<ns>.meta` when its lanes change and every half minute, and takes it away
-//! when it leaves; what the others say it keeps as a [`Roster`].
+//! One thread. It puts `member/<instance>` into `<ns>.meta` when its lanes change and every half minute, and takes it
+//! away when it leaves. It keeps the announcements of the others as a [`Roster`].
 //!
 //! # Invariants
-//! 1. What this process says is known to have arrived when it has been read back; until then it is said again.
-//! 2. What a later start under the same name has said is not taken away.
+//! 1. An announcement of this process has arrived when it has been read back; until then it is repeated.
+//! 2. The announcement of a later start under the same name is not taken away.
 //!
 //! What it does not do: it decides nothing about lanes, which is the group's matter.
 

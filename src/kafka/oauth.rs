@@ -4,12 +4,13 @@
 //!  endpoint, or file ──▶ wc-tokens (one thread) ──▶ the token in hand ──▶ every client, when librdkafka asks for one
 //! ```
 //!
-//! The librdkafka that is built along has no HTTP client, so the settings that it would take for fetching tokens itself
+//! The librdkafka of this build has no HTTP client. So the settings that it would take for fetching tokens itself
 //! (`sasl.oauthbearer.token.endpoint.url` and its kin) are read here, under the same names.
 //!
 //! # Invariants
 //! 1. A lane thread never waits for a token: a new one is fetched when three quarters of the old one's life are over,
-//!    and librdkafka asks for the next at four fifths. Only who asks before there ever was one waits, and not long.
+//!    and librdkafka asks for the next at four fifths. A thread waits only if it asks before there ever was one, and
+//!    not long.
 //! 2. Neither a token nor a client's secret is printed or logged.
 //! 3. The thread ends when the last connection that uses it is dropped.
 

@@ -1,12 +1,13 @@
-//! Finds out about targets, on a thread of its own: does the topic exist, how many partitions, how large a record, must it have a
-//! key, may we write there.
+//! Describes targets, on a thread of its own: does the topic exist, how many partitions, how large a record, must it
+//! have a key, may we write there.
 //!
-//! Asked before anything is produced: an unknown topic would stall a whole transaction for 30 s (faults 0.6), and one that we may
-//! not write to would fail it. An admin client asks, which makes no topic by that; a producer's question may.
+//! It asks before anything is produced. An unknown topic would stall a whole transaction for 30 s (faults 0.6), and a
+//! topic that we may not write to would fail it. An admin client asks, whose question creates no topic; a producer's
+//! question may.
 //!
 //! # Invariants
-//! 1. One request asks about many names, and names that were never asked about go first: however many are unknown, a new one
-//!    waits for some requests, and never for the others' time to turn up.
+//! 1. One request asks about many names, and names that were never asked about go first. However many are unknown, a
+//!    new one waits for some requests, and never until all others have been found.
 //! 2. An answer is given once [`Used`] knows of it: nobody produces to a target whose limit does not count yet.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

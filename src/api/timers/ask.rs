@@ -1,15 +1,18 @@
-//! Asks the owner of a lane: this instance, or the one that said so, over HTTP.
+//! Asks the owner of a lane: this instance, or over HTTP the one that announced itself.
 //!
 //! # Invariants
-//! 1. A question that came from another instance is answered here or not at all: it is never handed on, so nothing goes
-//!    in circles, and an owner that lost a lane says so instead of guessing.
-//! 2. Lanes that nobody answers for make the whole answer a [`Trouble`]: a part is never given out as the whole.
-//! 3. Every question has an answer by its [`Deadline`], also where an instance stands still, and its owner does nothing for it afterwards.
-//! 4. A cancel whose lane's owner does not answer, or is not known, is written here: the next owner of the lane carries it
-//!    out. The owner may have written it, too: then it stands there twice.
-//! 5. Once somebody was asked for a change and has not answered, nobody is told that nothing was written: [`Trouble::Unknown`].
-//! 6. Who named no version is told how the last known one ended only after all was decided, in all lanes, that stood in the
-//!    intakes when that was asked: a later version may stand in a wrong partition, or in another intake.
+//! 1. A query that came from another instance is answered here or not at all. It is never forwarded, so nothing goes in
+//!    circles. An owner that lost a lane says so instead of guessing.
+//! 2. If nobody answers for a lane, the whole answer is a [`Trouble`]: a part is never given out as the whole.
+//! 3. Every query has an answer by its [`Deadline`], also where an instance stands still. Its owner does nothing for it
+//!    afterwards.
+//! 4. A cancel is written here if its lane's owner does not answer or is not known. The next owner of the lane carries
+//!    it out. The old owner may have written it, too: then it stands there twice.
+//! 5. Once an instance was asked for a change and has not answered, no caller hears that nothing was written:
+//!    [`Trouble::Unknown`].
+//! 6. A caller that named no version waits before it hears how the last known version ended. Everything that stood in
+//!    the intakes when it asked must be decided first, in all lanes: a later version may stand in a wrong partition, or
+//!    in another intake.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

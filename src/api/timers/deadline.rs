@@ -1,4 +1,4 @@
-//! By when a request is answered: fixed when all of it is here, and kept by everything that is done for it.
+//! By when a request is answered: fixed when all of it is here, and kept by everything that works on it.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What an instance knows of timers, and the plain types that it says it in.
+//! What an instance knows of timers, in plain types.
 //!
 //! The API reaches the instance only through [`Timers`]; `app` implements it. Times are epoch milliseconds of the
 //! brokers' clocks.

@@ -1,4 +1,4 @@
-//! One timer by its id: what is known of it, keep it from being delivered, give it another time.
+//! One timer by its id: show it, cancel it, give it another time.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Commands as they stand in the intake: a cancel as anybody would write it, or about one version of a timer, sealed.
+//! Commands as they stand in the intake: a cancel as anybody would write it, or a sealed command about one version of a
+//! timer.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Asks the brokers everything that is to be judged.
+//! Asks the brokers for all facts that the conclusions need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

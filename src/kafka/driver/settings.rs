@@ -1,4 +1,4 @@
-//! The settings of a lane thread's consumer: what our promises rest on.
+//! The settings of a lane thread's consumer, on which our promises rest.
 
 use std::time::Duration;
 

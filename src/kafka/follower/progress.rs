@@ -1,4 +1,4 @@
-//! How far each lane's index is, for those who wait for it.
+//! How far each lane's index is, for the queries that wait for it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;

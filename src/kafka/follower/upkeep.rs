@@ -1,4 +1,4 @@
-//! How far the follower is, as it says and notes; and what it does about an index that fails.
+//! How far the follower is, in its log lines and notes; and what it does about an index that fails.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

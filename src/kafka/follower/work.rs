@@ -1,4 +1,4 @@
-//! The thread that owns the index: reads, writes, tells.
+//! The thread that owns the index: reads, writes, reports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

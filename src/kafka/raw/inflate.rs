@@ -1,12 +1,12 @@
-//! Inflates batches in the place of librdkafka, which sets no bound to what comes out, and keeps from it what it cannot read
-//! (ADR 0019).
+//! Inflates batches in the place of librdkafka, which does not bound its output, and keeps unreadable data from it (ADR
+//! 0019).
 //!
-//! librdkafka is linked as an archive of objects, and the linker takes an object only for what nobody else has. So the
-//! functions here, which have the names of its own, are taken in their place, and it calls them. An object has a function for
-//! each direction; those that compress are here for that reason alone.
+//! librdkafka is linked as an archive of objects, and the linker takes an object only for symbols that nothing else
+//! defines. The functions here have the names of librdkafka's own. So the linker takes these, and librdkafka calls
+//! them. An object has a function for each direction; those that compress are here for that reason alone.
 //!
-//! Until [`bound`] is called they do what librdkafka's do. Who embeds waterclock may have consumers of his own in the
-//! process, of which nothing is known here.
+//! Until [`bound`] is called they do what librdkafka's do. A program that embeds waterclock may have consumers of its
+//! own in the process, of which nothing is known here.
 //!
 //! # Invariants
 //! 1. What is handed out was made by `malloc`: librdkafka frees it.

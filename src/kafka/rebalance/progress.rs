@@ -1,4 +1,4 @@
-//! How far a take-over is, as health and the log tell it while it holds its thread.
+//! The state of a take-over, for health and the log, while it holds its thread.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

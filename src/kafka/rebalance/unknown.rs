@@ -1,8 +1,8 @@
-//! Where a partition starts of which nobody knows a position. Pure.
+//! Where a partition starts when nobody knows a position of it. Pure.
 //!
 //! # Invariants
-//! 1. Nothing is done again and nothing is passed over by a guess: where that cannot be told, a person says.
-//! 2. Whatever was deleted is said; what may have been no delay is not counted as one.
+//! 1. No record is done again or passed over by a guess: where the program cannot tell, a person decides.
+//! 2. All deleted records are reported. A record that may have been no delay is not counted as one.
 
 /// What a partition is of which neither the group nor meta knows a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

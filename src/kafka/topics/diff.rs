@@ -1,4 +1,4 @@
-//! Compares what is wanted with what was found. Pure.
+//! Compares the wanted state with the actual one. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

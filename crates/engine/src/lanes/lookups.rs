@@ -1,11 +1,12 @@
-//! Targets: known, asked for, answered; and the records that wait for the answer.
+//! Targets: known, asked for, described; and the records that wait for the description.
 //!
 //! # Invariants
-//! 1. What waits for an answer is bounded, in records and in bytes. Beyond that a record goes on: before it is due as if its target
-//!    were there, and when it is due into a tier, from which it comes up and asks again. It holds up nobody meanwhile.
-//! 2. What holds a window up, or memory, waits in a tier instead, as everything else does.
-//! 3. Nothing is produced to a target of which nothing was told for [`TARGET_STALE`] times `target_fresh`: its limits may not
-//!    count any more, and its rights may be gone.
+//! 1. The records that wait for a description are bounded, in number and in bytes. Beyond that a record goes on. Before
+//!    it is due, it goes on as if its target were there. When it is due, it goes into a tier, from which it comes up
+//!    and asks again. It holds up nobody meanwhile.
+//! 2. A record that holds up a window, or memory, waits in a tier instead, as everything else does.
+//! 3. Nothing is produced to a target without a description for [`TARGET_STALE`] times `target_fresh`: its limits may
+//!    not count any more, and its rights may be gone.
 
 use std::sync::Arc;
 

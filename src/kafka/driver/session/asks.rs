@@ -1,4 +1,4 @@
-//! What other threads are asked, and what they answer.
+//! The questions to other threads, and their answers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
