@@ -19,7 +19,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(5);
 /// A look-up that has no answer for longer will have none: its owner is given less.
 const LOOK_MAX: Duration = Duration::from_secs(60);
 
-/// Who asks.
+/// The caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     /// Anybody.

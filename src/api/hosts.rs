@@ -102,7 +102,7 @@ fn host(authority: &str) -> Option<String> {
 
 fn is_address(host: &str) -> bool {
     match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-        // What is behind a percent sign says by which interface.
+        // The part behind a percent sign names the interface.
         Some(inside) => {
             inside.split('%').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
         }

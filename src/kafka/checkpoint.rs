@@ -75,7 +75,7 @@ fn read_value(value: &[u8]) -> Option<Position> {
     Some(Position { id, next: Offset(next), metadata: parts.next()?.to_owned() })
 }
 
-/// What was found, by topic and partition.
+/// The positions that were found, by topic and partition.
 pub(super) type Positions = HashMap<(String, i32), Position>;
 
 /// Reads the last checkpoints from `<ns>.meta`. Blocks for at most `most`, and some seconds.

@@ -269,7 +269,7 @@ impl Committer {
         *self.shared().step.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has been finished since the last call, until lanes are taken over again.
+    /// The reports of batches that have finished since the last call, until lanes are taken over again.
     pub(super) fn reports(&self) -> Receiver<Report> {
         self.hand().reports.clone()
     }
@@ -286,7 +286,7 @@ impl Committer {
         }
         let shared = {
             let hand = self.hand();
-            // What was said before is of no use: a checkpoint may be on its way.
+            // The earlier report is of no use: a checkpoint may be on its way.
             hand.shared.update(|progress| progress.ready = false);
             let _ = hand.orders.send(Order::Ready);
             Arc::clone(&hand.shared)
@@ -467,7 +467,7 @@ mod tests {
         assert!(!shared.lock().ready, "another one makes the producers");
         assert!(committer.settle(Duration::ZERO), "of which nothing is on its way");
         assert!(!committer.reports().same_channel(&said));
-        // What it is still handed it does not do: its producers would fence those that count.
+        // It does not carry out orders that it still gets: its producers would fence those that count.
         let ended = said.recv_timeout(Duration::from_secs(60));
         assert!(ended.is_err_and(|error| error.is_disconnected()), "its thread has ended");
     }

@@ -60,7 +60,7 @@ const TURN_MAX: Duration = Duration::from_secs(2);
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
-    /// The lane is not here, or not all of it is known yet. Ask its owner, or again soon.
+    /// The lane is not here, or not all of its timers are known yet. Ask its owner, or again soon.
     #[error("lane {} is on its way from one member to another", .0.0)]
     Moving(Lane),
     /// The index has not read yet what it must have. Ask again soon.
@@ -104,7 +104,7 @@ pub enum Trouble {
     Search(#[source] KafkaError),
 }
 
-/// What is to be done to a timer.
+/// What to do to a timer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     /// The key of its record.
@@ -131,8 +131,9 @@ pub enum Order {
 pub enum Decided {
     /// It is decided, and committed.
     Decided(Fate),
-    /// The same, and it named no version: so ended the last one that is known. One that was submitted after that, and before the
-    /// command, may stand in another lane's intakes, or in another intake, until all is [settled](Desk::settle).
+    /// As before, but the command named no version: this is how the last known version ended. One that was submitted
+    /// after that, and before the command, may stand in another lane's intakes, or in another intake, until all is
+    /// [settled](Desk::settle).
     Last(Fate),
     /// It is written, and not decided within the wait.
     Pending,
@@ -285,7 +286,7 @@ impl Desk {
         Ok(found.into_iter().next().flatten())
     }
 
-    /// The same for many names.
+    /// As [`find`](Self::find), for many names.
     ///
     /// # Errors
     /// As those of [`find`](Self::find).
@@ -466,7 +467,8 @@ impl Desk {
                 TimerId::new(command.key.as_deref(), &command.id)
             }));
         }
-        // This process may have stood still: who has asked has gone on, and what it meant may be another one now.
+        // This process may have stood still. Then the caller has gone on, and the version that it meant may not be the
+        // same now.
         if Instant::now() >= by {
             return made.into_iter().map(|made| Err(made.err().unwrap_or(Trouble::Late))).collect();
         }
@@ -560,7 +562,8 @@ impl Desk {
             let is_late = version.is_none() && self.board.was_replaced(lane, timer_id, came);
             match found {
                 Some((record, terms)) if !is_late => Ok((record, terms, meant)),
-                // What is not found may be replaced or ended meanwhile. What is pending in its place now was not meant.
+                // A version that is not found may be replaced or ended meanwhile. The version that is pending in its
+                // place was not meant.
                 _ => {
                     let pending = self.pending(lane, timer_id, Some(meant)).await?;
                     // Without a name, what was pending when it was asked was meant: this one came later.

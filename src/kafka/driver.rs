@@ -41,7 +41,7 @@ use session::Session;
 const JOIN_ANEW_LEAST: Duration = Duration::from_secs(5);
 const JOIN_ANEW_MOST: Duration = Duration::from_secs(300);
 
-/// Who is fenced so often within a minute is so by another process.
+/// A thread that is fenced so often within a minute is fenced by another process.
 const FENCED_MAX: usize = 6;
 
 /// What one lane thread is made from.
@@ -151,7 +151,7 @@ impl Status {
         *self.reads.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// What it answered; nothing where it has not.
+    /// The answer of the thread; empty where it has not answered.
     pub(super) fn reads(&self) -> Vec<Read> {
         self.reads.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
     }
@@ -288,7 +288,7 @@ impl Policies {
 pub struct Shared {
     /// Where records may go.
     pub policies: Arc<Policies>,
-    /// What was seen of the topics: whether records may be admitted.
+    /// The result of the last look at the topics: whether records may be admitted.
     pub(super) seen: Arc<Seen>,
     /// Notices when this machine's clock is set.
     pub(super) steps: Arc<Steps>,
@@ -314,7 +314,7 @@ pub struct Shared {
     pub drain: Duration,
 }
 
-/// Runs a lane thread until it is told to stop, beginning anew after troubles that may pass.
+/// Runs a lane thread until it is told to stop. After a trouble that may pass it begins anew.
 ///
 /// # Errors
 /// Only what will not pass: see [`Error::is_final`].

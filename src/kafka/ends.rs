@@ -32,7 +32,7 @@ const CLIENT: &str = "waterclock-ends";
 const WAIT: Duration = Duration::from_secs(1);
 /// One question to a leader.
 const ASK_MAX: Duration = Duration::from_secs(1);
-/// Who waits asks again after this long.
+/// A caller that waits asks again after this long.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A partition.
@@ -55,7 +55,7 @@ pub(super) struct Told {
     pub(super) first: Option<Offset>,
 }
 
-/// What is asked for beside the ends.
+/// What to ask for beside the ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Also {
     Nothing,
@@ -166,8 +166,8 @@ impl Ends {
         questions
     }
 
-    /// Asks where these partitions begin and end until all of it is told, and waits for that: one question for all of them
-    /// that have the same leader.
+    /// Asks where these partitions begin and end, and waits until all leaders have answered: one question for all of
+    /// them that have the same leader.
     ///
     /// # Errors
     /// Not all leaders answered within `most`; ask again.

@@ -29,7 +29,7 @@ use crate::engine::Lane;
 
 /// How often a member says it again.
 const EVERY: Duration = Duration::from_secs(30);
-/// What was said and not read back for this long is said again.
+/// An announcement that was not read back for this long is repeated.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Lanes that came or went are noticed within this.
 const POLL: Duration = Duration::from_millis(200);
@@ -99,7 +99,7 @@ impl Members {
         self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who last claimed a lane; it may have lost it since.
+    /// The member that last claimed a lane; it may have lost it since.
     #[must_use]
     pub fn owner(&self, lane: Lane) -> Option<Member> {
         self.lock().owner(lane).cloned()
@@ -202,7 +202,7 @@ struct Speaker {
     statuses: Vec<Arc<Status>>,
     policies: Arc<Policies>,
     roster: Heard,
-    /// What was said last, and when.
+    /// The last announcement, and when it was sent.
     sent: Option<(Member, Instant)>,
 }
 

@@ -51,7 +51,7 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// How long taking over may take: a dead member's transaction is decided after its timeout (15 s) plus the
 /// coordinator's next look (10 s).
 const TAKE_OVER: Duration = Duration::from_secs(40);
-/// How long it is asked, at a stop, who is there.
+/// How long a stop may spend on asking which members there are.
 const LEAVING: Duration = Duration::from_millis(500);
 /// One attempt of it.
 const ATTEMPT: Duration = Duration::from_secs(10);
@@ -72,7 +72,7 @@ pub(super) enum GroupEvent {
     Failed(Error),
 }
 
-/// What is known of lanes that were taken over.
+/// What the take-over found out about its lanes.
 pub(super) struct Taken {
     /// Where they start.
     pub(super) starts: Vec<Start>,
@@ -181,7 +181,7 @@ impl Who {
     }
 }
 
-/// Who has a seat in the group.
+/// Which members have a seat in the group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seats {
     /// This thread.
@@ -204,7 +204,7 @@ pub(super) struct Context {
     is_outside: AtomicBool,
     /// Positions outside of their logs that were told of: topic, partition, offset.
     told: Mutex<BTreeSet<(String, i32, i64)>>,
-    /// What was committed and acknowledged by the group's coordinator since it was asked last (`at_least_once`).
+    /// The offsets that the group's coordinator has acknowledged as committed since the last call (`at_least_once`).
     acknowledged: Mutex<BTreeMap<Source, Offset>>,
     progress: Arc<Progress>,
 }
@@ -268,7 +268,7 @@ impl Context {
         (!self.who.embedded).then(admin).flatten()
     }
 
-    /// Who has a seat in the group now; nothing where nobody tells.
+    /// Which members have a seat in the group now; nothing where nobody answers.
     pub(super) fn seats(&self, asker: &Admin) -> Option<Seats> {
         let list = asker.inner().fetch_group_list(Some(&self.who.group), LEAVING).ok()?;
         let members = || list.groups().iter().flat_map(|group| group.members());

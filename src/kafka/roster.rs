@@ -126,7 +126,7 @@ impl Roster {
         self.heard().map(|said| &said.member)
     }
 
-    /// Who last claimed a lane.
+    /// The member that last claimed a lane.
     #[must_use]
     pub fn owner(&self, lane: Lane) -> Option<&Member> {
         let claims = self.heard().filter(|said| said.member.lanes.contains(&lane));

@@ -113,7 +113,8 @@ pub enum Event {
     InvalidateTargets(Vec<Arc<str>>),
     /// A batch is done: every record of it acknowledged, and in `exactly_once` its transaction committed.
     Committed(BatchId),
-    /// The same setup with other allow-lists, which hold from now on: for what comes in, and for what fires.
+    /// The same setup with other allow-lists. From now on they hold for records that come in, and for records that
+    /// fire.
     Policies(Arc<Setup>),
     /// A batch failed, and the reason may lie in one of its records or targets; `Revoked` and `Assigned` follow. Never
     /// told of troubles of brokers, networks, coordinators or fencing: no record is to blame for those.
@@ -192,7 +193,7 @@ pub struct Left {
     pub version: Option<Version>,
 }
 
-/// What is known of a target topic.
+/// The description of a target topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Kafka says that there is no such topic.
@@ -287,9 +288,9 @@ pub struct Answer {
     pub offset: Offset,
     /// The timer that it is about.
     pub timer_id: TimerId,
-    /// What of it.
+    /// Which versions of the timer it is about.
     pub about: About,
-    /// What it came to.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
@@ -334,7 +335,7 @@ pub struct Produce {
     pub partition: Option<i32>,
     /// Key, value and headers as they were read; empty where nothing was.
     pub record: Record,
-    /// What is to be done to the headers.
+    /// What to do to the headers.
     pub rewrite: HeaderRewrite,
     /// When it is due: for the figures, and for [`Setup::tardiness`]. Of a hop that is deferred, never.
     pub due: UnixMillis,
@@ -369,7 +370,7 @@ pub enum HeaderRewrite {
     State(Sealed),
     /// A delivery: the control headers go; with a trace, what it tells is added.
     Deliver {
-        /// What is added.
+        /// The headers to add.
         trace: Option<Box<Trace>>,
         /// The tier or intake that it waited in last: for the figures.
         from: TopicId,

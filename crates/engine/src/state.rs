@@ -452,7 +452,7 @@ mod tests {
     }
 
     proptest! {
-        /// What was sealed opens as the same, for whatever record.
+        /// A sealed state opens unchanged, for any record.
         #[test]
         fn a_sealed_state_opens_as_it_was(
             state in any_state(), secret in any::<[u8; 32]>(),

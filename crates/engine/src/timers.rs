@@ -225,7 +225,7 @@ impl FromStr for Version {
     }
 }
 
-/// What has become of a timer, or of one version of it.
+/// The state of a timer, or of one version of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TimerState {
     /// It is pending.

@@ -48,7 +48,8 @@ pub(super) struct Question {
     pub(super) what: What,
     #[serde(default)]
     pub(super) times: Times,
-    /// The address of whom is asked: who asks for a change names it, and nobody else makes it.
+    /// The address of the instance that is asked. A query for a change names it, and no other instance makes the
+    /// change.
     #[serde(default)]
     pub(super) to: Option<String>,
     /// Tells it from the same question of another request, so that each has a seal of its own.
@@ -95,7 +96,7 @@ impl What {
         matches!(self, Self::Do(_))
     }
 
-    /// What it costs to answer.
+    /// The kind of work that the answer costs.
     pub(super) fn kind(&self) -> Kind {
         match self {
             Self::Do(commands) if commands.len() <= 1 => Kind::Wait,
@@ -244,7 +245,7 @@ impl Asker {
     pub(super) fn new(timers: Arc<dyn Timers>) -> Self {
         // Instances are on one network; a proxy of the environment is for the world outside.
         let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX);
-        // Who sends a question on is no owner.
+        // An instance that redirects a query is no owner.
         let client = client.redirect(reqwest::redirect::Policy::none()).build();
         // Only TLS that cannot be set up fails, and then nothing is asked over it.
         Self { timers, client: client.unwrap_or_default(), settled: Arc::default() }
@@ -493,7 +494,7 @@ impl Asker {
         }
     }
 
-    /// Refuses what cannot be done before it is known which lanes there are.
+    /// Refuses a request that cannot be carried out before the lanes are known.
     fn started(&self) -> Result<(), Trouble> {
         if self.timers.lanes() > 0 {
             return Ok(());
@@ -544,7 +545,7 @@ fn away(address: &str) -> Trouble {
     Trouble::Moving(silence(address))
 }
 
-/// What is told of an owner that may have been asked.
+/// The problem to report of an owner that may have been asked.
 fn silent(address: &str, what: &What) -> Trouble {
     no_answer(silence(address), what)
 }
@@ -568,7 +569,7 @@ pub(super) fn stopping(reads: bool) -> Trouble {
     if reads { Trouble::Moving(why) } else { Trouble::Unknown(format!("{why}; {UNKNOWN}")) }
 }
 
-/// The same of an answer that cannot be read.
+/// The problem to report of an answer that cannot be read.
 fn garbled(what: &What) -> Trouble {
     match fault() {
         Trouble::Moving(why) => no_answer(why, what),

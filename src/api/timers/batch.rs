@@ -160,7 +160,7 @@ pub(super) async fn cancel(
     })?;
     let right = elements.iter().enumerate().filter_map(|(n, of)| Some((n, of.as_ref().ok()?)));
     let commands: Vec<(usize, Command)> = right.map(|(n, of)| (n, of.clone())).collect();
-    // What is wrong with one does not keep the others from it.
+    // A mistake in one does not stop the others.
     let refused = refused(&asker, &commands, deadline.before_command()).await;
     let meant = commands.iter().zip(&refused).filter(|(_, problem)| problem.is_none());
     let meant: Vec<Command> = meant.map(|((_, command), _)| command.clone()).collect();

@@ -93,7 +93,7 @@ impl Deadline {
         self.wait.saturating_duration_since(Instant::now())
     }
 
-    /// Whether it is waited no longer.
+    /// Whether the time to wait is over.
     pub(super) fn is_wait_over(self) -> bool {
         self.wait_left().is_zero()
     }

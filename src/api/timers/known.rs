@@ -124,7 +124,7 @@ pub enum Standing {
     Elsewhere(String),
 }
 
-/// What is to be done to a timer.
+/// What to do to a timer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
     /// Which timer.
@@ -191,7 +191,7 @@ pub enum Trouble {
     Busy(String),
     /// The record of a pending timer was not found in time.
     NotFound(String),
-    /// What was to be due at another time is not pending: how it ended, if that is known.
+    /// The timer that was to be due at another time is not pending: how it ended, if that is known.
     NotPending(Option<String>),
     /// It cannot be done like that: a word for programs, a sentence for people.
     Refused(String, String),

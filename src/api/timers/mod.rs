@@ -135,7 +135,7 @@ async fn peer(State((asker, door)): State<(Asker, Arc<Door>)>, request: Request)
             let deadline = Deadline::of_question(arrived, times);
             ask::answer(asker.timers(), &question.lanes, &question.what, deadline).await
         }
-        // This instance stood still, or the network did. Who has asked has gone on.
+        // This instance stood still, or the network did. The caller has gone on.
         (Ok(_), None) => Err(Trouble::Moving("it was asked too long ago".to_owned())),
         (Err(full), _) => Err(Trouble::Busy(format!("of other instances {full}"))),
     };

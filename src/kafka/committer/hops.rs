@@ -107,7 +107,7 @@ impl Hops {
         self.lock().refused.take()
     }
 
-    /// What is to be told with a batch.
+    /// What to report with a batch.
     pub(super) fn take(&self, batch: BatchId) -> Vec<Late> {
         let mut state = self.lock();
         state.open.retain(|(of, _)| *of != batch);

@@ -225,7 +225,7 @@ impl Work {
         self.shared.update(|progress| {
             progress.open = 0;
             progress.ready = false;
-            // What is acknowledged stays: the lane thread may commit it before it takes the lanes over.
+            // Acknowledged records stay: the lane thread may commit them before it takes the lanes over.
         });
         let why = format!("{}: {}", dirty.step, dirty.detail);
         let _ = self.reports.send(Report::Failed { why, refused, doubted });
@@ -275,7 +275,7 @@ impl Work {
         }
         fail::fail_point!("after_send_offsets", |_| std::process::abort());
         self.shared.at("flush");
-        // What has failed the commit tells, which waits for the same.
+        // The commit reports a failure, as it waits for the same records.
         outlet.flush(timeout);
         let (shown, untimely) = self.ledger.early().take(self.clock.now(Instant::now()));
         shown.iter().for_each(|append| append.tell(&self.clock));
@@ -476,7 +476,7 @@ fn keeps_dirty_producers() -> bool {
 struct Dirty {
     step: &'static str,
     reason: Renewed,
-    /// What it may be due to, if no record was named.
+    /// What the failure may be due to, if no record was named.
     blame: Option<Blame>,
     detail: String,
 }

@@ -27,16 +27,16 @@ const KEPT_MAX: usize = 100_000;
 /// Where a lane is, as far as this process knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
-    /// It runs here, and all of it is known.
+    /// The lane runs here, and all of its timers are known.
     Here,
-    /// It was taken over, and not all of it is known yet.
+    /// The lane was taken over, and not all of its timers are known yet.
     Moving,
     /// It does not run here.
     #[default]
     Elsewhere,
 }
 
-/// What was done in an intake before it was taken over.
+/// What was done in an intake before the lane was taken over.
 #[derive(Debug)]
 pub(in crate::kafka) struct Done {
     upto: Offset,
@@ -88,7 +88,7 @@ struct State {
     next_goal: u64,
 }
 
-/// What became of a command, as far as it is known here.
+/// The outcome of a command, as far as it is known here.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Heard {
     /// This.

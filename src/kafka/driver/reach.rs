@@ -17,7 +17,7 @@ use crate::engine::{Offset, Source, UnixMillis};
 /// How often to check whether a partition is read to its goal, where something waits for it; for an intake something
 /// may.
 const LOOK_SOON: Duration = Duration::from_millis(5);
-/// The same for tiers for which nothing waits.
+/// How often to check tiers for which nothing waits.
 const LOOK_AT_TIERS: Duration = Duration::from_secs(1);
 /// An answer is mostly of what was read already, or is about to be: that is looked at for this long.
 const FRESH: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ struct Blocked {
     since: Instant,
 }
 
-/// What is to be reached.
+/// The goals to be reached.
 #[derive(Debug)]
 pub(super) struct Reach {
     goals: Vec<Goal>,

@@ -100,7 +100,7 @@ pub(super) struct Session<'a> {
     assignment: Option<u64>,
     /// Lanes of which it is not known yet what is pending.
     unknown: usize,
-    /// Lanes of which it is asked how timers ended.
+    /// Lanes whose query for ended timers is open.
     recalls: usize,
     /// While this is alive, the rest of some lanes is read for this assignment.
     counting: Arc<()>,
@@ -610,8 +610,8 @@ impl<'a> Session<'a> {
         match error.rdkafka_error_code() {
             _ if is_outside(&error) => {
                 // Records were deleted under us, or the log was cut: never passed over in silence (faults 0.4). Or only
-                // what was done already was deleted before this reader passed it: the committed position tells, when
-                // the lanes are taken over anew. Not at once: who lost its lanes meanwhile hears of it before.
+                // done records were deleted before this reader passed them: the committed position tells, when the
+                // lanes are taken over anew. Not at once: a thread that lost its lanes meanwhile learns of that first.
                 tracing::warn!(%error, "a position is outside of its log, taking the lanes over anew");
                 self.status.tell(Some("a position is outside of its log".to_owned()));
                 self.consumer.context().is_outside();

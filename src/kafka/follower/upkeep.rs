@@ -17,7 +17,7 @@ use crate::telemetry;
 
 /// How often to check whether lanes have reached the end of the changelog, which keeps them from getting old.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// How often it is said how far it is.
+/// How often to log how far it is.
 const SAY_EVERY: Duration = Duration::from_secs(2);
 /// How often an index is begun anew in one run. What breaks more often has a cause that beginning anew does not mend.
 const RENEWALS_MAX: u32 = 3;

@@ -93,7 +93,7 @@ impl fmt::Display for Taking {
 }
 
 impl Progress {
-    /// What is going on, for people; nothing while no lanes are taken over.
+    /// The state of the take-over, for people; nothing while no lanes are taken over.
     pub(in crate::kafka) fn text(&self) -> Option<String> {
         self.get().map(|taking| taking.to_string())
     }

@@ -300,7 +300,7 @@ impl LaneEngine {
         self.load_letters(now, &mut builder);
         let idle = self.dirty && self.last_commit + IDLE_COMMIT <= now;
         if builder.sends.is_empty() && builder.answers.is_empty() && !idle {
-            // What is finished without anything to send need not be committed at once.
+            // An offset that finishes without a record to send need not be committed at once.
             self.dirty |= !builder.done.is_empty();
             self.figures.memory_bytes -= builder.held;
             self.finish_all(&builder.done);

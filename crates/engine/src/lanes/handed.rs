@@ -49,7 +49,7 @@ pub(super) enum There {
     Surely,
 }
 
-/// What was handed over, with the copy that was acknowledged last.
+/// The deliveries that were handed over, each with the copy that was acknowledged last.
 #[derive(Debug, Default)]
 pub(super) struct Handed {
     records: HashMap<u64, Option<SubmissionOrder>>,

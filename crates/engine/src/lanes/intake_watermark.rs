@@ -188,7 +188,7 @@ impl LaneEngine {
         }
     }
 
-    /// Records of a partition were let go, or it is known that there are none: fires what has waited for that.
+    /// Records of a partition were let go, or there are none: fires the records that have waited for that.
     pub(super) fn let_go(&mut self, source: Source) {
         if !self.is_open(source.lane) && self.try_gate(source.lane) {
             for topic in 0..self.setup.topics.intakes.len() {

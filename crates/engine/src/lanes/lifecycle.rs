@@ -32,7 +32,7 @@ use super::{Lane, LaneEngine, Millis, Offset, PendingWrite, Record, Source, Topi
 /// and in `at_least_once` come again.
 pub(super) const CANCEL_MARK_SLACK: Millis = Millis(600_000);
 
-/// What is to become of a record with an id that was let go.
+/// What to do with a record with an id that was let go.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fate {
     /// Nothing is decided about it: it has no id, or timers are not tracked.
@@ -683,7 +683,7 @@ pub(super) fn told<'a>(
     }
 }
 
-/// What is told to who waits for it, if anybody does.
+/// The answer for the caller that waits for it, if there is one.
 pub(super) fn answer(entry: &PendingRecord, outcome: Outcome) -> Option<Answer> {
     let PendingRecord { source, offset, timer_id: Some(timer_id), origin, .. } = *entry else {
         return None;
@@ -701,7 +701,7 @@ fn about(entry: &PendingRecord) -> About {
 }
 
 impl PendingWrite {
-    /// What is said of a timer.
+    /// A timer change.
     pub(super) fn timer_change(lane: Lane, record: Record, reason: ChangeReason) -> Self {
         let rewrite = HeaderRewrite::Timer(Box::new(TimerChange { record, reason }));
         let partition = Some(i32::from(lane.0));
@@ -715,7 +715,7 @@ impl PendingWrite {
         Self { done: Some(done), held: record.size(), ..Self::default() }
     }
 
-    /// Whether it is said of a timer that it is lost.
+    /// Whether this timer change reports a timer as lost.
     pub(super) fn is_of_a_lost_one(&self) -> bool {
         let rewrite = self.send.as_ref().map(|send| &send.rewrite);
         matches!(rewrite, Some(HeaderRewrite::Timer(said)) if said.reason == ChangeReason::Lost)

@@ -40,7 +40,7 @@ impl Parked {
 }
 
 impl LaneEngine {
-    /// What is known of a target; `None` when it has to be asked for first.
+    /// The description of a target; `None` when it must be asked for first.
     pub(super) fn look(
         &mut self,
         now: UnixMillis,
@@ -115,7 +115,7 @@ impl LaneEngine {
         None
     }
 
-    /// What was found out about a target.
+    /// Takes the description of a target.
     pub(super) fn target(&mut self, now: UnixMillis, name: &Arc<str>, target: Target) {
         let Some(known) = self.targets.get_mut(name) else { return };
         known.target = Some(target);

@@ -32,7 +32,7 @@ use super::{
 
 /// Between two questions for what is overdue, each about one lane.
 const ASK_EVERY: Millis = Millis(5_000);
-/// While the roll is called it is asked this often where the lane's partitions end.
+/// During a roll call, how often to ask where the lane's partitions end.
 const ENDS_EVERY: Millis = Millis(2_000);
 /// A lane that is not read so far by then is passed over, until it is its turn again.
 const GIVE_UP_AFTER: Millis = Millis(120_000);
@@ -81,7 +81,7 @@ pub(super) struct Roll {
 }
 
 impl Calling {
-    /// The same where all that is held was dropped: lanes are still to be counted.
+    /// Begins again where all held records were dropped: lanes are still to be counted.
     pub(super) fn anew(&mut self) -> Self {
         Self { shrunk: std::mem::take(&mut self.shrunk), ..Self::default() }
     }

@@ -31,7 +31,7 @@ pub(super) const CLOCKS_APART: Millis = Millis(10_000);
 /// A timer of a lane.
 type Of = (Lane, TimerId);
 
-/// Who waits to hear what became of a timer.
+/// A record that waits for the outcome of its timer.
 #[derive(Debug)]
 enum Waiting {
     /// It is decided about then.
@@ -40,7 +40,7 @@ enum Waiting {
     Refused(Box<(PendingWrite, Record)>),
 }
 
-/// What is remembered of what ended, and who waits to hear of it.
+/// What the lane remembers of ended timers, and what waits for their outcome.
 #[derive(Debug)]
 pub(super) struct Past {
     /// By some bits of their names: up to when timers have ended here.
@@ -51,7 +51,7 @@ pub(super) struct Past {
     /// Timers that the next question is about, which nobody has begun to ask.
     wanted: Vec<Of>,
     stage: Stage,
-    /// What was told of the timer that is being decided about.
+    /// The index's answer about the timer that is being decided about.
     told: Option<(Of, Option<Ended>)>,
 }
 
@@ -123,7 +123,7 @@ impl Past {
 }
 
 impl LaneEngine {
-    /// What has ended of a record's timer, as far as it counts for that record; `None`: it must be asked for.
+    /// How a record's timer has ended, as far as it counts for that record; `None`: ask the index.
     pub(super) fn past(&self, now: UnixMillis, entry: &PendingRecord) -> Option<Option<Ended>> {
         let Some(timer_id) = entry.timer_id.filter(|_| self.past_counts(entry)) else {
             return Some(None);

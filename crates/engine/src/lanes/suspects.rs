@@ -184,7 +184,7 @@ impl<T> Suspects<T> {
         if suspects.is_empty() {
             return;
         }
-        // What was tested and is not among them is under suspicion no more.
+        // A record that was tested and is not among them is no suspect any more.
         self.clear(batch);
         let alone = match &suspects[..] {
             [one] => {

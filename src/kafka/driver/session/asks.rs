@@ -12,7 +12,7 @@ use crate::kafka::targets::Answer;
 use crate::kafka::{ends, follower, raw};
 use crate::telemetry;
 
-/// Who was not told where a partition ends asks again after this long.
+/// A thread that got no end offset of a partition asks again after this long.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// Pieces of what is known that are taken in one turn.
 const PIECES: usize = 2;

@@ -68,7 +68,7 @@ pub(super) struct Kafka {
     pub(super) stalled: BTreeSet<Source>,
     /// How far the leaders of what waterclock writes are ahead.
     pub(super) ahead: Millis,
-    /// Who takes lanes over is told that records are gone: of all, or of none.
+    /// A new owner of lanes is told that records are gone: of all, or of none.
     pub(super) is_told_gone: bool,
     /// Lanes whose topics cannot be read beside their work.
     pub(super) unreadable: Vec<Lane>,
@@ -170,7 +170,7 @@ impl Kafka {
         self.append_at(at, self.now, record)
     }
 
-    /// The same, by a leader whose clock says that.
+    /// As [`append`](Self::append), by a leader whose clock shows this time.
     pub(super) fn append_at(&mut self, at: Source, time: UnixMillis, record: Record) -> Offset {
         let log = self.logs.entry(at).or_default();
         log.push((time, record));
