@@ -348,8 +348,8 @@ impl Inner {
         Ask { http: &self.http, within: self.within }
     }
 
-    /// Says where a timer is asked for: at the server that was named, or at the owner of its lane as it is known by then;
-    /// every second time at another instance, which passes on what it is asked.
+    /// Where to ask for a timer: at the named server, or at the owner of its lane as it is known by then. Every second
+    /// time it is another instance, which passes the request on.
     fn timer(
         &self,
         key: Option<&[u8]>,

@@ -110,7 +110,7 @@ impl fmt::Display for Severity {
 /// What was looked at, in the order in which it is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Area {
-    /// Who is there, and what they are set to.
+    /// The brokers that are there, and their settings.
     Brokers,
     /// This machine's clock and the brokers'.
     Clocks,
@@ -268,9 +268,9 @@ impl Default for Settings {
 pub struct Partition {
     /// Who leads it.
     pub leader: Option<i32>,
-    /// Who should have it.
+    /// The brokers that should have it.
     pub replicas: Vec<i32>,
-    /// Who has all of it.
+    /// The brokers that have all of it.
     pub in_sync: Vec<i32>,
     /// First offset.
     pub first: Option<i64>,

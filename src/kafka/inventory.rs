@@ -27,7 +27,7 @@ use crate::engine::{self, Event, Lane, Left, Offset, Setup, Source, UnixMillis};
 const CLIENT: &str = "waterclock-inventory";
 /// How long a broker holds a fetch for which there is nothing.
 const WAIT: Duration = Duration::from_millis(50);
-/// How long it is asked where the partitions end.
+/// How long to ask where the partitions end.
 const ENDS_MAX: Duration = Duration::from_secs(30);
 /// A partition of which nothing comes for this long cannot be read now.
 const SILENCE_MAX: Duration = Duration::from_secs(30);

@@ -167,7 +167,7 @@ impl Source {
                     if !path.starts_with('/') {
                         return Err(fault(URL, url, "file:/// and a whole path"));
                     }
-                    // One that is not there yet may come: who keeps it fresh may start later.
+                    // A file that is not there yet may come: the program that keeps it fresh may start later.
                     let open = std::fs::metadata(path).ok().and_then(|it| readable_by_all(&it));
                     return match open {
                         Some(mode) => Err(fault(URL, url, &unreadable(mode))),
@@ -224,7 +224,7 @@ impl Source {
         let mut client = reqwest::blocking::Client::builder()
             .connect_timeout(CONNECT_MAX)
             .timeout(ANSWER_MAX)
-            // Who may redirect us may have the secret.
+            // A server that may redirect us may have the secret.
             .redirect(reqwest::redirect::Policy::none());
         let is_near = reqwest::Url::parse(url)
             .is_ok_and(|url| url.host_str().is_some_and(super::is_loopback));

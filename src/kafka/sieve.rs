@@ -223,7 +223,7 @@ pub(super) struct Sieve<'a, S: Sink> {
     /// The number that is being read, and how many bits of it there are.
     number: (u64, u32),
     partial: Partial,
-    /// The last record that was not read, as it is told of.
+    /// The last record that was not read, as it is reported.
     unread: Option<Partial>,
 }
 

@@ -26,7 +26,7 @@ const READ_MAX: Duration = Duration::from_millis(2);
 /// A clock that is set all the time is told of this often.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// Who waits, and how often the clock was set.
+/// The clients that wait, and how often the clock was set.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     count: AtomicU64,

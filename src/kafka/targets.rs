@@ -208,7 +208,7 @@ struct Asker {
     patience: Duration,
     /// The embedded broker describes no topics, has no settings to tell, and has one namespace.
     embedded: bool,
-    /// What was told last of each topic.
+    /// The last description of each topic.
     limits: HashMap<String, Limits>,
 }
 

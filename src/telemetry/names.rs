@@ -326,7 +326,7 @@ pub struct LaneLevels {
     pub cancels: Level,
     /// Timers pending.
     pub timers: Level,
-    /// Due records that wait until it is known what was cancelled.
+    /// Due records that wait until the lane knows which timers were cancelled.
     pub gated: Level,
     /// Due records with a key that wait for their order.
     pub ordered: Level,

@@ -100,7 +100,7 @@ fn has_state(rec: &Rec) -> bool {
     rec.headers.iter().any(|(name, _)| name == b"x-delay-state")
 }
 
-/// The same record, byte by byte, as somebody writes it who has read it.
+/// The same record, byte by byte, written by somebody who has read it.
 fn copy(of: &Rec) -> Out {
     let name = |name: &[u8]| String::from_utf8(name.to_vec()).expect("a name in text");
     let headers = of.headers.iter().map(|(header, value)| (name(header), value.clone()));

@@ -1,5 +1,5 @@
-//! Requests for the lanes of an instance that was killed, before another one has them: a cancel is written and decided all
-//! the same, by whichever way it is asked for, and what needs the owner is refused in time.
+//! Requests for the lanes of an instance that was killed, before another one has them. A cancel is written and decided
+//! all the same, by whichever way it comes. A request that needs the owner is refused in time.
 
 use std::process::Output;
 use std::time::{Duration, Instant};
@@ -172,7 +172,7 @@ fn a_cancel_for_the_lanes_of_a_killed_instance_is_written_at_once_and_decided(mo
     assert_eq!(state(&format!("/v1/timers/{keyless}")), "cancelled");
     let left = find(&path(&keys[11], ""));
     assert_eq!(left["version"], version(11), "it was not given another time");
-    // What was told to be cancelled is never seen; all else is.
+    // A timer that was reported as cancelled is never seen; all others are.
     fixture.wait_until_nothing_is_pending_within(DUE + PATIENCE);
     a.stop_well();
     let mut seen: Vec<String> = whole(fixture, &target).iter().map(Rec::text).collect();

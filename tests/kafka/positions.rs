@@ -219,8 +219,8 @@ fn bounds(fixture: &Fixture, topic: &str, partition: i32) -> (i64, i64) {
     consumer.fetch_watermarks(topic, partition, Duration::from_secs(20)).expect("ends")
 }
 
-/// Samples whether it is ready: who has no lanes and is the only one there is never so. The result is what it said when it
-/// was not.
+/// Samples whether the process is ready: the only member is never ready without lanes. The result is its answer at the
+/// time when it was not.
 fn is_no_spare(process: &Process, most: Duration) -> Vec<String> {
     let until = Instant::now() + most;
     let mut said = Vec::new();

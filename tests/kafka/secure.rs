@@ -130,8 +130,8 @@ fn a_record_goes_through_every_kind_of_secured_listener() {
     }
 }
 
-/// librdkafka's threads run beside exit handlers, and one that makes a connection crashes if OpenSSL's cleans up just then:
-/// two of 400 processes on a busy machine. Who ends well must not look killed by a signal.
+/// librdkafka's threads run beside exit handlers, and one that makes a connection crashes if OpenSSL's handler cleans
+/// up just then: two of 400 processes on a busy machine. A process that ends well must not look killed by a signal.
 #[test]
 fn openssl_is_not_cleaned_up_at_exit() {
     let secured = Secured::shared();

@@ -196,7 +196,7 @@ fn a_target_that_may_not_be_written_to_any_more_costs_one_batch_at_most(mode: Mo
     // One batch that fails, and the lanes that are taken over for it.
     assert!(worst < 4_000 * u64::from(patience()), "{worst} ms late");
     assert!(failures <= 1.0, "{failures} failures");
-    // It is known now. Every half minute it is asked again: others do not see that either.
+    // The target is known now. It is described again every half minute: other targets do not notice that either.
     let lasts = Duration::from_secs(36);
     let (worst, again) = beside(&fixture, (mode, "b", lasts), (&good, &closed), |_| {});
     let more = renewed() - before - failures;

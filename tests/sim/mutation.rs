@@ -45,7 +45,7 @@ pub enum Mutation {
     KeepsSilent,
     /// Records of aborted transactions are delivered: what users took back.
     ReadsUncommitted,
-    /// What has ended is not told to who asks about it.
+    /// A query about a timer that has ended gets no answer about its end.
     ForgetsEnded,
     /// Which versions are void is not told when lanes are taken over.
     ForgetsVoids,

@@ -68,7 +68,7 @@ fn is_right_or_gone(room: &TempDir, why: &str) -> usize {
             Err(error @ Error::Broken { .. }) => index = index.renew(&error).expect(why),
             Err(error) => panic!("{why}: {error}"),
         }
-        // Some damage is met only by who writes; it is said, and one that is made anew has none.
+        // Only a writer meets some damage. It reports an error, and a store that is made anew has none.
         match goes_on(&mut index, Lane(lane), why) {
             Err(error @ Error::Broken { .. }) => {
                 index = index.renew(&error).expect(why);

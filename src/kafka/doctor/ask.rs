@@ -19,7 +19,7 @@ use crate::kafka::connect::{Admin, Quiet, Reader};
 use crate::kafka::raw::ask::{self as raw, End};
 use crate::kafka::topics::{Names, Survey, block, survey};
 
-/// Longest wait for the first answer: who waits longer has the wrong address.
+/// Longest wait for the first answer: a longer wait means a wrong address.
 const FIRST_MAX: Duration = Duration::from_secs(5);
 /// Longest wait for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);

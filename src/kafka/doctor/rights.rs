@@ -16,7 +16,7 @@ fn needed(kind: Kind) -> &'static [Right] {
     }
 }
 
-/// What is needed on a target. Its settings are asked for, and guessed if they are not told.
+/// The rights that are needed on a target. Its settings are asked for, and guessed if there is no answer.
 const ON_TARGETS: [Right; 2] = [Write, Describe];
 const ON_THE_GROUP: [Right; 2] = [Read, Describe];
 /// Targets that are named one by one; more are counted.

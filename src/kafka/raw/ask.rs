@@ -112,7 +112,7 @@ pub struct Member {
 pub struct Group {
     /// Assigned and at work: not in a rebalance.
     pub is_stable: bool,
-    /// Who is in it; empty when nobody runs.
+    /// Its members; empty when nobody runs.
     pub members: Vec<Member>,
     /// What our principal may do with it.
     pub rights: Rights,

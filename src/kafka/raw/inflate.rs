@@ -239,7 +239,7 @@ unsafe fn inflate(
         ALLOWANCE.set(Some(allowance));
         let must_wait = allowed.is_none() && sieve.is_short();
         let (spent, made) = match stop {
-            // Nothing of the rest of this answer; it is asked for again.
+            // Nothing of the rest of this response is read; it is fetched again.
             Some(Stop::Full) => (ANSWER_BYTES, None),
             _ if must_wait => (0, None),
             _ => (sieve.end(done && stop.is_none()), Some(made)),
@@ -277,7 +277,8 @@ unsafe fn number(at: *const u8, back: usize) -> u32 {
 enum Form {
     Plain,
     Snappy,
-    /// It is not what its producer wrote, and its header may be wrong, too: nothing is read of it, and it is asked for again.
+    /// It is not what its producer wrote, and its header may be wrong, too: nothing of it is read, and it is fetched
+    /// again.
     Damaged,
 }
 

@@ -54,7 +54,7 @@ fn f35_a_client_that_never_comes_back_is_left_behind() {
     check(&history, Wish { recovery: Duration::from_secs(12) });
 }
 
-/// Its lanes are lost while it is asked to commit, and it comes back when they have long been taken over anew.
+/// The process loses its lanes while it is asked to commit, and it comes back when they have long been taken over anew.
 #[test]
 fn f35_a_client_that_comes_back_after_its_lanes_were_taken_over_anew_commits_nothing() {
     let fixture = Fixture::new("f35-late");

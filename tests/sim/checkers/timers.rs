@@ -1,5 +1,5 @@
-//! Promise 6, where all timers are tracked: what became of each can have happened one thing after the other, answers are
-//! true, who cancels in time wins, and what `<ns>.timers` says is what can be seen.
+//! Promise 6, where all timers are tracked. The outcomes of each timer can have happened one after the other. Answers
+//! are true. A cancel that comes in time wins. `<ns>.timers` agrees with what can be seen.
 
 mod answers;
 
@@ -206,7 +206,7 @@ fn has_an_order(world: &World, view: &View<'_>, tale: &Tale<'_>, found: &mut Fou
     let Some((history, numbers)) = history(world, view, tale) else { return };
     match history.order() {
         Ok(_) => {}
-        // One timer of thousands of records: who floods does not ask.
+        // One timer of thousands of records: a flooding producer does not ask.
         Err(Failure::TooWide) if world.plan.kind == Kind::Flood => {}
         Err(Failure::TooWide) => found.push(("too wide", format!("{:?}", tale.timer))),
         Err(Failure::Impossible) => {

@@ -1,4 +1,4 @@
-//! Feeding the engine: the time it is told, the records it is given, the orders that come out.
+//! Feeds the engine: its time, its records, and the actions that come out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
