@@ -33,7 +33,7 @@ use timers::Known;
 
 /// How often what was recorded is moved into the histograms' buckets, so that it does not pile up between scrapes.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
-/// How often it is looked whether it is ready, for the log.
+/// How often to check whether the process is ready, for the log.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// What the lane threads are given beyond the drain, to leave the group.
 const LEAVE_MAX: Duration = Duration::from_secs(1);

@@ -490,8 +490,8 @@ impl Config {
             let only_allow = IntakeConfig { allow: main.allow.clone(), ..IntakeConfig::default() };
             new.intakes.insert(MAIN_INTAKE.to_owned(), only_allow);
         }
-        // What is still different is not an allow-list, or one of an intake that this process does not read. No field is left out:
-        // a new one does not compile until it stands here.
+        // A remaining difference is no allow-list, or is one of an intake that this process does not read. No field is
+        // left out: a new one does not compile until it stands here.
         #[rustfmt::skip]
         let Self {
             allow: _, allow_all: _,
@@ -551,7 +551,7 @@ impl Config {
         is_open && !self.brokers.split(',').all(is_local)
     }
 
-    /// What is set for an intake, by its name in the configuration; nothing where nothing is.
+    /// The settings of an intake, by its name in the configuration; the defaults where it has none.
     #[must_use]
     pub fn intake(&self, name: &str) -> IntakeConfig {
         self.intakes.get(name).cloned().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Who may know whom. The engine may not reach for the world, and a library is named in one room only.
+//! Which room may know which. The engine may not reach for the world, and a library is named in one room only.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -138,7 +138,7 @@ fn the_engines_manifest_names_nothing_of_the_world() {
     let names: Vec<_> = manifest["dependencies"].as_table().expect("a table").keys().collect();
     assert_eq!(names, ENGINE_MAY_USE);
     for (name, said) in manifest["dependencies"].as_table().expect("a table") {
-        // Who writes `package = ...` would bring another one under this name.
+        // A manifest with `package = ...` would bring another library under this name.
         assert_eq!(said.to_string(), "{ workspace = true }", "{name}");
     }
     let shared = self::manifest("Cargo.toml");

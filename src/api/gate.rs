@@ -1,4 +1,4 @@
-//! How much may be asked at once, by kind, so that no kind takes the places of another.
+//! Bounds how many requests of each kind run at once, so that no kind takes the places of another.
 //!
 //! # Invariants
 //! 1. A kind that has no place left refuses: nobody waits for a place.
@@ -19,7 +19,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(5);
 /// A look-up that has no answer for longer will have none: its owner is given less.
 const LOOK_MAX: Duration = Duration::from_secs(60);
 
-/// Who asks.
+/// The caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     /// Anybody.

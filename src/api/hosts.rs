@@ -1,8 +1,8 @@
-//! By which names this instance may be asked, so that a page of the web cannot ask through somebody's browser.
+//! The names by which this instance may be asked, so that a web page cannot ask through somebody's browser.
 //!
-//! A browser lets a page ask the server that the page came from, and goes by the name. The owner of a name can have it point
-//! to this machine after the page was loaded. The request then has that name in `Host`, and nothing else tells it from one
-//! of ours. An IP address cannot be made to point elsewhere, and nor can `localhost`.
+//! A browser lets a page ask the server that the page came from, and goes by the name. The owner of a name can have it
+//! point to this machine after the page was loaded. The request then has that name in `Host`, and nothing else tells it
+//! from one of ours. An IP address cannot be made to point elsewhere, and nor can `localhost`.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -102,7 +102,7 @@ fn host(authority: &str) -> Option<String> {
 
 fn is_address(host: &str) -> bool {
     match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-        // What is behind a percent sign says by which interface.
+        // The part behind a percent sign names the interface.
         Some(inside) => {
             inside.split('%').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
         }

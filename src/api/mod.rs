@@ -1,13 +1,13 @@
-//! What a running process answers on `--http`: health, metrics and timers.
+//! What a running process serves on `--http`: health, metrics and timers.
 //!
 //! It knows the process only through [`Status`] and [`timers::known::Timers`].
 //!
 //! # Invariants
-//! 1. A client that sends slowly, or much, or takes its answers slowly, or opens many connections, costs a bounded amount
-//!    and a bounded time.
-//! 2. Health and metrics are made from what is known at that moment: such a request waits for nothing, and a connection is
-//!    left for it whatever else is asked.
-//! 3. A page of the web reaches no timers. It may reach health and metrics, which name no id, key or target.
+//! 1. A client may send slowly, send much, read its responses slowly, or open many connections. It costs a bounded
+//!    amount and a bounded time.
+//! 2. Health and metrics are made from what the process knows at that moment. Such a request waits for nothing, and one
+//!    connection stays free for it, however busy the others are.
+//! 3. A web page reaches no timers. It may reach health and metrics, which name no id, key or target.
 
 mod gate;
 mod health;

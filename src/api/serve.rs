@@ -261,7 +261,7 @@ async fn connection(
         // It has given up its place, so half a head is not waited for.
         return;
     }
-    // What is being answered is answered.
+    // Requests in progress still get their responses.
     connection.as_mut().graceful_shutdown();
     match tokio::time::timeout(limits.last, connection).await {
         Ok(end) => ended(end),

@@ -1,4 +1,4 @@
-//! A connection whose client has to take what it has asked for.
+//! A connection whose client has to read the response that it asked for.
 
 use std::io;
 use std::pin::Pin;

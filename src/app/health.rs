@@ -61,8 +61,8 @@ impl Health {
 
 impl Status for Health {
     fn live(&self) -> Report {
-        // A lane thread that cannot go on ends the process; one that can begins anew by itself. What is left is one
-        // that hangs.
+        // A lane thread that cannot go on ends the process. One that can recover starts again by itself. Only a thread
+        // that hangs is left to find here.
         let statuses = self.processor.get().map_or(&[][..], |processor| processor.statuses());
         let silent = statuses.iter().map(|status| status.silence()).enumerate();
         let hung: Vec<String> = silent
@@ -142,7 +142,7 @@ fn no(reason: String) -> Report {
 struct View {
     /// Why it is not working now, or what it is taking over.
     trouble: Option<String>,
-    /// It has the share that the group has given it, be it nothing.
+    /// The member has the share that the group has given it, which may be empty.
     joined: bool,
     lanes: usize,
 }

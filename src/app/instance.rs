@@ -1,13 +1,14 @@
 //! The name of this process: made up at its first start, kept in its data directory, locked while it runs.
 //!
-//! A restart finds its name again, so that its own producer is fenced by its own transactional id at once, instead of
-//! after the transaction's timeout. Two processes on one directory: the second is refused.
+//! A restart finds its name again. So its own transactional id fences its old producer at once, instead of after the
+//! transaction's timeout. Of two processes on one directory, the second is refused.
 //!
-//! Beside the name stands the home: what tells this directory from all others. Whoever has the lock knows that the last
-//! one that had this home is dead, and may take its place in the group (docs/adr/0015).
+//! Beside the name stands the home, which tells this directory from all others. A process that holds the lock knows
+//! that the last owner of this home is dead, and may take its place in the group (docs/adr/0015).
 //!
-//! A file that holds neither, as a crash of the machine or a hand can leave it, is made anew, and set aside unless it is empty:
-//! what it costs is that the place in the group and an open transaction of before are waited for.
+//! A crash of the machine, or a hand, can leave a file that holds neither. Such a file is made anew, and set aside
+//! unless it is empty. The cost: the process waits for its earlier place in the group and for its earlier open
+//! transaction to end.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Write as _};

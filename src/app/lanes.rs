@@ -140,7 +140,8 @@ pub fn start(
         tracing::warn!(topic = note.topic, what = %note.what, remedy = %note.remedy, "topic could be better");
     }
     let mut first_intake = in_force.first_intake.clone();
-    // Whoever ran without it would take whatever intake is there at a later start for the first one.
+    // An instance that ran without this note would, at a later start, take the intake that it finds then for the first
+    // one.
     while first_intake.is_none() && !stopping.load(Ordering::Relaxed) {
         match topics::note_first_intake(&connection, &config.namespace) {
             Ok(id) => first_intake = Some(id),

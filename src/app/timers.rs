@@ -1,4 +1,4 @@
-//! What this instance knows of timers, as the API asks for it: the desk of its lanes, and where the others are.
+//! What this instance knows of timers, for the API: the desk of its lanes, and where the other lanes are.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::kafka::desk::{self, Decided, Fate, Ticket};
 use crate::kafka::meta::Secret;
 use crate::kafka::{Desk, Members, Processor, SubmitError};
 
-/// Timers of one id that are looked at in a lane: some of them are shown to whoever has left the key out.
+/// How many timers of one id a lane looks at. Some of them are shown to a caller that has left the key out.
 const SAME_ID_MAX: usize = 10;
 
 /// Answers for timers; filled in when the lane threads have started.
@@ -110,7 +110,7 @@ impl Timers for Known {
             // HMAC takes a key of any length.
             return [0; 32];
         };
-        // What is sealed for records is of another form.
+        // The seals of records have another form.
         mac.update(b"waterclock api\n");
         mac.update(what);
         mac.finalize().into_bytes().into()

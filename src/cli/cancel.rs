@@ -99,7 +99,7 @@ impl Cancel {
             Some(Err(DoorError::Silent { is_open, .. }))
                 if !(self.server.is_named() || is_open && self.only.is_some()) =>
             {
-                // Whoever was asked may have written it, too: the two have the same effect.
+                // The instance that did not answer may have written it, too: two cancels have the same effect as one.
                 return self.write(id, &record, global, &config);
             }
             Some(told) => told?,

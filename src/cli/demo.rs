@@ -1,7 +1,7 @@
 //! `waterclock demo`: a producer, the processor and a consumer in one process, and a look at what they do.
 //!
-//! Without more it plays on a broker inside this process, which is a stand-in and said to be one; with `--brokers` or
-//! `--kafka` on a real Kafka. The processor is the one that `run` runs. What is shown is counted from outside, by
+//! By default it plays on a broker inside this process, which is a stand-in and says so. With `--brokers` or `--kafka`
+//! it plays on a real Kafka. The processor is the one that `run` runs. All numbers are counted from outside, by
 //! consumers of the topics: see `ledger`.
 //!
 //! # Invariants

@@ -130,7 +130,7 @@ fn said(config: &Config, connection: &Connection) -> Result<Said, Failure> {
 /// Whether an instance could keep its name here.
 fn directory(configured: Option<&Path>, read_only: bool) -> Finding {
     let path = configured.map_or_else(|| PathBuf::from(instance::DIRECTORIES), Path::to_owned);
-    // What is not there yet is made below the nearest directory that is.
+    // A directory that does not exist yet is made below its nearest ancestor that does.
     let there = path.ancestors().find(|above| above.exists());
     let there = there.unwrap_or_else(|| Path::new("."));
     let shown = path.display();

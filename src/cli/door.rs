@@ -31,7 +31,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// How long a look at an instance's health may take, which is never waited for.
 const LOOK_MAX: Duration = Duration::from_secs(5);
-/// How long a member is waited for where there is none, and how often it is looked: one that starts needs a second or two.
+/// How long to wait for a member where there is none, and how often to look: a starting one needs a second or two.
 const START_MAX: Duration = Duration::from_secs(5);
 const START_LOOK: Duration = Duration::from_millis(300);
 /// How long it is asked again while a lane moves.
@@ -373,7 +373,7 @@ impl Door {
         self.bases.iter().map(Url::as_str).collect::<Vec<_>>().join(", ")
     }
 
-    /// What it says there, be it well or not; it is asked once.
+    /// The response there, healthy or not. It asks once.
     pub(super) fn look(&self, path: &str) -> Result<Value, DoorError> {
         let (at, told) = self.read(path)?;
         serde_json::from_str(&told).map_err(|_| DoorError::Strange(at))

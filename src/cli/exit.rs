@@ -1,4 +1,4 @@
-//! Exit codes: what a process tells whoever started it. `docs/cli.md` has the same table; a test compares them.
+//! Exit codes: what a process tells its caller. `docs/cli.md` has the same table; a test compares them.
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 //! `waterclock plan`: what a ladder costs for given delays, how it looks, and which one serves given delays.
 //!
-//! It connects to nothing. What is not given is taken from the configuration.
+//! It connects to nothing. The configuration supplies what the arguments leave out.
 
 use std::fmt::Write as _;
 use std::num::NonZeroU16;

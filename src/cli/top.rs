@@ -1,7 +1,8 @@
-//! `waterclock top`: what all instances of a namespace do, looked at again and again.
+//! `waterclock top`: what all instances of a namespace do, refreshed again and again.
 //!
-//! It asks each member for its `/metrics`, and one of them for the forecast. What is shown is a function of two such looks: a
-//! rate, and how late deliveries are, is what lies between them; of the first look, since each instance started.
+//! It asks each member for its `/metrics`, and one of them for the forecast. The screen is a function of two such
+//! readings. Rates and lateness cover the time between the two; for the first reading, the time since each instance
+//! started.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

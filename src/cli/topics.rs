@@ -1,4 +1,4 @@
-//! `waterclock topics`: creates what is missing, says what is not as it should be, changes nothing that is there.
+//! `waterclock topics`: creates missing topics, reports what is not as it should be, changes nothing that exists.
 
 use std::fmt::Write as _;
 

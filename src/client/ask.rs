@@ -1,9 +1,9 @@
-//! What is asked of an instance over HTTP.
+//! Requests to an instance over HTTP.
 //!
 //! # Invariants
-//! 1. Only what may be repeated is repeated: a look-up, a cancel, which is answered the same way again, and a time that is said
-//!    as a point in time.
-//! 2. Nothing is asked for longer than the bound; what is undecided then is said to be so, or is an error.
+//! 1. The client repeats only what may be repeated: a look-up; a cancel, which gets the same answer again; and a time
+//!    that is given as a point in time.
+//! 2. No request lasts longer than the bound. What is undecided then is reported as undecided, or is an error.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -89,7 +89,7 @@ impl Filter {
     }
 }
 
-/// Milliseconds since 1970, rounded up; what is before that is 0.
+/// Milliseconds since 1970, rounded up. An earlier time is 0.
 pub(super) fn millis(at: SystemTime) -> u64 {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)

@@ -200,7 +200,7 @@ pub(super) fn millis(length: Duration) -> Millis {
     Millis(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// Whole milliseconds, rounded up. What is long past is as past as the contract can say.
+/// Whole milliseconds, rounded up. A time too long past becomes the earliest that the contract can say.
 fn epoch(at: SystemTime) -> UnixMillis {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     UnixMillis(millis(since).0.max(EPOCH_MIN))

@@ -62,7 +62,7 @@ pub enum Error {
     /// Nobody gave an answer in time; lanes may be moving. Ask again: a cancel may be repeated.
     #[error("no answer from {url} within {} s", within.as_secs())]
     Busy {
-        /// Who was asked last.
+        /// The server that was asked last.
         url: String,
         /// How long was tried.
         within: Duration,
@@ -73,7 +73,7 @@ pub enum Error {
     /// The server refused what was asked. Its words say what to change.
     #[error("{url} answered {status} {code}: {detail}")]
     Refused {
-        /// Who was asked.
+        /// The server that was asked.
         url: String,
         /// The status of HTTP.
         status: u16,
@@ -85,7 +85,7 @@ pub enum Error {
     /// The answer is not one of waterclock's. Check that the address is that of an instance of the same version.
     #[error("the answer of {url} is not understood")]
     Answer {
-        /// Who was asked.
+        /// The server that was asked.
         url: String,
         /// What is wrong with it.
         #[source]

@@ -81,8 +81,8 @@ impl Message {
         Ok(self.delayed().after(interval))
     }
 
-    /// The same record for the same partition of the same topic; it is still to be said when. A traced one keeps its id,
-    /// and will be told that it was delivered once more.
+    /// The same record for the same partition of the same topic; its time is still to be set. A traced record keeps its
+    /// id, and will report that it was delivered once more.
     pub fn delayed(&self) -> Delayed {
         let delayed = self.delayed_to(self.topic.clone());
         match u32::try_from(self.partition) {

@@ -254,8 +254,8 @@ impl Client {
         self.0.ask().cancel(of_version).await
     }
 
-    /// Cancels many timers at once, each named by the key of its record and its id; what became of each, in the same order. What is
-    /// wrong with one is said in its place.
+    /// Cancels many timers at once, each named by the key of its record and its id. Gives the outcome of each, in the
+    /// same order. A mistake in one is reported in its place.
     ///
     /// # Errors
     /// As [`cancel`](Self::cancel), or all of them are wrong; some may have been cancelled.
@@ -348,8 +348,8 @@ impl Inner {
         Ask { http: &self.http, within: self.within }
     }
 
-    /// Says where a timer is asked for: at the server that was named, or at the owner of its lane as it is known by then;
-    /// every second time at another instance, which passes on what it is asked.
+    /// Where to ask for a timer: at the named server, or at the owner of its lane as it is known by then. Every second
+    /// time it is another instance, which passes the request on.
     fn timer(
         &self,
         key: Option<&[u8]>,

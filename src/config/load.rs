@@ -248,7 +248,7 @@ impl Layers {
         let mut line = None;
         let (key, origin) = match metadata.map(|m| m.name.as_ref()) {
             Some(FILE) => {
-                // What is missing in a table is said of the table.
+                // A key that is missing in a table is reported at the line of the table.
                 line = (1..=key.len()).rev().find_map(|n| self.lines.get(&key[..n].join(".")));
                 (dotted, Origin::File(self.file.clone().unwrap_or_default()))
             }

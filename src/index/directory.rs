@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::Error;
 
-/// How many stores that were given up are kept, for whoever wants to know what happened to them.
+/// How many abandoned stores are kept, for somebody who wants to know what happened to them.
 pub const ASIDE_MAX: usize = 2;
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {

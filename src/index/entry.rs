@@ -1,4 +1,4 @@
-//! What an entry of a lane looks like: keys by what they are for, and values in few bytes.
+//! The form of a lane's entries: keys by their purpose, and values in few bytes.
 //!
 //! ```text
 //! 0 number u32            a text that many entries name: target or label

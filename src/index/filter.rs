@@ -1,4 +1,5 @@
-//! Which names are surely not there, in ten bits a name: most of what comes is new, and need not be looked for on disk.
+//! Tells which names are surely not there, in ten bits a name. Most names that come are new, and need no look at the
+//! disk.
 
 /// Bits for each name that it is made for.
 const BITS: usize = 10;

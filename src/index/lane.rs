@@ -1,4 +1,4 @@
-//! One lane: timers by name, by due time and by when they ended, and what is void, all kept in step.
+//! One lane: timers by name, by due time and by when they ended, and their void versions, all kept in step.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

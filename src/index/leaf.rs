@@ -1,11 +1,13 @@
 //! Leaves and runs: many entries in one value of the store.
 //!
-//! sled keeps sixteen keys in a page and some hundred bytes of memory for each page, whatever stands in it. So a value
-//! holds a range of entries in their order (a *leaf*) or what changed lately (a *run*).
+//! sled keeps sixteen keys in a page, and needs some hundred bytes of memory for each page, whatever stands in it. So a
+//! value holds a range of entries in their order (a *leaf*) or the latest changes (a *run*).
 //!
 //! # Invariants
-//! 1. What is not exactly what was written under this name is not read: a check of name and bytes ends every value.
-//! 2. A leaf says where the next one begins: one that is missing is noticed by whoever asks for an entry of it.
+//! 1. A value is read only if it is exactly what was written under this name: a check of name and bytes ends every
+//!    value.
+//! 2. A leaf says where the next one begins. So a reader that asks for an entry of a missing leaf notices that it is
+//!    missing.
 //!
 //! Layout, numbers in few bytes: length and bytes of the next leaf's first key (0: there is none), in leaves only; then
 //! each entry: bytes shared with the key before, further bytes and their number first, 0 (removed) or 1 + length of the
@@ -18,7 +20,7 @@ use super::bytes::{check, put, take, take_bytes};
 /// Bytes at the end of each value.
 const CHECK: usize = 8;
 
-/// What is written is not what stands there.
+/// The value is not the one that was written.
 #[derive(Debug)]
 pub(super) struct Damaged;
 

@@ -1,19 +1,21 @@
-//! The index: a copy on disk of what stands in the changelog `<ns>.timers`, so that a restart need not read all of it,
-//! and whoever asks for timers need not read it either.
+//! The index: a copy on disk of the changelog `<ns>.timers`. Thanks to it a restart need not read all of the changelog,
+//! and neither need a query for timers.
 //!
-//! A cache and no more (ADR 0008, ADR 0011). sled's flush is no fsync, and what a power cut, a full disk or a flipped bit
-//! leaves behind makes it panic as often as it makes it return an error. So every access runs under `catch_unwind`, and
-//! whatever is not beyond doubt is set aside and read from the changelog again.
+//! It is a cache and no more (ADR 0008, ADR 0011). sled's flush is no fsync. After a power cut, a full disk or a
+//! flipped bit, sled panics as often as it returns an error. So every access runs under `catch_unwind`. Whatever is not
+//! beyond doubt is set aside, and read from the changelog again.
 //!
 //! # Invariants
 //! 1. Entries and the position in the changelog that they reach change together, in one batch of one tree.
-//! 2. What [`Index::load`] gave is exactly what was applied up to its position: number and digest of all entries are kept
-//!    with the position and compared. Every value has a check of its own, so what a [`Reader`] gives is right, too.
+//! 2. What [`Index::load`] gave is exactly what was applied up to its position: number and digest of all entries are
+//!    kept with the position and compared. Every value has a check of its own, so what a [`Reader`] gives is right,
+//!    too.
 //! 3. An index of another cluster, namespace or format is never read.
 //! 4. A store that is set aside is left as it is; the newest [`ASIDE_MAX`] of them are kept.
 //! 5. Readers see what was written, never what is about to be.
 //!
-//! What it does not do: it knows no Kafka, and decides nothing. One thread owns the [`Index`]; any may have a [`Reader`].
+//! What it does not do: it knows no Kafka, and decides nothing. One thread owns the [`Index`]; any may have a
+//! [`Reader`].
 
 mod bytes;
 mod directory;
@@ -257,7 +259,7 @@ impl Index {
         Ok(directory::count(&self.directory)?.saturating_sub(1))
     }
 
-    /// Whoever asks the index; it goes on with the new one when this one is renewed.
+    /// A reader for queries. When this index is renewed, the reader goes on with the new one.
     #[must_use]
     pub fn reader(&self) -> Reader {
         Reader { lanes: Arc::clone(&self.shared) }
@@ -482,7 +484,7 @@ impl Trouble {
                     InvalidData, InvalidInput, NotFound, Other, UnexpectedEof,
                 };
                 match source.kind() {
-                    // What is not there, or not whole, is made anew; `Other` is sled's own word for its mistakes.
+                    // A missing or incomplete file is made anew; `Other` is sled's own word for its mistakes.
                     NotFound | UnexpectedEof | InvalidData | InvalidInput | Other => {
                         broken(Reason::Corrupt, source.to_string())
                     }

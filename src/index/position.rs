@@ -1,4 +1,4 @@
-//! How far the entries of a lane reach, and by what they are known again.
+//! How far the entries of a lane reach, and the digest that identifies them.
 
 use super::bytes::check;
 use crate::engine::{Offset, UnixMillis};

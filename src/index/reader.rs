@@ -1,4 +1,4 @@
-//! What is asked of the index, by any thread.
+//! Queries of the index, from any thread.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

@@ -1,14 +1,16 @@
 //! One lane's entries: many in each value of the store, in the order of their keys.
 //!
-//! Changes are appended to the store as runs and kept in memory (*fresh*) until a sweep, which goes round and round over
-//! all keys, puts those of a range into their leaves at once. So a change costs a part of a leaf instead of a whole one,
-//! and the store has few and large values.
+//! Changes are appended to the store as runs, and kept in memory (*fresh*). A sweep goes round and round over all keys,
+//! and puts the fresh changes of a range into their leaves at once. So a change costs a part of a leaf instead of a
+//! whole one, and the store has few and large values.
 //!
 //! # Invariants
-//! 1. What is fresh in memory stands in runs on disk, which are deleted oldest first and only after the sweep went round.
-//! 2. Whoever looks into what is fresh first and then into the leaf finds an entry wherever it is on its way.
+//! 1. What is fresh in memory also stands in runs on disk. Runs are deleted oldest first, and only after the sweep went
+//!    round.
+//! 2. A reader that looks into the fresh changes first, and then into the leaf, finds an entry wherever it is on its
+//!    way.
 //! 3. A leaf covers the keys from its own to its next one's; the first one begins with the empty key.
-//! 4. Position and run are written together; what [`Shelf::open`] told is what was written up to that position.
+//! 4. Position and run are written together; what [`Shelf::open`] gave is what was written up to that position.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};

@@ -1,4 +1,4 @@
-//! sled behind one door: every access of it may panic, and none leaves this file as a panic.
+//! Wraps sled: every access of it may panic, and no panic leaves this file.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;

@@ -173,7 +173,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whatever is applied, cleared and opened again: what is loaded is what a map would hold, with the last position.
+    /// After any sequence of applying, clearing and reopening, the index loads what a map would hold, with the last
+    /// position.
     #[test]
     fn an_index_holds_what_was_applied(steps in steps()) {
         let room = room();

@@ -1,8 +1,8 @@
-//! Counts what is pending in the lanes that this process owns, and what open transactions hold back there and in the targets
-//! in use, for the metrics: every 15 seconds, off the hot path.
+//! Counts pending records in the lanes that this process owns, and what open transactions hold back there and in the
+//! targets in use. This is for the metrics: every 15 seconds, off the hot path.
 //!
-//! The lane threads say how far each partition was read and what of that is pending; the brokers say where it ends, in
-//! one request to each leader. What lies between is pending, too, but for the marks of transactions.
+//! The lane threads report how far each partition was read and how much of that is pending. The brokers report where it
+//! ends, in one request to each leader. Records in between are pending, too, but for the markers of transactions.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -167,7 +167,7 @@ impl Work {
                     unknown(&asked)
                 })
             };
-            // Where readers stand is asked last: what is appended in between is no open transaction.
+            // The readers' positions are asked last: a record that is appended in between is no open transaction.
             if !is_last_known {
                 last.extend(ask(End::Last));
             }
@@ -205,7 +205,7 @@ impl Work {
     }
 }
 
-/// What is told where nobody answers: of each that it is not known, so that what was seen of it before stays.
+/// The answer where nobody answers: unknown for each partition, so that what was seen of it before stays.
 fn unknown(asked: &[(String, i32)]) -> Vec<EndOf> {
     let away = Err(RDKafkaErrorCode::OperationTimedOut);
     asked.iter().map(|(topic, partition)| (topic.clone(), *partition, away)).collect()

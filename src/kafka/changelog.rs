@@ -1,4 +1,4 @@
-//! Reads `<ns>.timers`, lane by lane, from its beginning to its end: for whoever compares an index with it, or makes one.
+//! Reads `<ns>.timers`, lane by lane, from its beginning to its end, to compare an index with it or to build one.
 
 use rdkafka::Offset as At;
 use rdkafka::message::Message as _;

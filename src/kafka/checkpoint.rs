@@ -1,17 +1,18 @@
-//! Positions and pending marks of lanes, kept in `<ns>.meta` beside what the group keeps.
+//! Positions and pending marks of lanes, kept in `<ns>.meta` beside the offsets that the group keeps.
 //!
-//! Committed offsets of a group that is away for longer than `offsets.retention.minutes` (7 days by default) expire, while
-//! records may wait for a year. So every commit of a position is also written here, in the same transaction: one record for
-//! each partition that changed, under the key `position/<topic>/<partition>`. The topic is compacted and keeps the last one
-//! for ever.
+//! Committed offsets of a group that is away for longer than `offsets.retention.minutes` (7 days by default) expire,
+//! while records may wait for a year. So every commit of a position is also written here, in the same transaction: one
+//! record for each partition that changed, under the key `position/<topic>/<partition>`. The topic is compacted and
+//! keeps the last one for ever.
 //!
 //! # Invariants
-//! 1. What the group has counts. A checkpoint is asked for only where the group has nothing.
-//! 2. All of them stand in one partition, [`PARTITION`], so that a transaction has one partition more and not one for each
-//!    lane; and partitions may be added to the topic, and the last value of a key still wins.
-//! 3. Reading goes to the end that the partition had when it was asked, open transactions of whomever being decided first: a
-//!    commit that was acknowledged before is never missed.
-//! 4. A checkpoint names the topic's id, and counts for that topic only: one that was deleted and made anew is another.
+//! 1. The group's offsets count. A checkpoint is asked for only where the group has none.
+//! 2. All checkpoints stand in one partition, [`PARTITION`]. So a transaction has one partition more, and not one for
+//!    each lane. Partitions may be added to the topic, and the last value of a key still wins.
+//! 3. Reading goes to the end that the partition had when it was asked, and waits until all open transactions before it
+//!    are decided, whoever opened them. So a commit that was acknowledged before is never missed.
+//! 4. A checkpoint names the topic's id, and counts for that topic only: a topic that was deleted and recreated is
+//!    another.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use crate::engine::{Commit, Offset, Record};
 
 /// Begins the key of every checkpoint; topic and partition follow.
 const POSITION: &str = "position/";
-/// The form of the values that this program writes; what is newer is not understood.
+/// The form of the values that this program writes. It does not understand a newer one.
 const VERSION: &str = "1";
 /// Where they stand: what is in force has a partition for itself.
 pub(super) const PARTITION: i32 = 1;
@@ -74,7 +75,7 @@ fn read_value(value: &[u8]) -> Option<Position> {
     Some(Position { id, next: Offset(next), metadata: parts.next()?.to_owned() })
 }
 
-/// What was found, by topic and partition.
+/// The positions that were found, by topic and partition.
 pub(super) type Positions = HashMap<(String, i32), Position>;
 
 /// Reads the last checkpoints from `<ns>.meta`. Blocks for at most `most`, and some seconds.

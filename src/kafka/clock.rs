@@ -1,15 +1,15 @@
 //! The brokers' time, from below.
 //!
-//! A due time is kept by the clock of the target partition's leader, so what counts is a *lower bound* of that clock:
-//! the append time of an acknowledged produce plus the monotonic time since, less what clocks may drift. It is
-//! renewed by a small probe to `<ns>.meta`, which has a leader on every broker. `now` is the least bound of all
-//! brokers, so it is right for every source and target; a step of this machine's wall clock changes nothing.
+//! A due time is kept by the clock of the target partition's leader. So the member needs a *lower bound* of that clock:
+//! the append time of an acknowledged produce plus the monotonic time since, less the possible drift of clocks. A small
+//! probe to `<ns>.meta`, which has a leader on every broker, renews it. `now` is the least bound of all brokers, so it
+//! is right for every source and target. A step of this machine's wall clock changes nothing.
 //!
 //! # Invariants
 //! 1. `now` is not ahead of any known broker's clock, unless that clock was stepped back since the last probe.
-//! 2. An append that shows that a broker's clock went back replaces the bound at once, and is counted.
-//! 3. A broker that is not probed has no bound until an append of ours shows that its clock is behind `now`; then it has one,
-//!    from that append and those that follow it, for as long as there are any.
+//! 2. An append may show that a broker's clock went back. It replaces the bound at once, and is counted.
+//! 3. A broker that is not probed has no bound until an append of ours shows that its clock is behind `now`. Then it
+//!    has a bound from that append and those that follow it, for as long as there are any.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

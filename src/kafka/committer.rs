@@ -1,22 +1,23 @@
 //! Produces batches and commits them, on a thread of its own, so that the lane thread never waits.
 //!
-//! In `exactly_once` a batch is one transaction: begin, produce, send offsets, commit; two producers take turns, one
-//! transaction at a time (docs/adr/0007). In `at_least_once` it is
-//! produced at once, and done when every record of it is acknowledged; its offsets are committed a little later by
-//! the lane thread.
+//! In `exactly_once` a batch is one transaction: begin, produce, send offsets, commit. Two producers take turns, one
+//! transaction at a time (docs/adr/0007). In `at_least_once` a batch is produced at once, and done when every record of
+//! it is acknowledged. The lane thread commits its offsets a little later.
 //!
 //! # Invariants
 //! 1. Batches are reported done in the order in which they were handed over.
-//! 2. After anything but a clean commit (an error, an unknown outcome, one slower than half of `socket.timeout.ms`, a
-//!    transaction that took all of it, a connection that ended since the producer was made) the producer is dropped and made
-//!    anew with the same transactional id, which fences what is still on its way, before anything else is produced. librdkafka
-//!    speaks EndTxn v1, so that a delayed one could end a later transaction (KAFKA-17754; librdkafka 5423; faults 0.1), and
-//!    delayed offsets could move those of a later one back.
-//! 3. After that the lanes are taken over from what is committed: what this process remembers does not count.
+//! 2. After anything but a clean commit, the committer drops the producer and makes a new one with the same
+//!    transactional id. This fences what is still on its way, before anything else is produced. Not clean are: an
+//!    error, an unknown outcome, a commit slower than half of `socket.timeout.ms`, a transaction that took all of it, a
+//!    connection that ended since the producer was made. librdkafka speaks EndTxn v1, so a delayed EndTxn could end a
+//!    later transaction (KAFKA-17754; librdkafka 5423; faults 0.1), and delayed offsets could move those of a later one
+//!    back.
+//! 3. After that, the lanes are taken over from the committed state: what this process remembers does not count.
 //! 4. In `exactly_once` nothing is committed that its target's leader appended before it was due.
-//! 5. Who has lost its lanes leaves the thread behind, and so does who takes them over while a batch takes longer than a
-//!    moment: another one's producers fence it, which decides its transaction. It produces nothing by what it initialises
-//!    after that, and nobody hears what it says (docs/adr/0017).
+//! 5. A member that has lost its lanes abandons the commit thread. So does a member that takes lanes over while a batch
+//!    takes longer than a moment: another thread's producers fence its producer, which decides its transaction. An
+//!    abandoned thread produces nothing by a producer that it initialises after that, and nobody hears its reports
+//!    (docs/adr/0017).
 
 mod blame;
 mod early;
@@ -43,10 +44,10 @@ pub(super) use hops::Late;
 use work::Work;
 pub(super) use work::{TURNS, chunks, offsets_of};
 
-/// How long whoever takes lanes over waits for a batch on its way: one takes milliseconds, unless a broker is away.
+/// How long a take-over waits for a batch in flight: a batch takes milliseconds, unless a broker is away.
 const ON_ITS_WAY_MAX: Duration = Duration::from_millis(500);
 
-/// Whoever waits for a producer says so this often.
+/// How often a thread that waits for a producer logs it.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
 /// How records get to Kafka.
@@ -143,8 +144,8 @@ impl Shared {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether another thread commits instead of this one. Whoever initialised a producer asks after that: either it is told
-    /// so, or the other one fences it.
+    /// Whether this thread is abandoned, and another one commits instead. The thread asks this after it has initialised
+    /// a producer: either it learns here that it is abandoned, or the other thread fences it.
     fn is_left(&self) -> bool {
         self.left.load(Ordering::SeqCst)
     }
@@ -268,7 +269,7 @@ impl Committer {
         *self.shared().step.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has been finished since the last call, until lanes are taken over again.
+    /// The reports of batches that have finished since the last call, until lanes are taken over again.
     pub(super) fn reports(&self) -> Receiver<Report> {
         self.hand().reports.clone()
     }
@@ -285,7 +286,7 @@ impl Committer {
         }
         let shared = {
             let hand = self.hand();
-            // What was said before is of no use: a checkpoint may be on its way.
+            // The earlier report is of no use: a checkpoint may be on its way.
             hand.shared.update(|progress| progress.ready = false);
             let _ = hand.orders.send(Order::Ready);
             Arc::clone(&hand.shared)
@@ -311,7 +312,7 @@ impl Committer {
             }
         };
         answer.unwrap_or_else(|| {
-            // It may never come back. Whoever asks next has another one.
+            // The answer may never come. The next caller gets another thread.
             self.leave()?;
             let why = format!("no answer from the transaction coordinator within {most:?}");
             Err(NotReady { why, fatal: false })
@@ -466,7 +467,7 @@ mod tests {
         assert!(!shared.lock().ready, "another one makes the producers");
         assert!(committer.settle(Duration::ZERO), "of which nothing is on its way");
         assert!(!committer.reports().same_channel(&said));
-        // What it is still handed it does not do: its producers would fence those that count.
+        // It does not carry out orders that it still gets: its producers would fence those that count.
         let ended = said.recv_timeout(Duration::from_secs(60));
         assert!(ended.is_err_and(|error| error.is_disconnected()), "its thread has ended");
     }

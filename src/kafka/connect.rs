@@ -1,13 +1,13 @@
 //! How every client of ours reaches the brokers.
 //!
 //! # Invariants
-//! 1. Every client is configured by [`Connection::client`], so that what a person sets of librdkafka holds for all.
-//! 2. Every client can be given tokens: its context has the items of [`tokens!`], and one that is asked before anybody
-//!    polls it (a reader, an admin client) is handed one when it is made. One that lives for long without being polled
-//!    is handed one by [`Connection::token`] before each use.
-//! 3. Every consumer is configured by [`Connection::consumer`]: none chooses another position by itself when its own is not
-//!    in the log (`auto.offset.reset` is `error`), and none commits by itself.
-//! 4. Who gets no answer says why as far as librdkafka knows: a wrong password is no silence.
+//! 1. Every client is configured by [`Connection::client`], so that a person's settings of librdkafka hold for all.
+//! 2. Every client can be given tokens: its context has the items of [`tokens!`]. A client that is asked before anybody
+//!    polls it (a reader, an admin client) is handed one when it is made. A client that lives for long without being
+//!    polled is handed one by [`Connection::token`] before each use.
+//! 3. Every consumer is configured by [`Connection::consumer`]: none chooses another position by itself when its own is
+//!    not in the log (`auto.offset.reset` is `error`), and none commits by itself.
+//! 4. A client that gets no answer says why, as far as librdkafka knows: a wrong password is no silence.
 
 #[cfg(feature = "server")]
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};

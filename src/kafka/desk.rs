@@ -1,18 +1,18 @@
-//! Answers for the timers of the lanes that run here: looks them up, writes commands about them, hears what became of those.
+//! Answers for the timers of the lanes that run here: looks them up, writes commands about them, reports their outcome.
 //!
-//! Any number of tasks may ask. Nothing here decides: a command is written to the lane's intake, and what becomes of
-//! it is told by the engine, in the order of the log, after it was committed.
+//! Any number of tasks may ask. Nothing here decides: a command is written to the lane's intake, and the engine reports
+//! its outcome, in the order of the log, after it was committed.
 //!
 //! # Invariants
-//! 1. What is told of a timer covers everything that was committed about it here before the question: the index is waited
-//!    for until it has read what was written to `<ns>.timers` by then. The owner is the only one that writes there.
-//! 2. Nothing is told of a lane that is not here, or not known yet; and that there is no timer only once all is decided that
-//!    stood in the lane's intakes when it was taken over.
+//! 1. An answer about a timer covers everything that was committed about it here before the question. It waits until
+//!    the index has read all that was written to `<ns>.timers` by then. The owner is the only one that writes there.
+//! 2. There is no answer about a lane that is not here, or not known yet. That a timer does not exist is reported only
+//!    once everything is decided that stood in the lane's intakes when it was taken over.
 //! 3. An answer to a command is of a batch that was committed.
-//! 4. That another time cannot be given to a timer is told only when all was decided that stood in the lane's intakes after
-//!    that was asked.
-//! 5. Who waits holds no thread. What reads the disk, or Kafka, has a thread for as long as it reads, and there are only so
-//!    many of these: [`READS_MAX`], [`SEARCHES_MAX`].
+//! 4. That a timer cannot be given another time is reported only once everything is decided that stood in the lane's
+//!    intakes after the request came.
+//! 5. A task that waits holds no thread. A task that reads the disk, or Kafka, has a thread for as long as it reads,
+//!    and there are only so many of these: [`READS_MAX`], [`SEARCHES_MAX`].
 
 mod amend;
 pub(super) mod board;
@@ -52,7 +52,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(5);
 const READS_MAX: usize = 32;
 /// Searches for a record at once. Each has a Kafka client of its own, for [`SEARCH_MAX`] at most.
 const SEARCHES_MAX: usize = 8;
-/// What is left of the time of a command to write it, once its record is found.
+/// How much of a command's time must be left for writing it, once its record is found.
 const WRITE_MIN: Duration = Duration::from_millis(250);
 /// How long a question waits for its turn to read.
 const TURN_MAX: Duration = Duration::from_secs(2);
@@ -60,7 +60,7 @@ const TURN_MAX: Duration = Duration::from_secs(2);
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
-    /// The lane is not here, or not all of it is known yet. Ask its owner, or again soon.
+    /// The lane is not here, or not all of its timers are known yet. Ask its owner, or again soon.
     #[error("lane {} is on its way from one member to another", .0.0)]
     Moving(Lane),
     /// The index has not read yet what it must have. Ask again soon.
@@ -104,7 +104,7 @@ pub enum Trouble {
     Search(#[source] KafkaError),
 }
 
-/// What is to be done to a timer.
+/// What to do to a timer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     /// The key of its record.
@@ -131,8 +131,9 @@ pub enum Order {
 pub enum Decided {
     /// It is decided, and committed.
     Decided(Fate),
-    /// The same, and it named no version: so ended the last one that is known. One that was submitted after that, and before the
-    /// command, may stand in another lane's intakes, or in another intake, until all is [settled](Desk::settle).
+    /// As before, but the command named no version: this is how the last known version ended. One that was submitted
+    /// after that, and before the command, may stand in another lane's intakes, or in another intake, until all is
+    /// [settled](Desk::settle).
     Last(Fate),
     /// It is written, and not decided within the wait.
     Pending,
@@ -285,7 +286,7 @@ impl Desk {
         Ok(found.into_iter().next().flatten())
     }
 
-    /// The same for many names.
+    /// As [`find`](Self::find), for many names.
     ///
     /// # Errors
     /// As those of [`find`](Self::find).
@@ -296,7 +297,7 @@ impl Desk {
         let mut lanes: Vec<Lane> = names.iter().map(|(lane, _)| *lane).collect();
         lanes.sort_unstable();
         lanes.dedup();
-        // Before it is looked: what is decided meanwhile may not have been seen.
+        // Collect these before the look-up: it may not see what is decided meanwhile.
         let behind: Vec<Lane> =
             lanes.iter().copied().filter(|lane| !self.board.has_caught_up(*lane)).collect();
         let of: Vec<Lane> = names.iter().map(|(lane, _)| *lane).collect();
@@ -466,7 +467,8 @@ impl Desk {
                 TimerId::new(command.key.as_deref(), &command.id)
             }));
         }
-        // This process may have stood still: who has asked has gone on, and what it meant may be another one now.
+        // This process may have stood still. Then the caller has gone on, and the version that it meant may not be the
+        // same now.
         if Instant::now() >= by {
             return made.into_iter().map(|made| Err(made.err().unwrap_or(Trouble::Late))).collect();
         }
@@ -479,8 +481,8 @@ impl Desk {
         made.into_iter().map(ticket).collect()
     }
 
-    /// Writes commands, and gives for each where it stands. Sometimes Kafka has a command and does not say where: a cancel is
-    /// looked for in its intake then. Another time is asked for again by who wanted it.
+    /// Writes commands, and gives for each its place in the log. Sometimes Kafka has a command and does not say where.
+    /// Then a cancel is searched in its intake. Another time is requested again by the caller.
     async fn write(
         &self,
         lane: Lane,
@@ -560,7 +562,8 @@ impl Desk {
             let is_late = version.is_none() && self.board.was_replaced(lane, timer_id, came);
             match found {
                 Some((record, terms)) if !is_late => Ok((record, terms, meant)),
-                // What is not found may be replaced or ended meanwhile. What is pending in its place now was not meant.
+                // A version that is not found may be replaced or ended meanwhile. The version that is pending in its
+                // place was not meant.
                 _ => {
                     let pending = self.pending(lane, timer_id, Some(meant)).await?;
                     // Without a name, what was pending when it was asked was meant: this one came later.

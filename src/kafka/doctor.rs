@@ -1,11 +1,11 @@
-//! What is wrong with a cluster for a namespace, before it hurts: asks the brokers, and draws conclusions.
+//! Finds out what is wrong with a cluster for a namespace, before it hurts: asks the brokers, and draws conclusions.
 //!
 //! Asking (`ask`, `clocks`) gives [`Facts`]; concluding (`cluster`, `lanes`, `rights`) is pure: the same facts and the
 //! same [`Wish`] give the same [`Finding`]s.
 //!
 //! # Invariants
-//! 1. Nothing is changed. Unless told to read only, small probe records go to `<ns>.meta`, as those of a running instance
-//!    do, some of them in transactions under `<ns>/doctor`.
+//! 1. Nothing is changed. Unless the doctor is to read only, it writes small probe records to `<ns>.meta`, as a running
+//!    instance does, some of them in transactions under `<ns>/doctor`.
 //! 2. A question that is not answered is a finding, not an error; only a cluster that does not answer at all is one.
 //! 3. Every question has a bound in time.
 //!
@@ -112,7 +112,7 @@ impl fmt::Display for Severity {
 /// What was looked at, in the order in which it is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Area {
-    /// Who is there, and what they are set to.
+    /// The brokers that are there, and their settings.
     Brokers,
     /// This machine's clock and the brokers'.
     Clocks,
@@ -221,7 +221,7 @@ pub struct Facts {
     pub brokers: BTreeMap<i32, Broker>,
     /// Which of them leads the cluster.
     pub controller: Option<i32>,
-    /// What is in force, wanted and there; or why that is not known.
+    /// What is in force, wanted and there; or why that is unknown.
     pub survey: Result<Survey, String>,
     /// Partitions of own topics, of targets that are there and allowed, and of Kafka's own.
     pub partitions: BTreeMap<(String, i32), Partition>,
@@ -270,9 +270,9 @@ impl Default for Settings {
 pub struct Partition {
     /// Who leads it.
     pub leader: Option<i32>,
-    /// Who should have it.
+    /// The brokers that should have it.
     pub replicas: Vec<i32>,
-    /// Who has all of it.
+    /// The brokers that have all of it.
     pub in_sync: Vec<i32>,
     /// First offset.
     pub first: Option<i64>,

@@ -1,11 +1,11 @@
 //! One lane thread: a consumer polled by one owner, the engine of its lanes, and a committer beside it.
 //!
-//! Every turn of the loop: read what is there, tell the engine, carry out what it orders. No await, no lock that
-//! anything slow holds, no blocking call but taking lanes over after a failure.
+//! Every turn of the loop reads the records at hand, gives them to the engine as events, and carries out its actions.
+//! It has no await, no lock that anything slow holds, and one blocking call: taking lanes over after a failure.
 //!
 //! # Invariants
 //! 1. The consumer is polled at least every `POLL_MAX`, whatever is paused.
-//! 2. The engine is told of an assignment before any record of it.
+//! 2. The engine gets the event of an assignment before any record of it.
 //! 3. After a failed batch nothing is read, produced or committed until the lanes are taken over anew.
 
 mod reach;
@@ -41,7 +41,7 @@ use session::Session;
 const JOIN_ANEW_LEAST: Duration = Duration::from_secs(5);
 const JOIN_ANEW_MOST: Duration = Duration::from_secs(300);
 
-/// Who is fenced so often within a minute is so by another process.
+/// A thread that is fenced so often within a minute is fenced by another process.
 const FENCED_MAX: usize = 6;
 
 /// What one lane thread is made from.
@@ -80,7 +80,8 @@ pub struct Plan {
 pub struct Status {
     /// Lanes that it runs.
     pub lanes: AtomicUsize,
-    /// It has the share that the group has given it, be it nothing: not while it takes it over, or has let it go.
+    /// The thread has the share that the group has given it, which may be empty. It is false while the thread takes its
+    /// share over, or has let it go.
     pub joined: AtomicBool,
     /// Why it is not working now, for people.
     trouble: Mutex<Option<String>>,
@@ -150,7 +151,7 @@ impl Status {
         *self.reads.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// What it answered; nothing where it has not.
+    /// The answer of the thread; empty where it has not answered.
     pub(super) fn reads(&self) -> Vec<Read> {
         self.reads.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
     }
@@ -287,7 +288,7 @@ impl Policies {
 pub struct Shared {
     /// Where records may go.
     pub policies: Arc<Policies>,
-    /// What was seen of the topics: whether records may be admitted.
+    /// The result of the last look at the topics: whether records may be admitted.
     pub(super) seen: Arc<Seen>,
     /// Notices when this machine's clock is set.
     pub(super) steps: Arc<Steps>,
@@ -313,7 +314,7 @@ pub struct Shared {
     pub drain: Duration,
 }
 
-/// Runs a lane thread until it is told to stop, beginning anew after troubles that may pass.
+/// Runs a lane thread until it is told to stop. After a trouble that may pass it begins anew.
 ///
 /// # Errors
 /// Only what will not pass: see [`Error::is_final`].

@@ -5,12 +5,12 @@
 //! admin API and no DeleteRecords.
 //!
 //! # Invariants
-//! 1. Topics are made here, before any client asks for them: one that is asked for first is made by the asking, with
+//! 1. Topics are made here, before any client asks for them. A client's question would make a missing topic, with
 //!    another number of partitions.
 //! 2. [`Embedded`] outlives every client of it: end them first.
 //!
-//! A partition keeps its newest 5 MiB or 100,000 records and drops older ones in silence: whoever writes to it sees to
-//! it that less is pending (core notes 9).
+//! A partition keeps its newest 5 MiB or 100,000 records and drops older ones in silence. Its writers see to it that
+//! less is pending (core notes 9).
 
 use rdkafka::error::KafkaError;
 use rdkafka::mocking::MockCluster;

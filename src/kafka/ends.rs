@@ -1,17 +1,17 @@
-//! Says where partitions end now, and where they begin, for whoever asks, with one client and a thread for each leader.
+//! Reports where partitions end now, and where they begin, to any caller, with one client and a thread for each leader.
 //!
 //! A record with an id fires only when everything that was written before some time has been read. On a busy partition
-//! the next record tells; on an idle one nobody does, so its end is asked for.
+//! the next record tells. On an idle one nothing does, so this room asks for its end offset.
 //!
 //! # Invariants
-//! 1. An answer's time was taken before the brokers were asked: whatever was acknowledged before that time stands before
-//!    the end that is told.
+//! 1. An answer's time was taken before the brokers were asked. So everything that was acknowledged before that time
+//!    stands before the end that is reported.
 //! 2. Questions to a leader that came while one was on its way are asked together, in one request.
-//! 3. A leader that is away keeps nobody waiting who asks about partitions of others.
-//! 4. A client whom nobody tells who leads is made anew: it may go on asking a broker that stands still.
-//! 5. Every question is answered for every partition, in one piece or several, be it that nothing is known.
+//! 3. A leader that is away delays no question about partitions of others.
+//! 4. A client that learns from nobody who leads is made anew: it may go on asking a broker that stands still.
+//! 5. Every question is answered for every partition, in one piece or several, even if nothing is known.
 //!
-//! What it does not do: of its own it asks only once. Who was told nothing asks again, later.
+//! What it does not do: it asks only once by itself. A caller that got no answer asks again, later.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +32,7 @@ const CLIENT: &str = "waterclock-ends";
 const WAIT: Duration = Duration::from_secs(1);
 /// One question to a leader.
 const ASK_MAX: Duration = Duration::from_secs(1);
-/// Who waits asks again after this long.
+/// A caller that waits asks again after this long.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A partition.
@@ -55,7 +55,7 @@ pub(super) struct Told {
     pub(super) first: Option<Offset>,
 }
 
-/// What is asked for beside the ends.
+/// What to ask for beside the ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Also {
     Nothing,
@@ -84,7 +84,7 @@ struct Question {
     reply: Sender<Answer>,
 }
 
-/// Whoever is asked about what has no leader that is known.
+/// Stands for the leader of a partition whose leader is unknown.
 const NOBODY: i32 = -1;
 
 /// Asks, on threads of its own, which end with the last handle.
@@ -166,8 +166,8 @@ impl Ends {
         questions
     }
 
-    /// Asks where these partitions begin and end until all of it is told, and waits for that: one question for all of them
-    /// that have the same leader.
+    /// Asks where these partitions begin and end, and waits until all leaders have answered: one question for all of
+    /// them that have the same leader.
     ///
     /// # Errors
     /// Not all leaders answered within `most`; ask again.
@@ -237,8 +237,8 @@ impl Asker {
     fn run(&self, leader: i32, inbox: &Receiver<Question>) {
         while let Ok(first) = inbox.recv() {
             let questions: Vec<Question> = std::iter::once(first).chain(inbox.try_iter()).collect();
-            // The clock before the ends, and the stable end before the last one: what is told as stable is never beyond. So is
-            // no beginning.
+            // Read the clock before the ends, and the stable end before the last one: so the stable end that is
+            // reported is never beyond the last one. Neither is a beginning.
             let at = self.clock.now(Instant::now()).unwrap_or_default();
             let stable = self.stable(&questions);
             let of = |which: &dyn Fn(&Question) -> bool, at: At| {

@@ -1,4 +1,4 @@
-//! Writes many records without waiting for each, and tells of each whether it was written. For the demo.
+//! Writes many records without waiting for each, and reports of each whether it was written. For the demo.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,12 +1,12 @@
-//! Ends what members that died have left open, so that nobody waits for it.
+//! Ends the transactions that dead members have left open, so that nobody waits for them.
 //!
-//! Offsets in a transaction that is open are not stable, and whoever takes the lanes over waits for them: for the dead
-//! one's transaction timeout and the coordinator's next look, 25 s with the defaults of both. Who initialises a producer
-//! of the same transactional id has it aborted at once.
+//! Offsets in an open transaction are not stable, and the next owner of the lanes waits for them: for the dead member's
+//! transaction timeout and the coordinator's next look, 25 s with the defaults of both. Initialising a producer of the
+//! same transactional id aborts the transaction at once.
 //!
 //! # Invariants
-//! 1. Only who is not in the group and left lanes behind is fenced: what it would commit now is refused anyway, as its
-//!    generation is over. One that was only thrown out makes new producers, as after any failed batch.
+//! 1. Fenced is only a member that is not in the group and left lanes behind. Its commits are refused anyway, as its
+//!    generation is over. A member that was only thrown out makes new producers, as after any failed batch.
 //! 2. Each start of a process is fenced once.
 
 use std::collections::BTreeSet;

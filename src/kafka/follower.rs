@@ -1,14 +1,16 @@
-//! Follows `<ns>.timers`: keeps the index up with it, and tells lane threads what holds when they take lanes over.
+//! Follows `<ns>.timers`: keeps the index up with it, and tells lane threads which timers hold when they take lanes
+//! over.
 //!
-//! One thread, and it alone writes to the index. The owner's own writes come back through the changelog, so what is on
-//! disk is never ahead of what is committed (ADR 0008). Lanes come up one by one: each is read to where its changelog
-//! ended when it was taken over, and then told, piece by piece, whatever the others do.
+//! One thread, and it alone writes to the index. The owner's own writes come back through the changelog. So the disk is
+//! never ahead of the committed state (ADR 0008). Lanes come up one by one. Each is read to where its changelog ended
+//! when it was taken over. Then its timers are reported, piece by piece, whatever the other lanes do.
 //!
 //! # Invariants
-//! 1. What is told of a lane covers everything before the end that was asked for after its committed offsets were
-//!    fetched: what the index had, if that is believed, and what the changelog has from there to the end.
-//! 2. It is told once for each assignment, which it names; whoever has another one by then drops it.
-//! 3. An index that is broken is begun anew, a few times; one whose disk is full is given up until the next start.
+//! 1. A lane's timers cover everything before the end that was asked for after its committed offsets were fetched: what
+//!    the index had, if it is believed, and what the changelog has from there to the end.
+//! 2. They are reported once for each assignment, and name it. A lane thread that has another assignment by then drops
+//!    them.
+//! 3. A broken index is begun anew, a few times. An index whose disk is full is given up until the next start.
 //! 4. No lane thread waits for it; it waits for no lane thread. It joins no group and commits nothing.
 
 mod following;
@@ -176,7 +178,7 @@ impl Follower {
         let _ = self.orders.send(Order::Overdue { assignment, of, to: to.clone() });
     }
 
-    /// Whoever looks timers up; `None`: this run has no index.
+    /// For look-ups of timers; `None`: this run has no index.
     pub(super) fn reader(&self) -> Option<&index::Reader> {
         self.reader.as_ref()
     }
@@ -187,9 +189,9 @@ impl Follower {
     }
 }
 
-/// Leaves the processor to whoever decides and delivers, when there is too little of it: nobody waits for the index but
-/// who asks it, and a spike of timers is twice as many changes of it. What this thread starts (the store's own threads) steps
-/// back with it.
+/// Where processor time is scarce, leaves it to the threads that decide and deliver. Only queries wait for the index,
+/// and a spike of timers is twice as many changes of it. The threads that this one starts (the store's own) step back
+/// with it.
 fn step_back() {
     // Elsewhere it is a process that is nice, and not a thread.
     #[cfg(target_os = "linux")]

@@ -1,11 +1,11 @@
-//! Reads what is left of a lane, once, after records of it were found gone: on a thread of its own, beside the lane's work.
+//! Reads the rest of a lane, once, after records of it were found gone: on a thread of its own, beside the lane's work.
 //!
-//! The engine knows which timers are pending, and says that those are lost of which nothing is found.
+//! The engine knows which timers are pending. It declares those lost of which the reading finds nothing.
 //!
 //! # Invariants
-//! 1. What stood in the lane's partitions when it was ordered is told before it is said that all was.
-//! 2. It is said once that it is over, be it that nothing could be read.
-//! 3. Little of it waits to be taken: the lane's thread sets the pace.
+//! 1. Everything that stood in the lane's partitions when the reading was ordered is reported before its end is.
+//! 2. Its end is reported once, even if nothing could be read.
+//! 3. Few results wait to be taken: the lane's thread sets the pace.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -27,7 +27,7 @@ use crate::engine::{self, Event, Lane, Left, Offset, Setup, Source, UnixMillis};
 const CLIENT: &str = "waterclock-inventory";
 /// How long a broker holds a fetch for which there is nothing.
 const WAIT: Duration = Duration::from_millis(50);
-/// How long it is asked where the partitions end.
+/// How long to ask where the partitions end.
 const ENDS_MAX: Duration = Duration::from_secs(30);
 /// A partition of which nothing comes for this long cannot be read now.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -38,10 +38,10 @@ const WAITING_MAX: usize = 4;
 /// How long it sleeps then.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Held by whoever reads, in the whole process.
+/// The one reader in the whole process holds it.
 static READING: Mutex<()> = Mutex::new(());
 
-/// What is to be read, and who is told.
+/// What to read, and to whom to report it.
 pub(super) struct Order {
     pub(super) connection: Connection,
     pub(super) setup: Arc<Setup>,

@@ -1,11 +1,11 @@
-//! Tells the other members which lanes run here and where this process answers, and hears the same of them.
+//! Announces to the other members which lanes run here and where this process answers, and reads their announcements.
 //!
-//! One thread. It puts `member/<instance>` into `<ns>.meta` when its lanes change and every half minute, and takes it away
-//! when it leaves; what the others say it keeps as a [`Roster`].
+//! One thread. It puts `member/<instance>` into `<ns>.meta` when its lanes change and every half minute, and takes it
+//! away when it leaves. It keeps the announcements of the others as a [`Roster`].
 //!
 //! # Invariants
-//! 1. What this process says is known to have arrived when it has been read back; until then it is said again.
-//! 2. What a later start under the same name has said is not taken away.
+//! 1. An announcement of this process has arrived when it has been read back; until then it is repeated.
+//! 2. The announcement of a later start under the same name is not taken away.
 //!
 //! What it does not do: it decides nothing about lanes, which is the group's matter.
 
@@ -29,7 +29,7 @@ use crate::engine::Lane;
 
 /// How often a member says it again.
 const EVERY: Duration = Duration::from_secs(30);
-/// What was said and not read back for this long is said again.
+/// An announcement that was not read back for this long is repeated.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Lanes that came or went are noticed within this.
 const POLL: Duration = Duration::from_millis(200);
@@ -99,7 +99,7 @@ impl Members {
         self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who last claimed a lane; it may have lost it since.
+    /// The member that last claimed a lane; it may have lost it since.
     #[must_use]
     pub fn owner(&self, lane: Lane) -> Option<Member> {
         self.lock().owner(lane).cloned()
@@ -202,7 +202,7 @@ struct Speaker {
     statuses: Vec<Arc<Status>>,
     policies: Arc<Policies>,
     roster: Heard,
-    /// What was said last, and when.
+    /// The last announcement, and when it was sent.
     sent: Option<(Member, Instant)>,
 }
 

@@ -1,18 +1,18 @@
 //! What is in force for a namespace, kept in the compacted topic `<ns>.meta`.
 //!
 //! # Invariants
-//! 1. Our values all stand in [`PARTITION`]: partitions may be added to the topic, and the last value of a key
-//!    still wins.
-//! 2. A value that cannot be read never hides one that can: the last readable one counts, with a warning. If
-//!    there is none, that is an error and not an absence, or a new secret would be made and every waiting record
-//!    be taken for forged.
+//! 1. Our values all stand in [`PARTITION`]: partitions may be added to the topic, and the last value of a key still
+//!    wins.
+//! 2. A value that cannot be read never hides one that can: the last readable one counts, with a warning. If there is
+//!    none, that is an error and not an absence. Otherwise a new secret would be made, and every waiting record be
+//!    taken for forged.
 //! 3. The secret is neither printed nor logged.
-//! 4. Of several first starts at once one counts: that of the first record in the log. Each writes under a key of its own,
-//!    so compaction keeps all of them, in their order, and one that is written late never takes the place of the first. The
-//!    same holds for the id of the first intake.
+//! 4. Of several first starts at once one counts: that of the first record in the log. Each writes under a key of its
+//!    own. So compaction keeps all of them, in their order, and one that is written late never takes the place of the
+//!    first. The same holds for the id of the first intake.
 //!
-//! What it does not do: probes of the brokers' clocks and what members say of themselves stand in the same topic, under
-//! keys that begin with [`CLOCK`] and [`MEMBER`]; they are passed over here.
+//! What it does not do: probes of the brokers' clocks and the members' announcements stand in the same topic, under
+//! keys that begin with [`CLOCK`] and [`MEMBER`]. This room passes over them.
 
 mod follow;
 
@@ -46,7 +46,7 @@ pub const PARTITION: i32 = 0;
 pub const CLOCK: &str = "clock";
 /// Begins the key of what a member says of itself; its name follows.
 pub const MEMBER: &str = "member/";
-/// The form of the values that this program writes; what is newer is not understood.
+/// The form of the values that this program writes. It does not understand a newer one.
 const VERSION: u32 = 1;
 /// Longest time for reading the topic from its beginning; it holds a few kilobytes when compacted.
 const READ_MAX: Duration = Duration::from_secs(30);
@@ -230,7 +230,7 @@ struct VersionText {
     version: u32,
 }
 
-/// Why what is in force is not known.
+/// Why the settings in force are unknown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

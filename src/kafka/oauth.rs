@@ -4,12 +4,13 @@
 //!  endpoint, or file ──▶ wc-tokens (one thread) ──▶ the token in hand ──▶ every client, when librdkafka asks for one
 //! ```
 //!
-//! The librdkafka that is built along has no HTTP client, so the settings that it would take for fetching tokens itself
+//! The librdkafka of this build has no HTTP client. So the settings that it would take for fetching tokens itself
 //! (`sasl.oauthbearer.token.endpoint.url` and its kin) are read here, under the same names.
 //!
 //! # Invariants
 //! 1. A lane thread never waits for a token: a new one is fetched when three quarters of the old one's life are over,
-//!    and librdkafka asks for the next at four fifths. Only who asks before there ever was one waits, and not long.
+//!    and librdkafka asks for the next at four fifths. A thread waits only if it asks before there ever was one, and
+//!    not long.
 //! 2. Neither a token nor a client's secret is printed or logged.
 //! 3. The thread ends when the last connection that uses it is dropped.
 
@@ -166,7 +167,7 @@ impl Source {
                     if !path.starts_with('/') {
                         return Err(fault(URL, url, "file:/// and a whole path"));
                     }
-                    // One that is not there yet may come: who keeps it fresh may start later.
+                    // A file that is not there yet may come: the program that keeps it fresh may start later.
                     let open = std::fs::metadata(path).ok().and_then(|it| readable_by_all(&it));
                     return match open {
                         Some(mode) => Err(fault(URL, url, &unreadable(mode))),
@@ -223,7 +224,7 @@ impl Source {
         let mut client = reqwest::blocking::Client::builder()
             .connect_timeout(CONNECT_MAX)
             .timeout(ANSWER_MAX)
-            // Who may redirect us may have the secret.
+            // A server that may redirect us may have the secret.
             .redirect(reqwest::redirect::Policy::none());
         let is_near = reqwest::Url::parse(url)
             .is_ok_and(|url| url.host_str().is_some_and(super::is_loopback));
@@ -301,7 +302,7 @@ fn unreadable(mode: u32) -> String {
 
 fn read_file(path: &Path) -> Result<Token, NoToken> {
     let unread = |error| NoToken::File(path.to_owned(), error);
-    // Whoever writes it anew may do so with other rights.
+    // A program that writes the file anew may do so with other rights.
     if let Some(mode) = readable_by_all(&std::fs::metadata(path).map_err(unread)?) {
         return Err(NoToken::Open(path.to_owned(), mode));
     }
@@ -344,7 +345,7 @@ struct State {
     trouble: Option<String>,
 }
 
-/// Everything that clients may ask for; what is no longer used is gone from it.
+/// Everything that clients may ask for. What is no longer used is gone from it.
 static ALL: Mutex<BTreeMap<u64, Weak<Tokens>>> = Mutex::new(BTreeMap::new());
 static NEXT: AtomicU64 = AtomicU64::new(0);
 

@@ -1,14 +1,15 @@
 //! What open transactions hold back: where the readers of a partition stand before its end, and for how long. Pure.
 //!
-//! A `read_committed` reader, as waterclock and the readers of most targets are, stops at the first transaction that is
-//! open. One that hangs, since its producer died and its coordinator has lost it, holds back all that is appended behind it,
-//! for ever.
+//! A `read_committed` reader stops at the first open transaction. Waterclock is such a reader, and so are the readers
+//! of most targets. A transaction hangs when its producer died and its coordinator has lost it. It holds back
+//! everything that is appended behind it, for ever.
 //!
 //! # Invariants
-//! 1. A transaction's age is counted from when it was first seen to be the first: it is open for that long at least. Those
-//!    that come and go, as ours do, have none.
-//! 2. A partition of which nothing was told stays as it was; one that was not asked about for a minute is forgotten: it is
-//!    another member's, or no target any more. Not at once, since a lane thread that is busy does not say what it has.
+//! 1. A transaction's age counts from when it was first seen to be the first: it is open for that long at least.
+//!    Transactions that come and go, as ours do, have no age.
+//! 2. A partition without an answer stays as it was. A partition that was not asked about for a minute is forgotten: it
+//!    is another member's, or no target any more. It is not forgotten at once, since a busy lane thread does not report
+//!    its partitions.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use super::raw::ask::EndOf;
 const LONG: Duration = Duration::from_secs(60);
 /// A partition that was not asked about for so long is forgotten.
 const FORGET: Duration = Duration::from_secs(60);
-/// What is open still is said again after this long.
+/// A transaction that is still open is reported again after this long.
 const SAY_AGAIN: Duration = Duration::from_secs(300);
 
 type Partition = (String, i32);

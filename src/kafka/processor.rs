@@ -33,7 +33,7 @@ pub struct Settings {
     pub namespace: String,
     /// This process's name.
     pub instance: String,
-    /// Tells its data directory from others: who has it may take the place of the last one that had it.
+    /// Tells its data directory from others: the process that has it may take the place of the last one that had it.
     pub home: String,
     /// Tells this start from the one before.
     pub boot: String,
@@ -222,7 +222,7 @@ impl Processor {
         &self.desk
     }
 
-    /// What the members have said, to be filled in by [`Members`](super::Members): who died is known by it.
+    /// The members' announcements, to be filled in by [`Members`](super::Members): they show which members died.
     #[must_use]
     pub fn heard(&self) -> Heard {
         Arc::clone(&self.heard)
@@ -269,7 +269,7 @@ impl Processor {
         self.clock.skewed()
     }
 
-    /// What is wrong with the topics, for people; while there is anything nothing new is admitted.
+    /// The problems of the topics, for people. While there are any, no new record is admitted.
     #[must_use]
     pub fn unfit(&self) -> Vec<String> {
         self.seen.unfit()

@@ -1,13 +1,15 @@
-//! The raw calls into librdkafka, in one place (in `ask`, what admin requests rdkafka lacks; in `inflate`, what librdkafka is given of a batch).
+//! The raw calls into librdkafka, in one place. `ask` has the admin requests that rdkafka lacks; `inflate` decides what
+//! librdkafka is given of a batch.
 //!
-//! Six reasons, and nothing else stands here:
-//! 1. rdkafka's safe header access panics on a header name that is not UTF-8, which any producer can write.
-//! 2. A produce by cached topic handle, with headers added straight from our record, costs about two thirds of
+//! Six reasons, and nothing else stands here: 1. rdkafka's safe header access panics on a header name that is not
+//! UTF-8, which any producer can write. 2. A produce by cached topic handle, with headers added straight from our
+//! record, costs about two thirds of
 //!    the safe one (core notes 1: 329 k/s against 272 k/s by name, 199 k/s through the safe types).
 //! 3. A client that nobody polls is never asked for a token; it is handed one.
-//! 4. The positions of some partitions: the safe call asks for those of the whole assignment, and for the assignment first.
-//! 5. Whoever waits in a poll can be woken by nothing that is safe.
-//! 6. Which broker has acknowledged a message, rdkafka does not say.
+//! 4. The positions of some partitions: the safe call asks for those of the whole assignment, and for the assignment
+//!    first.
+//! 5. No safe call can wake a thread that waits in a poll.
+//! 6. rdkafka does not say which broker has acknowledged a message.
 //!
 //! # Invariants
 //! 1. A pointer never outlives the client or the message that it came from: handles are destroyed before the client.

@@ -1,19 +1,20 @@
 //! Takes lanes over and lets them go, inside librdkafka's rebalance callback.
 //!
-//! The broker fences old generations, not ownership (core notes 2): whoever reads the group metadata just before a
-//! commit can commit for partitions that are another member's. So the metadata is taken with the assignment and
-//! goes with every batch of it, and whatever was pending of revoked lanes is dropped before they are let go.
+//! The broker fences old generations, not ownership (core notes 2). A member that reads the group metadata just before
+//! a commit can commit for partitions that are another member's. So the metadata is taken with the assignment, and goes
+//! with every batch of it. The pending records of revoked lanes are dropped before the lanes are let go.
 //!
 //! # Invariants
-//! 1. Every partition is given its offset explicitly: what is committed, else our own checkpoint, else the log's start;
+//! 1. Every partition is given its offset explicitly: the committed one, else our own checkpoint, else the log's start;
 //!    `auto.offset.reset` is `error`.
-//! 2. A transaction that is on its way is waited for before the lanes are acknowledged as revoked, for a bounded time.
-//! 3. Where the logs end is asked after the committed offsets are known: whoever reads `<ns>.timers` up to there misses
-//!    nothing of what was done by then.
-//! 4. Committed offsets are fetched only after an earlier transaction of ours is decided (`Committer::ready`) and only
-//!    stable ones (`isolation.level=read_committed` asks for those), so that nothing is read twice.
-//! 5. Who has a partition of the main intake runs its lane, with all topics that it knows. What the group says of other topics
-//!    is not looked at: it may be of a time when other intakes were known, or of members that know others.
+//! 2. The member waits for a transaction in flight, for a bounded time, before it acknowledges that its lanes are
+//!    revoked.
+//! 3. The end offsets are asked for after the committed offsets are known. So a reader that reads `<ns>.timers` up to
+//!    there misses nothing of what was done by then.
+//! 4. Committed offsets are fetched only after an earlier transaction of ours is decided (`Committer::ready`). Only
+//!    stable ones are fetched (`isolation.level=read_committed` asks for those), so that nothing is read twice.
+//! 5. The owner of a partition of the main intake runs its lane, with all topics that it knows. What the group says of
+//!    other topics is ignored: it may be of a time when other intakes were known, or of members that know others.
 
 mod owners;
 mod progress;
@@ -50,7 +51,7 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// How long taking over may take: a dead member's transaction is decided after its timeout (15 s) plus the
 /// coordinator's next look (10 s).
 const TAKE_OVER: Duration = Duration::from_secs(40);
-/// How long it is asked, at a stop, who is there.
+/// How long a stop may spend on asking which members there are.
 const LEAVING: Duration = Duration::from_millis(500);
 /// One attempt of it.
 const ATTEMPT: Duration = Duration::from_secs(10);
@@ -71,7 +72,7 @@ pub(super) enum GroupEvent {
     Failed(Error),
 }
 
-/// What is known of lanes that were taken over.
+/// What the take-over found out about its lanes.
 pub(super) struct Taken {
     /// Where they start.
     pub(super) starts: Vec<Start>,
@@ -155,7 +156,7 @@ pub(super) struct Who {
     pub(super) slot: String,
     /// The part of it that names the instance.
     pub(super) process: String,
-    /// `group.instance.id`: instance, thread and home. Whoever has it is this thread, or the one that it comes after.
+    /// `group.instance.id`: instance, thread and home. Its holder is this thread, or the one that this thread succeeds.
     pub(super) seat: String,
     /// Names of the lane topics, by [`TopicId`].
     pub(super) lanes: Vec<Arc<str>>,
@@ -174,13 +175,13 @@ pub(super) struct Who {
 }
 
 impl Who {
-    /// The broker makes a member's id from its seat, and keeps the client id of whoever took the seat first.
+    /// The broker makes a member's id from its seat, and keeps the client id of the first member that took the seat.
     fn is_me(&self, member: &GroupMemberInfo) -> bool {
         member.id().strip_prefix(&*self.seat).is_some_and(|rest| rest.starts_with('-'))
     }
 }
 
-/// Who has a seat in the group.
+/// Which members have a seat in the group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seats {
     /// This thread.
@@ -203,7 +204,7 @@ pub(super) struct Context {
     is_outside: AtomicBool,
     /// Positions outside of their logs that were told of: topic, partition, offset.
     told: Mutex<BTreeSet<(String, i32, i64)>>,
-    /// What was committed and acknowledged by the group's coordinator since it was asked last (`at_least_once`).
+    /// The offsets that the group's coordinator has acknowledged as committed since the last call (`at_least_once`).
     acknowledged: Mutex<BTreeMap<Source, Offset>>,
     progress: Arc<Progress>,
 }
@@ -250,7 +251,7 @@ impl Context {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
-    /// Lets everything go: waits for what is on its way, commits what is acknowledged.
+    /// Lets everything go: waits for batches in flight, commits what is acknowledged.
     pub(super) fn let_go(&self, consumer: &BaseConsumer<Self>) {
         if !self.committer.settle(SETTLE) {
             tracing::warn!(
@@ -267,7 +268,7 @@ impl Context {
         (!self.who.embedded).then(admin).flatten()
     }
 
-    /// Who has a seat in the group now; nothing where nobody tells.
+    /// Which members have a seat in the group now; nothing where nobody answers.
     pub(super) fn seats(&self, asker: &Admin) -> Option<Seats> {
         let list = asker.inner().fetch_group_list(Some(&self.who.group), LEAVING).ok()?;
         let members = || list.groups().iter().flat_map(|group| group.members());
@@ -462,7 +463,8 @@ impl Context {
             return Ok(Vec::new());
         }
         let names: Vec<String> = self.who.lanes.iter().map(ToString::to_string).collect();
-        // The consumer's client is connected, but it may go on asking a broker that has died; a new one asks whoever answers.
+        // The consumer's client is connected, but it may go on asking a broker that has died. A new one asks any that
+        // answers.
         let told = ask::ids(consumer.client(), &names, FIRST_ATTEMPT).or_else(|error| {
             tracing::info!(%error, "ids of the topics: asking by another client");
             let asker = self.connection.admin(CLIENT)?;
@@ -497,8 +499,9 @@ impl Context {
         Ok(found)
     }
 
-    /// Where the logs of these partitions and the changelogs of their lanes begin and end, be it that what stands last is of a
-    /// transaction that is open: what users were told is written stands before that. One question for all of them.
+    /// Where the logs of these partitions and the changelogs of their lanes begin and end. An end may lie behind
+    /// records of an open transaction: everything that users were told is written stands before that. One question for
+    /// all of them.
     fn bounds(&self, partitions: &TopicPartitionList) -> Result<Bounds, KafkaError> {
         let mut asked: Vec<Partition> = Vec::with_capacity(partitions.count());
         for element in partitions.elements() {
@@ -668,9 +671,9 @@ struct From {
     gone: bool,
 }
 
-/// A position that is inside of its log, and its marks: what stood between is gone. What is left is delivered, and somebody
-/// is told. `is_outside`: a broker has said so of one beyond the end; a leader that has just become one may not know yet how
-/// far its log goes.
+/// A position that is inside of its log, and its marks: the records in between are gone. The rest is delivered, and
+/// somebody is told. `is_outside`: a broker has said so of a position beyond the end; a leader that has just become one
+/// may not know yet how far its log goes.
 fn inside(
     log: Log<'_>,
     next: i64,
@@ -789,8 +792,8 @@ impl ConsumerContext for Context {
                 "revoked"
             );
             if consumer.assignment_lost() {
-                // Others may have them by now, or a broker does not answer, and what is on its way cannot be waited for before the
-                // group is joined again.
+                // Other members may have the lanes by now, or a broker does not answer. The thread cannot wait for
+                // batches in flight before it joins the group again.
                 self.commit(consumer, CommitMode::Async);
                 if let Err(error) = self.committer.leave() {
                     tracing::warn!(%error, "what is on its way is waited for");

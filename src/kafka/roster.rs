@@ -1,11 +1,11 @@
-//! Who runs which lanes, and where it answers: what every member says of itself in `<ns>.meta`, for whoever has to find the
-//! owner of a lane.
+//! Which member runs which lanes, and where it answers: what every member writes about itself in `<ns>.meta`, for
+//! clients and members that have to find the owner of a lane.
 //!
 //! # Invariants
-//! 1. The last one that claimed a lane is its owner, as far as can be known here: it may have lost it since. Only the
-//!    member itself knows, so whoever asks it has to hear that it is not.
-//! 2. A member that has said nothing for [`SILENT`] counts for nothing. That time is the topic's own, told by the probes
-//!    of the brokers' clocks that come by: nobody's clock matters.
+//! 1. The last member that claimed a lane is its owner, as far as can be known here. It may have lost the lane since.
+//!    Only the member itself knows, so its answer must say when it is not the owner.
+//! 2. A member that has written nothing for [`SILENT`] counts for nothing. That time is the topic's own, told by the
+//!    probes of the brokers' clocks that come by: nobody's clock matters.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ impl Member {
         serde_json::to_string(&text).unwrap_or_default()
     }
 
-    /// `None` for what is not understood; a newer form is none of a member that could be asked.
+    /// `None` for an entry that it does not understand: one of a newer form is of no member that could be asked.
     fn decode(value: &[u8]) -> Option<Self> {
         let text: Text = serde_json::from_slice(value).ok()?;
         (text.version == VERSION).then(|| Self {
@@ -126,7 +126,7 @@ impl Roster {
         self.heard().map(|said| &said.member)
     }
 
-    /// Who last claimed a lane.
+    /// The member that last claimed a lane.
     #[must_use]
     pub fn owner(&self, lane: Lane) -> Option<&Member> {
         let claims = self.heard().filter(|said| said.member.lanes.contains(&lane));

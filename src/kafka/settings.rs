@@ -1,8 +1,8 @@
 //! Settings of librdkafka that a person may give, and those that they may not.
 //!
-//! A setting is passed to every client as it is, by librdkafka's own name. What is asked here, before anything
-//! connects: is there a setting of this name, does it take this value, do all of them go together (librdkafka makes a
-//! client of them, which loads certificates and keys, and connects to nothing), and is it one that a promise rests on?
+//! A setting is passed to every client as it is, by librdkafka's own name. Before anything connects, this room checks
+//! four things. Is there a setting of this name? Does it take this value? Do all of them go together (librdkafka makes
+//! a client of them, which loads certificates and keys, and connects to nothing)? Does a promise rest on it?
 //!
 //! # Invariants
 //! 1. A setting that this room sets itself, or that a promise rests on, is never taken from a person: [`PROTECTED`]
@@ -134,7 +134,7 @@ pub struct Fault {
     pub name: String,
     /// What was found, if it may be shown.
     pub got: String,
-    /// What is wanted, or why it is refused.
+    /// The wanted value, or why the setting is refused.
     pub want: String,
 }
 
@@ -240,7 +240,7 @@ fn blank() -> ClientConfig {
     ClientConfig::new()
 }
 
-/// What every client is configured with: what is given, but for what is read by us.
+/// The configuration of every client: the given settings, without those that we read ourselves.
 pub(super) fn config(given: &Given) -> ClientConfig {
     let mut config = blank();
     for (name, value) in given.iter().filter(|(name, _)| !Source::takes(name)) {

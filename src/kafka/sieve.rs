@@ -1,22 +1,22 @@
-//! What librdkafka is given of a batch: nothing that it cannot read, and no more than fits in memory.
+//! Decides what librdkafka is given of a batch: nothing that it cannot read, and no more than fits in memory.
 //!
-//! A compressor makes a thousandth of zeros: two megabytes on the wire are two gigabytes here. So what is inflated goes through
-//! a sieve, piece by piece, before librdkafka sees it: a record that is small enough passes byte for byte; of one that is not,
-//! its key and its first headers pass, and a mark that says what was left out.
+//! A compressor makes a thousandth of zeros: two megabytes on the wire are two gigabytes here. So inflated data goes
+//! through a sieve, piece by piece, before librdkafka sees it. A record that is small enough passes byte for byte. Of a
+//! larger one, the key and the first headers pass, and a mark that says what was left out.
 //!
 //! ```text
 //!  compressed batch ─▶ inflater, 64 KiB at a time ─▶ Sieve ─▶ records, and what is left of those that are too large
 //! ```
 //!
 //! # Invariants
-//! 1. What comes out is bounded by [`Bounds`], whatever goes in.
-//! 2. A record that passes whole is the same, byte for byte. Every other one is told of: by its own mark, or, beyond
-//!    [`Bounds::records`], by that of the last one.
+//! 1. The output is bounded by [`Bounds`], whatever the input.
+//! 2. A record that passes whole is unchanged, byte for byte. Every other record is reported: by its own mark, or,
+//!    beyond [`Bounds::records`], by that of the last one.
 //! 3. Only this process can make a mark: it has a token that nobody else knows.
-//! 4. librdkafka can read what comes out: where it meets a record that it cannot read, it reads nothing of that partition any
-//!    more.
-//! 5. A record has the offset that Kafka gave it, whatever its batch says: Kafka looks at that in compressed batches only. With
-//!    another one all that stands in between would count as done.
+//! 4. librdkafka can read the output. If it met a record that it cannot read, it would read nothing of that partition
+//!    any more.
+//! 5. A record has the offset that Kafka gave it, whatever its batch says: Kafka checks that in compressed batches
+//!    only. With another offset, everything in between would count as done.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -140,7 +140,7 @@ fn mark(cut: &Cut) -> [u8; MARK_BYTES] {
     value
 }
 
-/// What is read next of a record that does not pass whole, and how much of it is left.
+/// What to read next of a record that does not pass whole, and how much of it is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Length,
@@ -223,7 +223,7 @@ pub(super) struct Sieve<'a, S: Sink> {
     /// The number that is being read, and how many bits of it there are.
     number: (u64, u32),
     partial: Partial,
-    /// The last record that was not read, as it is told of.
+    /// The last record that was not read, as it is reported.
     unread: Option<Partial>,
 }
 
@@ -314,7 +314,7 @@ impl<'a, S: Sink> Sieve<'a, S> {
             self.told -= 1;
         }
         (self.step, self.number) = (Step::Length, (0, 0));
-        // All were read that there are: what is behind them is nothing.
+        // All records that exist were read: the bytes behind them are nothing.
         let rest = self.told < self.said.count;
         let last = usize::try_from(self.said.last).unwrap_or(0);
         self.unread = rest.then(|| Partial::broken(0, last));
@@ -612,7 +612,7 @@ pub(super) fn is_sound(mut bytes: &[u8], said: Said) -> bool {
 /// What librdkafka makes of a record.
 enum Read {
     Sound,
-    /// What is meant is plain.
+    /// Its meaning is plain.
     Mended(Vec<u8>),
     Broken,
 }

@@ -1,12 +1,12 @@
-//! Notices when this machine's wall clock is set, and wakes who waits by it.
+//! Notices when this machine's wall clock is set, and wakes the threads that wait by it.
 //!
-//! No due time is kept by this clock (`clock`). But librdkafka's waits end at a wall-clock time (librdkafka 2145): set back by
-//! an hour, a wait of 100 ms takes an hour, unless something wakes it. A wait that began after the step is right again.
-//! So waiting clients are woken at each step.
+//! No due time is kept by this clock (`clock`). But librdkafka's waits end at a wall-clock time (librdkafka 2145): when
+//! the clock is set back by an hour, a wait of 100 ms takes an hour, unless something wakes it. A wait that began after
+//! the step is right again. So waiting clients are woken at each step.
 //!
 //! # Invariants
 //! 1. This thread itself waits by the monotonic clock.
-//! 2. What is woken lives: it is taken off the list before its client goes.
+//! 2. A registered client is alive: it is taken off the list before it goes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +26,7 @@ const READ_MAX: Duration = Duration::from_millis(2);
 /// A clock that is set all the time is told of this often.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// Who waits, and how often the clock was set.
+/// The clients that wait, and how often the clock was set.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     count: AtomicU64,

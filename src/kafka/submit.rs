@@ -222,8 +222,8 @@ impl Submitter {
         }
     }
 
-    /// Writes records to one partition, and waits for all their acknowledgements without holding a thread, until `by` at the
-    /// latest. What is under way then, or when the future is dropped, may still be written.
+    /// Writes records to one partition, and waits for all their acknowledgements without holding a thread, until `by`
+    /// at the latest. Records in flight at that time, or when the future is dropped, may still be written.
     ///
     /// # Errors
     /// For each by itself: see [`SubmitError`] for whether it was written.
@@ -259,8 +259,8 @@ impl Submitter {
         receipts
     }
 
-    /// As [`submit`](Self::submit), for who waits without holding a thread. What is under way when the future is dropped may
-    /// still be written.
+    /// As [`submit`](Self::submit), but it waits without holding a thread. A record in flight when the future is
+    /// dropped may still be written.
     ///
     /// # Errors
     /// See [`SubmitError`] for whether something was written.

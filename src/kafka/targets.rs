@@ -1,12 +1,13 @@
-//! Finds out about targets, on a thread of its own: does the topic exist, how many partitions, how large a record, must it have a
-//! key, may we write there.
+//! Describes targets, on a thread of its own: does the topic exist, how many partitions, how large a record, must it
+//! have a key, may we write there.
 //!
-//! Asked before anything is produced: an unknown topic would stall a whole transaction for 30 s (faults 0.6), and one that we may
-//! not write to would fail it. An admin client asks, which makes no topic by that; a producer's question may.
+//! It asks before anything is produced. An unknown topic would stall a whole transaction for 30 s (faults 0.6), and a
+//! topic that we may not write to would fail it. An admin client asks, whose question creates no topic; a producer's
+//! question may.
 //!
 //! # Invariants
-//! 1. One request asks about many names, and names that were never asked about go first: however many are unknown, a new one
-//!    waits for some requests, and never for the others' time to turn up.
+//! 1. One request asks about many names, and names that were never asked about go first. However many are unknown, a
+//!    new one waits for some requests, and never until all others have been found.
 //! 2. An answer is given once [`Used`] knows of it: nobody produces to a target whose limit does not count yet.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -207,7 +208,7 @@ struct Asker {
     patience: Duration,
     /// The embedded broker describes no topics, has no settings to tell, and has one namespace.
     embedded: bool,
-    /// What was told last of each topic.
+    /// The last description of each topic.
     limits: HashMap<String, Limits>,
 }
 
@@ -494,7 +495,7 @@ async fn limits(
         let value = |name| of.get(name).and_then(|of| of.value.as_deref());
         let bytes = value("max.message.bytes").and_then(|bytes| bytes.parse().ok());
         let in_sync = value("min.insync.replicas").and_then(|count| count.parse().ok());
-        // A broker wants keys as soon as a topic is compacted, be it that records are deleted by age, too.
+        // A broker wants keys as soon as a topic is compacted, even if records are deleted by age, too.
         let keyed = value("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
         // Where it puts the time itself it refuses none.
         let is_free = value("message.timestamp.type") == Some("LogAppendTime");

@@ -1,11 +1,11 @@
-//! The topics that waterclock owns: what they are called, what they must be, and what is there.
+//! The topics that waterclock owns: their names, what they must be, and what is there.
 //!
 //! What they must be is data, in `topics/`, with the reasons in `topics/README.md`.
 //!
 //! # Invariants
-//! 1. Nothing that is there is changed: only missing topics are created.
-//! 2. The ladder in force changes only while the group has no member, and a tier that is taken away stays
-//!    *draining* (read, not written to) until nothing is pending in it.
+//! 1. No existing topic is changed: only missing topics are created.
+//! 2. The ladder in force changes only while the group has no member. A tier that is taken away stays *draining* (read,
+//!    not written to) until nothing is pending in it.
 //! 3. The number of lanes of a namespace never changes.
 //!
 //! All calls block, for a bounded time each: call them before the start, or on a thread of their own.

@@ -1,7 +1,7 @@
-//! Deletes from own topics what is done: up to the committed low watermark, never beyond.
+//! Deletes done records from our own topics: up to the committed low watermark, never beyond.
 //!
-//! Own topics keep records for ever (`retention.ms=-1`), so this is what frees the disk. It runs behind the commits,
-//! on a thread of its own; what it misses it deletes the next time.
+//! Own topics keep records for ever (`retention.ms=-1`), so this is what frees the disk. It runs behind the commits, on
+//! a thread of its own. What it misses it deletes the next time.
 
 use std::time::Duration;
 

@@ -1,15 +1,15 @@
-//! Looks now and then whether the topics can still hold what stands in them, and stops admitting when they cannot.
+//! Checks now and then whether the topics can still hold their records, and stops admitting when they cannot.
 //!
-//! At the start unfit topics are refused (`topics::check`). This is for what changes later: a retention that somebody sets,
-//! a topic that is deleted, or deleted and made anew, fewer replicas that have to acknowledge.
+//! At the start unfit topics are refused (`topics::check`). This is for later changes: somebody sets a retention; a
+//! topic is deleted, or deleted and made anew; fewer replicas have to acknowledge.
 //!
 //! # Invariants
-//! 1. While a topic of ours is unfit nothing new is read from the intakes; what is in the tiers moves on. Records with an id
-//!    wait, too: a cancel for them may stand in what is not read.
-//! 2. Whatever is unfit is logged with what to do, again every few minutes, and is a metric with an alarm.
-//! 3. So is what is only weak, where the loss of one broker loses records. It stops nothing: a start does not refuse it
-//!    either, nothing is being lost, and what would be is not only what is admitted from now on.
-//! 4. A question that is not answered changes nothing. That a topic is not there is believed when it is seen twice: a broker
+//! 1. While a topic of ours is unfit, nothing new is read from the intakes; records in the tiers move on. Records with
+//!    an id wait, too: a cancel for them may stand in the part that is not read.
+//! 2. Every unfit topic is logged with the remedy, again every few minutes, and is a metric with an alarm.
+//! 3. So is a topic that is only weak, where the loss of one broker loses records. It stops nothing. A start does not
+//!    refuse it either. Nothing is being lost, and at risk are not only the records that are admitted from now on.
+//! 4. A question that is not answered changes nothing. A missing topic is believed when it was missing twice: a broker
 //!    that has just started may not know all of them yet.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ use crate::telemetry;
 const EVERY: Duration = Duration::from_secs(20);
 /// The same while something is wrong, so that what was mended counts soon.
 const EVERY_UNFIT: Duration = Duration::from_secs(5);
-/// What is wrong still is said again after this long.
+/// A problem that persists is reported again after this long.
 const SAY_AGAIN: Duration = Duration::from_secs(300);
 /// Longest wait for the ids.
 const ANSWER_MAX: Duration = Duration::from_secs(10);

@@ -1,11 +1,11 @@
 //! How far `<ns>.timers` is written, by lane: what a look-up must have seen to be up to date.
 //!
-//! The owner of a lane is the only one that writes its partition of the changelog. So whoever has read up to the highest
-//! offset that was acknowledged in a batch that committed knows all that was ever told about the lane's timers.
+//! The owner of a lane is the only one that writes its partition of the changelog. So a reader that has read up to the
+//! highest acknowledged offset of the committed batches knows all that was ever reported about the lane's timers.
 //!
 //! # Invariants
-//! 1. A lane's mark is told before anybody is answered on the ground of the batch that it stands for.
-//! 2. A record whose acknowledgement names no offset (it was sent twice) makes its lane's mark unknown until it is told
+//! 1. A lane's mark is set before anybody gets an answer that rests on the batch that it stands for.
+//! 2. A record whose acknowledgement names no offset (it was sent twice) makes its lane's mark unknown until it is set
 //!    anew, and never a smaller one.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};

@@ -75,7 +75,7 @@ pub fn install() -> Result<Figures, TelemetryError> {
     let recorder = builder()?.build_recorder();
     let handle = recorder.handle();
     let installed = metrics::set_global_recorder(recorder);
-    // Whoever keeps them should know what they are.
+    // A process that keeps these numbers should know what they are.
     names::describe();
     installed.map_err(|_| TelemetryError::Taken)?;
     Ok(Figures(INSTALLED.get_or_init(|| handle).clone()))

@@ -326,7 +326,7 @@ pub struct LaneLevels {
     pub cancels: Level,
     /// Timers pending.
     pub timers: Level,
-    /// Due records that wait until it is known what was cancelled.
+    /// Due records that wait until the lane knows which timers were cancelled.
     pub gated: Level,
     /// Due records with a key that wait for their order.
     pub ordered: Level,
@@ -533,7 +533,7 @@ impl LaneFigures {
     /// `count` deliveries of a batch that is committed had this label.
     pub fn labelled(&self, label: &str, count: u64) {
         let mut labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever writes records chooses the labels, and each is a time series.
+        // Writers of records choose the labels, and each label is a time series.
         let label =
             if labels.len() < LABELS_MAX || labels.contains_key(label) { label } else { OTHER };
         let counter = labels

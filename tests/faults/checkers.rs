@@ -11,7 +11,7 @@ use crate::support::{Mode, Rec, patience};
 
 /// `settle`, the default: a cancel that Kafka acknowledged so long before the due time always wins.
 const SETTLE_MS: u64 = 50;
-/// What is less late than this is on time, and so in order.
+/// A record that is less late than this is on time, and so in order.
 const ON_TIME_MS: u64 = 20;
 /// Late by more than this is told of; and once a row had the time to recover, nothing is, however much later it is due: what a
 /// fault did to a hop shows when its tier lets it go.
@@ -50,7 +50,7 @@ pub fn breaches(history: &History, wish: Wish) -> Vec<Breach> {
     breaches_within(history, wish, patience())
 }
 
-/// The same, with the bounds of lateness so many times as long.
+/// As [`breaches`], with the bounds of lateness so many times as long.
 fn breaches_within(history: &History, wish: Wish, patience: u32) -> Vec<Breach> {
     let seen = Seen::of(history);
     let mut found = seen.foreign.clone();
@@ -270,7 +270,7 @@ fn forward_only(history: &History, found: &mut Vec<Breach>) {
     }
 }
 
-/// Promise 8: what is malformed is a dead letter, once, and nothing else is.
+/// Promise 8: a malformed record becomes a dead letter, once, and no other record does.
 fn dead(history: &History, found: &mut Vec<Breach>) {
     let mut letters: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for rec in &history.dead {
@@ -298,8 +298,9 @@ fn dead(history: &History, found: &mut Vec<Breach>) {
     }
 }
 
-/// Promise 10: what was due before the fault was over is there soon after it, and everything else soon after it is due. What is
-/// due later than that is on time, for as long as anything waits; but in `at_least_once` no hop can be taken back.
+/// Promise 10: a record that was due before the fault was over is there soon after its end. Every other record is there
+/// soon after it is due. A record that is due later than that is on time, for as long as anything waits; but in
+/// `at_least_once` no hop can be taken back.
 fn recovers(history: &History, wish: Wish, patience: u32, found: &mut Vec<Breach>) {
     let recovery = wish.recovery.as_millis() as u64 * u64::from(patience);
     let healed = history.healed_at.unwrap_or(0);

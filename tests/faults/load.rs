@@ -33,7 +33,7 @@ pub fn mode() -> Mode {
 /// What decides when a record arrived: the topic's setting of it.
 const STAMP: &str = "message.timestamp.type";
 
-/// Where a broker's clock is not that of whoever reads.
+/// Where a broker's clock is not the reader's clock.
 pub const STAMPED: [(&str, &str); 1] = [(STAMP, "LogAppendTime")];
 
 /// Half of all rows deliver to targets as Kafka makes them, which do not keep append times: always the same half, and the

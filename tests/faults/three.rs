@@ -38,7 +38,7 @@ impl Bed<'_> {
         node as usize - 1
     }
 
-    /// Whoever coordinates the process's group.
+    /// The broker that coordinates the process's group.
     fn coordinator(&self) -> i32 {
         self.nodes.group_coordinator(self.fixture.namespace())
     }

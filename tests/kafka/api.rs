@@ -136,7 +136,7 @@ fn either_of_two_instances_answers_for_every_timer() {
         assert_eq!(told["targets"][0]["target"], target.as_str(), "{told}");
     }
 
-    // Every second by each of them, whoever owns it.
+    // Every second one by each process, whichever owns it.
     for (n, timer) in all.iter().enumerate().filter(|(n, _)| n % 2 == 0) {
         let process = if n % 4 == 0 { &a } else { &b };
         let batch = json!({ "timers": [name(timer)], "wait": "20s" });
@@ -419,7 +419,7 @@ fn what_a_bulk_cancel_counts_is_what_the_target_shows() {
     let undecided = of("pending") + of("failed");
     println!("{counted} counted, {there} delivered, {outcomes:?}");
     assert_eq!(of("cancelled") + of("delivered") + undecided, outcomes.values().sum::<u64>());
-    // What is not decided in time is written, and counts or not.
+    // A cancel that is not decided in time is written, and counts or not.
     let kept = all - there;
     assert!(
         (of("cancelled")..=of("cancelled") + undecided).contains(&kept),

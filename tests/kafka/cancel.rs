@@ -1,4 +1,4 @@
-//! Cancels on a real Kafka: what is pending is kept from its target, through kills, takeovers and outages.
+//! Cancels on a real Kafka: a pending record is kept from its target, through kills, takeovers and outages.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The Rust client on a real Kafka, with instances that run: where it writes, and what it is told.
+//! The Rust client on a real Kafka, with instances that run: where it writes, and which answers it gets.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -292,7 +292,7 @@ fn any_instance_behind_a_load_balancer_cancels_the_timers_of_all_lanes() {
         }
     });
     first.kill();
-    // Its lanes are nobody's for a while; who asks is told to wait, or finds nobody, and asks on.
+    // Nobody owns its lanes for a while. A caller is asked to wait, or finds nobody, and asks again.
     runtime.block_on(async {
         for n in 0..12 {
             let outcome = found.cancel(Some(format!("{n}").as_bytes()), "i").await;

@@ -85,7 +85,7 @@ fn dead_letters_are_listed_shown_and_replayed_as_an_operator_does_it() {
         assert_eq!(rec.headers, [mine], "as if it had never been dead");
     }
     Log::open(&fixture, &good).count(1);
-    // One by its place, to another intake's rules or none: what is wrong is refused again.
+    // Replay one by its place, under another intake's rules or none: the faulty record is refused again.
     let soon = lines(&["list", "--code", "bad_delay"]);
     let place = format!("{}@{}", soon[0]["partition"], soon[0]["offset"]);
     assert_eq!(dead(&fixture, &["replay", &place]).0, Some(0));
@@ -223,7 +223,7 @@ fn every_refusal_is_a_dead_letter_and_stops_nothing(mode: Mode) {
     for rec in &neighbours {
         let n: usize = rec.text().parse().unwrap();
         let due = acks[3 * n + 1].at + 1_500;
-        // Loose, since other tests run beside this one: what is shown is that nothing waits for a dead letter.
+        // The bound is loose, since other tests run beside this one. The point is that nothing waits for a dead letter.
         let most = due + 15_000 * u64::from(patience());
         assert!((due..most).contains(&rec.at), "due {due}: {rec:?}");
     }

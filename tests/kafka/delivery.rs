@@ -159,7 +159,7 @@ fn every_form_of_a_time_is_understood(mode: Mode) {
         };
         let rec = by_id[&n.to_string()];
         assert!(rec.at >= due, "{why}: {value}: due {due}: {rec:?}");
-        // Loose: what is checked is that no form is misread by a zone or a unit.
+        // The bound is loose: the check is that no form is misread by a zone or a unit.
         assert!(
             rec.at < due.max(now) + 30_000 * u64::from(patience()),
             "{why}: {value}: due {due}: {rec:?}"

@@ -61,7 +61,7 @@ fn what_waits_keeps_the_rules_of_its_intake(mode: Mode) {
     assert_eq!(whole(&fixture, &other), [], "nothing went by the rules of another");
     process.stop_well();
 
-    // With the intake put back, what it forbids by now stays forbidden, whoever replays it.
+    // With the intake put back, a target that it forbids by now stays forbidden, whoever replays the record.
     let narrower = format!("{changed}[intakes.us]\nallow = ['none']\n");
     let mut process = fixture.launch(mode).config(&narrower).start();
     let (code, text) = replay(&fixture, &["--code", Code::UnknownIntake.as_str()]);
@@ -100,7 +100,7 @@ fn has_state(rec: &Rec) -> bool {
     rec.headers.iter().any(|(name, _)| name == b"x-delay-state")
 }
 
-/// The same record, byte by byte, as somebody writes it who has read it.
+/// The same record, byte by byte, written by somebody who has read it.
 fn copy(of: &Rec) -> Out {
     let name = |name: &[u8]| String::from_utf8(name.to_vec()).expect("a name in text");
     let headers = of.headers.iter().map(|(header, value)| (name(header), value.clone()));

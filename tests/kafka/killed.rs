@@ -1,5 +1,5 @@
-//! Requests for the lanes of an instance that was killed, before another one has them: a cancel is written and decided all
-//! the same, by whichever way it is asked for, and what needs the owner is refused in time.
+//! Requests for the lanes of an instance that was killed, before another one has them. A cancel is written and decided
+//! all the same, by whichever way it comes. A request that needs the owner is refused in time.
 
 use std::process::Output;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::support::{
 in_both_modes!(a_cancel_for_the_lanes_of_a_killed_instance_is_written_at_once_and_decided);
 
 const LANES: u16 = 2;
-/// What is not cancelled is due so long after it was submitted.
+/// A timer that is not cancelled is due so long after it was submitted.
 const DUE: Duration = Duration::from_secs(40);
 /// What an answer may take beyond its wait, as docs/http-api.md says, and what this machine may take beyond that.
 const GRACE: Duration = Duration::from_secs(2);
@@ -132,7 +132,7 @@ fn a_cancel_for_the_lanes_of_a_killed_instance_is_written_at_once_and_decided(mo
     println!("{:?}: by the command line: {told:?}", began());
     assert!(told.0 == Some(75) && told.1.starts_with("pending"), "{told:?}");
 
-    // Whoever waits is told what was decided once another one has the lane.
+    // A waiting caller gets the decision once another process has the lane.
     let wait = format!("{}s", patient(Duration::from_secs(30)).as_secs().min(60));
     let (asked, fixture, wait) = (&a, &fixture, wait.as_str());
     std::thread::scope(|scope| {
@@ -172,7 +172,7 @@ fn a_cancel_for_the_lanes_of_a_killed_instance_is_written_at_once_and_decided(mo
     assert_eq!(state(&format!("/v1/timers/{keyless}")), "cancelled");
     let left = find(&path(&keys[11], ""));
     assert_eq!(left["version"], version(11), "it was not given another time");
-    // What was told to be cancelled is never seen; all else is.
+    // A timer that was reported as cancelled is never seen; all others are.
     fixture.wait_until_nothing_is_pending_within(DUE + PATIENCE);
     a.stop_well();
     let mut seen: Vec<String> = whole(fixture, &target).iter().map(Rec::text).collect();

@@ -207,7 +207,7 @@ fn a_process_waits_for_a_kafka_that_does_not_answer_and_says_so() {
     let (ready, body) = process.get("/health/ready").unwrap();
     assert_eq!(ready, 503, "{body}");
     assert_eq!(process.get("/health/live").unwrap().0, 200);
-    // What is found there names the broker's own address, so the proxy is needed for the first step only.
+    // The metadata there names the broker's own address, so the proxy is needed for the first step only.
     let brokers = &fixture.connection.brokers;
     let broker = brokers.split(',').next().unwrap_or(brokers);
     let _proxy = Proxy::start(&[(&*address, broker)]);

@@ -89,7 +89,7 @@ fn every_metric_is_there_with_a_value_that_makes_sense() {
         ("waterclock_window_fill_ratio", 0.001,       0.5),
     ]);
 
-    // What is pending, and what is held back, is looked at every 15 seconds each, and hops wait for their linger.
+    // Pending records, and held ones, are each looked at every 15 seconds, and hops wait for their linger.
     let want: BTreeSet<&str> = ALL.iter().map(|metric| metric.name).collect();
     eventually("pending is counted from the offsets, the hops are committed, all is there", || {
         let pending = process.metric("waterclock_pending");

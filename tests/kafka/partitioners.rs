@@ -1,5 +1,5 @@
-//! One id, one record, whatever the partitioner: producers of librdkafka's default one (CRC32) write beside a key's lane, those
-//! of Java's into it, and whoever owns the wrong partition may stand still meanwhile.
+//! One id, one record, whatever the partitioner. Producers with librdkafka's default partitioner (CRC32) write beside a
+//! key's lane, those of Java write into it. The owner of the wrong partition may stand still meanwhile.
 
 use std::time::Duration;
 
@@ -281,7 +281,7 @@ fn a_cancel_right_behind_a_create_beside_its_lane_says_nothing_of_what_ended_bef
         assert!(!is_of_another, "{n}: it is about what ended before: {told}");
         assert_eq!(in_the_end(&client, &base, told), "cancelled", "{n}");
     }
-    // What ended and has no other beside it is told as that, with and without its version.
+    // A timer that ended and has no other beside it is reported as that, with and without its version.
     let (record, _) = timer(ROUNDS, "first", 100);
     producer.send_one(&intake, &record);
     let url = url(ROUNDS);

@@ -106,7 +106,7 @@ fn a_lane_whose_position_is_known_to_nobody_is_not_guessed() {
     assert_eq!(code, Some(78), "{}", again.log());
     let said = format!("has no committed offset for {intake}/{}", last.partition);
     assert!(again.log().contains(&said), "{}", again.log());
-    // Of this partition and no other: what is reset is delivered again.
+    // Of this partition and no other: records behind a reset are delivered again.
     let reset = format!(
         "--bootstrap-server {} --group {} --topic {intake}:{} --reset-offsets --to-earliest --execute",
         fixture.connection.brokers,
@@ -219,8 +219,8 @@ fn bounds(fixture: &Fixture, topic: &str, partition: i32) -> (i64, i64) {
     consumer.fetch_watermarks(topic, partition, Duration::from_secs(20)).expect("ends")
 }
 
-/// Samples whether it is ready: who has no lanes and is the only one there is never so. The result is what it said when it
-/// was not.
+/// Samples whether the process is ready: the only member is never ready without lanes. The result is its answer at the
+/// time when it was not.
 fn is_no_spare(process: &Process, most: Duration) -> Vec<String> {
     let until = Instant::now() + most;
     let mut said = Vec::new();
@@ -281,7 +281,7 @@ fn a_position_outside_of_its_log_costs_one_question_once(mode: Mode) {
     println!("{mode:?}: the next record arrived after {took:?}");
 }
 
-/// The same under whoever waits for them.
+/// The records are deleted under members that wait for them.
 fn records_that_are_deleted_under_it_leave_nobody_ready_without_lanes(mode: Mode) {
     let fixture = Fixture::with("positions", |request| {
         request.lanes = Some(6);
@@ -380,7 +380,7 @@ fn is_in_state(process: &Process, id: &str, state: &str, most: Duration) {
     });
 }
 
-/// What is overdue and has no record ends as lost, and its id is free.
+/// An overdue timer without a record ends as lost, and its id is free.
 fn a_timer_whose_record_is_gone_ends_as_lost_and_its_id_is_free(mode: Mode) {
     let fixture = Fixture::with("positions", |request| request.lanes = Some(1));
     let target = fixture.target("out", 1);
@@ -419,7 +419,7 @@ fn in_state(process: &Process, state: &str) -> Result<BTreeSet<String>, String> 
     Ok(timers.iter().filter_map(|timer| timer["id"].as_str()).map(str::to_owned).collect())
 }
 
-/// Nobody waits for hours to hear that a timer is gone: what is left is read as soon as records are missing.
+/// Nobody waits for hours to hear that a timer is gone: the rest of the lane is read as soon as records are missing.
 fn timers_whose_records_are_gone_are_not_listed_as_pending(mode: Mode) {
     let fixture = Fixture::with("positions", |request| {
         request.lanes = Some(2);
@@ -455,7 +455,7 @@ fn timers_whose_records_are_gone_are_not_listed_as_pending(mode: Mode) {
     };
     let mut process = fixture.start(mode);
     are(&process, &long, &short);
-    // A create after it is a create; and what is lost stays lost, and is counted once.
+    // A create after it is a create. A lost timer stays lost, and is counted once.
     let again = "long7";
     producer.send_one(&fixture.names.intake(), &timer(again, &target, "0").key(again));
     Log::open(&fixture, &target).count(1);
@@ -480,7 +480,7 @@ fn timers_whose_records_are_gone_are_not_listed_as_pending(mode: Mode) {
     process.stop_well();
 }
 
-/// Who finds that records are gone may lose the lane before it has read what is left: whoever has it next does that.
+/// A process that finds records gone may lose the lane before it has read the rest. Then the next owner reads it.
 fn timers_whose_records_are_gone_are_found_by_the_next_owner_too(mode: Mode) {
     let fixture = Fixture::with("positions", |request| {
         request.lanes = Some(2);
@@ -498,7 +498,7 @@ fn timers_whose_records_are_gone_are_found_by_the_next_owner_too(mode: Mode) {
     Log::open(&fixture, &hour).count(20);
     process.stop_well();
     trim_all(&fixture, &hour);
-    // It finds that, tells it, cannot read what is left, and is killed.
+    // The process finds the gap, logs it, cannot read the rest of the lane, and is killed.
     let mut process = fixture.launch(mode).env("FAILPOINTS", "lane_unread=return").start();
     process.wait_until_logged(PATIENCE, "could not read what is left of the lane");
     assert!(process.metric(LOST) >= 20.0, "{}", process.metric(LOST));

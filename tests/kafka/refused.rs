@@ -48,7 +48,7 @@ fn what_is_refused_is_told_as_dead_and_its_name_is_free(mode: Mode) {
         ("denied",      make("denied").delay("1s").to(&elsewhere),          false, "target_denied"),
         ("denied-far",  make("denied-far").delay("1s").to(&elsewhere),      true,  "target_denied"),
         ("missing",     make("missing").delay("1s").to(&missing),           false, "target_missing"),
-        // By then it is known that there is no such topic.
+        // By then the process knows that there is no such topic.
         ("missing-2",   make("missing-2").delay("1s").to(&missing),         false, "target_missing"),
         ("missing-far", make("missing-far").delay("1s").to(&missing),       true,  "target_missing"),
         ("delay",       make("delay").delay("soon").to(&target),            false, "bad_delay"),

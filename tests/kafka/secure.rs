@@ -130,8 +130,8 @@ fn a_record_goes_through_every_kind_of_secured_listener() {
     }
 }
 
-/// librdkafka's threads run beside exit handlers, and one that makes a connection crashes if OpenSSL's cleans up just then:
-/// two of 400 processes on a busy machine. Who ends well must not look killed by a signal.
+/// librdkafka's threads run beside exit handlers, and one that makes a connection crashes if OpenSSL's handler cleans
+/// up just then: two of 400 processes on a busy machine. A process that ends well must not look killed by a signal.
 #[test]
 fn openssl_is_not_cleaned_up_at_exit() {
     let secured = Secured::shared();
@@ -268,7 +268,7 @@ fn the_documented_permissions_are_enough() {
     succeeds(brokers, &settings, &send);
     assert_eq!(Log::open(&fixture, &target).count(1)[0].text(), "granted");
     fixture.wait_until_nothing_is_pending();
-    // What is done is deleted, too.
+    // Done records are deleted, too.
     let intake = fixture.names.intake();
     eventually("the intake is trimmed", || match whole(&fixture, &intake) {
         left if left.is_empty() => Ok(()),

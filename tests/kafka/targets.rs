@@ -84,7 +84,7 @@ fn ten_thousand_unknown_targets_hold_nobody_up(mode: Mode) {
 /// Records each of which names a target that is not there, among records of every lane for one that is.
 fn unknown_targets(test: &str, mode: Mode, count: usize) {
     let fixture = fixture(test, mode);
-    // By append, so that what is measured is when it was there.
+    // By append time, so that the test measures when the record was there.
     let good = fixture.timed_target("good", 3);
     let mut process = fixture.start(mode);
     let producer = fixture.producer();
@@ -196,7 +196,7 @@ fn a_target_that_may_not_be_written_to_any_more_costs_one_batch_at_most(mode: Mo
     // One batch that fails, and the lanes that are taken over for it.
     assert!(worst < 4_000 * u64::from(patience()), "{worst} ms late");
     assert!(failures <= 1.0, "{failures} failures");
-    // It is known now. Every half minute it is asked again: others do not see that either.
+    // The target is known now. It is described again every half minute: other targets do not notice that either.
     let lasts = Duration::from_secs(36);
     let (worst, again) = beside(&fixture, (mode, "b", lasts), (&good, &closed), |_| {});
     let more = renewed() - before - failures;

@@ -370,7 +370,7 @@ fn what_is_due_waits_for_a_foreign_transaction_and_not_for_ever() {
     asker.is_in("k", "cancelled");
     drop(foreign);
 
-    // One that stays open: what is due is late by no more than the wait.
+    // This one stays open: a due record is late by no more than the wait.
     producer.send_one(&intake, &timer(&target, "after the wait", "k", 2_000));
     asker.is_in("k", "delay");
     let foreign = open_transaction(&fixture, &intake, None, &cancel("k"));

@@ -80,7 +80,7 @@ fn with_cancellations_only_a_cancel_is_recorded_and_wins(mode: Mode) {
         producer.send(&intake, &timer(&target, key, 6_000));
     }
     producer.acks();
-    // It is not known what is pending: a cancel is written down, whatever it is about.
+    // The process does not know what is pending: it writes every cancel down, whatever it is about.
     assert_eq!(cancel(&process, "goes", None), "recorded");
     assert_eq!(cancel(&process, "nobody", None), "recorded");
     assert_eq!(process.metric("waterclock_timers_pending"), 0.0);

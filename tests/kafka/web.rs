@@ -301,7 +301,7 @@ fn a_cancel_that_somebody_recorded_between_instances_meets_nothing_that_was_made
         let (status, answer) = raw(&a, &head, "");
         assert!(status == 200 && answer.contains("\"outcome\":\"cancelled\""), "{answer}");
     };
-    // Two whose lane the other one runs: it is asked for them.
+    // Two timers whose lane the other instance runs: it gets the query for them.
     let mut keys = (0..).map(|n| format!("k{n}")).filter(|key| {
         recorder.take();
         submit(key);

@@ -1,9 +1,10 @@
 //! How long the lanes pause after a fault: `scripts/recovery` starts a cluster of three and runs this.
 //!
-//! Records fall due every 10 ms, over all lanes; all of them are submitted before the fault, so that what is measured is
-//! the processor and not the submission. An outside `read_committed` reader runs from before the first. The lateness of
-//! a record is the time that the target's leader gave it, minus its due time; *seen* is the same for when the reader had
-//! it, and has the reader's own recovery in it. Every record must be there once and none early, or the case has failed.
+//! Records fall due every 10 ms, over all lanes. All of them are submitted before the fault, so the test measures the
+//! processor and not the submission. An outside `read_committed` reader runs from before the first. The lateness of a
+//! record is the time that the target's leader gave it, minus its due time. *Seen* is counted in the same way from when
+//! the reader had the record, and includes the reader's own recovery. Every record must be there once and none early,
+//! or the case has failed.
 //!
 //! What it does not do: it decides nothing. `tests/faults` has the bounds.
 #![allow(unreachable_pub, reason = "a test target has no outside")]

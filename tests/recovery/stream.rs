@@ -103,7 +103,7 @@ impl Stream {
         while Instant::now() < until && self.found.lock().unwrap().len() < self.acks.len() {
             std::thread::sleep(Duration::from_millis(50));
         }
-        // Who comes twice may come a little later.
+        // A record that comes twice may come a little later.
         std::thread::sleep(Duration::from_secs(1));
         self.stop.store(true, Ordering::SeqCst);
         self.reader.join().expect("the reader ran");

@@ -16,7 +16,7 @@ const FIRST: u64 = 1_000;
 const TIMERS: &[&str] =
     &["cancelled", "cancelled in time", "delivered", "linearizable", "timers", "answers"];
 
-/// Where it is looked for: `None` is wherever the seeds lead.
+/// Where to look for it: `None` is wherever the seeds lead.
 type Where = Option<(Kind, Delivery)>;
 
 const ANY: Where = None;

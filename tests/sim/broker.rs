@@ -1,7 +1,7 @@
 //! A model of what Kafka promises: logs, transactions, a consumer group and its offsets. No network, no thread.
 //!
-//! Every call happens at once and at a time of the world that the caller gives; delays, lost answers and the
-//! order of arrival belong to whoever calls.
+//! Every call happens at once, and at a time of the world that the caller gives. The caller models delays, lost answers
+//! and the order of arrival.
 //!
 //! # Invariants
 //! 1. A `read_committed` reader sees a record once every transaction that was open before it has its marker.
@@ -219,7 +219,7 @@ impl Broker {
         }
     }
 
-    /// Whether a reader at `from` has everything before `end` behind it: what is left is no record of a reader's.
+    /// Whether a reader at `from` has everything before `end` behind it: no record that readers see is left before it.
     pub fn is_read_to(&self, place: Place, from: Offset, end: Offset) -> bool {
         let Some(partition) = self.partition(place) else { return false };
         let rest = partition.next_readable(from);

@@ -128,7 +128,7 @@ fn view<'a>(world: &'a World, found: &mut Found) -> View<'a> {
     for (target, topic) in targets.chain([(None, dead)]) {
         let Some(topic) = topic else { continue };
         for (partition, offset, entry, record) in ledger(world, topic) {
-            // Of what is left without its number is told where it stood.
+            // A cut record without its number is known by the place where it stood.
             let stood = || placed.get(&contents::stood(world, record)?).copied();
             let number = number_of(record).map(|number| number as usize).or_else(stood);
             let Some(number) = number.filter(|number| known.contains(number)) else {
@@ -181,8 +181,8 @@ struct Said {
     change: Change,
 }
 
-/// What is said of each timer; and what is said of records that were refused before they were pending, which is about no timer
-/// that anybody could cancel or see.
+/// The changes of each timer; and the changes of records that were refused before they were pending, which are about no
+/// timer that anybody could cancel or see.
 fn said(world: &World, found: &mut Found) -> (BTreeMap<TimerId, Vec<Said>>, Vec<Unborn>) {
     let mut said: BTreeMap<TimerId, Vec<Said>> = BTreeMap::new();
     let (mut unborn, mut last) = (Vec::new(), BTreeSet::new());

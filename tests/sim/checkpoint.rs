@@ -102,7 +102,7 @@ impl World {
         committed.or_else(|| self.checkpoint(place))
     }
 
-    /// The same, with what is decided and has yet to be seen.
+    /// As [`position`](Self::position), with decided commits that are yet to be seen.
     pub fn decided_position(&self, place: Place) -> Option<Position> {
         self.broker.last_decided(place).or_else(|| self.position(place))
     }

@@ -88,7 +88,7 @@ fn run_all(all: &[Options]) -> (Met, Vec<Failure>) {
     done.into_inner().unwrap_or_else(|error| error.into_inner())
 }
 
-/// What is to be known of a failure: what is broken, the least plan that breaks it, and how to see it again.
+/// The report of a failure: what is broken, the least plan that breaks it, and how to see it again.
 fn tell((options, breaches): &Failure, command: &Command) -> String {
     let promise = breaches[0].promise;
     let whole = command.whole || options.mode().0 == Kind::Flood;

@@ -45,17 +45,17 @@ pub enum Mutation {
     KeepsSilent,
     /// Records of aborted transactions are delivered: what users took back.
     ReadsUncommitted,
-    /// What has ended is not told to who asks about it.
+    /// A query about a timer that has ended gets no answer about its end.
     ForgetsEnded,
     /// Which versions are void is not told when lanes are taken over.
     ForgetsVoids,
-    /// What is pending is not told when lanes are taken over.
+    /// Pending timers are not reported when lanes are taken over.
     ForgetsLive,
-    /// Of what is known at a take-over, the last piece is dropped.
+    /// The last piece of the timers at a take-over is dropped.
     DropsLastPiece,
     /// A client learns what became of its command before that is committed.
     AnswersEarly,
-    /// What is told of a command that found nothing is what became of the timer last, of whatever version.
+    /// A command that found nothing gets the last outcome of the timer as its answer, of whatever version.
     AnswersOfAnother,
     /// Whatever is not known of a version is called superseded.
     SaysSuperseded,
@@ -67,13 +67,13 @@ pub enum Mutation {
     DeliversDuplicates,
     /// A pending timer is written down as ended.
     FreesEarly,
-    /// What is void is forgotten before it was met.
+    /// A void version is forgotten before its record was met.
     ForgetsUnmet,
     /// Records with an id do not wait until the intakes are read.
     SkipsGate,
     /// A cancel counts for what was submitted after it, too.
     ComparesWithoutOrder,
-    /// What is to be remembered is not written.
+    /// Timer changes are not written.
     DropsTimers,
     /// A cancelled record is delivered nevertheless.
     DeliversCancelled,
@@ -81,13 +81,13 @@ pub enum Mutation {
     ReversesTies,
     /// Offsets are committed before what they stand for is produced.
     CommitsFirst,
-    /// What is done above the watermark is forgotten when lanes are taken over.
+    /// The done offsets above the watermark are forgotten when lanes are taken over.
     ForgetsWindow,
     /// After a commit that was slow the same producer goes on.
     ReusesDirty,
     /// After a transaction whose offsets were asked for again the same producer goes on.
     ReusesAfterOffsets,
-    /// What is left of a lane is read by half.
+    /// Only half of the rest of a lane is read.
     CountsHalf,
     /// What retention has deleted is passed over without a word.
     LosesInSilence,

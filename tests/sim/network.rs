@@ -136,7 +136,7 @@ pub enum Wake {
     Follow,
     /// The next piece of what is known of a lane; of this round.
     Piece(u64, i32),
-    /// What is left of a lane is read: these partitions from there on are to be read yet; of this round.
+    /// The rest of a lane is read: the partitions still to be read, each from its offset; of this round.
     Left(u64, Lane, VecDeque<(Place, Offset)>),
     /// A foreign transaction was waited for long enough.
     WaitedEnough(u64),

@@ -264,7 +264,8 @@ impl Plan {
             step_faults_max: 8,
             skews,
             unprobed,
-            // Drawn by itself: what a seed stands for stays. What is early there by a clock that nobody asks is not found out.
+            // Drawn by itself, so a seed keeps its meaning. Early records by a clock that nobody asks are not found
+            // out.
             stamped: is_unprobed || Chance::new(!seed).percent(50),
             lag_max: chance.between(0, 8),
             network,
@@ -299,7 +300,7 @@ impl Plan {
         plan
     }
 
-    /// No fault but that brokers refuse some records: what is bounded is how long the others wait because of it.
+    /// The only fault: brokers refuse some records. The bound is on how long the other records wait because of it.
     fn poison(seed: u64, delivery: Delivery) -> Self {
         let mut plan = Self::new(seed, Kind::Healthy, delivery);
         plan.kind = Kind::Poison;

@@ -167,7 +167,7 @@ impl World {
         let ends = ends.enumerate().filter(|(at, _)| made(at)).map(|(_, end)| end);
         let last_due = ends.max().unwrap_or_default().saturating_sub(EPOCH_MS);
         let safety = plan.kind == Kind::Storm;
-        // Some are kept for so long, and a bit, before it is known that they are duplicates.
+        // Some are kept for so long, and a bit, before they are found to be duplicates.
         let healed = last_due.max(plan.heal_at).max(plan.submits.1)
             + plan.recovery()
             + 12 * plan.clocks_apart()

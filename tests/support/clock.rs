@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt as _;
 
 use super::preload;
 
-/// A clock, as far from this machine's as the test says; who runs by it is to end before it.
+/// A clock, as far from this machine's as the test says. A process that runs by it must end before it.
 pub struct Clock {
     files: tempfile::TempDir,
     library: String,

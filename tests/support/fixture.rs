@@ -210,7 +210,7 @@ impl Fixture {
         config.set("isolation.level", "read_uncommitted");
         let of_all: BaseConsumer = config.create().expect("a consumer");
         let mut wanted = TopicPartitionList::new();
-        // Records go down the tiers: who looks from the top sees each.
+        // Records go down the tiers: a reader that goes from the top sees each.
         let (intakes, tiers) = (1 + self.request.further_intakes.len(), self.lane_topics());
         for topic in tiers[..intakes].iter().chain(tiers[intakes..].iter().rev()) {
             wanted.add_partition_range(topic, 0, i32::from(self.lanes()) - 1);

@@ -117,7 +117,7 @@ pub fn eventually_within<T>(
     }
 }
 
-/// The same, with [`PATIENCE`].
+/// As `eventually_within`, with [`PATIENCE`].
 #[track_caller]
 pub fn eventually<T>(what: &str, ask: impl FnMut() -> Result<T, String>) -> T {
     eventually_within(PATIENCE, what, ask)

@@ -146,13 +146,13 @@ impl Nodes {
         })
     }
 
-    /// Who coordinates a group.
+    /// The coordinator of a group.
     #[track_caller]
     pub fn group_coordinator(&self, group: &str) -> i32 {
         self.coordinator("__consumer_offsets", group)
     }
 
-    /// Who coordinates a transactional id.
+    /// The coordinator of a transactional id.
     #[track_caller]
     pub fn transaction_coordinator(&self, id: &str) -> i32 {
         self.coordinator("__transaction_state", id)
@@ -171,7 +171,7 @@ impl Nodes {
     }
 }
 
-/// Who has a partition.
+/// The brokers that have a partition.
 #[derive(Clone, Copy, Debug)]
 pub struct Replicas {
     /// Below 0: nobody.

@@ -89,7 +89,7 @@ pub enum State {
 #[derive(Debug)]
 struct Wish {
     kind: i16,
-    /// Begins the `client.id` of whoever sends it.
+    /// The beginning of the sender's `client.id`.
     client: String,
     before: Option<i16>,
 }

@@ -199,8 +199,8 @@ impl Log {
     }
 }
 
-/// How many records more than once, whoever reads them: with `uncommitted`, those that a transaction wrote again after
-/// one was aborted.
+/// How many records are there more than once, for any reader: with `uncommitted`, those that a transaction wrote again
+/// after one was aborted.
 pub fn written_again(seen: &[Rec]) -> usize {
     let different: BTreeSet<_> = seen.iter().map(|rec| (&rec.key, &rec.value)).collect();
     seen.len() - different.len()

@@ -166,7 +166,7 @@ pub fn token(seconds: i64) -> String {
     format!("{}.{}.", part(r#"{"alg":"none"}"#), part(&claims))
 }
 
-/// A token endpoint that answers until the process ends: with tokens to whoever knows the secret.
+/// A token endpoint that answers until the process ends: it gives tokens to any client that knows the secret.
 pub fn token_endpoint() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("http://{}/token", listener.local_addr().expect("an address"));

@@ -91,10 +91,10 @@ impl Allow {
         self.sets.iter().map(|set| set.patterns().to_vec()).collect()
     }
 
-    /// The list that another process has said with [`Allow::sets`].
+    /// The list that another process has published with [`Allow::sets`].
     ///
     /// # Errors
-    /// One of them is no expression: whoever said it is of another version.
+    /// One of the texts is no valid expression: the other process runs another version.
     pub fn of_sets(namespace: &str, sets: &[Vec<String>]) -> Result<Self, BadPattern> {
         let set = |set: &Vec<String>| RegexSet::new(set).map_err(|_| BadPattern(set.join(", ")));
         let sets = sets.iter().map(set).collect::<Result<_, _>>()?;

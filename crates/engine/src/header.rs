@@ -63,7 +63,7 @@ pub const ERROR_OFFSET: &str = "x-delay-error-offset";
 pub const ERROR_TIMESTAMP: &str = "x-delay-error-timestamp";
 /// `x-delay-error-intake`: told of a dead letter, the intake by which it came; empty if nobody can say.
 pub const ERROR_INTAKE: &str = "x-delay-error-intake";
-/// What is added to a dead letter, in this order.
+/// The headers that a dead letter gets, in this order.
 pub const ERRORS: [&str; 7] = [
     ERROR_CODE,
     ERROR_DETAIL,

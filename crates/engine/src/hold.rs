@@ -41,7 +41,7 @@ pub(super) struct Hold {
     buffer: VecDeque<Held>,
     /// Their bytes.
     pub(super) bytes: usize,
-    /// What was let go and is not committed as done.
+    /// Offsets that were let go and are not committed as done.
     pub(super) window: Window,
     /// The least offset that may come next; guards against a client that reads twice.
     next: Offset,
@@ -73,7 +73,7 @@ impl Hold {
     /// Everything before the end was read, and so was what stood here at a time (zero where that is not known). What
     /// stands last may be no record (a marker), so that only who reads can tell.
     pub(super) fn passed(&mut self, at: UnixMillis) {
-        // What was dropped is read again; until then nobody can tell.
+        // Dropped records are read again; until then nobody can tell.
         if self.dropped.is_none() {
             self.end = self.end.min(self.next);
             self.read_upto = self.read_upto.max(at);

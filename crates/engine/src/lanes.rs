@@ -102,7 +102,7 @@ pub struct Figures {
     pub live: usize,
     /// Timers that have a cancel mark.
     pub remembered: usize,
-    /// Due records with an id that wait until it is known that no cancel was there in time.
+    /// Due records with an id that wait until the lane knows that no cancel was there in time.
     pub gated: usize,
     /// Due records with a key that wait for their order.
     pub ordered: usize,
@@ -132,7 +132,7 @@ struct Suspected {
     mark: Option<Mark>,
     /// A delivery's version of its timer: a cancel mark may cover it by then.
     named: Option<Named>,
-    /// What is said of its timer when it leaves.
+    /// The timer change to write when it leaves.
     timer: Option<Record>,
 }
 
@@ -148,7 +148,7 @@ impl Suspected {
 /// What goes with the next batch, in this order.
 #[derive(Debug, Default)]
 struct PendingWrite {
-    /// What is finished with it.
+    /// The offset that finishes with it.
     done: Option<(Source, Offset)>,
     send: Option<Produce>,
     /// Bytes of the budget that it gives back.
@@ -208,7 +208,7 @@ pub struct LaneEngine {
     holds: Vec<Vec<Option<Hold>>>,
     wheel: Wheel<Box<PendingRecord>>,
     hop_buffer: HopBuffer<Box<PendingRecord>>,
-    /// Moves, dead letters of records with an id, what is said of timers, and what is finished without anything.
+    /// Moves, dead letters of records with an id, timer changes, and offsets that finish without a record.
     ready: VecDeque<PendingWrite>,
     /// Dead letters of records that follow nothing of the contract, or have no id: no decision depends on when they leave.
     letters: VecDeque<PendingWrite>,
@@ -431,7 +431,7 @@ impl LaneEngine {
         held.filter_map(|(lane, hold)| hold.as_ref().map(|_| Lane(lane as u16))).collect()
     }
 
-    /// What is pending in each partition that runs here, as far as it was read.
+    /// The pending offsets of each partition that runs here, as far as it was read.
     pub fn standings(&self) -> impl Iterator<Item = Read> {
         self.holds.iter().enumerate().flat_map(|(topic, holds)| {
             holds.iter().enumerate().filter_map(move |(lane, hold)| {
@@ -490,7 +490,7 @@ impl LaneEngine {
             if window.is_none()
                 && let Some(count) = given.get_mut(usize::from(start.source.lane.0))
             {
-                // What is done above the watermark is not known: reading on might deliver twice.
+                // The commit does not tell which offsets above the watermark are done. Reading on might deliver twice.
                 *count = 0;
                 self.figures.unreadable += 1;
             }
@@ -648,7 +648,7 @@ impl LaneEngine {
                 let unborn = unborn.filter(|(timer_id, _)| self.is_news(source.lane, *timer_id));
                 let said = unborn.map(|(timer_id, told)| (timer_id, told(refusal.code)));
                 let letter = self.letter(source, offset, appended, record, refusal);
-                // Who is refused is told nothing else.
+                // A refused caller gets no other answer.
                 let about = About::Before(Version { first_appended: appended, offset });
                 let answer =
                     timer_id.map(|timer_id| Answer { source, offset, timer_id, about, outcome });
@@ -732,7 +732,7 @@ impl LaneEngine {
     /// The intake that a record is moved in, and its state there.
     fn checked_move(&self, entry: &PendingRecord) -> Result<(TopicId, Sealed), Refusal> {
         self.not_poison(entry.source, entry.offset)?;
-        // What has an id is refused where its timer is: nobody else may say what became of that.
+        // A record with an id is refused where its timer is: no other lane may report its outcome.
         if entry.timer_id.is_none() {
             verdict::allowed(&self.setup, &self.targets, entry.intake, &entry.target)?;
         }
@@ -861,7 +861,7 @@ impl PendingWrite {
     }
 }
 
-/// Whether a record has an id, be it a bad one.
+/// Whether a record has an id, valid or not.
 fn has_id(record: &Record) -> bool {
     record.headers().any(|(name, _)| name == header::ID.as_bytes())
 }

@@ -113,14 +113,15 @@ pub enum Event {
     InvalidateTargets(Vec<Arc<str>>),
     /// A batch is done: every record of it acknowledged, and in `exactly_once` its transaction committed.
     Committed(BatchId),
-    /// The same setup with other allow-lists, which hold from now on: for what comes in, and for what fires.
+    /// The same setup with other allow-lists. From now on they hold for records that come in, and for records that
+    /// fire.
     Policies(Arc<Setup>),
     /// A batch failed, and the reason may lie in one of its records or targets; `Revoked` and `Assigned` follow. Never
     /// told of troubles of brokers, networks, coordinators or fencing: no record is to blame for those.
     Refused(Refused),
     /// Nothing new, but time has passed.
     Tick,
-    /// The process is to stop: read no more, finish what is due and what is collected.
+    /// The process is to stop: read no more; finish due records and collected ones.
     Drain,
 }
 
@@ -173,8 +174,9 @@ pub struct Start {
     pub metadata: String,
     /// Where its log ended when it was taken over: what users were told is written stands before it.
     pub end: Offset,
-    /// Records of it were found gone that were not done. What is committed may still be the position that was found outside of
-    /// its log: so whoever takes the lane over before it is counted finds it, too. Once it is, the position is committed.
+    /// Records of the partition were found gone before they were done. The committed position may still be the one that
+    /// was found outside of its log: then a member that takes the lane over before it is counted finds the gap, too.
+    /// Once the lane is counted, the position is committed.
     pub gone: bool,
 }
 
@@ -191,7 +193,7 @@ pub struct Left {
     pub version: Option<Version>,
 }
 
-/// What is known of a target topic.
+/// The description of a target topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Kafka says that there is no such topic.
@@ -286,9 +288,9 @@ pub struct Answer {
     pub offset: Offset,
     /// The timer that it is about.
     pub timer_id: TimerId,
-    /// What of it.
+    /// Which versions of the timer it is about.
     pub about: About,
-    /// What it came to.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
@@ -333,7 +335,7 @@ pub struct Produce {
     pub partition: Option<i32>,
     /// Key, value and headers as they were read; empty where nothing was.
     pub record: Record,
-    /// What is to be done to the headers.
+    /// What to do to the headers.
     pub rewrite: HeaderRewrite,
     /// When it is due: for the figures, and for [`Setup::tardiness`]. Of a hop that is deferred, never.
     pub due: UnixMillis,
@@ -368,7 +370,7 @@ pub enum HeaderRewrite {
     State(Sealed),
     /// A delivery: the control headers go; with a trace, what it tells is added.
     Deliver {
-        /// What is added.
+        /// The headers to add.
         trace: Option<Box<Trace>>,
         /// The tier or intake that it waited in last: for the figures.
         from: TopicId,

@@ -21,7 +21,7 @@ pub struct Record {
 pub struct Cut {
     /// How large it is.
     pub bytes: u64,
-    /// What of it is too large.
+    /// Which part of it is too large.
     pub by: CutBy,
     /// It has a key, which was left out.
     pub without_key: bool,
@@ -89,7 +89,7 @@ impl Record {
         Self { bytes: bytes.into_boxed_slice(), key_len, value_len, headers: count, cut: None }
     }
 
-    /// What is kept of a record that is too large: no value, and of key and headers no more than [`KEPT_BYTES`] each.
+    /// The rest of a record that is too large: no value, and of key and headers no more than [`KEPT_BYTES`] each.
     pub fn cut<'a>(
         mut cut: Cut,
         key: Option<&[u8]>,
@@ -110,7 +110,7 @@ impl Record {
         Self { cut: Some(Box::new(cut)), ..Self::new(kept_key, None, headers.take(count)) }
     }
 
-    /// What was left out of it; `None`: nothing.
+    /// What was left out of it; `None`: nothing was.
     #[must_use]
     pub fn is_cut(&self) -> Option<&Cut> {
         self.cut.as_deref()

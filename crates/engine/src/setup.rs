@@ -135,7 +135,7 @@ impl Topics {
     }
 }
 
-/// What is remembered of records with an id.
+/// What the engine remembers of records with an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tracking {
     /// Every timer, from its creation until `history` after its end.
@@ -191,7 +191,7 @@ pub struct Limits {
     pub resume_lead: Millis,
     /// How long what is known of a target counts as known; of a missing one, a fifteenth of it.
     pub target_fresh: Millis,
-    /// What is remembered of records with an id.
+    /// What the engine remembers of records with an id.
     pub tracking: Tracking,
     /// How long before its due time a cancel must be readable in the intake to win for certain: a timer fires only once
     /// its intake is read up to there. `None`: it does not wait for that.

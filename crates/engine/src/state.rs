@@ -1,8 +1,8 @@
 //! `x-delay-state`: what waterclock remembers of a record from hop to hop, in the record itself.
 //!
-//! Bounded, versioned, authenticated with HMAC-SHA256. The code also covers what the record must not
-//! change on its way (key, target, id, partition): a state that was given to one record is worth nothing on
-//! another, or whoever can write to a tier could get round the allow-list of an intake.
+//! It is bounded, versioned, and authenticated with HMAC-SHA256. The code also covers what the record must not change
+//! on its way: key, target, id and partition. So the state of one record is worth nothing on another. Otherwise anybody
+//! who can write to a tier could get round an intake's allow-list.
 //!
 //! # Invariants
 //! 1. A state that opens was sealed with the same secret, for the same key, target, id and partition.
@@ -10,13 +10,13 @@
 //!    hop.
 //! 3. The target is sealed: by the code where a header names it, in the state where the intake's default does.
 //!
-//! The value is not covered (it may be a MiB, and a hop must be cheap), and a state can be used twice:
-//! both only help somebody who can read *and* write tiers, and only towards the target it was made for.
+//! The value is not covered, as it may be a MiB and a hop must be cheap. A state can be used twice. Both only help
+//! somebody who can read *and* write tiers, and only towards the target that the state was made for.
 //!
-//! Layout, big-endian: version u8, kind u8, hops u16, due u64, first append u64, order append u64,
-//! order offset i64, expires u64 (all ones: none), intake tag u64, then 16 bytes of the code. Version 2 has two texts
-//! before the code, each with its length as u8: the name of the intake, and the target (both may be empty). Version 1
-//! says that the record came by the main intake and has a target of its own; older programs wrote it of all records.
+//! Layout, big-endian: version u8, kind u8, hops u16, due u64, first append u64, order append u64, order offset i64,
+//! expires u64 (all ones: none), intake tag u64, then 16 bytes of the code. Version 2 has two texts before the code,
+//! each with its length as u8: the name of the intake, and the target (both may be empty). Version 1 says that the
+//! record came by the main intake and has a target of its own; older programs wrote it for all records.
 
 use std::fmt;
 
@@ -452,7 +452,7 @@ mod tests {
     }
 
     proptest! {
-        /// What was sealed opens as the same, for whatever record.
+        /// A sealed state opens unchanged, for any record.
         #[test]
         fn a_sealed_state_opens_as_it_was(
             state in any_state(), secret in any::<[u8; 32]>(),

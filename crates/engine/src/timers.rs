@@ -1,18 +1,19 @@
-//! Timers: their names, and what `<ns>.timers` says of them.
+//! Timers: their names, and their entries in `<ns>.timers`.
 //!
-//! A timer is named by its record's key, or by having none, and its id; sixteen bytes of hashes stand for both. The topic is compacted. Of one
-//! timer it keeps two records: what the timer is (its last state), and which of its versions are *void*: cancelled or
-//! replaced, and perhaps still on their way down the ladder.
+//! A timer's name is its record's key, or that it has none, and its id. Sixteen bytes of hashes stand for both. The
+//! topic is compacted. It keeps two records of one timer. The first is the timer's last state. The second says which of
+//! its versions are *void*: cancelled or replaced, and perhaps still on their way down the ladder.
 //!
 //! # Invariants
-//! 1. No key, an empty one and one that equals the id name three timers. For the lane alone the id stands for a key.
+//! 1. No key, an empty key, and a key that equals the id name three different timers. For the lane alone the id stands
+//!    for a key.
 //! 2. Timers of one id are neighbours, whatever their keys: the name begins with a hash of the id alone.
-//! 3. A value decodes to what was encoded, or is refused: one of another version is never guessed at.
+//! 3. A value decodes to what was encoded, or is refused. A value of another version is never guessed at.
 //! 4. A cancel is about what was submitted before it: [`CancelMark::covers`] is the only place that says so.
-//! 5. What is told of a timer to who asked for one version, or for what was there before a place, is about that:
+//! 5. A query may ask for one version, or for what was there before a place. Its answer is about exactly that:
 //!    [`About::found`] is the only place that says so.
 //!
-//! What they look like on the wire is in `code`.
+//! `code` has their form on the wire.
 
 mod about;
 mod code;
@@ -224,7 +225,7 @@ impl FromStr for Version {
     }
 }
 
-/// What has become of a timer, or of one version of it.
+/// The state of a timer, or of one version of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TimerState {
     /// It is pending.

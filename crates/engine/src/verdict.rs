@@ -1,15 +1,16 @@
-//! What becomes of a record: the contract of design 2 applied, without time passing.
+//! Decides what becomes of a record: the contract of design 2 applied, without time passing.
 //!
-//! Two questions. [`accept`]: a record was let go by an intake or a tier; when is it due, where does it go, is its
-//! lane this one? [`deliver`]: it is due; may its target have it?
+//! Two questions. [`accept`]: a record was let go by an intake or a tier; when is it due, where does it go, is its lane
+//! this one? [`deliver`]: it is due; may its target have it?
 //!
 //! # Invariants
-//! 1. A relative delay becomes absolute once, from the append time of the first topic it was written to; from then
-//!    on the state carries it, and only an authentic state is believed.
-//! 2. Who may write a delay may not thereby write anywhere: the allow-list of the intake by which a record came in
-//!    is asked when it is accepted and when it fires. The target is sealed when it is accepted, so that nothing widens
-//!    what was allowed then. A record of an intake that is not configured any more waits, and is not delivered.
-//! 3. Nothing is dropped: what cannot be delivered is a refusal with a code, and becomes a dead letter.
+//! 1. A relative delay becomes absolute once, from the append time of the first topic it was written to. From then on
+//!    the state carries it, and only an authentic state is believed.
+//! 2. The right to write a delay is no right to write anywhere: the allow-list of the intake by which a record came in
+//!    is checked when the record is accepted and when it fires. The target is sealed when the record is accepted, so
+//!    that no later change widens what was allowed then. A record of an intake that is not configured any more waits,
+//!    and is not delivered.
+//! 3. Nothing is dropped: a record that cannot be delivered gets a refusal with a code, and becomes a dead letter.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -195,7 +196,7 @@ fn known(
     };
     let policy = intake.and_then(|intake| setup.topics.intakes.get(intake));
     let cancels = matches!(origin, Origin::Cancel(_));
-    // What was sealed stands above a default that may be another one by now.
+    // A sealed target goes before a default, which may have changed by now.
     let target = match directive.target.or_else(|| state.and_then(|state| state.target)) {
         _ if cancels => Arc::from(""),
         // One allocation per name, not per record.
@@ -292,8 +293,9 @@ fn counts_from(
     (order, first_appended)
 }
 
-/// Which timer's record this is that stands in a topic of waterclock, and which version of it; `None`: of none, or it is a
-/// cancel. A record of which that cannot be said (it will become a dead letter, be it) counts for every version.
+/// Which timer, and which version of it, a record in a topic of waterclock belongs to. `None`: it belongs to none, or
+/// it is a cancel. Some records do not tell their version (they may become dead letters): such a record counts for
+/// every version.
 #[must_use]
 pub fn left(
     setup: &Setup,
@@ -634,7 +636,7 @@ pub(super) fn deliver(
             due: entry.due,
             fired: now,
             id: directive.id.map(Into::into),
-            // What is told is taken back when it is submitted again.
+            // The record brings this number back when it is submitted again.
             attempt: directive.attempt.saturating_add(1).min(header::NUMBER_MAX as u32),
         })
     });
@@ -659,11 +661,11 @@ pub(super) fn deliver(
 pub(super) struct Delivery {
     pub(super) partition: Option<i32>,
     pub(super) trace: Option<Box<Trace>>,
-    /// What is said of its timer then.
+    /// The timer change to write then.
     pub(super) timer: Option<Record>,
 }
 
-/// What has become of a timer, since when, and why.
+/// The new state of a timer, since when, and why.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StateChange {
     pub(super) state: TimerState,
@@ -704,7 +706,7 @@ pub(super) fn timer_record(timer_id: TimerId, told: &Told<'_>) -> Record {
     Record::new(Some(&timer_id.0), Some(&value(told)), std::iter::empty())
 }
 
-/// What is known of a target, and since when.
+/// The description of a target, and since when it is known.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) target: Option<Target>,

@@ -321,7 +321,7 @@ impl<T> Wheel<T> {
     ) -> usize {
         let at = self.index(due);
         if !self.draining {
-            // Stable, and quick for what is nearly sorted, as what was read in order is.
+            // The sort is stable, and quick for nearly sorted input, such as records that were read in order.
             self.slots[at].sort_by_key(|(order, _)| *order);
             self.slots[at].reverse();
             self.draining = true;

@@ -1,15 +1,15 @@
-//! Which offsets of one partition are still pending, and how a commit says so.
+//! Tracks which offsets of one partition are still pending, and writes them into a commit.
 //!
-//! Records complete out of order. What is committed is the low watermark plus, in the commit's metadata, which
-//! offsets between it and the last one read are pending; every other offset there is done, seen or not
-//! (transaction markers, aborted and compacted records are never seen). The bytes are those of [`code`].
+//! Records complete out of order. A commit has the low watermark. Its metadata says which offsets between the watermark
+//! and the last one read are pending. Every other offset there is done, seen or not (transaction markers, aborted and
+//! compacted records are never seen). The bytes are those of [`code`].
 //!
 //! # Invariants
 //! 1. An offset is done only after [`finish`](Window::finish), or when the log no longer shows it.
-//! 2. Loading a commit and reading again from its offset meets every pending offset once, as pending, and
-//!    every other offset below [`upto`](Window::upto) as [`Standing::Done`].
-//! 3. Metadata is never longer than [`METADATA_MAX`]: `room` allows what even the worst order of completion
-//!    can bear, because finishing never makes the encoding longer (see [`code`]).
+//! 2. Loading a commit and reading again from its offset meets every pending offset once, as pending, and every other
+//!    offset below [`upto`](Window::upto) as [`Standing::Done`].
+//! 3. Metadata is never longer than [`METADATA_MAX`]: `room` allows only what even the worst order of completion can
+//!    bear, because finishing never makes the encoding longer (see [`code`]).
 //! 4. Memory follows the blocks of offsets that hold something pending, not the distance between them.
 //!
 //! It does not keep records, know their due times, or talk to Kafka.
@@ -23,7 +23,7 @@ mod code;
 use code::{BLOCK_SHIFT, Block, PENDING_BITS_MAX};
 pub use code::{METADATA_MAX, WindowError};
 
-/// What is known of an offset when its record is read.
+/// The standing of an offset when its record is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Read for the first time: it is pending from now on.
@@ -98,8 +98,9 @@ impl Window {
         Ok(window)
     }
 
-    /// What becomes of a position whose log begins at `start` now, beyond it: where to go on, the metadata for that, and how
-    /// many offsets are lost. What is pending before `start` is given up; what is done above stays done.
+    /// Corrects a position whose log now begins at `start`, beyond it. Gives where to go on, the metadata for that, and
+    /// the number of lost offsets. Pending offsets before `start` are given up. Offsets above it that are done stay
+    /// done.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -208,7 +209,7 @@ impl Window {
         size_of::<Self>() + self.blocks.capacity() * size_of::<Block>()
     }
 
-    /// The position is to be committed, be it that nothing finishes.
+    /// The position is to be committed, even if nothing finishes.
     pub fn touch(&mut self) {
         self.changed = true;
     }
@@ -219,7 +220,7 @@ impl Window {
         if self.changed { Some(self.commit_anyway()) } else { None }
     }
 
-    /// The same, be it that nothing finished.
+    /// As [`commit`](Self::commit), even if nothing finished.
     pub fn commit_anyway(&mut self) -> (Offset, String) {
         self.changed = false;
         self.measure();

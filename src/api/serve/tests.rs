@@ -202,7 +202,7 @@ async fn a_client_that_does_not_take_its_answer_is_left() {
         taken => Err(format!("{taken} are taken")),
     })
     .await;
-    // Who takes it gets all of it, and gives the place back.
+    // A client that reads the response gets all of it, and gives the place back.
     let all = exchange(address, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
     assert!(all.len() > 16 << 20, "{}", all.len());
     assert_eq!(gate.taken(), 0);

@@ -1,15 +1,18 @@
-//! Asks the owner of a lane: this instance, or the one that said so, over HTTP.
+//! Asks the owner of a lane: this instance, or over HTTP the one that announced itself.
 //!
 //! # Invariants
-//! 1. A question that came from another instance is answered here or not at all: it is never handed on, so nothing goes
-//!    in circles, and an owner that lost a lane says so instead of guessing.
-//! 2. Lanes that nobody answers for make the whole answer a [`Trouble`]: a part is never given out as the whole.
-//! 3. Every question has an answer by its [`Deadline`], also where an instance stands still, and its owner does nothing for it afterwards.
-//! 4. A cancel whose lane's owner does not answer, or is not known, is written here: the next owner of the lane carries it
-//!    out. The owner may have written it, too: then it stands there twice.
-//! 5. Once somebody was asked for a change and has not answered, nobody is told that nothing was written: [`Trouble::Unknown`].
-//! 6. Who named no version is told how the last known one ended only after all was decided, in all lanes, that stood in the
-//!    intakes when that was asked: a later version may stand in a wrong partition, or in another intake.
+//! 1. A query that came from another instance is answered here or not at all. It is never forwarded, so nothing goes in
+//!    circles. An owner that lost a lane says so instead of guessing.
+//! 2. If nobody answers for a lane, the whole answer is a [`Trouble`]: a part is never given out as the whole.
+//! 3. Every query has an answer by its [`Deadline`], also where an instance stands still. Its owner does nothing for it
+//!    afterwards.
+//! 4. A cancel is written here if its lane's owner does not answer or is not known. The next owner of the lane carries
+//!    it out. The old owner may have written it, too: then it stands there twice.
+//! 5. Once an instance was asked for a change and has not answered, no caller hears that nothing was written:
+//!    [`Trouble::Unknown`].
+//! 6. A caller that named no version waits before it hears how the last known version ended. Everything that stood in
+//!    the intakes when it asked must be decided first, in all lanes: a later version may stand in a wrong partition, or
+//!    in another intake.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,9 +36,9 @@ pub(super) const PATH: &str = "/v1/peer";
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// Bytes of an answer of another instance.
 const REPLY_BYTES_MAX: usize = 64 << 20;
-/// What is said of a change of which it is not known whether it was made.
+/// The error text of a change whose outcome is unknown.
 const UNKNOWN: &str = "what was asked may have been done, and may be asked again";
-/// How long it is waited before an owner that does not answer, or is not known, is looked for again.
+/// How long to wait before looking again for an owner that does not answer or is not known.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A question about lanes, to their owner.
@@ -45,7 +48,8 @@ pub(super) struct Question {
     pub(super) what: What,
     #[serde(default)]
     pub(super) times: Times,
-    /// The address of whom is asked: who asks for a change names it, and nobody else makes it.
+    /// The address of the instance that is asked. A query for a change names it, and no other instance makes the
+    /// change.
     #[serde(default)]
     pub(super) to: Option<String>,
     /// Tells it from the same question of another request, so that each has a seal of its own.
@@ -92,7 +96,7 @@ impl What {
         matches!(self, Self::Do(_))
     }
 
-    /// What it costs to answer.
+    /// The kind of work that the answer costs.
     pub(super) fn kind(&self) -> Kind {
         match self {
             Self::Do(commands) if commands.len() <= 1 => Kind::Wait,
@@ -241,7 +245,7 @@ impl Asker {
     pub(super) fn new(timers: Arc<dyn Timers>) -> Self {
         // Instances are on one network; a proxy of the environment is for the world outside.
         let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX);
-        // Who sends a question on is no owner.
+        // An instance that redirects a query is no owner.
         let client = client.redirect(reqwest::redirect::Policy::none()).build();
         // Only TLS that cannot be set up fails, and then nothing is asked over it.
         Self { timers, client: client.unwrap_or_default(), settled: Arc::default() }
@@ -490,7 +494,7 @@ impl Asker {
         }
     }
 
-    /// Refuses what cannot be done before it is known which lanes there are.
+    /// Refuses a request that cannot be carried out before the lanes are known.
     fn started(&self) -> Result<(), Trouble> {
         if self.timers.lanes() > 0 {
             return Ok(());
@@ -541,7 +545,7 @@ fn away(address: &str) -> Trouble {
     Trouble::Moving(silence(address))
 }
 
-/// What is told of an owner that may have been asked.
+/// The problem to report of an owner that may have been asked.
 fn silent(address: &str, what: &What) -> Trouble {
     no_answer(silence(address), what)
 }
@@ -550,7 +554,7 @@ fn silence(address: &str) -> String {
     format!("the owner of its lane does not answer at {address}")
 }
 
-/// What is told when there is no answer: a change may have been made.
+/// The problem to report when there is no response: a change may have been made.
 fn no_answer(why: String, what: &What) -> Trouble {
     if what.is_change() {
         Trouble::Unknown(format!("{why}; {UNKNOWN}"))
@@ -565,7 +569,7 @@ pub(super) fn stopping(reads: bool) -> Trouble {
     if reads { Trouble::Moving(why) } else { Trouble::Unknown(format!("{why}; {UNKNOWN}")) }
 }
 
-/// The same of an answer that cannot be read.
+/// The problem to report of an answer that cannot be read.
 fn garbled(what: &What) -> Trouble {
     match fault() {
         Trouble::Moving(why) => no_answer(why, what),

@@ -1,5 +1,5 @@
-//! Many timers by their names, at once. What is wrong with one of them fails that one only, but for what is wrong with
-//! the request itself.
+//! Many timers by their names, at once. A mistake in one of them fails that one only. A mistake in the request itself
+//! fails all of them.
 
 use std::collections::BTreeMap;
 
@@ -108,7 +108,7 @@ fn is_missing(name: &Name, found: &Result<Option<Timer>, Trouble>) -> bool {
     name.key.is_none() && matches!(found, Ok(None))
 }
 
-/// What is wrong with a name that nobody has: others have its id with a key, or that is not known.
+/// The problem with a name that no timer has: timers with a key have its id, or that is not known.
 fn forgotten(
     keyed: &Result<BTreeMap<String, Vec<Timer>>, Trouble>,
     name: &Name,
@@ -160,7 +160,7 @@ pub(super) async fn cancel(
     })?;
     let right = elements.iter().enumerate().filter_map(|(n, of)| Some((n, of.as_ref().ok()?)));
     let commands: Vec<(usize, Command)> = right.map(|(n, of)| (n, of.clone())).collect();
-    // What is wrong with one does not keep the others from it.
+    // A mistake in one does not stop the others.
     let refused = refused(&asker, &commands, deadline.before_command()).await;
     let meant = commands.iter().zip(&refused).filter(|(_, problem)| problem.is_none());
     let meant: Vec<Command> = meant.map(|((_, command), _)| command.clone()).collect();

@@ -26,7 +26,7 @@ use super::problem::Problem;
 use super::token::{self, BadToken, COUNT_MS_MAX, Counted};
 use super::{Answered, batch, list, read, single, tracked};
 
-/// Timers that are cancelled in one request, unless it is said.
+/// How many timers one request cancels, unless it says so itself.
 const LIMIT: usize = 500;
 
 fn counted(asker: &Asker, token: &str, now: u64) -> Result<Counted, Problem> {

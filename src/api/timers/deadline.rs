@@ -1,4 +1,4 @@
-//! By when a request is answered: fixed when all of it is here, and kept by everything that is done for it.
+//! By when a request is answered: fixed when all of it is here, and kept by everything that works on it.
 
 use std::time::{Duration, Instant};
 
@@ -93,7 +93,7 @@ impl Deadline {
         self.wait.saturating_duration_since(Instant::now())
     }
 
-    /// Whether it is waited no longer.
+    /// Whether the time to wait is over.
     pub(super) fn is_wait_over(self) -> bool {
         self.wait_left().is_zero()
     }

@@ -1,8 +1,8 @@
 //! Stands before `/v1`: who may ask, how much at once, and how long a body may take.
 //!
 //! # Invariants
-//! 1. No page of the web gets past: not by a name that points here, not from another place, and not with a form.
-//! 2. Nothing of a body is read before its request has a place, and all of it is here before anything is done.
+//! 1. No web page gets past: not by a name that points here, not from another origin, and not with a form.
+//! 2. No byte of a body is read before its request has a place. All of the body is here before anything is done.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

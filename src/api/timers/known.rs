@@ -1,4 +1,4 @@
-//! What an instance knows of timers, and the plain types that it says it in.
+//! What an instance knows of timers, in plain types.
 //!
 //! The API reaches the instance only through [`Timers`]; `app` implements it. Times are epoch milliseconds of the
 //! brokers' clocks.
@@ -61,7 +61,7 @@ impl Timer {
 /// The words of [`Timer::state`].
 pub const STATES: [&str; 6] = ["delay", "delivered", "cancelled", "expired", "dead", "lost"];
 
-/// Which timers are meant; what is not said is any.
+/// Selects timers. A field that is not set matches any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filter {
     /// Delivered to this topic.
@@ -124,7 +124,7 @@ pub enum Standing {
     Elsewhere(String),
 }
 
-/// What is to be done to a timer.
+/// What to do to a timer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
     /// Which timer.
@@ -191,7 +191,7 @@ pub enum Trouble {
     Busy(String),
     /// The record of a pending timer was not found in time.
     NotFound(String),
-    /// What was to be due at another time is not pending: how it ended, if that is known.
+    /// The timer that was to be due at another time is not pending: how it ended, if that is known.
     NotPending(Option<String>),
     /// It cannot be done like that: a word for programs, a sentence for people.
     Refused(String, String),
@@ -200,8 +200,8 @@ pub enum Trouble {
 /// What will be told.
 pub type Soon<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What the API needs of the instance. Nothing here holds the thread that calls it. What is told about lanes is
-/// [`Trouble::Moving`] unless all of them stand [`Here`](Standing::Here), and is true when it is told.
+/// What the API needs of the instance. Nothing here blocks the calling thread. An answer about lanes is
+/// [`Trouble::Moving`] unless all of them stand [`Here`](Standing::Here). It is true at the moment when it is given.
 pub trait Timers: Send + Sync + 'static {
     /// How many lanes there are; 0 until the instance has started.
     fn lanes(&self) -> u16;

@@ -18,7 +18,7 @@ use super::read::{self, Query};
 use super::token::{self, BadToken};
 use super::{Answered, shown, tracked};
 
-/// Timers of a page, unless it is said.
+/// How many timers a page has, unless the request says so.
 const LIMIT: usize = 100;
 /// The most that may be said.
 pub(super) const LIMIT_MAX: usize = 1_000;

@@ -1,13 +1,13 @@
 //! `/v1`: timers by id, in lists, in batches, and when they fall due.
 //!
-//! Any instance answers for any timer: it asks the owner of the timer's lane, itself or another. `docs/http-api.md` is
-//! the manual.
+//! Any instance answers for any timer: it asks the owner of the timer's lane, which is itself or another instance.
+//! `docs/http-api.md` is the manual.
 //!
 //! # Invariants
-//! 1. An answer is the owner's, or there is none: while a lane moves, 503 with `Retry-After`.
-//! 2. What is wrong with a request is told before anything is changed, as a [`Problem`].
-//! 3. A cancel or another time is decided where the timer's record is, in the order of the lane's commands; here it is
-//!    only handed on and waited for.
+//! 1. An answer is the owner's, or there is none: while a lane moves, the client gets 503 with `Retry-After`.
+//! 2. A bad request is refused with a [`Problem`] before anything is changed.
+//! 3. A cancel or another time is decided where the timer's record is, in the order of the lane's commands. This room
+//!    only hands it on and waits for it.
 //!
 //! What it does not do: it knows neither Kafka nor the index, but only [`Timers`].
 
@@ -135,7 +135,7 @@ async fn peer(State((asker, door)): State<(Asker, Arc<Door>)>, request: Request)
             let deadline = Deadline::of_question(arrived, times);
             ask::answer(asker.timers(), &question.lanes, &question.what, deadline).await
         }
-        // This instance stood still, or the network did. Who has asked has gone on.
+        // This instance stood still, or the network did. The caller has gone on.
         (Ok(_), None) => Err(Trouble::Moving("it was asked too long ago".to_owned())),
         (Err(full), _) => Err(Trouble::Busy(format!("of other instances {full}"))),
     };

@@ -1,4 +1,4 @@
-//! What goes wrong, as `application/problem+json` (RFC 9457): for programs a word, for people a sentence.
+//! Errors as `application/problem+json` (RFC 9457): a word for programs, a sentence for people.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};

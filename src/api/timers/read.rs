@@ -1,7 +1,7 @@
-//! Reads requests: nothing is guessed, and what is wrong is named with where it stands.
+//! Reads requests. It guesses nothing, and names each mistake with its place.
 //!
 //! # Invariants
-//! 1. Every parameter and member that is not known is refused: a misspelt filter must not mean everything.
+//! 1. Every unknown parameter and member is refused: a misspelt filter must not mean everything.
 //! 2. Ids and keys are bytes when they arrive, and become text only if they are UTF-8.
 
 use std::cell::RefCell;

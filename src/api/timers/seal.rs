@@ -163,7 +163,7 @@ impl Sealed {
         if to != Some(timers.address().as_str()) {
             return Err(stranger("it was asked of another instance"));
         }
-        // What was asked before it started, it may have done before it ended.
+        // What this instance was asked before it started, it may have done before it last ended.
         let (Some(now), Some(since)) = (timers.now(), timers.since()) else {
             return Err(Trouble::Moving("this instance has not started yet".to_owned()).into());
         };

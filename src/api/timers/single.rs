@@ -1,4 +1,4 @@
-//! One timer by its id: what is known of it, keep it from being delivered, give it another time.
+//! One timer by its id: show it, cancel it, give it another time.
 
 use std::time::Duration;
 
@@ -254,7 +254,7 @@ pub(super) async fn again(
     }
 }
 
-/// Who would have known what became of it does not run the lane any more: what the timer is now tells most of it.
+/// The instance that knew the outcome does not run the lane any more: the timer's present state tells most of it.
 async fn lost(asker: &Asker, ticket: &Ticket, deadline: Deadline) -> Answered {
     let state = match found(asker, &ticket.name, deadline).await? {
         Some(timer) => shown::timer(&timer),

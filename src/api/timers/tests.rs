@@ -627,7 +627,7 @@ async fn a_cancel_for_a_lane_that_nobody_has_is_written_and_told_by_who_has_it_n
         assert_eq!((status, outcomes), (200, [json!("pending"), json!("pending")]), "{why}");
         let (status, _, told) = pair.ask(0, "GET", &format!("{again}?wait=0s"), None).await;
         assert_eq!((status, &told["outcome"]), (202, &json!("pending")), "{why}: {told}");
-        // Who waits is told what was decided once somebody has the lane.
+        // A waiting caller gets the decision once some instance has the lane.
         let waits = format!("/v1/timers/t?key=waits+{n}&wait=20s");
         let more = body("batch waits", "20s");
         let again = format!("{again}?wait=20s");
@@ -717,7 +717,7 @@ async fn beside_an_owner_that_is_silent_a_cancel_is_written_here_and_answered_in
 #[tokio::test]
 async fn nobody_is_told_that_nothing_was_written_once_an_owner_was_asked_to_write_it() {
     let pair = Pair::start().await;
-    // Who asks stood still meanwhile, and has no time left to write the cancel itself.
+    // The caller stood still meanwhile, and has no time left to write the cancel itself.
     pair.with(|world| world.late = Some(0));
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! What callers are given to come back with: where a page ended, what was counted, which command is meant.
+//! The tokens that callers come back with: where a page ended, what was counted, which command is meant.
 //!
 //! All of it comes back from outside and may be anything; fuzzing reads it, too (`fuzz/`).
 

@@ -55,7 +55,7 @@ impl Cpu {
         let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
         for task in tasks {
             let read = |file| fs::read_to_string(task.path().join(file));
-            // A thread may end while it is looked at.
+            // A thread may end during the reading.
             let (Ok(name), Ok(stat)) = (read("comm"), read("schedstat")) else { continue };
             let ran = stat.split_whitespace().next().and_then(|ns| ns.parse().ok());
             *all.entry(name.trim().to_owned()).or_default() +=

@@ -1,11 +1,11 @@
 //! `waterclock dead replay`: submits dead letters again.
 //!
 //! # Invariants
-//! 1. A dead letter stays where it is: what is replayed is a copy. Nothing can be lost, and what is replayed twice is
-//!    delivered twice.
-//! 2. Each is acknowledged by all in-sync replicas before it is told as replayed.
-//! 3. Nothing is delivered before it was due at first, unless it is asked for (`--now`).
-//! 4. What is replayed is under the rules of the intake by which it came: no replay gets round an allow-list.
+//! 1. A dead letter stays where it is; the replay submits a copy. Nothing can be lost. A letter that is replayed twice
+//!    is delivered twice.
+//! 2. All in-sync replicas acknowledge a copy before it is reported as replayed.
+//! 3. No copy is delivered before its first due time, unless the caller asks for it (`--now`).
+//! 4. A copy is under the rules of the intake by which the record came: no replay gets round an allow-list.
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};

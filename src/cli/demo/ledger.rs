@@ -1,13 +1,15 @@
 //! The demo's own books: what was written, where an onlooker saw it last, when it arrived.
 //!
-//! Nothing here comes from the processor. Due times are counted from the timestamp under which a consumer of all topics
-//! sees a record where it was first written, levels from where it sees it last, lateness from when a consumer of the
-//! target sees it. (Acknowledgements do not serve: the embedded broker makes their timestamps up.)
+//! Nothing here comes from the processor. A consumer of all topics sees each record where it was first written, and due
+//! times are counted from the timestamp there. Levels are counted from where it sees the record last. Lateness is
+//! counted from the moment when a consumer of the target sees the record. (Acknowledgements do not serve: the embedded
+//! broker makes their timestamps up.)
 //!
 //! # Invariants
-//! 1. A record is in one place: what was seen in the target or among the dead letters stays there.
-//! 2. What was cancelled long enough before its due time, and was seen in the target all the same, is counted as wrong.
-//! 3. `early` counts every delivery stamped before its due time, be it by a millisecond.
+//! 1. A record is in one place: one that was seen in the target or among the dead letters stays there.
+//! 2. A record that was cancelled long enough before its due time counts as wrong if it is seen in the target all the
+//!    same.
+//! 3. `early` counts every delivery that is stamped before its due time, even by a millisecond.
 
 use std::collections::VecDeque;
 
@@ -140,7 +142,7 @@ pub(super) struct Ledger {
 
 impl Ledger {
     pub(super) fn new(ladder: &Ladder, horizon: Millis) -> Self {
-        // An hour of lateness is more than any demo takes; what is above is counted as that.
+        // No demo is an hour late. More than that is counted as an hour.
         let lateness = Histogram::new_with_bounds(1, 3_600_000, 3)
             .unwrap_or_else(|_| unreachable!("bounds that hdrhistogram documents as good"));
         Self {

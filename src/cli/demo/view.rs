@@ -1,6 +1,6 @@
-//! Draws the demo: the ladder as vessels that empty one into the next, and how late what comes out is.
+//! Draws the demo: the ladder as vessels that empty one into the next, and the lateness of what comes out.
 //!
-//! Pure: what is drawn is a function of a [`Picture`] and the size of the terminal, down to 80 by 24.
+//! Pure: the drawing is a function of a [`Picture`] and the size of the terminal, down to 80 by 24.
 
 use ratatui::Frame;
 use ratatui::buffer::Buffer;

@@ -1,4 +1,4 @@
-//! What readers are told.
+//! The answers that readers get.
 
 use super::*;
 

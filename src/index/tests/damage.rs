@@ -1,4 +1,4 @@
-//! What is broken is noticed, by whoever comes upon it, and mended.
+//! Damage is noticed by whichever call comes upon it, and mended.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
@@ -51,8 +51,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Opens what is left and reads every lane as a take-over would: each is exactly what it was at its position, or gone.
-/// Returns how many lanes were left.
+/// Opens the damaged index and reads every lane as a take-over would: each is exactly what it was at its position, or
+/// gone. Returns how many lanes were left.
 fn is_right_or_gone(room: &TempDir, why: &str) -> usize {
     let mut index = open(room);
     let mut left = 0;
@@ -68,7 +68,7 @@ fn is_right_or_gone(room: &TempDir, why: &str) -> usize {
             Err(error @ Error::Broken { .. }) => index = index.renew(&error).expect(why),
             Err(error) => panic!("{why}: {error}"),
         }
-        // Some damage is met only by who writes; it is said, and one that is made anew has none.
+        // Only a writer meets some damage. It reports an error, and a store that is made anew has none.
         match goes_on(&mut index, Lane(lane), why) {
             Err(error @ Error::Broken { .. }) => {
                 index = index.renew(&error).expect(why);
@@ -313,7 +313,7 @@ fn a_disk_that_fills_is_told_and_breaks_nothing_else() {
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(told.contains("and closed: FileTooLarge"), "{told}");
     assert!(output.status.success(), "{told}");
-    // With room again, what is there is whole or begun anew.
+    // With room again, the index is intact or begun anew.
     let heals = child("child_goes_on_with_room_again", &room.path().join("index")).output();
     let told = String::from_utf8_lossy(&heals.expect("a child").stdout).into_owned();
     assert!(told.contains("goes on"), "{told}");
@@ -356,7 +356,7 @@ fn keys(tree: &Tree) -> Vec<Vec<u8>> {
     keys
 }
 
-/// What is found by name, or listed: nothing but what was written is told.
+/// A look-up by name, or a list, gives nothing but what was written.
 #[test]
 fn a_reader_notices_what_is_damaged_behind_its_back_and_tells_the_writer() {
     let room = room();

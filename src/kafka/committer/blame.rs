@@ -1,6 +1,6 @@
 //! Which errors may be due to a record or a target, and which records were refused with them.
 //!
-//! What is not in the list is never blamed on a record: a record does not become a dead letter because a broker, a
+//! An error that is not in the list is never blamed on a record. No record becomes a dead letter because a broker, a
 //! network or a coordinator was away, or because another process has fenced this one.
 
 use std::sync::Arc;

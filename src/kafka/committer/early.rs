@@ -1,18 +1,19 @@
-//! Sees that nothing is committed that came to stand before it was due, or after it had expired, and which clocks are behind
-//! what is believed.
+//! Makes sure that no record is committed that was appended before it was due, or after it had expired. Finds the
+//! clocks that are behind their believed bounds.
 //!
-//! What leaves is due by a lower bound of its leader's clock, which holds unless that clock was set back since the last probe
-//! (`clock`), or it leads nothing that is probed. What left in between is early by the clock as it is now: its transaction is
-//! aborted, and it waits on, by a bound that this append has shown. So does any other append that is behind that bound: a
-//! record would go through a tier there without waiting.
+//! A delivery is due by a lower bound of its leader's clock. That bound holds, with two exceptions: the clock was set
+//! back since the last probe (`clock`), or the broker leads no partition that is probed. A record that leaves in
+//! between is early by the clock as it is now. Its transaction is aborted, and it waits on, by a bound that this append
+//! has shown. Any other append behind that bound is aborted, too: otherwise a record would go through a tier there
+//! without waiting.
 //!
-//! A record has expired if its leader says that it was appended later, or if all clocks are known to be later by when its
-//! transaction is about to be committed: before that nobody sees it, wherever it stands.
+//! A record has expired if its leader says that it was appended later. It has also expired if all clocks are known to
+//! be later when its transaction is about to be committed: before that nobody sees it, wherever it stands.
 //!
 //! # Invariants
 //! 1. A record that is early, or has expired, is known before the commit of its transaction begins.
-//! 2. Where a topic keeps its writers' times nothing is known of appends, and nothing refused for them. What has expired by
-//!    the lower bound of all clocks is refused there, too.
+//! 2. Where a topic keeps its writers' times, nothing is known of appends, and no record is refused for them. A record
+//!    that has expired by the lower bound of all clocks is refused there, too.
 
 use std::time::Instant;
 
@@ -126,7 +127,8 @@ impl Early {
         }
     }
 
-    /// What is shown of clocks, and why the open transaction must be aborted, if it must, which is to be committed now.
+    /// What the appends show of clocks; and why the open transaction, which is about to be committed, must be aborted,
+    /// if it must.
     pub(super) fn take(&mut self, now: Option<UnixMillis>) -> (Vec<Append>, Option<Untimely>) {
         let expired = now.zip(self.expires).filter(|(now, expires)| now > expires);
         let expired = expired.map(|(now, expires)| {

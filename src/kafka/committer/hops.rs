@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. A hop that must not be committed is known before the commit of its transaction begins.
-//! 2. What is told of a batch is told with the batch: of each partition the last offset and the least due time.
+//! 2. The report of a batch goes with the batch: of each partition the last offset and the least due time.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -107,7 +107,7 @@ impl Hops {
         self.lock().refused.take()
     }
 
-    /// What is to be told with a batch.
+    /// What to report with a batch.
     pub(super) fn take(&self, batch: BatchId) -> Vec<Late> {
         let mut state = self.lock();
         state.open.retain(|(of, _)| *of != batch);

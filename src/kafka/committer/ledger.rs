@@ -1,4 +1,4 @@
-//! What the delivery reports say, and what is told to the metrics when a batch is done.
+//! Collects what the delivery reports say, and what the metrics get when a batch is done.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,7 +87,7 @@ pub(super) struct Open {
     pub(super) began: Began,
 }
 
-/// What is told to the metrics when a batch is done.
+/// What the metrics get when a batch is done.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     /// Where each waited last, and when it was due.
@@ -118,8 +118,8 @@ pub(super) struct Done {
 impl ClientContext for Context {
     tokens!(without_log);
 
-    /// librdkafka makes an error of a connection's end only where the system does (RST). Of one that a broker, or whoever is
-    /// between, ends in good order (FIN) its log alone tells.
+    /// librdkafka reports the end of a connection as an error only where the system does (RST). A broker, or a
+    /// middlebox, may end a connection in good order (FIN). Then only librdkafka's log tells.
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         if is_end_of_connection(facility, message) {
             self.ledger.lost.fetch_add(1, Ordering::SeqCst);

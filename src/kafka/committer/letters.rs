@@ -1,4 +1,4 @@
-//! What the log says of dead letters: enough that nobody misses them, and not a line for each.
+//! Logs dead letters: enough that nobody misses them, and not a line for each.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};

@@ -29,7 +29,7 @@ const OFFSETS_BYTES_PER_CALL: usize = 512 << 10;
 /// `batch.size` where every target takes as much: below Kafka's own default of `max.message.bytes`.
 const BATCH_BYTES_MAX: usize = 900_000;
 
-/// How long what is on its way is given at the end: only checkpoints are, since batches were waited for.
+/// How long a flush may take at the end. Only checkpoints are left then, since batches were waited for.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 /// Producers that take turns in `exactly_once`. After a commit the coordinator still writes its markers, and a producer
@@ -183,7 +183,7 @@ impl Work {
         self.make().map_err(|e| Dirty::new("init", &e))
     }
 
-    /// Closes the producers. One that hangs is left behind: whoever comes after it fences it.
+    /// Closes the producers. One that hangs is left behind: the next producer of its id fences it.
     fn close(&mut self) {
         if !close(self.outlets.drain(..), CLOSE_MAX) {
             tracing::warn!("a producer does not close, left behind");
@@ -225,7 +225,7 @@ impl Work {
         self.shared.update(|progress| {
             progress.open = 0;
             progress.ready = false;
-            // What is acknowledged stays: the lane thread may commit it before it takes the lanes over.
+            // Acknowledged records stay: the lane thread may commit them before it takes the lanes over.
         });
         let why = format!("{}: {}", dirty.step, dirty.detail);
         let _ = self.reports.send(Report::Failed { why, refused, doubted });
@@ -275,7 +275,7 @@ impl Work {
         }
         fail::fail_point!("after_send_offsets", |_| std::process::abort());
         self.shared.at("flush");
-        // What has failed the commit tells, which waits for the same.
+        // The commit reports a failure, as it waits for the same records.
         outlet.flush(timeout);
         let (shown, untimely) = self.ledger.early().take(self.clock.now(Instant::now()));
         shown.iter().for_each(|append| append.tell(&self.clock));
@@ -311,9 +311,9 @@ impl Work {
         Ok(Some(told))
     }
 
-    /// Whether a transaction whose commit said OK was clean: no request of it was asked again while the first one may still be
-    /// on its way, be it the commit or its offsets. librdkafka asks again after `socket.timeout.ms`, of which it makes no
-    /// error, and when a connection has ended.
+    /// Whether a transaction whose commit said OK was clean: none of its requests, neither the commit nor its offsets,
+    /// was sent again while the first one may still be on its way. librdkafka sends a request again after
+    /// `socket.timeout.ms`, without an error, and when a connection has ended.
     fn clean(&self, began: Instant, commit: Duration) -> Result<(), Dirty> {
         if keeps_dirty_producers() {
             return Ok(());
@@ -416,7 +416,8 @@ impl Work {
             let outlet = self.make_one(&format!("{}/{turn}", self.setting.transactional_id))?;
             self.outlets.push_back(outlet);
         }
-        // It may have fenced whoever commits now: that one makes new ones, and these do nothing.
+        // These producers may have fenced the thread that commits now. That thread makes new ones, and these do
+        // nothing.
         if self.shared.is_left() { Err(KafkaError::Canceled) } else { Ok(()) }
     }
 
@@ -475,7 +476,7 @@ fn keeps_dirty_producers() -> bool {
 struct Dirty {
     step: &'static str,
     reason: Renewed,
-    /// What it may be due to, if no record was named.
+    /// What the failure may be due to, if no record was named.
     blame: Option<Blame>,
     detail: String,
 }

@@ -1,4 +1,5 @@
-//! Commands as they stand in the intake: a cancel as anybody would write it, or about one version of a timer, sealed.
+//! Commands as they stand in the intake: a cancel as anybody would write it, or a sealed command about one version of a
+//! timer.
 
 use std::sync::Arc;
 
@@ -65,7 +66,7 @@ pub(super) struct Terms {
     pub(super) target: Option<Arc<str>>,
 }
 
-/// The same record, to be put in the place of its version and due then.
+/// The record with headers that put it in the place of its version, due at that time.
 ///
 /// # Errors
 /// Its headers do not follow the contract, so that it cannot be pending.

@@ -1,10 +1,11 @@
-//! What the lane threads tell those who answer for timers: which lanes are here, and what became of commands.
+//! What the lane threads report to those who answer for timers: which lanes are here, and the outcome of commands.
 //!
 //! # Invariants
 //! 1. An answer stands here only after the batch that it belongs to was committed.
-//! 2. It is remembered for [`KEPT`], unless there are more than [`KEPT_MAX`]: who asks a little late still hears it.
-//! 3. Who waits for an answer is woken when the lane goes.
-//! 4. A goal is reached only when all that stands before it in its intakes was read, decided and committed.
+//! 2. An answer is kept for [`KEPT`], unless there are more than [`KEPT_MAX`]: a task that asks a little late still
+//!    gets it.
+//! 3. A task that waits for an answer is woken when the lane goes.
+//! 4. A goal is reached only when everything that stands before it in its intakes was read, decided and committed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,16 +27,16 @@ const KEPT_MAX: usize = 100_000;
 /// Where a lane is, as far as this process knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
-    /// It runs here, and all of it is known.
+    /// The lane runs here, and all of its timers are known.
     Here,
-    /// It was taken over, and not all of it is known yet.
+    /// The lane was taken over, and not all of its timers are known yet.
     Moving,
     /// It does not run here.
     #[default]
     Elsewhere,
 }
 
-/// What was done in an intake before it was taken over.
+/// What was done in an intake before the lane was taken over.
 #[derive(Debug)]
 pub(in crate::kafka) struct Done {
     upto: Offset,
@@ -87,7 +88,7 @@ struct State {
     next_goal: u64,
 }
 
-/// What became of a command, as far as it is known here.
+/// The outcome of a command, as far as it is known here.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Heard {
     /// This.

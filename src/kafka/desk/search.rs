@@ -1,13 +1,14 @@
 //! Finds the record of a pending timer, so that it can be due at another time.
 //!
-//! The index knows when a timer is due, not where its record stands. It goes down the ladder by a rule, so it is known
-//! where it should be and about when it was appended there; if it is not there, for it was late or was spilled, all
-//! tiers are read. What was let go stays in its topic for a while, and any copy of the record serves.
+//! The index knows when a timer is due, not where its record stands. The record goes down the ladder by a rule. So it
+//! is known in which tier it should be, and about when it was appended there. If it is not there, because it was late
+//! or was spilled, the search reads all tiers. A record that was let go stays in its topic for a while, and any copy of
+//! it serves.
 //!
 //! # Invariants
-//! 1. What is given back is a record of that version: its state says so and is authentic; or it stands where that version
-//!    was submitted, at that offset and time, with that key and id.
-//! 2. It takes a bounded time, and ends as soon as the timer is not what was looked for any more.
+//! 1. The result is a record of that version: its state says so and is authentic; or it stands where that version was
+//!    submitted, at that offset and time, with that key and id.
+//! 2. The search takes a bounded time, and ends as soon as the timer no longer has that version.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ const SILENCE_MAX: Duration = Duration::from_millis(500);
 const EARLY_MAX: Duration = Duration::from_millis(20);
 /// How much earlier than by the rule a record may have been appended: less was collected, a clock differs.
 const EARLIER: Millis = Millis(2_000);
-/// How much later it is looked for before all is read.
+/// How much later the search looks before it reads everything.
 const LATER: Millis = Millis(30_000);
 
 /// Where to look.
@@ -159,7 +160,7 @@ impl<'a> Search<'a> {
         Ok(None)
     }
 
-    /// The record, if this message is of the version that is looked for.
+    /// The record, if this message is of the wanted version.
     fn recognize(&self, topic: TopicId, message: &BorrowedMessage<'_>) -> Option<(Record, Terms)> {
         let key = message.key();
         let is_same = match (&self.timer.key, self.timer.key_cut) {

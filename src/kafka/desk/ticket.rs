@@ -1,4 +1,4 @@
-//! By what the answer to a command is asked for.
+//! The ticket by which a caller asks for the answer to a command.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Asks the brokers everything that is to be judged.
+//! Asks the brokers for all facts that the conclusions need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::kafka::connect::{Admin, Quiet, Reader};
 use crate::kafka::raw::ask::{self as raw, End};
 use crate::kafka::topics::{Names, Survey, block, survey};
 
-/// Longest wait for the first answer: who waits longer has the wrong address.
+/// Longest wait for the first answer: a longer wait means a wrong address.
 const FIRST_MAX: Duration = Duration::from_secs(5);
 /// Longest wait for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -32,8 +32,8 @@ const OPEN_LOOK: Duration = Duration::from_secs(5);
 /// Kafka's own topics that ours depend on.
 const INTERNAL: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
 
-/// Asks everything; what is not answered is in the facts as such. Blocks for some seconds, with brokers that do not
-/// answer for up to two minutes.
+/// Asks everything. The facts say where there was no answer. Blocks for some seconds; with brokers that do not answer,
+/// for up to two minutes.
 ///
 /// # Errors
 /// No broker answers: nothing is known.
@@ -142,7 +142,7 @@ fn ends(admin: &Admin, partitions: &mut BTreeMap<(String, i32), Partition>) {
         })
         .map(|(at, _)| at.clone())
         .collect();
-    // The stable end comes last: what is appended in between is not taken for an open transaction.
+    // The last stable offset comes last: a record that is appended in between is not taken for an open transaction.
     for end in [End::First, End::Last, End::Stable] {
         let told = match raw::ends(admin.inner(), &asked, end, ANSWER_MAX) {
             Ok(told) => told,
@@ -208,7 +208,7 @@ fn reader(connection: &Connection, group: &str) -> Result<Reader, KafkaError> {
     let mut config = connection.consumer("waterclock-doctor");
     config
         .set("group.id", group)
-        // What is committed by a transaction that is open is not waited for.
+        // It does not wait for commits of an open transaction.
         .set("isolation.level", "read_uncommitted");
     config.create_with_context(Quiet)
 }

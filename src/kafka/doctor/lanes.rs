@@ -101,7 +101,7 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
             owners.insert((topic, *partition), &member.client_id);
         }
     }
-    // Who has the main intake of a lane runs it, with all topics that it knows.
+    // The owner of a lane's main intake runs the lane, with all topics that it knows.
     let intake = survey.topics.first().map_or("", String::as_str);
     let mut owned = 0;
     let mut apart = 0;

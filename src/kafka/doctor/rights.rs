@@ -10,13 +10,13 @@ use Right::{Delete, Describe, DescribeConfigs, Read, Write};
 /// What is needed on own topics of a kind.
 fn needed(kind: Kind) -> &'static [Right] {
     match kind {
-        // Records are moved between lanes and hop back; what is done is deleted.
+        // Records are moved between lanes and hop back; done records are deleted.
         Kind::Intake | Kind::Delay => &[Read, Write, Delete, Describe, DescribeConfigs],
         _ => &[Read, Write, Describe, DescribeConfigs],
     }
 }
 
-/// What is needed on a target. Its settings are asked for, and guessed if they are not told.
+/// The rights that are needed on a target. Its settings are asked for, and guessed if there is no answer.
 const ON_TARGETS: [Right; 2] = [Write, Describe];
 const ON_THE_GROUP: [Right; 2] = [Read, Describe];
 /// Targets that are named one by one; more are counted.

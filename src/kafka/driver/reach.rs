@@ -1,22 +1,23 @@
-//! Which partitions are read to where they ended when somebody asked.
+//! Which partitions are read to the end that they had when somebody asked.
 //!
-//! The engine may let go what waits for that. What stands last may be a marker, which leaves no record; the consumer's
-//! position passes it. A transaction of somebody else that is open holds up what stands behind it; that is waited for,
-//! but not for ever.
+//! The engine may let go the records that wait for that. The last entry may be a marker, which is no record; the
+//! consumer's position passes it. An open transaction of somebody else holds up everything behind it. The thread waits
+//! for that, but not for ever.
 //!
 //! # Invariants
-//! 1. A goal is reached once, when reading is past it, or is at the beginning of the same foreign transaction for
-//!    `foreign_wait`.
-//! 2. While there are no goals nothing is looked at.
+//! 1. A goal is reached once. It is reached when reading is past it, or has stood at the beginning of the same foreign
+//!    transaction for `foreign_wait`.
+//! 2. While there are no goals, nothing is looked at.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::engine::{Offset, Source, UnixMillis};
 
-/// How often it is looked whether a partition is read to its goal for which something waits; for an intake something may.
+/// How often to check whether a partition is read to its goal, where something waits for it; for an intake something
+/// may.
 const LOOK_SOON: Duration = Duration::from_millis(5);
-/// The same for tiers for which nothing waits.
+/// How often to check tiers for which nothing waits.
 const LOOK_AT_TIERS: Duration = Duration::from_secs(1);
 /// An answer is mostly of what was read already, or is about to be: that is looked at for this long.
 const FRESH: Duration = Duration::from_secs(1);
@@ -46,7 +47,7 @@ struct Blocked {
     since: Instant,
 }
 
-/// What is to be reached.
+/// The goals to be reached.
 #[derive(Debug)]
 pub(super) struct Reach {
     goals: Vec<Goal>,

@@ -39,13 +39,13 @@ const POLL_SHORT: Duration = Duration::from_millis(1);
 const TURN_MAX: usize = 2_000;
 /// Positions are committed this often in `at_least_once`.
 const COMMIT_EVERY: Duration = Duration::from_millis(500);
-/// What is done is deleted from own topics this often.
+/// How often done records are deleted from our own topics.
 const TRIM_EVERY: Duration = Duration::from_secs(30);
 /// Gauges are told this often.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 /// What a batch may take beside twice the transaction's time: for its offsets, and for its commit.
 const HANGS_AFTER: Duration = Duration::from_secs(15);
-/// How often it is looked whether all is decided that somebody waits for.
+/// How often to check whether everything is decided that somebody waits for.
 const LOOK_AT_GOALS: Duration = Duration::from_millis(5);
 /// A busy thread has always something under way. What was read is in a batch after this long and the time that hops are
 /// collected for.
@@ -61,7 +61,7 @@ struct Flying {
     since: Instant,
     /// The low watermarks that it commits.
     lows: Vec<(Source, Offset)>,
-    /// What is answered once it is committed.
+    /// Answers to give once their batch is committed.
     answers: Vec<engine::Answer>,
 }
 
@@ -100,9 +100,9 @@ pub(super) struct Session<'a> {
     assignment: Option<u64>,
     /// Lanes of which it is not known yet what is pending.
     unknown: usize,
-    /// Lanes of which it is asked how timers ended.
+    /// Lanes whose query for ended timers is open.
     recalls: usize,
-    /// While it is there, what is left of lanes is read for this assignment.
+    /// While this is alive, the rest of some lanes is read for this assignment.
     counting: Arc<()>,
     /// Batches on their way.
     flying: VecDeque<Flying>,
@@ -267,7 +267,7 @@ impl<'a> Session<'a> {
             }
             if at - woken >= HEARTBEAT {
                 woken = at;
-                // What is asked of librdkafka's main thread wakes it, and then it looks whether a heartbeat is due.
+                // Any request wakes librdkafka's main thread, which then checks whether a heartbeat is due.
                 let _ = self.consumer.assignment();
             }
             if at - trimmed >= TRIM_EVERY {
@@ -579,7 +579,7 @@ impl<'a> Session<'a> {
                 if self.flying.front().is_some_and(|first| first.id == id)
                     && let Some(Flying { lows, answers, .. }) = self.flying.pop_front()
                 {
-                    // What is only acknowledged is not committed yet.
+                    // Acknowledged is not committed yet.
                     if self.plan.delivery == Delivery::ExactlyOnce {
                         self.lows.extend(lows);
                     }
@@ -610,8 +610,8 @@ impl<'a> Session<'a> {
         match error.rdkafka_error_code() {
             _ if is_outside(&error) => {
                 // Records were deleted under us, or the log was cut: never passed over in silence (faults 0.4). Or only
-                // what was done already was deleted before this reader passed it: the committed position tells, when
-                // the lanes are taken over anew. Not at once: who lost its lanes meanwhile hears of it before.
+                // done records were deleted before this reader passed them: the committed position tells, when the
+                // lanes are taken over anew. Not at once: a thread that lost its lanes meanwhile learns of that first.
                 tracing::warn!(%error, "a position is outside of its log, taking the lanes over anew");
                 self.status.tell(Some("a position is outside of its log".to_owned()));
                 self.consumer.context().is_outside();

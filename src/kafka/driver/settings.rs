@@ -1,4 +1,4 @@
-//! The settings of a lane thread's consumer: what our promises rest on.
+//! The settings of a lane thread's consumer, on which our promises rest.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub(super) fn settings(plan: &Plan, client_id: &str, seat: &str) -> rdkafka::Cli
         .set("fetch.max.bytes", "2097152")
         .set("queued.max.messages.kbytes", "16384")
         .set("receive.message.max.bytes", "100000000")
-        // What an answer inflates to may be too much for one: the rest of it is asked for again.
+        // A response may inflate to too much for one: the rest of it is fetched again.
         .set("fetch.error.backoff.ms", "100");
     config
 }

@@ -41,7 +41,7 @@ pub(super) struct Following {
     pub(super) changes: Vec<Change>,
     /// Append time of the last of them.
     pub(super) at: UnixMillis,
-    /// What is to be told once reading is past this; `None` once it is.
+    /// What to report once reading is past this; `None` once it is reported.
     pub(super) telling: Option<(Offset, Holding)>,
     /// Timers that are final since before this time are told once reading is past that.
     pub(super) forgettable: Option<(Offset, UnixMillis)>,
@@ -70,7 +70,7 @@ impl Following {
         }
     }
 
-    /// Tells how timers ended, to whoever waits for that.
+    /// Reports how timers ended, to the lane thread that waits for that.
     pub(super) fn tell_ended(&self, lane: Lane, timers: Vec<(TimerId, Option<Ended>)>) {
         let event = Event::Recalled { lane, timers };
         let _ = self.to.send(Told { assignment: self.assignment, event });

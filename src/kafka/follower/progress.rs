@@ -1,4 +1,4 @@
-//! How far each lane's index is, for those who wait for it.
+//! How far each lane's index is, for the queries that wait for it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -26,7 +26,7 @@ struct State {
     is_without: bool,
 }
 
-/// Positions of the lanes that are followed, shared with whoever looks timers up.
+/// Positions of the lanes that are followed, shared with the look-ups of timers.
 #[derive(Debug)]
 pub(in crate::kafka) struct Progress {
     state: Mutex<State>,

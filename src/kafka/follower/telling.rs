@@ -1,4 +1,4 @@
-//! What a lane thread is told of its timers: collected, and handed over in pieces.
+//! The timers of a lane for its lane thread: collected, and handed over in pieces.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

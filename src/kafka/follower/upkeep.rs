@@ -1,4 +1,4 @@
-//! How far the follower is, as it says and notes; and what it does about an index that fails.
+//! How far the follower is, in its log lines and notes; and what it does about an index that fails.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use crate::index;
 use crate::kafka::ends;
 use crate::telemetry;
 
-/// How often it is looked whether lanes have reached the end of the changelog, which keeps them from getting old.
+/// How often to check whether lanes have reached the end of the changelog, which keeps them from getting old.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// How often it is said how far it is.
+/// How often to log how far it is.
 const SAY_EVERY: Duration = Duration::from_secs(2);
 /// How often an index is begun anew in one run. What breaks more often has a cause that beginning anew does not mend.
 const RENEWALS_MAX: u32 = 3;
@@ -44,8 +44,8 @@ impl Work {
         }
     }
 
-    /// Asks now and then where the changelog ends, and notes for lanes that have nothing left to read that they are up with
-    /// it; makes good what is not known of how far it is written.
+    /// Asks now and then where the changelog ends. Notes which lanes have nothing left to read, and so are up with it.
+    /// Fills in unknown marks of how far it is written.
     pub(super) fn look(&mut self) -> Result<(), index::Error> {
         if let Some((answers, gaps, mut lag)) = self.asked.take() {
             loop {

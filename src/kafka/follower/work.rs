@@ -1,4 +1,4 @@
-//! The thread that owns the index: reads, writes, tells.
+//! The thread that owns the index: reads, writes, reports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -138,7 +138,7 @@ impl Work {
                 let _ = to.send(Told { assignment, event: Event::Overdue { lane, timers, more } });
             }
             Order::Forgettable { assignment, lane, before, to } => {
-                // Without a mark it is not known what is committed by now; it is soon, and asked again in a minute.
+                // Without a mark, the committed end is unknown. It will be known soon; ask again in a minute.
                 let mark = self.written.mark(lane).filter(|_| self.index.is_some());
                 let following = self.lanes.get_mut(&lane).filter(|of| of.assignment == assignment);
                 match (following, mark) {
@@ -183,7 +183,7 @@ impl Work {
             }
             _ => Ok(index::Page::default()),
         });
-        // What is wrong with it whoever writes to it finds out.
+        // An error of the index is found by the thread that writes to it.
         found.unwrap_or_default()
     }
 
@@ -226,7 +226,7 @@ impl Work {
         Ok(())
     }
 
-    /// Reads what is there, puts it into the index, and tells what is to be told.
+    /// Reads the records at hand, puts them into the index, and reports what is to be reported.
     fn turn(&mut self) {
         if self.is_moved
             && let Err(error) = self.assign()

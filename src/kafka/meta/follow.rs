@@ -1,9 +1,10 @@
-//! What is in force for a namespace, and who runs it, as it changes: for clients, which live long and join no group.
+//! The settings in force for a namespace, and its members, as they change: for clients, which live long and join no
+//! group.
 //!
 //! # Invariants
-//! 1. What is known is known up to the topic's end as of the start, and follows it from then on.
-//! 2. It says by itself how fresh that is: the topic's end is reached again with every probe of the brokers' clocks that an
-//!    instance writes, so as long as instances run, and can be heard, it is fresh.
+//! 1. It knows everything up to the topic's end as of the start, and follows the topic from then on.
+//! 2. It says by itself how fresh that is. An instance writes probes of the brokers' clocks, and with every probe this
+//!    reader reaches the topic's end again. So it is fresh as long as instances run and can be heard.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,6 @@
-//! Questions to the brokers that rdkafka has no safe call for: the ends of many partitions in one request each leader,
-//! who leads the cluster, what the members of a group own, what many topics are made of, and what our principal may do.
+//! Questions to the brokers that rdkafka has no safe call for: the ends of many partitions in one request to each
+//! leader, who leads the cluster, what the members of a group own, the ids and partitions of many topics, and what our
+//! principal may do.
 //!
 //! # Invariants
 //! 1. Whatever librdkafka gives is copied before the event that it came with is destroyed.
@@ -111,7 +112,7 @@ pub struct Member {
 pub struct Group {
     /// Assigned and at work: not in a rebalance.
     pub is_stable: bool,
-    /// Who is in it; empty when nobody runs.
+    /// Its members; empty when nobody runs.
     pub members: Vec<Member>,
     /// What our principal may do with it.
     pub rights: Rights,

@@ -1,12 +1,12 @@
-//! Inflates batches in the place of librdkafka, which sets no bound to what comes out, and keeps from it what it cannot read
-//! (ADR 0019).
+//! Inflates batches in the place of librdkafka, which does not bound its output, and keeps unreadable data from it (ADR
+//! 0019).
 //!
-//! librdkafka is linked as an archive of objects, and the linker takes an object only for what nobody else has. So the
-//! functions here, which have the names of its own, are taken in their place, and it calls them. An object has a function for
-//! each direction; those that compress are here for that reason alone.
+//! librdkafka is linked as an archive of objects, and the linker takes an object only for symbols that nothing else
+//! defines. The functions here have the names of librdkafka's own. So the linker takes these, and librdkafka calls
+//! them. An object has a function for each direction; those that compress are here for that reason alone.
 //!
-//! Until [`bound`] is called they do what librdkafka's do. Who embeds waterclock may have consumers of his own in the
-//! process, of which nothing is known here.
+//! Until [`bound`] is called they do what librdkafka's do. A program that embeds waterclock may have consumers of its
+//! own in the process, of which nothing is known here.
 //!
 //! # Invariants
 //! 1. What is handed out was made by `malloc`: librdkafka frees it.
@@ -63,10 +63,10 @@ const ANSWER_MAX: Duration = Duration::from_millis(200);
 
 static BOUND: AtomicBool = AtomicBool::new(false);
 
-/// From now on no Kafka consumer of this process, whoever made it, is given more of a compressed batch than lanes may hold:
-/// a record above 2 MiB and 64 KiB, or one behind the first 32 MiB of its batch, comes without its value. `waterclock run`
-/// calls it. Who embeds waterclock calls it if all his consumers may have it so; else a hostile producer can have this process
-/// take as much memory as a batch of 2 MiB inflates to.
+/// From now on, no Kafka consumer of this process, whichever code made it, is given more of a compressed batch than
+/// lanes may hold. A record above 2 MiB and 64 KiB, or one behind the first 32 MiB of its batch, comes without its
+/// value. `waterclock run` calls it. A program that embeds waterclock calls it if this may hold for all of its
+/// consumers. Otherwise a hostile producer can have this process take as much memory as a batch of 2 MiB inflates to.
 pub fn bound() {
     BOUND.store(true, Ordering::Relaxed);
 }
@@ -81,11 +81,11 @@ fn bounds(wasted: usize) -> Bounds {
     }
 }
 
-/// The batches of one answer of a broker's stand one behind the other in one buffer, and are inflated in that order, by the
-/// thread of that broker.
+/// The batches of one response of a broker stand one behind the other in one buffer. The thread of that broker inflates
+/// them in that order.
 ///
-/// The buffer of the next answer may lie where it seems to be the same. What is refused then is asked for again, and it is
-/// another one when 200 ms are over.
+/// The buffer of the next response may lie at the same address, so that the two cannot be told apart. What is refused
+/// then is fetched again, and after 200 ms it counts as another response.
 #[derive(Clone, Copy)]
 struct OneAnswer {
     first: usize,
@@ -141,7 +141,7 @@ impl Made {
             return;
         }
         let room = want.max(self.room.saturating_mul(2)).max(PIECE);
-        // SAFETY: what is there was made by realloc, or is null.
+        // SAFETY: the memory at this pointer was made by realloc, or the pointer is null.
         let at = unsafe { realloc(self.at.cast(), room) };
         if at.is_null() {
             self.failed = true;
@@ -239,7 +239,7 @@ unsafe fn inflate(
         ALLOWANCE.set(Some(allowance));
         let must_wait = allowed.is_none() && sieve.is_short();
         let (spent, made) = match stop {
-            // Nothing of the rest of this answer; it is asked for again.
+            // Nothing of the rest of this response is read; it is fetched again.
             Some(Stop::Full) => (ANSWER_BYTES, None),
             _ if must_wait => (0, None),
             _ => (sieve.end(done && stop.is_none()), Some(made)),
@@ -277,7 +277,8 @@ unsafe fn number(at: *const u8, back: usize) -> u32 {
 enum Form {
     Plain,
     Snappy,
-    /// It is not what its producer wrote, and its header may be wrong, too: nothing is read of it, and it is asked for again.
+    /// It is not what its producer wrote, and its header may be wrong, too: nothing of it is read, and it is fetched
+    /// again.
     Damaged,
 }
 
@@ -312,8 +313,8 @@ unsafe extern "C" fn rd_crc32c(sum: u32, at: *const c_void, len: usize) -> u32 {
         return whole;
     }
     let turned = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: what has a header's length stands behind the beginning of one, be it sent or about to be. What was sent is in
-        // a buffer that librdkafka has for this answer alone, and reads in this thread.
+        // SAFETY: at least a header's length of bytes stands behind the beginning of a batch, received or about to be
+        // sent. A received batch is in a buffer that librdkafka has for this response alone, and reads in this thread.
         unsafe { turn(at.cast::<u8>().cast_mut(), len, whole) }
     }));
     turned.unwrap_or(whole)
@@ -714,7 +715,7 @@ unsafe extern "C" fn rd_kafka_lz4_decompress(
     answer(unsafe { inflate(at, |next| unlz4(at, len, next)) }, out, size)
 }
 
-/// What is to be compressed, in pieces, and how much it is.
+/// The data to compress, in pieces, and its total size.
 ///
 /// # Safety
 /// The slice is librdkafka's.

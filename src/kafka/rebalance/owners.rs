@@ -1,7 +1,7 @@
-//! Which lanes the group has given to nobody, from what it says of its members. Pure.
+//! Which lanes the group has given to nobody, by the group's description of its members. Pure.
 //!
-//! An assignment lasts until somebody joins or leaves, and who comes back to a seat does neither. So it can be of a time when
-//! topics had fewer partitions, or were not all there.
+//! An assignment lasts until a member joins or leaves. A member that comes back to its seat does neither. So the
+//! assignment can be of a time when topics had fewer partitions, or were not all there.
 
 use std::collections::BTreeSet;
 

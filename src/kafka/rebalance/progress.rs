@@ -1,4 +1,4 @@
-//! How far a take-over is, as health and the log tell it while it holds its thread.
+//! The state of a take-over, for health and the log, while it holds its thread.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,7 @@ struct Taking {
     step_since: Instant,
 }
 
-/// What is known of the take-over that is going on, if one is.
+/// The state of the take-over in progress, if there is one.
 #[derive(Debug, Default)]
 pub(in crate::kafka) struct Progress(Mutex<Option<Taking>>);
 
@@ -93,7 +93,7 @@ impl fmt::Display for Taking {
 }
 
 impl Progress {
-    /// What is going on, for people; nothing while no lanes are taken over.
+    /// The state of the take-over, for people; nothing while no lanes are taken over.
     pub(in crate::kafka) fn text(&self) -> Option<String> {
         self.get().map(|taking| taking.to_string())
     }

@@ -1,8 +1,8 @@
-//! Where a partition starts of which nobody knows a position. Pure.
+//! Where a partition starts when nobody knows a position of it. Pure.
 //!
 //! # Invariants
-//! 1. Nothing is done again and nothing is passed over by a guess: where that cannot be told, a person says.
-//! 2. Whatever was deleted is said; what may have been no delay is not counted as one.
+//! 1. No record is done again or passed over by a guess: where the program cannot tell, a person decides.
+//! 2. All deleted records are reported. A record that may have been no delay is not counted as one.
 
 /// What a partition is of which neither the group nor meta knows a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,10 +17,10 @@ pub(super) enum Unknown {
     Before,
 }
 
-/// A partition that was ever taken over has a checkpoint, be it of the position that it began with. So one without has
-/// lost it, or what was deleted there was deleted before waterclock came. What stood in a tier was a delay in either case:
-/// nothing else is written there. An intake may have been used for something else before it became one, and a retention of
-/// that time is no loss of delays; nobody can tell, so it is said, and not counted.
+/// A partition that was ever taken over has a checkpoint, if only of the position that it began with. A partition
+/// without one has lost it, or its records were deleted before waterclock came. In a tier every record was a delay in
+/// either case: nothing else is written there. An intake may have been used for something else before it became one. A
+/// retention of that time is no loss of delays. Nobody can tell, so it is reported, and not counted.
 pub(super) fn unknown(first: i64, end: i64, is_new: bool) -> Unknown {
     match (first, is_new) {
         (..=0, _) => Unknown::Fresh,

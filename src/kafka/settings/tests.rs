@@ -149,7 +149,7 @@ fn every_consumer_stops_where_its_position_is_not_in_the_log() {
     for (name, value) in promised {
         assert_eq!(config.get(name), Some(value), "{name}");
     }
-    // Whoever takes a configuration that is no consumer's makes a producer of it, and says how it is acknowledged.
+    // Code that takes a configuration that is no consumer's makes a producer of it, and says how it is acknowledged.
     let mut count = 0;
     for (path, code) in sources("src") {
         if path.ends_with("kafka/connect.rs") {

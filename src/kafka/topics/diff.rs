@@ -1,4 +1,4 @@
-//! Compares what is wanted with what was found. Pure.
+//! Compares the wanted state with the actual one. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -59,7 +59,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One difference between what is wanted and what is there.
+/// One difference between the wanted state and the actual one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The topic's full name.

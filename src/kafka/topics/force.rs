@@ -23,8 +23,8 @@ const WAIT: Duration = Duration::from_millis(50);
 /// Longest look into a tier that is being drained.
 const LOOK_MAX: Duration = Duration::from_secs(20);
 
-/// How long members are waited for that have ended: whoever stops as the last one keeps its seat for its session's
-/// length, which is 6 s by default.
+/// How long to wait for members that have ended: the last one to stop keeps its seat for its session's length, which is
+/// 6 s by default.
 const SEATS_MAX: Duration = Duration::from_secs(8);
 /// Between two looks.
 const SEATS_AGAIN: Duration = Duration::from_millis(500);
@@ -70,7 +70,7 @@ pub struct InForce {
     pub specs: Vec<TopicSpec>,
     /// The cluster's id, if it tells.
     pub cluster_id: Option<String>,
-    /// How long `<ns>.timers` keeps a tombstone at least, for whoever has not seen it yet.
+    /// How long `<ns>.timers` keeps a tombstone at least, for readers that have not seen it yet.
     pub tombstones: Millis,
     /// What could be better; to be logged.
     pub notes: Vec<Finding>,
@@ -186,7 +186,8 @@ fn begin(
             return give_way(misfits, before, created);
         }
     }
-    // A broker may not know of the topic yet, and say that nothing is in force: what is written then is not the first.
+    // A broker may not know of the topic yet, and say that nothing is in force: then the record written here is not the
+    // first.
     *before = read(connection, names, request)?;
     if before.is_whole() {
         return Ok(Made { created, founded: false });
@@ -291,8 +292,7 @@ pub fn check(connection: &Connection, request: &Request) -> Result<InForce, Erro
 
 fn check_once(connection: &Connection, request: &Request) -> Result<InForce, Error> {
     let names = Names::new(&request.namespace);
-    // Side by side: whoever is started again is late by as long as this takes.
-    // Where nobody answers, the first that gives up is enough.
+    // Side by side: this delays every restart of an instance. Where nobody answers, the first that gives up is enough.
     let looking = std::thread::spawn({
         let (connection, names) = (connection.clone(), names.clone());
         move || inspect(&connection, &names)

@@ -9,7 +9,7 @@ use crate::support::{
     Cluster, Fixture, Log, Mode, Process, assert_promise, eventually, eventually_within, out, whole,
 };
 
-/// Of a load of one mode: what is pending when everything is down for longer than offsets are kept.
+/// The load of one mode: what is pending when everything is down for longer than offsets are kept.
 struct Away {
     mode: Mode,
     fixture: Fixture,

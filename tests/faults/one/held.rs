@@ -193,7 +193,7 @@ pub fn offsets_come_in_the_next_transaction(name: &str, asks_again: impl Fn(&Hol
     let renewed = process.metric(RENEWED) - renewed;
     let end = proxy.hold(END_TXN, &offsets.sender(), None);
     end.wait_until(State::Held);
-    // Whoever commits after that would move them forward again.
+    // A commit after that would move the offsets forward again.
     let next = proxy.hold(END_TXN, fixture.namespace(), None);
     offsets.release();
     offsets.wait_until(State::CarriedOut);

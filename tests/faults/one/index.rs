@@ -51,14 +51,14 @@ fn of_another(index: &Path, cluster_id: &str, version: u32) {
     Index::open(index, &identity).expect("made").close();
 }
 
-/// What is done to an index while its process rests, and whether that is worth a word in the metrics, if that can be known.
+/// Damage done to an index while its process is down, and whether it shows in the metrics, if that can be known.
 type Damage = (&'static str, fn(&Path), Option<bool>);
 
 const DAMAGES: [Damage; 6] = [
     ("missing", |index| fs::remove_dir_all(index).expect("removed"), Some(false)),
     ("flipped", |index| change_each(index, |bytes| flip(bytes)), Some(true)),
     ("cut short", |index| change_each(index, |bytes| bytes.truncate(bytes.len() / 2)), Some(true)),
-    // What is left of a small one is nothing, as if it were missing.
+    // Of a small one nothing is left, as if it were missing.
     ("half copied", half_copied, None),
     ("of another cluster", |index| of_another(index, "another", 1), Some(true)),
     ("of another version", |index| of_another(index, "another", 99), Some(true)),

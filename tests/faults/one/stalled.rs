@@ -54,7 +54,7 @@ fn f35_a_client_that_never_comes_back_is_left_behind() {
     check(&history, Wish { recovery: Duration::from_secs(12) });
 }
 
-/// Its lanes are lost while it is asked to commit, and it comes back when they have long been taken over anew.
+/// The process loses its lanes while it is asked to commit, and it comes back when they have long been taken over anew.
 #[test]
 fn f35_a_client_that_comes_back_after_its_lanes_were_taken_over_anew_commits_nothing() {
     let fixture = Fixture::new("f35-late");
@@ -188,7 +188,7 @@ fn f48_a_foreign_transaction_that_hangs_in_an_intake_holds_up_its_lane_only() {
 fn f48_a_foreign_transaction_that_hangs_in_a_target_is_not_felt_by_waterclock() {
     let fixture = Fixture::new("f48-target");
     let mut process = fixture.start(mode());
-    // Whoever reads is held up, so that only the broker's times tell when what was there.
+    // The reader is held up, so only the broker's timestamps tell when each record was there.
     let load = Load::begin(&fixture, Mix { target: STAMPED.to_vec(), ..Mix::default() });
     load.cancel_through(&[&process]);
     load.wait_for_more(100);

@@ -100,7 +100,7 @@ impl Traced {
 
 impl Drop for Traced {
     fn drop(&mut self) {
-        // It lets go of what it traces when it is told to end; killed, it would leave it as it is.
+        // It lets go of the traced process when it is asked to end. Killed, it would leave that process as it is.
         let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
         let _ = self.child.wait();
     }

@@ -8,7 +8,7 @@ use crate::support::{Log, PATIENCE, Producer, Rec, assert_promise, out, whole};
 
 use super::{Bed, Through, row};
 
-/// The broker counts as dead, and one batch with a record for the target has to time out before it is known why
+/// The broker counts as dead. One batch with a record for the target has to time out before the cause is known
 /// (`transaction-timeout`, 15 s).
 const OTHERS: Duration = Duration::from_secs(40);
 /// Between two records for the target.

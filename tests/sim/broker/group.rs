@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// The group coordinator's memory. Who is alive is told by the caller ([`Group::remove`] is the session timeout).
+/// The group coordinator's memory. The caller decides which members are alive ([`Group::remove`] is the session
+/// timeout).
 #[derive(Debug, Default)]
 pub struct Group {
     generation: u32,

@@ -51,7 +51,7 @@ pub struct Transaction {
 pub type Marker = (TxId, Option<Place>);
 
 impl Broker {
-    /// Fences whoever had this id, ends what it left open, and gives out the next epoch.
+    /// Fences the producer that had this id, ends what it left open, and gives out the next epoch.
     pub fn init(&mut self, id: &Arc<str>) -> Result<Writer, Refusal> {
         let producer = self.producers.entry(Arc::clone(id)).or_default();
         if let Some(tx) = producer.current {
@@ -59,7 +59,7 @@ impl Broker {
                 producer.epoch += 1;
                 self.decide(tx, false);
             }
-            // Whoever asks is told to come back, as the markers have yet to be written.
+            // The caller is told to come back, as the markers have yet to be written.
             return Err(Refusal::Concurrent);
         }
         producer.epoch += 1;
@@ -207,7 +207,7 @@ impl Broker {
         }
     }
 
-    /// Every record of a partition that is there for good, be it that a reader has yet to see it.
+    /// Every record of a partition that is there for good, even if a reader has yet to see it.
     pub fn decided_records(&self, place: Place) -> impl Iterator<Item = (Offset, &Record)> {
         let all = self.partition(place).into_iter().flat_map(|log| log.unless_aborted());
         let decided = |tx: TxId| {

@@ -61,7 +61,7 @@ pub(super) fn never_lost(world: &World, view: &View<'_>, found: &mut Found) {
     }
 }
 
-/// Where each submission ever stood in a lane topic, be it that its transaction's markers are still on their way.
+/// Where each submission ever stood in a lane topic, even if its transaction's markers are still on their way.
 fn copies(world: &World) -> BTreeMap<usize, Vec<(Place, Offset)>> {
     let mut copies: BTreeMap<usize, Vec<(Place, Offset)>> = BTreeMap::new();
     for &topic in &world.lane_topics {
@@ -141,7 +141,8 @@ pub(super) fn all_is_done(world: &World, found: &mut Found) {
             let place = Place { topic, partition };
             let committed = world.position(place);
             let start = world.broker.partition(place).map_or(Offset(0), |log| log.start());
-            // What is left where retention cut may be done already: then nothing is committed until something comes.
+            // Where retention cut the log, the remaining records may be done already: then nothing is committed until
+            // something comes.
             let cut = committed.as_ref().is_some_and(|position| position.next < start.0);
             let deleted = world.plan.kind == Kind::Retention && (cut || start > last);
             if !deleted && committed.as_ref().is_none_or(|position| position.next <= last.0) {

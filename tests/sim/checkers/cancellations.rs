@@ -88,7 +88,7 @@ fn was_kept_back(
     }
 }
 
-/// Whether a command counts for this one, be it that its place in one millisecond cannot be told from outside.
+/// Whether a command may count for this version: its place within one millisecond cannot be told from outside.
 fn may_be_cancelled(view: &View<'_>, accepted: &Accepted<'_>) -> bool {
     let Some(timer) = accepted.submission.timer else { return false };
     view.accepted.iter().any(|other| {

@@ -97,7 +97,7 @@ pub(super) fn fates(world: &World, view: &View<'_>, found: &mut Found) -> BTreeS
             let code = code_of(arrival);
             let known = code.as_deref().and_then(|code| code.parse::<Code>().ok());
             codes.extend(known.map(Code::as_str));
-            // Who has an id may be one too many, whoever took the places.
+            // A record with an id may be one too many, whichever timers took the places.
             let is_too_many = code.as_deref() == Some("too_many_timers")
                 && submission.timer.is_some()
                 && world.plan.setup.limits.tracked_max < Limits::default().tracked_max;

@@ -1,5 +1,5 @@
-//! Promise 6, where all timers are tracked: what became of each can have happened one thing after the other, answers are
-//! true, who cancels in time wins, and what `<ns>.timers` says is what can be seen.
+//! Promise 6, where all timers are tracked. The outcomes of each timer can have happened one after the other. Answers
+//! are true. A cancel that comes in time wins. `<ns>.timers` agrees with what can be seen.
 
 mod answers;
 
@@ -56,14 +56,14 @@ pub(super) fn check(world: &World, view: &View<'_>, found: &mut Found) {
     }
 }
 
-/// Whether a record has the name of this timer, be it one that breaks the contract.
+/// Whether a record has the name of this timer, even if it breaks the contract.
 fn is_named(accepted: &Accepted<'_>, timer: TimerId) -> bool {
     let record = &accepted.submission.record;
     let id = record.headers().find(|(name, _)| *name == b"x-delay-id").and_then(|(_, id)| id);
     id.is_some_and(|id| TimerId::new(record.key(), id) == timer)
 }
 
-/// What is said to be dead that never was pending is a dead letter, and nothing of its timer was pending.
+/// A timer that is reported dead and never was pending is a dead letter, and no version of it was pending.
 fn is_refused(view: &View<'_>, unborn: &Unborn, sure: bool, found: &mut Found) {
     let is_dead = |accepted: &Accepted<'_>| {
         let code = unborn.code.map(|code| code.as_str());
@@ -154,7 +154,7 @@ fn is_in_time(world: &World, command: &Accepted<'_>, version: &Accepted<'_>) -> 
     // Another leader may stamp an earlier time than what was read before.
     let stepped = !world.stepped_back.is_empty();
     let apart = if moved || stepped { world.clocks_apart() } else { 0 };
-    // What is due is kept waiting for the intake by which it came.
+    // A due record waits for the intake by which it came.
     let intakes = world.plan.setup.topics.intakes.len();
     let intake = Some(version.submission.topic).filter(|topic| *topic < intakes).unwrap_or(0);
     stand(command).prompt
@@ -206,7 +206,7 @@ fn has_an_order(world: &World, view: &View<'_>, tale: &Tale<'_>, found: &mut Fou
     let Some((history, numbers)) = history(world, view, tale) else { return };
     match history.order() {
         Ok(_) => {}
-        // One timer of thousands of records: who floods does not ask.
+        // One timer of thousands of records: a flooding producer does not ask.
         Err(Failure::TooWide) if world.plan.kind == Kind::Flood => {}
         Err(Failure::TooWide) => found.push(("too wide", format!("{:?}", tale.timer))),
         Err(Failure::Impossible) => {

@@ -180,7 +180,8 @@ impl Search<'_> {
         let duplicates = (0..ops.len()).filter(|at| state.fates[*at] == Fate::Duplicate);
         let behind: Vec<Index> = duplicates.filter(is_behind).collect();
         let mut nexts: Vec<State> = behind.iter().map(|at| state.begin(*at)).collect();
-        // What is made of the timer later may stand for it: which of them is pending is not promised after a change of owners.
+        // A later version of the timer may stand for it: which of them is pending is not promised after a change of
+        // owners.
         let is_later = |at: Index| {
             let is_ahead = state.done & (1 << at) == 0;
             is_ahead && matches!(ops[at].what, What::Create | What::Replace { of: None })

@@ -1,8 +1,9 @@
 //! The brokers' time, as the shell has it: the least of lower bounds of all nodes' clocks, each renewed by a probe.
 //!
-//! A node that answers nobody keeps the bound that it has. One that never answered a process since its start has none, as one
-//! that nobody asks; what is then early there is aborted, and tells its clock (`early`). In `at_least_once` nothing can be, and
-//! where targets keep their writers' times nobody is told: there such a node is taken to be known, as nothing is promised of it.
+//! A node that answers nobody keeps the bound that it has. A node that never answered a process since the process
+//! started has no bound, like one that nobody asks. If a record is early there, it is aborted, and the abort tells that
+//! node's clock (`early`). In `at_least_once` nothing can be aborted, and where targets keep their writers' times
+//! nobody learns the clock. There such a node is taken to be known, as nothing is promised of it.
 
 use waterclock::engine::UnixMillis;
 

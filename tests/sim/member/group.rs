@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// Drops everything. What is on its way in a transaction is left to the next producer of the same id to abort.
+    /// Drops everything. The next producer of the same id aborts a transaction in flight.
     pub(super) fn revoke(&mut self, slot: usize) {
         if !self.members[slot].flights.is_empty() {
             self.count("revoked in flight");
@@ -99,7 +99,7 @@ impl World {
             if next < end {
                 self.member(slot).behind.insert(source);
             }
-            // Mostly nothing is gone: what is left is counted all the same, and no timer may be lost by that.
+            // Mostly nothing is gone. The rest is counted all the same, and no timer may be lost by that.
             let gone = (self.at + u64::from(source.topic.0)).is_multiple_of(7);
             starts.push(Start { source, next, metadata, end, gone });
         }

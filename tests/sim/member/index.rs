@@ -1,7 +1,8 @@
-//! The index of a process: what it has read of the changelog of its lanes, which survives it on its disk, or does not.
+//! The index of a process: what it has read of the changelog of its lanes. It may survive on the process's disk, or
+//! not.
 //!
-//! Whoever asks it waits until it has passed the end that was asked for before: the pieces of what is known at a
-//! take-over, the timers that ended long ago, and what became of a timer that a cancel did not find.
+//! Each query waits until the index has passed the end offset that was asked for before. The queries are: the pieces of
+//! pending timers at a take-over, the timers that ended long ago, and the end of a timer that a cancel did not find.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -328,7 +329,7 @@ impl World {
         self.step(slot, Event::Tick);
     }
 
-    /// Tells what the index has by now, be it behind.
+    /// Reports what the index has by now, even if it is behind.
     pub(super) fn tell_overdue(
         &mut self,
         slot: usize,

@@ -50,7 +50,7 @@ impl World {
         self.discard(slot, "commit aborted");
     }
 
-    /// The engine is told of hops that stand too late, before it is told that their batch is done.
+    /// The engine gets the event of hops that stand too late before the event that their batch is done.
     pub(super) fn tell_late(&mut self, slot: usize, late: Vec<(Source, Offset, UnixMillis)>) {
         let round = self.members[slot].round;
         let mut of: BTreeMap<Source, (Offset, UnixMillis)> = BTreeMap::new();

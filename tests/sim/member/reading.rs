@@ -1,4 +1,4 @@
-//! Feeding the engine: the time it is told, the records it is given, the orders that come out.
+//! Feeds the engine: its time, its records, and the actions that come out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl World {
             self.carry_out(slot, output);
         }
         self.member(slot).ordering = is_within;
-        // What is given back by an order that stands behind this one is not counted before.
+        // A later action of the same step may give memory back, so memory is checked only after all of them.
         if !is_within {
             self.check_memory(slot);
         }

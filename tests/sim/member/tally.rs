@@ -34,7 +34,7 @@ impl Tally {
     }
 
     pub(super) fn give_back(&mut self, number: u32) {
-        // Of several copies the largest: what is left is then surely held.
+        // Of several copies the largest counts: the rest is then surely held.
         let Some(copies) = self.held.get_mut(&number) else { return };
         copies.sort_by_key(|(_, _, size)| *size);
         self.bytes -= copies.pop().map_or(0, |(_, _, size)| size);

@@ -235,7 +235,7 @@ impl Plan {
         Fault::Leader { place, node }
     }
 
-    /// All go; what is healed after that is healed after they came back.
+    /// All members go; what heals after that heals after they came back.
     fn away(&mut self, chance: &mut Chance) {
         let at = chance.between(self.submits.0, self.heal_at);
         let lasts = *chance.pick(&[2 * MINUTE, HOUR, 8 * DAY]);

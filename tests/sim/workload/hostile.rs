@@ -303,7 +303,7 @@ impl Gang<'_> {
         (of.when, of.expires) = (When::After(delay), Some(When::After(expires)));
     }
 
-    /// What is left of a record that is larger than what is ever held, or whose batch is broken.
+    /// The rest of a record that is larger than what is ever held, or whose batch is broken.
     fn cut(&mut self, at: Time) {
         let (by, code, most) = *self.chance.pick(&[
             (CutBy::Record, "too_large", 1),

@@ -88,12 +88,14 @@ pub enum DurationError {
     Overflow,
 }
 
-/// Reads a length of time: an integer of milliseconds, or numbers with units `d h m s ms`, largest first, each at most once.
+/// Reads a length of time: an integer of milliseconds, or numbers with units `d h m s ms`, largest first, each at most
+/// once.
 ///
-/// The one parser of units: of headers, arguments and the configuration. What [`Millis`] prints, it reads.
+/// Headers, arguments and the configuration all use this one parser of units. It reads everything that [`Millis`]
+/// prints.
 ///
 /// # Errors
-/// Says what is wrong with the text, not what the text is.
+/// Describes the mistake; does not repeat the text.
 pub fn duration(text: &str) -> Result<Millis, DurationError> {
     if text.strip_prefix('-').is_some_and(|rest| length(rest.as_bytes()).is_some()) {
         return Err(DurationError::Negative);

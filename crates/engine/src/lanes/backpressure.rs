@@ -11,7 +11,7 @@ use super::{Action, Lane, LaneEngine, Millis, Offset, Source, TopicId, Turn, Uni
 const SPILL_AGAIN: Millis = Millis(250);
 /// Pending records of one partition that one spill takes, at most.
 const SPILL_MAX: usize = 1_000;
-/// The same in strict order, where what holds a window up waits for what comes behind it.
+/// The same bound in strict order, where a record that holds a window up waits for records behind it.
 const SPILL_MAX_STRICT: usize = 8_000;
 
 impl LaneEngine {
@@ -103,7 +103,8 @@ impl LaneEngine {
         }
     }
 
-    /// One tick: looks at every partition, releases what is due, pauses, resumes, makes room; and finds when the next tick is.
+    /// One tick. It looks at every partition, releases due records, pauses, resumes and makes room. Then it computes
+    /// the time of the next tick.
     pub(super) fn tick(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
         self.wake = None;
         let lead = self.setup.limits.resume_lead;

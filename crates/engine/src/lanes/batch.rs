@@ -230,7 +230,7 @@ impl LaneEngine {
         }
     }
 
-    /// Takes what is ready, as long as there is room. What goes with the next one stays with it.
+    /// Takes pending writes while there is room. A write that belongs to the next one stays with it.
     fn load_ready(&mut self, now: UnixMillis, builder: &mut BatchBuilder) {
         let mut with_next = false;
         while (with_next || builder.room())
@@ -272,8 +272,8 @@ impl LaneEngine {
         }
     }
 
-    /// One batch: moves and what is said of timers, then what is due in order, then ripe hops of few partitions, then dead
-    /// letters, for which nobody waits: however many there are, what is due leaves first.
+    /// Builds one batch, in this order: moves and timer changes; due records in order; ripe hops of few partitions;
+    /// dead letters. Nobody waits for dead letters, so due records leave first, however many dead letters there are.
     fn fill(&mut self, now: UnixMillis, out: &mut Vec<Action>) -> Option<Batch> {
         let mut builder = BatchBuilder::new(&self.setup);
         self.forget(now);
@@ -300,7 +300,7 @@ impl LaneEngine {
         self.load_letters(now, &mut builder);
         let idle = self.dirty && self.last_commit + IDLE_COMMIT <= now;
         if builder.sends.is_empty() && builder.answers.is_empty() && !idle {
-            // What is finished without anything to send need not be committed at once.
+            // An offset that finishes without a record to send need not be committed at once.
             self.dirty |= !builder.done.is_empty();
             self.figures.memory_bytes -= builder.held;
             self.finish_all(&builder.done);
@@ -324,7 +324,8 @@ impl LaneEngine {
         let setup = Arc::clone(&self.setup);
         let supersedes =
             entry.timer_id.and_then(|timer_id| self.timers.replaced(entry.source.lane, timer_id));
-        // What may be there is no dead letter besides; what is there for certain is nothing any more once it has expired.
+        // A record that may be in its target must not become a dead letter, too. A record that certainly is there is
+        // finished once it has expired.
         let mark = (entry.expires.is_some() && !setup.limits.aborts).then(|| Mark::of(&entry));
         let there = mark.and_then(|mark| self.handed.is_there(mark));
         let is_copy = there == Some(There::Surely) && entry.timer_id.is_none();
@@ -593,7 +594,7 @@ impl BatchBuilder {
         self.bytes += send.body().size();
         self.held += held;
         self.records_left = self.records_left.saturating_sub(1);
-        // What is said of a timer finishes nothing by itself: nobody is to blame for it.
+        // A timer change finishes no offset by itself: no record is to blame for it.
         let (source, offset) = done.unwrap_or_default();
         self.done.extend(done);
         self.carried.push(Carried { source, offset, to: send.to.clone() });

@@ -1,5 +1,5 @@
-//! What was decided up to a moment, until it is committed: who asks the index, which knows what is committed and nothing else,
-//! waits for that first.
+//! Earlier decisions, until they are committed. The index knows only what is committed. So a query to the index waits
+//! for the decisions before it.
 
 use super::super::BatchId;
 use super::LaneEngine;

@@ -27,7 +27,7 @@ const IN_ALL_MAX: usize = 2_048;
 /// Where owners change without end, each of them keeps it anew.
 const HOPS_MAX: u16 = 512;
 
-/// What is known of duplicates that wait in tiers.
+/// The duplicates that wait in tiers.
 #[derive(Debug, Default)]
 pub(super) struct Duplicates {
     of: ByName<Vec<Note>>,
@@ -150,7 +150,7 @@ impl LaneEngine {
         };
         let tier = match entry.due > now {
             true => pick(entry.due - now),
-            // Who looks for lost timers looks there.
+            // The roll call for lost timers looks there.
             false => pick(now - entry.first_appended).min(self.last_for_overdue()),
         };
         let to = Destination::Lane(self.setup.topics.of_tier(tier));

@@ -1,15 +1,15 @@
-//! Remembers deliveries of records that expire, where a batch that failed may yet have been carried out (`at_least_once`):
-//! what may be in its target is no dead letter besides.
+//! Remembers deliveries of records that expire, where a failed batch may yet have been carried out (`at_least_once`): a
+//! record that may be in its target must not become a dead letter, too.
 //!
-//! A record may stand in several places: its hop, or its move to another lane, was written twice. So it is known by what all
-//! its copies have in common: its bytes, and its times.
+//! A record may stand in several places: its hop, or its move to another lane, was written twice. So the memory goes by
+//! what all its copies have in common: its bytes, and its times.
 //!
 //! # Invariants
-//! 1. It outlives the take-over that follows a failure, but not the process, and does not go with a lane: after a crash such
-//!    a record may be delivered and a dead letter, as it may be delivered twice.
+//! 1. It outlives the take-over that follows a failure, but not the process, and does not go with a lane. After a crash
+//!    such a record may be delivered and become a dead letter, as it may be delivered twice.
 //! 2. It remembers the last [`MOST`] of them, which is more than can be on their way.
-//! 3. Only a copy with the same place in the order of its lane is taken for one of what is there for certain: two records of
-//!    one producer may be the same in all else.
+//! 3. Only a copy with the same place in the order of its lane counts as the one that is there for certain: two records
+//!    of one producer may be the same in all else.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -49,7 +49,7 @@ pub(super) enum There {
     Surely,
 }
 
-/// What was handed over, with the copy that was acknowledged last.
+/// The deliveries that were handed over, each with the copy that was acknowledged last.
 #[derive(Debug, Default)]
 pub(super) struct Handed {
     records: HashMap<u64, Option<SubmissionOrder>>,

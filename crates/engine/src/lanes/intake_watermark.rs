@@ -102,7 +102,7 @@ impl LaneEngine {
             return;
         }
         let grid = reach.half().0.max(1);
-        // What is overdue wants to know it now, however long it is overdue.
+        // An overdue record needs the answer now, however long it has been overdue.
         let at = UnixMillis(from.0.div_ceil(grid).max(now.0 / grid).saturating_mul(grid));
         let Some(watermark) = self.intake_watermark(source) else { return };
         if watermark.wanted.insert(at) {
@@ -169,14 +169,14 @@ impl LaneEngine {
             && let Some(watermark) = self.intake_watermark(source)
         {
             watermark.asked = false;
-            // What is needed beyond that is asked for anew.
+            // Records that wait for a later time ask again.
             self.wake(now);
             self.want_for_waiting(now, source);
         }
         self.let_go(source);
     }
 
-    /// What is kept waiting needs to be known about, be it that the last answer was of too early a time.
+    /// Asks on behalf of the records that wait, also when the last answer was for too early a time.
     fn want_for_waiting(&mut self, now: UnixMillis, source: Source) {
         let first = self
             .intake_watermark(source)
@@ -188,7 +188,7 @@ impl LaneEngine {
         }
     }
 
-    /// Records of a partition were let go, or it is known that there are none: fires what has waited for that.
+    /// Records of a partition were let go, or there are none: fires the records that have waited for that.
     pub(super) fn let_go(&mut self, source: Source) {
         if !self.is_open(source.lane) && self.try_gate(source.lane) {
             for topic in 0..self.setup.topics.intakes.len() {

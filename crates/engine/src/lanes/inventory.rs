@@ -1,18 +1,20 @@
-//! Counts what is left of a lane of which records were found gone: timers without a record end as lost at once.
+//! Counts the rest of a lane of which records were found gone: timers without a record end as lost at once.
 //!
-//! That records are gone is known where a position stands outside of its log. Which timers those were of nobody knows before
-//! all that is left has been read, once, beside the lane's work. In memory that takes one bit of each pending timer.
+//! A position that stands outside of its log shows that records are gone. To know which timers those were, the member
+//! reads everything that is left, once, beside the lane's work. In memory that takes one bit of each pending timer.
 //!
 //! # Invariants
-//! 1. A timer is lost if a record of its version was nowhere in memory when the count began, was in no batch that had not landed
-//!    before the lane's topics were read, was not among what they held then, and has not come up since.
-//! 2. What is done does not count: its copy stands in its topic for a while.
-//! 3. A topic that was not read to where it ended loses no timer: the lane is counted again later. Nor does an index that does
-//!    not tell.
-//! 4. A lane is counted until all that this led to is committed: after a batch that failed it is counted anew. Until then the group
-//!    has the position that was found outside of its log, if nothing behind that was done: another owner counts it anew, too.
+//! 1. A timer is lost if no record of its version was found. None was in memory when the count began. None was in a
+//!    batch that had not landed before the lane's topics were read. None was among the records of those topics. None
+//!    has come up since.
+//! 2. A done record does not count: its copy stands in its topic for a while.
+//! 3. A topic that was not read to its end loses no timer: the lane is counted again later. The same holds for an index
+//!    that does not answer.
+//! 4. A lane is counted until everything that follows from the count is committed. After a failed batch it is counted
+//!    anew. Until then the group has the position that was found outside of its log, if nothing behind that was done:
+//!    another owner counts the lane anew, too.
 //!
-//! What it does not see: a record that is deleted while it is read, and was read. It is overdue for
+//! What it does not see: a record that was read, and is deleted during the count. Its timer is overdue for
 //! [`lost_after`](super::super::setup::Limits::lost_after) before it is lost.
 
 use super::super::hold::Hold;
@@ -45,7 +47,7 @@ enum At {
     List(Option<After>),
     /// It was asked.
     Listed,
-    /// All have ended that are missing; what is said of that is not in a batch yet.
+    /// All missing timers have ended. Their timer changes are not in a batch yet.
     Said,
     /// Nor committed: batches before this one may carry it.
     Written(BatchId),
@@ -76,7 +78,7 @@ impl LaneEngine {
         }
     }
 
-    /// Whoever has a lane next need not count it again: its positions are committed as they are now.
+    /// The next owner of the lane need not count it again: the lane's positions are committed as they are now.
     fn is_counted(&mut self, lane: Lane) {
         self.calling.shrunk.remove(&lane);
         for hold in self.holds.iter_mut().filter_map(|holds| holds[usize::from(lane.0)].as_mut()) {

@@ -1,18 +1,20 @@
-//! What becomes of timers: records with an id are created, replaced, cancelled, delivered, each decided once.
+//! The life of timers: records with an id are created, replaced, cancelled, delivered. Each transition is decided once.
 //!
 //! # Invariants
-//! 1. Of one timer one version is pending at most: the *live* one. Only it is ever delivered or a dead letter; whether a
-//!    record is the live version is asked when it is let go and again when it leaves.
-//! 2. A *cancel mark* covers a version that was live and is not any more, as long as a record of it may still come: until
-//!    that record has surely been seen. After a restart nothing else would tell it from one that was forgotten.
-//! 3. A transition goes to `<ns>.timers` in the batch that carries what it did, or the command that did it; and what is
-//!    written of one timer is in the order in which it was decided. So [`LaneEngine::ready`] is a queue, and what
-//!    belongs together stays with the next one.
-//! 4. An offset that is finished without anything to send is finished not before what made it so is in a batch.
-//! 5. The answer to a command is in the batch that carries what it did.
-//! 6. A lane decides about nothing with an id before all is known of its timers.
-//! 7. Of one id the older of two is superseded, or a duplicate, also when the newer one has ended; and a create is a
-//!    duplicate of what was pending when it was submitted. What comes late is held against what ended ([`past`](super::past)).
+//! 1. At most one version of a timer is pending: the *live* one. Only the live version is ever delivered or becomes a
+//!    dead letter. The lane checks this when it releases the record, and again when the record leaves.
+//! 2. A *cancel mark* covers a version that was live and no longer is, for as long as a record of it may still come up:
+//!    the mark goes only once that record has surely been seen. After a restart, nothing else tells such a version from
+//!    one that the lane has forgotten.
+//! 3. A transition goes to `<ns>.timers` in the batch that carries its effect, or the command that caused it. The
+//!    changes of one timer are written in the order in which they were decided. So [`LaneEngine::ready`] is a queue,
+//!    and writes that belong together stay with the next one.
+//! 4. Some offsets finish without a record to send. Such an offset finishes only once its cause is in a batch.
+//! 5. The answer to a command is in the batch that carries its effect.
+//! 6. A lane decides about no record with an id before it knows all of its timers.
+//! 7. Of two versions of one id, the older one is superseded or a duplicate, also when the newer one has ended. A
+//!    create is a duplicate of the version that was pending when it was submitted. The lane compares late records with
+//!    what has ended ([`past`](super::past)).
 
 use super::super::header::{self, Code, Refusal};
 use super::super::messages::{
@@ -30,7 +32,7 @@ use super::{Lane, LaneEngine, Millis, Offset, PendingWrite, Record, Source, Topi
 /// and in `at_least_once` come again.
 pub(super) const CANCEL_MARK_SLACK: Millis = Millis(600_000);
 
-/// What is to become of a record with an id that was let go.
+/// What to do with a record with an id that was let go.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fate {
     /// Nothing is decided about it: it has no id, or timers are not tracked.
@@ -87,7 +89,7 @@ impl LaneEngine {
         verdict
     }
 
-    /// An older program did not mark the topics that versions were made in. What is known by such a version is the same record.
+    /// An older program did not write the topic into versions. A remembered version of that form means the same record.
     pub(super) fn recognise(&self, entry: &mut PendingRecord, past: Option<Ended>) {
         let (Some(timer_id), old) = (entry.timer_id, entry.version().without_topic()) else {
             return;
@@ -116,7 +118,8 @@ impl LaneEngine {
             if entry.origin == Origin::Duplicate {
                 return Fate::Duplicate;
             }
-            // What is known is this version itself, which is read again, or a newer one, or one of which it is a duplicate.
+            // The remembered version is one of three: this version itself, read again; a newer one; or one that this is
+            // a duplicate of.
             let is_known =
                 past.is_some_and(|ended| ended.version == version || ended.counts_for(version));
             let is_first = !mark.seen && !is_known && self.past_counts(entry);
@@ -555,8 +558,9 @@ impl LaneEngine {
         record
     }
 
-    /// What is said of the timer of a record that is refused before it was pending: dead since before it came, which tells it
-    /// from what was pending. Not if another version is pending, or the record is none that makes one.
+    /// The timer change for a record that is refused before it was pending. The timer counts as dead since before the
+    /// record came, which tells this record from the version that was pending. There is no change if another version is
+    /// pending, or if the record creates no version.
     pub(super) fn unborn(&self, entry: &PendingRecord, code: Code) -> Option<(TimerId, Record)> {
         let makes = !matches!(entry.origin, Origin::Cancel(_) | Origin::Replace(Some(_)));
         let timer_id = entry.timer_id.filter(|_| makes && !entry.decided)?;
@@ -679,7 +683,7 @@ pub(super) fn told<'a>(
     }
 }
 
-/// What is told to who waits for it, if anybody does.
+/// The answer for the caller that waits for it, if there is one.
 pub(super) fn answer(entry: &PendingRecord, outcome: Outcome) -> Option<Answer> {
     let PendingRecord { source, offset, timer_id: Some(timer_id), origin, .. } = *entry else {
         return None;
@@ -697,7 +701,7 @@ fn about(entry: &PendingRecord) -> About {
 }
 
 impl PendingWrite {
-    /// What is said of a timer.
+    /// A timer change.
     pub(super) fn timer_change(lane: Lane, record: Record, reason: ChangeReason) -> Self {
         let rewrite = HeaderRewrite::Timer(Box::new(TimerChange { record, reason }));
         let partition = Some(i32::from(lane.0));
@@ -711,7 +715,7 @@ impl PendingWrite {
         Self { done: Some(done), held: record.size(), ..Self::default() }
     }
 
-    /// Whether it is said of a timer that it is lost.
+    /// Whether this timer change reports a timer as lost.
     pub(super) fn is_of_a_lost_one(&self) -> bool {
         let rewrite = self.send.as_ref().map(|send| &send.rewrite);
         matches!(rewrite, Some(HeaderRewrite::Timer(said)) if said.reason == ChangeReason::Lost)

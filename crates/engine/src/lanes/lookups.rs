@@ -1,11 +1,12 @@
-//! Targets: known, asked for, answered; and the records that wait for the answer.
+//! Targets: known, asked for, described; and the records that wait for the description.
 //!
 //! # Invariants
-//! 1. What waits for an answer is bounded, in records and in bytes. Beyond that a record goes on: before it is due as if its target
-//!    were there, and when it is due into a tier, from which it comes up and asks again. It holds up nobody meanwhile.
-//! 2. What holds a window up, or memory, waits in a tier instead, as everything else does.
-//! 3. Nothing is produced to a target of which nothing was told for [`TARGET_STALE`] times `target_fresh`: its limits may not
-//!    count any more, and its rights may be gone.
+//! 1. The records that wait for a description are bounded, in number and in bytes. Beyond that a record goes on. Before
+//!    it is due, it goes on as if its target were there. When it is due, it goes into a tier, from which it comes up
+//!    and asks again. It holds up nobody meanwhile.
+//! 2. A record that holds up a window, or memory, waits in a tier instead, as everything else does.
+//! 3. Nothing is produced to a target without a description for [`TARGET_STALE`] times `target_fresh`: its limits may
+//!    not count any more, and its rights may be gone.
 
 use std::sync::Arc;
 
@@ -39,7 +40,7 @@ impl Parked {
 }
 
 impl LaneEngine {
-    /// What is known of a target; `None` when it has to be asked for first.
+    /// The description of a target; `None` when it must be asked for first.
     pub(super) fn look(
         &mut self,
         now: UnixMillis,
@@ -78,7 +79,8 @@ impl LaneEngine {
         answer
     }
 
-    /// Whether a target may have the partition by now that it did not have when it was looked up; it is looked up again then.
+    /// Whether a target may have gained the partition that it lacked when it was described. If so, it is described
+    /// again.
     pub(super) fn may_have_grown(
         &mut self,
         now: UnixMillis,
@@ -113,7 +115,7 @@ impl LaneEngine {
         None
     }
 
-    /// What was found out about a target.
+    /// Takes the description of a target.
     pub(super) fn target(&mut self, now: UnixMillis, name: &Arc<str>, target: Target) {
         let Some(known) = self.targets.get_mut(name) else { return };
         known.target = Some(target);

@@ -1,19 +1,22 @@
-//! Finds timers whose records are gone: they end as lost, and their names are free again.
+//! Finds timers whose records are gone. They end as lost, and their names are free again.
 //!
-//! Who deletes records, or a topic, takes what was pending there; that it was pending is known all the same, and would be for
-//! ever. Where records were found gone, what is left is counted at once: see [`inventory`](super::inventory). Else
-//! the index tells which timers are overdue for long, and of those that are nowhere in memory the roll is called: once
-//! their lane has let go all that could hold them, whoever has not come up is lost.
+//! Somebody may delete records, or a topic, and with them pending timers. The index would then list these timers as
+//! pending for ever. Where the member found records gone, the lane counts the rest at once: see
+//! [`inventory`](super::inventory). Otherwise the index names the timers that have been overdue for long. The lane
+//! calls the roll for those that are nowhere in memory: once it has let go of everything that could hold them, each
+//! timer that has not come up is lost.
 //!
 //! # Invariants
-//! 1. A timer is lost if it is overdue for `lost_after`, and at some time was neither in memory nor in a batch on its way, and
-//!    was not met until all was let go that had been appended before that time and could hold it.
-//! 2. That is all of the lane's intakes and of the tiers into which overdue records may hop. Into any other tier a record hops
-//!    only if it is let go there by its due time: of those, what was to be let go by then.
-//! 3. What is pending is never lost by what is not known: an end that nobody tells, a partition that is not read, an index that is
-//!    behind all delay it.
-//! 4. Nor is one that came by an intake which is not configured any more: what waits there is not read.
-//! 5. One that comes up all the same (a leader's clock was ahead of all that was read) is revived, unless another
+//! 1. A timer is lost only if three things hold. It is overdue for `lost_after`. At some moment it was neither in
+//!    memory nor in a batch in flight. It did not come up before the lane let go of every record that could hold it and
+//!    was appended before that moment.
+//! 2. "Every record" means those of all the lane's intakes, and of the tiers into which overdue records may hop. Into
+//!    any other tier a record hops only if the tier lets it go by its due time; so there, the records to be let go by
+//!    then.
+//! 3. Missing knowledge only delays, and never loses a pending timer: an end offset that nobody reports, a partition
+//!    that is not read, an index that is behind.
+//! 4. Nor is a timer lost that came by an intake which is not configured any more: nothing reads the records there.
+//! 5. A lost timer may still come up (a leader's clock was ahead of all that was read). It is revived, unless another
 //!    version is pending by then.
 
 use std::collections::BTreeMap;
@@ -29,7 +32,7 @@ use super::{
 
 /// Between two questions for what is overdue, each about one lane.
 const ASK_EVERY: Millis = Millis(5_000);
-/// While the roll is called it is asked this often where the lane's partitions end.
+/// During a roll call, how often to ask where the lane's partitions end.
 const ENDS_EVERY: Millis = Millis(2_000);
 /// A lane that is not read so far by then is passed over, until it is its turn again.
 const GIVE_UP_AFTER: Millis = Millis(120_000);
@@ -40,7 +43,7 @@ const CLOCKS_APART: Millis = Millis(5_000);
 /// Where a listing of timers by due time goes on: behind the timer of this due time and name.
 pub type After = (UnixMillis, TimerId);
 
-/// Which timers are looked for.
+/// Which timers the roll call looks for.
 #[derive(Debug, Default)]
 pub(super) struct Calling {
     pub(super) stage: Stage,
@@ -78,7 +81,7 @@ pub(super) struct Roll {
 }
 
 impl Calling {
-    /// The same where all that is held was dropped: lanes are still to be counted.
+    /// Begins again where all held records were dropped: lanes are still to be counted.
     pub(super) fn anew(&mut self) -> Self {
         Self { shrunk: std::mem::take(&mut self.shrunk), ..Self::default() }
     }
@@ -120,7 +123,7 @@ impl LaneEngine {
             Stage::Called(_) => self.call(now, out),
             Stage::Idle(_) | Stage::Asked(_) => {}
         }
-        // Between two questions there is no hurry: whoever turns for something else comes by.
+        // Between two questions there is no hurry: a tick for another reason comes by here, too.
         if let Stage::Called(Roll { asked: Some(asked), .. }) = &self.calling.stage {
             self.wake(*asked + ENDS_EVERY);
         }
@@ -221,8 +224,8 @@ impl LaneEngine {
         }
     }
 
-    /// Up to when a lane's partitions are read, by the times of their leaders: one that is ahead may have appended what is
-    /// looked for, too.
+    /// The time up to which a lane's partitions are to be read, by their leaders' clocks. A leader whose clock is ahead
+    /// may have appended the missing records, too.
     fn latest(&self, lane: Lane) -> UnixMillis {
         let holds = self.holds.iter().filter_map(|holds| holds[usize::from(lane.0)].as_ref());
         holds.map(Hold::read_upto).max().unwrap_or_default()

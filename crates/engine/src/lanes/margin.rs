@@ -1,4 +1,4 @@
-//! What is kept in hand for the time that brokers take: doubled each time that it was not enough, and halved again later.
+//! The reserve for the time that brokers take: doubled each time that it was not enough, and halved again later.
 
 use super::{Millis, UnixMillis};
 

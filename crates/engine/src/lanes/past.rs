@@ -1,17 +1,19 @@
-//! What has ended, for records that come late: those that were moved from another lane's partition, came by a further intake
-//! or were written to a tier. What ended meanwhile may have been submitted after them, or while they were on their way.
+//! Finds what has ended, for records that come late: records that were moved from another lane's partition, came by a
+//! further intake, or were written to a tier. Timers that ended meanwhile may have been submitted after such a record,
+//! or while it was on its way.
 //!
-//! The engine remembers no timers that ended; the index does, and is behind. So such a record waits until the index has told
-//! what became of its timer, and with it all that comes for that timer after it. Most need not ask: of what ended here it is
-//! remembered *when* something of a name like theirs did so last, and a record that was submitted after that is not late.
+//! The engine does not remember ended timers. The index does, but it is behind. So a late record waits until the index
+//! has reported its timer's end, and all later records of that timer wait with it. Most records need not ask. The lane
+//! remembers *when* a timer with a similar name last ended here; a record that was submitted after that is not late.
 //!
 //! # Invariants
-//! 1. A record whose timer may have ended after it was submitted is decided about once that is known. Where nobody knows (a
-//!    run whose index was given up, or what is forgotten after `history`), it is taken as one that is not late.
-//! 2. What is said of one timer is decided in the order in which it came, asked about or not.
-//! 3. One question at a time, and it leaves when all that was decided before it is committed.
-//! 4. A record that was refused before it was pending is told as dead where nothing is known of its timer, and only there: what
-//!    ended before it may still count for what comes late.
+//! 1. Where a record's timer may have ended after the record was submitted, the lane decides only once it knows. Where
+//!    nobody knows (a run that gave up its index, or an end older than `history`), the record counts as not late.
+//! 2. The changes of one timer are decided in the order in which their records came, whether the index was asked or
+//!    not.
+//! 3. One query is open at a time. It leaves once every earlier decision is committed.
+//! 4. A record that was refused before it was pending is reported as dead only where nothing is known of its timer:
+//!    what ended before it may still count for late records.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,16 +31,16 @@ pub(super) const CLOCKS_APART: Millis = Millis(10_000);
 /// A timer of a lane.
 type Of = (Lane, TimerId);
 
-/// Who waits to hear what became of a timer.
+/// A record that waits for the outcome of its timer.
 #[derive(Debug)]
 enum Waiting {
     /// It is decided about then.
     Entry(Box<PendingRecord>),
-    /// Its dead letter, and what is said of its timer if nothing is known of that.
+    /// Its dead letter, and the timer change to write if nothing is known of the timer.
     Refused(Box<(PendingWrite, Record)>),
 }
 
-/// What is remembered of what ended, and who waits to hear of it.
+/// What the lane remembers of ended timers, and what waits for their outcome.
 #[derive(Debug)]
 pub(super) struct Past {
     /// By some bits of their names: up to when timers have ended here.
@@ -49,7 +51,7 @@ pub(super) struct Past {
     /// Timers that the next question is about, which nobody has begun to ask.
     wanted: Vec<Of>,
     stage: Stage,
-    /// What was told of the timer that is being decided about.
+    /// The index's answer about the timer that is being decided about.
     told: Option<(Of, Option<Ended>)>,
 }
 
@@ -58,8 +60,8 @@ pub(super) struct Past {
 enum Stage {
     #[default]
     Idle,
-    /// What was decided before it is not committed yet. It is about these timers and no others: what is decided meanwhile about
-    /// another one is not committed when the question leaves.
+    /// Earlier decisions are not committed yet. The query is about these timers and no others: a decision about another
+    /// timer, made meanwhile, would not be committed when the query leaves.
     Behind(Behind, Vec<Of>),
     /// These lanes have not answered.
     Asked(Vec<Lane>),
@@ -121,7 +123,7 @@ impl Past {
 }
 
 impl LaneEngine {
-    /// What has ended of a record's timer, as far as it counts for that record; `None`: it must be asked for.
+    /// How a record's timer has ended, as far as it counts for that record; `None`: ask the index.
     pub(super) fn past(&self, now: UnixMillis, entry: &PendingRecord) -> Option<Option<Ended>> {
         let Some(timer_id) = entry.timer_id.filter(|_| self.past_counts(entry)) else {
             return Some(None);
@@ -181,7 +183,8 @@ impl LaneEngine {
         None
     }
 
-    /// A dead letter of a record that never was pending, and what is said of its timer where nothing is known of that.
+    /// A dead letter of a record that never was pending, and the timer change to write if nothing is known of the
+    /// timer.
     pub(super) fn bury_unborn(
         &mut self,
         now: UnixMillis,

@@ -92,7 +92,8 @@ impl LaneEngine {
         out.extend(first.map(|first| Action::Seek(source, first)));
     }
 
-    /// Ends it, once it is read so far; be it that reading went on behind that, since what was read ahead was dropped.
+    /// Ends the reread, once it has come so far. Reading may have gone on beyond that, since records that were read
+    /// ahead were dropped.
     pub(super) fn end_reread(&mut self, source: Source, offset: Offset) {
         if let Some(evicted) = self.strict_order.evicted.get_mut(&source)
             && evicted.last.is_some_and(|last| offset >= last)

@@ -19,7 +19,7 @@ use super::{Action, Lane, LaneEngine, Millis, PendingWrite, Tracking, UnixMillis
 
 /// Cancel marks that one batch forgets, at most: it must not grow because their time is over.
 const FORGET_MAX: usize = 100;
-/// It is asked this often what may be forgotten, when there was nothing the last time.
+/// How often to ask what may be forgotten, when there was nothing the last time.
 const ASK_EVERY: Millis = Millis(60_000);
 /// More than these that ended meanwhile are not noted, and the answer is passed over.
 const NOTES_MAX: usize = 200_000;
@@ -41,7 +41,7 @@ enum Stage {
     #[default]
     Fresh,
     Idle(UnixMillis),
-    /// What was decided before is not committed yet.
+    /// Earlier decisions are not committed yet.
     Behind(Behind),
     /// These lanes have not answered.
     Asked(Vec<Lane>),

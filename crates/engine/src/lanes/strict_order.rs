@@ -2,14 +2,14 @@
 //! The first rank that such a record could have is the lane's *floor*. See `docs/adr/0013-strict-order.md`.
 //!
 //! # Invariants
-//! 1. What fires of a lane with a key fires by due time, and at the same due time by submission; but for what was not
-//!    readable in the lane `settle` before it was due, which fires at once.
+//! 1. Keyed records of a lane fire by due time, and at the same due time by submission. The exception is a record that
+//!    was not readable in the lane `settle` before it was due: it fires at once.
 //! 2. Every committed hop comes up before it is due ([`Setup::tardiness`](super::super::Setup)), or it stands in the
-//!    shortest tier; there it is remembered until it is let go, and whoever takes the lane over waits for that.
-//! 3. A record waits only for partitions whose floor is at or below its due time, and the least of a lane is read up to a
-//!    quarter beyond the memory budget, where no other is. What is held then goes away by itself; of what waits all but the
-//!    very first hops, or is evicted and [reread](super::reread).
-//! 4. A record without a key waits for nothing here, and in `by-due` none does.
+//!    shortest tier. There it is remembered until it is let go, and the next owner of the lane waits for that.
+//! 3. A record waits only for partitions whose floor is at or below its due time. The lane's lowest such partition is
+//!    read up to a quarter beyond the memory budget; no other is. Held records then go away by themselves. Of the
+//!    records that wait, all but the very first hop, or are evicted and [reread](super::reread).
+//! 4. A record without a key never waits here. In `by-due` no record does.
 
 use std::collections::BTreeMap;
 

@@ -184,14 +184,14 @@ impl<T> Suspects<T> {
         if suspects.is_empty() {
             return;
         }
-        // What was tested and is not among them is under suspicion no more.
+        // A record that was tested and is not among them is no suspect any more.
         self.clear(batch);
         let alone = match &suspects[..] {
             [one] => {
                 by_itself
                     && batch
                         .iter()
-                        // What is said of its timer goes with a record, and is never refused but for good.
+                        // A timer change goes with a record. Kafka refuses it only for good.
                         .filter(|carried| carried.to != Destination::Timers)
                         .all(|carried| Suspect::of(blame, carried).as_ref() == Some(one))
             }

@@ -1083,7 +1083,7 @@ fn a_hop_that_waited_too_long_for_its_batch_goes_another_way() {
     assert!(no_batch(&world.after(10_000)));
     let (id, mut out) = (first.id, Vec::new());
     world.engine.step(world.now, Event::Committed(id), &mut out);
-    // It is looked at when a batch may be closed, and leaves with the next.
+    // The lane looks at it when it may close a batch. It leaves with the next one.
     (0..2).for_each(|_| out.extend(world.after(10)));
     assert_eq!(to(&batch(out)), 1, "50 s are left, and its tier takes 58");
 }

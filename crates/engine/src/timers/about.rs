@@ -12,7 +12,7 @@ pub struct Replaced {
 }
 
 impl Replaced {
-    /// What is replaced by a version that is put in the place of this one.
+    /// The versions that end when a version takes the place of `version`.
     pub(crate) fn by(version: Version, before: Option<Self>) -> Self {
         Self { first: before.map_or(version, |before| before.first), last: version }
     }

@@ -20,7 +20,7 @@ use super::{CancelMark, Replaced, Timer, TimerId, TimerState, Version, VersionBo
 
 /// The version of this code.
 pub const VERSION: u8 = 2;
-/// What is kept of a record's key, in bytes.
+/// How much of a record's key is kept, in bytes.
 pub const KEY_MAX: usize = 1_024;
 
 /// What follows a timer's id in the key of its cancel mark.
@@ -285,7 +285,7 @@ fn read_timer(timer_id: TimerId, value: &[u8]) -> Result<Timer, DecodeError> {
     })
 }
 
-/// What is left to read of a value.
+/// The unread rest of a value.
 struct Rest<'a> {
     bytes: &'a [u8],
     size: usize,

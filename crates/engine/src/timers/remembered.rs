@@ -19,7 +19,7 @@ const BUCKET_MS: u64 = 300_000;
 const NONE: u32 = MISSING - 1;
 /// With the label: a record of it is in memory, or in a batch that is being filled. Elsewhere it stands in a topic.
 const HERE: u32 = 1 << 31;
-/// With the label: it is looked for in the topics, and was not found yet.
+/// With the label: a search in the topics has not found its record yet.
 const MISSING: u32 = 1 << 30;
 const LABEL: u32 = !(HERE | MISSING);
 

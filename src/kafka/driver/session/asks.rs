@@ -1,4 +1,4 @@
-//! What other threads are asked, and what they answer.
+//! The questions to other threads, and their answers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::kafka::targets::Answer;
 use crate::kafka::{ends, follower, raw};
 use crate::telemetry;
 
-/// Who was not told where a partition ends asks again after this long.
+/// A thread that got no end offset of a partition asks again after this long.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// Pieces of what is known that are taken in one turn.
 const PIECES: usize = 2;
@@ -169,7 +169,7 @@ impl Session<'_> {
 
     /// Tells who waits for it that all is decided and committed that stood in the intakes of a lane when that was asked.
     pub(super) fn look_at_goals(&mut self) {
-        // While it is not known what is pending nothing is decided.
+        // Until it is known what is pending, nothing is decided.
         let Some(assignment) = self.assignment.filter(|_| self.unknown == 0) else { return };
         let now = Instant::now();
         let is_too_soon = self.goals_looked.is_some_and(|at| now - at < LOOK_AT_GOALS);

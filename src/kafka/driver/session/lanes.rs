@@ -184,13 +184,13 @@ impl Session<'_> {
         }
     }
 
-    /// Leaves the group: what is acknowledged is committed, and the others take over at once. Where there are no others,
-    /// the seat in the group is kept, for whoever comes back to it before the session ends: it has its lanes at once,
-    /// and does not wait for a new group to form. Not so if the thread is to join anew (`is_for_good` is false): what its seat
-    /// has is what it leaves for.
+    /// Leaves the group: commits what is acknowledged, and the others take over at once. Where there are no others, the
+    /// thread keeps its seat in the group. If it comes back to the seat before the session ends, it has its lanes at
+    /// once, and does not wait for a new group to form. Not so if the thread is to join anew (`is_for_good` is false):
+    /// then it leaves because of what its seat has.
     ///
-    /// With the brokers away this can take long, and closing can hang for ever (rust-rdkafka 509): it has a thread of
-    /// its own, and the process its own end.
+    /// With the brokers away this can take long, and closing can hang for ever (rust-rdkafka 509). So closing has a
+    /// thread of its own, and the process its own end.
     pub(super) fn leave(mut self, is_for_good: bool) {
         let drained = self.engine.is_drained();
         self.give_up();

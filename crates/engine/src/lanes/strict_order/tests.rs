@@ -75,7 +75,7 @@ fn play(kafka: &mut Kafka, steps: &[Step]) {
     }
 }
 
-/// What of one key arrived out of order, if anything.
+/// The first record of a key that arrived out of order, if any.
 fn disorder(kafka: &Kafka) -> Option<String> {
     let mut last: BTreeMap<&str, usize> = BTreeMap::new();
     for &(n, at) in &kafka.arrived {

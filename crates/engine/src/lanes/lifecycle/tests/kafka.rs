@@ -68,11 +68,11 @@ pub(super) struct Kafka {
     pub(super) stalled: BTreeSet<Source>,
     /// How far the leaders of what waterclock writes are ahead.
     pub(super) ahead: Millis,
-    /// Who takes lanes over is told that records are gone: of all, or of none.
+    /// A new owner of lanes is told that records are gone: of all, or of none.
     pub(super) is_told_gone: bool,
     /// Lanes whose topics cannot be read beside their work.
     pub(super) unreadable: Vec<Lane>,
-    /// What is left is read when the test [says so](Self::read_left).
+    /// The rest of the lane is read when the test [says so](Self::read_left).
     pub(super) counts_late: bool,
     left: Option<(Lane, Vec<(Source, Offset)>)>,
     /// How long a batch is on its way, and those that are: when each lands.
@@ -165,12 +165,12 @@ impl Kafka {
         self.engine.figures()
     }
 
-    /// Appends a record; whoever is up reads it at once.
+    /// Appends a record. A running member reads it at once.
     pub(super) fn append(&mut self, at: Source, record: Record) -> Offset {
         self.append_at(at, self.now, record)
     }
 
-    /// The same, by a leader whose clock says that.
+    /// As [`append`](Self::append), by a leader whose clock shows this time.
     pub(super) fn append_at(&mut self, at: Source, time: UnixMillis, record: Record) -> Offset {
         let log = self.logs.entry(at).or_default();
         log.push((time, record));
@@ -331,7 +331,7 @@ impl Kafka {
                     self.read();
                     let at = self.now;
                     for source in sources {
-                        // Of what is paused it is not told that it was read.
+                        // A paused partition gets no `ReadUpTo`.
                         if self.reading[&source].0 as i64 >= self.end(source).0 {
                             self.tell(Event::ReadUpTo { source, at });
                         }

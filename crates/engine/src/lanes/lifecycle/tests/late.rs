@@ -297,7 +297,7 @@ fn what_comes_for_a_timer_that_is_asked_about_waits_behind_it_and_the_others_go_
 fn the_question_leaves_when_all_is_committed_that_was_decided_before() {
     let stray = place_of(By::Stray);
     let mut kafka = Kafka::with_intakes(
-        // What is said of a timer is in a batch that comes later.
+        // The timer change is in a later batch.
         Limits { batch_gap: Millis(500), ..Kafka::limits() },
         &["", "more"],
     );

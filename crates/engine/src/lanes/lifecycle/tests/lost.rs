@@ -183,7 +183,7 @@ fn a_lane_that_cannot_be_read_keeps_no_other_waiting() {
     kafka.after(Millis(1_000));
     kafka.stop();
     kafka.delete(source(3, 1));
-    // It is counted first.
+    // The lane is counted first.
     (kafka.is_told_gone, kafka.unreadable) = (true, vec![Lane(0)]);
     kafka.take_over(&[]);
     kafka.after(Millis(10_000));
@@ -219,7 +219,7 @@ fn what_was_said_in_a_batch_that_failed_is_said_again() {
     kafka.delete(longest());
     (kafka.is_told_gone, kafka.fails) = (true, true);
     kafka.take_over(&[]);
-    // The batch that says it fails; who takes the lanes over anew finds their positions in order.
+    // The batch that reports it fails. The next take-over finds the positions in order.
     kafka.is_told_gone = false;
     kafka.after(Millis(1_000));
     assert_eq!((state(&kafka), kafka.inventories), (Some(TimerState::Lost), 2));
@@ -347,7 +347,7 @@ fn nothing_is_lost_by_an_end_that_nobody_tells() {
     kafka.after(Millis(1_200_000));
     assert_eq!(kafka.figures().lost_timers, 0, "it may stand behind what was read");
     kafka.silent = false;
-    // What was asked is not asked again before it is answered: another owner asks.
+    // An open query is not repeated before its answer; another owner asks.
     kafka.stop();
     kafka.take_over(&[]);
     assert_eq!(ended(&mut kafka), Some(TimerState::Lost));
@@ -391,7 +391,7 @@ fn an_intake_that_was_made_anew_swallows_nothing() {
         assert!(is_there, "a create after a mark of the first log, restart {restart}");
         kafka.stop();
     }
-    // What is pending since before is cancelled by what comes after, and the mark of the first log still holds.
+    // A later cancel ends a version that was pending before it, and the mark of the first log still holds.
     kafka.take_over(&[]);
     kafka.submit("other", &cancel);
     kafka.after(Millis(7_200_000));

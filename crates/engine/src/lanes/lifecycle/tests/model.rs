@@ -322,8 +322,8 @@ impl World {
             }
             Step::Tier { timer } => self.write_to_tier(*timer),
             Step::Wait(wait) => {
-                // What is void is remembered for longer than any tier holds, and what waits for longer than that in
-                // another partition is not caught.
+                // A cancel mark lasts longer than any tier holds. A record that waits even longer in another partition
+                // is not caught.
                 if WAITS[*wait] > 600_000 {
                     self.step(&Step::Tell);
                 }
@@ -346,7 +346,7 @@ impl World {
             Step::TakeOver(slow) => {
                 self.step(&Step::Stop);
                 let lanes: Vec<Lane> = slow.iter().map(|lane| Lane(*lane)).collect();
-                // Nothing is. What is left is counted, and is all.
+                // No record is gone. The count finds every record that is left.
                 self.kafka.is_told_gone = slow.is_some();
                 self.kafka.take_over(&lanes);
                 (self.model.is_up, self.model.slow) = (true, *slow);
@@ -483,7 +483,7 @@ impl World {
     }
 }
 
-/// What came out at last of timers that were made again: the same, be it later, or too late.
+/// Timers that were created again must end in the same way, even if later or too late.
 fn compare_made_again(world: &World) {
     for (at, timer) in &world.model.timers {
         if !timer.is_made_again || timer.is_unsure {

@@ -471,7 +471,7 @@ impl Kafka {
                 let on_its_way = self.flight.is_some();
                 self.tell(Event::Tick);
                 any |= self.flight.is_some() != on_its_way;
-                // What was resumed by that is read at once.
+                // Partitions that this resumed are read at once.
                 any |= self.read();
             }
             if !any && self.engine.wake_at().is_none_or(|at| at > self.now) {
