@@ -1,5 +1,5 @@
-//! Inflates batches in the place of librdkafka, which does not bound its output, and keeps unreadable data from it (ADR
-//! 0019).
+//! Inflates batches in the place of librdkafka, which does not bound its output, and keeps unreadable data from it
+//! (ADR 0019).
 //!
 //! librdkafka is linked as an archive of objects, and the linker takes an object only for symbols that nothing else
 //! defines. The functions here have the names of librdkafka's own. So the linker takes these, and librdkafka calls
