@@ -4,8 +4,9 @@
 //! 1. A kind that has no place left refuses: nobody waits for a place.
 //! 2. All places together are fewer than connections: one is always left for health and metrics.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::telemetry;
@@ -78,7 +79,7 @@ struct Taken {
 
 impl Room {
     fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.taken.lock()
     }
 
     fn trouble(&self, now: Instant) -> Option<String> {
@@ -118,12 +119,12 @@ pub(super) struct Held(Arc<Mutex<Vec<Place>>>);
 impl Held {
     /// Keeps a place until the answer is written.
     pub(super) fn keep(&self, place: Place) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(place);
+        self.0.lock().push(place);
     }
 
     /// All of it is written.
     pub(super) fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.lock().clear();
     }
 }
 

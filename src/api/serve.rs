@@ -1,10 +1,11 @@
 //! The listener: accepts, bounds, and stops.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -145,7 +146,7 @@ enum Stage {
 
 impl Connections {
     fn lock(&self) -> MutexGuard<'_, Open> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// One more; where there are as many as may be, the one that is idle for the longest is told to close. `None`: none is.
@@ -165,7 +166,7 @@ impl Connections {
 
 impl Mine {
     fn stage(&self) -> MutexGuard<'_, Stage> {
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stage.lock()
     }
 
     fn begin(&self) {

@@ -1,7 +1,8 @@
 //! What the lane threads say of themselves, as health tells it.
 
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::api::{Gate, Report, Status};
@@ -38,7 +39,7 @@ impl Health {
 
     /// Says why it has not started yet.
     pub(super) fn waits(&self, why: &str) {
-        why.clone_into(&mut self.starting.lock().unwrap_or_else(PoisonError::into_inner));
+        why.clone_into(&mut self.starting.lock());
     }
 
     /// From now on it takes no new work.
@@ -84,7 +85,7 @@ impl Status for Health {
             );
         }
         let Some(processor) = self.processor.get() else {
-            return no(self.starting.lock().unwrap_or_else(PoisonError::into_inner).clone());
+            return no(self.starting.lock().clone());
         };
         match processor.silence() {
             None => return no("the brokers' time is not known yet".to_owned()),

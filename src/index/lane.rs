@@ -1,8 +1,9 @@
 //! One lane: timers by name, by due time and by when they ended, and their void versions, all kept in step.
 
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 use super::bytes::check;
 use super::entry::{self, DUE, END, TEXT, TIMER, VOID};
@@ -64,11 +65,11 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn tables(&self) -> RwLockReadGuard<'_, Tables> {
-        self.tables.read().unwrap_or_else(PoisonError::into_inner)
+        self.tables.read()
     }
 
     fn tables_mut(&self) -> RwLockWriteGuard<'_, Tables> {
-        self.tables.write().unwrap_or_else(PoisonError::into_inner)
+        self.tables.write()
     }
 
     /// The timer of a name.

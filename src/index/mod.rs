@@ -31,9 +31,10 @@ mod store;
 mod tests;
 mod texts;
 
+use parking_lot::{RwLock, RwLockWriteGuard};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::Arc;
 
 use crate::engine::timers::{Change, Timer, TimerId};
 use crate::engine::{Lane, Offset, UnixMillis};
@@ -266,7 +267,7 @@ impl Index {
     }
 
     fn shared(&self) -> RwLockWriteGuard<'_, Lanes> {
-        self.shared.write().unwrap_or_else(PoisonError::into_inner)
+        self.shared.write()
     }
 
     /// Keeps readers away, and forgets what is known of lanes.
@@ -287,7 +288,7 @@ impl Index {
         self.close_lanes();
         self.store.abandon();
         let store = begin_anew(&self.directory, &self.identity, why)?;
-        let mut shared = self.shared.write().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared.write();
         (shared.is_aside, shared.broken) = (false, None);
         drop(shared);
         Ok(Self { store, ..self })

@@ -1,8 +1,9 @@
 //! Queries of the index, from any thread.
 
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use super::entry::{self, DUE, Due, TIMER};
 use super::lane::{Shared, minute, unreadable};
@@ -93,7 +94,7 @@ impl Reader {
         question: impl FnOnce(&Shared) -> Result<T, Trouble>,
     ) -> Result<T, Error> {
         let (shared, path) = {
-            let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+            let lanes = self.lanes.read();
             if lanes.is_aside {
                 return Err(Error::Aside);
             }
@@ -113,7 +114,7 @@ impl Reader {
 
     /// The writer notices with what it does next.
     fn found_broken(&self, reason: Reason, detail: &str) {
-        let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes.write();
         lanes.broken.get_or_insert_with(|| (reason, detail.to_owned()));
     }
 
@@ -267,7 +268,7 @@ impl Reader {
     /// # Errors
     /// [`Error::Aside`]: not now.
     pub fn figures(&self) -> Result<Figures, Error> {
-        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let lanes = self.lanes.read();
         if lanes.is_aside {
             return Err(Error::Aside);
         }

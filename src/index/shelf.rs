@@ -12,9 +12,10 @@
 //! 3. A leaf covers the keys from its own to its next one's; the first one begins with the empty key.
 //! 4. Position and run are written together; what [`Shelf::open`] gave is what was written up to that position.
 
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 use super::bytes::check;
 use super::filter::Filter;
@@ -104,11 +105,11 @@ fn range<'a>(from: &'a [u8], next: Option<&'a [u8]>) -> (Bound<&'a [u8]>, Bound<
 
 impl Entered {
     fn view(&self) -> RwLockReadGuard<'_, View> {
-        self.view.read().unwrap_or_else(PoisonError::into_inner)
+        self.view.read()
     }
 
     fn view_mut(&self) -> RwLockWriteGuard<'_, View> {
-        self.view.write().unwrap_or_else(PoisonError::into_inner)
+        self.view.write()
     }
 
     pub(super) fn position(&self) -> Option<Position> {

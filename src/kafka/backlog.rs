@@ -4,9 +4,10 @@
 //! The lane threads report how far each partition was read and how much of that is pending. The brokers report where it
 //! ends, in one request to each leader. Records in between are pending, too, but for the markers of transactions.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -70,7 +71,7 @@ impl Backlog {
 
     /// How many records stood in each intake and tier, in the lanes of this process, when they were last counted.
     pub(super) fn counted(&self) -> Vec<(String, u64)> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.counted.lock().clone()
     }
 }
 
@@ -142,7 +143,7 @@ impl Work {
             let counts: Vec<(String, u64)> =
                 counts.map(|(at, count)| (label(topics, TopicId(at as u16)), count)).collect();
             counts.iter().for_each(|(label, count)| telemetry::pending(label, *count));
-            *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+            *self.counted.lock() = counts;
         }
         told
     }

@@ -11,8 +11,8 @@
 //! 3. A broker that is not probed has no bound until an append of ours shows that its clock is behind `now`. Then it
 //!    has a bound from that append and those that follow it, for as long as there are any.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -113,9 +113,9 @@ impl BrokerClock {
         (sent, acked): (Instant, Instant),
         is_probed: bool,
     ) -> bool {
-        *self.heard.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(acked);
+        *self.heard.lock() = Some(acked);
         let mut fresh = Bound { appended_us: appended.0 * 1_000, acked, is_probed };
-        let mut bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut bounds = self.bounds.lock();
         let Some(bound) = bounds.get_mut(&broker) else {
             bounds.insert(broker, fresh);
             return false;
@@ -136,7 +136,7 @@ impl BrokerClock {
     /// Notes how far a broker's clock is ahead of this machine's for certain, 0 within what a probe cannot tell. True when it
     /// is newly beyond half a second, or newly within it.
     pub fn note_skew(&self, broker: i32, ahead_ms: i64) -> bool {
-        let mut skews = self.skews.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut skews = self.skews.lock();
         let before = skews.insert(broker, ahead_ms).unwrap_or_default();
         is_skewed(before) != is_skewed(ahead_ms)
     }
@@ -144,7 +144,7 @@ impl BrokerClock {
     /// Brokers whose clocks differ from this machine's by more than half a second, and by how many milliseconds they
     /// are ahead.
     pub fn skewed(&self) -> Vec<(i32, i64)> {
-        let skews = self.skews.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let skews = self.skews.lock();
         skews.iter().map(|(id, ms)| (*id, *ms)).filter(|(_, ms)| is_skewed(*ms)).collect()
     }
 
@@ -154,19 +154,18 @@ impl BrokerClock {
         if self.local.is_some() {
             return Some(Duration::ZERO);
         }
-        let heard = *self.heard.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let heard = *self.heard.lock();
         heard.map(|heard| at.saturating_duration_since(heard))
     }
 
     /// Says that something falls due soon: for some seconds the bounds are renewed more often.
     pub fn want(&self) {
-        *self.wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-            Some(Instant::now());
+        *self.wanted.lock() = Some(Instant::now());
     }
 
     /// Whether somebody has said so within the last seconds.
     pub fn is_wanted(&self) -> bool {
-        let wanted = self.wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let wanted = self.wanted.lock();
         wanted.is_some_and(|at| at.elapsed() < WANTED_FOR)
     }
 
@@ -182,18 +181,18 @@ impl BrokerClock {
 
     /// Brokers that have a bound and are not probed.
     pub fn unprobed(&self) -> Vec<i32> {
-        let bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let bounds = self.bounds.lock();
         bounds.iter().filter(|(_, bound)| !bound.is_probed).map(|(broker, _)| *broker).collect()
     }
 
     /// Forgets brokers that are not among those that are probed, and of which nothing was heard for a while if they never were.
     pub fn keep(&self, brokers: &[i32], at: Instant) {
-        let mut bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut bounds = self.bounds.lock();
         bounds.retain(|broker, bound| {
             let is_fresh = at.saturating_duration_since(bound.acked) < LEARNED_FOR;
             brokers.contains(broker) || !bound.is_probed && is_fresh
         });
-        let mut skews = self.skews.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut skews = self.skews.lock();
         skews.retain(|broker, _| brokers.contains(broker));
     }
 
@@ -204,7 +203,7 @@ impl BrokerClock {
                 wall.0 + at.saturating_duration_since(since).as_millis() as u64,
             ));
         }
-        let bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let bounds = self.bounds.lock();
         bounds.values().map(|bound| UnixMillis(bound.at(at) / 1_000)).min()
     }
 
@@ -213,13 +212,13 @@ impl BrokerClock {
         if let Some((wall, since)) = self.local {
             return Some(wall.0 * 1_000 + at.saturating_duration_since(since).as_micros() as u64);
         }
-        let bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let bounds = self.bounds.lock();
         bounds.values().map(|bound| bound.at(at)).min()
     }
 
     /// How far each broker's bound is ahead of the least one: skew plus what the last probes took.
     pub fn offsets(&self, at: Instant) -> Vec<(i32, Duration)> {
-        let bounds = self.bounds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let bounds = self.bounds.lock();
         let least = bounds.values().map(|bound| bound.at(at)).min().unwrap_or_default();
         bounds.iter().map(|(id, b)| (*id, Duration::from_micros(b.at(at) - least))).collect()
     }

@@ -26,9 +26,10 @@ mod ledger;
 mod letters;
 mod work;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -141,7 +142,7 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+        self.progress.lock()
     }
 
     /// Whether this thread is abandoned, and another one commits instead. The thread asks this after it has initialised
@@ -152,7 +153,7 @@ impl Shared {
 
     /// The client is asked something that it may not come back from.
     fn at(&self, step: &'static str) {
-        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = step;
+        *self.step.lock() = step;
     }
 
     fn update<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {
@@ -177,8 +178,7 @@ impl Shared {
             if left.is_zero() {
                 return None;
             }
-            progress =
-                self.changed.wait_timeout(progress, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut progress, left);
         }
     }
 }
@@ -245,7 +245,7 @@ impl Committer {
     }
 
     fn hand(&self) -> MutexGuard<'_, Hand> {
-        self.hand.lock().unwrap_or_else(PoisonError::into_inner)
+        self.hand.lock()
     }
 
     fn shared(&self) -> Arc<Shared> {
@@ -266,7 +266,7 @@ impl Committer {
 
     /// What the client was asked last.
     pub(super) fn step(&self) -> &'static str {
-        *self.shared().step.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.shared().step.lock()
     }
 
     /// The reports of batches that have finished since the last call, until lanes are taken over again.
@@ -333,7 +333,7 @@ impl Committer {
         left.shared.left.store(true, Ordering::SeqCst);
         // It ends as soon as it comes back, and nobody waits for that.
         let _ = left.orders.send(Order::Stop);
-        let step = *left.shared.step.lock().unwrap_or_else(PoisonError::into_inner);
+        let step = *left.shared.step.lock();
         let open = left.shared.lock().open;
         if open > 0 {
             // It may yet be carried out.

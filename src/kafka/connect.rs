@@ -9,9 +9,10 @@
 //!    not in the log (`auto.offset.reset` is `error`), and none commits by itself.
 //! 4. A client that gets no answer says why, as far as librdkafka knows: a wrong password is no silence.
 
+use parking_lot::Mutex;
+use std::sync::Arc;
 #[cfg(feature = "server")]
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 #[cfg(feature = "server")]
@@ -93,7 +94,7 @@ const NO_FILES_EVERY: Duration = Duration::from_secs(30);
 pub(super) fn said(level: RDKafkaLogLevel, facility: &str, message: &str) {
     static LAST: Mutex<Option<Instant>> = Mutex::new(None);
     if message.contains(NO_FILES) {
-        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = LAST.lock();
         if last.is_none_or(|at| at.elapsed() >= NO_FILES_EVERY) {
             *last = Some(Instant::now());
             tracing::warn!(
@@ -377,14 +378,14 @@ struct Heard(Arc<Mutex<Option<(Weight, String)>>>);
 
 impl Heard {
     fn hear(&self, weight: Weight, reason: &str) {
-        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = self.0.lock();
         if heard.as_ref().is_none_or(|(known, _)| *known < weight) {
             *heard = Some((weight, reason.to_owned()));
         }
     }
 
     fn told(&self) -> Option<(Weight, String)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 

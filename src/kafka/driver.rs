@@ -12,9 +12,10 @@ mod reach;
 mod session;
 mod settings;
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::error::KafkaError;
@@ -127,7 +128,7 @@ impl Status {
     /// Why it is not working now.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.trouble.lock().clone()
     }
 
     /// What it is taking over, and for how long by now.
@@ -138,34 +139,34 @@ impl Status {
 
     /// Which lanes it runs, ascending.
     pub(super) fn owned(&self) -> Vec<Lane> {
-        self.owned.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.owned.lock().clone()
     }
 
     fn own(&self, lanes: Vec<Lane>) {
         self.lanes.store(lanes.len(), Ordering::Relaxed);
-        *self.owned.lock().unwrap_or_else(PoisonError::into_inner) = lanes;
+        *self.owned.lock() = lanes;
     }
 
     /// Asks how far each of its partitions was read; it says so within a second, if it turns.
     pub(super) fn ask_for_reads(&self) {
-        *self.reads.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.reads.lock() = None;
     }
 
     /// The answer of the thread; empty where it has not answered.
     pub(super) fn reads(&self) -> Vec<Read> {
-        self.reads.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+        self.reads.lock().clone().unwrap_or_default()
     }
 
     fn asks_for_reads(&self) -> bool {
-        self.reads.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.reads.lock().is_none()
     }
 
     fn tell_reads(&self, reads: Vec<Read>) {
-        *self.reads.lock().unwrap_or_else(PoisonError::into_inner) = Some(reads);
+        *self.reads.lock() = Some(reads);
     }
 
     fn tell(&self, trouble: Option<String>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        *self.trouble.lock() = trouble;
     }
 }
 
@@ -253,8 +254,8 @@ impl Policies {
         Self { setup: Mutex::new(setup), changes: AtomicU64::new(0) }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Arc<Setup>> {
-        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Arc<Setup>> {
+        self.setup.lock()
     }
 
     /// Puts other allow-lists in force; each thread sees them at its next turn.

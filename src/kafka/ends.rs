@@ -13,8 +13,9 @@
 //!
 //! What it does not do: it asks only once by itself. A caller that got no answer asks again, later.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -136,13 +137,13 @@ impl Ends {
     fn ask_also(&self, of: u64, partitions: Vec<Partition>, also: Also, reply: &Sender<Answer>) {
         let mut by_leader: BTreeMap<i32, Vec<Partition>> = BTreeMap::new();
         {
-            let leaders = self.asker.leaders.lock().unwrap_or_else(PoisonError::into_inner);
+            let leaders = self.asker.leaders.lock();
             for partition in partitions {
                 let leader = leaders.get(&partition).copied().unwrap_or(NOBODY);
                 by_leader.entry(leader).or_default().push(partition);
             }
         }
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = self.threads.lock();
         for (leader, partitions) in by_leader {
             let question = Question { of, partitions, also, reply: reply.clone() };
             let thread = threads.entry(leader).or_insert_with(|| self.start(leader));
@@ -259,7 +260,7 @@ impl Asker {
     }
 
     fn last(&self) -> Arc<Reader> {
-        Arc::clone(&self.last.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.last.lock())
     }
 
     /// Hears who leads what, so that questions go where their answers are.
@@ -279,12 +280,12 @@ impl Asker {
             led.map(move |led| ((Arc::clone(&name), led.id()), led.leader()))
         });
         let leaders = leaders.collect();
-        *self.leaders.lock().unwrap_or_else(PoisonError::into_inner) = leaders;
+        *self.leaders.lock() = leaders;
     }
 
     /// Makes a new client, unless another thread has done so.
     fn renew(&self, silent: &Arc<Reader>) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if !Arc::ptr_eq(&last, silent) {
             return;
         }
@@ -301,7 +302,7 @@ impl Asker {
             return BTreeMap::new();
         }
         let asker = {
-            let mut stable = self.stable.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut stable = self.stable.lock();
             if stable.is_none() {
                 let made = self.connection.reader(CLIENT, Isolation::Committed, WAIT);
                 *stable = made

@@ -9,8 +9,9 @@
 //!    generation is over. A member that was only thrown out makes new producers, as after any failed batch.
 //! 2. Each start of a process is fenced once.
 
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
@@ -102,8 +103,8 @@ impl Fence {
 
     /// Members that had lanes, and are not in the group; each is told of once.
     fn gone(&self, is_here: impl Fn(&str) -> bool) -> Vec<Member> {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = self.heard.lock();
+        let mut done = self.done.lock();
         let gone = heard.members().filter(|member| !member.lanes.is_empty());
         let gone = gone.filter(|member| !is_here(&member.instance));
         gone.filter(|member| done.insert((member.instance.clone(), member.boot.clone())))

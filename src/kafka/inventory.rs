@@ -7,8 +7,9 @@
 //! 2. Its end is reported once, even if nothing could be read.
 //! 3. Few results wait to be taken: the lane's thread sets the pace.
 
+use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
@@ -82,7 +83,7 @@ impl Order {
     fn run(self) {
         let lane = self.lane.0;
         // One at a time, so that the memory is that of one.
-        let _turn = READING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = READING.lock();
         if self.stands.strong_count() == 0 {
             return;
         }

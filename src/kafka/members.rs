@@ -9,8 +9,9 @@
 //!
 //! What it does not do: it decides nothing about lanes, which is the group's matter.
 
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
@@ -95,8 +96,8 @@ impl Members {
         Ok(Self { roster, stop, voice })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Roster> {
-        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Roster> {
+        self.roster.lock()
     }
 
     /// The member that last claimed a lane; it may have lost it since.
@@ -143,7 +144,7 @@ impl std::fmt::Debug for Voice {
 
 impl Voice {
     fn say(&self, member: &Member) {
-        let has_left = self.has_left.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_left = self.has_left.lock();
         if !*has_left {
             self.send(Some(&member.encode()));
         }
@@ -151,8 +152,8 @@ impl Voice {
 
     /// After it nothing is said any more.
     fn farewell(&self) {
-        let mut has_left = self.has_left.lock().unwrap_or_else(PoisonError::into_inner);
-        let roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut has_left = self.has_left.lock();
+        let roster = self.roster.lock();
         let is_another = roster.said(&self.instance).is_some_and(|said| said.boot > self.boot);
         drop(roster);
         if !std::mem::replace(&mut *has_left, true) && !is_another {
@@ -222,7 +223,7 @@ impl Speaker {
             match self.consumer.poll(timeout) {
                 None => break,
                 Some(Ok(message)) => {
-                    let mut roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut roster = self.roster.lock();
                     roster.hear(&message);
                 }
                 Some(Err(error)) => tracing::debug!(%error, "hearing the members"),
@@ -233,7 +234,7 @@ impl Speaker {
 
     /// What the topic says of us; nothing if that was an earlier start.
     fn heard(&self) -> Option<Member> {
-        let roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
+        let roster = self.roster.lock();
         let member = roster.said(&self.me.instance)?;
         (member.boot == self.me.boot).then(|| member.clone())
     }

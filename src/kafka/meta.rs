@@ -16,9 +16,10 @@
 
 mod follow;
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::TryRngCore as _;
@@ -636,7 +637,7 @@ impl ProducerContext for Outcome {
     type DeliveryOpaque = ();
     fn delivery(&self, delivery: &DeliveryResult<'_>, (): ()) {
         let result = delivery.as_ref().map(|_| ()).map_err(|(error, _)| error.clone());
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        *self.0.lock() = Some(result);
     }
 }
 
@@ -662,7 +663,7 @@ pub fn write(connection: &Connection, topic: &str, value: &Value) -> Result<(), 
     let record = BaseRecord::to(topic).partition(PARTITION).key(&key).payload(&text);
     producer.send(record).map_err(|(error, _)| kafka("write", topic, error))?;
     let flushed = producer.flush(WRITE_MAX + Duration::from_secs(5));
-    let result = outcome.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let result = outcome.0.lock().take();
     match (result, flushed) {
         (Some(Ok(())), _) => Ok(()),
         (Some(Err(source)), _) | (None, Err(source)) if !unknown(&source) => {

@@ -14,12 +14,13 @@
 //! 2. Neither a token nor a client's secret is printed or logged.
 //! 3. The thread ends when the last connection that uses it is dropped.
 
+use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -363,7 +364,7 @@ impl Tokens {
         let (state, changed) = (Mutex::default(), Condvar::new());
         let tokens = Arc::new(Self { id, source, state, changed });
         let weak = Arc::downgrade(&tokens);
-        ALL.lock().unwrap_or_else(PoisonError::into_inner).insert(id, Weak::clone(&weak));
+        ALL.lock().insert(id, Weak::clone(&weak));
         let spawned =
             std::thread::Builder::new().name("wc-tokens".into()).spawn(move || keep(&weak));
         if let Err(error) = spawned {
@@ -380,11 +381,10 @@ impl Tokens {
     /// The token in hand. Waits only while there never was one.
     pub(super) fn token(&self) -> Result<OAuthToken, String> {
         let until = Instant::now() + FIRST_MAX;
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         while state.token.is_none() && state.trouble.is_none() && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
-            state =
-                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut state, left);
         }
         let now_ms = now_ms();
         match (&state.token, &state.trouble) {
@@ -400,7 +400,7 @@ impl Tokens {
     }
 
     fn note(&self, outcome: Result<Token, String>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         match outcome {
             Ok(token) => *state = State { token: Some(token), trouble: None },
             Err(trouble) => {
@@ -416,7 +416,7 @@ impl Tokens {
 
 impl Drop for Tokens {
     fn drop(&mut self) {
-        ALL.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        ALL.lock().remove(&self.id);
     }
 }
 
@@ -462,7 +462,7 @@ fn now_ms() -> i64 {
 /// There is none at the moment; librdkafka asks again after some seconds.
 pub(super) fn token(config: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
     let id = config.and_then(|id| id.parse().ok());
-    let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = ALL.lock();
     let tokens = id.and_then(|id: u64| all.get(&id)?.upgrade());
     drop(all);
     tokens.ok_or("nobody fetches tokens for this client")?.token().map_err(Into::into)

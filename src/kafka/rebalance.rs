@@ -20,9 +20,10 @@ mod owners;
 mod progress;
 mod unknown;
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
@@ -240,15 +241,15 @@ impl Context {
 
     /// Takes what the group's coordinator has acknowledged since the last call: the low watermark of each partition.
     pub(super) fn take_acknowledged(&self) -> BTreeMap<Source, Offset> {
-        std::mem::take(&mut *self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.acknowledged.lock())
     }
 
     pub(super) fn events(&self) -> Vec<GroupEvent> {
-        std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.events.lock())
     }
 
     fn push(&self, event: GroupEvent) {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        self.events.lock().push(event);
     }
 
     /// Lets everything go: waits for batches in flight, commits what is acknowledged.
@@ -297,7 +298,7 @@ impl Context {
     }
 
     fn tenure(&self) -> Option<Arc<Tenure>> {
-        self.tenure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.tenure.lock().clone()
     }
 
     fn commit_all(
@@ -325,7 +326,7 @@ impl Context {
     }
 
     fn acknowledge(&self, lows: impl Iterator<Item = (Source, Offset)>) {
-        self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).extend(lows);
+        self.acknowledged.lock().extend(lows);
     }
 
     /// A partition of the lanes, by its topic's name.
@@ -382,7 +383,7 @@ impl Context {
             .collect();
         places.extend(checkpoints.keys().map(|(topic, partition)| (&**topic, *partition)));
         let is_outside = self.is_outside.swap(false, Ordering::Relaxed);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         let mut starts = Vec::with_capacity(count);
         let mut list = TopicPartitionList::with_capacity(count);
         // Positions that the group does not have, and how much was found lost with them.
@@ -449,7 +450,7 @@ impl Context {
         let first = self.who.first_intake.as_ref();
         let is_remade = first.zip(ids.first()).is_some_and(|(first, now)| first != now);
         let tenure = Arc::new(Tenure { group, ids });
-        *self.tenure.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&tenure));
+        *self.tenure.lock() = Some(Arc::clone(&tenure));
         if !fresh.is_empty() {
             self.committer.checkpoint(fresh, Arc::clone(&tenure));
         }

@@ -9,7 +9,8 @@
 //! 2. It has a token before each question.
 //! 3. No thread waits for a client to close: that takes a tenth of a second, and can hang.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
@@ -84,12 +85,12 @@ impl ResilientAdmin {
 
 impl Shared {
     fn client(&self) -> Arc<Client> {
-        Arc::clone(&self.client.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.client.lock())
     }
 
     /// Makes a new client in the place of one that had no answer, if no other thread has done so.
     fn renew(&self, silent: &Arc<Client>) {
-        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut client = self.client.lock();
         if !Arc::ptr_eq(&client, silent) {
             return;
         }

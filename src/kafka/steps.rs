@@ -8,9 +8,10 @@
 //! 1. This thread itself waits by the monotonic clock.
 //! 2. A registered client is alive: it is taken off the list before it goes.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::clock::wall_clock_us;
@@ -42,14 +43,14 @@ pub(super) struct Waits {
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        self.steps.wakers.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&self.id);
+        self.steps.wakers.lock().1.remove(&self.id);
     }
 }
 
 impl Steps {
     /// Has a client woken at each step, as long as the answer lives.
     pub(super) fn wake(self: &Arc<Self>, waker: Waker) -> Waits {
-        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wakers = self.wakers.lock();
         wakers.0 += 1;
         let id = wakers.0;
         wakers.1.insert(id, waker);
@@ -64,7 +65,7 @@ impl Steps {
     fn stepped(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
         telemetry::local_clock_stepped();
-        let wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let wakers = self.wakers.lock();
         wakers.1.values().for_each(Waker::wake);
     }
 }

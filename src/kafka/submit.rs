@@ -1,7 +1,8 @@
 //! Submits one record: finds its lane, produces, waits for the acknowledgement of all in-sync replicas.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 #[cfg(feature = "server")]
 use std::time::Instant;
@@ -109,7 +110,7 @@ struct Places {
 
 impl Waiting {
     fn lock(&self) -> MutexGuard<'_, Places> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn add(&self, take: Take) -> usize {
@@ -287,7 +288,7 @@ impl Submitter {
         take: Take,
     ) -> Result<(), SubmitError> {
         let place = self.waiting.add(take);
-        let mut outlet = self.outlet.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outlet = self.outlet.lock();
         let enqueued = outlet.produce(
             &Arc::from(topic),
             partition,

@@ -10,9 +10,10 @@
 //!    new one waits for some requests, and never until all others have been found.
 //! 2. An answer is given once [`Used`] knows of it: nobody produces to a target whose limit does not count yet.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -112,7 +113,7 @@ struct Shared {
 
 impl Shared {
     fn used(&self) -> MutexGuard<'_, Used> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+        self.used.lock()
     }
 
     /// Keeps in mind what was found, or that a target is not there any more.

@@ -12,9 +12,10 @@
 //! 4. A question that is not answered changes nothing. A missing topic is believed when it was missing twice: a broker
 //!    that has just started may not know all of them yet.
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::error::KafkaError;
@@ -56,20 +57,20 @@ impl Seen {
 
     /// What is unfit, for people.
     pub(super) fn unfit(&self) -> Vec<String> {
-        self.unfit.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.unfit.lock().clone()
     }
 
     /// What the loss of one broker would lose, for people.
     pub(super) fn weak(&self) -> Vec<String> {
-        self.weak.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.weak.lock().clone()
     }
 
     fn tell(&self, findings: &[Finding]) {
         let texts = |of: &[&Finding]| of.iter().map(ToString::to_string).collect();
         let (unfit, weak): (Vec<&Finding>, Vec<&Finding>) =
             findings.iter().partition(|finding| finding.refuses());
-        *self.unfit.lock().unwrap_or_else(PoisonError::into_inner) = texts(&unfit);
-        *self.weak.lock().unwrap_or_else(PoisonError::into_inner) = texts(&weak);
+        *self.unfit.lock() = texts(&unfit);
+        *self.weak.lock() = texts(&weak);
         self.held.store(!unfit.is_empty(), Ordering::Relaxed);
         telemetry::topics_unfit(unfit.len());
         telemetry::topics_weak(weak.len());

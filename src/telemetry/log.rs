@@ -1,8 +1,8 @@
 //! Log lines to standard error, as text or JSON; librdkafka's lines among them (by the `log` crate, which
 //! `tracing-subscriber` listens to).
 
+use parking_lot::Mutex;
 use std::io::IsTerminal as _;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracing_subscriber::Layer as _;
@@ -25,7 +25,7 @@ impl Bound {
     /// Whether one more may be shown.
     fn admits(&self, now: Instant) -> bool {
         let (most, time) = RAW_MAX;
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         let (since, count) = state.filter(|(since, _)| now - *since < time).unwrap_or((now, 0));
         *state = Some((since, count + 1));
         count < most

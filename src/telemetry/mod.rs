@@ -9,7 +9,8 @@
 mod log;
 mod names;
 
-use std::sync::{OnceLock, PoisonError, RwLock};
+use parking_lot::RwLock;
+use std::sync::OnceLock;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
@@ -68,7 +69,7 @@ static INSTALLING: RwLock<()> = RwLock::new(());
 /// # Errors
 /// Figures are kept by somebody else, or not at all. A caller that embeds us may go on without.
 pub fn install() -> Result<Figures, TelemetryError> {
-    let _one_at_a_time = INSTALLING.write().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = INSTALLING.write();
     if let Some(handle) = INSTALLED.get() {
         return Ok(Figures(handle.clone()));
     }

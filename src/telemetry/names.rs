@@ -3,8 +3,8 @@
 //! The lane threads keep a [`LaneFigures`]: its handles are looked up once, so that counting costs an atomic
 //! addition, and it is called once per batch, not once per record (but for lateness, which is a value each).
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
@@ -532,7 +532,7 @@ impl LaneFigures {
 
     /// `count` deliveries of a batch that is committed had this label.
     pub fn labelled(&self, label: &str, count: u64) {
-        let mut labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut labels = self.labels.lock();
         // Writers of records choose the labels, and each label is a time series.
         let label =
             if labels.len() < LABELS_MAX || labels.contains_key(label) { label } else { OTHER };

@@ -10,8 +10,8 @@
 //! to change something again does. So a question that changes something is carried out once: it names who is asked, and
 //! its seal is remembered for as long as it is valid.
 
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashSet};
-use std::sync::{Mutex, PoisonError};
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use base64::Engine as _;
@@ -90,7 +90,7 @@ impl Seen {
 
     /// Takes a seal in that is valid until then.
     fn take(&self, now: u64, seal: &str, until: u64) -> Result<(), Problem> {
-        let mut seals = self.seals.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seals = self.seals.lock();
         while seals.by_time.first().is_some_and(|(until, _)| *until < now)
             && let Some((_, old)) = seals.by_time.pop_first()
         {

@@ -1,9 +1,9 @@
 //! Two instances in one process, with timers in memory, behind the real listener.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::ready;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -54,8 +54,8 @@ struct Instance {
 }
 
 impl Instance {
-    fn world(&self) -> std::sync::MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    fn world(&self) -> parking_lot::MutexGuard<'_, World> {
+        self.world.lock()
     }
 }
 
@@ -346,7 +346,7 @@ impl Pair {
     }
 
     fn with<R>(&self, change: impl FnOnce(&mut World) -> R) -> R {
-        change(&mut self.world.lock().unwrap())
+        change(&mut self.world.lock())
     }
 
     fn put(&self, id: &str, key: Option<&[u8]>, due_in_ms: u64) -> Name {

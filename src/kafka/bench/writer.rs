@@ -1,7 +1,8 @@
 //! Writes the records of a benchmark: 200 bytes of value, 8 of key, three small headers.
 
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rand::{Rng as _, SeedableRng as _};
@@ -107,7 +108,7 @@ struct Refusals {
 impl Refusals {
     fn note(&self, what: &str) {
         if self.count.fetch_add(1, Ordering::Relaxed) == 0 {
-            *self.first.lock().unwrap_or_else(PoisonError::into_inner) = Some(what.to_owned());
+            *self.first.lock() = Some(what.to_owned());
         }
     }
 
@@ -116,7 +117,7 @@ impl Refusals {
         if count == 0 {
             return Ok(());
         }
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let first = self.first.lock().clone();
         let first = first.unwrap_or_default();
         Err(Error::Unacknowledged { topic: topic.to_owned(), count, first })
     }

@@ -4,8 +4,9 @@
 //! 1. A hop that must not be committed is known before the commit of its transaction begins.
 //! 2. The report of a batch goes with the batch: of each partition the last offset and the least due time.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::engine::{
     Batch, BatchId, Destination, Lane, Offset, Produce, Setup, Source, Tardy, TopicId, UnixMillis,
@@ -47,7 +48,7 @@ impl Hops {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// A batch is about to be produced.

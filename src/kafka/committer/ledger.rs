@@ -1,8 +1,9 @@
 //! Collects what the delivery reports say, and what the metrics get when a batch is done.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
@@ -59,15 +60,15 @@ impl Ledger {
     }
 
     pub(super) fn failed(&self) -> MutexGuard<'_, Failed> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failed.lock()
     }
 
     pub(super) fn early(&self) -> MutexGuard<'_, Early> {
-        self.early.lock().unwrap_or_else(PoisonError::into_inner)
+        self.early.lock()
     }
 
     fn timers(&self) -> MutexGuard<'_, Vec<(Lane, Option<Offset>)>> {
-        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.timers.lock()
     }
 
     /// What went to `<ns>.timers` counts from now on.
@@ -181,7 +182,7 @@ impl ProducerContext for Context {
             self.ledger.timers().push((Lane(lane), offset));
         }
         let Some(done) = self.done.as_ref().filter(|_| at != CHECKPOINT) else { return };
-        let mut batches = self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batches = self.ledger.batches.lock();
         if let Some(open) = batches.iter_mut().find(|open| open.id == batch) {
             open.left = open.left.saturating_sub(1);
             if let Some(shown) = appended.and_then(|(broker, at)| open.began.shown_by(broker, at)) {

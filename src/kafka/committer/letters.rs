@@ -1,7 +1,8 @@
 //! Logs dead letters: enough that nobody misses them, and not a line for each.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use crate::engine::header::Code;
@@ -43,7 +44,7 @@ impl Letters {
 
 /// A record has become a dead letter.
 pub(super) fn tell(letter: &DeadLetter) {
-    let mut letters = LETTERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut letters = LETTERS.lock();
     let count = letters.note(Instant::now(), letter.code);
     drop(letters);
     let Some(count) = count else { return };

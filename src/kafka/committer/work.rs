@@ -1,8 +1,8 @@
 //! The committing thread: one batch after the other, and a new producer whenever the last one is in doubt.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -348,7 +348,7 @@ impl Work {
         let told = Told::of(&batch, self.topics.tiers_from);
         let (left, commits) = (batch.sends.len(), batch.commits.clone());
         let open = Open { id: batch.id, left, commits, told, began: Began::new(&self.clock) };
-        self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner).push_back(open);
+        self.ledger.batches.lock().push_back(open);
         if let Some(hops) = &self.ledger.hops {
             hops.begin(&batch);
         }
@@ -358,7 +358,7 @@ impl Work {
         fail::fail_point!("after_produce", |_| std::process::abort());
         if batch.sends.is_empty() {
             // Nothing will be acknowledged: look whether it is at the front now.
-            let mut batches = self.ledger.batches.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut batches = self.ledger.batches.lock();
             self.done().finish(&mut batches, self.ledger.hops.as_ref());
         }
         Ok(None)

@@ -7,9 +7,9 @@
 //! 3. A task that waits for an answer is woken when the lane goes.
 //! 4. A goal is reached only when everything that stands before it in its intakes was read, decided and committed.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -121,7 +121,7 @@ impl Board {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// These lanes were taken over, with what was done in their intakes, and where these ended.

@@ -3,8 +3,9 @@
 //! A record that is sent at `s` and acknowledged at `a` was appended between the two, so the broker's clock minus ours is
 //! between `append - a` and `append - s`. Several probes leave the narrowest bounds.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
@@ -69,7 +70,7 @@ impl ProducerContext for Context {
             most_us: appended.saturating_mul(1_000) + 1_000 - self.local.at(sent),
             round_trip: acked.saturating_duration_since(sent),
         };
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         seen.entry(broker).and_modify(|known| *known = narrowed(*known, fresh)).or_insert(fresh);
     }
 }
@@ -109,7 +110,7 @@ pub(super) fn skews(
         }
         producer.flush(ROUND_MAX)?;
     }
-    let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    let seen = seen.lock();
     Ok(seen.clone())
 }
 

@@ -1,6 +1,6 @@
 //! How far each lane's index is, for the queries that wait for it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use tokio::sync::Notify;
@@ -40,7 +40,7 @@ impl Progress {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(super) fn set(&self, lane: Lane, next: Option<Offset>) {

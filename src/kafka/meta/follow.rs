@@ -6,8 +6,9 @@
 //! 2. It says by itself how fresh that is. An instance writes probes of the brokers' clocks, and with every probe this
 //!    reader reaches the topic's end again. So it is fresh as long as instances run and can be heard.
 
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::Consumer as _;
@@ -98,7 +99,7 @@ impl Follower {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 
@@ -120,7 +121,7 @@ fn follow(reader: &Reader, topic: &str, known: &Mutex<Known>, stop: &AtomicBool)
     let _ = from_start.add_partition_offset(topic, PARTITION, Offset::Beginning);
     while !stop.load(Ordering::Relaxed) {
         let polled = reader.poll(POLL);
-        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = known.lock();
         match polled {
             None => {}
             Some(Ok(message)) => known.take(&message),

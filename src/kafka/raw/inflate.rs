@@ -12,13 +12,13 @@
 //! 1. What is handed out was made by `malloc`: librdkafka frees it.
 //! 2. Nothing unwinds into librdkafka.
 
+use parking_lot::Mutex;
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_ulonglong, c_void};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::bindings as rdsys;
@@ -289,7 +289,7 @@ const DAMAGED_FOR: Duration = Duration::from_secs(5);
 
 /// The offset of a batch that Kafka has not as it was written, if one was met in the last seconds: its partition is not read on.
 pub(crate) fn damaged() -> Option<i64> {
-    let last = DAMAGED.lock().unwrap_or_else(PoisonError::into_inner);
+    let last = DAMAGED.lock();
     last.filter(|(_, met)| met.elapsed() < DAMAGED_FOR).map(|(offset, _)| offset)
 }
 
@@ -352,7 +352,7 @@ unsafe fn turn(attributes: *mut u8, len: usize, sum: u32) -> u32 {
         // SAFETY: as promised.
         let offset = unsafe { records.sub(HEADER).cast::<[u8; 8]>().read_unaligned() };
         let met = Some((i64::from_be_bytes(offset), Instant::now()));
-        *DAMAGED.lock().unwrap_or_else(PoisonError::into_inner) = met;
+        *DAMAGED.lock() = met;
     }
     TURNED.set(Some((records, form)));
     // SAFETY: as promised; it is not read before this returns.

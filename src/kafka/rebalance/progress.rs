@@ -1,7 +1,8 @@
 //! The state of a take-over, for health and the log, while it holds its thread.
 
+use parking_lot::Mutex;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
@@ -40,11 +41,11 @@ impl Drop for Told<'_> {
 
 impl Progress {
     fn set(&self, taking: Option<Taking>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = taking;
+        *self.0.lock() = taking;
     }
 
     fn get(&self) -> Option<Taking> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 
     /// So many partitions are being taken over from now on.
