@@ -36,6 +36,8 @@ const START_MAX: Duration = Duration::from_secs(5);
 const START_LOOK: Duration = Duration::from_millis(300);
 /// How long it is asked again while a lane moves.
 const AGAIN_MAX: Duration = Duration::from_secs(20);
+/// Between two such questions, where nobody says when to come again.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// What is to be said where somebody was asked for a change and has not answered.
 const OPEN: &str = "; one that was asked did not answer, and may have done it: ask again";
 /// Longest pause that an instance may ask for.
@@ -88,7 +90,7 @@ pub(super) enum DoorError {
         #[source]
         source: reqwest::Error,
     },
-    #[error("refused: {detail}{}", at.as_ref().map(|at| format!(" (at {at})")).unwrap_or_default())]
+    #[error("{}: {detail}{}", if *status < 500 { "refused" } else { "not available now" }, at.as_ref().map(|at| format!(" (at {at})")).unwrap_or_default())]
     Refused { status: u16, detail: String, at: Option<String> },
     #[error("{0} answered something else than an instance does")]
     Strange(String),
@@ -371,6 +373,23 @@ impl Door {
 
     fn tried(&self) -> String {
         self.bases.iter().map(Url::as_str).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Looks one timer up by a batch of one, and asks again while its lane moves or its owner does not answer.
+    pub(super) fn look_up(&self, timer: &Value) -> Result<Value, DoorError> {
+        let until = Instant::now() + AGAIN_MAX;
+        let body = serde_json::json!({ "timers": [timer] });
+        loop {
+            let told = self.ask(Kind::Look, &Method::POST, "v1/timers:batchGet", &[], Some(&body))?;
+            match only(&told) {
+                Err(DoorError::Refused { status: 503, .. })
+                    if Instant::now() + LOOK_AGAIN < until =>
+                {
+                    std::thread::sleep(LOOK_AGAIN);
+                }
+                told => return told.cloned(),
+            }
+        }
     }
 
     /// The response there, healthy or not. It asks once.

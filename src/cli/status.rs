@@ -1,10 +1,8 @@
 //! `waterclock status`: what is known of one timer.
 
 use clap::Args;
-use reqwest::Method;
-use serde_json::json;
 
-use super::door::{Kind, StartWait, Where, only};
+use super::door::{StartWait, Where};
 use super::name::Key;
 use super::{Exit, Global, Outcome, list, output};
 use crate::config::Overrides;
@@ -28,9 +26,7 @@ impl Status {
         let config = global.load(Overrides::default())?;
         self.key.bytes()?;
         let door = self.server.open_within(self.wait, global, &config)?;
-        let body = json!({ "timers": [self.key.timer(&self.id)] });
-        let told = door.ask(Kind::Look, &Method::POST, "v1/timers:batchGet", &[], Some(&body))?;
-        let timer = only(&told)?;
+        let timer = &door.look_up(&self.key.timer(&self.id))?;
         let is_known = timer["state"] != "unknown";
         if global.json() {
             output::line(&timer.to_string())?;

@@ -282,3 +282,21 @@ fn the_command_line_passes_over_a_member_that_stands_still() {
     b.stop_well();
     assert_eq!(whole(&fixture, &target), []);
 }
+
+/// A lane whose owner was killed is nobody's until the session is over. The first answer is that it is on its way.
+#[test]
+fn a_status_waits_for_the_next_owner_of_a_lane_whose_owner_was_killed() {
+    let fixture = fixture("killed-cli");
+    let target = fixture.target("out", 1);
+    let [mut a, mut b] = pair(&fixture, "6s");
+    let [key] = <[String; 1]>::try_from(fixture.keys_of(&b, 1)).expect("one key");
+    submit(&fixture, &b, &target, std::slice::from_ref(&key));
+    b.kill();
+    let server = format!("http://{}", a.address().expect("it serves"));
+    for more in [&[][..], &["--server", &server]] {
+        let arguments = [&["status", "i", "--key", &key][..], more].concat();
+        let (code, text) = command(&fixture, 30, &arguments);
+        assert!(code == Some(0) && text.contains("delay"), "{more:?}: {code:?}: {text}");
+    }
+    a.stop_well();
+}

@@ -189,7 +189,7 @@ fn the_second_owner_of_a_name_is_refused_and_the_first_goes_on() {
     assert_eq!(second.wait(PATIENCE), Some(73));
     let last = second.log().lines().last().unwrap_or_default().to_owned();
     assert!(last.contains("instance x is in use by another live member"), "{last}");
-    assert!(last.contains("--instance or --data-dir"), "{last}");
+    assert!(last.contains("WATERCLOCK_INSTANCE") && last.contains("--data-dir"), "{last}");
     wait_until_shared(3, &[&first]);
     deliver(&fixture, &target, "after", 60);
     first.stop_well();
