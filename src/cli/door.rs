@@ -380,7 +380,8 @@ impl Door {
         let until = Instant::now() + AGAIN_MAX;
         let body = serde_json::json!({ "timers": [timer] });
         loop {
-            let told = self.ask(Kind::Look, &Method::POST, "v1/timers:batchGet", &[], Some(&body))?;
+            let told =
+                self.ask(Kind::Look, &Method::POST, "v1/timers:batchGet", &[], Some(&body))?;
             match only(&told) {
                 Err(DoorError::Refused { status: 503, .. })
                     if Instant::now() + LOOK_AGAIN < until =>
