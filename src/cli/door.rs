@@ -538,7 +538,7 @@ mod tests {
         let cases = [
             ("it answers",                     cancel,       vec![&mute, &fair], None),
             ("it refuses, and the other?",     cancel,       vec![&mute, &busy], Some("may have done")),
-            ("it refuses, alone",              cancel,       vec![&busy],        Some("refused: busy")),
+            ("it refuses, alone",              cancel,       vec![&busy],        Some("not available now: busy")),
         ];
         std::thread::scope(|scope| {
             for (why, kind, bases, want) in cases {
