@@ -43,9 +43,13 @@ fn room() -> TempDir {
 }
 
 fn open(room: &TempDir) -> Index {
+    open_as(room, &me())
+}
+
+fn open_as(room: &TempDir, identity: &Identity) -> Index {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
-        match Index::open(&room.path().join("index"), &me()) {
+        match Index::open(&room.path().join("index"), identity) {
             // A child that another test is just starting holds a copy of the lock until it runs.
             Err(Error::InUse(_)) if Instant::now() < until => std::thread::yield_now(),
             opened => return opened.expect("opens"),
@@ -258,7 +262,7 @@ fn another_identity_is_never_read() {
         let mut index = open(&room);
         fill(&mut index, Lane(0), 0, 100);
         index.close();
-        let mut index = Index::open(&room.path().join("index"), &other).expect("begun anew");
+        let mut index = open_as(&room, &other);
         assert_eq!(index.position(Lane(0)).expect("readable"), None, "{why}");
         assert_eq!(stores(&room), ["1", "2"], "{why}");
     }
