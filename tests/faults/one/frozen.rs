@@ -29,7 +29,7 @@ fn f4_a_zombie_that_wakes_in_the_middle_of_a_commit_commits_nothing() {
     let mut other = fixture.launch(mode()).data("b").start();
     wait_until_shared(6, &[&zombie, &other]);
     // So many that the commit which is held finishes deliveries, too, and not by chance.
-    let load = Load::begin(&fixture, Mix { rate: 150, ..Mix::default() });
+    let load = Load::begin(&fixture, Mix { rate: 400, ..Mix::default() });
     let mut uncommitted = Log::uncommitted(&fixture, &load.target);
     load.cancel_through(&[&other]);
     load.wait_for_more(100);

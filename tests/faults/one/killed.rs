@@ -58,7 +58,8 @@ fn f3_what_a_killed_instance_left_open_is_taken_over_by_another_slot() {
         Mode::AtLeastOnce => "before_commit",
     };
     let fixture = Fixture::new("f3");
-    let load = Load::begin(&fixture, Mix { rate: 50, ..Mix::default() });
+    // So many that most commits finish deliveries, also on a machine that commits fifty times a second.
+    let load = Load::begin(&fixture, Mix { rate: 250, ..Mix::default() });
     let mut uncommitted = Log::uncommitted(&fixture, &load.target);
     // Whether deliveries are in it is chance.
     let mut second: Option<Process> = None;
