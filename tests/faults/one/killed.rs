@@ -64,7 +64,7 @@ fn f3_what_a_killed_instance_left_open_is_taken_over_by_another_slot() {
     // Whether deliveries are in it is chance.
     let mut second: Option<Process> = None;
     let mut deaths = 0;
-    while written_again(&uncommitted.seen) == 0 && deaths < KILLS_MAX / 2 {
+    while written_again(&uncommitted.seen) == 0 && deaths < KILLS_MAX {
         if let Some(mut second) = second.take() {
             second.stop_well();
         }
