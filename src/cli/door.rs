@@ -236,7 +236,7 @@ impl Where {
                 None => DoorError::Nobody(config.namespace.clone()),
             };
             let may_start = match &error {
-                DoorError::Silent { source, .. } => source.is_connect() && !source.is_timeout(),
+                DoorError::Silent { source, .. } => is_refused(source),
                 _ => true,
             };
             if !may_start || !starting.goes_on() {
@@ -357,8 +357,6 @@ impl Door {
                     return Ok(self);
                 }
                 Err(error) => {
-                    let is_refused =
-                        |error: &reqwest::Error| error.is_connect() && !error.is_timeout();
                     if silent.as_ref().is_none_or(is_refused) {
                         silent = Some(error);
                     }
@@ -472,6 +470,11 @@ struct Answer {
     pause: Option<Duration>,
     text: String,
     at: String,
+}
+
+/// Whether nobody takes connections there, as before a start. One that takes them and says nothing is another case.
+fn is_refused(error: &reqwest::Error) -> bool {
+    error.is_connect() && !error.is_timeout()
 }
 
 fn pause(response: &Response) -> Option<Duration> {
