@@ -17,7 +17,7 @@ use crate::engine::window::{METADATA_MAX, Standing, Window};
 use crate::engine::{Millis, Offset, UnixMillis};
 
 /// Names of the contract, so that a fuzzer need not guess them.
-pub(super) const NAMES: [&str; 14] = [
+pub(super) const NAMES: [&str; 15] = [
     "x-delay",
     "x-delay-until",
     "x-delay-target",
@@ -32,6 +32,7 @@ pub(super) const NAMES: [&str; 14] = [
     "x-delay-attempt",
     "x-delay-error-code",
     "x-delay-",
+    "x-delay-fired",
 ];
 
 /// A header, or none behind the end.

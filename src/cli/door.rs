@@ -320,7 +320,19 @@ impl Door {
         query: &[(&str, String)],
         body: Option<&Value>,
     ) -> Result<Value, DoorError> {
-        let until = Instant::now() + AGAIN_MAX;
+        self.ask_until(Instant::now() + AGAIN_MAX, kind, method, path, query, body)
+    }
+
+    /// The same, and asks again until then.
+    fn ask_until(
+        &self,
+        until: Instant,
+        kind: Kind,
+        method: &Method,
+        path: &str,
+        query: &[(&str, String)],
+        body: Option<&Value>,
+    ) -> Result<Value, DoorError> {
         // Whether somebody was asked for a change and has not answered.
         let mut is_open = false;
         loop {
@@ -378,8 +390,8 @@ impl Door {
         let until = Instant::now() + AGAIN_MAX;
         let body = serde_json::json!({ "timers": [timer] });
         loop {
-            let told =
-                self.ask(Kind::Look, &Method::POST, "v1/timers:batchGet", &[], Some(&body))?;
+            let path = "v1/timers:batchGet";
+            let told = self.ask_until(until, Kind::Look, &Method::POST, path, &[], Some(&body))?;
             match only(&told) {
                 Err(DoorError::Refused { status: 503, .. })
                     if Instant::now() + LOOK_AGAIN < until =>

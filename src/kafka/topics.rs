@@ -54,6 +54,12 @@ impl Names {
         Self { namespace: namespace.to_owned() }
     }
 
+    /// The namespace.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     /// The main intake.
     #[must_use]
     pub fn intake(&self) -> String {

@@ -7,8 +7,8 @@
 //! 1. While a topic of ours is unfit, nothing new is read from the intakes; records in the tiers move on. Records with
 //!    an id wait, too: a cancel for them may stand in the part that is not read.
 //! 2. Every unfit topic is logged with the remedy, again every few minutes, and is a metric with an alarm.
-//! 3. So is a topic that is only weak, where the loss of one broker loses records. It stops nothing. A start does not
-//!    refuse it either. Nothing is being lost, and at risk are not only the records that are admitted from now on.
+//! 3. So is a topic that is only weak, where the loss of one broker loses records. A start refuses it, unless the operator
+//!    said that it is meant. Later it stops nothing: nothing is being lost yet, and stopping would protect only new records.
 //! 4. A question that is not answered changes nothing. A missing topic is believed when it was missing twice: a broker
 //!    that has just started may not know all of them yet.
 
@@ -176,6 +176,9 @@ impl Work {
         };
         let mut findings = topics::diff(names, specs, &found);
         findings.retain(is_told);
+        for finding in &mut findings {
+            finding.remedy = self.pasted(&finding.remedy);
+        }
         let is_missing = |finding: &Finding| finding.severity == Severity::Missing;
         let missing: BTreeSet<String> =
             findings.iter().filter(|f| is_missing(f)).map(|f| f.topic.clone()).collect();
@@ -184,6 +187,13 @@ impl Work {
         self.say(&findings);
         self.seen.tell(&findings);
         self.look_at_ids();
+    }
+
+    /// Commands of waterclock in this text, for a shell that knows nothing of this process.
+    fn pasted(&self, remedy: &str) -> String {
+        let (brokers, namespace) = (&self.connection.brokers, self.wanted.names.namespace());
+        let command = format!("`waterclock --brokers {brokers} --namespace {namespace} ");
+        remedy.replace("`waterclock ", &command)
     }
 
     fn say(&mut self, findings: &[Finding]) {

@@ -9,6 +9,7 @@ mod brokers;
 mod clocks;
 mod groups;
 mod network;
+mod weak;
 
 use std::sync::Arc;
 use std::time::Duration;
