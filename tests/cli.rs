@@ -5,6 +5,7 @@
 #[path = "support/binary.rs"]
 mod binary;
 
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write as _};
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
@@ -190,10 +191,32 @@ fn every_command_has_a_manual_page_and_says_what_is_for_every_command_apart() {
     }
 }
 
+/// Each option of `run` that is a key of the configuration names its variable, and the variable is the one that is read.
+#[test]
+fn the_variables_that_run_names_are_those_that_it_reads() {
+    let help = text(&run(&["run", "--help"]).stdout);
+    let names: BTreeSet<&str> = help
+        .split("[env: ")
+        .skip(1)
+        .filter_map(|rest| rest.split([']', '=']).next())
+        // Any text is a directory; the other two are of every command.
+        .filter(|name| !["CONFIG", "BROKERS", "DATA_DIR"].iter().any(|end| name.ends_with(end)))
+        .collect();
+    assert!(names.len() >= 8, "{names:?}");
+    for name in names {
+        // No address, pattern, number, mode, name or switch.
+        let mut command = waterclock(&["run", "--brokers", "127.0.0.1:1"]);
+        let output = command.env(name, "( ").output().expect("it runs");
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{name}: {error}");
+        assert!(error.contains(name), "{name}: {error}");
+    }
+}
+
 #[test]
 fn what_the_contract_refuses_is_refused_before_anything_connects_with_its_code() {
     #[rustfmt::skip]
-    let cases: [(&[&str], &str); 15] = [
+    let cases: [(&[&str], &str); 17] = [
         (&["--in", "-5s", "--target", "t", "v"],                                "negative_delay"),
         (&["--in", "401d", "--target", "t", "v"],                               "delay_too_long"),
         (&["--until", "2130-01-31T08:00:00Z", "--target", "t", "v"],            "delay_too_long"),
@@ -205,6 +228,8 @@ fn what_the_contract_refuses_is_refused_before_anything_connects_with_its_code()
         (&["--in", "5s", "--target", "t", "--partition", "-1", "v"],            "bad_partition"),
         (&["--in", "5s", "--target", "t", "--id", "", "v"],                     "bad_id"),
         (&["--in", "5s", "--target", "t", "--expires", "500d", "v"],            "bad_expires"),
+        (&["--in", "10s", "--target", "t", "--expires", "5s", "v"],             "bad_expires"),
+        (&["--until", "2020-01-31T08:00:00Z", "--expires", "2021-01-31T08:00:00Z", "--target", "t", "v"], "bad_expires"),
         (&["--in", "5s", "--target", "t", "--header", "x-delay-what=1", "v"],   "unknown_header"),
         (&["--in", "5s", "--target", "t", "--header", "x-delay-target=u", "v"], "duplicate_header"),
         (&["--in", "5s", "--target", "t", "--id", "i", "--header", "x-delay-action=cancel", "v"], "unsupported_action"),

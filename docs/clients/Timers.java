@@ -48,7 +48,7 @@ public class Timers {
           java -cp 'lib/*' Timers.java longer SKU ID DELAY                the reservation lasts longer: DELAY from now
           java -cp 'lib/*' Timers.java labelled LABEL                     lists what is pending with this label
           java -cp 'lib/*' Timers.java coupon TARGET CUSTOMER COUPON ENDS SECONDS
-                            reminds SECONDS before ENDS (2030-12-24T18:00:00Z); once more: the end is another one
+                            reminds SECONDS before ENDS (a time as 2026-12-24T18:00:00Z); once more: the end is another one
           java -cp 'lib/*' Timers.java payment TARGET PAYMENT INTERVAL TRIES FINAL
                             asks for a result every INTERVAL, TRIES times at most; it is final the FINALth time
           java -cp 'lib/*' Timers.java retry TOPIC GIVEN_UP SECONDS TRIES RECORDS

@@ -41,7 +41,7 @@ The recipes of docs/cookbook.md:
   go run timers.go longer SKU ID DELAY                the reservation lasts longer: DELAY from now
   go run timers.go labelled LABEL                     lists what is pending with this label
   go run timers.go coupon TARGET CUSTOMER COUPON ENDS SECONDS
-                    reminds SECONDS before ENDS (2030-12-24T18:00:00Z); once more: the end is another one
+                    reminds SECONDS before ENDS (a time as 2026-12-24T18:00:00Z); once more: the end is another one
   go run timers.go payment TARGET PAYMENT INTERVAL TRIES FINAL
                     asks for a result every INTERVAL, TRIES times at most; it is final the FINALth time
   go run timers.go retry TOPIC GIVEN_UP SECONDS TRIES RECORDS

@@ -13,7 +13,7 @@ The recipes of docs/cookbook.md:
   python timers.py longer SKU ID DELAY                the reservation lasts longer: DELAY from now
   python timers.py labelled LABEL                     lists what is pending with this label
   python timers.py coupon TARGET CUSTOMER COUPON ENDS SECONDS
-                                                      reminds SECONDS before ENDS (2030-12-24T18:00:00Z); once more: the end is another one
+                                                      reminds SECONDS before ENDS (a time as 2026-12-24T18:00:00Z); once more: the end is another one
   python timers.py payment TARGET PAYMENT INTERVAL TRIES FINAL
                                                       asks for a result every INTERVAL, TRIES times at most; it is final the FINALth time
   python timers.py retry TOPIC GIVEN_UP SECONDS TRIES RECORDS

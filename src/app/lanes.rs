@@ -37,8 +37,8 @@ pub enum Error {
     /// One broker alone may have what topics acknowledged, and nobody said that this is meant. Nothing has started.
     #[error(
         "{topics} topics with three replicas acknowledge what one broker alone has, and lose it with that broker: \
-         {topic} has min.insync.replicas={is}; {remedy}. \
-         If it is meant: --weak-topics (weak-topics = true)"
+         {topic} has min.insync.replicas={is}. \
+         If it is meant: --weak-topics (weak-topics = true). Else mend each: {remedy}"
     )]
     Weak {
         /// How many of them.
@@ -175,6 +175,7 @@ pub fn start(
         lanes: Vec::new(),
         threads: config.threads,
         allow: None,
+        max_delay: Some(config.max_delay),
     };
     tracing::info!(
         instance = instance.name,

@@ -6,13 +6,13 @@
 
 mod bulk;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::door::{Door, DoorError, Kind, Where, only};
+use super::door::{Door, DoorError, Kind, Where, only, wait};
 use super::name::{self, Key};
 use super::send::{intake_topic, of_kafka, refused};
 use super::{Exit, Failure, Global, Outcome, again, output};
@@ -22,6 +22,9 @@ use crate::engine::header;
 use crate::kafka::{SubmitError, Submitter};
 
 use bulk::Bulk;
+
+/// Between two looks at what became of a cancel that was written to an intake.
+const DECIDED_LOOK: Duration = Duration::from_millis(200);
 
 /// Arguments of `cancel`.
 #[derive(Args)]
@@ -34,12 +37,12 @@ pub(super) struct Cancel {
     /// Only this version, as `status` and `list --json` show it: a timer that was made anew is left alone
     #[arg(long, value_name = "VERSION", requires = "id", conflicts_with = "intake")]
     only: Option<String>,
-    /// Writes the cancel to this intake, `<ns>.intake.NAME`, and asks no instance
-    #[arg(long, value_name = "NAME", requires = "id", conflicts_with_all = ["server", "wait"])]
+    /// Writes the cancel to this intake, `<ns>.intake.NAME`, behind what was sent there before
+    #[arg(long, value_name = "NAME", requires = "id")]
     intake: Option<String>,
-    /// How long to wait for what becomes of it, at most 1m
-    #[arg(long, value_name = "DURATION", default_value = "5s")]
-    wait: String,
+    /// How long to wait for an instance that is starting, and then for what becomes of it, at most 1m each
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
+    wait: Duration,
     /// Asks again what became of a cancel that was pending
     #[arg(long, value_name = "TICKET", conflicts_with_all = ["id", "intake"])]
     again: Option<String>,
@@ -76,21 +79,25 @@ impl Cancel {
         }
         let config = global.load(Overrides::default())?;
         let Some(id) = &self.id else {
-            let door = || self.server.open(global, &config);
             return match &self.again {
-                Some(ticket) => self.again(&door()?, ticket, global.json()),
+                Some(ticket) => {
+                    let door = self.server.open_within(self.wait, global, &config)?;
+                    self.again(&door, ticket, global.json())
+                }
                 None => self.bulk.run(&self.server, global, &config),
             };
         };
         let record = self.record(id)?;
         header::read(record.headers()).map_err(refused)?;
         if self.intake.is_some() {
-            return self.write(id, &record, global, &config);
+            self.submit(id, &record, global, &config)?;
+            return show(&self.decided(id, global, &config), &self.server, global.json());
         }
-        let door = match self.server.door(global, &config) {
-            // Who may write cancels need not be let read who the members are.
-            Err(DoorError::Members(_)) => None,
-            door => door?,
+        let door = match self.server.open_within(self.wait, global, &config) {
+            // Nobody runs. And who may write cancels need not be let read who the members are.
+            Err(DoorError::Nobody(_) | DoorError::Members(_)) => None,
+            Err(DoorError::Silent { .. }) if !self.server.is_named() => None,
+            door => Some(door?),
         };
         let told = match door.map(|door| self.ask(id, &door)) {
             None => return self.write(id, &record, global, &config),
@@ -110,8 +117,8 @@ impl Cancel {
     fn ask(&self, id: &str, door: &Door) -> Result<Value, DoorError> {
         let mut timer = self.key.timer(id);
         timer["version"] = json!(self.only);
-        let body = json!({ "timers": [timer], "wait": self.wait });
-        let kind = Kind::Cancel(self.waits());
+        let body = json!({ "timers": [timer], "wait": asked(self.wait) });
+        let kind = Kind::Cancel(self.wait);
         let told = door.ask(kind, &Method::POST, "v1/timers:batchCancel", &[], Some(&body))?;
         only(&told).cloned()
     }
@@ -119,15 +126,10 @@ impl Cancel {
     fn again(&self, door: &Door, ticket: &str, json: bool) -> Outcome {
         // It stands in what was told as a path.
         let ticket = ticket.rsplit('/').next().unwrap_or_default();
-        let wait = [("wait", self.wait.clone())];
-        let kind = Kind::Again(self.waits());
+        let wait = [("wait", asked(self.wait))];
+        let kind = Kind::Again(self.wait);
         let told = door.ask(kind, &Method::GET, &format!("v1/cancels/{ticket}"), &wait, None)?;
         show(&told, &self.server, json)
-    }
-
-    /// How long it is to be waited; what is no length of time an instance refuses at once.
-    fn waits(&self) -> Duration {
-        Duration::from_millis(header::duration(&self.wait).map_or(0, |wait| wait.0))
     }
 
     /// Writes it to the intake: nothing is decided yet.
@@ -135,6 +137,46 @@ impl Cancel {
         if self.only.is_some() {
             return Err(Failure::new(Exit::Unavailable, CancelError::Only));
         }
+        self.submit(id, record, global, config)?;
+        show(&self.pending(id), &self.server, global.json())
+    }
+
+    fn pending(&self, id: &str) -> Value {
+        let mut told = self.key.timer(id);
+        told["outcome"] = json!("pending");
+        told
+    }
+
+    /// What became of a cancel that was written, by the state of its timer; pending, if nobody says.
+    fn decided(&self, id: &str, global: &Global, config: &Config) -> Value {
+        let until = Instant::now() + self.wait;
+        let mut told = self.pending(id);
+        let Ok(door) = self.server.open_within(self.wait, global, config) else { return told };
+        while let Ok(timer) = door.look_up(&self.key.timer(id)) {
+            match timer["state"].as_str() {
+                Some(outcome @ ("cancelled" | "delivered")) => {
+                    told["outcome"] = json!(outcome);
+                    return told;
+                }
+                Some(state @ ("dead" | "expired" | "lost")) => {
+                    told["outcome"] = json!("unknown");
+                    told["state"] = json!(state);
+                    return told;
+                }
+                _ if Instant::now() + DECIDED_LOOK > until => return told,
+                _ => std::thread::sleep(DECIDED_LOOK),
+            }
+        }
+        told
+    }
+
+    fn submit(
+        &self,
+        id: &str,
+        record: &Record,
+        global: &Global,
+        config: &Config,
+    ) -> Result<(), Failure> {
         let topic = intake_topic(config, self.intake.as_deref())?;
         let submitter = Submitter::new(&global.connection(config)).map_err(of_kafka)?;
         let counts = submitter.partitions(&[&topic]).map_err(of_kafka)?;
@@ -143,9 +185,7 @@ impl Cancel {
         };
         let lane_key = record.key().or(Some(id.as_bytes()));
         submitter.submit(&topic, lanes, lane_key, record).map_err(of_kafka)?;
-        let mut told = self.key.timer(id);
-        told["outcome"] = json!("pending");
-        show(&told, &self.server, global.json())
+        Ok(())
     }
 
     fn record(&self, id: &str) -> Result<Record, Failure> {
@@ -153,6 +193,11 @@ impl Cancel {
         let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
         Ok(Record::new(self.key.bytes()?.as_deref(), None, headers))
     }
+}
+
+/// A wait as an instance is told of it.
+pub(super) fn asked(wait: Duration) -> String {
+    format!("{}ms", wait.as_millis())
 }
 
 /// Tells an outcome, and ends with the code that goes with it.

@@ -55,11 +55,12 @@ pub(super) struct Where {
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct StartWait {
     /// How long to wait for an instance that is starting, at most 1m
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = start_wait)]
-    wait: Duration,
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
+    pub(super) wait: Duration,
 }
 
-fn start_wait(text: &str) -> Result<Duration, String> {
+/// How long somebody wants to wait.
+pub(super) fn wait(text: &str) -> Result<Duration, String> {
     let wait = crate::engine::header::duration(text).map(|wait| Duration::from_millis(wait.0));
     // Headers take a bare number for milliseconds. Here it is far more often meant as seconds.
     let has_unit = text == "0" || text.ends_with(|last: char| last.is_ascii_alphabetic());
@@ -223,10 +224,10 @@ impl Where {
     /// them and says nothing is not waited for.
     pub(super) fn open_within(
         &self,
-        StartWait { wait }: StartWait,
+        wait: Duration,
         global: &Global,
         config: &Config,
-    ) -> Result<Door, Failure> {
+    ) -> Result<Door, DoorError> {
         let until = Instant::now() + wait;
         let mut starting = Starting { is_said: global.json(), until };
         loop {
@@ -240,7 +241,7 @@ impl Where {
                 _ => true,
             };
             if !may_start || !starting.goes_on() {
-                return Err(error.into());
+                return Err(error);
             }
         }
     }

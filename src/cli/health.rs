@@ -15,18 +15,17 @@ pub(super) struct Health {
     /// Asks only whether a restart would help
     #[arg(long)]
     live: bool,
-    #[command(flatten)]
-    server: Where,
+    /// Asks this instance, as in http://host:port [default: `http` of the configuration]
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
 }
 
 impl Health {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
-        let server = match config.http {
-            _ if self.server.is_named() => self.server,
-            Some(address) => Where::at(format!("http://{}", reached(address))),
-            None => return Err(Failure::new(Exit::Usage, Error::Unnamed)),
-        };
+        let here = config.http.map(|address| format!("http://{}", reached(address)));
+        let server = self.server.or(here).map(Where::at);
+        let server = server.ok_or_else(|| Failure::new(Exit::Usage, Error::Unnamed))?;
         let path = if self.live { "health/live" } else { "health/ready" };
         let told = server.open(global, &config)?.look(path)?;
         let well = told["ok"] == Value::Bool(true);

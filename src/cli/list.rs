@@ -74,7 +74,7 @@ impl FromStr for Moment {
 impl List {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
-        let door = self.server.open_within(self.wait, global, &config)?;
+        let door = self.server.open_within(self.wait.wait, global, &config)?;
         let time = |at: Option<Moment>| at.map(|at| at.0.to_string());
         let filters = [
             ("target", self.target),

@@ -343,17 +343,18 @@ mod tests {
         let (mut count, mut wrong) = (0, Vec::new());
         for page in pages {
             let text = read(&page);
-            let inline = inline.captures_iter(&text).map(|found| found[1].to_owned());
+            let inline = inline.captures_iter(&text).map(|found| (false, found[1].to_owned()));
             let blocks = text.split("```sh\n").skip(1).filter_map(|of| of.split("```").next());
             let lines = blocks.flat_map(str::lines).filter(|line| line.starts_with("waterclock "));
-            for command in inline.chain(lines.map(str::to_owned)) {
+            for (is_whole, command) in inline.chain(lines.map(|line| (true, line.to_owned()))) {
                 let plain = quoted.replace_all(&command, "x");
                 let plain = plain.split(['#', '|', '<', '>', '&', ';']).next().unwrap_or_default();
                 let words = plain.split_whitespace().filter(|word| *word != "...");
                 let parsed = Cli::command().try_get_matches_from(words);
                 let kind = parsed.err().map(|error| error.kind());
+                // In a sentence a command may stand without what it needs.
                 let is_unknown = [ErrorKind::UnknownArgument, ErrorKind::InvalidSubcommand];
-                if kind.is_some_and(|kind| is_unknown.contains(&kind)) {
+                if kind.is_some_and(|kind| is_whole || is_unknown.contains(&kind)) {
                     wrong.push(format!("{}: {command}", page.display()));
                 }
                 count += 1;

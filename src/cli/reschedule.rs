@@ -8,8 +8,8 @@ use clap::Args;
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
 
-use super::cancel::show;
-use super::door::{Kind, Where};
+use super::cancel::{asked, show};
+use super::door::{Kind, Where, wait};
 use super::name::Key;
 use super::send::refused;
 use super::{Exit, Failure, Global, Outcome};
@@ -35,9 +35,10 @@ pub(super) struct Reschedule {
     /// Only this version, as `status` and `list --json` show it: a timer that was made anew is left alone
     #[arg(long, value_name = "VERSION")]
     only: Option<String>,
-    /// How long to wait for what becomes of it, at most 1m; its record has to be found, which may take seconds
-    #[arg(long, value_name = "DURATION", default_value = "10s")]
-    wait: String,
+    /// How long to wait for an instance that is starting, and then for what becomes of it, at most 1m each; its record has to
+    /// be found, which may take seconds
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = wait)]
+    wait: Duration,
     #[command(flatten)]
     server: Where,
 }
@@ -51,12 +52,11 @@ impl Reschedule {
         let config = global.load(Overrides::default())?;
         let body = self.body()?;
         let path = path(&self.id)?;
-        let mut query = vec![("wait", self.wait.clone())];
+        let mut query = vec![("wait", asked(self.wait))];
         query.extend(self.key.query());
         query.extend(self.only.clone().map(|only| ("version", only)));
-        let door = self.server.open(global, &config)?;
-        let waits = header::duration(&self.wait).map_or(0, |wait| wait.0);
-        let kind = Kind::Reschedule(Duration::from_millis(waits));
+        let door = self.server.open_within(self.wait, global, &config)?;
+        let kind = Kind::Reschedule(self.wait);
         let told = door.ask(kind, &Method::PATCH, &path, &query, Some(&body))?;
         show(&told, &self.server, global.json())
     }

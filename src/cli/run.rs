@@ -24,32 +24,34 @@ const STOP_MAX: Duration = Duration::from_secs(4);
 /// Arguments of `run`. Text, so that what is wrong in them is told with everything else that is wrong.
 #[derive(Args)]
 pub(super) struct Run {
-    /// Directory that keeps this instance's name [default: the first free below ./waterclock-data]
+    /// Directory that keeps this instance's name [env: WATERCLOCK_DATA_DIR] [default: the first free below ./waterclock-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// Address of health, metrics and timers [default: a free port on 127.0.0.1]
+    /// Address of health, metrics and timers [env: WATERCLOCK_HTTP] [default: a free port on 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     http: Option<String>,
     /// Serves timers to other machines, too: anyone who reaches the address may see them and cancel them
+    /// [env: WATERCLOCK_HTTP_UNAUTHENTICATED]
     #[arg(long)]
     http_unauthenticated: bool,
-    /// Regular expression for whole names of topics that may be delivered to; may be given again [default: all, where the
-    /// brokers are on this machine]
+    /// Regular expression for whole names of topics that may be delivered to; may be given again
+    /// [env: WATERCLOCK_ALLOW] [default: all, where the brokers are on this machine]
     #[arg(long, value_name = "PATTERN")]
     allow: Vec<String>,
-    /// Every topic may be delivered to, wherever the brokers are
+    /// Every topic may be delivered to, wherever the brokers are [env: WATERCLOCK_ALLOW_ALL]
     #[arg(long, conflicts_with = "allow")]
     allow_all: bool,
     /// Start although one broker alone may have what topics of waterclock acknowledged (min.insync.replicas below 2)
+    /// [env: WATERCLOCK_WEAK_TOPICS]
     #[arg(long)]
     weak_topics: bool,
-    /// Lane threads in this process [default: 1]
+    /// Lane threads in this process [env: WATERCLOCK_THREADS] [default: 1]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     threads: Option<String>,
-    /// exactly_once or at_least_once [default: exactly_once]
+    /// exactly_once or at_least_once [env: WATERCLOCK_DELIVERY] [default: exactly_once]
     #[arg(long, value_name = "MODE")]
     delivery: Option<String>,
-    /// text, or json: an object for each line of the log [default: text]
+    /// text, or json: an object for each line of the log [env: WATERCLOCK_LOG__FORMAT] [default: text]
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
 }

@@ -141,7 +141,7 @@ impl Send {
         let lane_key = record.key().or(directive.id);
         let receipt = submitter.submit(&topic, lanes, lane_key, &record).map_err(of_kafka)?;
         let told = wish.report(&topic, &receipt, &config, global.json())?;
-        if let Some(warning) = wish.nobody_allows(&connection, &config, intake) {
+        for warning in wish.warnings(&connection, &config, intake) {
             let line = format!("warning: {warning}\n");
             let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
         }
@@ -186,6 +186,15 @@ fn standard_input() -> Result<Vec<u8>, Failure> {
     Ok(value)
 }
 
+/// The running instances of which something is true, for people; `None`: of none.
+fn among(roster: &Roster, is_so: impl Fn(&Member) -> bool) -> Option<String> {
+    let addresses = roster.members().filter(|member| is_so(member)).map(|member| &member.address);
+    let addresses: Vec<&String> = addresses.collect();
+    let (first, more) = addresses.split_first()?;
+    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+    Some(format!("the instance at {first}{more}"))
+}
+
 /// What is asked for, with the intake's defaults, as far as it can be checked without Kafka.
 struct Wish {
     when: When,
@@ -215,9 +224,17 @@ impl Wish {
         })?;
         // What counts is the time of the append. A point in time that is too far by this machine's clock is so by Kafka's, but
         // for what lies between the two; that is seen after the append.
-        when.resolve(wall_clock(), config.max_delay).map_err(refused)?;
-        if let Some(expires @ When::After(_)) = directive.expires {
-            header::expires_at(expires, wall_clock(), config.max_delay).map_err(refused)?;
+        let now = wall_clock();
+        let due = when.resolve(now, config.max_delay).map_err(refused)?.max(now);
+        if let Some(expires) = directive.expires {
+            let expires = header::expires_at(expires, now, config.max_delay).map_err(refused)?;
+            if expires <= due {
+                let (expires, due) = (output::time(expires), output::time(due));
+                let detail = format!(
+                    "it expires at {expires} and is due at {due}: it could never be delivered"
+                );
+                return Err(refused(Refusal::new(Code::BadExpires, detail)));
+            }
         }
         let target = directive.target.map(str::to_owned).or_else(|| defaults.target.clone());
         let target = target.ok_or_else(|| {
@@ -257,32 +274,32 @@ impl Wish {
         Err(refused(refusal))
     }
 
-    /// What is to be said if those that run are known not to deliver to the target.
-    fn nobody_allows(
-        &self,
-        connection: &Connection,
-        config: &Config,
-        intake: &str,
-    ) -> Option<String> {
+    /// What is to be said if those that run are known to make a dead letter of the record.
+    fn warnings(&self, connection: &Connection, config: &Config, intake: &str) -> Vec<String> {
         let (namespace, target) = (&config.namespace, &self.target);
-        let roster = Roster::read(connection, &format!("{namespace}.meta"), namespace).ok()?;
+        let topic = format!("{namespace}.meta");
+        let Ok(roster) = Roster::read(connection, &topic, namespace) else { return Vec::new() };
         let of = if intake == MAIN_INTAKE { "" } else { intake };
         // Of two starts with different lists nobody knows by which one it will be delivered.
         let refuses =
-            |member: &&Member| Some(member.allows(namespace, of)?.permits(target).is_err());
-        let who: Vec<&str> = roster
-            .members()
-            .filter(|member| refuses(member) == Some(true))
-            .map(|member| member.address.as_str())
-            .collect();
-        let (first, more) = who.split_first()?;
-        let more =
-            if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-        Some(format!(
-            "the instance at {first}{more} does not deliver to {target}: the record becomes a dead letter (target_denied) there. \
-             Let the instances allow it: `allow` in their configuration, or run --allow '{}'",
-            regex::escape(target)
-        ))
+            |member: &Member| Some(member.allows(namespace, of)?.permits(target).is_err());
+        let denied = among(&roster, |member| refuses(member) == Some(true)).map(|who| {
+            format!(
+                "{who} does not deliver to {target}: the record becomes a dead letter (target_denied) there. \
+                 Let the instances allow it: `allow` in their configuration, or run --allow '{}'",
+                regex::escape(target)
+            )
+        });
+        let is_beyond = |member: &Member| {
+            member.max_delay.is_some_and(|most| self.when.resolve(wall_clock(), most).is_err())
+        };
+        let beyond = among(&roster, is_beyond).map(|who| {
+            format!(
+                "{who} accepts no delay as long as this one: the record becomes a dead letter (delay_too_long) there. \
+                 Raise `max-delay` in the configuration of the instances"
+            )
+        });
+        denied.into_iter().chain(beyond).collect()
     }
 
     fn report(&self, topic: &str, receipt: &Receipt, config: &Config, json: bool) -> Outcome {

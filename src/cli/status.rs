@@ -4,8 +4,10 @@ use clap::Args;
 
 use super::door::{StartWait, Where};
 use super::name::Key;
+use super::send::{intake_topic, of_kafka};
 use super::{Exit, Global, Outcome, list, output};
 use crate::config::Overrides;
+use crate::kafka::{SubmitError, Submitter};
 
 /// Arguments of `status`.
 #[derive(Args)]
@@ -15,6 +17,10 @@ pub(super) struct Status {
     id: String,
     #[command(flatten)]
     key: Key,
+    /// The intake that it came by: an instance knows a timer by its key and its id alone, so this only checks that there is such
+    /// an intake
+    #[arg(long, value_name = "NAME")]
+    intake: Option<String>,
     #[command(flatten)]
     wait: StartWait,
     #[command(flatten)]
@@ -25,7 +31,14 @@ impl Status {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
         self.key.bytes()?;
-        let door = self.server.open_within(self.wait, global, &config)?;
+        if self.intake.is_some() {
+            let topic = intake_topic(&config, self.intake.as_deref())?;
+            let submitter = Submitter::new(&global.connection(&config)).map_err(of_kafka)?;
+            if submitter.partitions(&[&topic]).map_err(of_kafka)? == [None] {
+                return Err(of_kafka(SubmitError::NoTopic { topic }));
+            }
+        }
+        let door = self.server.open_within(self.wait.wait, global, &config)?;
         let timer = &door.look_up(&self.key.timer(&self.id))?;
         let is_known = timer["state"] != "unknown";
         if global.json() {

@@ -411,6 +411,7 @@ waterclock_lateness_seconds_bucket{tier=\"intake\",le=\"+Inf\"} 10\n";
             lanes: Vec::new(),
             threads: 1,
             allow: None,
+            max_delay: None,
         };
         let members = vec![Seen { member, metrics: text.map(Metrics::read) }];
         Look { at: Instant::now(), wall: UnixMillis(0), members, forecast: None }

@@ -39,6 +39,8 @@ pub struct Member {
     pub threads: u16,
     /// By intake: which targets it delivers to, as [`Allow::sets`] has it; `None`: it did not say so.
     pub allow: Option<BTreeMap<String, Vec<Vec<String>>>>,
+    /// The longest delay that it accepts; `None`: it did not say so.
+    pub max_delay: Option<Millis>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -52,6 +54,9 @@ struct Text {
     threads: u16,
     #[serde(default)]
     allow: Option<BTreeMap<String, Vec<Vec<String>>>>,
+    /// In milliseconds.
+    #[serde(default)]
+    max_delay: Option<u64>,
     /// When it was written by the member's own clock, for people.
     at: u64,
 }
@@ -67,6 +72,7 @@ impl Member {
             lanes: self.lanes.iter().map(|lane| lane.0).collect(),
             threads: self.threads,
             allow: self.allow.clone(),
+            max_delay: self.max_delay.map(|most| most.0),
             at: wall_clock().0,
         };
         // Numbers and strings: nothing in them can fail.
@@ -83,6 +89,7 @@ impl Member {
             lanes: text.lanes.into_iter().map(Lane).collect(),
             threads: text.threads,
             allow: text.allow,
+            max_delay: text.max_delay.map(Millis),
         })
     }
 
@@ -176,6 +183,7 @@ mod tests {
             address: format!("{instance}:80"),
             lanes: lanes.iter().copied().map(Lane).collect(),
             allow: None,
+            max_delay: Some(Millis(60_000)),
             threads: 1,
         }
     }

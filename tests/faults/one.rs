@@ -1,5 +1,6 @@
 //! Rows on the one broker that they all share, and on brokers of their own.
 
+mod away;
 mod crash;
 mod frozen;
 pub mod held;

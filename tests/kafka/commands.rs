@@ -233,6 +233,7 @@ fn who_sends_to_what_no_instance_allows_is_warned_and_doctor_goes_by_the_instanc
     let fixture = Fixture::new("commands-allow");
     let (target, other) = (fixture.target("out", 1), fixture.target("other", 1));
     let launch = fixture.launch(Mode::ExactlyOnce);
+    let launch = launch.config("max-delay = \"1h\"\n");
     let mut process = launch.arg("--allow").arg(regex::escape(&target)).start();
     let send = |target: &str| run(&fixture, &["send", "--target", target, "--in", "1s", "v"]);
     // What an instance allows it says in the meta topic, a moment after it is ready.
@@ -242,6 +243,9 @@ fn who_sends_to_what_no_instance_allows_is_warned_and_doctor_goes_by_the_instanc
     });
     let (code, _, error) = send(&target);
     assert_eq!((code, error.as_str()), (Some(0), ""));
+    let (code, _, error) = run(&fixture, &["send", "--target", &target, "--in", "2h", "v"]);
+    let is_told = error.contains("delay_too_long") && error.contains("max-delay");
+    assert!(code == Some(0) && is_told, "the instance takes an hour at most: {code:?} {error}");
     let (_, said, error) = run(&fixture, &["doctor", "--read-only"]);
     assert!(
         said.contains(
@@ -300,6 +304,22 @@ fn a_question_waits_for_an_instance_that_is_starting() {
             process.stop_well();
         });
     }
+
+    // One that was killed is still known, and takes no connections. The cancel is not only written: it is decided.
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    is_known(&fixture, &["i", "--key", "k"], "");
+    process.kill();
+    let cancel = ["cancel", "i", "--key", "k", "--wait", "1m"];
+    std::thread::scope(|scope| {
+        let told = scope.spawn(|| run(&fixture, &cancel));
+        std::thread::sleep(std::time::Duration::from_millis(1_500));
+        assert!(!told.is_finished(), "it waits");
+        let mut process = fixture.start(Mode::ExactlyOnce);
+        let (code, said, error) = told.join().expect("it ran");
+        assert_eq!((code, said.as_str()), (Some(0), "cancelled"), "{error}");
+        assert_eq!(error, "no instance answers; waiting for one that is starting");
+        process.stop_well();
+    });
 }
 
 /// A timer's name is its key and its id, whichever intake it came by.
@@ -312,7 +332,9 @@ fn a_timer_of_a_further_intake_is_asked_about_and_cancelled_by_its_name() {
     let mut process = fixture.launch(Mode::ExactlyOnce).config("[intakes.more]\n").start();
     let submit = ["send", "--intake", "more", "--target", &target, "--in", "1h"];
     json(&fixture, &[&submit[..], &["--key", "k", "--id", "i", "v"]].concat());
-    is_known(&fixture, &["i", "--key", "k"], "");
+    is_known(&fixture, &["i", "--key", "k", "--intake", "more"], "");
+    let (code, _, error) = run(&fixture, &["status", "i", "--key", "k", "--intake", "mroe"]);
+    assert!(code == Some(1) && error.contains(".intake.mroe"), "{code:?} {error}");
     let (code, said, error) = run(&fixture, &["cancel", "i", "--key", "k", "--wait", "20s"]);
     assert_eq!((code, said.as_str()), (Some(0), "cancelled"), "{error}");
     process.stop_well();

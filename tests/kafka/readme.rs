@@ -16,8 +16,9 @@ const TOOLS: [(&str, &str); 2] = [
 ];
 
 /// How many blocks of commands of each page are run here. The others say in the page why no test runs them.
-const RUN: [(&str, usize); 8] = [
+const RUN: [(&str, usize); 9] = [
     ("README.md", 3),
+    ("docs/cli.md", 12),
     ("docs/clients/go.md", 2),
     ("docs/clients/java.md", 2),
     ("docs/clients/kcat.md", 7),
@@ -343,6 +344,45 @@ fn the_lines_about_http_are_answered_as_their_page_says() {
     ];
     for (n, text) in holds {
         assert!(said[n].contains(text), "{n}: {text}: {said:?}");
+    }
+}
+
+#[test]
+fn the_commands_of_the_page_about_the_command_line_run_as_they_stand() {
+    const PAGE: &str = "docs/cli.md";
+    const TARGETS: [&str; 2] = [TARGET, "orders.reminder"];
+    let fixture = Fixture::cold("page-cli");
+    let shell = Shell::new(&fixture);
+    let quick = commands("## Quick start");
+    let create = |target| quick[1].replace(TARGET, target);
+    let send = "waterclock send --target orders.expire --in 30m --key order-17 --id payment x\n\
+                until waterclock status payment --key order-17 | grep -q delay; do sleep 0.2; done\n";
+    let mut all = Vec::new();
+    for block in blocks(PAGE) {
+        all.push(match block.split_whitespace().nth(1).unwrap_or_default() {
+            // The targets before, an instance behind.
+            "topics" => {
+                let targets = TARGETS.map(create).join("\n");
+                format!("echo body >body.bin\n{targets}\n{block}\n{}", quick[3])
+            }
+            "reschedule" => format!("{send}{block}"),
+            "cancel" => {
+                let (count, cancel) = block.split_once('\n').expect("two lines");
+                let counted = format!("{send}counted=$({count} --json)\necho \"$counted\"");
+                let token = "TOKEN=${counted##*'\"token\":\"'}; TOKEN=${TOKEN%%'\"'*}";
+                format!("{counted}\n{token}\n{}", cancel.replace("TOKEN", "$TOKEN"))
+            }
+            _ => block,
+        });
+    }
+    let said = shell.page(PAGE, &all, &TARGETS);
+    #[rustfmt::skip]
+    let holds = [
+        (0, "12 lanes"), (1, "appends"), (2, "orders.reminder"), (3, "cancelled"), (4, r#""count":1"#), (5, "replaced"),
+        (6, "order-17"), (7, "payment"), (8, "stands in"), (9, "ready"), (10, &*shell.http), (11, "--group"),
+    ];
+    for (n, text) in holds {
+        assert!(said[n].contains(text), "{n}: {text}: {said:#?}");
     }
 }
 

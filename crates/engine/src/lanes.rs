@@ -700,6 +700,12 @@ impl LaneEngine {
             .and_then(|()| {
                 // Its intake may be configured again before it is due.
                 let Some(intake) = entry.intake else { return Ok(Some(())) };
+                if matches!(entry.origin, Origin::Hop | Origin::Duplicate) {
+                    // It was accepted before, and is checked again when it is due. Now its target is only asked about, so that
+                    // the answer is there by then.
+                    self.look(now, &entry.target, out);
+                    return Ok(Some(()));
+                }
                 verdict::allowed(&setup, &self.targets, entry.intake, &entry.target)?;
                 let answer = self.look(now, &entry.target, out);
                 if let Some(known) = self.targets.get_mut(&entry.target) {

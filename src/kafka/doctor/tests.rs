@@ -184,7 +184,7 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
     use Severity::{Note, Problem};
     type Change = fn(&mut Wish, &mut Facts);
     #[rustfmt::skip]
-    let cases: [(&str, Severity, Area, &str, &str, Change); 47] = [
+    let cases: [(&str, Severity, Area, &str, &str, Change); 48] = [
         // why                              how bad  area          where            words               what is changed
         ("one broker is one disk",          Note,    Brokers,      "",              "1 of at least 3",  |_, f| { f.brokers.retain(|id, _| *id == 1); f.partitions.values_mut().for_each(|p| { p.replicas = vec![1]; p.in_sync = vec![1]; }); f.clocks.retain(|id, _| *id == 1); }),
         ("a broker hangs",                  Problem, Brokers,      "broker 2",      "does not answer",  |_, f| f.brokers.get_mut(&2).unwrap().settings = Settings::Silent("late".into())),
@@ -213,6 +213,7 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
         ("commits take half a second",      Problem, Timing,       TIER,            "a hop takes",      |_, f| f.commit = Some(Ok(Duration::from_millis(600)))),
         ("nothing is in force",             Problem, Topics,       "",              "nothing is in force", |_, f| survey(f).applied = false),
         ("lanes differ from what is set",   Problem, Topics,       "",              "lanes: 3 asked",   |_, f| f.survey = Err("lanes: 3 asked".into())),
+        ("one broker may acknowledge",      Problem, Topics,       TIER,            "min.insync.replicas is 1 of 3", |_, f| change(f, TIER, |t| { t.settings.insert("min.insync.replicas".into(), "1".into()); })),
         ("a tier forgets",                  Problem, Topics,       TIER,            "retention.ms is 1000", |_, f| change(f, TIER, |t| { t.settings.insert("retention.ms".into(), "1000".into()); })),
         ("a tier forgets by size",          Problem, Topics,       TIER,            "retention.bytes is 1", |_, f| change(f, TIER, |t| { t.settings.insert("retention.bytes".into(), "1".into()); })),
         ("meta is not compacted",           Problem, Topics,       "ns.meta",       "cleanup.policy is delete", |_, f| change(f, "ns.meta", |t| { t.settings.insert("cleanup.policy".into(), "delete".into()); })),

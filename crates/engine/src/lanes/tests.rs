@@ -642,6 +642,39 @@ fn a_default_target_is_that_of_the_time_when_the_record_was_accepted() {
 }
 
 #[test]
+fn a_target_counts_when_a_record_is_accepted_and_when_it_is_due_and_not_on_its_way_down() {
+    let intakes = [("", Some("orders.main")), ("b", Some("orders.b"))];
+    for is_denied in [true, false] {
+        let mut world = World::with(&[1, 10, 60], Limits::default(), &intakes);
+        let policies = Arc::clone(&world.engine.setup);
+        if is_denied {
+            let none = || Allow::new("wc", Some(&["nothing".to_owned()])).expect("a pattern");
+            world.tell(Event::Policies(Arc::new(policies.with_allow([none(), none()]))));
+        }
+        let mut out = hop_into(&mut world, None);
+        let hop = loop {
+            assert!(world.now < UnixMillis(1 << 60), "it goes on");
+            match std::mem::take(&mut out).into_iter().next() {
+                Some(Action::Batch(batch)) => break batch,
+                Some(Action::DescribeTarget(name)) => {
+                    let target = if is_denied { FOUND } else { Target::Missing };
+                    out = world.tell(Event::Target(name, target));
+                }
+                _ => out = world.after(100),
+            }
+        };
+        let Destination::Lane(tier) = hop.sends[0].to else { panic!("{is_denied}: {hop:?}") };
+        let hopped = stands(&hop.sends[0]);
+        world.tell(Event::Committed(hop.id));
+        // It is mended before the record is due.
+        world.tell(Event::Policies(policies));
+        let out = world.record(source(tier.0, murmur2::partition(b"k", LANES)), hopped);
+        let (fired, _) = ends(&mut world, out);
+        assert_eq!(fired.to, Destination::Target("orders.b".into()), "{is_denied}");
+    }
+}
+
+#[test]
 fn what_an_intake_leaves_behind_waits_and_is_not_delivered_by_the_rules_of_another() {
     // As an older program has sealed it: without the name, and without the target.
     fn older(before: &World, hopped: &Record) -> Record {
@@ -885,9 +918,7 @@ fn a_record_that_hopped_more_often_than_any_delay_needs_is_a_dead_letter() {
     headers.push((header::STATE.as_bytes(), Some(sealed.as_ref())));
     let looped = Record::new(Some(b"k"), Some(b"value"), headers.iter().copied());
     world.record(source(tier, lane), looped);
-    world.after(1_000);
-    world.tell(Event::Target("orders.out".into(), FOUND));
-    let dead = batch(world.after(0));
+    let dead = batch(world.after(1_000));
     let HeaderRewrite::Dead(letter) = &dead.sends[0].rewrite else { panic!("{:?}", dead.sends[0]) };
     assert_eq!(letter.code, Code::TooManyHops);
 }
