@@ -90,7 +90,10 @@ impl Status for Health {
         match processor.silence() {
             None => return no("the brokers' time is not known yet".to_owned()),
             Some(silence) if silence > DEAF_MAX => {
-                return no(format!("no broker has answered for {} s", silence.as_secs()));
+                return no(format!(
+                    "no broker has told its time for {} s: Kafka is away, or the meta topic is",
+                    silence.as_secs()
+                ));
             }
             Some(_) => {}
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::config::{self, Config, Delivery, MAIN_INTAKE};
 use crate::engine::allow::{Allow, BadPattern};
@@ -20,6 +20,8 @@ use super::instance::{self, Instance};
 
 /// Kafka is asked again after this long when it does not answer at the start.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Between two lines that say so.
+const SAY_AGAIN: Duration = Duration::from_secs(60);
 
 /// Where the index is, below the data directory.
 const INDEX: &str = "index";
@@ -119,14 +121,18 @@ pub fn start(
     let instance =
         Instance::claim(config.data_dir.as_deref(), config.instance.as_deref(), &fresh[..12])?;
     let connection = connection(config);
+    let mut said: Option<Instant> = None;
     let in_force = loop {
         match topics::check(&connection, &request(config)) {
             Err(error) if error.is_away() && !stopping.load(Ordering::Relaxed) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    brokers = config.brokers,
-                    "Kafka does not answer, asking again; if it is elsewhere, say so with --brokers or WATERCLOCK_BROKERS"
-                );
+                if said.is_none_or(|at| at.elapsed() >= SAY_AGAIN) {
+                    said = Some(Instant::now());
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        brokers = config.brokers,
+                        "Kafka does not answer, asking again; if it is elsewhere, say so with --brokers or WATERCLOCK_BROKERS"
+                    );
+                }
                 waits(&format!("Kafka does not answer at {}", config.brokers));
                 std::thread::sleep(ASK_AGAIN);
             }

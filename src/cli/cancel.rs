@@ -30,7 +30,7 @@ const DECIDED_LOOK: Duration = Duration::from_millis(200);
 #[derive(Args)]
 pub(super) struct Cancel {
     /// The name that the timer was given
-    #[arg(value_name = "ID", allow_hyphen_values = true)]
+    #[arg(value_name = "ID")]
     id: Option<String>,
     #[command(flatten)]
     key: Key,

@@ -216,7 +216,7 @@ impl Report {
         let waiting: Vec<String> =
             waiting.map(|topic| format!("{} {}", topic.topic, topic.pending)).collect();
         if !waiting.is_empty() {
-            let _ = writeln!(text, "\npending: {}", waiting.join(", "));
+            let _ = writeln!(text, "\noffsets that are not done: {}", waiting.join(", "));
         }
         let (problems, notes) = (self.count(Severity::Problem), self.count(Severity::Note));
         let wrote = if self.is_probed {
@@ -287,7 +287,7 @@ mod tests {
         let report = Report { findings, backlog, is_probed: false };
         let text = report.text(&Config::default());
         assert!(text.contains(&format!("\n  1  {command}\n")), "{text}");
-        assert!(text.contains("\npending: ns.delay.1m 7\n"), "{text}");
+        assert!(text.contains("\noffsets that are not done: ns.delay.1m 7\n"), "{text}");
         assert!(text.ends_with("\n1 problem, 0 notes; nothing was written\n"), "{text}");
         let json = report.json(&Config::default());
         assert_eq!(json["findings"][0]["partition"], 3);

@@ -58,6 +58,8 @@ enum Error {
     Foreign(PathBuf),
     #[error("Kafka does not tell its cluster's id")]
     NoClusterId,
+    #[error("there is no lane {lane}; the namespace has the lanes 0 to {}, and nothing was changed", lanes.saturating_sub(1))]
+    NoLane { lane: u16, lanes: usize },
     #[error("could not use the index")]
     Index(#[from] index::Error),
     #[error("could not read the changelog")]
@@ -69,6 +71,7 @@ fn failed(error: Error) -> Failure {
         Error::None(_) | Error::Foreign(_) | Error::Index(index::Error::Broken { .. }) => {
             Exit::Negative
         }
+        Error::NoLane { .. } => Exit::Usage,
         Error::Index(index::Error::InUse(_) | index::Error::Refused { .. }) => Exit::InUse,
         Error::NoClusterId
         | Error::Changelog(ReadError::Unreachable(_) | ReadError::Silent { .. }) => {

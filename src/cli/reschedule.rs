@@ -22,7 +22,7 @@ use crate::engine::header::{self, When};
 #[command(group(clap::ArgGroup::new("when").required(true).args(["after", "until"])))]
 pub(super) struct Reschedule {
     /// The name that the timer was given
-    #[arg(value_name = "ID", allow_hyphen_values = true)]
+    #[arg(value_name = "ID")]
     id: String,
     #[command(flatten)]
     key: Key,

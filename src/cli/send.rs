@@ -191,8 +191,10 @@ fn among(roster: &Roster, is_so: impl Fn(&Member) -> bool) -> Option<String> {
     let addresses = roster.members().filter(|member| is_so(member)).map(|member| &member.address);
     let addresses: Vec<&String> = addresses.collect();
     let (first, more) = addresses.split_first()?;
-    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-    Some(format!("the instance at {first}{more}"))
+    Some(match more.len() {
+        0 => format!("the instance at {first}"),
+        more => format!("the instance at {first}, as well as {more} more,"),
+    })
 }
 
 /// What is asked for, with the intake's defaults, as far as it can be checked without Kafka.
@@ -286,7 +288,8 @@ impl Wish {
         let denied = among(&roster, |member| refuses(member) == Some(true)).map(|who| {
             format!(
                 "{who} does not deliver to {target}: the record becomes a dead letter (target_denied) there. \
-                 Let the instances allow it: `allow` in their configuration, or run --allow '{}'",
+                 Allow it in every instance, beside what it allows already: `allow` in the configuration and SIGHUP, or a restart \
+                 with --allow '{}' as well",
                 regex::escape(target)
             )
         });

@@ -13,7 +13,7 @@ use crate::kafka::{SubmitError, Submitter};
 #[derive(Args)]
 pub(super) struct Status {
     /// The name that the timer was given
-    #[arg(value_name = "ID", allow_hyphen_values = true)]
+    #[arg(value_name = "ID")]
     id: String,
     #[command(flatten)]
     key: Key,

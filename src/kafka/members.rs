@@ -34,6 +34,8 @@ const EVERY: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_secs(2);
 /// Lanes that came or went are noticed within this.
 const POLL: Duration = Duration::from_millis(200);
+/// How long another member may have another allow-list: when all are given a new one, some have it before others.
+const DIFFERS_MAX: Duration = Duration::from_secs(10);
 /// How long a broker holds a fetch for which there is nothing; probes of the clocks end most of them.
 const WAIT: Duration = Duration::from_secs(1);
 /// Records taken in one turn.
@@ -87,6 +89,8 @@ impl Members {
             policies,
             roster: Arc::clone(&roster),
             sent: None,
+            differs: None,
+            is_difference_said: false,
         };
         let stopped = Arc::clone(&stop);
         std::thread::Builder::new()
@@ -205,6 +209,9 @@ struct Speaker {
     roster: Heard,
     /// The last announcement, and when it was sent.
     sent: Option<(Member, Instant)>,
+    /// Since when another member allows other targets.
+    differs: Option<Instant>,
+    is_difference_said: bool,
 }
 
 impl Speaker {
@@ -212,6 +219,7 @@ impl Speaker {
         while !stop.load(Ordering::Relaxed) {
             self.hear();
             self.speak();
+            self.compare(Instant::now());
             self.voice.producer.poll(Duration::ZERO);
         }
         self.voice.farewell();
@@ -237,6 +245,29 @@ impl Speaker {
         let roster = self.roster.lock();
         let member = roster.said(&self.me.instance)?;
         (member.boot == self.me.boot).then(|| member.clone())
+    }
+
+    /// Says once that another member delivers to other targets than this one, unless that is about to end.
+    fn compare(&mut self, now: Instant) {
+        let Some((me, _)) = &self.sent else { return };
+        let other = {
+            let roster = self.roster.lock();
+            let mut others = roster.members().filter(|other| other.instance != me.instance);
+            others.find(|other| other.allow.is_some() && other.allow != me.allow).cloned()
+        };
+        let Some(other) = other else {
+            (self.differs, self.is_difference_said) = (None, false);
+            return;
+        };
+        let since = *self.differs.get_or_insert(now);
+        if !self.is_difference_said && now.saturating_duration_since(since) >= DIFFERS_MAX {
+            self.is_difference_said = true;
+            tracing::warn!(
+                other = other.address,
+                "another instance has another allow-list: what only one of them allows becomes a dead letter in the lanes of the other. \
+                 Give all instances the same"
+            );
+        }
     }
 
     fn speak(&mut self) {

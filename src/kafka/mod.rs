@@ -48,6 +48,8 @@ mod rebalance;
 #[cfg(feature = "server")]
 mod resilient_admin;
 mod roster;
+#[cfg(feature = "server")]
+mod seldom;
 pub mod settings;
 #[cfg(feature = "server")]
 mod sieve;

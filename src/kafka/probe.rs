@@ -181,11 +181,24 @@ fn run(producer: &BaseProducer<Context>, meta: &str, clock: &BrokerClock, stop: 
                 tracing::debug!(%error, broker, "clock probe not sent");
             }
         }
-        let now = Instant::now();
+        let mut now = Instant::now();
+        let mut is_away = true;
+        if reach.is_new(clock.silence(now)) {
+            // This process may have stood still, or the topic may be gone.
+            is_away = leaders_of(producer.client(), meta).is_none();
+            producer.poll(EVERY);
+            now = Instant::now();
+        }
         match reach.look(now, clock.silence(now)) {
-            Some(Event::Away) => {
+            Some(Event::Away) if is_away => {
                 tracing::warn!(
                     "Kafka is away: no broker answers. Nothing is lost, and what falls due meanwhile is late"
+                );
+            }
+            Some(Event::Away) => {
+                tracing::warn!(
+                    topic = meta,
+                    "the brokers answer, and none tells its time: the topic cannot be written. Nothing is delivered until it can"
                 );
             }
             Some(Event::Back(after)) => tracing::info!(?after, "Kafka is back"),
@@ -232,6 +245,11 @@ struct Reach {
 }
 
 impl Reach {
+    /// Whether such a silence would be told as a new one.
+    fn is_new(&self, silence: Option<Duration>) -> bool {
+        self.away_since.is_none() && silence.is_some_and(|silence| silence > AWAY_AFTER)
+    }
+
     /// `silence`: how long no broker has answered; `None`: none ever has, which is said elsewhere.
     fn look(&mut self, now: Instant, silence: Option<Duration>) -> Option<Event> {
         let silence = silence?;

@@ -748,7 +748,8 @@ impl ClientContext for Context {
             Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown) => {
                 tracing::debug!(%error, reason, "consumer lost a broker");
             }
-            _ => tracing::warn!(%error, reason, "consumer"),
+            // Whoever polls is given it, too, and says it.
+            _ => tracing::debug!(%error, reason, "consumer"),
         }
     }
 }

@@ -25,6 +25,7 @@ use rdkafka::metadata::MetadataPartition;
 use super::connect::Admin;
 use super::raw::ask::{self, Layout, Right};
 use super::resilient_admin::ResilientAdmin;
+use super::seldom::Seldom;
 use crate::engine::Target;
 use crate::engine::allow::{SIGNS, is_owned, namespaces_of};
 
@@ -157,7 +158,8 @@ impl Lookup {
             record_bytes_least: Arc::new(AtomicUsize::new(usize::MAX)),
         });
         let asker = Asker { admin, runtime, patience: ASK_FIRST, embedded, limits: HashMap::new() };
-        let answerer = Answerer { open: BTreeMap::new(), shared: Arc::clone(&shared), asker };
+        let said = Seldom::default();
+        let answerer = Answerer { open: BTreeMap::new(), shared: Arc::clone(&shared), asker, said };
         std::thread::Builder::new()
             .name("wc-targets".into())
             .spawn(move || answerer.run(&inbox))
@@ -311,9 +313,18 @@ struct Answerer {
     open: BTreeMap<Arc<str>, Open>,
     shared: Arc<Shared>,
     asker: Asker,
+    /// Errors that were shown.
+    said: Seldom,
 }
 
 impl Answerer {
+    /// Nobody told about so many targets; they are asked about again.
+    fn unanswered(&self, error: &KafkaError, topics: usize) {
+        if self.said.admits(error.rdkafka_error_code(), Instant::now()) {
+            tracing::warn!(%error, topics, "could not find out about targets, asking again");
+        }
+    }
+
     fn run(mut self, inbox: &Receiver<Question>) {
         loop {
             let first = match self.wait(inbox) {
@@ -347,7 +358,7 @@ impl Answerer {
         let told = match self.asker.layouts(&texts) {
             Ok(told) => told,
             Err(error) => {
-                tracing::warn!(%error, topics = names.len(), "could not find out about targets, asking again");
+                self.unanswered(&error, names.len());
                 return self.later(names);
             }
         };
@@ -394,7 +405,7 @@ impl Answerer {
                 }));
             }
             Err(error) => {
-                tracing::warn!(%error, topics = found.len(), "could not find out about targets, asking again");
+                self.unanswered(&error, found.len());
                 later.extend(found.drain(..).map(|(name, _)| name));
             }
         }
@@ -403,7 +414,7 @@ impl Answerer {
         for found in found.chunks(LIMITS_MAX) {
             let names: Vec<String> = found.iter().map(|(name, _)| name.to_string()).collect();
             if let Err(error) = self.asker.ask_limits(&names) {
-                tracing::warn!(%error, topics = names.len(), "could not find out about targets, asking again");
+                self.unanswered(&error, names.len());
                 let names: Vec<_> = found.iter().map(|(name, _)| Arc::clone(name)).collect();
                 self.later(&names);
                 continue;

@@ -153,7 +153,8 @@ impl Work {
     fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             self.look();
-            let every = if self.seen.holds() { EVERY_UNFIT } else { EVERY };
+            let is_well = !self.seen.holds() && self.missing.is_empty();
+            let every = if is_well { EVERY } else { EVERY_UNFIT };
             let until = Instant::now() + every;
             while !stop.load(Ordering::Relaxed) && Instant::now() < until {
                 std::thread::park_timeout(until.saturating_duration_since(Instant::now()));

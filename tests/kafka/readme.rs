@@ -296,9 +296,9 @@ fn the_header_contracts_own_record_of_kcat_is_delivered() {
     let block = blocks("docs/header-contract.md").remove(0).replace("x-delay=90s", "x-delay=2s");
     let quick = commands("## Quick start");
     // The target, waterclock's topics, an instance.
-    let first = quick[1..4].join("\n").replace(TARGET, "orders").replace(r"orders\..*", "orders");
-    let show = format!("kcat -C -b {BROKER} -t orders -o beginning -c 1 -q -f '%k:%s%h\\n'");
-    let said = shell.page("docs/header-contract.md", &[first, block, show], &["orders"]);
+    let first = quick[1..4].join("\n");
+    let show = format!("kcat -C -b {BROKER} -t {TARGET} -o beginning -c 1 -q -f '%k:%s%h\\n'");
+    let said = shell.page("docs/header-contract.md", &[first, block, show], &[TARGET]);
     assert_eq!(said[2].lines().nth(1), Some("customer-7:hello"), "{said:?}");
 }
 

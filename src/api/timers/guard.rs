@@ -70,7 +70,8 @@ pub(super) fn finish((kind, place): (Kind, Place), held: Option<Held>) {
 async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Place)), Problem> {
     guard.hosts.check(&request).map_err(foreign)?;
     let kind = kind(request.method(), request.uri().path());
-    if has_body(&request) && !is_json(request.headers()) {
+    let takes_body = matches!(*request.method(), Method::POST | Method::PATCH);
+    if takes_body && has_body(&request) && !is_json(request.headers()) {
         telemetry::api_refused("media_type");
         let detail = "a body is JSON, and its Content-Type application/json";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json_type", detail));

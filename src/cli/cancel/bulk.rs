@@ -75,9 +75,15 @@ impl Bulk {
         }
         let (count, token) = (&told["count"], told["token"].as_str().unwrap_or_default());
         let again = again::command(&[&["cancel", "--token", token], &server.words()[..]].concat());
-        output::line(&format!(
-            "{count} timers would be cancelled, none is yet. Within 15 minutes:\n{again}"
-        ))
+        output::line(&match count.as_u64() {
+            Some(0) => "no timer would be cancelled".to_owned(),
+            Some(1) => {
+                format!("1 timer would be cancelled, and is not yet. Within 15 minutes:\n{again}")
+            }
+            _ => format!(
+                "{count} timers would be cancelled, none is yet. Within 15 minutes:\n{again}"
+            ),
+        })
     }
 }
 

@@ -63,11 +63,14 @@ fn rebuild(
     mut lanes: Vec<Lane>,
 ) -> Result<Done, Error> {
     let changelog = Changelog::open(connection, &config.namespace)?;
+    let all = changelog.lanes();
+    if let Some(lane) = lanes.iter().find(|lane| !all.contains(lane)) {
+        return Err(Error::NoLane { lane: lane.0, lanes: all.len() });
+    }
     if lanes.is_empty() {
         lanes = had(place);
+        lanes.retain(|lane| all.contains(lane));
     }
-    let all = changelog.lanes();
-    lanes.retain(|lane| all.contains(lane));
     if lanes.is_empty() {
         lanes = all;
     }

@@ -76,13 +76,15 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
                 AREA,
                 Place::NONE,
                 format!("group {name} cannot be looked at: {why}"),
-                "grant Describe on the group",
+                "grant Describe on the group if it is refused; if its coordinator is only starting, look again in a few seconds",
             );
         }
     };
     let pending: u64 = backlog(facts).iter().map(|topic| topic.pending).sum();
     if group.members.is_empty() {
-        let what = format!("group {name} has no members: nothing is delivered; {pending} pending");
+        let what = format!(
+            "group {name} has no members: nothing is delivered; {pending} offsets are not done"
+        );
         // Where nobody has run yet, nothing that stands there is late.
         let has_run = facts.committed.as_ref().is_ok_and(|all| all.values().any(Option::is_some));
         let severity = if has_run && pending > 0 { Severity::Problem } else { Severity::Note };
@@ -143,7 +145,10 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
         1 => "1 member owns".to_owned(),
         count => format!("{count} members own"),
     };
-    list.fine(AREA, format!("{members} {owned} of {} lanes; {pending} pending", survey.lanes));
+    list.fine(
+        AREA,
+        format!("{members} {owned} of {} lanes; {pending} offsets are not done", survey.lanes),
+    );
 }
 
 pub(super) fn positions(wish: &Wish, facts: &Facts, list: &mut List) {

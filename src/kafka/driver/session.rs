@@ -25,6 +25,7 @@ use crate::kafka::connect::is_outside;
 use crate::kafka::fence::Fence;
 use crate::kafka::raw::Waker;
 use crate::kafka::rebalance::{Context, Who};
+use crate::kafka::seldom::Seldom;
 use crate::kafka::steps::Waits;
 use crate::kafka::targets::Answer;
 use crate::kafka::{ends, follower, inventory, raw};
@@ -81,6 +82,8 @@ pub(super) struct Session<'a> {
     levels: LaneLevels,
     /// What the metrics have been told of.
     counted: Figures,
+    /// Errors of the consumer that were shown.
+    said: Seldom,
     /// The right to commit, of the assignment in force.
     tenure: Option<Arc<Tenure>>,
     answers: (Sender<Answer>, Receiver<Answer>),
@@ -208,6 +211,7 @@ impl<'a> Session<'a> {
             paused: HashSet::new(),
             remade: shared.seen.remade(),
             counted: Figures::default(),
+            said: Seldom::default(),
             tenure: None,
             answers: crossbeam_channel::unbounded(),
             asked: 0,
@@ -644,7 +648,11 @@ impl<'a> Session<'a> {
                 // Until lanes are taken over again.
                 self.status.tell(Some(format!("no right to be a member of group {group} (Read)")));
             }
-            _ => tracing::warn!(%error, "could not read"),
+            code => {
+                if self.said.admits(code, Instant::now()) {
+                    tracing::warn!(%error, "could not read; it is tried again, and said again after a minute if it goes on");
+                }
+            }
         }
         Ok(())
     }

@@ -438,7 +438,7 @@ fn a_detail_names_the_header_shows_the_value_and_says_what_is_wanted() {
     let cases = [
         (DELAY, "5 min", r#"x-delay is "5 min"; want milliseconds (1500) or units, largest first (7d, 1h30m, 90s, 250ms)"#),
         (DELAY, "\u{661}", r#"x-delay is "\xd9\xa1"; want milliseconds (1500) or units, largest first (7d, 1h30m, 90s, 250ms)"#),
-        (UNTIL, "1767225601", r#"x-delay-until is "1767225601"; want epoch milliseconds from 10^12 to 10^14 (13 to 15 digits; seconds have 10), or RFC 3339 with a zone (2030-01-31T08:00:00Z)"#),
+        (UNTIL, "1767225601", r#"x-delay-until is "1767225601"; want epoch milliseconds from 10^12 to 10^14 (13 to 15 digits; seconds have 10), or RFC 3339 with a zone (2026-01-31T08:00:00Z)"#),
         (TARGET, "a\"\r\nb", r#"x-delay-target is "a\"\r\nb"; want a topic name: 1 to 249 of a-z A-Z 0-9 . _ -, not . or .."#),
         (ERROR_CODE, "expired", r#""x-delay-error-code" is a mark of a dead letter; to submit the record again leave out every x-delay-error-* header"#),
     ];

@@ -41,7 +41,7 @@ impl When {
         };
         if due - appended > max_delay {
             let detail = format!(
-                "due {} after its append; the longest delay here is {max_delay} (max_delay)",
+                "due {} after its append; the longest delay here is {max_delay} (max-delay)",
                 due - appended
             );
             return Err(Refusal::new(Code::DelayTooLong, detail));
@@ -64,7 +64,7 @@ pub fn expires_at(
         When::After(after) if after <= max_delay => Ok(appended + after),
         When::After(after) => {
             let detail = format!(
-                "{EXPIRES} is {after} ({} ms); want at most {max_delay} (max_delay), or epoch milliseconds from 10^12",
+                "{EXPIRES} is {after} ({} ms); want at most {max_delay} (max-delay), or epoch milliseconds from 10^12",
                 after.0
             );
             Err(Refusal::new(Code::BadExpires, detail))
@@ -171,13 +171,13 @@ pub(super) fn delay(text: &str) -> Result<When, Refusal> {
 /// # Errors
 /// What is wrong with it.
 pub fn until(text: &str) -> Result<When, Refusal> {
-    const WANTED: &str = "RFC 3339 with a zone (2030-01-31T08:00:00Z) or epoch milliseconds";
+    const WANTED: &str = "RFC 3339 with a zone (2026-01-31T08:00:00Z) or epoch milliseconds";
     let refused = |code, wanted| Refusal::of_value(code, UNTIL, text.as_bytes(), wanted);
     match integer(text.as_bytes()) {
         Some(millis @ EPOCH_MIN..=EPOCH_MAX) => Ok(When::At(UnixMillis(millis))),
         Some(_) => Err(refused(
             Code::AmbiguousTimestamp,
-            "epoch milliseconds from 10^12 to 10^14 (13 to 15 digits; seconds have 10), or RFC 3339 with a zone (2030-01-31T08:00:00Z)",
+            "epoch milliseconds from 10^12 to 10^14 (13 to 15 digits; seconds have 10), or RFC 3339 with a zone (2026-01-31T08:00:00Z)",
         )),
         None => match rfc3339(text.as_bytes()) {
             Some(at) => Ok(When::At(at)),
