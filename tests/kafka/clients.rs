@@ -1,7 +1,11 @@
 //! Clients that are not ours: the programs of `docs/clients/`, as they stand there, against a real Kafka.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::{
@@ -187,6 +191,54 @@ fn the_python_program_of_the_documents_does_what_it_says() {
     let mut process = fixture.start(Mode::ExactlyOnce);
     let client = Client::python(&fixture, &process, "murmur2_random");
     does_what_its_document_says(&fixture, &mut process, &client);
+}
+
+/// No Kafka is asked for it. The proxy is there, and would be asked: by the same program for another machine it is.
+#[test]
+fn the_python_program_of_the_documents_asks_this_machine_without_a_proxy() {
+    let stub = tempfile::tempdir().expect("a directory");
+    let client = "class Producer:\n    def __init__(self, _): pass\nConsumer = Producer\n";
+    std::fs::write(stub.path().join("confluent_kafka.py"), client).expect("written");
+    let listen = || TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let (server, proxy) = (listen(), listen());
+    let port = server.local_addr().expect("an address").port();
+    let through = format!("http://{}", proxy.local_addr().expect("an address"));
+    let asked = Arc::new(AtomicUsize::new(0));
+    for (listener, answer, count) in
+        [(server, "200 OK", None), (proxy, "502 Bad Gateway", Some(Arc::clone(&asked)))]
+    {
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("a connection");
+                let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+                while lines.next().is_some_and(|line| !line.is_empty()) {}
+                if let Some(count) = &count {
+                    count.fetch_add(1, Ordering::SeqCst);
+                }
+                let body = r#"{"timers": [], "next": null}"#;
+                let length = body.len();
+                let head = format!("HTTP/1.1 {answer}\r\nContent-Length: {length}\r\n");
+                write!(stream, "{head}Connection: close\r\n\r\n{body}").expect("answered");
+            }
+        });
+    }
+    let ends_well = |host: &str| {
+        let mut command = Command::new(python());
+        command.args([&*program("timers.py"), "labelled", "trial"]);
+        command.env("PYTHONPATH", stub.path()).env("SERVER", format!("http://{host}:{port}"));
+        for name in ["no_proxy", "NO_PROXY"] {
+            command.env_remove(name);
+        }
+        let output = command.env("http_proxy", &through).output().expect("it runs");
+        output.status.success()
+    };
+    assert!(
+        ["localhost", "127.0.0.1"].into_iter().all(ends_well),
+        "through the proxy, or not at all"
+    );
+    assert_eq!(asked.load(Ordering::SeqCst), 0, "it asked the proxy");
+    assert!(!ends_well("elsewhere.invalid"));
+    assert_eq!(asked.load(Ordering::SeqCst), 1, "this proxy is none");
 }
 
 #[test]
