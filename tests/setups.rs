@@ -216,4 +216,28 @@ fn what_a_machine_lacks_is_named_with_its_package() {
     stubs[0].1 = &new;
     stubs[6].1 = "echo go version go1.26.8 linux/amd64";
     assert_eq!(needs("clients", &stubs), (Some(0), String::new()));
+
+    // One that is there may not be enough, and one alone may be missing.
+    let jre = new.replace("jdk.compiler", "java.base");
+    #[rustfmt::skip]
+    let cases = [
+        ("java",    Some(&*jre),                              "java",   "is a JRE"),
+        ("python3", Some("exit 1"),                           "python", "without venv"),
+        ("script",  Some("echo 'usage: script [-t]'"),        "script", "util-linux"),
+        ("kcat",    None,                                     "kcat",   "no kcat, or no jq"),
+        ("jq",      None,                                     "kcat",   "no kcat, or no jq"),
+        ("curl",    None,                                     "curl",   "no curl"),
+    ];
+    for (tool, text, language, why) in cases {
+        let others = stubs.iter().copied().filter(|(name, _)| *name != tool);
+        let stubs: Vec<_> = others.chain(text.map(|text| (tool, text))).collect();
+        let (code, told) = needs("clients", &stubs);
+        assert_eq!((code, names(&told)), (Some(0), vec![language.to_owned()]), "{tool}: {told}");
+        assert!(told.contains(why), "{tool}: {told}");
+    }
+    let mut split = well;
+    split[4].1 = "echo \"Can't locate IPC/Cmd.pm in @INC\" >&2; exit 2";
+    let (code, told) = needs("build", &split);
+    let want = "perl is not whole: Can't locate IPC/Cmd.pm";
+    assert!(code == Some(69) && told.contains(want), "{code:?} {told}");
 }
