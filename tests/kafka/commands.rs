@@ -218,7 +218,10 @@ fn top_draws_on_a_terminal_until_a_key_ends_it() {
     });
     let mut keys = child.stdin.take().expect("piped");
     keys.write_all(b"q").expect("it reads");
-    let code = child.wait().expect("it ends").code();
+    let code = eventually("the key ends it", || {
+        let ended = child.try_wait().map_err(|error| error.to_string())?;
+        ended.map(|status| status.code()).ok_or_else(|| "it goes on".to_owned())
+    });
     reader.join().expect("it read");
     all.extend(seen.try_iter().flatten());
     let text = String::from_utf8_lossy(&all).into_owned();
