@@ -258,6 +258,30 @@ fn who_sends_to_what_no_instance_allows_is_warned_and_doctor_goes_by_the_instanc
 }
 
 #[test]
+fn doctor_says_that_instances_have_different_lists() {
+    let fixture = Fixture::new("commands-differ");
+    let (target, other) = (fixture.target("out", 1), fixture.target("other", 1));
+    let launch = |data: &str| fixture.launch(Mode::ExactlyOnce).data(data).arg("--allow");
+    let start = |data: &str, target: &str| launch(data).arg(regex::escape(target)).start();
+    let (mut first, mut alike) = (start("a", &target), start("b", &target));
+    // Each says its list in the meta topic, a moment after it is ready.
+    let doctor = |want: &str| {
+        eventually("doctor knows the lists", || {
+            let (_, said, error) = run(&fixture, &["doctor", "--read-only"]);
+            if said.contains(want) { Ok(said) } else { Err(said + &error) }
+        })
+    };
+    let told = doctor("by `allow` of the 2 instances that are known");
+    assert!(!told.contains("different allow-lists"), "{told}");
+    alike.stop_well();
+    let mut differs = start("c", &other);
+    let told = doctor("the instances have different allow-lists");
+    assert!(told.contains("give all instances the same configuration"), "{told}");
+    first.stop_well();
+    differs.stop_well();
+}
+
+#[test]
 fn a_target_that_is_not_there_is_named_with_the_command_that_makes_it() {
     let fixture = Fixture::new("commands-missing");
     let target = fixture.name("made-later");
