@@ -309,16 +309,20 @@ fn a_question_waits_for_an_instance_that_is_starting() {
     is_known(&fixture, &["i", "--key", "k"], "");
     process.stop_well();
 
-    let (code, said, error) = run(&fixture, &["list", "--wait", "300ms"]);
+    // Longer than to look for one takes on a busy machine.
+    let (code, said, error) = run(&fixture, &["list", "--wait", "3s"]);
     assert!(code == Some(69) && error.contains("waiting for one"), "{code:?} {said} {error}");
-    let (code, _, error) = run(&fixture, &["list", "--wait", "2m"]);
-    assert!(code == Some(2) && error.contains("at most 1m"), "{code:?} {error}");
+    for no_wait in ["2m", "20"] {
+        let (code, _, error) = run(&fixture, &["list", "--wait", no_wait]);
+        assert!(code == Some(2) && error.contains("at most 1m"), "{code:?} {error}");
+    }
     for question in [&["status", "i", "--key", "k", "--wait", "1m"][..], &["list", "--wait", "1m"]]
     {
         std::thread::scope(|scope| {
             let told = scope.spawn(|| run(&fixture, question));
-            std::thread::sleep(std::time::Duration::from_millis(700));
-            assert!(!told.is_finished(), "it waits");
+            // Longer than without --wait.
+            std::thread::sleep(std::time::Duration::from_secs(7));
+            assert!(!told.is_finished(), "it waits as long as it is told to");
             let mut process = fixture.start(Mode::ExactlyOnce);
             let (code, said, error) = told.join().expect("it ran");
             let is_there = said.contains(&target);
