@@ -175,6 +175,11 @@ fn what_a_build_lacks_is_named_with_its_package_even_without_bash() {
     }
     let whole = Tree::building().run("scripts/needs build");
     assert_eq!((whole.code, &*whole.said), (Some(0), ""));
+    let split = Tree::building();
+    split.stub("perl", "echo \"Can't locate IPC/Cmd.pm in @INC\" >&2; exit 2");
+    let Ended { code, said } = split.run("scripts/needs build");
+    let want = "perl is not whole: Can't locate IPC/Cmd.pm";
+    assert!(code == Some(69) && said.contains(want), "{code:?} {said}");
 }
 
 #[test]
@@ -207,6 +212,23 @@ fn what_the_programs_of_the_documents_lack_is_named_with_its_package() {
     tree.stub("go", "echo go version go1.26.8 linux/amd64");
     let Ended { code, said } = tree.run("scripts/needs clients");
     assert_eq!((code, &*said), (Some(0), ""));
+
+    // One that is there may not be enough.
+    let jre = java("17.0.1").replace("jdk.compiler", "java.base");
+    #[rustfmt::skip]
+    let cases = [
+        ("java",    &*jre,                       "java",   "is a JRE"),
+        ("python3", "exit 1",                    "python", "without venv"),
+        ("script",  "echo 'usage: script [-t]'", "script", "util-linux"),
+    ];
+    for (tool, text, language, why) in cases {
+        let before = tree.read(&format!("bin/{tool}"));
+        tree.stub(tool, text);
+        let Ended { code, said } = tree.run("scripts/needs clients");
+        assert_eq!((code, names(&said)), (Some(0), vec![language.to_owned()]), "{tool}: {said}");
+        assert!(said.contains(why), "{tool}: {said}");
+        tree.write(&format!("bin/{tool}"), &before);
+    }
 }
 
 #[test]

@@ -549,12 +549,14 @@ mod tests {
     fn the_next_member_is_asked_after_a_silent_one_and_what_that_may_have_done_is_told() {
         let (mute, fair) = (server(None), server(Some("200 OK\r\n\r\n{\"timers\":[]}")));
         let busy = server(Some("503 Busy\r\n\r\n{\"detail\":\"busy\"}"));
+        let strict = server(Some("400 Bad\r\n\r\n{\"detail\":\"bad\"}"));
         let cancel = Kind::Cancel(Duration::ZERO);
         #[rustfmt::skip]
         let cases = [
             ("it answers",                     cancel,       vec![&mute, &fair], None),
             ("it refuses, and the other?",     cancel,       vec![&mute, &busy], Some("may have done")),
             ("it refuses, alone",              cancel,       vec![&busy],        Some("not available now: busy")),
+            ("it does not understand",         cancel,       vec![&strict],      Some("refused: bad")),
         ];
         std::thread::scope(|scope| {
             for (why, kind, bases, want) in cases {

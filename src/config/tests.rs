@@ -426,18 +426,54 @@ fn a_reload_names_every_key_that_it_leaves_as_it_was() {
     let now = file("").unwrap();
     #[rustfmt::skip]
     let keys = [
-        ("tracking",     "\"cancellations\""),
-        ("history",      "\"3d\""),
-        ("max-tracked",  "7000000"),
-        ("settle",       "\"700ms\""),
-        ("order",        "\"strict\""),
-        ("foreign-wait", "\"3s\""),
-        ("horizon",      "\"50s\""),
-        ("drain",        "\"7s\""),
+        ("advertise",            "\"127.0.0.1:8082\""),
+        ("brokers",              "\"127.0.0.1:9093\""),
+        ("commit-interval",      "\"3ms\""),
+        ("data-dir",             "\"/tmp/other\""),
+        ("delivery",             "\"at_least_once\""),
+        ("drain",                "\"7s\""),
+        ("foreign-wait",         "\"3s\""),
+        ("history",              "\"3d\""),
+        ("hop-linger",           "\"100ms\""),
+        ("horizon",              "\"50s\""),
+        ("http",                 "\"127.0.0.1:8081\""),
+        ("http-hosts",           "[\"other\"]"),
+        ("http-unauthenticated", "true"),
+        ("instance",             "\"other\""),
+        ("intakes",              "{ x = { delay = \"1s\" } }"),
+        ("kafka",                "{ \"socket.keepalive.enable\" = \"true\" }"),
+        ("ladder",               "\"classic\""),
+        ("lanes",                "7"),
+        ("lead",                 "\"1s\""),
+        ("log",                  "{ level = \"warn\" }"),
+        ("max-delay",            "\"300d\""),
+        ("max-tracked",          "7000000"),
+        ("memory",               "\"256MiB\""),
+        ("namespace",            "\"other\""),
+        ("order",                "\"strict\""),
+        ("session-timeout",      "\"7s\""),
+        ("settle",               "\"700ms\""),
+        ("threads",              "2"),
+        ("tracking",             "\"cancellations\""),
+        ("transaction-timeout",  "\"16s\""),
+        ("weak-topics",          "true"),
     ];
+    // All that there are, as the documents name them.
+    let table = include_str!("../../docs/configuration.md");
+    let (_, table) = table.split_once("<!-- keys: begin -->").expect("the table");
+    let (table, _) = table.split_once("<!-- keys: end -->").expect("its end");
+    let documented = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let mut documented: Vec<&str> =
+        documented.map(|key| key.split('.').next().unwrap_or(key)).collect();
+    documented.sort_unstable();
+    documented.dedup();
+    documented.retain(|key| !["allow", "allow-all"].contains(key));
+    assert_eq!(keys.map(|(key, _)| key)[..], documented);
     for (key, value) in keys {
         let other = file(&format!("{key} = {value}")).unwrap();
-        assert_eq!(now.reloaded(&other).1, [key]);
+        let (new, restart) = now.reloaded(&other);
+        assert_eq!(restart, [key]);
+        assert_eq!(new, now, "{key}");
     }
 }
 

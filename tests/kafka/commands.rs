@@ -218,7 +218,10 @@ fn top_draws_on_a_terminal_until_a_key_ends_it() {
     });
     let mut keys = child.stdin.take().expect("piped");
     keys.write_all(b"q").expect("it reads");
-    let code = child.wait().expect("it ends").code();
+    let code = eventually("the key ends it", || {
+        let ended = child.try_wait().map_err(|error| error.to_string())?;
+        ended.map(|status| status.code()).ok_or_else(|| "it goes on".to_owned())
+    });
     reader.join().expect("it read");
     all.extend(seen.try_iter().flatten());
     let text = String::from_utf8_lossy(&all).into_owned();
@@ -259,6 +262,30 @@ fn who_sends_to_what_no_instance_allows_is_warned_and_doctor_goes_by_the_instanc
 }
 
 #[test]
+fn doctor_says_that_instances_have_different_lists() {
+    let fixture = Fixture::new("commands-differ");
+    let (target, other) = (fixture.target("out", 1), fixture.target("other", 1));
+    let launch = |data: &str| fixture.launch(Mode::ExactlyOnce).data(data).arg("--allow");
+    let start = |data: &str, target: &str| launch(data).arg(regex::escape(target)).start();
+    let (mut first, mut alike) = (start("a", &target), start("b", &target));
+    // Each says its list in the meta topic, a moment after it is ready.
+    let doctor = |want: &str| {
+        eventually("doctor knows the lists", || {
+            let (_, said, error) = run(&fixture, &["doctor", "--read-only"]);
+            if said.contains(want) { Ok(said) } else { Err(said + &error) }
+        })
+    };
+    let told = doctor("by `allow` of the 2 instances that are known");
+    assert!(!told.contains("different allow-lists"), "{told}");
+    alike.stop_well();
+    let mut differs = start("c", &other);
+    let told = doctor("the instances have different allow-lists");
+    assert!(told.contains("give all instances the same configuration"), "{told}");
+    first.stop_well();
+    differs.stop_well();
+}
+
+#[test]
 fn a_target_that_is_not_there_is_named_with_the_command_that_makes_it() {
     let fixture = Fixture::new("commands-missing");
     let target = fixture.name("made-later");
@@ -286,16 +313,20 @@ fn a_question_waits_for_an_instance_that_is_starting() {
     is_known(&fixture, &["i", "--key", "k"], "");
     process.stop_well();
 
-    let (code, said, error) = run(&fixture, &["list", "--wait", "300ms"]);
+    // Longer than to look for one takes on a busy machine.
+    let (code, said, error) = run(&fixture, &["list", "--wait", "3s"]);
     assert!(code == Some(69) && error.contains("waiting for one"), "{code:?} {said} {error}");
-    let (code, _, error) = run(&fixture, &["list", "--wait", "2m"]);
-    assert!(code == Some(2) && error.contains("at most 1m"), "{code:?} {error}");
+    for no_wait in ["2m", "20"] {
+        let (code, _, error) = run(&fixture, &["list", "--wait", no_wait]);
+        assert!(code == Some(2) && error.contains("at most 1m"), "{code:?} {error}");
+    }
     for question in [&["status", "i", "--key", "k", "--wait", "1m"][..], &["list", "--wait", "1m"]]
     {
         std::thread::scope(|scope| {
             let told = scope.spawn(|| run(&fixture, question));
-            std::thread::sleep(std::time::Duration::from_millis(700));
-            assert!(!told.is_finished(), "it waits");
+            // Longer than without --wait.
+            std::thread::sleep(std::time::Duration::from_secs(7));
+            assert!(!told.is_finished(), "it waits as long as it is told to");
             let mut process = fixture.start(Mode::ExactlyOnce);
             let (code, said, error) = told.join().expect("it ran");
             let is_there = said.contains(&target);

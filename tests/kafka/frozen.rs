@@ -241,8 +241,9 @@ fn the_command_line_passes_over_a_member_that_stands_still() {
     let (of_a, of_b) = (fixture.keys_of(&a, 2), fixture.keys_of(&b, 2));
     submit(&fixture, &a, &target, &of_a);
     submit(&fixture, &b, &target, &of_b);
-    // Longer than the command would wait by itself: whether it is decided is asked here, not how soon.
-    let cancel = |key: &str| command(&fixture, 22, &["cancel", "i", "--key", key, "--wait", "20s"]);
+    // Longer than the command would wait by itself: whether it is decided is asked here, not how soon. The one that stands
+    // still is not given all this time: that would be more than the command may take.
+    let cancel = |key: &str| command(&fixture, 22, &["cancel", "i", "--key", key, "--wait", "1m"]);
     let status = |key: &str| command(&fixture, 7, &["status", "i", "--key", key]);
 
     // Whichever of them is asked first.
@@ -265,6 +266,7 @@ fn the_command_line_passes_over_a_member_that_stands_still() {
     assert!(code == Some(75) && text.starts_with("pending\n"), "{code:?}: {text}");
     let (code, text) = status(&of_b[1]);
     assert!(code == Some(69) && text.contains("no instance answers"), "{code:?}: {text}");
+    assert!(!text.contains("waiting for one"), "neither is starting: {text}");
     // One that is named is not passed over; it may have heard the cancel, and does in the end.
     let named = format!("http://{}", b.address().expect("it serves"));
     let arguments = ["cancel", "i", "--key", &of_b[1], "--wait", "1s", "--server", &named];
