@@ -299,3 +299,33 @@ fn a_value_that_own_topics_do_not_take_is_refused_before_anything_connects() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("larger than 2097152 bytes"));
 }
+
+/// What README says of the default ladder is what `plan` computes.
+#[test]
+fn the_readme_and_the_plan_agree_on_topics_and_appends() {
+    let plan: Value = serde_json::from_slice(&run(&["plan", "--json"]).stdout).expect("JSON");
+    let holds = plan["holds"].as_array().expect("tiers").len();
+    let readme = include_str!("../README.md");
+    let topics = format!("{} with the default ladder ({holds} tiers)", plan["topics"]);
+    assert!(readme.contains(&topics), "{topics}");
+    let figures = plan["figures"].as_array().expect("figures");
+    let of = |what: &str| {
+        let found = figures.iter().find(|of| of.to_string().contains(what));
+        found.unwrap_or_else(|| panic!("{what}: {plan}"))
+    };
+    let half_an_hour = of("exactly 30m");
+    let (hops, appends) = (&half_an_hour["hops_max"], &half_an_hour["appends_max"]);
+    assert_eq!((hops.as_u64(), appends.as_u64()), (Some(1), Some(3)), "{half_an_hour}");
+    assert!(readme.contains("30 minutes are one hop (3 appends)"));
+    let week = of("uniform to 7d");
+    let most = format!("{} hops ({} appends)", week["hops_max"], week["appends_max"]);
+    assert!(readme.contains(&format!("any delay up to 7 days takes at most {most}")), "{most}");
+}
+
+/// The allocator that gives memory back serves Rust and C alike: it answers to its own variable, without a prefix.
+#[test]
+fn the_program_has_the_allocator_that_gives_memory_back() {
+    let output = waterclock(&["--version"]).env("MALLOC_CONF", "stats_print:true").output();
+    let told = text(&output.expect("it runs").stderr);
+    assert!(told.contains("Begin jemalloc statistics"), "{told}");
+}

@@ -378,6 +378,7 @@ fn the_commands_of_the_page_about_the_command_line_run_as_they_stand() {
                 format!("echo body >body.bin\n{targets}\n{block}\n{}", quick[3])
             }
             "reschedule" => format!("{send}{block}"),
+            "list" => format!("{block}\ncat timers.json"),
             "cancel" => {
                 let (count, cancel) = block.split_once('\n').expect("two lines");
                 let counted = format!("{send}counted=$({count} --json)\necho \"$counted\"");

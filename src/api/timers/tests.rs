@@ -1011,7 +1011,13 @@ async fn bad_input_is_named_and_changes_nothing() {
         );
         assert_eq!(told["at"].as_str().unwrap_or_default(), at, "{method} {shown}: {told}");
         assert_eq!(told["status"], status, "{method} {shown}");
-        assert!(told["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{shown}");
+        let detail = told["detail"].as_str().unwrap_or_default();
+        assert!(!detail.is_empty(), "{shown}");
+        // What broke a limit is told the limit.
+        for (broken, limit) in [("limit=1001", "1000"), ("wait=61s", "60 s"), ("timers/aaaa", "255")]
+        {
+            assert!(!path.contains(broken) || detail.contains(limit), "{shown}: {detail}");
+        }
         assert!(told["type"].as_str().is_some_and(|kind| kind.ends_with(code)), "{shown}");
         assert!(told["title"].is_string(), "{shown}");
     }
