@@ -1014,7 +1014,8 @@ async fn bad_input_is_named_and_changes_nothing() {
         let detail = told["detail"].as_str().unwrap_or_default();
         assert!(!detail.is_empty(), "{shown}");
         // What broke a limit is told the limit.
-        for (broken, limit) in [("limit=1001", "1000"), ("wait=61s", "60 s"), ("timers/aaaa", "255")]
+        for (broken, limit) in
+            [("limit=1001", "1000"), ("wait=61s", "60 s"), ("timers/aaaa", "255")]
         {
             assert!(!path.contains(broken) || detail.contains(limit), "{shown}: {detail}");
         }
