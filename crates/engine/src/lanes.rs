@@ -20,6 +20,7 @@
 
 mod backpressure;
 mod batch;
+mod batches;
 mod behind;
 mod duplicates;
 mod handed;
@@ -31,10 +32,12 @@ mod lost;
 mod margin;
 mod outage;
 mod past;
+mod poison;
 mod reread;
 mod retention;
 mod strict_order;
 mod suspects;
+mod writes;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -43,20 +46,20 @@ use super::header::{self, Code, Refusal};
 use super::hold::{Held, Hold, Turn};
 use super::hop_buffer::HopBuffer;
 use super::messages::{
-    Action, Answer, Batch, Carried, ChangeReason, Commit, DeadLetter, Destination, Event,
+    Action, Answer, Batch, ChangeReason, Commit, DeadLetter, Destination, Event,
     HeaderRewrite, Outcome, Produce, Start, Target,
 };
 use super::setup::{Setup, Tracking};
-use super::state::{Kind, Sealed, SubmissionOrder};
+use super::state::{Kind, Sealed};
 use super::timers::{About, CancelMark, Live, Remembered, TimerId, Version};
 use super::verdict::{self, Known, Origin, PendingRecord, Verdict, refusal};
 use super::wheel::Wheel;
 use super::window::{Began, Standing, Window};
 use super::{BatchId, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis};
 use duplicates::Duplicates;
-use handed::{Handed, Mark};
+use batches::Batches;
 use intake_watermark::IntakeWatermark;
-use lifecycle::{Fate, Named};
+use lifecycle::Fate;
 use lookups::Parked;
 pub use lost::After;
 use lost::Calling;
@@ -64,14 +67,8 @@ use margin::Margin;
 use past::Past;
 use retention::Retention;
 use strict_order::StrictOrder;
-use suspects::Suspects;
-
-/// After a take-over suspects wait this long: the others are read again meanwhile, and leave first.
-const TEST_AFTER: Millis = Millis(250);
-
-/// What a delivery may take between firing and its append, as long as none took longer: a record that expires before that is
-/// not delivered.
-const EXPIRY_MARGIN: Millis = Millis(50);
+use poison::Poison;
+use writes::{PendingWrite, Writes};
 
 /// Counts since the start, and what is held now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,60 +117,6 @@ pub struct Figures {
     pub first_due: Option<UnixMillis>,
 }
 
-/// A send that is held until its suspicion is tested.
-#[derive(Debug)]
-struct Suspected {
-    source: Source,
-    offset: Offset,
-    send: Produce,
-    /// Its place among records of the same due time.
-    order: SubmissionOrder,
-    /// A delivery is to be remembered: it expires.
-    mark: Option<Mark>,
-    /// A delivery's version of its timer: a cancel mark may cover it by then.
-    named: Option<Named>,
-    /// The timer change to write when it leaves.
-    timer: Option<Record>,
-}
-
-impl Suspected {
-    /// Its place in the order of its lane, if order matters for it.
-    fn rank(&self) -> Option<(UnixMillis, SubmissionOrder)> {
-        let keyed =
-            matches!(self.send.to, Destination::Target(_)) && self.send.record.key().is_some();
-        keyed.then_some((self.send.due, self.order))
-    }
-}
-
-/// What goes with the next batch, in this order.
-#[derive(Debug, Default)]
-struct PendingWrite {
-    /// The offset that finishes with it.
-    done: Option<(Source, Offset)>,
-    send: Option<Produce>,
-    /// Bytes of the budget that it gives back.
-    held: usize,
-    answer: Option<Answer>,
-    /// It is in the same batch as the next one.
-    with_next: bool,
-}
-
-/// A batch in flight.
-#[derive(Debug)]
-struct InFlight {
-    id: BatchId,
-    bytes: usize,
-    carried: Vec<Carried>,
-    /// The hops in it, where order matters: their lanes, and when they are due.
-    hops: Vec<(Lane, strict_order::Rank)>,
-    /// Deliveries in it of records that expire, where nothing can be aborted.
-    marks: Vec<Mark>,
-    /// It is all of one group of suspects.
-    test: bool,
-    /// When the first of the deliveries in it was due.
-    due: Option<UnixMillis>,
-}
-
 /// How far a partition was read, and what of that is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
@@ -208,18 +151,12 @@ pub struct LaneEngine {
     holds: Vec<Vec<Option<Hold>>>,
     wheel: Wheel<Box<PendingRecord>>,
     hop_buffer: HopBuffer<Box<PendingRecord>>,
-    /// Moves, dead letters of records with an id, timer changes, and offsets that finish without a record.
-    ready: VecDeque<PendingWrite>,
-    /// Dead letters of records that follow nothing of the contract, or have no id: no decision depends on when they leave.
-    letters: VecDeque<PendingWrite>,
-    /// How many of those have been taken into batches.
-    taken: u64,
+    writes: Writes,
+    batches: Batches,
+    poison: Poison,
     strict_order: StrictOrder,
-    /// What hops take to be appended, and what deliveries take.
+    /// What hops take to be appended.
     hops_margin: Margin,
-    expiry_margin: Margin,
-    /// Deliveries of records that expire, where nothing can be aborted.
-    handed: Handed,
     /// Due records that had to wait for something: they go back into the wheel, which has them in order.
     late: VecDeque<Box<PendingRecord>>,
     timers: Remembered,
@@ -237,18 +174,6 @@ pub struct LaneEngine {
     /// With more names than this those that no record is for are forgotten.
     targets_max: usize,
     parked: Parked,
-    /// Batches in flight.
-    in_flight: VecDeque<InFlight>,
-    suspects: Suspects<Suspected>,
-    /// Suspects are tested from then on, and only when the last batch was not such a test.
-    test_at: UnixMillis,
-    tested: bool,
-    next_batch: BatchId,
-    /// When the last batch came back, and when commits were last looked through.
-    last_batch: UnixMillis,
-    last_commit: UnixMillis,
-    /// A window changed without a batch.
-    dirty: bool,
     /// Bytes in the holds' buffers, which may take a quarter of the budget together.
     held_bytes: usize,
     /// Reading is stopped: over the budget, until it is well below it.
@@ -278,9 +203,9 @@ impl LaneEngine {
             holds: (0..topics).map(|_| (0..setup.lanes).map(|_| None).collect()).collect(),
             wheel: Wheel::new(limits.horizon),
             hop_buffer: HopBuffer::new(setup.topics.ladder.tiers().len()),
-            ready: VecDeque::new(),
-            letters: VecDeque::new(),
-            taken: 0,
+            writes: Writes::default(),
+            batches: Batches::new(),
+            poison: Poison::new(),
             late: VecDeque::new(),
             timers: Remembered::new(setup.lanes),
             retention: Retention::default(),
@@ -291,22 +216,12 @@ impl LaneEngine {
             gates: (0..setup.lanes).map(|_| Gate::default()).collect(),
             strict_order: StrictOrder::new(setup.lanes),
             hops_margin: Margin::new(strict_order::MARGIN),
-            expiry_margin: Margin::new(EXPIRY_MARGIN),
-            handed: Handed::default(),
             intake_watermarks: (0..topics)
                 .map(|_| (0..setup.lanes).map(|_| IntakeWatermark::default()).collect())
                 .collect(),
             targets: HashMap::new(),
             targets_max: lookups::TARGETS_MAX,
             parked: Parked::default(),
-            in_flight: VecDeque::new(),
-            suspects: Suspects::default(),
-            test_at: UnixMillis(0),
-            tested: true,
-            next_batch: BatchId(0),
-            last_batch: UnixMillis(0),
-            last_commit: UnixMillis(0),
-            dirty: false,
             held_bytes: 0,
             stopped: false,
             spill_at: UnixMillis(0),
@@ -379,24 +294,24 @@ impl LaneEngine {
     /// Whether nothing is left that could be finished now: after `Drain`, the process may stop.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.in_flight.is_empty()
-            && self.ready.is_empty()
-            && self.letters.is_empty()
+        self.batches.len() == 0
+            && self.writes.is_empty()
             && self.late.is_empty()
             && self.hop_buffer.is_empty()
-            && self.suspects.next().is_none()
+            && self.poison.test_at().is_none()
     }
 
     /// Counts for the metrics.
     #[must_use]
     pub fn figures(&self) -> Figures {
         let holds = || self.holds.iter().flatten().flatten();
+        let (suspects, halvings) = self.poison.counts();
         Figures {
             waiting: self.wheel.len(),
             lanes: self.holds.first().map_or(0, |lanes| lanes.iter().flatten().count()),
             paused: holds().filter(|hold| hold.is_paused()).count(),
-            suspects: self.suspects.len(),
-            halvings: self.suspects.halvings,
+            suspects,
+            halvings,
             window_permille: holds().map(|hold| hold.window.fill_permille()).max().unwrap_or(0),
             live: self.timers.live_len(),
             remembered: self.timers.cancel_marks_len(),
@@ -412,14 +327,16 @@ impl LaneEngine {
     fn first_due(&self) -> Option<UnixMillis> {
         let parked = self.targets.values().flat_map(|known| &known.parked);
         let watermarks = self.intake_watermarks.iter().flatten().map(IntakeWatermark::first_due);
-        let held = self.suspects.held().filter_map(|suspected| suspected.send.delivered_at());
-        let in_flight = self.in_flight.iter().filter_map(|flight| flight.due);
-        let waiting = [self.wheel.next_due(), self.strict_order.first_due(), self.past.first_due()];
+        let waiting = [
+            self.wheel.next_due(),
+            self.strict_order.first_due(),
+            self.past.first_due(),
+            self.poison.first_due(),
+            self.batches.first_due(),
+        ];
         let entries = self.late.iter().chain(parked).map(|entry| entry.due);
         entries
             .chain(watermarks.flatten())
-            .chain(held)
-            .chain(in_flight)
             .chain(waiting.into_iter().flatten())
             .min()
     }
@@ -456,22 +373,20 @@ impl LaneEngine {
     // Lanes come and go.
 
     fn reset(&mut self) {
-        let setup = Arc::clone(&self.setup);
-        let (next_batch, mut figures) = (self.next_batch, self.figures);
-        figures.memory_bytes = 0;
-        let draining = self.draining;
-        let mut suspects = std::mem::take(&mut self.suspects);
-        suspects.let_go();
-        let (hops_margin, expiry_margin) = (self.hops_margin, self.expiry_margin);
-        let handed = std::mem::take(&mut self.handed);
-        let calling = self.calling.anew();
-        let kept = Self { hops_margin, expiry_margin, handed, calling, ..Self::new(setup) };
-        *self = Self { next_batch, figures, draining, suspects, ..kept };
+        let fresh = Self::new(Arc::clone(&self.setup));
+        let mut old = std::mem::replace(self, fresh);
+        self.figures = Figures { memory_bytes: 0, ..old.figures };
+        self.draining = old.draining;
+        self.hops_margin = old.hops_margin;
+        self.calling = old.calling.anew();
+        old.batches.reset();
+        self.batches = old.batches;
+        old.poison.reset();
+        self.poison = old.poison;
     }
 
     fn assigned(&mut self, now: UnixMillis, starts: Vec<Start>, out: &mut Vec<Action>) {
         self.reset();
-        self.test_at = now + TEST_AFTER;
         let topics = self.holds.len();
         let mut given = vec![0; usize::from(self.setup.lanes)];
         for start in &starts {
@@ -512,7 +427,7 @@ impl LaneEngine {
                 Some(Hold::new(wait, (next, end), window));
         }
         let holds = &self.holds;
-        self.suspects.keep(|Source { topic, lane }, offset| {
+        self.poison.assigned(now, |Source { topic, lane }, offset| {
             let of =
                 holds.get(usize::from(topic.0)).and_then(|lanes| lanes.get(usize::from(lane.0)));
             of.and_then(Option::as_ref).is_some_and(|hold| !hold.is_before(offset))
@@ -596,7 +511,7 @@ impl LaneEngine {
                 Standing::New | Standing::Known => self.accept(now, source, held, out),
                 Standing::Done => {
                     self.figures.memory_bytes -= size;
-                    self.dirty = true;
+                    self.batches.touch();
                 }
             }
         }
@@ -632,7 +547,7 @@ impl LaneEngine {
                         expires: None,
                     };
                     let done = Some((source, offset));
-                    self.ready.push_back(PendingWrite::of(done, send));
+                    self.writes.push(PendingWrite::of(done, send));
                 }
                 Err(refusal) => {
                     let has_id = entry.timer_id.is_some();
@@ -657,7 +572,7 @@ impl LaneEngine {
                     Some((timer_id, said)) => {
                         self.bury_unborn(now, (source.lane, timer_id), letter, said);
                     }
-                    None => self.letters.push_back(letter),
+                    None => self.writes.push_letter(letter),
                 }
             }
         }
@@ -696,7 +611,8 @@ impl LaneEngine {
         }
         let setup = Arc::clone(&self.setup);
         let checked = self
-            .not_poison(entry.source, entry.offset)
+            .poison
+            .permits_record(entry.source, entry.offset)
             .and_then(|()| {
                 // Its intake may be configured again before it is due.
                 let Some(intake) = entry.intake else { return Ok(Some(())) };
@@ -721,17 +637,9 @@ impl LaneEngine {
         }
     }
 
-    /// Whether Kafka has not refused this record when it stood alone.
-    fn not_poison(&self, source: Source, offset: Offset) -> Result<(), Refusal> {
-        match self.suspects.verdict(source, offset) {
-            None => Ok(()),
-            Some(why) => Err(refusal(Code::TargetRefused, format!("refused by Kafka: {why}"))),
-        }
-    }
-
     /// The intake that a record is moved in, and its state there.
     fn checked_move(&self, entry: &PendingRecord) -> Result<(TopicId, Sealed), Refusal> {
-        self.not_poison(entry.source, entry.offset)?;
+        self.poison.permits_record(entry.source, entry.offset)?;
         // A record with an id is refused where its timer is: no other lane may report its outcome.
         if entry.timer_id.is_none() {
             verdict::allowed(&self.setup, &self.targets, entry.intake, &entry.target)?;
@@ -816,16 +724,15 @@ impl LaneEngine {
     /// A dead letter of a record with an id, together with what is said of its timer.
     fn bury_told(&mut self, lane: Lane, letter: PendingWrite, said: Option<Record>) {
         let with_next = said.is_some();
-        self.ready.push_back(PendingWrite { with_next, ..letter });
-        self.ready
+        self.writes.push(PendingWrite { with_next, ..letter });
+        self.writes
             .extend(said.map(|said| PendingWrite::timer_change(lane, said, ChangeReason::Dead)));
     }
 
     /// A dead letter waits for its batch: of a record with an id in the order of what is decided, since a cancel that comes
     /// after it must not be committed before it.
     fn bury(&mut self, letter: PendingWrite, has_id: bool) {
-        let queue = if has_id { &mut self.ready } else { &mut self.letters };
-        queue.push_back(letter);
+        if has_id { self.writes.push(letter) } else { self.writes.push_letter(letter) }
     }
 
     fn letter(
@@ -851,13 +758,6 @@ impl LaneEngine {
         let (due, expires) = (timestamp, None);
         let send = Produce { to: Destination::Dead, partition, record, rewrite, due, expires };
         PendingWrite::of(Some((source, offset)), send)
-    }
-}
-
-impl PendingWrite {
-    /// A send, and what is finished with it.
-    fn of(done: Option<(Source, Offset)>, send: Produce) -> Self {
-        Self { done, held: send.record.size(), send: Some(send), ..Self::default() }
     }
 }
 

@@ -16,17 +16,16 @@ pub(super) enum Behind {
 impl LaneEngine {
     /// All that is decided by now.
     pub(super) fn decided(&self) -> Behind {
-        Behind::Ready(self.taken + self.ready.len() as u64)
+        Behind::Ready(self.writes.next_number())
     }
 
     /// Whether that is committed.
     pub(super) fn is_committed(&self, behind: &mut Behind) -> bool {
         if let Behind::Ready(ready) = *behind
-            && self.taken >= ready
+            && self.writes.are_taken(ready)
         {
-            *behind = Behind::Sealed(self.next_batch);
+            *behind = Behind::Sealed(self.batches.next());
         }
-        let first = self.in_flight.front();
-        matches!(*behind, Behind::Sealed(batch) if first.is_none_or(|first| first.id >= batch))
+        matches!(*behind, Behind::Sealed(batch) if self.batches.have_landed(batch))
     }
 }

@@ -157,8 +157,8 @@ impl LaneEngine {
         // One under suspicion would leave later than what is decided after it.
         let is_new = entry.origin != Origin::Duplicate;
         let may_leave = entry.hops < self.hops_limit.min(HOPS_MAX)
-            && self.not_poison(entry.source, entry.offset).is_ok()
-            && self.suspects.group(entry.source, entry.offset, &to).is_none();
+            && self.poison.permits_record(entry.source, entry.offset).is_ok()
+            && self.poison.group(entry.source, entry.offset, &to).is_none();
         let sealed = verdict::seal(&self.setup, &entry, Kind::Duplicate).ok().filter(|_| may_leave);
         // Last: it may cost another one its place.
         let Some(sealed) = sealed.filter(|_| self.duplicates.make_room(timer_id, is_new)) else {
@@ -171,7 +171,7 @@ impl LaneEngine {
         // Nothing waits for it: it may come to stand late.
         let (rewrite, due, expires) = (HeaderRewrite::State(sealed), UnixMillis(u64::MAX), None);
         let send = Produce { to, partition, record, rewrite, due, expires };
-        self.ready.push_back(PendingWrite::of(Some((source, offset)), send));
+        self.writes.push(PendingWrite::of(Some((source, offset)), send));
     }
 
     fn note_duplicate(&mut self, timer_id: TimerId, of: Version, entry: &PendingRecord) {
@@ -214,7 +214,7 @@ impl LaneEngine {
         let record =
             verdict::timer_record(mark.timer_id, &told(cancel, TimerState::Delay, now, at, words));
         self.timers.put_live(lane, mark.timer_id, at, words);
-        self.keep_with_next();
-        self.ready.push_back(PendingWrite::timer_change(lane, record, ChangeReason::Created));
+        self.writes.keep_with_next();
+        self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Created));
     }
 }

@@ -22,7 +22,7 @@ use super::super::messages::Left;
 use super::super::timers::Timer;
 use super::lost::{After, Calling, Stage};
 use super::{
-    Action, BatchId, Lane, LaneEngine, Millis, Offset, PendingWrite, Source, TopicId, UnixMillis,
+    Action, BatchId, Lane, LaneEngine, Millis, Offset, Source, TopicId, UnixMillis,
 };
 
 /// A lane that could not be counted is counted again after this time.
@@ -84,7 +84,7 @@ impl LaneEngine {
         for hold in self.holds.iter_mut().filter_map(|holds| holds[usize::from(lane.0)].as_mut()) {
             hold.touch();
         }
-        self.dirty = true;
+        self.batches.touch();
     }
 
     /// Begins with a lane that has shrunk, if there is one here.
@@ -99,7 +99,7 @@ impl LaneEngine {
             self.is_counted(lane);
             return false;
         }
-        let at = At::Landing(self.next_batch);
+        let at = At::Landing(self.batches.next());
         self.calling.stage = Stage::Counting(Counting { lane, at });
         self.wake(now);
         true
@@ -110,7 +110,7 @@ impl LaneEngine {
         let Stage::Counting(Counting { lane, at }) = &mut self.calling.stage else { return };
         let lane = *lane;
         match *at {
-            At::Landing(batch) if self.in_flight.front().is_none_or(|first| first.id >= batch) => {
+            At::Landing(batch) if self.batches.have_landed(batch) => {
                 *at = At::Read;
                 let low = |(topic, holds): (usize, &Vec<Option<Hold>>)| {
                     let hold = holds[usize::from(lane.0)].as_ref()?;
@@ -120,15 +120,15 @@ impl LaneEngine {
                     self.holds.iter().enumerate().filter_map(low).collect();
                 out.push(Action::Inventory { lane, from });
             }
-            At::List(after) if self.ready.len() < READY_MAX => {
+            At::List(after) if self.writes.len() < READY_MAX => {
                 *at = At::Listed;
                 out.push(Action::Overdue { lane, before: UnixMillis(u64::MAX), after });
             }
-            At::Said if !self.ready.iter().any(PendingWrite::is_of_a_lost_one) => {
-                *at = At::Written(self.next_batch);
+            At::Said if !self.writes.reports_a_loss() => {
+                *at = At::Written(self.batches.next());
                 self.count(out);
             }
-            At::Written(batch) if self.in_flight.front().is_none_or(|first| first.id >= batch) => {
+            At::Written(batch) if self.batches.have_landed(batch) => {
                 self.calling.stage = Stage::Fresh;
                 self.is_counted(lane);
             }

@@ -7,8 +7,8 @@
 //!    the mark goes only once that record has surely been seen. After a restart, nothing else tells such a version from
 //!    one that the lane has forgotten.
 //! 3. A transition goes to `<ns>.timers` in the batch that carries its effect, or the command that caused it. The
-//!    changes of one timer are written in the order in which they were decided. So [`LaneEngine::ready`] is a queue,
-//!    and writes that belong together stay with the next one.
+//!    changes of one timer are written in the order in which they were decided. So writes
+//!    wait in one queue ([`writes`](super::writes)).
 //! 4. Some offsets finish without a record to send. Such an offset finishes only once its cause is in a batch.
 //! 5. The answer to a command is in the batch that carries its effect.
 //! 6. A lane decides about no record with an id before it knows all of its timers.
@@ -17,9 +17,7 @@
 //!    what has ended ([`past`](super::past)).
 
 use super::super::header::{self, Code, Refusal};
-use super::super::messages::{
-    Answer, ChangeReason, Destination, HeaderRewrite, Outcome, Produce, TimerChange,
-};
+use super::super::messages::{Answer, ChangeReason, Outcome};
 use super::super::setup::Tracking;
 use super::super::timers::{
     About, CancelMark, Ended, Live, Pending, Remembered, Replaced, TimerId, TimerState, Told,
@@ -251,7 +249,7 @@ impl LaneEngine {
                 entry.decided = true;
                 // Read again: it was answered, or nobody asks any more; but in a batch that failed it was not.
                 let answer = answer(entry, Outcome::Replaced);
-                self.ready.extend(answer.map(PendingWrite::answer));
+                self.writes.extend(answer.map(PendingWrite::answer));
             }
             Fate::Create | Fate::Revive => {
                 if !matches!(fate, Fate::Revive) {
@@ -268,10 +266,10 @@ impl LaneEngine {
                 if let Some(old) = old {
                     self.figures.superseded += 1;
                     let mark = self.mark_for_pending(now, (lane, timer_id), version, old);
-                    self.keep_with_next();
+                    self.writes.keep_with_next();
                     self.write_cancel_mark(lane, mark, ChangeReason::Superseded);
                 }
-                self.reply_with(answer);
+                self.writes.reply_with(answer);
             }
             Fate::Replace(_) => {
                 self.room()?;
@@ -279,7 +277,7 @@ impl LaneEngine {
                 if self.timers.cancel_mark(lane, timer_id) != Some(mark) {
                     self.write_cancel_mark(lane, mark, ChangeReason::Superseded);
                 }
-                self.reply_with(answer(entry, Outcome::Recorded));
+                self.writes.reply_with(answer(entry, Outcome::Recorded));
             }
             _ => {}
         }
@@ -304,7 +302,7 @@ impl LaneEngine {
         self.duplicates.come_after(timer_id, entry.version());
         self.here(lane, timer_id);
         if let Some(record) = verdict::said(entry, &directive, stage) {
-            self.ready.push_back(PendingWrite::timer_change(lane, record, ChangeReason::Created));
+            self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Created));
         }
         Ok(())
     }
@@ -344,8 +342,8 @@ impl LaneEngine {
                 return self.finish(&entry, answer);
             }
             self.write_cancel_mark(lane, mark, ChangeReason::Recorded);
-            self.complete_with((entry.source, entry.offset), entry.record);
-            return self.reply_with(answer);
+            self.writes.complete_with((entry.source, entry.offset), entry.record);
+            return self.writes.reply_with(answer);
         }
         let live = self.timers.live(lane, timer_id);
         let ends = live.filter(|live| match meant {
@@ -362,12 +360,12 @@ impl LaneEngine {
             let mark = self.mark_for_pending(now, (lane, timer_id), before, live);
             let mark = CancelMark { cancels: meant.is_none(), ..mark };
             self.write_cancelled(now, (lane, timer_id), live, &entry);
-            self.keep_with_next();
+            self.writes.keep_with_next();
             self.write_cancel_mark(lane, mark, ChangeReason::Recorded);
             self.follow(now, lane, &mark, &entry);
             let answer = answer(&entry, Outcome::Cancelled);
-            self.complete_with((entry.source, entry.offset), entry.record);
-            return self.reply_with(answer);
+            self.writes.complete_with((entry.source, entry.offset), entry.record);
+            return self.writes.reply_with(answer);
         }
         // It may be about a record that its producer wrote to a tier, which is not known before it comes up.
         let known = old.map(|old| old.before).unwrap_or_default();
@@ -392,8 +390,8 @@ impl LaneEngine {
             self.write_cancel_mark(lane, mark, ChangeReason::Recorded);
             self.follow(now, lane, &mark, &entry);
             let answer = answer(&entry, Outcome::Absent);
-            self.complete_with((entry.source, entry.offset), entry.record);
-            return self.reply_with(answer);
+            self.writes.complete_with((entry.source, entry.offset), entry.record);
+            return self.writes.reply_with(answer);
         }
         let answer = answer(&entry, self.missed((lane, timer_id), about(&entry)));
         self.finish(&entry, answer);
@@ -466,7 +464,7 @@ impl LaneEngine {
     ) {
         let named = entry.timer_id.map(|timer_id| (timer_id, entry.version()));
         self.suppress_record(now, (entry.source, entry.offset), named, entry.record);
-        self.reply_with(answer);
+        self.writes.reply_with(answer);
     }
 
     /// Suppresses a record that was cancelled before it came, and writes that it was cancelled.
@@ -476,8 +474,8 @@ impl LaneEngine {
         let said = verdict::said(&entry, &directive, StateChange::new(TimerState::Cancelled, now));
         if let (Some(timer_id), Some(record)) = (entry.timer_id, said) {
             self.end(now, lane, timer_id);
-            self.ready.push_back(PendingWrite::timer_change(lane, record, ChangeReason::Missed));
-            self.keep_with_next();
+            self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Missed));
+            self.writes.keep_with_next();
         }
         self.suppress(now, entry, answer);
     }
@@ -503,25 +501,16 @@ impl LaneEngine {
                     CancelMark { until, seen: true, ..mark },
                     ChangeReason::Suppressed,
                 );
-                self.complete_with((source, offset), record);
+                self.writes.complete_with((source, offset), record);
             }
-            None => self.ready.push_back(PendingWrite::done((source, offset), &record)),
+            None => self.writes.push(PendingWrite::done((source, offset), &record)),
         }
     }
 
     /// Nothing is to be done with a record.
     pub(super) fn finish(&mut self, entry: &PendingRecord, answer: Option<Answer>) {
-        self.ready.push_back(PendingWrite::done((entry.source, entry.offset), &entry.record));
-        self.reply_with(answer);
-    }
-
-    /// Completes a record with the last write, which leaves in its place.
-    fn complete_with(&mut self, done: (Source, Offset), record: Record) {
-        let Some(last) = self.ready.back_mut() else { return };
-        (last.done, last.held) = (Some(done), record.size());
-        if let Some(send) = &mut last.send {
-            send.record = record;
-        }
+        self.writes.push(PendingWrite::done((entry.source, entry.offset), &entry.record));
+        self.writes.reply_with(answer);
     }
 
     /// A record of the pending version of a timer is here.
@@ -594,7 +583,7 @@ impl LaneEngine {
         let told = Told { supersedes, ..told(cancel, TimerState::Cancelled, now, at, words) };
         let record = verdict::timer_record(timer_id, &told);
         self.end(now, lane, timer_id);
-        self.ready.push_back(PendingWrite::timer_change(lane, record, ChangeReason::Cancelled));
+        self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Cancelled));
     }
 
     fn write_cancel_mark(&mut self, lane: Lane, mark: CancelMark, reason: ChangeReason) {
@@ -604,23 +593,7 @@ impl LaneEngine {
             Some(&mark.value()),
             std::iter::empty(),
         );
-        self.ready.push_back(PendingWrite::timer_change(lane, record, reason));
-    }
-
-    /// The last write leaves together with the next one.
-    pub(super) fn keep_with_next(&mut self) {
-        if let Some(last) = self.ready.back_mut() {
-            last.with_next = true;
-        }
-    }
-
-    /// An answer leaves with the last write.
-    pub(super) fn reply_with(&mut self, answer: Option<Answer>) {
-        let Some(answer) = answer else { return };
-        match self.ready.back_mut() {
-            Some(last) if last.answer.is_none() => last.answer = Some(answer),
-            _ => self.ready.push_back(PendingWrite::answer(answer)),
-        }
+        self.writes.push(PendingWrite::timer_change(lane, record, reason));
     }
 
     /// Takes in a part of a lane's timers.
@@ -697,32 +670,6 @@ fn about(entry: &PendingRecord) -> About {
         Origin::Replace(Some(version)) => About::Replace(version, entry.version()),
         Origin::Cancel(Some(version)) => About::Version(version),
         _ => About::Before(entry.version()),
-    }
-}
-
-impl PendingWrite {
-    /// A timer change.
-    pub(super) fn timer_change(lane: Lane, record: Record, reason: ChangeReason) -> Self {
-        let rewrite = HeaderRewrite::Timer(Box::new(TimerChange { record, reason }));
-        let partition = Some(i32::from(lane.0));
-        let due = UnixMillis(0);
-        let (record, expires) = (Record::empty(), None);
-        let send = Produce { to: Destination::Timers, partition, record, rewrite, due, expires };
-        Self { send: Some(send), ..Self::default() }
-    }
-
-    fn done(done: (Source, Offset), record: &Record) -> Self {
-        Self { done: Some(done), held: record.size(), ..Self::default() }
-    }
-
-    /// Whether this timer change reports a timer as lost.
-    pub(super) fn is_of_a_lost_one(&self) -> bool {
-        let rewrite = self.send.as_ref().map(|send| &send.rewrite);
-        matches!(rewrite, Some(HeaderRewrite::Timer(said)) if said.reason == ChangeReason::Lost)
-    }
-
-    pub(super) fn answer(answer: Answer) -> Self {
-        Self { answer: Some(answer), ..Self::default() }
     }
 }
 

@@ -124,7 +124,7 @@ impl LaneEngine {
         let parked = std::mem::take(&mut known.parked);
         if !is_there(target) {
             // Nothing is produced to it, so nothing has to be tested.
-            self.suspects.acquit(name);
+            self.poison.acquit(name);
         }
         for entry in parked {
             self.unpark(&entry);

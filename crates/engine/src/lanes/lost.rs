@@ -176,7 +176,7 @@ impl LaneEngine {
         if absent.is_empty() {
             return self.next_call(now);
         }
-        let (at, batch) = (now, self.next_batch);
+        let (at, batch) = (now, self.batches.next());
         let roll = Roll { lane, at, has_landed: false, batch, absent, asked: None };
         self.calling.stage = Stage::Called(roll);
         self.wake(now);
@@ -191,7 +191,7 @@ impl LaneEngine {
 
     fn call(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
         let Stage::Called(Roll { lane, batch, .. }) = self.calling.stage else { return };
-        if self.in_flight.front().is_some_and(|first| first.id < batch) {
+        if !self.batches.have_landed(batch) {
             return;
         }
         let latest = self.latest(lane).max(now);
@@ -262,7 +262,7 @@ impl LaneEngine {
         let record = Record::new(Some(&key), value.as_deref(), std::iter::empty());
         self.figures.lost_timers += 1;
         self.end(now, lane, timer_id);
-        self.ready.push_back(PendingWrite::timer_change(lane, record, ChangeReason::Lost));
+        self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Lost));
         self.wake(now);
     }
 }

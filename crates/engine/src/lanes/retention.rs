@@ -71,7 +71,7 @@ impl LaneEngine {
         let may = |lane: Lane| lanes.binary_search(&lane).is_ok();
         for (lane, timer_id) in self.timers.forget(now, FORGET_MAX, may) {
             let record = Record::new(Some(&CancelMark::key(timer_id)), None, std::iter::empty());
-            self.ready.push_back(PendingWrite::timer_change(lane, record, ChangeReason::Forgotten));
+            self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Forgotten));
         }
     }
 
@@ -135,7 +135,7 @@ impl LaneEngine {
                     continue;
                 }
                 let record = Record::new(Some(&timer_id.0), None, std::iter::empty());
-                self.ready.push_back(PendingWrite::timer_change(
+                self.writes.push(PendingWrite::timer_change(
                     lane,
                     record,
                     ChangeReason::Forgotten,

@@ -127,8 +127,7 @@ impl LaneEngine {
         self.figures.late_hops += 1;
         if self.is_strict() && self.hold(source).is_some_and(|hold| !hold.is_gone(offset)) {
             // Of those that are due then the first that may be meant.
-            let hops = self.in_flight.iter().flat_map(|flight| &flight.hops);
-            let ranks = hops.filter(|(lane, rank)| *lane == source.lane && rank.0 == due);
+            let ranks = self.batches.hops().filter(|(lane, rank)| *lane == source.lane && rank.0 == due);
             let rank = ranks
                 .map(|(_, rank)| *rank)
                 .min()
@@ -178,9 +177,8 @@ impl LaneEngine {
         }
         let leaving = self.strict_order.leaving[usize::from(lane.0)].first_key_value();
         let leaving = leaving.map(|(rank, _)| *rank);
-        let held = self.suspects.held().filter(|held| held.source.lane == lane);
         let asking = self.past.first(lane);
-        held.filter_map(super::Suspected::rank).chain(leaving).chain(asking).fold(floor, Rank::min)
+        self.poison.ranks(lane).chain(leaving).chain(asking).fold(floor, Rank::min)
     }
 
     /// Something is held for a test, or hops: what is to come after it waits for that.
@@ -303,8 +301,7 @@ impl LaneEngine {
     /// Takes those out of memory that are due last, until so many bytes are free once all that is leaving has left; the very
     /// first stays. So in the end those that are due first are here together, and nothing goes round for ever.
     pub(super) fn spill_last(&mut self, now: UnixMillis, bytes: usize) {
-        let in_flight: usize = self.in_flight.iter().map(|flight| flight.bytes).sum();
-        let bytes = bytes.saturating_sub(self.strict_order.collected + in_flight);
+        let bytes = bytes.saturating_sub(self.strict_order.collected + self.batches.bytes());
         let (mut out, mut freed) = (Vec::new(), 0);
         let first = self.strict_order.waiting.iter().filter_map(Waiting::first_key_value);
         let first = first.map(|(key, _)| *key).min();

@@ -364,7 +364,7 @@ fn more_records_than_may_wait_for_unknown_targets_go_on_and_hold_nobody_up() {
         world.tell(Event::Target(format!("orders.unknown-{n}").into(), Target::Missing));
     }
     assert_eq!(world.engine.parked.records(), 0);
-    let in_flight = world.engine.in_flight.front().expect("a batch").id;
+    let in_flight = world.engine.batches.first().expect("a batch");
     world.tell(Event::Committed(in_flight));
     assert_eq!(told(&mut world, 100), (parked.records(), 0));
 }

@@ -1,0 +1,312 @@
+//! Batches on their way to Kafka.
+//!
+//! # Invariants
+//! 1. Batches have ascending numbers, also over take-overs. They come back in this order; an answer to any other batch is
+//!    of an assignment that is gone, and changes nothing.
+//! 2. Deliveries that may have got through are remembered ([`handed`](super::handed)) until their batch has come back, and
+//!    after it: also over take-overs.
+//! 3. Progress without a record to produce is committed within [`IDLE_COMMIT`].
+//! 4. Each send of a batch has its place in `carried`: an error of Kafka finds the record by it.
+
+use std::collections::VecDeque;
+
+use super::super::messages::{Answer, Batch, Carried, Commit, Destination, Produce};
+use super::super::setup::{Arrival, Setup};
+use super::super::state::SubmissionOrder;
+use super::handed::{Handed, Mark, There};
+use super::margin::Margin;
+use super::strict_order::Rank;
+use super::writes::PendingWrite;
+use super::{BatchId, Lane, Millis, Offset, Source, TopicId, UnixMillis};
+
+/// Progress without a record to produce (what was done before a restart, gaps) is committed this often.
+const IDLE_COMMIT: Millis = Millis(1_000);
+/// What a delivery may take between firing and its append, as long as none took longer: a record that expires before that is
+/// not delivered.
+const EXPIRY_MARGIN: Millis = Millis(50);
+
+/// A batch in flight.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    id: BatchId,
+    /// Bytes of the budget that it gives back.
+    pub(super) bytes: usize,
+    /// What becomes of each send, in their order.
+    pub(super) carried: Vec<Carried>,
+    /// The hops in it, where order matters: their lanes, and when they are due.
+    pub(super) hops: Vec<(Lane, Rank)>,
+    /// Deliveries in it of records that expire, where nothing can be aborted.
+    marks: Vec<Mark>,
+    /// It is all of one group of suspects.
+    is_test: bool,
+    /// When the first of the deliveries in it was due.
+    due: Option<UnixMillis>,
+}
+
+/// The batches in flight, and what they leave behind.
+#[derive(Debug)]
+pub(super) struct Batches {
+    in_flight: VecDeque<InFlight>,
+    next: BatchId,
+    /// When the last batch came back, and when commits were last looked through.
+    last_batch: UnixMillis,
+    last_commit: UnixMillis,
+    /// A window changed without a batch.
+    is_dirty: bool,
+    /// Deliveries of records that expire, where nothing can be aborted.
+    handed: Handed,
+    /// What deliveries take to be appended.
+    expiry_margin: Margin,
+}
+
+impl Batches {
+    pub(super) fn new() -> Self {
+        Self {
+            in_flight: VecDeque::new(),
+            next: BatchId(0),
+            last_batch: UnixMillis(0),
+            last_commit: UnixMillis(0),
+            is_dirty: false,
+            handed: Handed::default(),
+            expiry_margin: Margin::new(EXPIRY_MARGIN),
+        }
+    }
+
+    /// The lanes are gone: what is in flight comes back to nobody.
+    pub(super) fn reset(&mut self) {
+        let (next, handed) = (self.next, std::mem::take(&mut self.handed));
+        *self = Self { next, handed, expiry_margin: self.expiry_margin, ..Self::new() };
+    }
+
+    // What comes back.
+
+    /// A batch is committed; `None`: it is of an assignment that is gone.
+    pub(super) fn landed(&mut self, now: UnixMillis, id: BatchId) -> Option<InFlight> {
+        let batch = self.in_flight.pop_front_if(|first| first.id == id)?;
+        batch.marks.iter().for_each(|mark| self.handed.acknowledged(*mark));
+        self.last_batch = now;
+        Some(batch)
+    }
+
+    /// What a batch in flight carries, and whether no other is in flight.
+    pub(super) fn find(&self, id: BatchId) -> Option<(&[Carried], bool)> {
+        let batch = self.in_flight.iter().find(|batch| batch.id == id)?;
+        Some((&batch.carried, self.in_flight.len() == 1))
+    }
+
+    /// A delivery was appended after its record had expired.
+    pub(super) fn expired(&mut self, now: UnixMillis) {
+        self.expiry_margin.widen(now);
+    }
+
+    // What leaves.
+
+    /// The batch of what was collected, with these commits; `None`: there is nothing in it.
+    pub(super) fn seal(
+        &mut self,
+        now: UnixMillis,
+        builder: BatchBuilder,
+        commits: Vec<Commit>,
+    ) -> Option<Batch> {
+        self.is_dirty = false;
+        self.last_commit = now;
+        let BatchBuilder { sends, answers, held, carried, hops, marks, is_test, .. } = builder;
+        if sends.is_empty() && answers.is_empty() && commits.is_empty() {
+            return None;
+        }
+        let id = self.next;
+        self.next = BatchId(id.0 + 1);
+        let due = sends.iter().filter_map(Produce::delivered_at).min();
+        self.in_flight.push_back(InFlight { id, bytes: held, carried, hops, marks, is_test, due });
+        Some(Batch { id, sends, commits, answers })
+    }
+
+    /// A delivery goes into a batch that cannot be aborted.
+    pub(super) fn hand_over(&mut self, mark: Mark) {
+        self.handed.insert(mark);
+    }
+
+    /// Whether a copy of a record may be in its target; `None`: it was not handed over.
+    pub(super) fn is_there(&self, mark: Mark) -> Option<There> {
+        self.handed.is_there(mark)
+    }
+
+    /// How long before its end a record that expires must leave.
+    pub(super) fn expiry_margin(&self, now: UnixMillis) -> Millis {
+        self.expiry_margin.at(now)
+    }
+
+    /// A window changed without a batch.
+    pub(super) fn touch(&mut self) {
+        self.is_dirty = true;
+    }
+
+    /// When commits without a record are to leave, if there are any.
+    pub(super) fn idle_commit_at(&self) -> Option<UnixMillis> {
+        self.is_dirty.then(|| self.last_commit + IDLE_COMMIT)
+    }
+
+    // What is on its way.
+
+    /// How many batches are in flight.
+    pub(super) fn len(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Whether a group of suspects is being tested.
+    pub(super) fn is_testing(&self) -> bool {
+        self.in_flight.iter().any(|batch| batch.is_test)
+    }
+
+    /// When the next batch may be closed, if the last one came back a moment ago and none is in flight.
+    pub(super) fn opens_at(&self, now: UnixMillis, gap: Millis) -> Option<UnixMillis> {
+        let open_at = self.last_batch + gap;
+        let waits = self.in_flight.is_empty() && self.last_batch <= now && now < open_at;
+        waits.then_some(open_at)
+    }
+
+    /// The batch that is sealed next.
+    pub(super) fn next(&self) -> BatchId {
+        self.next
+    }
+
+    /// Whether all batches before this one have come back.
+    pub(super) fn have_landed(&self, before: BatchId) -> bool {
+        self.in_flight.front().is_none_or(|first| first.id >= before)
+    }
+
+    /// The hops in flight, where order matters.
+    pub(super) fn hops(&self) -> impl Iterator<Item = &(Lane, Rank)> {
+        self.in_flight.iter().flat_map(|batch| &batch.hops)
+    }
+
+    #[cfg(test)]
+    pub(super) fn first(&self) -> Option<BatchId> {
+        self.in_flight.front().map(|first| first.id)
+    }
+
+    /// Bytes in flight.
+    pub(super) fn bytes(&self) -> usize {
+        self.in_flight.iter().map(|batch| batch.bytes).sum()
+    }
+
+    /// When the first of the deliveries in flight was due.
+    pub(super) fn first_due(&self) -> Option<UnixMillis> {
+        self.in_flight.iter().filter_map(|batch| batch.due).min()
+    }
+}
+
+/// A batch that is being filled.
+#[derive(Debug)]
+pub(super) struct BatchBuilder {
+    sends: Vec<Produce>,
+    done: Vec<(Source, Offset)>,
+    carried: Vec<Carried>,
+    hops: Vec<(Lane, Rank)>,
+    marks: Vec<Mark>,
+    is_test: bool,
+    answers: Vec<Answer>,
+    bytes: usize,
+    held: usize,
+    records_left: usize,
+    bytes_max: usize,
+    /// The first topic that hops go to, where order matters.
+    tiers_from: Option<TopicId>,
+}
+
+impl BatchBuilder {
+    pub(super) fn new(setup: &Setup, is_test: bool) -> Self {
+        let limits = &setup.limits;
+        let strict = limits.arrival == Arrival::Strict;
+        Self {
+            sends: Vec::new(),
+            done: Vec::new(),
+            carried: Vec::new(),
+            hops: Vec::new(),
+            marks: Vec::new(),
+            tiers_from: strict.then(|| setup.topics.of_tier(0)),
+            is_test,
+            answers: Vec::new(),
+            bytes: 0,
+            held: 0,
+            records_left: limits.batch_records_max,
+            bytes_max: limits.batch_bytes_max,
+        }
+    }
+
+    pub(super) fn room(&self) -> bool {
+        self.records_left > 0 && self.bytes < self.bytes_max
+    }
+
+    /// How many records it takes yet.
+    pub(super) fn records_left(&self) -> usize {
+        self.records_left
+    }
+
+    /// Bytes of what it sends.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of the budget that it gives back.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Offsets that finish with it.
+    pub(super) fn done(&self) -> &[(Source, Offset)] {
+        &self.done
+    }
+
+    /// Whether it sends nothing and answers nothing.
+    pub(super) fn is_silent(&self) -> bool {
+        self.sends.is_empty() && self.answers.is_empty()
+    }
+
+    /// The lane of what it sends or answers first.
+    pub(super) fn lane(&self) -> Option<Lane> {
+        match self.sends.first() {
+            Some(send) => Some(Lane(u16::try_from(send.partition?).ok()?)),
+            None => Some(self.answers.first()?.source.lane),
+        }
+    }
+
+    /// Notes a hop, where order matters.
+    pub(super) fn note(&mut self, lane: Lane, send: &Produce, order: SubmissionOrder) {
+        if let (Destination::Lane(topic), Some(first)) = (&send.to, self.tiers_from)
+            && *topic >= first
+        {
+            self.hops.push((lane, (send.due, order)));
+        }
+    }
+
+    /// Notes a delivery that cannot be aborted.
+    pub(super) fn mark(&mut self, mark: Mark) {
+        self.marks.push(mark);
+    }
+
+    /// Adds a record, and the offset that is done with it.
+    pub(super) fn push(&mut self, done: Option<(Source, Offset)>, send: Produce, held: usize) {
+        self.bytes += send.body().size();
+        self.held += held;
+        self.records_left = self.records_left.saturating_sub(1);
+        // A timer change finishes no offset by itself: no record is to blame for it.
+        let (source, offset) = done.unwrap_or_default();
+        self.done.extend(done);
+        self.carried.push(Carried { source, offset, to: send.to.clone() });
+        self.sends.push(send);
+    }
+
+    /// Adds a write.
+    pub(super) fn take(&mut self, write: PendingWrite) {
+        let PendingWrite { done, send, held, answer, .. } = write;
+        self.answers.extend(answer);
+        match send {
+            Some(send) => self.push(done, send, held),
+            None => {
+                self.held += held;
+                self.done.extend(done);
+            }
+        }
+    }
+}
