@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use super::super::header::Code;
 use super::super::messages::{Blame, ChangeReason, Refused};
 use super::super::state::{Kind, SubmissionOrder};
-use super::super::verdict::{self, Delivery, PendingRecord};
+use super::super::verdict::{self, PendingRecord};
 use super::batches::BatchBuilder;
-use super::handed::{Mark, There};
-use super::lifecycle::{Named, is_standing, stands};
+use super::handed::Mark;
+use super::lifecycle::Named;
 use super::poison::{Suspected, Test};
+use super::writes::PendingWrite;
 use super::{
-    Action, Batch, BatchId, Commit, Destination, HeaderRewrite, Lane, LaneEngine, Millis,
-    Offset, PendingWrite, Produce, Record, Source, TopicId, UnixMillis,
+    Action, Batch, BatchId, Destination, HeaderRewrite, LaneEngine, Millis, Offset, Produce,
+    Record, Source, UnixMillis,
 };
 
 /// With something due within this long, hops leave in smaller batches: what is due waits for the batch before it.
@@ -25,7 +25,7 @@ const LETTERS_SHARE: usize = 4;
 impl LaneEngine {
     pub(super) fn committed(&mut self, now: UnixMillis, id: BatchId) {
         let Some(batch) = self.batches.landed(now, id) else { return };
-        self.figures.memory_bytes -= batch.bytes;
+        self.memory.free(batch.bytes);
         batch.hops.iter().for_each(|(lane, rank)| self.strict_order.left(*lane, *rank));
         self.poison.acknowledged(&batch.carried);
     }
@@ -33,7 +33,7 @@ impl LaneEngine {
     /// Kafka refused something of a batch: whom to suspect is remembered, the batch itself goes with `Revoked`.
     pub(super) fn refused(&mut self, now: UnixMillis, refused: &Refused) {
         match refused.blame {
-            Blame::Late => self.hops_margin.widen(now),
+            Blame::Late => self.hops.widen_margin(now),
             Blame::Expired => self.batches.expired(now),
             Blame::Record | Blame::Target | Blame::Unclear => {
                 if let Some(batch) = self.batches.find(refused.batch) {
@@ -47,8 +47,8 @@ impl LaneEngine {
     pub(super) fn close(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
         while self.batches.len() < self.setup.limits.batches_max {
             let opens_at = self.batches.opens_at(now, self.setup.limits.batch_gap);
-            if let Some(open_at) = opens_at.filter(|_| !self.draining) {
-                self.wake(open_at);
+            if let Some(open_at) = opens_at.filter(|_| !self.memory.is_draining()) {
+                self.agenda.wake(open_at);
                 return;
             }
             let batch = match self.turn_to_test(now) {
@@ -62,22 +62,25 @@ impl LaneEngine {
         }
         // With no room for another batch the answer to one is what wakes us.
         if self.batches.len() < self.setup.limits.batches_max {
-            if let Some(due) = self.wheel.next_due() {
-                self.wake(due);
+            if let Some(due) = self.agenda.next_due() {
+                self.agenda.wake(due);
             }
-            if let Some(ripe) = self.hop_buffer.ripe_at(self.linger()) {
-                self.wake(ripe);
+            if let Some(ripe) = self.hops.ripe_at(self.linger()) {
+                self.agenda.wake(ripe);
             }
-            let times =
-                [self.batches.idle_commit_at(), self.poison.test_at(), self.timers.forget_at()];
-            times.into_iter().flatten().for_each(|at| self.wake(at));
+            let times = [
+                self.batches.idle_commit_at(),
+                self.poison.test_at(),
+                self.timers.table().forget_at(),
+            ];
+            times.into_iter().flatten().for_each(|at| self.agenda.wake(at));
         }
     }
 
     // Suspects leave in batches of their own.
 
     fn turn_to_test(&self, now: UnixMillis) -> Test {
-        self.poison.turn(now, &self.batches, self.is_strict(), self.draining)
+        self.poison.turn(now, &self.batches, self.is_strict(), self.memory.is_draining())
     }
 
     fn idle_test(&mut self, now: UnixMillis) -> Option<Batch> {
@@ -96,14 +99,14 @@ impl LaneEngine {
         {
             let Suspected { source, offset, send, order, mark, named, timer } = suspected;
             // A cancel may have come while it was held.
-            match named.filter(|named| !is_standing(&self.timers, source.lane, *named)) {
+            match named.filter(|named| !self.timers.is_standing(source.lane, *named)) {
                 Some(Named { timer_id, version, .. }) => {
                     if self.is_strict() && matches!(send.to, Destination::Lane(_)) {
                         self.strict_order.left(source.lane, (send.due, order));
                     }
                     let named = Some((timer_id, version));
                     self.suppress_record(now, (source, offset), named, send.record);
-                    self.wake(now);
+                    self.agenda.wake(now);
                 }
                 None => {
                     builder.note(source.lane, &send, order);
@@ -119,7 +122,7 @@ impl LaneEngine {
 
     /// Puts a send into a batch, or aside if it is under suspicion. `mark`: it is to be remembered, `named`: the version that
     /// it is of, and `timer`: what is said of that then.
-    fn load(
+    pub(super) fn load(
         &mut self,
         now: UnixMillis,
         builder: &mut BatchBuilder,
@@ -132,7 +135,7 @@ impl LaneEngine {
             Some(group) => {
                 let suspected = Suspected { source, offset, send, order, mark, named, timer };
                 if let Some(rank) = self.poison.hold(group, suspected) {
-                    self.lower_floor(source.lane, rank);
+                    self.strict_order.lower_floor(source.lane, rank);
                 }
             }
             None => self.send_off(now, builder, (source, offset), (send, mark), named, timer),
@@ -158,13 +161,13 @@ impl LaneEngine {
         builder.push(Some((source, offset)), send, held);
         match (named, timer) {
             (Some(named), Some(record)) => {
-                self.end(now, source.lane, named.timer_id);
+                self.timers.end(now, source.lane, named.timer_id);
                 let said = PendingWrite::timer_change(source.lane, record, ChangeReason::Delivered);
                 builder.take(said);
             }
             // From here on it stands in a tier, and nowhere else.
             (Some(named), None) if is_hop => {
-                self.timers.set_here(source.lane, named.timer_id, false);
+                self.timers.stands_in_tier(source.lane, named.timer_id);
             }
             _ => {}
         }
@@ -196,7 +199,7 @@ impl LaneEngine {
 
     /// Takes dead letters, as long as there is room; fewer if something is due soon, which waits for this batch.
     fn load_letters(&mut self, now: UnixMillis, builder: &mut BatchBuilder) {
-        let soon = self.wheel.next_due().is_some_and(|due| due <= now + DUE_SOON);
+        let soon = self.agenda.next_due().is_some_and(|due| due <= now + DUE_SOON);
         let share = if soon { LETTERS_SHARE } else { 1 };
         let limits = &self.setup.limits;
         let (most, bytes_max) = (limits.batch_records_max / share, limits.batch_bytes_max / share);
@@ -218,14 +221,12 @@ impl LaneEngine {
         self.forget(now);
         self.load_ready(now, &mut builder);
         self.fire_ordered();
-        for entry in std::mem::take(&mut self.late) {
-            self.wheel.insert(entry.due, entry.order, entry);
-        }
+        self.agenda.settle();
         let mut due = Vec::new();
         while builder.room() {
             // In small bites: a batch is over its bytes by one bite at most.
             let bite = builder.records_left().min(32);
-            self.wheel.pop_due(now, bite, |_, _, entry| due.push(entry));
+            self.agenda.pop_due(now, bite, |entry| due.push(entry));
             if due.is_empty() {
                 break;
             }
@@ -243,86 +244,12 @@ impl LaneEngine {
             if !builder.done().is_empty() {
                 self.batches.touch();
             }
-            self.figures.memory_bytes -= builder.held();
-            self.finish_all(builder.done());
+            self.memory.free(builder.held());
+            self.partitions.finish(builder.done());
             return None;
         }
         self.poison.yield_turn();
         self.seal_batch(now, builder)
-    }
-
-    fn fire(
-        &mut self,
-        now: UnixMillis,
-        entry: Box<PendingRecord>,
-        builder: &mut BatchBuilder,
-        out: &mut Vec<Action>,
-    ) {
-        if !self.stands(&entry) {
-            return self.suppress(now, *entry, None);
-        }
-        let Some(entry) = self.let_through(now, entry) else { return };
-        let setup = Arc::clone(&self.setup);
-        let supersedes =
-            entry.timer_id.and_then(|timer_id| self.timers.replaced(entry.source.lane, timer_id));
-        // A record that may be in its target must not become a dead letter, too. A record that certainly is there is
-        // finished once it has expired.
-        let mark = (entry.expires.is_some() && !setup.limits.aborts).then(|| Mark::of(&entry));
-        let there = mark.and_then(|mark| self.batches.is_there(mark));
-        let is_copy = there == Some(There::Surely) && entry.timer_id.is_none();
-        let hand = (there.is_none() || is_copy).then(|| self.batches.expiry_margin(now));
-        let checked = match verdict::allowed(&setup, &self.targets, entry.intake, &entry.target) {
-            Err(refusal) => Err(refusal),
-            Ok(()) => match self.look(now, &entry.target, out) {
-                None => {
-                    if let Some(entry) = self.park(entry) {
-                        self.defer(now, entry);
-                    }
-                    return;
-                }
-                Some(target) => verdict::deliver(&entry, (now, hand), target, supersedes).and_then(|delivery| {
-                    let fresh = setup.limits.target_fresh;
-                    self.poison.permits_target(now, fresh, &entry.target).map(|()| delivery)
-                }),
-            },
-        };
-        match checked {
-            Ok(Delivery { partition, trace, timer }) => {
-                let Some(partition) = self.within_reach(&entry, partition) else {
-                    return self.defer(now, entry);
-                };
-                let version = entry.version();
-                let PendingRecord {
-                    source,
-                    offset,
-                    record,
-                    target,
-                    due,
-                    order,
-                    decided,
-                    expires,
-                    ..
-                } = *entry;
-                let named = entry.timer_id.map(|timer_id| Named { timer_id, version, decided });
-                let rewrite = HeaderRewrite::Deliver { trace, from: source.topic };
-                let send = Produce {
-                    to: Destination::Target(target),
-                    partition,
-                    record,
-                    rewrite,
-                    due,
-                    expires,
-                };
-                self.load(now, builder, (source, offset), (send, order, mark), named, timer);
-            }
-            Err(refusal) if is_copy && refusal.code == Code::Expired => self.finish(&entry, None),
-            Err(refusal) if self.may_have_grown(now, &entry.target, &refusal, out) => {
-                if let Some(entry) = self.park(entry) {
-                    self.refuse(now, *entry, refusal);
-                }
-            }
-            Err(refusal) => self.refuse(now, *entry, refusal),
-        }
     }
 
     fn take_hops(&mut self, now: UnixMillis, builder: &mut BatchBuilder) {
@@ -332,16 +259,15 @@ impl LaneEngine {
         if !builder.room() {
             return;
         }
-        let soon = self.wheel.next_due().is_some_and(|due| due <= now + DUE_SOON);
-        let mut left =
-            if soon { HOPS_BESIDE_DUE.max(self.hop_buffer.len() / 4) } else { usize::MAX };
+        let soon = self.agenda.next_due().is_some_and(|due| due <= now + DUE_SOON);
+        let mut left = if soon { HOPS_BESIDE_DUE.max(self.hops.len() / 4) } else { usize::MAX };
         let (mut suppressed, mut back) = (Vec::new(), Vec::new());
         let tiers = setup.topics.ladder.tiers().len();
-        let too_late: Vec<Option<Millis>> = (0..tiers).map(|tier| self.needs(now, tier)).collect();
-        let Self { poison, hop_buffer, timers, strict_order, .. } = self;
-        hop_buffer.take(now, linger, partitions, |tier, lane, entry| {
-            strict_order.collected = strict_order.collected.saturating_sub(entry.record.size());
-            if !stands(timers, &entry) {
+        let too_late: Vec<Option<Millis>> =
+            (0..tiers).map(|tier| self.hops.needs(&setup, now, tier)).collect();
+        let Self { poison, hops, timers, .. } = self;
+        hops.take(now, (linger, partitions), |tier, lane, entry| {
+            if !timers.stands(&entry) {
                 suppressed.push(entry);
                 return true;
             }
@@ -382,7 +308,7 @@ impl LaneEngine {
                             builder.note(source.lane, &send, order);
                             builder.push(Some((source, offset)), send, held);
                             if let Some(timer_id) = timer_id {
-                                timers.set_here(source.lane, timer_id, false);
+                                timers.stands_in_tier(source.lane, timer_id);
                             }
                         }
                     }
@@ -406,38 +332,19 @@ impl LaneEngine {
         }
     }
 
-    /// Kafka fences a member whose lanes are another's by the positions that it commits, and by nothing else: a batch that
-    /// finishes nothing, but says something, commits an intake's position as it stands.
-    fn fence(&mut self, builder: &BatchBuilder) -> Option<Commit> {
-        let lane = builder.lane()?;
-        let source = Source { topic: TopicId(0), lane };
-        let (next, metadata) = self.hold(source)?.window.commit_anyway();
-        Some(Commit { source, next, metadata })
-    }
-
-    fn finish_all(&mut self, done: &[(Source, Offset)]) {
-        for (source, offset) in done {
-            if let Some(hold) = self.hold(*source) {
-                hold.window.finish(*offset);
-            }
+    /// A hop that was collected will not be one.
+    fn hops_not(&mut self, entry: &PendingRecord) {
+        if self.is_strict() {
+            self.strict_order.left(entry.source.lane, (entry.due, entry.order));
         }
     }
 
     /// Finishes the offsets of a batch and adds where reading stands because of it.
     fn seal_batch(&mut self, now: UnixMillis, builder: BatchBuilder) -> Option<Batch> {
-        self.finish_all(builder.done());
-        let mut commits = Vec::new();
-        for (topic, lanes) in self.holds.iter_mut().enumerate() {
-            for (lane, hold) in lanes.iter_mut().enumerate() {
-                if let Some((next, metadata)) = hold.as_mut().and_then(|hold| hold.window.commit())
-                {
-                    let source = Source { topic: TopicId(topic as u16), lane: Lane(lane as u16) };
-                    commits.push(Commit { source, next, metadata });
-                }
-            }
-        }
+        self.partitions.finish(builder.done());
+        let mut commits = self.partitions.commits();
         if commits.is_empty() {
-            commits.extend(self.fence(&builder));
+            commits.extend(builder.lane().and_then(|lane| self.partitions.fence(lane)));
         }
         self.batches.seal(now, builder, commits)
     }

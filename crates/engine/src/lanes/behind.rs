@@ -2,30 +2,31 @@
 //! for the decisions before it.
 
 use super::super::BatchId;
-use super::LaneEngine;
+use super::batches::Batches;
+use super::writes::Writes;
 
 /// Where that is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Behind {
-    /// On its way into a batch: these many are ready before it.
+    /// On its way into a batch: writes before this one.
     Ready(u64),
     /// In this batch, or in one before it.
     Sealed(BatchId),
 }
 
-impl LaneEngine {
+impl Behind {
     /// All that is decided by now.
-    pub(super) fn decided(&self) -> Behind {
-        Behind::Ready(self.writes.next_number())
+    pub(super) fn all(writes: &Writes) -> Self {
+        Self::Ready(writes.next_number())
     }
 
     /// Whether that is committed.
-    pub(super) fn is_committed(&self, behind: &mut Behind) -> bool {
-        if let Behind::Ready(ready) = *behind
-            && self.writes.are_taken(ready)
+    pub(super) fn is_committed(&mut self, writes: &Writes, batches: &Batches) -> bool {
+        if let Self::Ready(ready) = *self
+            && writes.are_taken(ready)
         {
-            *behind = Behind::Sealed(self.batches.next());
+            *self = Self::Sealed(batches.next());
         }
-        matches!(*behind, Behind::Sealed(batch) if self.batches.have_landed(batch))
+        matches!(*self, Self::Sealed(batch) if batches.have_landed(batch))
     }
 }

@@ -158,7 +158,10 @@ impl Poison {
 
     /// The places of what is held of a lane.
     pub(super) fn ranks(&self, lane: Lane) -> impl Iterator<Item = Rank> {
-        self.suspects.held().filter(move |held| held.source.lane == lane).filter_map(Suspected::rank)
+        self.suspects
+            .held()
+            .filter(move |held| held.source.lane == lane)
+            .filter_map(Suspected::rank)
     }
 
     /// When the first delivery that is held is due.
