@@ -25,6 +25,7 @@ mod backpressure;
 mod batch;
 mod batches;
 mod behind;
+mod builder;
 mod dead_letters;
 mod duplicates;
 mod firing;
@@ -62,7 +63,7 @@ use agenda::Agenda;
 use batches::Batches;
 use hops::Hops;
 use intake_watermark::IntakeWatermarks;
-use lifecycle::{Counts, Timers};
+use lifecycle::Timers;
 pub use lost::After;
 use memory::Memory;
 use partitions::Partitions;
@@ -115,6 +116,13 @@ pub struct Figures {
     pub lost_timers: u64,
     /// When the record is due that is the first of all in memory that are not in their targets.
     pub first_due: Option<UnixMillis>,
+}
+
+impl Figures {
+    /// The first record that a part holds is due then.
+    fn due(&mut self, first: Option<UnixMillis>) {
+        self.first_due = self.first_due.into_iter().chain(first).min();
+    }
 }
 
 /// How far a partition was read, and what of that is pending.
@@ -241,47 +249,20 @@ impl LaneEngine {
     /// Counts for the metrics.
     #[must_use]
     pub fn figures(&self) -> Figures {
-        let (suspects, halvings) = self.poison.counts();
-        let (lost, unreadable) = self.partitions.counts();
-        let holds = || self.partitions.iter().map(|(_, hold)| hold);
-        let Counts { duplicates, superseded, lost: lost_timers } = self.timers.counts;
-        Figures {
-            memory_bytes: self.memory.bytes(),
-            waiting: self.agenda.len(),
-            lanes: self.partitions.lanes().count(),
-            paused: holds().filter(|hold| hold.is_paused()).count(),
-            window_permille: holds().map(|hold| hold.window.fill_permille()).max().unwrap_or(0),
-            lost,
-            unreadable,
-            spilled: self.memory.spilled(),
-            deferred: self.targets.deferred(),
-            suspects,
-            halvings,
-            live: self.timers.table().live_len(),
-            remembered: self.timers.table().cancel_marks_len(),
-            gated: self.watermarks.len(),
-            ordered: self.strict_order.len(),
-            recalling: self.timers.past.waiting(),
-            late_hops: self.hops.late(),
-            duplicates,
-            superseded,
-            lost_timers,
-            first_due: self.first_due(),
-        }
-    }
-
-    /// When the first of the records in memory is due that are not committed in their targets, whatever they wait for.
-    fn first_due(&self) -> Option<UnixMillis> {
-        let firsts = [
-            self.agenda.first_due(),
-            self.targets.first_due(),
-            self.watermarks.first_due(),
-            self.strict_order.first_due(),
-            self.timers.past.first_due(),
-            self.poison.first_due(),
-            self.batches.first_due(),
-        ];
-        firsts.into_iter().flatten().min()
+        let mut figures = Figures::default();
+        self.partitions.count(&mut figures);
+        self.memory.count(&mut figures);
+        self.timers.count(&mut figures);
+        self.poison.count(&mut figures);
+        self.agenda.count(&mut figures);
+        self.watermarks.count(&mut figures);
+        self.strict_order.count(&mut figures);
+        self.hops.count(&mut figures);
+        self.batches.count(&mut figures);
+        let (deferred, first_parked) = self.targets.counts();
+        figures.deferred = deferred;
+        figures.due(first_parked);
+        figures
     }
 
     /// The lanes that run here, ascending.

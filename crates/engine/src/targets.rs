@@ -242,8 +242,10 @@ impl Targets {
         self.deferred += 1;
     }
 
-    pub(super) fn deferred(&self) -> u64 {
-        self.deferred
+    /// Due records that were deferred since the start, and when the first is due of those that wait.
+    pub(super) fn counts(&self) -> (u64, Option<UnixMillis>) {
+        let parked = self.known.values().flat_map(|known| &known.parked);
+        (self.deferred, parked.map(|entry| entry.due).min())
     }
 
     // Records that wait.
@@ -292,11 +294,6 @@ impl Targets {
     fn unpark(&mut self, entries: &[Box<PendingRecord>]) {
         self.parked.0 -= entries.len();
         self.parked.1 -= entries.iter().map(|entry| entry.record.size()).sum::<usize>();
-    }
-
-    /// When the first of those that wait is due.
-    pub(super) fn first_due(&self) -> Option<UnixMillis> {
-        self.known.values().flat_map(|known| &known.parked).map(|entry| entry.due).min()
     }
 
     #[cfg(test)]

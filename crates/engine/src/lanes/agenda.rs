@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use super::super::verdict::PendingRecord;
 use super::super::wheel::Wheel;
-use super::{Millis, UnixMillis};
+use super::{Figures, Millis, UnixMillis};
 
 /// What waits for a time.
 #[derive(Debug)]
@@ -84,14 +84,11 @@ impl Agenda {
         self.wheel.next_due()
     }
 
-    /// When the first of all records here is due.
-    pub(super) fn first_due(&self) -> Option<UnixMillis> {
-        self.late.iter().map(|entry| entry.due).chain(self.wheel.next_due()).min()
-    }
-
-    /// How many records are in the wheel.
-    pub(super) fn len(&self) -> usize {
-        self.wheel.len()
+    /// Counts for the metrics.
+    pub(super) fn count(&self, figures: &mut Figures) {
+        figures.waiting = self.wheel.len();
+        let late = self.late.iter().map(|entry| entry.due);
+        figures.due(late.chain(self.wheel.next_due()).min());
     }
 
     /// Whether a due record waits for its batch.

@@ -104,8 +104,9 @@ impl LaneEngine {
             Admission::Finish(outcome) => self.finish(&entry, answer(&entry, outcome)),
             Admission::Duplicate => {
                 // One that was set aside was counted then.
-                let is_new = !matches!(entry.origin, Origin::Hop | Origin::Duplicate);
-                self.timers.counts.duplicates += u64::from(is_new);
+                if !matches!(entry.origin, Origin::Hop | Origin::Duplicate) {
+                    self.timers.count_duplicate();
+                }
                 self.finish(&entry, answer(&entry, Outcome::Absent));
             }
             SetAside(of) => self.set_aside(now, of, entry),
@@ -210,7 +211,6 @@ impl LaneEngine {
                 let replaced = old.map(|(old, _)| Replaced::by(old.version, before));
                 self.make_live(now, entry, timer_id, replaced)?;
                 if let Some((_, mark)) = old {
-                    self.timers.counts.superseded += 1;
                     self.writes.keep_with_next();
                     self.write_cancel_mark(lane, mark, ChangeReason::Superseded);
                 }
@@ -414,7 +414,10 @@ impl LaneEngine {
             return self.finish(&entry, None);
         }
         self.timers.no_more_aside(&entry);
-        self.timers.counts.duplicates += u64::from(entry.origin != Origin::Duplicate);
+        let is_new = entry.origin != Origin::Duplicate;
+        if is_new {
+            self.timers.count_duplicate();
+        }
         // Not much longer than it may matter. In time for its due time if that is ahead; else not much later than it is.
         let kept_until = self.known().kept_until(&entry);
         let most = kept_until - now + Millis(self.setup.limits.duplicates_kept.0 / 8);
@@ -430,7 +433,6 @@ impl LaneEngine {
         };
         let to = Destination::Lane(self.setup.topics.of_tier(tier));
         // One under suspicion would leave later than what is decided after it.
-        let is_new = entry.origin != Origin::Duplicate;
         let may_leave = entry.hops < HOPS_MAX
             && self.hops.permits(&entry).is_ok()
             && self.poison.permits_record(entry.source, entry.offset).is_ok()

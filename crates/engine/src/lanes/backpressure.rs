@@ -43,8 +43,11 @@ impl LaneEngine {
         self.unblock(now);
         if self.memory.is_stopped() && !self.memory.is_draining() {
             // What waits for its gate waits for no time: nothing else may wake us.
-            let spill_at = self.memory.spill_at();
-            if spill_at <= now { self.make_room(now, out) } else { self.agenda.wake(spill_at) }
+            let (may, again_at) = self.memory.begin_spill(now);
+            self.agenda.wake(again_at);
+            if may {
+                self.make_room(now, out);
+            }
         }
     }
 
@@ -124,8 +127,6 @@ impl LaneEngine {
 
     /// Over the budget: drop what was read of far tiers, and let what can still make it through a tier hop.
     fn make_room(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
-        let again_at = self.memory.begin_spill(now);
-        self.agenda.wake(again_at);
         let soon = now + self.setup.limits.resume_lead;
         for source in self.partitions.sources() {
             let hold = self.partitions.get_mut(source);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::messages::{Blame, ChangeReason, Refused};
 use super::super::state::{Kind, SubmissionOrder};
 use super::super::verdict::{self, PendingRecord};
-use super::batches::BatchBuilder;
+use super::builder::BatchBuilder;
 use super::handed::Mark;
 use super::lifecycle::Named;
 use super::poison::{Suspected, Test};

@@ -6,18 +6,15 @@
 //! 2. Deliveries that may have got through are remembered ([`handed`](super::handed)) until their batch has come back, and
 //!    after it: also over take-overs.
 //! 3. Progress without a record to produce is committed within [`IDLE_COMMIT`].
-//! 4. Each send of a batch has its place in `carried`: an error of Kafka finds the record by it.
 
 use std::collections::VecDeque;
 
-use super::super::messages::{Answer, Batch, Carried, Commit, Destination, Produce};
-use super::super::setup::{Arrival, Setup};
-use super::super::state::SubmissionOrder;
+use super::super::messages::{Batch, Carried, Commit, Produce};
+use super::builder::{BatchBuilder, Filled};
 use super::handed::{Handed, Mark, There};
 use super::margin::Margin;
 use super::strict_order::Rank;
-use super::writes::PendingWrite;
-use super::{BatchId, Lane, Millis, Offset, Source, TopicId, UnixMillis};
+use super::{BatchId, Figures, Lane, Millis, UnixMillis};
 
 /// Progress without a record to produce (what was done before a restart, gaps) is committed this often.
 const IDLE_COMMIT: Millis = Millis(1_000);
@@ -110,7 +107,7 @@ impl Batches {
     ) -> Option<Batch> {
         self.is_dirty = false;
         self.last_commit = now;
-        let BatchBuilder { sends, answers, held, carried, hops, marks, is_test, .. } = builder;
+        let Filled { sends, answers, held, carried, hops, marks, is_test } = builder.finish();
         if sends.is_empty() && answers.is_empty() && commits.is_empty() {
             return None;
         }
@@ -190,123 +187,8 @@ impl Batches {
         self.in_flight.iter().map(|batch| batch.bytes).sum()
     }
 
-    /// When the first of the deliveries in flight was due.
-    pub(super) fn first_due(&self) -> Option<UnixMillis> {
-        self.in_flight.iter().filter_map(|batch| batch.due).min()
-    }
-}
-
-/// A batch that is being filled.
-#[derive(Debug)]
-pub(super) struct BatchBuilder {
-    sends: Vec<Produce>,
-    done: Vec<(Source, Offset)>,
-    carried: Vec<Carried>,
-    hops: Vec<(Lane, Rank)>,
-    marks: Vec<Mark>,
-    is_test: bool,
-    answers: Vec<Answer>,
-    bytes: usize,
-    held: usize,
-    records_left: usize,
-    bytes_max: usize,
-    /// The first topic that hops go to, where order matters.
-    tiers_from: Option<TopicId>,
-}
-
-impl BatchBuilder {
-    pub(super) fn new(setup: &Setup, is_test: bool) -> Self {
-        let limits = &setup.limits;
-        let strict = limits.arrival == Arrival::Strict;
-        Self {
-            sends: Vec::new(),
-            done: Vec::new(),
-            carried: Vec::new(),
-            hops: Vec::new(),
-            marks: Vec::new(),
-            tiers_from: strict.then(|| setup.topics.of_tier(0)),
-            is_test,
-            answers: Vec::new(),
-            bytes: 0,
-            held: 0,
-            records_left: limits.batch_records_max,
-            bytes_max: limits.batch_bytes_max,
-        }
-    }
-
-    pub(super) fn room(&self) -> bool {
-        self.records_left > 0 && self.bytes < self.bytes_max
-    }
-
-    /// How many records it takes yet.
-    pub(super) fn records_left(&self) -> usize {
-        self.records_left
-    }
-
-    /// Bytes of what it sends.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Bytes of the budget that it gives back.
-    pub(super) fn held(&self) -> usize {
-        self.held
-    }
-
-    /// Offsets that finish with it.
-    pub(super) fn done(&self) -> &[(Source, Offset)] {
-        &self.done
-    }
-
-    /// Whether it sends nothing and answers nothing.
-    pub(super) fn is_silent(&self) -> bool {
-        self.sends.is_empty() && self.answers.is_empty()
-    }
-
-    /// The lane of what it sends or answers first.
-    pub(super) fn lane(&self) -> Option<Lane> {
-        match self.sends.first() {
-            Some(send) => Some(Lane(u16::try_from(send.partition?).ok()?)),
-            None => Some(self.answers.first()?.source.lane),
-        }
-    }
-
-    /// Notes a hop, where order matters.
-    pub(super) fn note(&mut self, lane: Lane, send: &Produce, order: SubmissionOrder) {
-        if let (Destination::Lane(topic), Some(first)) = (&send.to, self.tiers_from)
-            && *topic >= first
-        {
-            self.hops.push((lane, (send.due, order)));
-        }
-    }
-
-    /// Notes a delivery that cannot be aborted.
-    pub(super) fn mark(&mut self, mark: Mark) {
-        self.marks.push(mark);
-    }
-
-    /// Adds a record, and the offset that is done with it.
-    pub(super) fn push(&mut self, done: Option<(Source, Offset)>, send: Produce, held: usize) {
-        self.bytes += send.body().size();
-        self.held += held;
-        self.records_left = self.records_left.saturating_sub(1);
-        // A timer change finishes no offset by itself: no record is to blame for it.
-        let (source, offset) = done.unwrap_or_default();
-        self.done.extend(done);
-        self.carried.push(Carried { source, offset, to: send.to.clone() });
-        self.sends.push(send);
-    }
-
-    /// Adds a write.
-    pub(super) fn take(&mut self, write: PendingWrite) {
-        let PendingWrite { done, send, held, answer, .. } = write;
-        self.answers.extend(answer);
-        match send {
-            Some(send) => self.push(done, send, held),
-            None => {
-                self.held += held;
-                self.done.extend(done);
-            }
-        }
+    /// Counts for the metrics.
+    pub(super) fn count(&self, figures: &mut Figures) {
+        figures.due(self.in_flight.iter().filter_map(|batch| batch.due).min());
     }
 }

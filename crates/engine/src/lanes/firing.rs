@@ -13,7 +13,7 @@ use super::super::messages::{Action, Destination, HeaderRewrite, Produce};
 use super::super::setup::Arrival;
 use super::super::state::SubmissionOrder;
 use super::super::verdict::{self, Delivery, PendingRecord};
-use super::batches::BatchBuilder;
+use super::builder::BatchBuilder;
 use super::handed::{Mark, There};
 use super::lifecycle::Named;
 use super::strict_order::Elsewhere;

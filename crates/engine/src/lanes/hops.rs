@@ -12,7 +12,7 @@ use super::super::ladder::Ladder;
 use super::super::setup::Setup;
 use super::super::verdict::{PendingRecord, refusal};
 use super::margin::Margin;
-use super::{Lane, Millis, UnixMillis};
+use super::{Figures, Lane, Millis, UnixMillis};
 
 /// What a hop may take between the closing of its batch and its append, as long as none took longer; in both orders.
 const MARGIN: Millis = Millis(250);
@@ -85,8 +85,9 @@ impl Hops {
         self.late += 1;
     }
 
-    pub(super) fn late(&self) -> u64 {
-        self.late
+    /// Counts for the metrics.
+    pub(super) fn count(&self, figures: &mut Figures) {
+        figures.late_hops = self.late;
     }
 
     // The buffer.

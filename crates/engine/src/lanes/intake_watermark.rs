@@ -15,7 +15,7 @@ use super::super::setup::{Arrival, Setup};
 use super::super::state::SubmissionOrder;
 use super::super::verdict::PendingRecord;
 use super::partitions::Partitions;
-use super::{Millis, Offset, Source, TopicId, UnixMillis};
+use super::{Figures, Millis, Offset, Source, TopicId, UnixMillis};
 
 /// Records by what they wait for: first what is due first, at the same time what was submitted first.
 pub(super) type Waiting =
@@ -189,15 +189,11 @@ impl IntakeWatermarks {
         out
     }
 
-    /// How many records wait.
-    pub(super) fn len(&self) -> usize {
-        self.of.iter().flatten().map(|watermark| watermark.waiting.len()).sum()
-    }
-
-    /// When the first of them is due.
-    pub(super) fn first_due(&self) -> Option<UnixMillis> {
-        let firsts = self.of.iter().flatten();
-        let firsts = firsts.filter_map(|watermark| watermark.waiting.first_key_value());
-        firsts.map(|((due, ..), _)| *due).min()
+    /// Counts for the metrics.
+    pub(super) fn count(&self, figures: &mut Figures) {
+        let waiting = || self.of.iter().flatten().map(|watermark| &watermark.waiting);
+        figures.gated = waiting().map(Waiting::len).sum();
+        let firsts = waiting().filter_map(Waiting::first_key_value);
+        figures.due(firsts.map(|((due, ..), _)| *due).min());
     }
 }

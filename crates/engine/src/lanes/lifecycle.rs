@@ -27,7 +27,7 @@ use super::duplicates::{Duplicates, Note};
 use super::lost::Calling;
 use super::past::Past;
 use super::retention::Retention;
-use super::{Lane, Millis, UnixMillis};
+use super::{Figures, Lane, Millis, UnixMillis};
 
 /// A cancel mark is kept for this much longer than until its version is due, at least: a late record of it may still come,
 /// and in `at_least_once` come again.
@@ -44,13 +44,10 @@ pub(super) struct Named {
 
 /// What has happened to timers since the start.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
-    /// Records whose id was pending already: nothing was done with them.
-    pub(super) duplicates: u64,
-    /// Pending versions that another one replaced.
-    pub(super) superseded: u64,
-    /// Timers that were overdue and whose records were gone.
-    pub(super) lost: u64,
+struct Counts {
+    duplicates: u64,
+    superseded: u64,
+    lost: u64,
 }
 
 /// The timers of all lanes.
@@ -66,7 +63,7 @@ pub(super) struct Timers {
     pub(super) calling: Calling,
     /// The main intake was recreated.
     is_recreated: bool,
-    pub(super) counts: Counts,
+    counts: Counts,
 }
 
 impl Timers {
@@ -91,6 +88,17 @@ impl Timers {
     /// What is known of timers now.
     pub(super) fn table(&self) -> &Remembered {
         &self.table
+    }
+
+    /// Counts for the metrics.
+    pub(super) fn count(&self, figures: &mut Figures) {
+        figures.live = self.table.live_len();
+        figures.remembered = self.table.cancel_marks_len();
+        figures.recalling = self.past.waiting();
+        figures.due(self.past.first_due());
+        let Counts { duplicates, superseded, lost } = self.counts;
+        (figures.duplicates, figures.superseded) = (duplicates, superseded);
+        figures.lost_timers = lost;
     }
 
     // What passes through.
@@ -131,6 +139,7 @@ impl Timers {
         let at = (entry.version(), entry.due);
         self.table.put_live(lane, timer_id, at, (&entry.target, label));
         self.table.put_replaced(lane, timer_id, supersedes);
+        self.counts.superseded += u64::from(supersedes.is_some());
         self.duplicates.come_after(timer_id, entry.version());
         self.here(lane, timer_id);
     }
@@ -153,6 +162,12 @@ impl Timers {
         self.past.note(lane, timer_id, at);
         self.table.end(lane, timer_id);
         self.retention.note(timer_id);
+    }
+
+    /// The record of a pending version is gone.
+    pub(super) fn lose(&mut self, now: UnixMillis, lane: Lane, timer_id: TimerId) {
+        self.counts.lost += 1;
+        self.end(now, lane, timer_id);
     }
 
     /// A cancel mark is written.
@@ -217,6 +232,11 @@ impl Timers {
     }
 
     // Duplicates.
+
+    /// A record is a duplicate that was none before.
+    pub(super) fn count_duplicate(&mut self) {
+        self.counts.duplicates += 1;
+    }
 
     /// Whether another copy of a duplicate waits in a tier.
     pub(super) fn is_copy(&self, timer_id: TimerId, entry: &PendingRecord) -> bool {

@@ -6,7 +6,7 @@
 //! 3. The buffers of all partitions may take a quarter of the budget together: beyond that each is kept to its share.
 //! 4. Making room looks through all that waits. So it begins no more often than every [`SPILL_AGAIN`].
 
-use super::{Millis, UnixMillis};
+use super::{Figures, Millis, UnixMillis};
 
 /// Making room is tried again after this long.
 const SPILL_AGAIN: Millis = Millis(250);
@@ -36,10 +36,6 @@ impl Memory {
     }
 
     // What is held.
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
 
     /// A record was read into the buffer of its partition.
     pub(super) fn buffer(&mut self, bytes: usize) {
@@ -108,15 +104,13 @@ impl Memory {
         self.bytes.saturating_sub(budget / 4 * 3)
     }
 
-    /// When room may be made next.
-    pub(super) fn spill_at(&self) -> UnixMillis {
-        self.spill_at
-    }
-
-    /// Room is being made; says when it may be made next.
-    pub(super) fn begin_spill(&mut self, now: UnixMillis) -> UnixMillis {
-        self.spill_at = now + SPILL_AGAIN;
-        self.spill_at
+    /// Whether room may be made now, and when to look again.
+    pub(super) fn begin_spill(&mut self, now: UnixMillis) -> (bool, UnixMillis) {
+        let may = self.spill_at <= now;
+        if may {
+            self.spill_at = now + SPILL_AGAIN;
+        }
+        (may, self.spill_at)
     }
 
     /// When windows may be freed next.
@@ -135,7 +129,8 @@ impl Memory {
         self.spilled += records as u64;
     }
 
-    pub(super) fn spilled(&self) -> u64 {
-        self.spilled
+    /// Counts for the metrics.
+    pub(super) fn count(&self, figures: &mut Figures) {
+        (figures.memory_bytes, figures.spilled) = (self.bytes, self.spilled);
     }
 }

@@ -12,7 +12,7 @@ use super::super::hold::{Held, Hold};
 use super::super::messages::{Commit, Start};
 use super::super::setup::Setup;
 use super::super::window::{Began, Standing, Window};
-use super::{Lane, Millis, Offset, Read, Source, TopicId, UnixMillis, lifecycle, past};
+use super::{Figures, Lane, Millis, Offset, Read, Source, TopicId, UnixMillis, lifecycle, past};
 
 /// How far the records of a lane that have an id may go.
 #[derive(Debug, Default)]
@@ -163,9 +163,14 @@ impl Partitions {
         })
     }
 
-    /// Records that were gone, and partitions that could not be read, since the start.
-    pub(super) fn counts(&self) -> (u64, u64) {
-        (self.lost, self.unreadable)
+    /// Counts for the metrics.
+    pub(super) fn count(&self, figures: &mut Figures) {
+        let holds = || self.iter().map(|(_, hold)| hold);
+        figures.lanes = self.lanes().count();
+        figures.paused = holds().filter(|hold| hold.is_paused()).count();
+        figures.window_permille =
+            holds().map(|hold| hold.window.fill_permille()).max().unwrap_or_default();
+        (figures.lost, figures.unreadable) = (self.lost, self.unreadable);
     }
 
     // Records and offsets.

@@ -19,7 +19,7 @@ use super::handed::Mark;
 use super::lifecycle::Named;
 use super::strict_order::Rank;
 use super::suspects::Suspects;
-use super::{Destination, Lane, Millis, Offset, Produce, Record, Source, UnixMillis};
+use super::{Destination, Figures, Lane, Millis, Offset, Produce, Record, Source, UnixMillis};
 
 /// After a take-over suspects wait this long: the others are read again meanwhile, and leave first.
 const TEST_AFTER: Millis = Millis(250);
@@ -137,9 +137,10 @@ impl Poison {
         self.suspects.group(source, offset, to)
     }
 
-    /// How many are under suspicion, and how many groups were halved.
-    pub(super) fn counts(&self) -> (usize, u64) {
-        (self.suspects.len(), self.suspects.halvings)
+    /// Counts for the metrics.
+    pub(super) fn count(&self, figures: &mut Figures) {
+        (figures.suspects, figures.halvings) = (self.suspects.len(), self.suspects.halvings);
+        figures.due(self.suspects.held().filter_map(|held| held.send.delivered_at()).min());
     }
 
     // What is held.
@@ -162,11 +163,6 @@ impl Poison {
             .held()
             .filter(move |held| held.source.lane == lane)
             .filter_map(Suspected::rank)
-    }
-
-    /// When the first delivery that is held is due.
-    pub(super) fn first_due(&self) -> Option<UnixMillis> {
-        self.suspects.held().filter_map(|held| held.send.delivered_at()).min()
     }
 
     // Tests.

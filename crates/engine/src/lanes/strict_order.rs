@@ -21,7 +21,7 @@ use super::partitions::Partitions;
 use super::past::Past;
 use super::poison::Poison;
 use super::reread::Evicted;
-use super::{Lane, Offset, Source, UnixMillis};
+use super::{Figures, Lane, Offset, Source, UnixMillis};
 
 /// A rank in the order of a lane: when a record is due, and which of those was submitted first.
 pub(super) type Rank = (UnixMillis, SubmissionOrder);
@@ -62,14 +62,11 @@ impl StrictOrder {
         }
     }
 
-    /// How many records wait for their order, in memory or not.
-    pub(super) fn len(&self) -> usize {
-        self.evicted.len() + self.waiting.iter().map(Waiting::len).sum::<usize>()
-    }
-
-    /// When the first of those in memory is due.
-    pub(super) fn first_due(&self) -> Option<UnixMillis> {
-        self.very_first().map(|entry| entry.due)
+    /// Counts for the metrics.
+    pub(super) fn count(&self, figures: &mut Figures) {
+        let waiting: usize = self.waiting.iter().map(Waiting::len).sum();
+        figures.ordered = self.evicted.len() + waiting;
+        figures.due(self.very_first().map(|entry| entry.due));
     }
 
     /// The size of the very first of those in memory.

@@ -193,8 +193,7 @@ impl LaneEngine {
         let timer_id = lost.timer_id;
         let (key, value) = Change::Timer(lost).encode();
         let record = Record::new(Some(&key), value.as_deref(), std::iter::empty());
-        self.timers.counts.lost += 1;
-        self.timers.end(now, lane, timer_id);
+        self.timers.lose(now, lane, timer_id);
         self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Lost));
         self.agenda.wake(now);
     }
