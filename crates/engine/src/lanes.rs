@@ -1,12 +1,17 @@
 //! The engine of one thread: all its lanes, from a record read to a batch handed out.
 //!
 //! ```text
-//!            Record            released           due <= now
-//!  Kafka ──────────▶ hold ──────────────▶ accept ───────────▶ wheel ───────────▶ deliver ──▶ batch ──▶ Kafka
-//!           (one per partition)             │  remains > horizon                   │
-//!                                           ├──────────────▶ hop buffer (hops) ────┤
-//!                                           └── other lane, refused ───────────────┘
+//!            Record               released               due <= now
+//!  Kafka ──────────▶ partitions ──────────▶ admission ───────────▶ agenda ──────▶ firing ──▶ batch ──▶ Kafka
+//!                                           │  remains > horizon                   │
+//!                                           ├──────────────▶ hops ─────────────────┤
+//!                                           └──────────────▶ writes ───────────────┘
+//!                                                moves, dead letters, timer changes
 //! ```
+//!
+//! [`LaneEngine`] has twelve parts. A part keeps what belongs together, alone: its fields are private, and its file says at
+//! the top what always holds. A part knows no engine. Where it needs another part, it is given that one to read. The files
+//! with `impl LaneEngine` join the parts, and keep nothing.
 //!
 //! # Invariants
 //! 1. Nothing leaves the wheel before its due time by the `now` that was given.

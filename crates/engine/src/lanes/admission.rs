@@ -450,3 +450,6 @@ impl Known<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
