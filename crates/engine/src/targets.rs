@@ -58,6 +58,10 @@ impl Known {
         }
     }
 
+    fn allows(&self, intake: u16) -> bool {
+        self.allowed.checked_shr(u32::from(intake)).is_some_and(|bits| bits & 1 == 1)
+    }
+
     /// The description, if it counts now; and whether it is time to ask again.
     fn answer(&self, now: UnixMillis, fresh: Millis) -> (Option<Target>, bool) {
         let age = now - self.told;
@@ -109,8 +113,7 @@ impl Targets {
 
     /// Whether the policy of this intake is known to let a record go there.
     pub(super) fn is_allowed(&self, target: &str, intake: u16) -> bool {
-        let bits = self.known.get(target).map_or(0, |known| known.allowed);
-        bits.checked_shr(u32::from(intake)).is_some_and(|bits| bits & 1 == 1)
+        self.known.get(target).is_some_and(|known| known.allows(intake))
     }
 
     /// The policies have changed.
@@ -120,13 +123,22 @@ impl Targets {
 
     // Descriptions.
 
-    /// The description of a target, if one counts now.
-    pub(super) fn get(&self, now: UnixMillis, limits: &Limits, name: &str) -> Option<Target> {
-        self.known.get(name)?.answer(now, limits.target_fresh).0
+    /// The description of a target, if one counts now. And whether there is more to it, for a record that this intake allows
+    /// to go there: the target must be asked for, or that it is allowed is not noted.
+    pub(super) fn get(
+        &self,
+        now: UnixMillis,
+        limits: &Limits,
+        name: &str,
+        intake: u16,
+    ) -> (Option<Target>, bool) {
+        let Some(known) = self.known.get(name) else { return (None, true) };
+        let (answer, is_time) = known.answer(now, limits.target_fresh);
+        (answer, is_time && !known.asked || !known.allows(intake))
     }
 
-    /// The same for a record that is for the target; and whether it must be asked for, which counts as done. The policy of
-    /// this intake allows it, until the policies change.
+    /// The description of a target for a record that is for it; and whether it must be asked for, which counts as done. The
+    /// policy of this intake allows it, until the policies change.
     pub(super) fn look(
         &mut self,
         now: UnixMillis,

@@ -54,8 +54,8 @@ pub(super) enum Admission {
 #[derive(Debug)]
 pub(super) struct GoOn {
     pub(super) change: Change,
-    /// Its target is one that its intake allows: it is to be described.
-    pub(super) is_allowed: bool,
+    /// Its intake allows its target, which is to be looked up for it.
+    pub(super) looks_up: bool,
     /// Whether its target is known.
     pub(super) is_known: Result<bool, Refusal>,
 }
@@ -274,15 +274,16 @@ impl Known<'_> {
 
     /// A record that goes on, unless something refuses it.
     fn go_on(&self, now: UnixMillis, entry: &PendingRecord, change: Change) -> Admission {
-        let mut is_allowed = false;
+        let mut looks_up = false;
         let mut check = || {
             self.poison.permits_record(entry.source, entry.offset)?;
             // Its intake may be configured again before it is due.
             let mut is_known = true;
-            if entry.intake.is_some() {
+            if let Some(intake) = entry.intake {
                 verdict::allowed(self.setup, self.targets, entry.intake, &entry.target)?;
-                is_allowed = true;
-                let target = self.targets.get(now, &self.setup.limits, &entry.target);
+                let target;
+                (target, looks_up) =
+                    self.targets.get(now, &self.setup.limits, &entry.target, intake);
                 is_known = target.is_some();
                 target.map(|target| verdict::present(&entry.target, target)).transpose()?;
             }
@@ -293,7 +294,7 @@ impl Known<'_> {
             Ok(is_known)
         };
         let is_known = check();
-        Admission::GoOn(GoOn { change, is_allowed, is_known })
+        Admission::GoOn(GoOn { change, looks_up, is_known })
     }
 
     /// A cancel that was let go by an intake of its lane. `meant`: it is of this version only.

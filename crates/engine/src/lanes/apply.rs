@@ -155,14 +155,14 @@ impl LaneEngine {
         &mut self,
         now: UnixMillis,
         mut entry: Box<PendingRecord>,
-        GoOn { change, is_allowed, is_known }: GoOn,
+        GoOn { change, looks_up, is_known }: GoOn,
         out: &mut Vec<Action>,
     ) {
         entry.decided = matches!(change, Change::Live);
         if let Some(timer_id) = entry.timer_id.filter(|_| entry.decided) {
             self.timers.here(entry.source.lane, timer_id);
         }
-        if let Some(intake) = entry.intake.filter(|_| is_allowed) {
+        if let Some(intake) = entry.intake.filter(|_| looks_up) {
             self.look(now, &entry.target, Some(intake), out);
         }
         let is_known = is_known.and_then(|is_known| {

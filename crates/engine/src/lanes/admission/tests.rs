@@ -94,7 +94,7 @@ fn the_first_create_is_pending_and_a_second_one_waits_for_what_comes_late() {
     let first = entry(1, Origin::Create);
     let of_first = goes_on(world.decide(NOW, &first));
     assert!(matches!(of_first.change, Change::Create), "{of_first:?}");
-    assert!(of_first.is_allowed);
+    assert!(of_first.looks_up);
     assert_eq!(of_first.is_known, Ok(false), "nobody has described its target");
     world.make_live(&first);
     let again = goes_on(world.decide(NOW, &first));
@@ -148,8 +148,8 @@ fn a_cancel_ends_what_is_pending_or_leaves_its_mark_once() {
 #[test]
 fn what_may_not_go_on_is_refused_for_its_first_reason() {
     let code = |world: &World, entry: &PendingRecord| {
-        let GoOn { is_allowed, is_known, .. } = goes_on(world.decide(NOW, entry));
-        (is_allowed, is_known.map_err(|refusal| refusal.code))
+        let GoOn { looks_up, is_known, .. } = goes_on(world.decide(NOW, entry));
+        (looks_up, is_known.map_err(|refusal| refusal.code))
     };
     let full = World::new(Limits { tracked_max: 0, ..Limits::default() });
     let create = entry(1, Origin::Create);
