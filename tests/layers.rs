@@ -150,6 +150,12 @@ fn the_engine_of_a_thread_has_few_parts_and_their_fields_are_private() {
         }
         let fields = of(kind);
         assert!(!fields.is_empty(), "no struct {kind}");
+        let (name, lines) = files
+            .iter()
+            .find(|(_, lines)| !self::fields(lines, kind).is_empty())
+            .expect("a file that has it");
+        let knows_engine = lines.iter().any(|(_, line)| line.contains("LaneEngine"));
+        assert!(!knows_engine, "{name} has {kind}, and knows the engine");
         // What is a part itself has walls of its own.
         let is_part = |field: &str| {
             field.split_once(": ").is_some_and(|(_, kind)| {
