@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 
 use super::super::verdict::PendingRecord;
 use super::super::wheel::Wheel;
-use super::{Figures, Millis, UnixMillis};
+use super::figures::Figures;
+use super::{Millis, UnixMillis};
 
 /// What waits for a time.
 #[derive(Debug)]

@@ -17,10 +17,11 @@ use super::super::timers::{CancelMark, Pending, Replaced, TimerId, TimerState, T
 use super::super::verdict::{self, Origin, PendingRecord, StateChange, Verdict};
 use super::admission::{Admission, Change, GoOn, Known};
 use super::duplicates::HOPS_MAX;
+use super::hops::last_for_overdue;
 use super::lifecycle::{answer, told};
 use super::past::{History, Waiting};
 use super::writes::PendingWrite;
-use super::{Lane, LaneEngine, Millis, Offset, Record, Source, TopicId, UnixMillis, outage};
+use super::{Lane, LaneEngine, Millis, Offset, Record, Source, TopicId, UnixMillis};
 
 impl LaneEngine {
     /// All that is known when a record is decided about.
@@ -429,7 +430,7 @@ impl LaneEngine {
         let tier = match entry.due > now {
             true => pick(entry.due - now),
             // The roll call for lost timers looks there.
-            false => pick(now - entry.first_appended).min(outage::last_for_overdue(ladder)),
+            false => pick(now - entry.first_appended).min(last_for_overdue(ladder)),
         };
         let to = Destination::Lane(self.setup.topics.of_tier(tier));
         // One under suspicion would leave later than what is decided after it.

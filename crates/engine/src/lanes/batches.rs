@@ -11,10 +11,11 @@ use std::collections::VecDeque;
 
 use super::super::messages::{Batch, Carried, Commit, Produce};
 use super::builder::{BatchBuilder, Filled};
+use super::figures::Figures;
 use super::handed::{Handed, Mark, There};
 use super::margin::Margin;
-use super::strict_order::Rank;
-use super::{BatchId, Figures, Lane, Millis, UnixMillis};
+use super::rank::Rank;
+use super::{BatchId, Lane, Millis, UnixMillis};
 
 /// Progress without a record to produce (what was done before a restart, gaps) is committed this often.
 const IDLE_COMMIT: Millis = Millis(1_000);

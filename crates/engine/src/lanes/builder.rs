@@ -8,7 +8,7 @@ use super::super::messages::{Answer, Carried, Destination, Produce};
 use super::super::setup::{Arrival, Setup};
 use super::super::state::SubmissionOrder;
 use super::handed::Mark;
-use super::strict_order::Rank;
+use super::rank::Rank;
 use super::writes::PendingWrite;
 use super::{Lane, Offset, Source, TopicId};
 

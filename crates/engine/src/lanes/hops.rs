@@ -11,11 +11,21 @@ use super::super::hop_buffer::HopBuffer;
 use super::super::ladder::Ladder;
 use super::super::setup::Setup;
 use super::super::verdict::{PendingRecord, refusal};
+use super::figures::Figures;
 use super::margin::Margin;
-use super::{Figures, Lane, Millis, UnixMillis};
+use super::{Lane, Millis, UnixMillis};
 
 /// What a hop may take between the closing of its batch and its append, as long as none took longer; in both orders.
 const MARGIN: Millis = Millis(250);
+
+/// How long an overdue record waits in a tier, at most: a longer wait spares the brokers work during an outage, but the record
+/// is later after it.
+pub(super) const OVERDUE_MAX: Millis = Millis(30_000);
+
+/// The last tier into which a record may hop that is overdue.
+pub(super) fn last_for_overdue(ladder: &Ladder) -> usize {
+    ladder.pick(OVERDUE_MAX).unwrap_or(0).max(ladder.shortest())
+}
 
 /// Hops that are collected.
 #[derive(Debug)]

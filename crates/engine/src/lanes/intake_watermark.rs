@@ -8,18 +8,16 @@
 //!    reach in a partition (`settle` of an intake, the hold but for the lead of a tier), however much is due.
 //! 3. A record without an id waits for nothing here. What strict order waits for is in [`strict_order`](super::strict_order).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::super::hold::Hold;
 use super::super::setup::{Arrival, Setup};
 use super::super::state::SubmissionOrder;
 use super::super::verdict::PendingRecord;
+use super::figures::Figures;
 use super::partitions::Partitions;
-use super::{Figures, Millis, Offset, Source, TopicId, UnixMillis};
-
-/// Records by what they wait for: first what is due first, at the same time what was submitted first.
-pub(super) type Waiting =
-    BTreeMap<(UnixMillis, SubmissionOrder, Source, Offset), Box<PendingRecord>>;
+use super::rank::{Waiting, rank_key};
+use super::{Millis, Offset, Source, TopicId, UnixMillis};
 
 /// Strict order where nothing waits for cancels.
 const SETTLE: Millis = Millis(50);
@@ -33,11 +31,6 @@ struct IntakeWatermark {
     wanted: BTreeSet<UnixMillis>,
     /// Due records with an id that wait for what stands in this intake.
     waiting: Waiting,
-}
-
-/// Where a pending record waits.
-pub(super) fn rank_key(entry: &PendingRecord) -> (UnixMillis, SubmissionOrder, Source, Offset) {
-    (entry.due, entry.order, entry.source, entry.offset)
 }
 
 /// How much later than its append a record here is due, at least, if anything waits for what is here.

@@ -24,10 +24,11 @@ use super::super::timers::{
 };
 use super::super::verdict::{Origin, PendingRecord};
 use super::duplicates::{Duplicates, Note};
+use super::figures::Figures;
 use super::lost::Calling;
 use super::past::Past;
 use super::retention::Retention;
-use super::{Figures, Lane, Millis, UnixMillis};
+use super::{Lane, Millis, UnixMillis};
 
 /// A cancel mark is kept for this much longer than until its version is due, at least: a late record of it may still come,
 /// and in `at_least_once` come again.

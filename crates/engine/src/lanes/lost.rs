@@ -25,9 +25,10 @@ use super::super::hold::Hold;
 use super::super::setup::Setup;
 use super::super::timers::{ByName, Timer, TimerId};
 use super::batches::Batches;
-use super::inventory::Counting;
+use super::hops::last_for_overdue;
+use super::inventory::{After, Counting};
 use super::partitions::Partitions;
-use super::{BatchId, Lane, Millis, Source, UnixMillis, outage};
+use super::{BatchId, Lane, Millis, Source, UnixMillis};
 
 /// Between two questions for what is overdue, each about one lane.
 const ASK_EVERY: Millis = Millis(5_000);
@@ -38,9 +39,6 @@ const GIVE_UP_AFTER: Millis = Millis(120_000);
 /// How far the clock of a leader that appended one of its hops may be ahead of what is known of the brokers' time, and of all
 /// that was read of its lane.
 const CLOCKS_APART: Millis = Millis(5_000);
-
-/// Where a listing of timers by due time goes on: behind the timer of this due time and name.
-pub type After = (UnixMillis, TimerId);
 
 /// Which timers the roll call looks for.
 #[derive(Debug, Default)]
@@ -287,7 +285,7 @@ fn latest(partitions: &Partitions, lane: Lane) -> UnixMillis {
 fn has_let_go(setup: &Setup, partitions: &Partitions, source: Source, at: UnixMillis) -> bool {
     let ladder = &setup.topics.ladder;
     let wait = match setup.topics.tier_of(source.topic) {
-        Some(tier) if tier > outage::last_for_overdue(ladder) => {
+        Some(tier) if tier > last_for_overdue(ladder) => {
             ladder.tiers().get(tier).map_or(Millis(0), |tier| tier.wait())
         }
         _ => Millis(0),

@@ -6,7 +6,8 @@
 //! 3. The buffers of all partitions may take a quarter of the budget together: beyond that each is kept to its share.
 //! 4. Making room looks through all that waits. So it begins no more often than every [`SPILL_AGAIN`].
 
-use super::{Figures, Millis, UnixMillis};
+use super::figures::Figures;
+use super::{Millis, UnixMillis};
 
 /// Making room is tried again after this long.
 const SPILL_AGAIN: Millis = Millis(250);

@@ -4,31 +4,23 @@
 //! are deferred: they wait in a tier and come up again. All others go on.
 //!
 //! # Invariants
-//! 1. A deferred record is late by the time of the outage, and at most [`WAIT_MAX`] more. It is not lost, and its hops do
+//! 1. A deferred record is late by the time of the outage, and at most [`OVERDUE_MAX`] more. It is not lost, and its hops do
 //!    not count.
-//! 2. No overdue record hops into a tier beyond [`last_for_overdue`].
+//! 2. No overdue record hops into a tier beyond [`last_for_overdue`](super::hops::last_for_overdue).
 
-use super::super::ladder::Ladder;
 use super::super::setup::Arrival;
 use super::super::verdict::PendingRecord;
+use super::hops::OVERDUE_MAX;
 use super::{LaneEngine, Millis, UnixMillis};
 
-/// How long a record is deferred at first.
+/// How long a record is deferred at first. At most: [`OVERDUE_MAX`].
 const WAIT_MIN: Millis = Millis(5_000);
-/// And at most: a longer wait spares the brokers work during the outage, but the record is later after it.
-const WAIT_MAX: Millis = Millis(30_000);
-
-/// The last tier into which a record may hop that is overdue.
-pub(super) fn last_for_overdue(ladder: &Ladder) -> usize {
-    ladder.pick(WAIT_MAX).unwrap_or(0).max(ladder.shortest())
-}
-
 impl LaneEngine {
     /// Defers a due record whose target has an outage, or cannot be described yet: it waits in a tier. The longer the outage, the
     /// longer the wait.
     pub(super) fn defer(&mut self, now: UnixMillis, mut entry: Box<PendingRecord>) {
         let since = self.targets.away_since(&entry.target);
-        let wait = Millis((now - since.unwrap_or(now)).0 / 4).clamp(WAIT_MIN, WAIT_MAX);
+        let wait = Millis((now - since.unwrap_or(now)).0 / 4).clamp(WAIT_MIN, OVERDUE_MAX);
         // In strict order a hop may only be late in the shortest one, and holds up what is due after it.
         let tier = match self.setup.limits.arrival {
             Arrival::Strict => self.setup.topics.ladder.shortest(),

@@ -12,7 +12,8 @@ use super::super::hold::{Held, Hold};
 use super::super::messages::{Commit, Start};
 use super::super::setup::Setup;
 use super::super::window::{Began, Standing, Window};
-use super::{Figures, Lane, Millis, Offset, Read, Source, TopicId, UnixMillis, lifecycle, past};
+use super::figures::{Figures, Read};
+use super::{Lane, Millis, Offset, Source, TopicId, UnixMillis};
 
 /// How far the records of a lane that have an id may go.
 #[derive(Debug, Default)]
@@ -234,12 +235,17 @@ impl Partitions {
         self.gate(lane).is_some_and(|gate| gate.is_known)
     }
 
-    /// All is known of a lane's timers from now on. Says what its tiers let go before.
-    pub(super) fn know(&mut self, now: UnixMillis, lane: Lane) -> Vec<(Source, Held)> {
+    /// All is known of a lane's timers from now on. Marks, and timers that have ended, are forgotten from a time on. Whatever
+    /// ended since another time has ended here. Says what the lane's tiers let go before.
+    pub(super) fn know(
+        &mut self,
+        lane: Lane,
+        forgets_from: UnixMillis,
+        ends_from: UnixMillis,
+    ) -> Vec<(Source, Held)> {
         let gate = &mut self.gates[usize::from(lane.0)];
         gate.is_known = true;
-        gate.forgets_from = now + lifecycle::CANCEL_MARK_SLACK;
-        gate.ends_from = now + past::CLOCKS_APART;
+        (gate.forgets_from, gate.ends_from) = (forgets_from, ends_from);
         std::mem::take(&mut gate.early)
     }
 

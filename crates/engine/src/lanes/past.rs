@@ -21,7 +21,7 @@ use super::super::timers::{Ended, TimerId};
 use super::super::verdict::{Origin, PendingRecord};
 use super::batches::Batches;
 use super::behind::Behind;
-use super::strict_order::Rank;
+use super::rank::Rank;
 use super::writes::{PendingWrite, Writes};
 use super::{Lane, Millis, Record, UnixMillis};
 

@@ -15,11 +15,12 @@ use super::super::messages::{Carried, Refused};
 use super::super::state::SubmissionOrder;
 use super::super::verdict::refusal;
 use super::batches::Batches;
+use super::figures::Figures;
 use super::handed::Mark;
 use super::lifecycle::Named;
-use super::strict_order::Rank;
+use super::rank::Rank;
 use super::suspects::Suspects;
-use super::{Destination, Figures, Lane, Millis, Offset, Produce, Record, Source, UnixMillis};
+use super::{Destination, Lane, Millis, Offset, Produce, Record, Source, UnixMillis};
 
 /// After a take-over suspects wait this long: the others are read again meanwhile, and leave first.
 const TEST_AFTER: Millis = Millis(250);

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::verdict::PendingRecord;
-use super::strict_order::Rank;
+use super::rank::Rank;
 use super::{Lane, Offset, Source};
 
 /// The evicted records of one partition.

@@ -16,15 +16,14 @@ use std::collections::BTreeMap;
 use super::super::setup::{Arrival, Setup};
 use super::super::state::SubmissionOrder;
 use super::super::verdict::PendingRecord;
-use super::intake_watermark::{Waiting, rank_key, reach};
+use super::figures::Figures;
+use super::intake_watermark::reach;
 use super::partitions::Partitions;
 use super::past::Past;
 use super::poison::Poison;
+use super::rank::{Rank, Waiting, rank_key};
 use super::reread::Evicted;
-use super::{Figures, Lane, Offset, Source, UnixMillis};
-
-/// A rank in the order of a lane: when a record is due, and which of those was submitted first.
-pub(super) type Rank = (UnixMillis, SubmissionOrder);
+use super::{Lane, Offset, Source, UnixMillis};
 
 /// Where records may be that are to fire before others: besides those that wait here, and those that hop.
 #[derive(Clone, Copy, Debug)]

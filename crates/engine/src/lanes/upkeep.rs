@@ -5,8 +5,8 @@ use super::super::setup::Tracking;
 use super::super::timers::{
     ByName, CancelMark, Change, Ended, Timer, TimerId, TimerState, Version,
 };
-use super::inventory::{AGAIN_AFTER, Step};
-use super::lost::{After, Look, Turn};
+use super::inventory::{AGAIN_AFTER, After, Step};
+use super::lost::{Look, Turn};
 use super::past::Waiting;
 use super::retention::FORGET_MAX;
 use super::writes::PendingWrite;
