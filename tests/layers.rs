@@ -124,6 +124,50 @@ fn the_engine_does_not_reach_for_the_world() {
     assert_eq!(breaches("crates/engine/src", &WORLD), Vec::<String>::new());
 }
 
+/// The lines of a struct of the engine's lanes.
+fn fields<'a>(lines: &[(usize, &'a str)], name: &str) -> Vec<&'a str> {
+    let head = format!("struct {name} {{");
+    let lines = lines.iter().map(|(_, line)| *line).skip_while(|line| !line.ends_with(&head));
+    let fields = lines.skip(1).take_while(|line| *line != "}").map(str::trim);
+    fields.filter(|field| field.contains(": ")).collect()
+}
+
+/// Which file may touch what: a field that is private belongs to its file.
+#[test]
+fn the_engine_of_a_thread_has_few_parts_and_their_fields_are_private() {
+    let sources = sources("crates/engine/src");
+    let files: Vec<_> = sources.iter().map(|(name, text)| (name, code(text))).collect();
+    let of = |name: &str| -> Vec<&str> {
+        files.iter().flat_map(|(_, lines)| fields(lines, name)).collect()
+    };
+    let parts = of("LaneEngine");
+    assert!((1..=12).contains(&parts.len()), "{} fields: {parts:?}", parts.len());
+    for part in parts {
+        let (_, kind) = part.split_once(": ").expect("a name and a type");
+        let kind = kind.trim_end_matches(',');
+        if kind == "Arc<Setup>" {
+            continue;
+        }
+        let fields = of(kind);
+        assert!(!fields.is_empty(), "no struct {kind}");
+        let (name, lines) = files
+            .iter()
+            .find(|(_, lines)| !self::fields(lines, kind).is_empty())
+            .expect("a file that has it");
+        let knows_engine = lines.iter().any(|(_, line)| line.contains("LaneEngine"));
+        assert!(!knows_engine, "{name} has {kind}, and knows the engine");
+        // What is a part itself has walls of its own.
+        let is_part = |field: &str| {
+            field.split_once(": ").is_some_and(|(_, kind)| {
+                ["Past", "Retention", "Calling"].contains(&kind.trim_end_matches(','))
+            })
+        };
+        let open: Vec<_> =
+            fields.iter().filter(|field| field.starts_with("pub") && !is_part(field)).collect();
+        assert!(open.is_empty(), "{kind} shows {open:?}");
+    }
+}
+
 fn manifest(path: &str) -> toml::Table {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path));
     text.expect("a manifest").parse().expect("a manifest in TOML")

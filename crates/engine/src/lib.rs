@@ -22,6 +22,7 @@ pub mod murmur2;
 mod record;
 mod setup;
 pub mod state;
+mod targets;
 mod time;
 pub mod timers;
 mod verdict;

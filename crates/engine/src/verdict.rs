@@ -12,7 +12,6 @@
 //!    and is not delivered.
 //! 3. Nothing is dropped: a record that cannot be delivered gets a refusal with a code, and becomes a dead letter.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::header::{self, Code, Directive, Refusal, TimerAction, When};
@@ -20,6 +19,7 @@ use super::messages::{Left, Target, Trace};
 use super::murmur2;
 use super::setup::{Intake, Setup, Topics};
 use super::state::{Kind, Sealed, State, SubmissionOrder};
+use super::targets::Targets;
 use super::timers::{Replaced, TimerId, TimerState, Told, Version, value};
 use super::{Cut, CutBy, Lane, Millis, NOT_KEPT, Offset, Record, Source, TopicId, UnixMillis};
 
@@ -68,6 +68,11 @@ pub(super) enum Origin {
 }
 
 impl Origin {
+    /// Whether it was accepted before: waterclock itself put it into the tier.
+    pub(super) fn was_accepted(self) -> bool {
+        matches!(self, Self::Hop | Self::Duplicate)
+    }
+
     /// Whether somebody waits for what it comes to.
     pub(super) fn is_command(self) -> bool {
         matches!(self, Self::Replace(_) | Self::Cancel(_))
@@ -138,7 +143,7 @@ pub(super) fn present(name: &str, target: Target) -> Result<(i32, u64, bool), Re
 /// Decides about a record that its partition has let go.
 pub(super) fn accept(
     setup: &Setup,
-    targets: &HashMap<Arc<str>, Known>,
+    targets: &Targets,
     (source, offset): (Source, Offset),
     appended: UnixMillis,
     record: Record,
@@ -159,7 +164,7 @@ pub(super) fn accept(
 /// All that follows from the headers; the pending record's own record is left empty. Also the lane, if it is another one.
 fn known(
     setup: &Setup,
-    targets: &HashMap<Arc<str>, Known>,
+    targets: &Targets,
     (source, offset): (Source, Offset),
     appended: UnixMillis,
     record: &Record,
@@ -199,10 +204,7 @@ fn known(
     // A sealed target goes before a default, which may have changed by now.
     let target = match directive.target.or_else(|| state.and_then(|state| state.target)) {
         _ if cancels => Arc::from(""),
-        // One allocation per name, not per record.
-        Some(target) => targets
-            .get_key_value(target)
-            .map_or_else(|| Arc::from(target), |(name, _)| Arc::clone(name)),
+        Some(target) => targets.name(target),
         None => match policy {
             Some(policy) => policy.target.clone().ok_or_else(|| {
                 refusal(
@@ -481,13 +483,13 @@ fn unknown_intake() -> Refusal {
 /// Whether the policy of an intake lets a record go to a target.
 pub(super) fn allowed(
     setup: &Setup,
-    targets: &HashMap<Arc<str>, Known>,
+    targets: &Targets,
     intake: Option<u16>,
     target: &str,
 ) -> Result<(), Refusal> {
     let policy = intake.and_then(|intake| setup.topics.intakes.get(usize::from(intake)));
     let (Some(intake), Some(policy)) = (intake, policy) else { return Err(unknown_intake()) };
-    if targets.get(target).is_some_and(|known| known.is_allowed(intake)) {
+    if targets.is_allowed(target, intake) {
         return Ok(());
     }
     policy.allow.permits(target).map_err(|code| {
@@ -704,34 +706,4 @@ pub(super) fn said(
 /// A record of `<ns>.timers`.
 pub(super) fn timer_record(timer_id: TimerId, told: &Told<'_>) -> Record {
     Record::new(Some(&timer_id.0), Some(&value(told)), std::iter::empty())
-}
-
-/// The description of a target, and since when it is known.
-#[derive(Debug)]
-pub(super) struct Known {
-    pub(super) target: Option<Target>,
-    /// When it was told; before, it was never asked.
-    pub(super) told: UnixMillis,
-    /// It is being described.
-    pub(super) asked: bool,
-    /// Intakes whose policy lets a record go there, as bits: asked once for each, not for every record.
-    pub(super) allowed: u64,
-    /// Records that wait for the answer.
-    #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
-    pub(super) parked: Vec<Box<PendingRecord>>,
-    /// Partitions that have no leader.
-    pub(super) away: Arc<[i32]>,
-    /// Since when there are such.
-    pub(super) away_since: Option<UnixMillis>,
-}
-
-impl Known {
-    /// Remembers that the policy of this intake allows the target, until the policies change.
-    pub(super) fn allow(&mut self, intake: u16) {
-        self.allowed |= 1_u64.checked_shl(u32::from(intake)).unwrap_or(0);
-    }
-
-    fn is_allowed(&self, intake: u16) -> bool {
-        self.allowed.checked_shr(u32::from(intake)).is_some_and(|bits| bits & 1 == 1)
-    }
 }

@@ -2,31 +2,31 @@
 //! for the decisions before it.
 
 use super::super::BatchId;
-use super::LaneEngine;
+use super::batches::Batches;
+use super::writes::Writes;
 
 /// Where that is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Behind {
-    /// On its way into a batch: these many are ready before it.
+    /// On its way into a batch: writes before this one.
     Ready(u64),
     /// In this batch, or in one before it.
     Sealed(BatchId),
 }
 
-impl LaneEngine {
+impl Behind {
     /// All that is decided by now.
-    pub(super) fn decided(&self) -> Behind {
-        Behind::Ready(self.taken + self.ready.len() as u64)
+    pub(super) fn all(writes: &Writes) -> Self {
+        Self::Ready(writes.next_number())
     }
 
     /// Whether that is committed.
-    pub(super) fn is_committed(&self, behind: &mut Behind) -> bool {
-        if let Behind::Ready(ready) = *behind
-            && self.taken >= ready
+    pub(super) fn is_committed(&mut self, writes: &Writes, batches: &Batches) -> bool {
+        if let Self::Ready(ready) = *self
+            && writes.are_taken(ready)
         {
-            *behind = Behind::Sealed(self.next_batch);
+            *self = Self::Sealed(batches.next());
         }
-        let first = self.in_flight.front();
-        matches!(*behind, Behind::Sealed(batch) if first.is_none_or(|first| first.id >= batch))
+        matches!(*self, Self::Sealed(batch) if batches.have_landed(batch))
     }
 }

@@ -12,20 +12,19 @@
 //!    [`IN_ALL_MAX`]: what is created without end while it is pending costs a hop each, and is finished when it comes up. Beyond
 //!    that it is finished at once.
 
-use super::super::messages::{ChangeReason, Destination, HeaderRewrite, Produce};
-use super::super::state::Kind;
-use super::super::timers::{ByName, CancelMark, TimerId, TimerState, Version};
-use super::super::verdict::{self, Origin, PendingRecord};
-use super::lifecycle::{Fate, told};
-use super::strict_order;
-use super::{Arc, Lane, LaneEngine, Millis, PendingWrite, UnixMillis, header};
+use std::sync::Arc;
+
+use super::super::header;
+use super::super::timers::{ByName, CancelMark, TimerId, Version};
+use super::super::verdict::PendingRecord;
+use super::UnixMillis;
 
 /// A producer may create again and again before it cancels: the last one stands behind every cancel that any of them does.
 const OF_ONE_MAX: usize = 4;
 /// In a thread.
 const IN_ALL_MAX: usize = 2_048;
 /// Where owners change without end, each of them keeps it anew.
-const HOPS_MAX: u16 = 512;
+pub(super) const HOPS_MAX: u16 = 512;
 
 /// The duplicates that wait in tiers.
 #[derive(Debug, Default)]
@@ -36,15 +35,31 @@ pub(super) struct Duplicates {
 
 /// One of them, as it would be pending.
 #[derive(Debug)]
-struct Note {
-    version: Version,
+pub(super) struct Note {
+    pub(super) version: Version,
     /// The version that was pending last.
     of: Version,
-    due: UnixMillis,
+    pub(super) due: UnixMillis,
     /// How often it had hopped when it left.
     hops: u16,
-    target: Arc<str>,
-    label: Option<Box<str>>,
+    pub(super) target: Arc<str>,
+    pub(super) label: Option<Box<str>>,
+}
+
+impl Note {
+    /// A duplicate that is about to leave for its tier.
+    fn new(of: Version, entry: &PendingRecord) -> Self {
+        let directive = header::read(entry.record.headers()).unwrap_or_default();
+        let label = directive.label.and_then(|label| std::str::from_utf8(label).ok());
+        Self {
+            version: entry.version(),
+            of,
+            due: entry.due,
+            hops: entry.hops.saturating_add(1),
+            target: Arc::clone(&entry.target),
+            label: label.map(Box::from),
+        }
+    }
 }
 
 /// The one that stands first, with its number.
@@ -54,7 +69,7 @@ fn earliest<'a>(notes: impl Iterator<Item = (usize, &'a Note)>) -> Option<(usize
 
 impl Duplicates {
     /// Makes room for one that is new, or has come up again.
-    fn make_room(&mut self, timer_id: TimerId, is_new: bool) -> bool {
+    pub(super) fn make_room(&mut self, timer_id: TimerId, is_new: bool) -> bool {
         let notes = self.of.get(&timer_id).map_or(&[][..], Vec::as_slice);
         if notes.len() < OF_ONE_MAX && self.len < IN_ALL_MAX {
             return true;
@@ -67,7 +82,9 @@ impl Duplicates {
         true
     }
 
-    fn note(&mut self, timer_id: TimerId, note: Note) {
+    /// A duplicate of this version leaves for its tier.
+    pub(super) fn note(&mut self, timer_id: TimerId, of: Version, entry: &PendingRecord) {
+        let note = Note::new(of, entry);
         self.of.entry(timer_id).or_default().push(note);
         self.len += 1;
     }
@@ -89,18 +106,18 @@ impl Duplicates {
     }
 
     /// Whether another copy of it waits: in `at_least_once` a crash may leave some, and each would hop on.
-    fn is_copy(&self, timer_id: TimerId, version: Version, hops: u16) -> bool {
+    pub(super) fn is_copy(&self, timer_id: TimerId, version: Version, hops: u16) -> bool {
         let mut notes = self.of.get(&timer_id).into_iter().flatten();
         notes.any(|note| note.version == version && note.hops != hops)
     }
 
     /// It has come up, or is finished.
-    fn forget(&mut self, timer_id: TimerId, version: Version) {
+    pub(super) fn forget(&mut self, timer_id: TimerId, version: Version) {
         self.keep(timer_id, |note| note.version != version);
     }
 
     /// Takes out the first of a timer that is behind a cancel.
-    fn first(&mut self, timer_id: TimerId, mark: &CancelMark) -> Option<Note> {
+    pub(super) fn take_first(&mut self, timer_id: TimerId, mark: &CancelMark) -> Option<Note> {
         let notes = self.of.get_mut(&timer_id)?;
         let standing =
             notes.iter().enumerate().filter(|(_, note)| mark.parts(note.of, note.version));
@@ -109,112 +126,5 @@ impl Duplicates {
         self.len -= 1;
         self.come_after(timer_id, note.version);
         Some(note)
-    }
-}
-
-impl LaneEngine {
-    /// What becomes of a create that is a duplicate of this version by all that is known: a cancel from between them may come.
-    pub(super) fn duplicate(&self, now: UnixMillis, entry: &PendingRecord, of: Version) -> Fate {
-        // Straight to the one log that there is, nothing comes late.
-        let ways = usize::from(self.setup.lanes) * self.setup.topics.intakes.len();
-        let may_follow = ways > 1 && of.is_before(entry.version()) && now < self.kept_until(entry);
-        if may_follow { Fate::Aside(of) } else { Fate::Duplicate }
-    }
-
-    /// A cancel that is moved to its lane later than this does not find a duplicate any more. While nobody owned the lane,
-    /// nobody may have moved anything.
-    fn kept_until(&self, entry: &PendingRecord) -> UnixMillis {
-        let gate = &self.gates[usize::from(entry.source.lane.0)];
-        entry.first_appended.max(gate.ends_from) + self.setup.limits.duplicates_kept
-    }
-
-    /// Has a duplicate wait in a tier.
-    pub(super) fn set_aside(
-        &mut self,
-        now: UnixMillis,
-        of: Version,
-        mut entry: Box<PendingRecord>,
-    ) {
-        let (lane, Some(timer_id)) = (entry.source.lane, entry.timer_id) else { return };
-        if self.duplicates.is_copy(timer_id, entry.version(), entry.hops) {
-            return self.finish(&entry, None);
-        }
-        self.no_more_aside(&entry);
-        self.figures.duplicates += u64::from(entry.origin != Origin::Duplicate);
-        // Not much longer than it may matter. In time for its due time if that is ahead; else not much later than it is.
-        let most = self.kept_until(&entry) - now + Millis(self.setup.limits.duplicates_kept.0 / 8);
-        let ladder = &self.setup.topics.ladder;
-        let pick = |remains: Millis| {
-            let tier = strict_order::pick(ladder, self.margin(now), remains.min(most));
-            tier.unwrap_or_else(|| ladder.shortest())
-        };
-        let tier = match entry.due > now {
-            true => pick(entry.due - now),
-            // The roll call for lost timers looks there.
-            false => pick(now - entry.first_appended).min(self.last_for_overdue()),
-        };
-        let to = Destination::Lane(self.setup.topics.of_tier(tier));
-        // One under suspicion would leave later than what is decided after it.
-        let is_new = entry.origin != Origin::Duplicate;
-        let may_leave = entry.hops < self.hops_limit.min(HOPS_MAX)
-            && self.not_poison(entry.source, entry.offset).is_ok()
-            && self.suspects.group(entry.source, entry.offset, &to).is_none();
-        let sealed = verdict::seal(&self.setup, &entry, Kind::Duplicate).ok().filter(|_| may_leave);
-        // Last: it may cost another one its place.
-        let Some(sealed) = sealed.filter(|_| self.duplicates.make_room(timer_id, is_new)) else {
-            return self.finish(&entry, None);
-        };
-        entry.origin = Origin::Duplicate;
-        self.note_duplicate(timer_id, of, &entry);
-        let PendingRecord { source, offset, record, .. } = *entry;
-        let partition = Some(i32::from(lane.0));
-        // Nothing waits for it: it may come to stand late.
-        let (rewrite, due, expires) = (HeaderRewrite::State(sealed), UnixMillis(u64::MAX), None);
-        let send = Produce { to, partition, record, rewrite, due, expires };
-        self.ready.push_back(PendingWrite::of(Some((source, offset)), send));
-    }
-
-    fn note_duplicate(&mut self, timer_id: TimerId, of: Version, entry: &PendingRecord) {
-        let directive = header::read(entry.record.headers()).unwrap_or_default();
-        let label = directive.label.and_then(|label| std::str::from_utf8(label).ok());
-        let note = Note {
-            version: entry.version(),
-            of,
-            due: entry.due,
-            hops: entry.hops.saturating_add(1),
-            target: Arc::clone(&entry.target),
-            label: label.map(Box::from),
-        };
-        self.duplicates.note(timer_id, note);
-    }
-
-    /// A duplicate has come up, and is decided about.
-    pub(super) fn no_more_aside(&mut self, entry: &PendingRecord) {
-        if let Some(timer_id) = entry.timer_id.filter(|_| entry.origin == Origin::Duplicate) {
-            self.duplicates.forget(timer_id, entry.version());
-        }
-    }
-
-    /// A cancel was decided. If it came late and nothing is pending, the first of what was taken for a duplicate and was
-    /// submitted after the cancel is pending now. Behind a cancel that came straight to its lane, what stands there counts first.
-    pub(super) fn follow(
-        &mut self,
-        now: UnixMillis,
-        lane: Lane,
-        mark: &CancelMark,
-        cancel: &PendingRecord,
-    ) {
-        let is_late = mark.cancels && cancel.version().is_not_in_log_order();
-        if !is_late || self.timers.live(lane, mark.timer_id).is_some() {
-            return;
-        }
-        let Some(note) = self.duplicates.first(mark.timer_id, mark) else { return };
-        let at = (note.version, note.due);
-        let words = (&*note.target, note.label.as_deref());
-        let record =
-            verdict::timer_record(mark.timer_id, &told(cancel, TimerState::Delay, now, at, words));
-        self.timers.put_live(lane, mark.timer_id, at, words);
-        self.keep_with_next();
-        self.ready.push_back(PendingWrite::timer_change(lane, record, ChangeReason::Created));
     }
 }

@@ -14,8 +14,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use super::super::header;
+use super::super::state::SubmissionOrder;
 use super::super::verdict::PendingRecord;
-use super::{SubmissionOrder, header};
 
 /// How many are remembered.
 const MOST: usize = 1 << 16;

@@ -2,29 +2,29 @@
 //! before it fires: only then are the cancels known that were there in time.
 //!
 //! # Invariants
-//! 1. A record with an id fires once its intake in its lane is let go up to `due - settle`, by the append times there; and
-//!    not before all that stood in its lane's intakes at the take-over is let go. As long as that is not known, it waits.
+//! 1. A record that waits here is taken once its intake in its lane is let go up to `due - settle`, by the append times
+//!    there. As long as that is not known, it waits.
 //! 2. Nothing is asked for that reading has told anyway, nothing twice at a time, and nothing more often than every half
 //!    reach in a partition (`settle` of an intake, the hold but for the lead of a tier), however much is due.
 //! 3. A record without an id waits for nothing here. What strict order waits for is in [`strict_order`](super::strict_order).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use super::super::setup::Arrival;
+use super::super::hold::Hold;
+use super::super::setup::{Arrival, Setup};
 use super::super::state::SubmissionOrder;
 use super::super::verdict::PendingRecord;
-use super::{Action, Lane, LaneEngine, Millis, Offset, Source, TopicId, UnixMillis};
-
-/// Records by what they wait for: first what is due first, at the same time what was submitted first.
-pub(super) type Waiting =
-    BTreeMap<(UnixMillis, SubmissionOrder, Source, Offset), Box<PendingRecord>>;
+use super::figures::Figures;
+use super::partitions::Partitions;
+use super::rank::{Waiting, rank_key};
+use super::{Millis, Offset, Source, TopicId, UnixMillis};
 
 /// Strict order where nothing waits for cancels.
 const SETTLE: Millis = Millis(50);
 
 /// A partition, as far as records wait for what stands there.
 #[derive(Debug, Default)]
-pub(super) struct IntakeWatermark {
+struct IntakeWatermark {
     /// Its end is being asked for.
     asked: bool,
     /// When to ask again; multiples of half the reach.
@@ -33,239 +33,160 @@ pub(super) struct IntakeWatermark {
     waiting: Waiting,
 }
 
-impl IntakeWatermark {
-    /// When the first record is due that waits here.
-    pub(super) fn first_due(&self) -> Option<UnixMillis> {
-        self.waiting.first_key_value().map(|((due, ..), _)| *due)
+/// How much later than its append a record here is due, at least, if anything waits for what is here.
+pub(super) fn reach(setup: &Setup, topic: TopicId) -> Option<Millis> {
+    let (limits, topics) = (&setup.limits, &setup.topics);
+    match (limits.arrival, topics.tier_of(topic)) {
+        (Arrival::ByDue, None) => limits.settle,
+        (Arrival::ByDue, Some(_)) => None,
+        (Arrival::Strict, None) => Some(limits.settle.unwrap_or(SETTLE)),
+        (Arrival::Strict, Some(tier)) => topics.ladder.tiers().get(tier).map(|t| t.wait()),
     }
 }
 
-/// Where a pending record waits.
-pub(super) fn rank_key(entry: &PendingRecord) -> (UnixMillis, SubmissionOrder, Source, Offset) {
-    (entry.due, entry.order, entry.source, entry.offset)
+/// The watermarks of all partitions.
+#[derive(Debug)]
+pub(super) struct IntakeWatermarks {
+    /// By lane topic, then lane.
+    of: Vec<Vec<IntakeWatermark>>,
 }
 
-impl LaneEngine {
-    fn intake_watermark(&mut self, source: Source) -> Option<&mut IntakeWatermark> {
-        self.intake_watermarks
-            .get_mut(usize::from(source.topic.0))?
-            .get_mut(usize::from(source.lane.0))
+impl IntakeWatermarks {
+    pub(super) fn new(setup: &Setup) -> Self {
+        let lanes = || (0..setup.lanes).map(|_| IntakeWatermark::default()).collect();
+        Self { of: setup.topics.names().iter().map(|_| lanes()).collect() }
     }
 
-    pub(super) fn is_open(&self, lane: Lane) -> bool {
-        self.gates.get(usize::from(lane.0)).is_some_and(|gate| gate.is_open)
+    fn get_mut(&mut self, source: Source) -> Option<&mut IntakeWatermark> {
+        self.of.get_mut(usize::from(source.topic.0))?.get_mut(usize::from(source.lane.0))
     }
 
-    /// How much later than its append a record here is due, at least, if anything waits for what is here.
-    pub(super) fn reach(&self, topic: TopicId) -> Option<Millis> {
-        let (limits, topics) = (&self.setup.limits, &self.setup.topics);
-        match (limits.arrival, topics.tier_of(topic)) {
-            (Arrival::ByDue, None) => limits.settle,
-            (Arrival::ByDue, Some(_)) => None,
-            (Arrival::Strict, None) => Some(limits.settle.unwrap_or(SETTLE)),
-            (Arrival::Strict, Some(tier)) => topics.ladder.tiers().get(tier).map(|t| t.wait()),
-        }
-    }
+    // Questions.
 
-    /// Gives a record back that may fire, and keeps one that must wait.
-    pub(super) fn let_through(
+    /// A record is due then: what is due by that time must be known of a partition. Says when to ask.
+    pub(super) fn want(
         &mut self,
         now: UnixMillis,
-        entry: Box<PendingRecord>,
-    ) -> Option<Box<PendingRecord>> {
-        let entry = self.let_arrive(now, entry)?;
-        if entry.timer_id.is_none() {
-            return Some(entry);
-        }
-        // It is refused: nobody asks what its intake says.
-        let Some(intake) = entry.intake else { return Some(entry) };
-        let intake = Source { topic: TopicId(intake), lane: entry.source.lane };
-        let (due, settle) = (entry.due, self.setup.limits.settle);
-        let is_open = self.is_open(intake.lane);
-        let Some(hold) = self.hold(intake) else { return Some(entry) };
-        if is_open && settle.is_none_or(|settle| hold.gone_upto() >= due - settle) {
-            return Some(entry);
-        }
-        self.intake_watermark(intake)?.waiting.insert(rank_key(&entry), entry);
-        if settle.is_some() {
-            self.want(now, intake, due);
-        }
-        None
-    }
-
-    /// A record is due then: what is due by that time must be known of a partition.
-    pub(super) fn want(&mut self, now: UnixMillis, source: Source, due: UnixMillis) {
-        let Some(reach) = self.reach(source.topic) else { return };
+        (setup, partitions): (&Setup, &Partitions),
+        source: Source,
+        due: UnixMillis,
+    ) -> Option<UnixMillis> {
+        let reach = reach(setup, source.topic)?;
         let from = due - reach;
-        let Some(hold) = self.hold(source) else { return };
-        if hold.read_upto() >= from {
-            return;
+        if partitions.get(source)?.read_upto() >= from {
+            return None;
         }
         let grid = reach.half().0.max(1);
         // An overdue record needs the answer now, however long it has been overdue.
         let at = UnixMillis(from.0.div_ceil(grid).max(now.0 / grid).saturating_mul(grid));
-        let Some(watermark) = self.intake_watermark(source) else { return };
-        if watermark.wanted.insert(at) {
-            if at <= now {
-                // One question answers what was to be asked before.
-                watermark.wanted = watermark.wanted.split_off(&at);
-            }
-            if !watermark.asked {
-                self.wake(at);
-            }
+        let watermark = self.get_mut(source)?;
+        if !watermark.wanted.insert(at) {
+            return None;
         }
+        if at <= now {
+            // One question answers what was to be asked before.
+            watermark.wanted = watermark.wanted.split_off(&at);
+        }
+        (!watermark.asked).then_some(at)
     }
 
-    /// Lists the end offsets of the partitions for which it is time.
-    pub(super) fn list_end_offsets(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
-        self.want_for_order(now);
+    /// The partitions for which it is time to ask, and when it is time for the next one.
+    pub(super) fn list(
+        &mut self,
+        now: UnixMillis,
+        (setup, partitions): (&Setup, &Partitions),
+    ) -> (Vec<Source>, Option<UnixMillis>) {
         let (mut ask, mut next) = (Vec::new(), None::<UnixMillis>);
-        for topic in 0..self.intake_watermarks.len() {
-            if self.reach(TopicId(topic as u16)).is_none() {
+        for (topic, watermarks) in self.of.iter_mut().enumerate() {
+            let topic = TopicId(topic as u16);
+            if reach(setup, topic).is_none() {
                 continue;
             }
-            for (lane, watermark) in self.intake_watermarks[topic].iter_mut().enumerate() {
-                if watermark.wanted.is_empty() || watermark.asked {
+            for (lane, watermark) in watermarks.iter_mut().enumerate() {
+                let IntakeWatermark { asked, wanted, .. } = watermark;
+                if wanted.is_empty() || *asked {
                     continue;
                 }
-                let known = self.holds[topic][lane].as_ref().map(super::Hold::read_upto);
-                while watermark
-                    .wanted
-                    .first()
-                    .is_some_and(|at| known.is_none_or(|known| *at <= known))
-                {
-                    watermark.wanted.pop_first();
+                let source = Source { topic, lane: super::Lane(lane as u16) };
+                let known = partitions.get(source).map(Hold::read_upto);
+                while wanted.first().is_some_and(|at| known.is_none_or(|known| *at <= known)) {
+                    wanted.pop_first();
                 }
-                while watermark.wanted.first().is_some_and(|at| *at <= now) {
-                    watermark.wanted.pop_first();
-                    watermark.asked = true;
+                while wanted.first().is_some_and(|at| *at <= now) {
+                    wanted.pop_first();
+                    *asked = true;
                 }
-                if watermark.asked {
-                    ask.push(Source { topic: TopicId(topic as u16), lane: Lane(lane as u16) });
-                } else if let Some(at) = watermark.wanted.first() {
+                if *asked {
+                    ask.push(source);
+                } else if let Some(at) = wanted.first() {
                     next = Some(next.map_or(*at, |next| next.min(*at)));
                 }
             }
         }
-        if !ask.is_empty() {
-            out.push(Action::ListEndOffsets(ask));
-        }
-        if let Some(at) = next {
-            self.wake(at);
-        }
+        (ask, next)
     }
 
     /// Takes down that the end of a partition is being asked for; false: it is already.
-    pub(super) fn ask_unasked(&mut self, source: Source) -> bool {
-        self.intake_watermark(source)
-            .is_some_and(|watermark| !std::mem::replace(&mut watermark.asked, true))
+    pub(super) fn ask(&mut self, source: Source) -> bool {
+        self.get_mut(source).is_some_and(|watermark| !std::mem::replace(&mut watermark.asked, true))
     }
 
-    /// Everything that stood in a partition at a time was told.
-    pub(super) fn read_up_to(&mut self, now: UnixMillis, source: Source, at: UnixMillis) {
-        let Some(hold) = self.hold(source) else { return };
-        hold.passed(at);
-        if at > UnixMillis(0)
-            && let Some(watermark) = self.intake_watermark(source)
+    /// A question about a partition was answered. Says when the first record is due that waits for it.
+    pub(super) fn answered(&mut self, source: Source) -> Option<UnixMillis> {
+        let watermark = self.get_mut(source)?;
+        watermark.asked = false;
+        watermark.waiting.first_key_value().map(|((due, ..), _)| *due)
+    }
+
+    // Records.
+
+    /// A due record waits for what stands in its intake.
+    pub(super) fn wait(&mut self, intake: Source, entry: Box<PendingRecord>) {
+        if let Some(watermark) = self.get_mut(intake) {
+            watermark.waiting.insert(rank_key(&entry), entry);
+        }
+    }
+
+    /// Takes the records that wait for an intake no more, which was let go up to a time. `settle`: what they wait for.
+    pub(super) fn take_free(
+        &mut self,
+        intake: Source,
+        gone_upto: UnixMillis,
+        settle: Option<Millis>,
+    ) -> impl ExactSizeIterator<Item = Box<PendingRecord>> + use<> {
+        let mut free = Waiting::new();
+        if let Some(IntakeWatermark { waiting, .. }) = self.get_mut(intake)
+            && !waiting.is_empty()
         {
-            watermark.asked = false;
-            // Records that wait for a later time ask again.
-            self.wake(now);
-            self.want_for_waiting(now, source);
-        }
-        self.let_go(source);
-    }
-
-    /// Asks on behalf of the records that wait, also when the last answer was for too early a time.
-    fn want_for_waiting(&mut self, now: UnixMillis, source: Source) {
-        let first = self
-            .intake_watermark(source)
-            .and_then(|watermark| watermark.waiting.first_key_value().map(|((due, ..), _)| *due));
-        if let Some(due) = first
-            && self.setup.limits.settle.is_some()
-        {
-            self.want(now, source, due);
-        }
-    }
-
-    /// Records of a partition were let go, or there are none: fires the records that have waited for that.
-    pub(super) fn let_go(&mut self, source: Source) {
-        if !self.is_open(source.lane) && self.try_gate(source.lane) {
-            for topic in 0..self.setup.topics.intakes.len() {
-                self.fire_waiting(Source { topic: TopicId(topic as u16), ..source });
-            }
-        }
-        self.fire_waiting(source);
-    }
-
-    fn fire_waiting(&mut self, source: Source) {
-        let (settle, is_open) = (self.setup.limits.settle, self.is_open(source.lane));
-        let gone_upto = self.hold(source).map_or(UnixMillis(0), |hold| hold.gone_upto());
-        let Some(watermark) = self.intake_watermark(source) else { return };
-        if !is_open || watermark.waiting.is_empty() {
-            return;
-        }
-        let rest = match settle {
-            None => BTreeMap::new(),
-            Some(settle) => {
+            let rest = settle.map(|settle| {
                 let due = gone_upto + settle + Millis(1);
                 let key = (due, SubmissionOrder::default(), Source::default(), Offset::default());
-                watermark.waiting.split_off(&key)
-            }
-        };
-        let free = std::mem::replace(&mut watermark.waiting, rest);
-        if !free.is_empty() {
-            self.late.extend(free.into_values());
-            // At the next tick.
-            self.wake(UnixMillis(0));
+                waiting.split_off(&key)
+            });
+            free = std::mem::replace(waiting, rest.unwrap_or_default());
         }
+        free.into_values()
     }
 
-    fn has_read_intakes(&self, lane: Lane) -> bool {
-        let intakes = self.setup.topics.intakes.len();
-        self.holds[..intakes]
-            .iter()
-            .all(|holds| holds[usize::from(lane.0)].as_ref().is_none_or(super::Hold::caught_up))
-    }
-
-    /// Opens the gate of a lane, if all that was to be known is.
-    fn try_gate(&mut self, lane: Lane) -> bool {
-        let at = usize::from(lane.0);
-        let is_known = self.gates.get(at).is_some_and(|gate| gate.is_known);
-        if is_known && self.has_read_intakes(lane) {
-            self.gates[at].is_open = true;
-        }
-        self.gates[at].is_open
-    }
-
-    /// Lets records that wait hop once more, through the shortest tier: they would hold up what they wait for.
-    pub(super) fn spill_waiting(
+    /// Takes the records that wait and that `which` says.
+    #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
+    pub(super) fn take_where(
         &mut self,
-        now: UnixMillis,
         mut which: impl FnMut(&PendingRecord) -> bool,
-    ) {
+    ) -> Vec<Box<PendingRecord>> {
         let mut out = Vec::new();
-        for watermark in self.intake_watermarks.iter_mut().flatten() {
+        for watermark in self.of.iter_mut().flatten() {
             let taken = watermark.waiting.extract_if(.., |_, entry| which(entry));
             out.extend(taken.map(|(_, entry)| entry));
         }
-        self.spill_late(now, out);
+        out
     }
 
-    /// Overdue records go into the shortest tier once more.
-    #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
-    pub(super) fn spill_late(&mut self, now: UnixMillis, entries: Vec<Box<PendingRecord>>) {
-        let tier = self.setup.topics.ladder.shortest();
-        for mut entry in entries {
-            self.figures.spilled += 1;
-            // However long it takes, it is no fault of the record's.
-            entry.hops = entry.hops.saturating_sub(1);
-            self.hop(now, tier, entry);
-        }
-    }
-
-    /// How many wait.
-    pub(super) fn gated(&self) -> usize {
-        self.intake_watermarks.iter().flatten().map(|watermark| watermark.waiting.len()).sum()
+    /// Counts for the metrics.
+    pub(super) fn count(&self, figures: &mut Figures) {
+        let waiting = || self.of.iter().flatten().map(|watermark| &watermark.waiting);
+        figures.gated = waiting().map(Waiting::len).sum();
+        let firsts = waiting().filter_map(Waiting::first_key_value);
+        figures.due(firsts.map(|((due, ..), _)| *due).min());
     }
 }

@@ -17,22 +17,22 @@
 //! What it does not see: a record that was read, and is deleted during the count. Its timer is overdue for
 //! [`lost_after`](super::super::setup::Limits::lost_after) before it is lost.
 
-use super::super::hold::Hold;
-use super::super::messages::Left;
-use super::super::timers::Timer;
-use super::lost::{After, Calling, Stage};
-use super::{
-    Action, BatchId, Lane, LaneEngine, Millis, Offset, PendingWrite, Source, TopicId, UnixMillis,
-};
+use super::super::timers::TimerId;
+use super::batches::Batches;
+use super::writes::Writes;
+use super::{BatchId, Lane, Millis, UnixMillis};
 
 /// A lane that could not be counted is counted again after this time.
-const AGAIN_AFTER: Millis = Millis(60_000);
+pub(super) const AGAIN_AFTER: Millis = Millis(60_000);
 /// More timers are asked for only while less than this waits to be written.
 const READY_MAX: usize = 1_000;
 
+/// Where a listing of timers by due time goes on: behind the timer of this due time and name.
+pub type After = (UnixMillis, TimerId);
+
 /// A lane that is counted, and how far that is.
 #[derive(Debug)]
-pub(in super::super) struct Counting {
+pub(super) struct Counting {
     lane: Lane,
     at: At,
 }
@@ -53,125 +53,65 @@ enum At {
     Written(BatchId),
 }
 
-impl Calling {
-    /// How far the count of this lane is, if it is the one that is counted.
-    fn counting(&mut self, lane: Lane) -> Option<&mut At> {
-        match &mut self.stage {
-            Stage::Counting(counting) if counting.lane == lane => Some(&mut counting.at),
-            _ => None,
-        }
-    }
+/// What the count asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    Wait,
+    /// Read what is left of the lane's topics.
+    Read,
+    /// List its timers from here on.
+    List(Option<After>),
+    /// It is counted, and everything that follows from that is committed.
+    Done,
 }
 
-impl LaneEngine {
-    /// Whether a lane is counted: what is left of it comes in pieces.
-    #[must_use]
-    pub fn is_counting(&self) -> bool {
-        matches!(self.calling.stage, Stage::Counting(_)) && self.timers.live_len() > 0
+impl Counting {
+    /// Begins. Batches before this one may carry what is missing.
+    pub(super) fn new(lane: Lane, batch: BatchId) -> Self {
+        Self { lane, at: At::Landing(batch) }
     }
 
-    /// No timer is pending, or none is known: there is nothing to count.
-    pub(super) fn count_nothing(&mut self) {
-        let shrunk = self.calling.shrunk.keys().copied();
-        for lane in shrunk.filter(|lane| self.is_at_work(*lane)).collect::<Vec<_>>() {
-            self.is_counted(lane);
-        }
+    pub(super) fn lane(&self) -> Lane {
+        self.lane
     }
 
-    /// The next owner of the lane need not count it again: the lane's positions are committed as they are now.
-    fn is_counted(&mut self, lane: Lane) {
-        self.calling.shrunk.remove(&lane);
-        for hold in self.holds.iter_mut().filter_map(|holds| holds[usize::from(lane.0)].as_mut()) {
-            hold.touch();
-        }
-        self.dirty = true;
-    }
-
-    /// Begins with a lane that has shrunk, if there is one here.
-    pub(super) fn begin_to_count(&mut self, now: UnixMillis) -> bool {
-        let shrunk = &self.calling.shrunk;
-        let may = |(lane, from): &(&Lane, &UnixMillis)| **from <= now && self.is_at_work(**lane);
-        // The one that waits for longest: one that cannot be read keeps no other waiting.
-        let Some((&lane, _)) = shrunk.iter().filter(may).min_by_key(|(_, from)| **from) else {
-            return false;
-        };
-        if self.timers.miss(lane) == 0 {
-            self.is_counted(lane);
-            return false;
-        }
-        let at = At::Landing(self.next_batch);
-        self.calling.stage = Stage::Counting(Counting { lane, at });
-        self.wake(now);
-        true
-    }
-
-    /// The next step of a count.
-    pub(super) fn count(&mut self, out: &mut Vec<Action>) {
-        let Stage::Counting(Counting { lane, at }) = &mut self.calling.stage else { return };
-        let lane = *lane;
-        match *at {
-            At::Landing(batch) if self.in_flight.front().is_none_or(|first| first.id >= batch) => {
-                *at = At::Read;
-                let low = |(topic, holds): (usize, &Vec<Option<Hold>>)| {
-                    let hold = holds[usize::from(lane.0)].as_ref()?;
-                    Some((Source { topic: TopicId(topic as u16), lane }, hold.low()))
-                };
-                let from: Vec<(Source, Offset)> =
-                    self.holds.iter().enumerate().filter_map(low).collect();
-                out.push(Action::Inventory { lane, from });
+    /// The next step of the count.
+    pub(super) fn step(&mut self, writes: &Writes, batches: &Batches) -> Step {
+        match self.at {
+            At::Landing(batch) if batches.have_landed(batch) => {
+                self.at = At::Read;
+                Step::Read
             }
-            At::List(after) if self.ready.len() < READY_MAX => {
-                *at = At::Listed;
-                out.push(Action::Overdue { lane, before: UnixMillis(u64::MAX), after });
+            At::List(after) if writes.len() < READY_MAX => {
+                self.at = At::Listed;
+                Step::List(after)
             }
-            At::Said if !self.ready.iter().any(PendingWrite::is_of_a_lost_one) => {
-                *at = At::Written(self.next_batch);
-                self.count(out);
+            At::Said if !writes.reports_a_loss() => {
+                self.at = At::Written(batches.next());
+                self.step(writes, batches)
             }
-            At::Written(batch) if self.in_flight.front().is_none_or(|first| first.id >= batch) => {
-                self.calling.stage = Stage::Fresh;
-                self.is_counted(lane);
-            }
-            At::Landing(_) | At::Read | At::List(_) | At::Listed | At::Said | At::Written(_) => {}
-        }
-    }
-
-    /// Records were found.
-    pub(super) fn left(&mut self, lane: Lane, records: &[Left]) {
-        for Left { source, offset, timer_id, version } in records {
-            let hold = self.hold(*source);
-            if source.lane == lane && hold.is_some_and(|hold| hold.is_open(*offset)) {
-                self.timers.found(lane, *timer_id, *version);
+            At::Written(batch) if batches.have_landed(batch) => Step::Done,
+            At::Landing(_) | At::Read | At::List(_) | At::Listed | At::Said | At::Written(_) => {
+                Step::Wait
             }
         }
     }
 
-    /// A lane was read.
-    pub(super) fn counted(&mut self, now: UnixMillis, lane: Lane, whole: bool) {
-        let Some(at @ At::Read) = self.calling.counting(lane) else { return };
-        *at = At::List(None);
-        if !whole {
-            self.calling.shrunk.insert(lane, now + AGAIN_AFTER);
-            self.calling.stage = Stage::Fresh;
+    /// A lane was read; false: not this one, or it was not to be read.
+    pub(super) fn was_read(&mut self, lane: Lane) -> bool {
+        let is_this = self.lane == lane && matches!(self.at, At::Read);
+        if is_this {
+            self.at = At::List(None);
         }
-        self.wake(now);
+        is_this
     }
 
-    /// The index has told of some of a lane's pending timers.
-    pub(super) fn listed(
-        &mut self,
-        now: UnixMillis,
-        lane: Lane,
-        timers: Vec<Timer>,
-        more: Option<After>,
-    ) {
-        let Some(at @ At::Listed) = self.calling.counting(lane) else { return };
-        *at = if more.is_some() { At::List(more) } else { At::Said };
-        for timer in timers {
-            if self.timers.is_missing(lane, timer.timer_id, timer.version) {
-                self.lose(now, lane, timer);
-            }
+    /// The index has told of some of a lane's pending timers; false: it was not asked.
+    pub(super) fn was_listed(&mut self, lane: Lane, more: Option<After>) -> bool {
+        let is_this = self.lane == lane && matches!(self.at, At::Listed);
+        if is_this {
+            self.at = if more.is_some() { At::List(more) } else { At::Said };
         }
-        self.wake(now);
+        is_this
     }
 }

@@ -22,13 +22,13 @@
 use std::collections::BTreeMap;
 
 use super::super::hold::Hold;
-use super::super::messages::ChangeReason;
-use super::super::setup::Tracking;
-use super::super::timers::{ByName, Change, Timer, TimerId, TimerState, Version};
-use super::inventory::Counting;
-use super::{
-    Action, BatchId, Lane, LaneEngine, Millis, PendingWrite, Record, Source, TopicId, UnixMillis,
-};
+use super::super::setup::Setup;
+use super::super::timers::{ByName, Timer, TimerId};
+use super::batches::Batches;
+use super::hops::last_for_overdue;
+use super::inventory::{After, Counting};
+use super::partitions::Partitions;
+use super::{BatchId, Lane, Millis, Source, UnixMillis};
 
 /// Between two questions for what is overdue, each about one lane.
 const ASK_EVERY: Millis = Millis(5_000);
@@ -40,22 +40,19 @@ const GIVE_UP_AFTER: Millis = Millis(120_000);
 /// that was read of its lane.
 const CLOCKS_APART: Millis = Millis(5_000);
 
-/// Where a listing of timers by due time goes on: behind the timer of this due time and name.
-pub type After = (UnixMillis, TimerId);
-
 /// Which timers the roll call looks for.
 #[derive(Debug, Default)]
 pub(super) struct Calling {
-    pub(super) stage: Stage,
+    stage: Stage,
     /// Whose turn it is, and where its listing goes on.
     lane: u16,
     after: Option<After>,
     /// Lanes of which records were found gone, and that are to be counted, not before a time.
-    pub(super) shrunk: BTreeMap<Lane, UnixMillis>,
+    shrunk: BTreeMap<Lane, UnixMillis>,
 }
 
 #[derive(Debug, Default)]
-pub(super) enum Stage {
+enum Stage {
     #[default]
     Fresh,
     /// The next question is due then.
@@ -68,7 +65,7 @@ pub(super) enum Stage {
 
 /// Timers of a lane that were nowhere to be found at a time.
 #[derive(Debug)]
-pub(super) struct Roll {
+struct Roll {
     lane: Lane,
     /// All that was appended before this must have been let go. It begins anew when those batches have landed: a hop that
     /// was in one of them stands after the time of the question.
@@ -99,170 +96,199 @@ impl Calling {
             roll.absent.remove(&timer_id);
         }
     }
-}
-
-impl LaneEngine {
-    /// Looks for lost timers, a step at a time.
-    pub(super) fn look_for_lost(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
-        let is_full = self.setup.limits.tracking == Tracking::Full;
-        if self.draining {
-            return;
-        }
-        if !is_full || self.timers.live_len() == 0 {
-            return self.count_nothing();
-        }
-        if let Stage::Fresh | Stage::Idle(_) = self.calling.stage
-            && self.begin_to_count(now)
-        {
-            return;
-        }
-        match &self.calling.stage {
-            Stage::Fresh => self.calling.stage = Stage::Idle(now + ASK_EVERY),
-            Stage::Counting(_) => self.count(out),
-            Stage::Idle(at) if *at <= now => self.ask_for_overdue(now, out),
-            Stage::Called(_) => self.call(now, out),
-            Stage::Idle(_) | Stage::Asked(_) => {}
-        }
-        // Between two questions there is no hurry: a tick for another reason comes by here, too.
-        if let Stage::Called(Roll { asked: Some(asked), .. }) = &self.calling.stage {
-            self.wake(*asked + ENDS_EVERY);
+    /// What is to be done next.
+    pub(super) fn turn(&mut self, now: UnixMillis) -> Turn {
+        match &self.stage {
+            Stage::Fresh => {
+                self.stage = Stage::Idle(now + ASK_EVERY);
+                Turn::Wait
+            }
+            Stage::Counting(_) => Turn::Count,
+            Stage::Idle(at) if *at <= now => Turn::Ask,
+            Stage::Called(_) => Turn::Call,
+            Stage::Idle(_) | Stage::Asked(_) => Turn::Wait,
         }
     }
 
-    fn ask_for_overdue(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
-        let lanes = self.setup.lanes.max(1);
-        let mut of = (0..lanes).map(|n| (self.calling.lane + n) % lanes);
-        let of = of.find(|lane| self.is_at_work(Lane(*lane)));
-        let Some(of) = of else {
-            self.calling.stage = Stage::Idle(now + ASK_EVERY);
-            return;
+    /// When to look again, though nothing is told. Between two questions there is no hurry: a tick for another reason comes
+    /// by here, too.
+    pub(super) fn wake_at(&self) -> Option<UnixMillis> {
+        match &self.stage {
+            Stage::Called(Roll { asked: Some(asked), .. }) => Some(*asked + ENDS_EVERY),
+            _ => None,
+        }
+    }
+
+    // What is overdue.
+
+    /// The lane to ask the index about, and where its listing goes on; of those that are at work.
+    pub(super) fn ask(
+        &mut self,
+        now: UnixMillis,
+        lanes: u16,
+        is_at_work: impl Fn(Lane) -> bool,
+    ) -> Option<(Lane, Option<After>)> {
+        let lanes = lanes.max(1);
+        let mut of = (0..lanes).map(|n| (self.lane + n) % lanes);
+        let Some(of) = of.find(|lane| is_at_work(Lane(*lane))) else {
+            self.stage = Stage::Idle(now + ASK_EVERY);
+            return None;
         };
-        let after = self.calling.after.filter(|_| of == self.calling.lane);
-        let calling = std::mem::take(&mut self.calling);
-        self.calling = Calling { stage: Stage::Asked(Lane(of)), lane: of, after, ..calling };
-        out.push(Action::Overdue {
-            lane: Lane(of),
-            before: now - self.setup.limits.lost_after,
-            after,
-        });
+        self.after = self.after.filter(|_| of == self.lane);
+        self.lane = of;
+        self.stage = Stage::Asked(Lane(of));
+        Some((Lane(of), self.after))
     }
 
-    /// Whether a lane is here, and all is known of its timers.
-    pub(super) fn is_at_work(&self, lane: Lane) -> bool {
-        let at = usize::from(lane.0);
-        self.gates[at].is_known && self.holds.iter().all(|holds| holds[at].is_some())
+    /// The index has answered about a lane; false: it was not asked.
+    pub(super) fn answered(&mut self, lane: Lane, more: Option<After>) -> bool {
+        let is_asked = matches!(self.stage, Stage::Asked(asked) if asked == lane);
+        if is_asked {
+            self.after = more;
+        }
+        is_asked
     }
 
-    /// The index has told which timers of a lane are overdue.
-    pub(super) fn overdue(
+    /// Calls the roll for timers of the lane that was asked about. They are nowhere in memory; batches before this one may
+    /// carry them.
+    pub(super) fn call(
         &mut self,
         now: UnixMillis,
         lane: Lane,
-        timers: Vec<Timer>,
-        more: Option<After>,
+        absent: ByName<Timer>,
+        batch: BatchId,
     ) {
-        match &self.calling.stage {
-            Stage::Counting(_) => return self.listed(now, lane, timers, more),
-            Stage::Asked(asked) if *asked == lane => {}
-            _ => return,
-        }
-        self.calling.after = more;
-        let is_absent = |timer: &Timer| {
-            timer.due < now - self.setup.limits.lost_after
-                && self.timers.is_absent(lane, timer.timer_id, timer.version)
-        };
-        let absent: ByName<Timer> =
-            timers.into_iter().filter(is_absent).map(|timer| (timer.timer_id, timer)).collect();
         if absent.is_empty() {
             return self.next_call(now);
         }
-        let (at, batch) = (now, self.next_batch);
-        let roll = Roll { lane, at, has_landed: false, batch, absent, asked: None };
-        self.calling.stage = Stage::Called(roll);
-        self.wake(now);
+        let roll = Roll { lane, at: now, has_landed: false, batch, absent, asked: None };
+        self.stage = Stage::Called(roll);
     }
 
     fn next_call(&mut self, now: UnixMillis) {
-        if self.calling.after.is_none() {
-            self.calling.lane = (self.calling.lane + 1) % self.setup.lanes.max(1);
+        if self.after.is_none() {
+            self.lane = self.lane.wrapping_add(1);
         }
-        self.calling.stage = Stage::Idle(now + ASK_EVERY);
+        self.stage = Stage::Idle(now + ASK_EVERY);
     }
 
-    fn call(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
-        let Stage::Called(Roll { lane, batch, .. }) = self.calling.stage else { return };
-        if self.in_flight.front().is_some_and(|first| first.id < batch) {
-            return;
+    /// Looks whether all was let go that could hold the absent ones.
+    pub(super) fn look(
+        &mut self,
+        now: UnixMillis,
+        (setup, partitions, batches): (&Setup, &Partitions, &Batches),
+    ) -> Look {
+        let Stage::Called(roll) = &mut self.stage else { return Look::Wait };
+        if !batches.have_landed(roll.batch) {
+            return Look::Wait;
         }
-        let latest = self.latest(lane).max(now);
-        let Stage::Called(roll) = &mut self.calling.stage else { return };
+        let (lane, latest) = (roll.lane, latest(partitions, roll.lane).max(now));
         if !roll.has_landed {
             roll.has_landed = true;
             roll.at = latest + CLOCKS_APART;
         }
-        let (lane, at) = (roll.lane, roll.at);
-        let behind: Vec<Source> = (0..self.holds.len())
-            .map(|topic| Source { topic: TopicId(topic as u16), lane })
-            .filter(|source| !self.has_let_go(*source, at))
-            .collect();
-        let Stage::Called(roll) = &mut self.calling.stage else { return };
+        let at = roll.at;
+        let is_behind = |source: &Source| !has_let_go(setup, partitions, *source, at);
+        let behind: Vec<Source> = partitions.of_lane(lane).filter(is_behind).collect();
         if behind.is_empty() || roll.absent.is_empty() {
             let absent = std::mem::take(&mut roll.absent);
-            for timer in absent.into_values() {
-                self.lose(now, lane, timer);
-            }
             self.next_call(now);
-        } else if now > at + GIVE_UP_AFTER {
+            return Look::Lost(lane, absent);
+        }
+        if now > at + GIVE_UP_AFTER {
             self.next_call(now);
         } else if roll.asked.is_none_or(|asked| asked + ENDS_EVERY <= now) {
             roll.asked = Some(now);
-            let ask: Vec<Source> =
-                behind.into_iter().filter(|source| self.ask_unasked(*source)).collect();
-            if !ask.is_empty() {
-                out.push(Action::ListEndOffsets(ask));
-            }
+            return Look::Ask(behind);
         }
+        Look::Wait
     }
 
-    /// The time up to which a lane's partitions are to be read, by their leaders' clocks. A leader whose clock is ahead
-    /// may have appended the missing records, too.
-    fn latest(&self, lane: Lane) -> UnixMillis {
-        let holds = self.holds.iter().filter_map(|holds| holds[usize::from(lane.0)].as_ref());
-        holds.map(Hold::read_upto).max().unwrap_or_default()
-    }
+    // Lanes that are counted.
 
-    /// Whether a partition has let go all that was appended before a time and could hold what was overdue then.
-    fn has_let_go(&self, source: Source, at: UnixMillis) -> bool {
-        let hold = self.holds[usize::from(source.topic.0)][usize::from(source.lane.0)].as_ref();
-        let wait = match self.setup.topics.tier_of(source.topic) {
-            Some(tier) if tier > self.last_for_overdue() => {
-                self.setup.topics.ladder.tiers().get(tier).map_or(Millis(0), |tier| tier.wait())
-            }
-            _ => Millis(0),
-        };
-        hold.is_some_and(|hold| hold.gone_upto() >= at - wait)
-    }
-
-    /// Whether a version came by an intake that is not configured any more: its record may wait there, and is not read.
-    fn came_by_an_unknown_intake(&self, version: Version) -> bool {
-        let topics = &self.setup.topics;
-        let mut marks = (0..topics.names().len()).map(|topic| topics.mark(TopicId(topic as u16)));
-        version.mark().is_some_and(|mark| !marks.any(|known| known == mark))
-    }
-
-    /// A timer ends as lost, if it is what was pending still.
-    pub(super) fn lose(&mut self, now: UnixMillis, lane: Lane, timer: Timer) {
-        let is_absent = self.timers.is_absent(lane, timer.timer_id, timer.version);
-        if !is_absent || self.came_by_an_unknown_intake(timer.version) {
-            return;
+    /// The lane to count next, if none is counted and no roll is called. `may`: it is at work.
+    pub(super) fn to_count(&self, now: UnixMillis, may: impl Fn(Lane) -> bool) -> Option<Lane> {
+        if !matches!(self.stage, Stage::Fresh | Stage::Idle(_)) {
+            return None;
         }
-        let lost = Timer { state: TimerState::Lost, since: now, ..timer };
-        let timer_id = lost.timer_id;
-        let (key, value) = Change::Timer(lost).encode();
-        let record = Record::new(Some(&key), value.as_deref(), std::iter::empty());
-        self.figures.lost_timers += 1;
-        self.end(now, lane, timer_id);
-        self.ready.push_back(PendingWrite::timer_change(lane, record, ChangeReason::Lost));
-        self.wake(now);
+        // The one that waits for longest: one that cannot be read keeps no other waiting.
+        let due = self.shrunk.iter().filter(|(lane, from)| **from <= now && may(**lane));
+        due.min_by_key(|(_, from)| **from).map(|(lane, _)| *lane)
     }
+
+    /// All lanes that are to be counted.
+    pub(super) fn all_to_count(&self) -> Vec<Lane> {
+        self.shrunk.keys().copied().collect()
+    }
+
+    /// Begins to count a lane. Batches before this one may carry what is missing.
+    pub(super) fn begin_to_count(&mut self, lane: Lane, batch: BatchId) {
+        self.stage = Stage::Counting(Counting::new(lane, batch));
+    }
+
+    /// The lane that is counted.
+    pub(super) fn counting(&mut self) -> Option<&mut Counting> {
+        if let Stage::Counting(counting) = &mut self.stage { Some(counting) } else { None }
+    }
+
+    /// Whether a lane is counted.
+    pub(super) fn is_counting(&self) -> bool {
+        matches!(self.stage, Stage::Counting(_))
+    }
+
+    /// Nothing follows from the count any more.
+    pub(super) fn end_count(&mut self) {
+        self.stage = Stage::Fresh;
+    }
+
+    /// A lane need not be counted again.
+    pub(super) fn was_counted(&mut self, lane: Lane) {
+        self.shrunk.remove(&lane);
+    }
+
+    /// A lane was not read to its end: it is counted again then.
+    pub(super) fn count_again(&mut self, lane: Lane, at: UnixMillis) {
+        self.shrunk.insert(lane, at);
+    }
+}
+
+/// What the roll call is about to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Turn {
+    Wait,
+    /// Ask the index what is overdue.
+    Ask,
+    /// See who is absent.
+    Call,
+    /// Go on counting a lane.
+    Count,
+}
+
+/// What was found of the absent timers.
+#[derive(Debug)]
+pub(super) enum Look {
+    Wait,
+    /// These partitions may hold them: ask where they end.
+    Ask(Vec<Source>),
+    /// These have not come up.
+    Lost(Lane, ByName<Timer>),
+}
+
+/// The time up to which a lane's partitions are to be read, by their leaders' clocks. A leader whose clock is ahead
+/// may have appended the missing records, too.
+fn latest(partitions: &Partitions, lane: Lane) -> UnixMillis {
+    let holds = partitions.of_lane(lane).filter_map(|source| partitions.get(source));
+    holds.map(Hold::read_upto).max().unwrap_or_default()
+}
+
+/// Whether a partition has let go all that was appended before a time and could hold what was overdue then.
+fn has_let_go(setup: &Setup, partitions: &Partitions, source: Source, at: UnixMillis) -> bool {
+    let ladder = &setup.topics.ladder;
+    let wait = match setup.topics.tier_of(source.topic) {
+        Some(tier) if tier > last_for_overdue(ladder) => {
+            ladder.tiers().get(tier).map_or(Millis(0), |tier| tier.wait())
+        }
+        _ => Millis(0),
+    };
+    partitions.get(source).is_some_and(|hold| hold.gone_upto() >= at - wait)
 }

@@ -19,9 +19,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::super::timers::{Ended, TimerId};
 use super::super::verdict::{Origin, PendingRecord};
+use super::batches::Batches;
 use super::behind::Behind;
-use super::strict_order::Rank;
-use super::{Action, Lane, LaneEngine, Millis, PendingWrite, Record, Tracking, UnixMillis};
+use super::rank::Rank;
+use super::writes::{PendingWrite, Writes};
+use super::{Lane, Millis, Record, UnixMillis};
 
 /// A table of 128 KiB: with 20,000 ends a second one in a hundred records that are moved within 10 ms asks in vain.
 const SLOTS: usize = 1 << 14;
@@ -29,11 +31,11 @@ const SLOTS: usize = 1 << 14;
 pub(super) const CLOCKS_APART: Millis = Millis(10_000);
 
 /// A timer of a lane.
-type Of = (Lane, TimerId);
+pub(super) type Of = (Lane, TimerId);
 
 /// A record that waits for the outcome of its timer.
 #[derive(Debug)]
-enum Waiting {
+pub(super) enum Waiting {
     /// It is decided about then.
     Entry(Box<PendingRecord>),
     /// Its dead letter, and the timer change to write if nothing is known of the timer.
@@ -120,142 +122,101 @@ impl Past {
     pub(super) fn waiting(&self) -> usize {
         self.waiting.values().map(VecDeque::len).sum()
     }
-}
+    // What is known.
 
-impl LaneEngine {
-    /// How a record's timer has ended, as far as it counts for that record; `None`: ask the index.
-    pub(super) fn past(&self, now: UnixMillis, entry: &PendingRecord) -> Option<Option<Ended>> {
-        let Some(timer_id) = entry.timer_id.filter(|_| self.past_counts(entry)) else {
-            return Some(None);
-        };
-        let of = (entry.source.lane, timer_id);
-        if let Some((_, ended)) = self.past.told.filter(|(told, _)| *told == of) {
-            return Some(ended);
+    /// How a timer has ended, for one of its records for which that counts. `ends_from`: what ended in the lane since then
+    /// has ended here.
+    pub(super) fn of(
+        &self,
+        now: UnixMillis,
+        (lane, timer_id): Of,
+        entry: &PendingRecord,
+        ends_from: Option<UnixMillis>,
+    ) -> History {
+        if let Some((_, ended)) = self.told.filter(|(told, _)| *told == (lane, timer_id)) {
+            return History::Known(ended);
         }
-        let from = self.gates.get(usize::from(of.0.0)).map(|gate| gate.ends_from);
         let is_late = entry.origin == Origin::Duplicate
-            || from.is_none_or(|from| entry.first_appended < from)
+            || ends_from.is_none_or(|from| entry.first_appended < from)
             // Some clock was set back: its time does not tell that it came after the take-over.
             || entry.first_appended > now + CLOCKS_APART
-            || entry.first_appended <= self.past.ends[slot(timer_id)];
-        (!is_late).then_some(None)
+            || entry.first_appended <= self.ends[slot(timer_id)];
+        if is_late { History::Unknown } else { History::Known(None) }
     }
 
-    /// Whether it matters for a record what has ended.
-    pub(super) fn past_counts(&self, entry: &PendingRecord) -> bool {
-        let makes = matches!(
-            entry.origin,
-            Origin::Create | Origin::Tier | Origin::Duplicate | Origin::Replace(None)
-        );
-        let Some(timer_id) = entry.timer_id.filter(|_| makes) else { return false };
-        let (lane, version) = (entry.source.lane, entry.version());
-        // A cancel mark that is seen for the first time was about this record, or about one that ended since.
-        let mark = self.timers.cancel_mark(lane, timer_id).filter(|mark| mark.covers(version));
-        // Of a duplicate it must be known in any case: whether what was pending was cancelled, or delivered.
-        let counts = match entry.origin {
-            Origin::Duplicate => mark.is_none(),
-            _ => version.is_not_in_log_order() && mark.is_none_or(|mark| !mark.seen),
-        };
-        counts
-            && self.setup.limits.tracking == Tracking::Full
-            && self.timers.live(lane, timer_id).is_none()
+    /// Whether records of a timer wait: later ones wait behind them.
+    pub(super) fn is_asked(&self, of: Of) -> bool {
+        !self.waiting.is_empty() && self.waiting.contains_key(&of)
     }
 
-    /// Gives a record back that can be decided about, with what counts for it; keeps one that must wait.
-    pub(super) fn with_past(
-        &mut self,
-        now: UnixMillis,
-        entry: Box<PendingRecord>,
-    ) -> Option<(Box<PendingRecord>, Option<Ended>)> {
-        let Some(timer_id) = entry.timer_id else { return Some((entry, None)) };
-        let of = (entry.source.lane, timer_id);
-        if let Some(queue) = self.past.waiting.get_mut(&of) {
-            queue.push_back(Waiting::Entry(entry));
-            return None;
-        }
-        if let Some(past) = self.past(now, &entry) {
-            return Some((entry, past));
-        }
-        if self.is_strict() {
-            self.lower_floor(of.0, (entry.due, entry.order));
-        }
-        self.wait_for_past(now, of, Waiting::Entry(entry));
-        None
-    }
+    // Questions.
 
-    /// A dead letter of a record that never was pending, and the timer change to write if nothing is known of the
-    /// timer.
-    pub(super) fn bury_unborn(
-        &mut self,
-        now: UnixMillis,
-        (lane, timer_id): (Lane, TimerId),
-        letter: PendingWrite,
-        said: Record,
-    ) {
-        self.wait_for_past(now, (lane, timer_id), Waiting::Refused(Box::new((letter, said))));
-    }
-
-    fn wait_for_past(&mut self, now: UnixMillis, of: Of, waiting: Waiting) {
-        let queue = self.past.waiting.entry(of).or_default();
+    /// A record waits until the index has told what became of its timer.
+    pub(super) fn wait(&mut self, of: Of, waiting: Waiting) {
+        let queue = self.waiting.entry(of).or_default();
         if queue.is_empty() {
-            self.past.wanted.push(of);
+            self.wanted.push(of);
         }
         queue.push_back(waiting);
-        self.wake(now);
     }
 
-    /// Asks what has ended, once all is committed that was decided before.
-    pub(super) fn ask_for_past(&mut self, out: &mut Vec<Action>) {
-        let (mut behind, wanted) = match std::mem::take(&mut self.past.stage) {
-            Stage::Idle if self.past.wanted.is_empty() => return,
-            Stage::Idle => (self.decided(), std::mem::take(&mut self.past.wanted)),
-            Stage::Behind(behind, wanted) => (behind, wanted),
-            asked @ Stage::Asked(_) => return self.past.stage = asked,
-        };
-        if !self.is_committed(&mut behind) {
-            self.past.stage = Stage::Behind(behind, wanted);
-            return;
-        }
+    /// The timers to ask about, by lane, once all is committed that was decided before.
+    pub(super) fn ask(
+        &mut self,
+        writes: &Writes,
+        batches: &Batches,
+    ) -> BTreeMap<Lane, Vec<TimerId>> {
         let mut by_lane: BTreeMap<Lane, Vec<TimerId>> = BTreeMap::new();
+        let (mut behind, wanted) = match std::mem::take(&mut self.stage) {
+            Stage::Idle if self.wanted.is_empty() => return by_lane,
+            Stage::Idle => (Behind::all(writes), std::mem::take(&mut self.wanted)),
+            Stage::Behind(behind, wanted) => (behind, wanted),
+            asked @ Stage::Asked(_) => {
+                self.stage = asked;
+                return by_lane;
+            }
+        };
+        if !behind.is_committed(writes, batches) {
+            self.stage = Stage::Behind(behind, wanted);
+            return by_lane;
+        }
         for (lane, timer_id) in wanted {
             by_lane.entry(lane).or_default().push(timer_id);
         }
-        self.past.stage = Stage::Asked(by_lane.keys().copied().collect());
-        out.extend(by_lane.into_iter().map(|(lane, timers)| Action::Recall { lane, timers }));
+        self.stage = Stage::Asked(by_lane.keys().copied().collect());
+        by_lane
     }
 
-    /// The index has told what became of timers of a lane.
-    pub(super) fn recalled(
-        &mut self,
-        now: UnixMillis,
-        lane: Lane,
-        timers: Vec<(TimerId, Option<Ended>)>,
-        out: &mut Vec<Action>,
-    ) {
-        let Stage::Asked(lanes) = &mut self.past.stage else { return };
-        let Some(at) = lanes.iter().position(|asked| *asked == lane) else { return };
+    /// A lane has answered; false: it was not asked.
+    pub(super) fn answered(&mut self, lane: Lane) -> bool {
+        let Stage::Asked(lanes) = &mut self.stage else { return false };
+        let Some(at) = lanes.iter().position(|asked| *asked == lane) else { return false };
         lanes.remove(at);
         if lanes.is_empty() {
-            self.past.stage = Stage::Idle;
+            self.stage = Stage::Idle;
         }
-        for (timer_id, ended) in timers {
-            let of = (lane, timer_id);
-            let Some(queue) = self.past.waiting.remove(&of) else { continue };
-            self.past.told = Some((of, ended));
-            for waiting in queue {
-                match waiting {
-                    Waiting::Entry(entry) => self.decide(now, entry, out),
-                    Waiting::Refused(refused) => {
-                        let (letter, said) = *refused;
-                        let is_known =
-                            ended.is_some() || self.timers.live(lane, timer_id).is_some();
-                        self.bury_told(lane, letter, (!is_known).then_some(said));
-                    }
-                }
-            }
-            self.past.told = None;
-        }
-        self.wake_waiting(lane);
-        self.wake(now);
+        true
     }
+
+    /// The index has told this of a timer. It counts until it ends here, or [`forget`](Self::forget). Gives back what waited
+    /// for it.
+    pub(super) fn learn(&mut self, of: Of, ended: Option<Ended>) -> Option<VecDeque<Waiting>> {
+        let queue = self.waiting.remove(&of)?;
+        self.told = Some((of, ended));
+        Some(queue)
+    }
+
+    /// All that waited for the last answer is decided.
+    pub(super) fn forget(&mut self) {
+        self.told = None;
+    }
+}
+
+/// What is known of how a timer has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum History {
+    /// This, as far as it counts.
+    Known(Option<Ended>),
+    /// Only the index knows.
+    Unknown,
 }

@@ -14,27 +14,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::hold::Held;
 use super::super::verdict::PendingRecord;
-use super::strict_order::Rank;
-use super::{Action, Lane, LaneEngine, Offset, Source, UnixMillis};
+use super::rank::Rank;
+use super::{Lane, Offset, Source};
 
 /// The evicted records of one partition.
 #[derive(Debug, Default)]
-pub(super) struct Evicted {
+struct OfPartition {
     ranks: BTreeMap<Offset, Rank>,
     ordered: BTreeSet<(Rank, Offset)>,
     /// It is being reread, up to this one.
     last: Option<Offset>,
 }
 
-impl Evicted {
-    pub(super) fn len(&self) -> usize {
-        self.ranks.len()
-    }
-
+impl OfPartition {
     /// The first rank among them.
-    pub(super) fn first(&self) -> Option<Rank> {
+    fn first(&self) -> Option<Rank> {
         self.ordered.first().map(|(rank, _)| *rank)
     }
 
@@ -50,90 +45,69 @@ impl Evicted {
     }
 }
 
-impl LaneEngine {
-    /// Whether a record can be dropped and read again: from an intake it goes on by a hop, which is for good, and from a
-    /// full window it must.
-    pub(super) fn may_drop(&self, now: UnixMillis, Source { topic, lane }: Source) -> bool {
-        let hold = self.holds[usize::from(topic.0)][usize::from(lane.0)].as_ref();
-        self.setup.topics.tier_of(topic).is_some() && hold.is_some_and(|hold| !hold.blocked(now))
+/// All evicted records.
+#[derive(Debug, Default)]
+pub(super) struct Evicted {
+    of: BTreeMap<Source, OfPartition>,
+}
+
+impl Evicted {
+    /// Evicts a record.
+    pub(super) fn insert(&mut self, entry: &PendingRecord) {
+        let of = self.of.entry(entry.source).or_default();
+        of.insert(entry.offset, (entry.due, entry.order));
     }
 
-    /// Evicts a record that waits for its order.
-    pub(super) fn drop_for_now(&mut self, entry: &PendingRecord) {
-        let evicted = self.strict_order.evicted.entry(entry.source).or_default();
-        evicted.insert(entry.offset, (entry.due, entry.order));
-        self.figures.memory_bytes -= entry.record.size();
+    /// Takes a record out that is read again: only if it was evicted, and has no later rank than this.
+    pub(super) fn take(&mut self, source: Source, offset: Offset, last: Option<Rank>) -> bool {
+        let Some(of) = self.of.get_mut(&source) else { return false };
+        let Some(rank) = of.ranks.get(&offset) else { return false };
+        if last.is_some_and(|last| last < *rank) {
+            return false;
+        }
+        of.remove(offset);
+        if of.ranks.is_empty() {
+            self.of.remove(&source);
+        }
+        true
     }
+
+    pub(super) fn len(&self) -> usize {
+        self.of.values().map(|of| of.ranks.len()).sum()
+    }
+
+    /// The first rank in a partition.
+    pub(super) fn first(&self, source: Source) -> Option<Rank> {
+        self.of.get(&source)?.first()
+    }
+
+    /// The first rank in a lane.
+    pub(super) fn first_of_lane(&self, lane: Lane) -> Option<Rank> {
+        let of_lane = self.of.iter().filter(|(source, _)| source.lane == lane);
+        of_lane.filter_map(|(_, of)| of.first()).min()
+    }
+
+    // Rereading.
 
     /// Whether a partition is being reread.
     pub(super) fn is_reread(&self, source: Source) -> bool {
-        self.strict_order.evicted.get(&source).is_some_and(|evicted| evicted.last.is_some())
+        self.of.get(&source).is_some_and(|of| of.last.is_some())
     }
 
-    /// Has a partition reread, if it is time for that.
-    pub(super) fn begin_reread(&mut self, now: UnixMillis, source: Source, out: &mut Vec<Action>) {
-        let Some(evicted) = self.strict_order.evicted.get(&source) else { return };
-        let (Some(rank), None) = (evicted.first(), evicted.last) else { return };
-        let Some(hold) = self.hold(source) else { return };
-        let (is_blocked, is_paused) = (hold.blocked(now), hold.is_paused());
-        if self.draining
-            || self.is_over_hard_limit()
-            || !is_blocked && self.floor_now(source.lane) < rank
-        {
-            return;
-        }
-        if !is_paused && let Some(hold) = self.hold(source) {
-            hold.pause();
-            out.push(Action::Pause(source));
-        }
-        let Some(evicted) = self.strict_order.evicted.get_mut(&source) else { return };
-        evicted.last = evicted.ranks.last_key_value().map(|(offset, _)| *offset);
-        let first = evicted.ranks.first_key_value().map(|(offset, _)| *offset);
-        out.extend(first.map(|first| Action::Seek(source, first)));
+    /// Begins to reread a partition; says from where.
+    pub(super) fn begin(&mut self, source: Source) -> Option<Offset> {
+        let of = self.of.get_mut(&source)?;
+        of.last = of.ranks.last_key_value().map(|(offset, _)| *offset);
+        of.ranks.first_key_value().map(|(offset, _)| *offset)
     }
 
     /// Ends the reread, once it has come so far. Reading may have gone on beyond that, since records that were read
     /// ahead were dropped.
-    pub(super) fn end_reread(&mut self, source: Source, offset: Offset) {
-        if let Some(evicted) = self.strict_order.evicted.get_mut(&source)
-            && evicted.last.is_some_and(|last| offset >= last)
+    pub(super) fn end(&mut self, source: Source, offset: Offset) {
+        if let Some(of) = self.of.get_mut(&source)
+            && of.last.is_some_and(|last| offset >= last)
         {
-            evicted.last = None;
+            of.last = None;
         }
-    }
-
-    /// Takes a record that is read again: only if it was evicted.
-    pub(super) fn read_again(
-        &mut self,
-        now: UnixMillis,
-        source: Source,
-        held: Held,
-        out: &mut Vec<Action>,
-    ) {
-        let last = if self.stopped && self.may_drop(now, source) {
-            self.strict_order.last_waiting()
-        } else {
-            None
-        };
-        let Some(evicted) = self.strict_order.evicted.get_mut(&source) else { return };
-        let Some(rank) = evicted.ranks.get(&held.offset) else { return };
-        if last.is_some_and(|last| last < *rank) {
-            return;
-        }
-        evicted.remove(held.offset);
-        if evicted.len() == 0 {
-            self.strict_order.evicted.remove(&source);
-        }
-        self.figures.memory_bytes += held.record.size();
-        self.accept(now, source, held, out);
-        self.wake(now);
-    }
-
-    /// The rank of what the lane is to deliver first, of what was let go: it waits, or was evicted.
-    pub(super) fn first_ordered(&self, lane: Lane) -> Option<Rank> {
-        let waiting = self.strict_order.waiting.get(usize::from(lane.0))?;
-        let first = waiting.first_key_value().map(|((due, order, ..), _)| (*due, *order));
-        let evicted = self.strict_order.evicted.iter().filter(|(source, _)| source.lane == lane);
-        evicted.filter_map(|(_, evicted)| evicted.first()).chain(first).min()
     }
 }

@@ -11,14 +11,14 @@
 //!    was committed when the question left.
 //! 3. One question at a time for a lane, and none while the last one is not answered.
 
-use super::super::Record;
-use super::super::messages::ChangeReason;
-use super::super::timers::{CancelMark, Names, TimerId};
+use super::super::timers::{Names, TimerId};
+use super::batches::Batches;
 use super::behind::Behind;
-use super::{Action, Lane, LaneEngine, Millis, PendingWrite, Tracking, UnixMillis};
+use super::writes::Writes;
+use super::{Lane, Millis, UnixMillis};
 
 /// Cancel marks that one batch forgets, at most: it must not grow because their time is over.
-const FORGET_MAX: usize = 100;
+pub(super) const FORGET_MAX: usize = 100;
 /// How often to ask what may be forgotten, when there was nothing the last time.
 const ASK_EVERY: Millis = Millis(60_000);
 /// More than these that ended meanwhile are not noted, and the answer is passed over.
@@ -59,101 +59,55 @@ impl Retention {
             self.is_overrun = true;
         }
     }
-}
-
-impl LaneEngine {
-    /// Forgets cancel marks whose time is over.
-    pub(super) fn forget(&mut self, now: UnixMillis) {
-        if self.timers.forget_at().is_none_or(|at| at > now) {
-            return;
-        }
-        let lanes = self.may_forget(now);
-        let may = |lane: Lane| lanes.binary_search(&lane).is_ok();
-        for (lane, timer_id) in self.timers.forget(now, FORGET_MAX, may) {
-            let record = Record::new(Some(&CancelMark::key(timer_id)), None, std::iter::empty());
-            self.ready.push_back(PendingWrite::timer_change(lane, record, ChangeReason::Forgotten));
-        }
-    }
-
-    /// The lanes that may forget, ascending.
-    fn may_forget(&self, now: UnixMillis) -> Vec<Lane> {
-        let may = |lane: &Lane| {
-            let at = usize::from(lane.0);
-            let mut holds = self.holds.iter().map(|holds| &holds[at]);
-            let gate = &self.gates[at];
-            gate.is_known
-                && gate.forgets_from <= now
-                && holds.all(|hold| hold.as_ref().is_none_or(|hold| hold.on_time(now)))
-        };
-        (0..self.setup.lanes).map(Lane).filter(may).collect()
-    }
-
-    fn runs(&self, lane: Lane) -> bool {
-        self.holds[0][usize::from(lane.0)].is_some()
-    }
-
-    /// Lists what has expired, when it is time for that.
-    pub(super) fn list_expired(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
-        if self.setup.limits.tracking != Tracking::Full {
-            return;
-        }
-        match self.retention.stage {
-            Stage::Fresh => self.retention.stage = Stage::Idle(now + ASK_EVERY),
+    /// The lanes to ask for what has expired, when it is time for that; and when to look again. `lanes`: those that may
+    /// forget.
+    pub(super) fn ask(
+        &mut self,
+        now: UnixMillis,
+        (writes, batches): (&Writes, &Batches),
+        lanes: impl FnOnce() -> Vec<Lane>,
+    ) -> (Vec<Lane>, Option<UnixMillis>) {
+        match self.stage {
+            Stage::Fresh => self.stage = Stage::Idle(now + ASK_EVERY),
             Stage::Idle(at) if at <= now => {
-                let stage = Stage::Behind(self.decided());
-                self.retention = Retention { stage, ..Retention::default() };
+                *self = Self { stage: Stage::Behind(Behind::all(writes)), ..Self::default() };
             }
             _ => {}
         }
-        if let Stage::Behind(mut behind) = self.retention.stage {
-            if self.is_committed(&mut behind) {
-                let lanes: Vec<Lane> =
-                    self.may_forget(now).into_iter().filter(|lane| self.runs(*lane)).collect();
-                out.extend(lanes.iter().map(|lane| Action::ListExpired(*lane)));
-                self.retention.stage = Stage::Asked(lanes);
-                self.settle_retention(now);
-            } else {
-                self.retention.stage = Stage::Behind(behind);
-            }
-        }
-        if let Stage::Idle(at) = self.retention.stage {
-            self.wake(at);
-        }
-    }
-
-    /// The index has told which timers of a lane may be forgotten.
-    pub(super) fn expired(&mut self, now: UnixMillis, lane: Lane, timers: Vec<TimerId>) {
-        let Stage::Asked(lanes) = &mut self.retention.stage else { return };
-        let Some(at) = lanes.iter().position(|asked| *asked == lane) else { return };
-        lanes.remove(at);
-        self.retention.again |= !timers.is_empty();
-        if !self.retention.is_overrun {
-            for timer_id in timers {
-                if self.timers.live(lane, timer_id).is_some()
-                    || self.retention.notes.contains(&timer_id)
-                {
-                    continue;
-                }
-                let record = Record::new(Some(&timer_id.0), None, std::iter::empty());
-                self.ready.push_back(PendingWrite::timer_change(
-                    lane,
-                    record,
-                    ChangeReason::Forgotten,
-                ));
-            }
-            self.wake(now);
-        }
-        self.settle_retention(now);
-    }
-
-    /// Begins to wait for the next question once all lanes have answered.
-    fn settle_retention(&mut self, now: UnixMillis) {
-        if let Stage::Asked(lanes) = &self.retention.stage
-            && lanes.is_empty()
+        let mut asked = Vec::new();
+        if let Stage::Behind(behind) = &mut self.stage
+            && behind.is_committed(writes, batches)
         {
-            let wait = if self.retention.again { Millis(0) } else { ASK_EVERY };
-            self.retention = Retention { stage: Stage::Idle(now + wait), ..Retention::default() };
-            self.wake(now + wait);
+            asked = lanes();
+            self.stage = Stage::Asked(asked.clone());
+            self.settle(now);
         }
+        let at = if let Stage::Idle(at) = self.stage { Some(at) } else { None };
+        (asked, at)
+    }
+
+    /// A lane has answered. Gives back what is to be forgotten; `None`: too much has ended meanwhile, or it was not asked.
+    pub(super) fn answered(
+        &mut self,
+        lane: Lane,
+        mut timers: Vec<TimerId>,
+        is_live: impl Fn(TimerId) -> bool,
+    ) -> Option<Vec<TimerId>> {
+        let Stage::Asked(lanes) = &mut self.stage else { return None };
+        let at = lanes.iter().position(|asked| *asked == lane)?;
+        lanes.remove(at);
+        self.again |= !timers.is_empty();
+        timers.retain(|timer_id| !is_live(*timer_id) && !self.notes.contains(timer_id));
+        (!self.is_overrun).then_some(timers)
+    }
+
+    /// Begins to wait for the next question once all lanes have answered. Says when it is due.
+    pub(super) fn settle(&mut self, now: UnixMillis) -> Option<UnixMillis> {
+        if !matches!(&self.stage, Stage::Asked(lanes) if lanes.is_empty()) {
+            return None;
+        }
+        let at = now + if self.again { Millis(0) } else { ASK_EVERY };
+        *self = Self { stage: Stage::Idle(at), ..Self::default() };
+        Some(at)
     }
 }

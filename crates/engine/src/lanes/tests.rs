@@ -1,10 +1,12 @@
 //! One engine, told facts by hand: what it orders, and when. The simulation in `tests/sim` does it by the million.
 
+use std::collections::HashMap;
+
 use super::*;
 use crate::allow::Allow;
-use crate::header;
+use crate::header::{self, Code};
 use crate::ladder::Ladder;
-use crate::messages::{Blame, Refused};
+use crate::messages::{Blame, Commit, Refused, Target};
 use crate::murmur2;
 use crate::setup::{Intake, Limits, Topics};
 use crate::state::StateKey;
@@ -354,19 +356,19 @@ fn more_records_than_may_wait_for_unknown_targets_go_on_and_hold_nobody_up() {
         asked += out.iter().filter(|o| matches!(o, Action::DescribeTarget(_))).count();
     }
     assert_eq!(asked, 60, "they are asked for all the same");
-    let parked = world.engine.parked;
-    assert!(parked.records() > 0 && parked.records() < 60, "{parked:?}");
+    let parked = world.engine.targets.parked_len();
+    assert!(parked > 0 && parked < 60, "{parked:?}");
     world.submit("k", &[("x-delay", "1000"), good]);
     assert_eq!(told(&mut world, 1_000), (0, 1), "it is on time");
     let deferred = world.engine.figures().deferred;
-    assert_eq!(deferred as usize, 60 - parked.records(), "those that had no room are due, too");
+    assert_eq!(deferred as usize, 60 - parked, "those that had no room are due, too");
     for n in 0..60 {
         world.tell(Event::Target(format!("orders.unknown-{n}").into(), Target::Missing));
     }
-    assert_eq!(world.engine.parked.records(), 0);
-    let in_flight = world.engine.in_flight.front().expect("a batch").id;
+    assert_eq!(world.engine.targets.parked_len(), 0);
+    let in_flight = world.engine.batches.first().expect("a batch");
     world.tell(Event::Committed(in_flight));
-    assert_eq!(told(&mut world, 100), (parked.records(), 0));
+    assert_eq!(told(&mut world, 100), (parked, 0));
 }
 
 #[test]
@@ -911,7 +913,7 @@ fn a_record_that_hopped_more_often_than_any_delay_needs_is_a_dead_letter() {
         intake: world.engine.setup.topics.intakes[0].tag,
         name: None,
         target: None,
-        hops: world.engine.hops_limit,
+        hops: world.engine.hops.limit(),
     };
     let sealed = state.seal(&world.engine.setup.key, &directive.bound(Some(b"k")));
     let mut headers: Vec<(&[u8], Option<&[u8]>)> = bare.headers().collect();
@@ -1142,8 +1144,8 @@ fn a_hop_that_was_under_suspicion_is_looked_for_like_any_other_once_it_has_left(
     submit(&mut world);
     let (lane, timer_id) = (Lane(murmur2::partition(b"k", LANES)), TimerId::new(Some(b"k"), b"i"));
     let is_absent = |world: &World| {
-        let live = world.engine.timers.live(lane, timer_id).expect("it is pending");
-        world.engine.timers.is_absent(lane, timer_id, live.version)
+        let live = world.engine.timers.table().live(lane, timer_id).expect("it is pending");
+        world.engine.timers.table().is_absent(lane, timer_id, live.version)
     };
     let mut hops = 0;
     for _ in 0..10 {

@@ -1,0 +1,162 @@
+//! What is refused becomes a dead letter.
+//!
+//! # Invariants
+//! 1. A dead letter stands in the partition of its lane, with its code and the place where its record stood.
+//! 2. Of a record with an id it leaves in the order of what is decided: a cancel that comes after it must not be committed
+//!    before it.
+//! 3. What is said of its timer goes with it: that the pending version is dead; or, of a record that was never pending, that
+//!    it is dead since before it came, if nothing else is known of the timer.
+
+use std::sync::Arc;
+
+use super::super::header::{self, Code, Refusal};
+use super::super::messages::{
+    Answer, ChangeReason, DeadLetter, Destination, HeaderRewrite, Outcome, Produce,
+};
+use super::super::timers::{About, TimerId, TimerState, Version};
+use super::super::verdict::{self, Origin, PendingRecord, StateChange};
+use super::lifecycle::answer;
+use super::past::{Of, Waiting};
+use super::writes::PendingWrite;
+use super::{Lane, LaneEngine, Offset, Record, Source, UnixMillis};
+
+impl LaneEngine {
+    /// Refuses a record whose headers were read.
+    pub(super) fn refuse(&mut self, now: UnixMillis, entry: PendingRecord, refusal: Refusal) {
+        if !self.timers.stands(&entry) {
+            return self.suppress(now, entry, None);
+        }
+        let timer = self.end_dead(now, &entry, refusal.code);
+        let answer =
+            if entry.decided { None } else { answer(&entry, Outcome::Refused(refusal.code)) };
+        let unborn = self.unborn(&entry, refusal.code);
+        let PendingRecord { source, offset, appended, record, timer_id, .. } = entry;
+        let letter =
+            PendingWrite { answer, ..self.letter((source, offset), appended, record, refusal) };
+        match (timer, unborn) {
+            (None, Some((timer_id, said))) => {
+                self.bury_unborn(now, (source.lane, timer_id), letter, said);
+            }
+            (timer @ Some(_), _) => self.bury_told(source.lane, letter, timer),
+            (None, None) => self.bury(letter, timer_id.is_some()),
+        }
+    }
+
+    /// Refuses a record that breaks the contract.
+    pub(super) fn refuse_broken(
+        &mut self,
+        now: UnixMillis,
+        (source, offset): (Source, Offset),
+        appended: UnixMillis,
+        record: Record,
+        refusal: Refusal,
+    ) {
+        let setup = Arc::clone(&self.setup);
+        let timer_id = asked(&record).filter(|_| setup.topics.tier_of(source.topic).is_none());
+        let outcome = Outcome::Refused(refusal.code);
+        let unborn = verdict::unborn(&setup, source, offset, appended, &record);
+        let unborn = unborn.filter(|(timer_id, _)| self.is_news(source.lane, *timer_id));
+        let said = unborn.map(|(timer_id, told)| (timer_id, told(refusal.code)));
+        let letter = self.letter((source, offset), appended, record, refusal);
+        // A refused caller gets no other answer.
+        let about = About::Before(Version { first_appended: appended, offset });
+        let answer = timer_id.map(|timer_id| Answer { source, offset, timer_id, about, outcome });
+        let letter = PendingWrite { answer, ..letter };
+        match said {
+            Some((timer_id, said)) => self.bury_unborn(now, (source.lane, timer_id), letter, said),
+            None => self.writes.push_letter(letter),
+        }
+    }
+
+    /// Ends the live version with its dead letter, and gives the record that says so; none for any other record.
+    fn end_dead(&mut self, now: UnixMillis, entry: &PendingRecord, code: Code) -> Option<Record> {
+        let timer_id = entry.timer_id.filter(|_| entry.decided)?;
+        let directive = header::read(entry.record.headers()).ok()?;
+        let supersedes = self.timers.table().replaced(entry.source.lane, timer_id);
+        // The leader's clock may be ahead of ours; what is dead since before it came never was pending.
+        let since = now.max(entry.first_appended);
+        let stage = StateChange { supersedes, ..dead(code, since) };
+        let record = verdict::said(entry, &directive, stage);
+        self.timers.end(now, entry.source.lane, timer_id);
+        record
+    }
+
+    /// The timer change for a record that is refused before it was pending. The timer counts as dead since before the
+    /// record came, which tells this record from the version that was pending. There is no change if another version is
+    /// pending, or if the record creates no version.
+    fn unborn(&self, entry: &PendingRecord, code: Code) -> Option<(TimerId, Record)> {
+        let makes = !matches!(entry.origin, Origin::Cancel(_) | Origin::Replace(Some(_)));
+        let timer_id = entry.timer_id.filter(|_| makes && !entry.decided)?;
+        if !self.is_news(entry.source.lane, timer_id) {
+            return None;
+        }
+        let directive = header::read(entry.record.headers()).ok()?;
+        let stage = dead(code, verdict::before(entry.first_appended));
+        Some((timer_id, verdict::said(entry, &directive, stage)?))
+    }
+
+    /// Whether it may be said what became of a record of this timer that was refused.
+    fn is_news(&self, lane: Lane, timer_id: TimerId) -> bool {
+        self.is_full() && self.timers.table().live(lane, timer_id).is_none()
+    }
+
+    /// A dead letter of a record that never was pending, and the timer change to write if nothing is known of the
+    /// timer.
+    fn bury_unborn(&mut self, now: UnixMillis, of: Of, letter: PendingWrite, said: Record) {
+        self.timers.past.wait(of, Waiting::Refused(Box::new((letter, said))));
+        self.agenda.wake(now);
+    }
+
+    /// A dead letter of a record with an id, together with what is said of its timer.
+    pub(super) fn bury_told(&mut self, lane: Lane, letter: PendingWrite, said: Option<Record>) {
+        let with_next = said.is_some();
+        self.writes.push(PendingWrite { with_next, ..letter });
+        let said = said.map(|said| PendingWrite::timer_change(lane, said, ChangeReason::Dead));
+        self.writes.extend(said);
+    }
+
+    /// A dead letter waits for its batch.
+    pub(super) fn bury(&mut self, letter: PendingWrite, has_id: bool) {
+        if has_id { self.writes.push(letter) } else { self.writes.push_letter(letter) }
+    }
+
+    pub(super) fn letter(
+        &self,
+        (source, offset): (Source, Offset),
+        timestamp: UnixMillis,
+        record: Record,
+        refusal: Refusal,
+    ) -> PendingWrite {
+        let letter = DeadLetter {
+            intake: verdict::came_by(&self.setup, source.topic, &record),
+            code: refusal.code,
+            detail: refusal.detail,
+            topic: Arc::clone(self.setup.topics.name(source.topic)),
+            partition: i32::from(source.lane.0),
+            offset,
+            timestamp,
+        };
+        let rewrite = HeaderRewrite::Dead(Box::new(letter));
+        // Its own lane: few partitions per transaction, and in the order of the lane.
+        let partition = Some(i32::from(source.lane.0));
+        let (due, expires) = (timestamp, None);
+        let send = Produce { to: Destination::Dead, partition, record, rewrite, due, expires };
+        PendingWrite::of(Some((source, offset)), send)
+    }
+}
+
+/// A timer is dead by this code.
+fn dead(code: Code, since: UnixMillis) -> StateChange {
+    let state = if code == Code::Expired { TimerState::Expired } else { TimerState::Dead };
+    StateChange { code: Some(code), ..StateChange::new(state, since) }
+}
+
+/// The timer that a record which breaks the contract is about, if it is a command.
+fn asked(record: &Record) -> Option<TimerId> {
+    let of = |wanted: &str| {
+        let mut headers = record.headers();
+        headers.find(|(name, _)| *name == wanted.as_bytes()).and_then(|(_, value)| value)
+    };
+    let is_command = of(header::ACTION).is_some_and(|action| action != b"create");
+    is_command.then(|| TimerId::new(record.key(), of(header::ID).unwrap_or_default()))
+}

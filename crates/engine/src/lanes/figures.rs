@@ -1,0 +1,68 @@
+//! What an engine tells of itself, for the metrics. Each part counts its own.
+
+use super::{Offset, Source, UnixMillis};
+
+/// Counts since the start, and what is held now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Bytes of records held: buffers, wheel, parked, hop buffer, batches.
+    pub memory_bytes: usize,
+    /// Records in the wheel.
+    pub waiting: usize,
+    /// Lanes that run here.
+    pub lanes: usize,
+    /// Partitions that are paused.
+    pub paused: usize,
+    /// The fullest window, in thousandths of what a commit can say; at 1000 its partition is not read.
+    pub window_permille: u32,
+    /// Pending records that were gone when their partition was read again: deleted under us.
+    pub lost: u64,
+    /// Partitions whose committed metadata could not be read: their lanes rest until somebody has looked.
+    pub unreadable: u64,
+    /// Records that hopped again to free a window or memory.
+    pub spilled: u64,
+    /// Due records that were deferred: they went back to a tier because of an outage of their target.
+    pub deferred: u64,
+    /// Records and targets that Kafka may have refused, and that are being found out about.
+    pub suspects: usize,
+    /// Groups of suspects that failed and were halved.
+    pub halvings: u64,
+    /// Timers that are pending.
+    pub live: usize,
+    /// Timers that have a cancel mark.
+    pub remembered: usize,
+    /// Due records with an id that wait until the lane knows that no cancel was there in time.
+    pub gated: usize,
+    /// Due records with a key that wait for their order.
+    pub ordered: usize,
+    /// Records that wait to hear what has ended of their timer.
+    pub recalling: usize,
+    /// Hops that came to stand later than their tier needs and were committed, counted once for a partition and batch.
+    pub late_hops: u64,
+    /// Records whose id was pending already: nothing was done with them.
+    pub duplicates: u64,
+    /// Pending versions that another one replaced.
+    pub superseded: u64,
+    /// Timers that were overdue and whose records were gone.
+    pub lost_timers: u64,
+    /// When the record is due that is the first of all in memory that are not in their targets.
+    pub first_due: Option<UnixMillis>,
+}
+
+impl Figures {
+    /// The first record that a part holds is due then.
+    pub(super) fn due(&mut self, first: Option<UnixMillis>) {
+        self.first_due = self.first_due.into_iter().chain(first).min();
+    }
+}
+
+/// How far a partition was read, and what of that is pending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The partition.
+    pub source: Source,
+    /// One past the last offset read.
+    pub upto: Offset,
+    /// Offsets below that are pending.
+    pub pending: usize,
+}

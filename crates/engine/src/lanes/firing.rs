@@ -1,0 +1,250 @@
+//! From due to a batch: what a due record waits for, and its delivery.
+//!
+//! # Invariants
+//! 1. A record with an id fires once its lane's gate is open and its intake is known up to `settle` before it is due. In
+//!    strict order a keyed record fires when it is its turn.
+//! 2. Before anything is produced to a target, the target is known and may be written to.
+//! 3. A version that is pending no more never fires.
+
+use std::sync::Arc;
+
+use super::super::header::Code;
+use super::super::messages::{Action, Destination, HeaderRewrite, Produce};
+use super::super::setup::Arrival;
+use super::super::state::SubmissionOrder;
+use super::super::verdict::{self, Delivery, PendingRecord};
+use super::builder::BatchBuilder;
+use super::handed::{Mark, There};
+use super::lifecycle::Named;
+use super::strict_order::Elsewhere;
+use super::{Lane, LaneEngine, Millis, Offset, Source, TopicId, UnixMillis};
+
+impl LaneEngine {
+    pub(super) fn is_strict(&self) -> bool {
+        self.setup.limits.arrival == Arrival::Strict
+    }
+
+    // What it waits for.
+
+    /// Gives a record back that may fire, and keeps one that must wait.
+    fn let_through(
+        &mut self,
+        now: UnixMillis,
+        entry: Box<PendingRecord>,
+    ) -> Option<Box<PendingRecord>> {
+        let (lane, due) = (entry.source.lane, entry.due);
+        let Self { setup, partitions, poison, timers, strict_order, .. } = self;
+        let elsewhere = Elsewhere { setup, partitions, poison, past: &timers.past };
+        let Some(entry) = strict_order.let_arrive(elsewhere, entry) else {
+            self.want_all(now, lane, due);
+            return None;
+        };
+        if entry.timer_id.is_none() {
+            return Some(entry);
+        }
+        // It is refused: nobody asks what its intake says.
+        let Some(intake) = entry.intake else { return Some(entry) };
+        let intake = Source { topic: TopicId(intake), lane };
+        let settle = self.setup.limits.settle;
+        let Some(hold) = self.partitions.get(intake) else { return Some(entry) };
+        let is_open = self.partitions.is_open(lane);
+        if is_open && settle.is_none_or(|settle| hold.gone_upto() >= due - settle) {
+            return Some(entry);
+        }
+        self.watermarks.wait(intake, entry);
+        if settle.is_some() {
+            self.want(now, intake, due);
+        }
+        None
+    }
+
+    /// Where records may be that are to fire before others.
+    pub(super) fn elsewhere(&self) -> Elsewhere<'_> {
+        let Self { setup, partitions, poison, timers, .. } = self;
+        Elsewhere { setup, partitions, poison, past: &timers.past }
+    }
+
+    /// Records of a partition were let go, or there are none: fires the records that have waited for that.
+    pub(super) fn let_go(&mut self, source: Source) {
+        if self.partitions.try_open(source.lane) {
+            for topic in 0..self.setup.topics.intakes.len() {
+                self.fire_waiting(Source { topic: TopicId(topic as u16), ..source });
+            }
+        }
+        self.fire_waiting(source);
+    }
+
+    fn fire_waiting(&mut self, source: Source) {
+        if !self.partitions.is_open(source.lane) {
+            return;
+        }
+        let gone_upto = self.partitions.get(source).map_or(UnixMillis(0), |hold| hold.gone_upto());
+        let free = self.watermarks.take_free(source, gone_upto, self.setup.limits.settle);
+        if free.len() > 0 {
+            self.agenda.put_back(free);
+            // At the next tick.
+            self.agenda.wake(UnixMillis(0));
+        }
+    }
+
+    /// Has those fire that wait for their order no more, by putting them back among what is due.
+    pub(super) fn fire_ordered(&mut self) {
+        if self.is_strict() {
+            let Self { setup, partitions, poison, timers, strict_order, .. } = self;
+            let elsewhere = Elsewhere { setup, partitions, poison, past: &timers.past };
+            self.agenda.put_back(strict_order.take_free(elsewhere));
+        }
+    }
+
+    /// Something became known of a lane: the next tick looks which waiting records fire by that.
+    pub(super) fn wake_waiting(&mut self, lane: Lane) {
+        if self.strict_order.first(lane).is_some() {
+            self.agenda.wake(UnixMillis(0));
+        }
+    }
+
+    // What is to be known for that.
+
+    /// A record is due then: what is due by that time must be known of a partition.
+    pub(super) fn want(&mut self, now: UnixMillis, source: Source, due: UnixMillis) {
+        let known = (&*self.setup, &self.partitions);
+        if let Some(at) = self.watermarks.want(now, known, source, due) {
+            self.agenda.wake(at);
+        }
+    }
+
+    /// A record with a key is due then: by that time all partitions of its lane must be known about.
+    pub(super) fn want_all(&mut self, now: UnixMillis, lane: Lane, due: UnixMillis) {
+        for source in self.partitions.of_lane(lane) {
+            self.want(now, source, due + Millis(1));
+        }
+    }
+
+    /// Lists the end offsets of the partitions for which it is time.
+    pub(super) fn list_end_offsets(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
+        // What waits longest must know of everything that may hold it up.
+        for lane in (0..self.setup.lanes).map(Lane) {
+            if let Some((due, _)) = self.strict_order.first(lane) {
+                self.want_all(now, lane, due);
+            }
+        }
+        let (ask, next) = self.watermarks.list(now, (&self.setup, &self.partitions));
+        if !ask.is_empty() {
+            out.push(Action::ListEndOffsets(ask));
+        }
+        if let Some(at) = next {
+            self.agenda.wake(at);
+        }
+    }
+
+    /// Everything that stood in a partition at a time was told.
+    pub(super) fn read_up_to(&mut self, now: UnixMillis, source: Source, at: UnixMillis) {
+        let Some(hold) = self.partitions.get_mut(source) else { return };
+        hold.passed(at);
+        if at > UnixMillis(0) {
+            let first = self.watermarks.answered(source);
+            // Records that wait for a later time ask again.
+            self.agenda.wake(now);
+            if let Some(due) = first.filter(|_| self.setup.limits.settle.is_some()) {
+                self.want(now, source, due);
+            }
+        }
+        self.let_go(source);
+    }
+
+    /// A hop was appended late, and is committed.
+    pub(super) fn late_hop(&mut self, source: Source, offset: Offset, due: UnixMillis) {
+        self.hops.count_late();
+        let hold = self.partitions.get(source);
+        if self.is_strict() && hold.is_some_and(|hold| !hold.is_gone(offset)) {
+            // Of those that are due then the first that may be meant.
+            let hops = self.batches.hops();
+            let ranks = hops.filter(|(lane, rank)| *lane == source.lane && rank.0 == due);
+            let rank = ranks.map(|(_, rank)| *rank).min();
+            let rank = rank.unwrap_or_else(|| (due, SubmissionOrder::default()));
+            self.strict_order.note_late(source, offset, rank);
+        }
+    }
+
+    /// Whether the first that waits in the lane for its order waits for this partition: the shell should be quick to tell
+    /// how far it is read.
+    #[must_use]
+    pub fn is_awaited(&self, source: Source) -> bool {
+        self.strict_order.is_awaited(self.elsewhere(), source)
+    }
+
+    // Its delivery.
+
+    /// Puts a due record into a batch, if it may leave now.
+    pub(super) fn fire(
+        &mut self,
+        now: UnixMillis,
+        entry: Box<PendingRecord>,
+        builder: &mut BatchBuilder,
+        out: &mut Vec<Action>,
+    ) {
+        if !self.timers.stands(&entry) {
+            return self.suppress(now, *entry, None);
+        }
+        let Some(entry) = self.let_through(now, entry) else { return };
+        let setup = Arc::clone(&self.setup);
+        let supersedes = entry
+            .timer_id
+            .and_then(|timer_id| self.timers.table().replaced(entry.source.lane, timer_id));
+        // A record that may be in its target must not become a dead letter, too. A record that certainly is there is
+        // finished once it has expired.
+        let mark = (entry.expires.is_some() && !setup.limits.aborts).then(|| Mark::of(&entry));
+        let there = mark.and_then(|mark| self.batches.is_there(mark));
+        let is_copy = there == Some(There::Surely) && entry.timer_id.is_none();
+        let hand = (there.is_none() || is_copy).then(|| self.batches.expiry_margin(now));
+        let checked = match verdict::allowed(&setup, &self.targets, entry.intake, &entry.target) {
+            Err(refusal) => Err(refusal),
+            Ok(()) => match self.look(now, &entry.target, None, out) {
+                None => {
+                    if let Some(entry) = self.targets.park(&setup.limits, entry) {
+                        self.defer(now, entry);
+                    }
+                    return;
+                }
+                Some(target) => {
+                    verdict::deliver(&entry, (now, hand), target, supersedes).and_then(|delivery| {
+                        let fresh = setup.limits.target_fresh;
+                        self.poison.permits_target(now, fresh, &entry.target).map(|()| delivery)
+                    })
+                }
+            },
+        };
+        match checked {
+            Ok(delivery) => self.deliver(now, entry, delivery, mark, builder),
+            Err(refusal) if is_copy && refusal.code == Code::Expired => self.finish(&entry, None),
+            Err(refusal) if self.may_have_grown(now, &entry.target, &refusal, out) => {
+                if let Some(entry) = self.targets.park(&setup.limits, entry) {
+                    self.refuse(now, *entry, refusal);
+                }
+            }
+            Err(refusal) => self.refuse(now, *entry, refusal),
+        }
+    }
+
+    /// Delivers a record, if its partition has a leader. `mark`: it is to be remembered.
+    fn deliver(
+        &mut self,
+        now: UnixMillis,
+        entry: Box<PendingRecord>,
+        Delivery { partition, trace, timer }: Delivery,
+        mark: Option<Mark>,
+        builder: &mut BatchBuilder,
+    ) {
+        let Some(partition) = self.targets.partition_for(&entry, partition) else {
+            return self.defer(now, entry);
+        };
+        let version = entry.version();
+        let PendingRecord { source, offset, record, target, due, order, decided, expires, .. } =
+            *entry;
+        let named = entry.timer_id.map(|timer_id| Named { timer_id, version, decided });
+        let rewrite = HeaderRewrite::Deliver { trace, from: source.topic };
+        let to = Destination::Target(target);
+        let send = Produce { to, partition, record, rewrite, due, expires };
+        self.load(now, builder, (source, offset), (send, order, mark), named, timer);
+    }
+}

@@ -1,0 +1,146 @@
+//! Decided writes that wait for a batch.
+//!
+//! # Invariants
+//! 1. Writes leave in the order in which they were decided. A write that belongs to the next one leaves in the same batch.
+//! 2. An offset and an answer leave with the write that is their cause, and not before it.
+//! 3. Dead letters of records without an id wait apart: no decision depends on when they leave. So they may leave last.
+
+use std::collections::VecDeque;
+
+use super::super::messages::{
+    Answer, ChangeReason, Destination, HeaderRewrite, Produce, TimerChange,
+};
+use super::{Lane, Offset, Record, Source, UnixMillis};
+
+/// What goes with the next batch, in this order.
+#[derive(Debug, Default)]
+pub(super) struct PendingWrite {
+    /// The offset that finishes with it.
+    pub(super) done: Option<(Source, Offset)>,
+    pub(super) send: Option<Produce>,
+    /// Bytes of the budget that it gives back.
+    pub(super) held: usize,
+    pub(super) answer: Option<Answer>,
+    /// It is in the same batch as the next one.
+    pub(super) with_next: bool,
+}
+
+impl PendingWrite {
+    /// A send, and the offset that finishes with it.
+    pub(super) fn of(done: Option<(Source, Offset)>, send: Produce) -> Self {
+        Self { done, held: send.record.size(), send: Some(send), ..Self::default() }
+    }
+
+    /// A timer change.
+    pub(super) fn timer_change(lane: Lane, record: Record, reason: ChangeReason) -> Self {
+        let rewrite = HeaderRewrite::Timer(Box::new(TimerChange { record, reason }));
+        let partition = Some(i32::from(lane.0));
+        let due = UnixMillis(0);
+        let (record, expires) = (Record::empty(), None);
+        let send = Produce { to: Destination::Timers, partition, record, rewrite, due, expires };
+        Self { send: Some(send), ..Self::default() }
+    }
+
+    /// An offset that finishes without a record to send.
+    pub(super) fn done(done: (Source, Offset), record: &Record) -> Self {
+        Self { done: Some(done), held: record.size(), ..Self::default() }
+    }
+
+    /// An answer to a command.
+    pub(super) fn answer(answer: Answer) -> Self {
+        Self { answer: Some(answer), ..Self::default() }
+    }
+
+    /// Whether this timer change reports a timer as lost.
+    fn is_of_a_lost_one(&self) -> bool {
+        let rewrite = self.send.as_ref().map(|send| &send.rewrite);
+        matches!(rewrite, Some(HeaderRewrite::Timer(said)) if said.reason == ChangeReason::Lost)
+    }
+}
+
+/// All writes that wait for a batch.
+#[derive(Debug, Default)]
+pub(super) struct Writes {
+    /// Moves, dead letters of records with an id, timer changes, and offsets that finish without a record.
+    ready: VecDeque<PendingWrite>,
+    /// Dead letters of records that follow nothing of the contract, or have no id.
+    letters: VecDeque<PendingWrite>,
+    /// How many were taken out of `ready`.
+    taken: u64,
+}
+
+impl Writes {
+    pub(super) fn push(&mut self, write: PendingWrite) {
+        self.ready.push_back(write);
+    }
+
+    pub(super) fn extend(&mut self, writes: impl IntoIterator<Item = PendingWrite>) {
+        self.ready.extend(writes);
+    }
+
+    /// A dead letter of a record without an id.
+    pub(super) fn push_letter(&mut self, letter: PendingWrite) {
+        self.letters.push_back(letter);
+    }
+
+    /// The last write leaves together with the next one.
+    pub(super) fn keep_with_next(&mut self) {
+        if let Some(last) = self.ready.back_mut() {
+            last.with_next = true;
+        }
+    }
+
+    /// An answer leaves with the last write.
+    pub(super) fn reply_with(&mut self, answer: Option<Answer>) {
+        let Some(answer) = answer else { return };
+        match self.ready.back_mut() {
+            Some(last) if last.answer.is_none() => last.answer = Some(answer),
+            _ => self.ready.push_back(PendingWrite::answer(answer)),
+        }
+    }
+
+    /// Completes a record with the last write, which leaves in its place.
+    pub(super) fn complete_with(&mut self, done: (Source, Offset), record: Record) {
+        let Some(last) = self.ready.back_mut() else { return };
+        (last.done, last.held) = (Some(done), record.size());
+        if let Some(send) = &mut last.send {
+            send.record = record;
+        }
+    }
+
+    /// Takes the first write.
+    pub(super) fn pop(&mut self) -> Option<PendingWrite> {
+        let write = self.ready.pop_front()?;
+        self.taken += 1;
+        Some(write)
+    }
+
+    /// Takes the first dead letter of those that wait apart.
+    pub(super) fn pop_letter(&mut self) -> Option<PendingWrite> {
+        self.letters.pop_front()
+    }
+
+    /// How many writes wait in order.
+    pub(super) fn len(&self) -> usize {
+        self.ready.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ready.is_empty() && self.letters.is_empty()
+    }
+
+    /// The number of the next write, counted from the take-over.
+    pub(super) fn next_number(&self) -> u64 {
+        self.taken + self.ready.len() as u64
+    }
+
+    /// Whether all writes before this number were taken.
+    pub(super) fn are_taken(&self, before: u64) -> bool {
+        self.taken >= before
+    }
+
+    /// Whether a timer change waits that reports a timer as lost.
+    pub(super) fn reports_a_loss(&self) -> bool {
+        self.ready.iter().any(PendingWrite::is_of_a_lost_one)
+    }
+}

@@ -1,0 +1,315 @@
+//! What is known of targets, and the records that wait to learn it.
+//!
+//! # Invariants
+//! 1. Nothing is produced to a target without a description for [`TARGET_STALE`] times `target_fresh`: its limits may
+//!    not count any more, and its rights may be gone. A target is described once at a time.
+//! 2. The records that wait for a description are bounded, in number and in bytes.
+//! 3. A record for a partition that is known to have no leader is in no batch as a delivery.
+//! 4. A target in an outage is described every two seconds, as long as there are records for it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::header::{Code, Refusal};
+use super::messages::Target;
+use super::murmur2;
+use super::setup::Limits;
+use super::verdict::PendingRecord;
+use super::{Millis, UnixMillis};
+
+/// Names of targets remembered; beyond it those that no record is for are forgotten.
+const TARGETS_MAX: usize = 4_096;
+/// Records that wait for answers, at most: all of them are asked for within a second.
+const PARKED_MAX: usize = 16_384;
+/// The part of the memory budget that they may take.
+const PARKED_SHARE: usize = 8;
+/// So much older than `target_fresh` an answer is none: four minutes. The shell remembers for five what a target takes.
+const TARGET_STALE: u64 = 8;
+
+/// The description of a target, and since when it is known.
+#[derive(Debug)]
+struct Known {
+    target: Option<Target>,
+    /// When it was told; before, it was never asked.
+    told: UnixMillis,
+    /// It is being described.
+    asked: bool,
+    /// Intakes whose policy lets a record go there, as bits: asked once for each, not for every record.
+    allowed: u64,
+    /// Records that wait for the answer.
+    #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
+    parked: Vec<Box<PendingRecord>>,
+    /// Partitions that have no leader.
+    away: Arc<[i32]>,
+    /// Since when there are such.
+    away_since: Option<UnixMillis>,
+}
+
+impl Known {
+    fn new() -> Self {
+        Self {
+            target: None,
+            told: UnixMillis(0),
+            asked: false,
+            allowed: 0,
+            parked: Vec::new(),
+            away: Arc::default(),
+            away_since: None,
+        }
+    }
+
+    fn allows(&self, intake: u16) -> bool {
+        self.allowed.checked_shr(u32::from(intake)).is_some_and(|bits| bits & 1 == 1)
+    }
+
+    /// The description, if it counts now; and whether it is time to ask again.
+    fn answer(&self, now: UnixMillis, fresh: Millis) -> (Option<Target>, bool) {
+        let age = now - self.told;
+        match self.target {
+            None => (None, true),
+            Some(Target::Found { .. }) if age.0 > fresh.0 * TARGET_STALE => (None, true),
+            // Asked again soon: a topic made a moment ago shall not cost a dead letter for long.
+            Some(target) if !is_there(target) && age.0 > fresh.0 / 15 => (None, true),
+            Some(target) if !self.away.is_empty() => (Some(target), age.0 > fresh.0 / 15),
+            Some(target) => (Some(target), age > fresh),
+        }
+    }
+}
+
+/// Whether records can be produced to it.
+fn is_there(target: Target) -> bool {
+    matches!(target, Target::Found { .. })
+}
+
+/// All targets that are known by name.
+#[derive(Debug)]
+pub(super) struct Targets {
+    known: HashMap<Arc<str>, Known>,
+    /// With more names than this those that no record is for are forgotten.
+    names_max: usize,
+    /// How many records wait for answers, and their bytes.
+    parked: (usize, usize),
+    /// Due records that went back to a tier because of an outage of their target.
+    deferred: u64,
+}
+
+impl Targets {
+    pub(super) fn new() -> Self {
+        Self { known: HashMap::new(), names_max: TARGETS_MAX, parked: (0, 0), deferred: 0 }
+    }
+
+    /// The lanes are gone, with the records that wait. Targets are described anew.
+    pub(super) fn reset(&mut self) {
+        *self = Self { deferred: self.deferred, ..Self::new() };
+    }
+
+    // Names, and who may use them.
+
+    /// The name of a target: one allocation per name, not per record.
+    pub(super) fn name(&self, target: &str) -> Arc<str> {
+        let known = self.known.get_key_value(target);
+        known.map_or_else(|| Arc::from(target), |(name, _)| Arc::clone(name))
+    }
+
+    /// Whether the policy of this intake is known to let a record go there.
+    pub(super) fn is_allowed(&self, target: &str, intake: u16) -> bool {
+        self.known.get(target).is_some_and(|known| known.allows(intake))
+    }
+
+    /// The policies have changed.
+    pub(super) fn forget_policies(&mut self) {
+        self.known.values_mut().for_each(|known| known.allowed = 0);
+    }
+
+    // Descriptions.
+
+    /// The description of a target, if one counts now. And whether there is more to it, for a record that this intake allows
+    /// to go there: the target must be asked for, or that it is allowed is not noted.
+    pub(super) fn get(
+        &self,
+        now: UnixMillis,
+        limits: &Limits,
+        name: &str,
+        intake: u16,
+    ) -> (Option<Target>, bool) {
+        let Some(known) = self.known.get(name) else { return (None, true) };
+        let (answer, is_time) = known.answer(now, limits.target_fresh);
+        (answer, is_time && !known.asked || !known.allows(intake))
+    }
+
+    /// The description of a target for a record that is for it; and whether it must be asked for, which counts as done. The
+    /// policy of this intake allows it, until the policies change.
+    pub(super) fn look(
+        &mut self,
+        now: UnixMillis,
+        limits: &Limits,
+        name: &Arc<str>,
+        allowed: Option<u16>,
+    ) -> (Option<Target>, bool) {
+        if self.known.len() >= self.names_max && !self.known.contains_key(name) {
+            self.known
+                .retain(|name, known| Arc::strong_count(name) > 1 || !known.parked.is_empty());
+            // Looking through them costs the less the rarer it is.
+            self.names_max = TARGETS_MAX.max(self.known.len() * 2);
+        }
+        let known = self.known.entry(Arc::clone(name)).or_insert_with(Known::new);
+        if let Some(intake) = allowed {
+            known.allowed |= 1_u64.checked_shl(u32::from(intake)).unwrap_or(0);
+        }
+        let (answer, is_time) = known.answer(now, limits.target_fresh);
+        (answer, is_time && !std::mem::replace(&mut known.asked, true))
+    }
+
+    /// Whether a target may have gained the partition that it lacked when it was described, so that the record must wait;
+    /// and whether it must be asked for.
+    pub(super) fn may_have_grown(
+        &mut self,
+        now: UnixMillis,
+        limits: &Limits,
+        name: &str,
+        refusal: &Refusal,
+    ) -> (bool, bool) {
+        let Some(known) = self.known.get_mut(name) else { return (false, false) };
+        let is_old = (now - known.told).0 > limits.target_fresh.0 / 15;
+        if refusal.code != Code::BadPartition || !is_old {
+            return (false, false);
+        }
+        (true, !std::mem::replace(&mut known.asked, true))
+    }
+
+    /// Takes the description of a target. Gives back the records that wait for it, and whether any can go there.
+    #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
+    pub(super) fn describe(
+        &mut self,
+        now: UnixMillis,
+        name: &str,
+        target: Target,
+    ) -> Option<(Vec<Box<PendingRecord>>, bool)> {
+        let known = self.known.get_mut(name)?;
+        known.target = Some(target);
+        known.told = now;
+        known.asked = false;
+        let entries = std::mem::take(&mut known.parked);
+        self.unpark(&entries);
+        Some((entries, is_there(target)))
+    }
+
+    /// Forgets the descriptions of these targets. Names that are no targets are ignored.
+    pub(super) fn invalidate(&mut self, names: &[Arc<str>]) {
+        for name in names {
+            if let Some(known) = self.known.get_mut(name) {
+                known.target = None;
+            }
+        }
+    }
+
+    // Outages.
+
+    /// These partitions of a target have no leader now; none: all of them have.
+    pub(super) fn set_outage(&mut self, now: UnixMillis, name: &str, partitions: Arc<[i32]>) {
+        let Some(known) = self.known.get_mut(name) else { return };
+        known.away_since = match known.away_since {
+            _ if partitions.is_empty() => None,
+            Some(since) => Some(since),
+            None => Some(now),
+        };
+        known.away = partitions;
+    }
+
+    /// Since when partitions of a target have no leader.
+    pub(super) fn away_since(&self, name: &str) -> Option<UnixMillis> {
+        self.known.get(name)?.away_since
+    }
+
+    /// Where a due record goes: the partition that it asks for, or any. `None`: that one has no leader.
+    pub(super) fn partition_for(
+        &self,
+        entry: &PendingRecord,
+        asked: Option<i32>,
+    ) -> Option<Option<i32>> {
+        let known = self.known.get(&entry.target)?;
+        if known.away.is_empty() {
+            return Some(asked);
+        }
+        let Some(Target::Found { partitions, .. }) = known.target else { return Some(asked) };
+        let is_away = |partition: i32| known.away.contains(&partition);
+        let wanted = match (asked, entry.record.key()) {
+            (Some(asked), _) => asked,
+            (None, Some(key)) => {
+                let count = u16::try_from(partitions).ok()?;
+                i32::from(murmur2::partition(key, count))
+            }
+            // Any other will do; they take turns.
+            (None, None) => {
+                let from = entry.offset.0.rem_euclid(i64::from(partitions.max(1))) as i32;
+                let mut others = (from..partitions).chain(0..from);
+                return others.find(|partition| !is_away(*partition)).map(Some);
+            }
+        };
+        (!is_away(wanted)).then_some(asked)
+    }
+
+    /// A due record goes back to a tier.
+    pub(super) fn count_deferred(&mut self) {
+        self.deferred += 1;
+    }
+
+    /// Due records that were deferred since the start, and when the first is due of those that wait.
+    pub(super) fn counts(&self) -> (u64, Option<UnixMillis>) {
+        let parked = self.known.values().flat_map(|known| &known.parked);
+        (self.deferred, parked.map(|entry| entry.due).min())
+    }
+
+    // Records that wait.
+
+    /// Keeps a record until its target is known; gives it back when there is no room.
+    pub(super) fn park(
+        &mut self,
+        limits: &Limits,
+        entry: Box<PendingRecord>,
+    ) -> Option<Box<PendingRecord>> {
+        let size = entry.record.size();
+        let bytes_max = limits.memory_bytes / PARKED_SHARE;
+        let (records, bytes) = self.parked;
+        // One always has room: else one that is larger would never be told.
+        if records >= PARKED_MAX || records > 0 && bytes + size > bytes_max {
+            return Some(entry);
+        }
+        let Some(known) = self.known.get_mut(&entry.target) else { return Some(entry) };
+        self.parked = (records + 1, bytes + size);
+        known.parked.push(entry);
+        None
+    }
+
+    /// Takes those that wait and that `which` says, in the order in which they were read.
+    #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
+    pub(super) fn take_parked(
+        &mut self,
+        mut which: impl FnMut(&PendingRecord) -> bool,
+    ) -> Vec<Box<PendingRecord>> {
+        let at = |entry: &PendingRecord| (entry.source, entry.offset);
+        let first = |known: &Known| known.parked.first().map(|entry| at(entry));
+        let mut waiting: Vec<&mut Known> =
+            self.known.values_mut().filter(|known| !known.parked.is_empty()).collect();
+        // Not in the order of a table of names, which is another one in each process: neither who is asked about, since some may
+        // be enough, nor what is taken.
+        waiting.sort_by_key(|known| first(known));
+        let mut taken: Vec<Box<PendingRecord>> = Vec::new();
+        for known in waiting {
+            taken.extend(known.parked.extract_if(.., |entry| which(entry)));
+        }
+        taken.sort_by_key(|entry| at(entry));
+        self.unpark(&taken);
+        taken
+    }
+
+    fn unpark(&mut self, entries: &[Box<PendingRecord>]) {
+        self.parked.0 -= entries.len();
+        self.parked.1 -= entries.iter().map(|entry| entry.record.size()).sum::<usize>();
+    }
+
+    #[cfg(test)]
+    pub(super) fn parked_len(&self) -> usize {
+        self.parked.0
+    }
+}
