@@ -38,7 +38,7 @@ use std::sync::Arc;
 
 use crate::engine::timers::{Change, Timer, TimerId};
 use crate::engine::{Lane, Offset, UnixMillis};
-use crate::telemetry;
+use crate::telemetry::{self, Rebuilt};
 
 pub use self::directory::ASIDE_MAX;
 pub use self::lane::Held;
@@ -81,39 +81,6 @@ impl Identity {
     }
 }
 
-/// Why an index was thrown away and begun anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// What stands on disk cannot be read.
-    Corrupt,
-    /// The store panicked.
-    Panicked,
-    /// Another cluster, namespace or format.
-    Foreign,
-    /// So old that the changelog may have dropped tombstones which it has not seen.
-    Stale,
-    /// Its position is not in the changelog.
-    Outside,
-}
-
-impl Reason {
-    /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Corrupt, Self::Panicked, Self::Foreign, Self::Stale, Self::Outside];
-
-    /// The value of the metric's label `reason`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Corrupt => "corrupt",
-            Self::Panicked => "panicked",
-            Self::Foreign => "foreign",
-            Self::Stale => "stale",
-            Self::Outside => "outside",
-        }
-    }
-}
-
 /// Why the index could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -146,7 +113,7 @@ pub enum Error {
     #[error("could not {what} index {}: {detail}", path.display())]
     Broken {
         /// Which kind of broken.
-        reason: Reason,
+        reason: Rebuilt,
         /// What was tried.
         what: &'static str,
         /// Where.
@@ -168,7 +135,7 @@ struct Lanes {
     open: HashMap<Lane, Arc<lane::Shared>>,
     is_aside: bool,
     /// What a reader came upon; the writer has not seen it yet.
-    broken: Option<(Reason, String)>,
+    broken: Option<(Rebuilt, String)>,
     path: Arc<Path>,
 }
 
@@ -417,7 +384,7 @@ impl Index {
     ///
     /// # Errors
     /// As those of [`apply`](Self::apply).
-    pub fn outdated(&mut self, lane: Lane, reason: Reason) -> Result<(), Error> {
+    pub fn outdated(&mut self, lane: Lane, reason: Rebuilt) -> Result<(), Error> {
         tracing::warn!(
             lane = lane.0,
             reason = reason.as_str(),
@@ -475,8 +442,8 @@ impl Trouble {
         let path = at.to_owned();
         let broken = |reason, detail| Error::Broken { reason, what, path: path.clone(), detail };
         match self {
-            Self::Panic(said) => broken(Reason::Panicked, said),
-            Self::Damaged(detail) => broken(Reason::Corrupt, detail),
+            Self::Panic(said) => broken(Rebuilt::Panicked, said),
+            Self::Damaged(detail) => broken(Rebuilt::Corrupt, detail),
             Self::Sled(sled::Error::Io(source)) if source.to_string().contains(LOCKED) => {
                 Error::InUse(path)
             }
@@ -487,12 +454,12 @@ impl Trouble {
                 match source.kind() {
                     // A missing or incomplete file is made anew; `Other` is sled's own word for its mistakes.
                     NotFound | UnexpectedEof | InvalidData | InvalidInput | Other => {
-                        broken(Reason::Corrupt, source.to_string())
+                        broken(Rebuilt::Corrupt, source.to_string())
                     }
                     _ => directory::of_system(what, path, source),
                 }
             }
-            Self::Sled(other) => broken(Reason::Corrupt, other.to_string()),
+            Self::Sled(other) => broken(Rebuilt::Corrupt, other.to_string()),
         }
     }
 }
@@ -516,14 +483,14 @@ fn open_store(path: &Path, identity: &Identity) -> Result<Store, Error> {
 
 fn foreign(path: &Path, found: Option<&[u8]>) -> Error {
     let found = String::from_utf8_lossy(found.unwrap_or_default()).trim().replace('\n', " ");
-    let (reason, path) = (Reason::Foreign, path.to_owned());
+    let (reason, path) = (Rebuilt::Foreign, path.to_owned());
     Error::Broken { reason, what: "take", path, detail: format!("it belongs to {found:?}") }
 }
 
 fn begin_anew(directory: &Path, identity: &Identity, why: &Error) -> Result<Store, Error> {
     let reason = match why {
         Error::Broken { reason, .. } => *reason,
-        _ => Reason::Corrupt,
+        _ => Rebuilt::Corrupt,
     };
     let path = directory::next(directory)?;
     tracing::warn!(

@@ -9,9 +9,10 @@ use super::entry::{self, DUE, Due, TIMER};
 use super::lane::{Shared, minute, unreadable};
 use super::position::Position;
 use super::store::Trouble;
-use super::{Error, Lanes, Reason};
+use super::{Error, Lanes};
 use crate::engine::timers::{Timer, TimerId, TimerState, id_prefix};
 use crate::engine::{After, Lane, UnixMillis};
+use crate::telemetry::Rebuilt;
 
 /// Entries looked at in one call, at most: about a millisecond.
 pub const LOOKED_AT_MAX: usize = 4_096;
@@ -113,7 +114,7 @@ impl Reader {
     }
 
     /// The writer notices with what it does next.
-    fn found_broken(&self, reason: Reason, detail: &str) {
+    fn found_broken(&self, reason: Rebuilt, detail: &str) {
         let mut lanes = self.lanes.write();
         lanes.broken.get_or_insert_with(|| (reason, detail.to_owned()));
     }

@@ -12,7 +12,6 @@ use metrics::{describe_counter, describe_gauge, describe_histogram};
 
 use crate::engine::header::Code;
 use crate::engine::{Millis, Outcome, TopicId};
-use crate::index::Reason;
 
 /// Values of `x-delay-label` that are counted apart.
 const LABELS_MAX: usize = 100;
@@ -162,7 +161,7 @@ pub const ALL: [Metric; 55] = [
 ];
 
 /// Tells the recorder what each metric is, and makes those without labels appear as zero.
-pub(super) fn describe() {
+pub fn describe() {
     for Metric { name, kind, unit, label, help } in ALL {
         match kind {
             Kind::Counter => describe_counter!(name, unit, help),
@@ -176,7 +175,7 @@ pub(super) fn describe() {
         }
     }
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
-    for reason in Reason::ALL {
+    for reason in Rebuilt::ALL {
         counter!(INDEX_REBUILDS, "reason" => reason.as_str()).increment(0);
     }
     for reason in ["busy", "host", "page", "media_type", "slow", "peer"] {
@@ -233,6 +232,39 @@ impl Renewed {
             Self::Late => "late",
             Self::Early => "early",
             Self::Expired => "expired",
+        }
+    }
+}
+
+/// Why an index was thrown away and begun anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rebuilt {
+    /// What stands on disk cannot be read.
+    Corrupt,
+    /// The store panicked.
+    Panicked,
+    /// Another cluster, namespace or format.
+    Foreign,
+    /// So old that the changelog may have dropped tombstones which it has not seen.
+    Stale,
+    /// Its position is not in the changelog.
+    Outside,
+}
+
+impl Rebuilt {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Corrupt, Self::Panicked, Self::Foreign, Self::Stale, Self::Outside];
+
+    /// The value of the metric's label `reason`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Corrupt => "corrupt",
+            Self::Panicked => "panicked",
+            Self::Foreign => "foreign",
+            Self::Stale => "stale",
+            Self::Outside => "outside",
         }
     }
 }
@@ -445,7 +477,7 @@ pub fn position_lost(count: u64) {
 }
 
 /// An index, or a lane of it, was thrown away and is read from the changelog again.
-pub fn index_rebuilt(reason: Reason) {
+pub fn index_rebuilt(reason: Rebuilt) {
     counter!(INDEX_REBUILDS, "reason" => reason.as_str()).increment(1);
 }
 
@@ -636,7 +668,12 @@ mod tests {
 
     /// The figures that `record` leaves, as Prometheus reads them.
     fn rendered(record: impl FnOnce()) -> String {
-        let recorder = super::super::builder().unwrap().build_recorder();
+        let builder = metrics_exporter_prometheus::PrometheusBuilder::new();
+        let builder = crate::BUCKETS.into_iter().fold(builder, |builder, (name, buckets)| {
+            let name = metrics_exporter_prometheus::Matcher::Full(name.to_owned());
+            builder.set_buckets_for_metric(name, buckets).unwrap()
+        });
+        let recorder = builder.build_recorder();
         let handle = recorder.handle();
         metrics::with_local_recorder(&recorder, record);
         handle.render()
@@ -724,9 +761,9 @@ mod tests {
         }
     }
 
-    const OPERATIONS: &str = include_str!("../../docs/operations.md");
-    const ALERTS: &str = include_str!("../../docs/monitoring/alerts.yml");
-    const DASHBOARD: &str = include_str!("../../docs/monitoring/grafana.json");
+    const OPERATIONS: &str = include_str!("../../../docs/operations.md");
+    const ALERTS: &str = include_str!("../../../docs/monitoring/alerts.yml");
+    const DASHBOARD: &str = include_str!("../../../docs/monitoring/grafana.json");
 
     /// A sum by a label that a metric does not have is one number, and an alert by it says nothing of what is meant.
     #[test]
@@ -805,18 +842,5 @@ mod tests {
         let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).expect("JSON");
         let panels = dashboard["panels"].as_array().expect("panels");
         assert!(panels.len() > 15 && panels.iter().all(|panel| panel["title"].is_string()));
-    }
-
-    /// The document's table is made here; `UPDATE_DOCS=1 cargo test --lib documented` writes it.
-    #[test]
-    fn the_documented_metrics_are_those_of_the_code() {
-        use std::fmt::Write as _;
-        let mut table = String::from("| metric | kind | label | meaning |\n|---|---|---|---|\n");
-        for Metric { name, kind, label, help, .. } in ALL {
-            let label = if label.is_empty() { String::new() } else { format!("`{label}`") };
-            let kind = format!("{kind:?}").to_lowercase();
-            writeln!(table, "| `{name}` | {kind} | {label} | {help} |").unwrap();
-        }
-        crate::documented::compare("operations.md", "metrics", &table);
     }
 }

@@ -16,12 +16,12 @@ use super::upkeep::LOOK_SOON;
 use super::{CLIENT, Order, Progress, Told, WAIT};
 use crate::engine::timers::{TimerId, TimerState};
 use crate::engine::{Event, Lane, Millis, Offset, UnixMillis};
-use crate::index::{self, BATCH_MAX, Index, Reason};
+use crate::index::{self, BATCH_MAX, Index};
 use crate::kafka::connect::{Isolation, Reader, is_outside};
 use crate::kafka::ends::{self, Ends};
 use crate::kafka::written::Written;
 use crate::kafka::{BrokerClock, Connection};
-use crate::telemetry;
+use crate::telemetry::{self, Rebuilt};
 
 /// The longest wait in one poll: an order is noticed within it.
 const POLL_MAX: Duration = Duration::from_millis(50);
@@ -200,10 +200,10 @@ impl Work {
         match index.load(lane, |held| holding.hold(held))? {
             None => index.clear(lane)?,
             Some(position) if is_stale(position.at, now, self.tombstones) => {
-                index.outdated(lane, Reason::Stale)?;
+                index.outdated(lane, Rebuilt::Stale)?;
             }
             // The changelog was made anew.
-            Some(position) if position.next > end => index.outdated(lane, Reason::Outside)?,
+            Some(position) if position.next > end => index.outdated(lane, Rebuilt::Outside)?,
             Some(position) => return Ok((position.next, holding, position.entries)),
         }
         Ok(nothing())
@@ -303,7 +303,7 @@ impl Work {
                 *holding = Holding::default();
             }
             if let Some(index) = &mut self.index {
-                index.outdated(*lane, Reason::Outside)?;
+                index.outdated(*lane, Rebuilt::Outside)?;
             }
         }
         self.is_moved = true;
