@@ -52,14 +52,14 @@ pub mod client;
 pub mod config;
 #[cfg(test)]
 mod documented;
-#[cfg(feature = "server")]
-pub mod index;
 #[cfg(feature = "client")]
 pub mod kafka;
 #[cfg(all(test, feature = "server"))]
 mod patient;
 #[cfg(feature = "server")]
 pub mod telemetry;
+#[cfg(feature = "server")]
+pub mod timers;
 
 /// The pure part: decides what happens to every record, and when.
 pub use waterclock_engine as engine;
@@ -68,3 +68,5 @@ pub use waterclock_engine as engine;
 pub use app::{Error, run};
 #[cfg(feature = "server")]
 pub use config::Config;
+#[cfg(feature = "server")]
+pub use timers::index;

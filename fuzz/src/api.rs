@@ -2,7 +2,7 @@
 
 #[path = "../../src/api/timers/known.rs"]
 pub(super) mod known;
-#[path = "../../src/kafka/desk/ticket.rs"]
+#[path = "../../src/timers/ticket.rs"]
 pub(super) mod ticket;
 #[path = "../../src/api/timers/token.rs"]
 mod token;

@@ -1,12 +1,12 @@
 //! Files of the index, as they stand in the crate.
 
-#[path = "../../src/index/bytes.rs"]
+#[path = "../../src/timers/index/bytes.rs"]
 mod bytes;
-#[path = "../../src/index/entry.rs"]
+#[path = "../../src/timers/index/entry.rs"]
 mod entry;
-#[path = "../../src/index/leaf.rs"]
+#[path = "../../src/timers/index/leaf.rs"]
 mod leaf;
-#[path = "../../src/index/texts.rs"]
+#[path = "../../src/timers/index/texts.rs"]
 mod texts;
 
 use std::ops::ControlFlow;

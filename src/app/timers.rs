@@ -13,10 +13,11 @@ use crate::api::timers::known::{
 use crate::engine::header::{self, When};
 use crate::engine::timers::{self, TimerId, TimerState, Version};
 use crate::engine::{Lane, UnixMillis};
-use crate::index;
-use crate::kafka::desk::{self, Decided, Fate, Ticket};
 use crate::kafka::meta::Secret;
-use crate::kafka::{Desk, Members, Processor, SubmitError};
+use crate::kafka::{Members, Processor, SubmitError};
+use crate::timers::Desk;
+use crate::timers::index;
+use crate::timers::service::{self as desk, Decided, Fate, Ticket};
 
 /// How many timers of one id a lane looks at. Some of them are shown to a caller that has left the key out.
 const SAME_ID_MAX: usize = 10;
@@ -30,6 +31,7 @@ pub(super) struct Known {
 
 struct Running {
     processor: Arc<Processor>,
+    desk: Arc<Desk>,
     members: Arc<Members>,
     instance: String,
     secret: Secret,
@@ -44,17 +46,18 @@ impl Known {
     pub(super) fn started(
         &self,
         processor: Arc<Processor>,
+        desk: Arc<Desk>,
         members: Arc<Members>,
         instance: String,
         secret: Secret,
     ) {
         // There is one start in a run.
-        let _ = self.running.set(Running { processor, members, instance, secret });
+        let _ = self.running.set(Running { processor, desk, members, instance, secret });
     }
 
     fn desk(&self) -> Result<&Arc<Desk>, Trouble> {
         let running = self.running.get();
-        running.map(|running| running.processor.desk()).ok_or_else(starting)
+        running.map(|running| &running.desk).ok_or_else(starting)
     }
 }
 
@@ -74,7 +77,7 @@ impl Timers for Known {
 
     fn standing(&self, lane: u16) -> Standing {
         let Some(running) = self.running.get() else { return Standing::Moving };
-        match running.processor.desk().standing(Lane(lane)) {
+        match running.desk.standing(Lane(lane)) {
             desk::Standing::Here => Standing::Here,
             desk::Standing::Moving => Standing::Moving,
             desk::Standing::Elsewhere => match running.members.owner(Lane(lane)) {

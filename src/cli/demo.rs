@@ -39,6 +39,7 @@ use crate::config::Overrides;
 use crate::engine::header;
 use crate::engine::{Millis, Record, UnixMillis};
 use crate::kafka::{self, Ack, Feed, KafkaError, Processor, Seen, Tail, driver};
+use crate::timers;
 
 /// Between two drawings.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
@@ -178,7 +179,7 @@ fn play(
     let tails = Tails::new(stage).map_err(client)?;
     let books = Arc::clone(&ledger);
     let mut feed = Feed::new(&stage.connection, move |ack| acked(&books, &ack)).map_err(client)?;
-    let processor = Processor::start(&stage.settings, None).map_err(client)?;
+    let (processor, _) = timers::start(&stage.settings, None).map_err(client)?;
     if !joined(&processor, stop)? || !warm(stage, &mut feed, &tails, stop)? {
         processor.stop();
         let _ = processor.ended().recv_timeout(LEAVE_MAX);

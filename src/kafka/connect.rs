@@ -32,7 +32,7 @@ use super::settings::{self, Given};
 pub(super) type Reader = BaseConsumer<Quiet>;
 /// What a [`Reader`] sees of transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Isolation {
+pub enum Isolation {
     /// Records of transactions that committed, up to the first that is open.
     Committed,
     /// All records; ends are those of the log.

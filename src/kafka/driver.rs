@@ -21,13 +21,12 @@ use std::time::{Duration, Instant};
 use rdkafka::error::KafkaError;
 
 use super::committer::Delivery;
-use super::desk::board::Board;
 use super::ends::Ends;
 use super::fence::Heard;
-use super::follower::Follower;
 use super::rebalance::{Error as TakeOver, Progress};
 use super::steps::Steps;
 use super::targets::Lookup;
+use super::timers::Timers;
 use super::trim::Trim;
 use super::watch::Seen;
 use super::written::Written;
@@ -297,10 +296,8 @@ pub struct Shared {
     pub clock: Arc<BrokerClock>,
     /// Finds out about targets.
     pub lookup: Lookup,
-    /// Follows `<ns>.timers`.
-    pub(super) follower: Follower,
-    /// Told which lanes are here, and what became of commands.
-    pub(super) board: Arc<Board>,
+    /// Keeps the timers, and answers for them.
+    pub(super) timers: Arc<dyn Timers>,
     /// How far it is written.
     pub(super) written: Arc<Written>,
     /// Says where partitions end.

@@ -37,23 +37,23 @@ const ASK_MAX: Duration = Duration::from_secs(1);
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A partition.
-pub(super) type Partition = (Arc<str>, i32);
+pub type Partition = (Arc<str>, i32);
 
 /// Where a partition ends, as it was at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub struct Told {
     /// The topic.
-    pub(super) topic: Arc<str>,
+    pub topic: Arc<str>,
     /// The partition of it.
-    pub(super) partition: i32,
+    pub partition: i32,
     /// A lower bound of the brokers' time from before they were asked.
-    pub(super) at: UnixMillis,
+    pub at: UnixMillis,
     /// The end of its log, committed or not; `None`: its leader did not answer.
-    pub(super) last: Option<Offset>,
+    pub last: Option<Offset>,
     /// Where the first open transaction begins, else the end; `None` where nobody asked for it.
-    pub(super) stable: Option<Offset>,
+    pub stable: Option<Offset>,
     /// Where its log begins; `None` where nobody asked for it.
-    pub(super) first: Option<Offset>,
+    pub first: Option<Offset>,
 }
 
 /// What to ask for beside the ends.
@@ -68,13 +68,13 @@ enum Also {
 
 /// An answer to one question.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub struct Answer {
     /// As it was asked: whatever tells the asker's questions apart.
-    pub(super) of: u64,
+    pub of: u64,
     /// It was asked for stable ends, too.
-    pub(super) stable: bool,
+    pub stable: bool,
     /// Of every partition that was asked for.
-    pub(super) told: Vec<Told>,
+    pub told: Vec<Told>,
 }
 
 #[derive(Debug)]
@@ -90,7 +90,7 @@ const NOBODY: i32 = -1;
 
 /// Asks, on threads of its own, which end with the last handle.
 #[derive(Clone)]
-pub(super) struct Ends {
+pub struct Ends {
     asker: Arc<Asker>,
     /// The threads, by the leader that they ask.
     threads: Arc<Mutex<BTreeMap<i32, Sender<Question>>>>,
@@ -107,10 +107,7 @@ impl Ends {
     ///
     /// # Errors
     /// librdkafka refused its settings.
-    pub(super) fn new(
-        connection: &Connection,
-        clock: Arc<BrokerClock>,
-    ) -> Result<Self, KafkaError> {
+    pub fn new(connection: &Connection, clock: Arc<BrokerClock>) -> Result<Self, KafkaError> {
         let asker = Asker {
             connection: connection.clone(),
             last: Mutex::new(Arc::new(connection.reader(CLIENT, Isolation::Uncommitted, WAIT)?)),
@@ -123,13 +120,7 @@ impl Ends {
 
     /// Asks for the ends of these partitions, with `stable` also for where open transactions begin. The answers come by
     /// `reply`, of each leader by itself.
-    pub(super) fn ask(
-        &self,
-        of: u64,
-        partitions: Vec<Partition>,
-        stable: bool,
-        reply: &Sender<Answer>,
-    ) {
+    pub fn ask(&self, of: u64, partitions: Vec<Partition>, stable: bool, reply: &Sender<Answer>) {
         let also = if stable { Also::Stable } else { Also::Nothing };
         self.ask_also(of, partitions, also, reply);
     }
@@ -172,11 +163,7 @@ impl Ends {
     ///
     /// # Errors
     /// Not all leaders answered within `most`; ask again.
-    pub(super) fn wait(
-        &self,
-        partitions: &[Partition],
-        most: Duration,
-    ) -> Result<Vec<Told>, KafkaError> {
+    pub fn wait(&self, partitions: &[Partition], most: Duration) -> Result<Vec<Told>, KafkaError> {
         let deadline = Instant::now() + most;
         let (reply, answers) = crossbeam_channel::unbounded();
         let mut known = Vec::with_capacity(partitions.len());

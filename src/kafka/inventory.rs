@@ -20,7 +20,7 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::connect::{Isolation, is_outside};
 use super::ends::{Ends, Partition};
-use super::follower::Told;
+use super::timers::Told;
 use super::{Connection, raw};
 use crate::engine::{self, Event, Lane, Left, Offset, Setup, Source, UnixMillis};
 

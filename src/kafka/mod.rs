@@ -15,21 +15,17 @@ mod connect;
 #[cfg(feature = "server")]
 mod dead;
 #[cfg(feature = "server")]
-pub mod desk;
-#[cfg(feature = "server")]
 pub mod doctor;
 #[cfg(feature = "server")]
 pub mod driver;
 #[cfg(feature = "server")]
 pub mod embedded;
 #[cfg(feature = "server")]
-mod ends;
+pub mod ends;
 #[cfg(feature = "server")]
 mod feed;
 #[cfg(feature = "server")]
 mod fence;
-#[cfg(feature = "server")]
-mod follower;
 #[cfg(feature = "server")]
 mod inventory;
 #[cfg(feature = "server")]
@@ -61,6 +57,10 @@ mod tail;
 #[cfg(feature = "server")]
 mod targets;
 #[cfg(feature = "server")]
+pub mod timers;
+#[cfg(feature = "server")]
+pub mod topic_reader;
+#[cfg(feature = "server")]
 pub mod topics;
 #[cfg(feature = "server")]
 mod trim;
@@ -77,11 +77,9 @@ pub use clock::{BrokerClock, wall_clock};
 #[cfg(feature = "server")]
 pub use committer::Delivery;
 pub(crate) use connect::is_loopback;
-pub use connect::{Connection, NoAnswer};
+pub use connect::{Connection, Isolation, NoAnswer};
 #[cfg(feature = "server")]
 pub use dead::{DeadLetters, DeadRecord};
-#[cfg(feature = "server")]
-pub use desk::Desk;
 #[cfg(feature = "server")]
 pub use embedded::Embedded;
 #[cfg(feature = "server")]
@@ -89,13 +87,11 @@ pub use feed::{Ack, Feed};
 #[cfg(feature = "server")]
 pub use fence::Heard;
 #[cfg(feature = "server")]
-pub use follower::Indexing;
-#[cfg(feature = "server")]
 pub use members::Members;
 #[cfg(feature = "server")]
 pub use probe::{PROBE_KEY, Probe};
 #[cfg(feature = "server")]
-pub use processor::{Processor, Settings};
+pub use processor::{ClusterView, Processor, Settings};
 #[cfg(feature = "server")]
 pub use raw::inflate::bound as bound_batches;
 #[cfg(feature = "server")]
@@ -111,8 +107,12 @@ pub use tail::{Seen, Tail};
 #[cfg(feature = "server")]
 pub use targets::Lookup;
 #[cfg(feature = "server")]
+pub use topic_reader::TopicReader;
+#[cfg(feature = "server")]
 pub use trim::Trim;
 #[cfg(feature = "server")]
 pub use watch::Wanted;
 #[cfg(feature = "server")]
 pub use whole::ReadError;
+#[cfg(feature = "server")]
+pub use written::Written;

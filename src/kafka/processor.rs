@@ -9,17 +9,15 @@ use crossbeam_channel::Receiver;
 use rdkafka::error::KafkaError;
 
 use super::backlog::{self, Backlog};
-use super::desk::board::Board;
-use super::desk::{self, Desk};
 use super::driver::{self, Plan, Policies, Shared, Status};
 use super::ends::Ends;
 use super::fence::Heard;
-use super::follower::{self, Follower};
 use super::resilient_admin::ResilientAdmin;
 use super::steps::{Looking, Steps};
+use super::timers::Timers;
 use super::watch::{Seen, Wanted, Watch};
 use super::written::Written;
-use super::{BrokerClock, Connection, Delivery, Indexing, Lookup, Probe, Trim};
+use super::{BrokerClock, Connection, Delivery, Lookup, Probe, Trim};
 use crate::engine::allow::Allow;
 use crate::engine::{Setup, TopicId};
 use crate::telemetry::LaneFigures;
@@ -59,30 +57,22 @@ pub struct Settings {
     pub embedded: bool,
 }
 
-/// The lane threads of a process, running.
-#[derive(Debug)]
-pub struct Processor {
-    stop: Arc<AtomicBool>,
-    statuses: Vec<Arc<Status>>,
-    ended: Receiver<Result<(), driver::Error>>,
+/// What is known of the brokers, for lane threads and for whoever keeps the timers of their lanes.
+pub struct ClusterView {
     clock: Arc<BrokerClock>,
-    policies: Arc<Policies>,
-    desk: Arc<Desk>,
-    heard: Heard,
-    _probe: Option<Probe>,
-    backlog: Option<Backlog>,
-    seen: Arc<Seen>,
-    _watch: Option<Watch>,
-    _looking: Looking,
+    ends: Ends,
+    written: Arc<Written>,
+    steps: Arc<Steps>,
+    looking: Looking,
+    probe: Option<Probe>,
 }
 
-impl Processor {
-    /// Starts the lane threads; they join the group once the brokers' time is known. Without an index what was cancelled
-    /// is read from the changelog's start whenever lanes are taken over.
+impl ClusterView {
+    /// Makes the clients, which ask from now on.
     ///
     /// # Errors
-    /// A client could not be made: the configuration is wrong. Nothing runs then.
-    pub fn start(settings: &Settings, indexing: Option<Indexing>) -> Result<Self, KafkaError> {
+    /// A client could not be made: the configuration is wrong.
+    pub fn new(settings: &Settings) -> Result<Self, KafkaError> {
         let Settings { connection, embedded, .. } = settings;
         let clock = Arc::new(if *embedded { BrokerClock::local() } else { BrokerClock::new() });
         let steps = Arc::new(Steps::default());
@@ -93,30 +83,60 @@ impl Processor {
         } else {
             Some(Probe::start_waking(connection, meta, Arc::clone(&clock), &steps)?)
         };
-        let stop = Arc::new(AtomicBool::new(false));
-        let policies = Arc::new(Policies::new(Arc::clone(&settings.setup)));
         let ends = Ends::new(connection, Arc::clone(&clock))?;
         let written = Arc::new(Written::new(settings.setup.lanes));
-        let board = Arc::new(Board::new(settings.setup.lanes));
-        let follower = Follower::start(follower::Plan {
-            connection: connection.clone(),
-            topic: settings.setup.topics.timers(),
-            lanes: settings.setup.lanes,
-            indexing,
-            clock: Arc::clone(&clock),
-            ends: ends.clone(),
-            written: Arc::clone(&written),
-        })?;
-        let desk = Desk::new(desk::Plan {
-            connection: connection.clone(),
-            setup: Arc::clone(&settings.setup),
-            clock: Arc::clone(&clock),
-            board: Arc::clone(&board),
-            progress: Arc::clone(follower.progress()),
-            written: Arc::clone(&written),
-            ends: ends.clone(),
-            reader: follower.reader().cloned(),
-        })?;
+        Ok(Self { clock, ends, written, steps, looking, probe })
+    }
+
+    /// The brokers' time.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<BrokerClock> {
+        &self.clock
+    }
+
+    /// Says where partitions end.
+    #[must_use]
+    pub fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    /// How far the changelog is written.
+    #[must_use]
+    pub fn written(&self) -> &Arc<Written> {
+        &self.written
+    }
+}
+
+/// The lane threads of a process, running.
+#[derive(Debug)]
+pub struct Processor {
+    stop: Arc<AtomicBool>,
+    statuses: Vec<Arc<Status>>,
+    ended: Receiver<Result<(), driver::Error>>,
+    clock: Arc<BrokerClock>,
+    policies: Arc<Policies>,
+    heard: Heard,
+    _probe: Option<Probe>,
+    backlog: Option<Backlog>,
+    seen: Arc<Seen>,
+    _watch: Option<Watch>,
+    _looking: Looking,
+}
+
+impl Processor {
+    /// Starts the lane threads; they join the group once the brokers' time is known. They alone hold `timers`.
+    ///
+    /// # Errors
+    /// A client could not be made: the configuration is wrong. Nothing runs then.
+    pub fn start(
+        settings: &Settings,
+        view: ClusterView,
+        timers: Arc<dyn Timers>,
+    ) -> Result<Self, KafkaError> {
+        let Settings { connection, embedded, .. } = settings;
+        let ClusterView { clock, ends, written, steps, looking, probe } = view;
+        let stop = Arc::new(AtomicBool::new(false));
+        let policies = Arc::new(Policies::new(Arc::clone(&settings.setup)));
         let seen = Arc::new(Seen::default());
         // Each question of these three is answered in milliseconds. Deleting has a client of its own: Kafka answers the requests
         // of a connection one after the other, and a delete waits for the followers.
@@ -134,8 +154,7 @@ impl Processor {
             policies: Arc::clone(&policies),
             clock: Arc::clone(&clock),
             lookup: lookup.clone(),
-            follower,
-            board,
+            timers,
             written,
             ends,
             trim: if *embedded { None } else { Some(Trim::start(connection)?) },
@@ -199,14 +218,12 @@ impl Processor {
             let (setup, lookup) = (Arc::clone(&settings.setup), lookup);
             Some(Backlog::start(admin, setup, statuses.clone(), lookup)?)
         };
-        let desk = Arc::new(desk);
         Ok(Self {
             stop,
             statuses,
             ended,
             clock,
             policies,
-            desk,
             heard,
             _probe: probe,
             backlog,
@@ -214,12 +231,6 @@ impl Processor {
             _watch: watch,
             _looking: looking,
         })
-    }
-
-    /// Answers for the timers of the lanes that run here.
-    #[must_use]
-    pub fn desk(&self) -> &Arc<Desk> {
-        &self.desk
     }
 
     /// The members' announcements, to be filled in by [`Members`](super::Members): they show which members died.

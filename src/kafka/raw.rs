@@ -195,6 +195,13 @@ pub(super) fn copy_bounded(message: &BorrowedMessage<'_>, most: usize) -> Record
     Record::cut(none, key, headers)
 }
 
+/// Whether a message has this header with this value.
+#[cfg(feature = "server")]
+pub(super) fn has_header(message: &BorrowedMessage<'_>, name: &[u8], value: &[u8]) -> bool {
+    let (_, _, mut headers, _) = parts(message);
+    headers.any(|of| of == (name, Some(value)))
+}
+
 /// Key, value, headers, and whether there are no others.
 type Parts<'a> = (Option<&'a [u8]>, Option<&'a [u8]>, HeadersOf<'a>, bool);
 

@@ -215,7 +215,7 @@ impl Submitter {
 
     /// Has the client find out what it needs to write to a topic, so that the first record does not wait for that.
     #[cfg(feature = "server")]
-    pub(super) fn get_ready(&self, topic: &str) {
+    pub fn get_ready(&self, topic: &str) {
         let client = rdkafka::producer::Producer::client(&*self.producer);
         let asked = client.fetch_metadata(Some(topic), ANSWER_MAX);
         if let Err(error) = asked {
@@ -229,7 +229,7 @@ impl Submitter {
     /// # Errors
     /// For each by itself: see [`SubmitError`] for whether it was written.
     #[cfg(feature = "server")]
-    pub(super) async fn submit_all(
+    pub async fn submit_all(
         &self,
         topic: &str,
         partition: i32,

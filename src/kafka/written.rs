@@ -25,13 +25,13 @@ struct Mark {
 
 /// One past the last offset that counts, of each lane; shared by all threads of a process.
 #[derive(Debug)]
-pub(super) struct Written {
+pub struct Written {
     lanes: Vec<Mark>,
 }
 
 impl Written {
     /// Of lanes of which nothing is known.
-    pub(super) fn new(lanes: u16) -> Self {
+    pub fn new(lanes: u16) -> Self {
         let lanes: Vec<Mark> = (0..lanes).map(|_| Mark::default()).collect();
         lanes.iter().for_each(|mark| mark.unknown.store(1, Ordering::Release));
         Self { lanes }
@@ -42,7 +42,7 @@ impl Written {
     }
 
     /// A record that counts stands at `offset`; `None`: nobody knows where.
-    pub(super) fn raise(&self, lane: Lane, offset: Option<Offset>) {
+    pub fn raise(&self, lane: Lane, offset: Option<Offset>) {
         let Some(mark) = self.of(lane) else { return };
         match offset {
             Some(offset) => mark.next.fetch_max(offset.next().0, Ordering::AcqRel),
@@ -51,26 +51,26 @@ impl Written {
     }
 
     /// Up to where a lane must have been read; `None`: nobody knows, ask for the end.
-    pub(super) fn mark(&self, lane: Lane) -> Option<Offset> {
+    pub fn mark(&self, lane: Lane) -> Option<Offset> {
         let mark = self.of(lane)?;
         let known = mark.mended.load(Ordering::Acquire) == mark.unknown.load(Ordering::Acquire);
         known.then(|| Offset(mark.next.load(Ordering::Acquire)))
     }
 
     /// Before the end of a lane is asked for: what to [`mend`](Self::mend) with it.
-    pub(super) fn gap(&self, lane: Lane) -> u64 {
+    pub fn gap(&self, lane: Lane) -> u64 {
         self.of(lane).map_or(0, |mark| mark.unknown.load(Ordering::Acquire))
     }
 
     /// All that had come to count when `gap` was taken stands before `end`.
-    pub(super) fn mend(&self, lane: Lane, gap: u64, end: Offset) {
+    pub fn mend(&self, lane: Lane, gap: u64, end: Offset) {
         let Some(mark) = self.of(lane) else { return };
         mark.next.fetch_max(end.0, Ordering::AcqRel);
         mark.mended.fetch_max(gap, Ordering::AcqRel);
     }
 
     /// A lane was taken over, and all that counts stands before `end`. To be called before anything is written to it.
-    pub(super) fn begin(&self, lane: Lane, end: Offset) {
+    pub fn begin(&self, lane: Lane, end: Offset) {
         let Some(mark) = self.of(lane) else { return };
         mark.next.store(end.0, Ordering::Release);
         mark.mended.store(mark.unknown.load(Ordering::Acquire), Ordering::Release);

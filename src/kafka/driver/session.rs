@@ -28,7 +28,8 @@ use crate::kafka::rebalance::{Context, Who};
 use crate::kafka::seldom::Seldom;
 use crate::kafka::steps::Waits;
 use crate::kafka::targets::Answer;
-use crate::kafka::{ends, follower, inventory, raw};
+use crate::kafka::timers::Told;
+use crate::kafka::{ends, inventory, raw};
 use crate::telemetry::{LaneFigures, LaneLevels};
 
 /// The longest wait in one poll: a rebalance, a stop and the figures are noticed within it.
@@ -98,7 +99,7 @@ pub(super) struct Session<'a> {
     starts: HashMap<Source, Offset>,
     /// Partitions that are to be read to where they ended.
     reach: Reach,
-    known: (Sender<follower::Told>, Receiver<follower::Told>),
+    known: (Sender<Told>, Receiver<Told>),
     /// The assignment in force.
     assignment: Option<u64>,
     /// Lanes of which it is not known yet what is pending.
@@ -457,7 +458,7 @@ impl<'a> Session<'a> {
             || self.engine.is_counting()
             || self.retake.is_some();
         let soon = self.reach.patience(|source| self.engine.is_awaited(source));
-        let soon = soon.or_else(|| self.shared.board.has_goals().then_some(LOOK_AT_GOALS));
+        let soon = soon.or_else(|| self.shared.timers.has_goals().then_some(LOOK_AT_GOALS));
         let most = match (awaited, soon) {
             (true, _) => POLL_SHORT,
             // That a marker was passed does not end a poll.
@@ -509,19 +510,19 @@ impl<'a> Session<'a> {
                 Action::ListExpired(lane) => {
                     if let Some(assignment) = self.assignment {
                         let before = now - self.plan.setup.limits.history;
-                        self.shared.follower.forgettable(assignment, lane, before, &self.known.0);
+                        self.shared.timers.list_expired(assignment, lane, before, &self.known.0);
                     }
                 }
                 Action::Recall { lane, timers } => {
                     if let Some(assignment) = self.assignment {
                         self.recalls += 1;
-                        self.shared.follower.recall(assignment, lane, timers, &self.known.0);
+                        self.shared.timers.recall(assignment, lane, timers, &self.known.0);
                     }
                 }
                 Action::Overdue { lane, before, after } => {
                     if let Some(assignment) = self.assignment {
                         let of = (lane, before, after);
-                        self.shared.follower.overdue(assignment, of, &self.known.0);
+                        self.shared.timers.list_overdue(assignment, of, &self.known.0);
                     }
                 }
                 Action::Inventory { lane, from } => self.take_inventory(lane, from),
@@ -588,7 +589,7 @@ impl<'a> Session<'a> {
                         self.lows.extend(lows);
                     }
                     answers.iter().for_each(|answer| self.figures.answered(answer.outcome));
-                    self.shared.board.give(answers);
+                    self.shared.timers.answered(answers);
                 }
                 for Late { source, offset, due } in late {
                     self.step(Event::Late { source, offset, due });

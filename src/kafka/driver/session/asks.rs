@@ -9,7 +9,8 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use super::{IN_A_BATCH, LOOK_AT_GOALS, Session};
 use crate::engine::{Event, Lane, Offset, Source, UnixMillis};
 use crate::kafka::targets::Answer;
-use crate::kafka::{ends, follower, raw};
+use crate::kafka::timers::Told;
+use crate::kafka::{ends, raw};
 use crate::telemetry;
 
 /// A thread that got no end offset of a partition asks again after this long.
@@ -56,7 +57,7 @@ impl Session<'_> {
     }
 
     /// What holds of a lane's timers, which may be forgotten, or how some ended; of an assignment that is over it is dropped.
-    fn known(&mut self, told: follower::Told) {
+    fn known(&mut self, told: Told) {
         if self.assignment != Some(told.assignment) {
             return;
         }
@@ -71,7 +72,7 @@ impl Session<'_> {
         self.step(told.event);
         if let Some(lane) = whole {
             self.unknown = self.unknown.saturating_sub(1);
-            self.shared.board.known(told.assignment, lane);
+            self.shared.timers.loaded(told.assignment, lane);
         }
     }
 
@@ -173,11 +174,11 @@ impl Session<'_> {
         let Some(assignment) = self.assignment.filter(|_| self.unknown == 0) else { return };
         let now = Instant::now();
         let is_too_soon = self.goals_looked.is_some_and(|at| now - at < LOOK_AT_GOALS);
-        if !self.shared.board.has_goals() || is_too_soon {
+        if !self.shared.timers.has_goals() || is_too_soon {
             return;
         }
         self.goals_looked = Some(now);
-        let goals = self.shared.board.goals(assignment);
+        let goals = self.shared.timers.goals(assignment);
         self.passed.retain(|number, _| goals.iter().any(|(open, _)| open == number));
         for (number, ends) in &goals {
             if self.passed.contains_key(number) {
@@ -210,7 +211,7 @@ impl Session<'_> {
             .collect();
         if !reached.is_empty() {
             self.passed.retain(|number, _| !reached.contains(number));
-            self.shared.board.reached(&reached);
+            self.shared.timers.reached(&reached);
         }
     }
 

@@ -10,9 +10,9 @@ use rdkafka::consumer::Consumer as _;
 use super::{Consumer, POLL_SHORT, Session};
 use crate::engine::{Event, Lane, Source, Start};
 use crate::kafka::connect::aside;
-use crate::kafka::desk::board::Done;
 use crate::kafka::driver::Error;
 use crate::kafka::rebalance::{GroupEvent, Seats, Taken};
+use crate::kafka::timers::TakenOver;
 
 /// How long leaving the group and closing is waited for: together with the drain (8 s), a stop takes less than 10 s.
 const CLOSE_MAX: Duration = Duration::from_millis(1_500);
@@ -30,8 +30,7 @@ impl Session<'_> {
         self.again.clear();
         self.passed.clear();
         if let Some(assignment) = self.assignment.take() {
-            self.shared.follower.leave(assignment);
-            self.shared.board.leave(assignment);
+            self.shared.timers.leave(assignment);
         }
         self.unknown = 0;
         self.recalls = 0;
@@ -84,10 +83,8 @@ impl Session<'_> {
         self.paused.clear();
         self.held = false;
         let intakes = self.plan.setup.topics.intakes.len();
-        let intakes = || starts.iter().filter(|start| usize::from(start.source.topic.0) < intakes);
-        let done: Vec<_> =
-            intakes().map(|start| (start.source, Done::new(start.next, &start.metadata))).collect();
-        let ends: Vec<_> = intakes().map(|start| (start.source, start.end)).collect();
+        let of_intakes = starts.iter().filter(|start| usize::from(start.source.topic.0) < intakes);
+        let intakes: Vec<Start> = of_intakes.cloned().collect();
         let given: BTreeSet<Lane> = starts.iter().map(|start| start.source.lane).collect();
         self.step(Event::Assigned { starts });
         if is_remade {
@@ -100,9 +97,9 @@ impl Session<'_> {
         let assignment = ASSIGNMENTS.fetch_add(1, Ordering::Relaxed);
         self.assignment = Some(assignment);
         self.unknown = lanes.len();
-        self.shared.board.begin(assignment, &lanes, done, &ends);
         let known = changelogs.into_iter().filter(|(lane, _)| lanes.contains(lane)).collect();
-        self.shared.follower.begin(assignment, known, &self.known.0);
+        let taken = TakenOver { assignment, lanes: lanes.clone(), changelogs: known, intakes };
+        self.shared.timers.begin(taken, &self.known.0);
         let figures = self.engine.figures();
         tracing::info!(
             thread = self.plan.thread,

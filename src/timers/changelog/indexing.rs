@@ -7,9 +7,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::engine::Millis;
 use crate::engine::timers::VERSION;
-use crate::index::{self, Identity, Index};
 use crate::kafka::topics::InForce;
 use crate::telemetry;
+use crate::timers::index::{self, Identity, Index};
 
 /// An index, and what must be known of its changelog to believe it.
 #[derive(Debug)]

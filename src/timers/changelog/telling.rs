@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
-use super::Told;
 use crate::engine::timers::{CancelMark, Change, Live, TimerId};
 use crate::engine::{Event, Lane};
-use crate::index::Held;
+use crate::kafka::timers::Told;
+use crate::timers::index::Held;
 
 /// Timers in one piece: the engine takes some milliseconds for it.
 const PIECE: usize = 5_000;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use super::*;
-use crate::index::store::{Batch, Tree};
+use crate::timers::index::store::{Batch, Tree};
 
 /// Where a child of a test writes.
 const CHILD_DIRECTORY: &str = "WATERCLOCK_TEST_INDEX";

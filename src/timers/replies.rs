@@ -38,14 +38,14 @@ pub enum Standing {
 
 /// What was done in an intake before the lane was taken over.
 #[derive(Debug)]
-pub(in crate::kafka) struct Done {
+pub(super) struct Done {
     upto: Offset,
     pending: BTreeSet<Offset>,
 }
 
 impl Done {
     /// By what was committed.
-    pub(in crate::kafka) fn new(next: Offset, metadata: &str) -> Self {
+    pub(super) fn new(next: Offset, metadata: &str) -> Self {
         let Ok(window) = Window::load(next, metadata) else {
             return Self { upto: Offset(0), pending: BTreeSet::new() };
         };
@@ -103,7 +103,7 @@ pub(super) enum Heard {
 
 /// See the module.
 #[derive(Debug)]
-pub(in crate::kafka) struct Board {
+pub(super) struct Board {
     state: Mutex<State>,
     changed: Notify,
     /// How many goals are not reached: lane threads look at this in every turn.
@@ -111,7 +111,7 @@ pub(in crate::kafka) struct Board {
 }
 
 impl Board {
-    pub(in crate::kafka) fn new(lanes: u16) -> Self {
+    pub(super) fn new(lanes: u16) -> Self {
         let lanes = (0..lanes).map(|_| OfLane::default()).collect();
         Self {
             state: Mutex::new(State { lanes, ..State::default() }),
@@ -125,7 +125,7 @@ impl Board {
     }
 
     /// These lanes were taken over, with what was done in their intakes, and where these ended.
-    pub(in crate::kafka) fn begin(
+    pub(super) fn begin(
         &self,
         assignment: u64,
         lanes: &[Lane],
@@ -153,7 +153,7 @@ impl Board {
     }
 
     /// All of this lane is known.
-    pub(in crate::kafka) fn known(&self, assignment: u64, lane: Lane) {
+    pub(super) fn known(&self, assignment: u64, lane: Lane) {
         let mut state = self.lock();
         if let Some(of) = state.lanes.get_mut(usize::from(lane.0))
             && of.assignment == assignment
@@ -163,7 +163,7 @@ impl Board {
     }
 
     /// The lanes of this assignment are another's, or will be taken over anew.
-    pub(in crate::kafka) fn leave(&self, assignment: u64) {
+    pub(super) fn leave(&self, assignment: u64) {
         let mut state = self.lock();
         for of in &mut state.lanes {
             if of.assignment == assignment {
@@ -177,7 +177,7 @@ impl Board {
     }
 
     /// Answers of a batch that was committed.
-    pub(in crate::kafka) fn give(&self, answers: Vec<Answer>) {
+    pub(super) fn give(&self, answers: Vec<Answer>) {
         if answers.is_empty() {
             return;
         }
@@ -225,19 +225,19 @@ impl Board {
     }
 
     /// Whether there is a goal that is not reached.
-    pub(in crate::kafka) fn has_goals(&self) -> bool {
+    pub(super) fn has_goals(&self) -> bool {
         self.open_goals.load(Ordering::Acquire) > 0
     }
 
     /// The goals of an assignment that are not reached, by number.
-    pub(in crate::kafka) fn goals(&self, assignment: u64) -> Vec<(u64, Vec<(Source, Offset)>)> {
+    pub(super) fn goals(&self, assignment: u64) -> Vec<(u64, Vec<(Source, Offset)>)> {
         let state = self.lock();
         let open = state.goals.iter().filter(|(_, goal)| goal.is_open(assignment));
         open.map(|(number, goal)| (*number, goal.ends.clone())).collect()
     }
 
     /// All that stands before these goals is decided and committed.
-    pub(in crate::kafka) fn reached(&self, numbers: &[u64]) {
+    pub(super) fn reached(&self, numbers: &[u64]) {
         let mut state = self.lock();
         for number in numbers {
             let Some(goal) = state.goals.get_mut(number) else { continue };

@@ -13,18 +13,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::Consumer as _;
-use rdkafka::error::KafkaError;
-use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
-use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
-
-use super::amend::Terms;
+use super::commands::Terms;
 use crate::engine::header;
 use crate::engine::state::{Kind, State};
 use crate::engine::timers::Timer;
 use crate::engine::{Lane, Millis, Offset, Record, Setup, TopicId, UnixMillis};
-use crate::kafka::connect::{Isolation, Reader, is_outside};
-use crate::kafka::{Connection, raw};
+use crate::kafka::topic_reader::{Consumed, Polled, StartAt};
+use crate::kafka::{Connection, Isolation, KafkaError, TopicReader};
 
 /// How the client is named in the brokers' logs.
 const CLIENT: &str = "waterclock-desk";
@@ -81,7 +76,7 @@ impl<'a> Search<'a> {
         now: UnixMillis,
         stands: &dyn Fn() -> bool,
     ) -> Result<Option<(Record, Terms)>, KafkaError> {
-        let reader = self.connection.reader_to_ends(CLIENT, CLIENT, Isolation::Committed, WAIT)?;
+        let reader = TopicReader::to_ends(self.connection, CLIENT, Isolation::Committed, WAIT)?;
         for (n, (topic, place)) in places(self.setup, self.timer, now).into_iter().enumerate() {
             if Instant::now() > self.by || n > 0 && !stands() {
                 break;
@@ -98,44 +93,37 @@ impl<'a> Search<'a> {
 
     fn look(
         &self,
-        reader: &Reader,
+        reader: &TopicReader,
         topic: TopicId,
         place: Place,
     ) -> Result<Option<(Record, Terms)>, KafkaError> {
         let (name, partition) = (self.setup.topics.name(topic), i32::from(self.lane.0));
-        let mut list = TopicPartitionList::with_capacity(1);
         know(reader, name, self.by)?;
         let from = match place {
-            Place::At(offset) => At::Offset(offset),
-            Place::All => At::Beginning,
+            Place::At(offset) => StartAt::Offset(Offset(offset)),
+            Place::All => StartAt::Beginning,
             Place::Between(from, _) => {
-                let mut asked = TopicPartitionList::with_capacity(1);
-                asked.add_partition_offset(name, partition, At::Offset(from.0.cast_signed()))?;
-                let left = self.by.saturating_duration_since(Instant::now());
-                let told = reader.offsets_for_times(asked, left.min(SILENCE_MAX * 4))?;
-                match told.find_partition(name, partition).map(|at| at.offset()) {
-                    Some(At::Offset(offset)) => At::Offset(offset),
+                match reader.offset_at(name, partition, from, left(self.by))? {
+                    Some(offset) => StartAt::Offset(offset),
                     // Nothing is as late.
-                    _ => return Ok(None),
+                    None => return Ok(None),
                 }
             }
         };
-        list.add_partition_offset(name, partition, from)?;
-        reader.assign(&list)?;
+        reader.assign(name, [(partition, from)])?;
         let mut heard = Instant::now();
         while Instant::now() < self.by && heard.elapsed() < SILENCE_MAX {
             let message = match reader.poll(Duration::from_millis(50)) {
                 None => continue,
-                Some(Ok(message)) => message,
-                Some(Err(KafkaError::PartitionEOF(_))) => break,
+                Some(Polled::Record(message)) => message,
+                Some(Polled::End(_)) => break,
                 // What stood there is done and deleted by now; what is left may be the record.
-                Some(Err(error)) if is_outside(&error) => {
-                    let (low, _) = reader.fetch_watermarks(name, partition, SILENCE_MAX)?;
-                    list.set_partition_offset(name, partition, At::Offset(low))?;
-                    reader.assign(&list)?;
+                Some(Polled::Outside(_)) => {
+                    let (first, _) = reader.ends(name, partition, SILENCE_MAX)?;
+                    reader.assign(name, [(partition, StartAt::Offset(first))])?;
                     continue;
                 }
-                Some(Err(error)) => {
+                Some(Polled::Failed(error)) => {
                     tracing::debug!(%error, "looking for a record");
                     continue;
                 }
@@ -149,7 +137,7 @@ impl<'a> Search<'a> {
             }
             let appended = appended(&message);
             let is_over = match place {
-                Place::At(offset) => message.offset() >= offset,
+                Place::At(offset) => message.offset().0 >= offset,
                 Place::Between(_, until) => appended > until,
                 Place::All => false,
             };
@@ -161,7 +149,7 @@ impl<'a> Search<'a> {
     }
 
     /// The record, if this message is of the wanted version.
-    fn recognize(&self, topic: TopicId, message: &BorrowedMessage<'_>) -> Option<(Record, Terms)> {
+    fn recognize(&self, topic: TopicId, message: &Consumed<'_>) -> Option<(Record, Terms)> {
         let key = message.key();
         let is_same = match (&self.timer.key, self.timer.key_cut) {
             (Some(own), true) => key.is_some_and(|key| key.starts_with(own)),
@@ -170,7 +158,7 @@ impl<'a> Search<'a> {
         if !is_same {
             return None;
         }
-        let record = raw::copy_bounded(message, self.setup.limits.record_bytes_max);
+        let record = message.record(self.setup.limits.record_bytes_max);
         if record.is_cut().is_some() {
             return None;
         }
@@ -178,12 +166,7 @@ impl<'a> Search<'a> {
         Some((record, terms))
     }
 
-    fn terms(
-        &self,
-        topic: TopicId,
-        message: &BorrowedMessage<'_>,
-        record: &Record,
-    ) -> Option<Terms> {
+    fn terms(&self, topic: TopicId, message: &Consumed<'_>, record: &Record) -> Option<Terms> {
         let directive = header::read(record.headers()).ok()?;
         if directive.id != Some(&*self.timer.id) || directive.action == header::TimerAction::Cancel
         {
@@ -195,7 +178,7 @@ impl<'a> Search<'a> {
         let state = directive
             .state
             .map(|bytes| State::open(bytes, &self.setup.key, &directive.bound(record.key())));
-        let is_at_its_place = message.offset() == offset;
+        let is_at_its_place = message.offset().0 == offset;
         let target = directive.target.is_none().then(|| Arc::clone(&self.timer.target));
         match state {
             Some(Err(_)) => None,
@@ -231,12 +214,14 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Has a reader find out who leads the partitions of a topic, before it is assigned one of them. If a topic is new to a client
-/// that runs already, librdkafka itself asks for its leaders only once a second: the partition is silent for 500 to 1,000 ms,
-/// and for 100 ms if they are known (measured).
-fn know(reader: &Reader, topic: &str, by: Instant) -> Result<(), KafkaError> {
-    let left = by.saturating_duration_since(Instant::now()).min(SILENCE_MAX * 4);
-    reader.fetch_metadata(Some(topic), left).map(drop)
+/// How long an answer may take.
+fn left(by: Instant) -> Duration {
+    by.saturating_duration_since(Instant::now()).min(SILENCE_MAX * 4)
+}
+
+/// Has a reader find out who leads the partitions of a topic.
+fn know(reader: &TopicReader, topic: &str, by: Instant) -> Result<(), KafkaError> {
+    reader.find_leaders(topic, left(by))
 }
 
 /// Where a record with this header stands in a partition, among what was appended since then; `None`: not found in time.
@@ -251,36 +236,30 @@ pub(super) fn find_header(
     by: Instant,
 ) -> Result<Option<Offset>, KafkaError> {
     // A transaction that is open in the intake, of whomever, must not keep it from us.
-    let reader = connection.reader_to_ends(CLIENT, CLIENT, Isolation::Uncommitted, WAIT)?;
+    let reader = TopicReader::to_ends(connection, CLIENT, Isolation::Uncommitted, WAIT)?;
     know(&reader, topic, by)?;
-    let since = since.0.saturating_sub(EARLIER.0).cast_signed();
-    let mut list = TopicPartitionList::with_capacity(1);
-    list.add_partition_offset(topic, partition, At::Offset(since))?;
-    let left = by.saturating_duration_since(Instant::now());
-    let list = reader.offsets_for_times(list, left.min(SILENCE_MAX * 4))?;
-    reader.assign(&list)?;
+    let since = UnixMillis(since.0.saturating_sub(EARLIER.0));
+    let from = reader.offset_at(topic, partition, since, left(by))?;
+    reader.assign(topic, [(partition, from.map_or(StartAt::End, StartAt::Offset))])?;
     while Instant::now() < by {
         let message = match reader.poll(Duration::from_millis(50)) {
             None => continue,
-            Some(Ok(message)) => message,
-            Some(Err(KafkaError::PartitionEOF(_))) => break,
-            Some(Err(error)) => {
+            Some(Polled::Record(message)) => message,
+            Some(Polled::End(_)) => break,
+            Some(Polled::Outside(error) | Polled::Failed(error)) => {
                 tracing::debug!(%error, "looking for a command");
                 continue;
             }
         };
-        let headers = message.headers();
-        let mut headers = headers.iter().flat_map(|headers| headers.iter());
-        if headers.any(|of| (of.key.as_bytes(), of.value) == (header.0, Some(header.1))) {
-            return Ok(Some(Offset(message.offset())));
+        if message.has_header(header.0, header.1) {
+            return Ok(Some(message.offset()));
         }
     }
     Ok(None)
 }
 
-fn appended(message: &BorrowedMessage<'_>) -> UnixMillis {
-    let at = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
-    UnixMillis(at.unwrap_or_default())
+fn appended(message: &Consumed<'_>) -> UnixMillis {
+    message.appended().unwrap_or_default()
 }
 
 /// Where a pending timer's record may be, the likeliest first. Pure.

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::TryRecvError;
 
-use super::Told;
 use super::following::Loading;
 use super::indexing::give_up;
 use super::telling::Holding;
 use super::work::Work;
 use crate::engine::{Event, Lane, Offset};
-use crate::index;
 use crate::kafka::ends;
+use crate::kafka::timers::Told;
 use crate::telemetry;
+use crate::timers::index;
 
 /// How often to check whether lanes have reached the end of the changelog, which keeps them from getting old.
 const LOOK_EVERY: Duration = Duration::from_secs(60);

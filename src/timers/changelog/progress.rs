@@ -10,7 +10,7 @@ use crate::engine::{Lane, Offset};
 
 /// What the index of a lane is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::kafka) enum Reach {
+pub(in crate::timers) enum Reach {
     /// It holds what was asked for.
     Reached,
     /// Not yet, or nobody follows the lane here.
@@ -28,7 +28,7 @@ struct State {
 
 /// Positions of the lanes that are followed, shared with the look-ups of timers.
 #[derive(Debug)]
-pub(in crate::kafka) struct Progress {
+pub(in crate::timers) struct Progress {
     state: Mutex<State>,
     changed: Notify,
 }
@@ -56,7 +56,7 @@ impl Progress {
     }
 
     /// Waits until the index of a lane holds everything before `mark`, at most until `by`.
-    pub(in crate::kafka) async fn wait(&self, lane: Lane, mark: Offset, by: Instant) -> Reach {
+    pub(in crate::timers) async fn wait(&self, lane: Lane, mark: Offset, by: Instant) -> Reach {
         loop {
             // What changes after this line wakes it.
             let changed = self.changed.notified();

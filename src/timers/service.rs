@@ -14,11 +14,6 @@
 //! 5. A task that waits holds no thread. A task that reads the disk, or Kafka, has a thread for as long as it reads,
 //!    and there are only so many of these: [`READS_MAX`], [`SEARCHES_MAX`].
 
-mod amend;
-pub(super) mod board;
-mod search;
-mod ticket;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,23 +21,22 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout, timeout_at};
 
-use super::ends::Ends;
-use super::follower::{Progress, Reach};
-use super::written::Written;
-use super::{BrokerClock, Connection, KafkaError, SubmitError, Submitter, ends};
+use super::changelog::{Progress, Reach};
+use super::commands;
+use super::find_record::{self, Search};
+use super::replies::{Board, Heard};
 use crate::engine::header::Code;
 use crate::engine::timers::{About, Found, Timer, TimerId, TimerState, Version};
 use crate::engine::{
     Lane, Millis, Offset, Outcome, Record, Setup, Source, TopicId, Tracking, UnixMillis, murmur2,
 };
-use crate::index::{self, After, Counted, Filter, Forecast, Page, Reader};
+use crate::kafka::ends::{self, Ends};
+use crate::kafka::{BrokerClock, Connection, KafkaError, SubmitError, Submitter, Written};
+use crate::timers::index::{self, After, Counted, Filter, Forecast, Page, Reader};
 
-pub use board::Standing;
-pub(crate) use search::MAX as SEARCH_MAX;
-pub use ticket::{BadTicket, Ticket};
-
-use board::{Board, Heard};
-use search::Search;
+pub(crate) use super::find_record::MAX as SEARCH_MAX;
+pub use super::replies::Standing;
+pub use super::ticket::{BadTicket, Ticket};
 
 /// How long a look-up waits for the index, which is behind by the time that a commit's markers take.
 const FRESH_MAX: Duration = Duration::from_secs(2);
@@ -516,12 +510,12 @@ impl Desk {
         since: UnixMillis,
         by: Instant,
     ) -> Option<Offset> {
-        let (name, value) = amend::mark(command)?;
+        let (name, value) = commands::mark(command)?;
         let (name, value) = (name.to_vec(), value.to_vec());
         let (connection, topic) = (self.connection.clone(), self.intake());
         let found = in_turn(&self.searches, move || {
             let place = (&*topic, i32::from(lane.0));
-            search::find_header(&connection, place, (&name, &value), since, by)
+            find_record::find_header(&connection, place, (&name, &value), since, by)
         });
         let found = timeout_at(by.into(), found).await.ok()?.ok()?;
         found.inspect_err(|error| tracing::debug!(%error, "looking for a command")).ok()?
@@ -537,14 +531,14 @@ impl Desk {
         let Command { key, id, version, order } = command;
         let due = match order {
             Order::Cancel => {
-                return Ok(amend::cancel(&self.setup, key.as_deref(), id, *version));
+                return Ok(commands::cancel(&self.setup, key.as_deref(), id, *version));
             }
             Order::Reschedule(due) => *due,
         };
         let max = self.setup.limits.max_delay;
         let now = self.now().unwrap_or_default();
         let timer_id = TimerId::new(key.as_deref(), id);
-        let by = by.checked_sub(WRITE_MIN).unwrap_or(by).min(Instant::now() + search::MAX);
+        let by = by.checked_sub(WRITE_MIN).unwrap_or(by).min(Instant::now() + find_record::MAX);
         let found = timeout_at(by.into(), async {
             let timer = match self.pending(lane, timer_id, *version).await {
                 // It may have been made, or made anew, just before this was asked.
@@ -576,7 +570,7 @@ impl Desk {
             }
         });
         let (record, terms, meant) = found.await.unwrap_or(Err(Trouble::NotFound))?;
-        amend::replace(&self.setup, &record, meant, terms, due).map_err(|_| Trouble::NotFound)
+        commands::replace(&self.setup, &record, meant, terms, due).map_err(|_| Trouble::NotFound)
     }
 
     /// The pending version of a timer, if it is the one that is named.
@@ -605,7 +599,7 @@ impl Desk {
         timer: Timer,
         now: UnixMillis,
         by: Instant,
-    ) -> Result<Option<(Record, amend::Terms)>, Trouble> {
+    ) -> Result<Option<(Record, commands::Terms)>, Trouble> {
         let (connection, setup) = (self.connection.clone(), Arc::clone(&self.setup));
         let reader = self.reader.clone().ok_or(Trouble::Without)?;
         let found = in_turn(&self.searches, move || {

@@ -5,23 +5,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use rdkafka::consumer::Consumer as _;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::Message as _;
-use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::following::{Following, Loading, is_stale};
 use super::telling::Holding;
 use super::upkeep::LOOK_SOON;
-use super::{CLIENT, Order, Progress, Told, WAIT};
+use super::{CLIENT, Order, Progress, WAIT};
 use crate::engine::timers::{TimerId, TimerState};
 use crate::engine::{Event, Lane, Millis, Offset, UnixMillis};
-use crate::index::{self, BATCH_MAX, Index};
-use crate::kafka::connect::{Isolation, Reader, is_outside};
 use crate::kafka::ends::{self, Ends};
-use crate::kafka::written::Written;
-use crate::kafka::{BrokerClock, Connection};
+use crate::kafka::timers::Told;
+use crate::kafka::topic_reader::{Polled, StartAt, is_lasting};
+use crate::kafka::{BrokerClock, Connection, Isolation, KafkaError, TopicReader, Written};
 use crate::telemetry::{self, Rebuilt};
+use crate::timers::index::{self, BATCH_MAX, Index};
 
 /// The longest wait in one poll: an order is noticed within it.
 const POLL_MAX: Duration = Duration::from_millis(50);
@@ -43,7 +39,7 @@ pub(super) struct Work {
     pub(super) index: Option<Index>,
     pub(super) connection: Connection,
     /// Made anew with every assignment: positions of an earlier one linger, and would be taken for what was read.
-    pub(super) consumer: Reader,
+    pub(super) consumer: TopicReader,
     pub(super) topic: Arc<str>,
     pub(super) tombstones: Millis,
     pub(super) clock: Arc<BrokerClock>,
@@ -211,16 +207,15 @@ impl Work {
 
     /// Has the consumer read the lanes that are followed, each from where it is.
     fn assign(&mut self) -> Result<(), KafkaError> {
-        let mut list = TopicPartitionList::with_capacity(self.lanes.len());
-        for (lane, following) in &self.lanes {
-            let at = match following.next {
-                Offset(0) => At::Beginning,
-                Offset(next) => At::Offset(next),
+        let places = self.lanes.iter().map(|(lane, following)| {
+            let from = match following.next {
+                Offset(0) => StartAt::Beginning,
+                next => StartAt::Offset(next),
             };
-            list.add_partition_offset(&self.topic, i32::from(lane.0), at)?;
-        }
-        let consumer = self.connection.reader(CLIENT, Isolation::Committed, WAIT)?;
-        consumer.assign(&list)?;
+            (i32::from(lane.0), from)
+        });
+        let consumer = TopicReader::new(&self.connection, CLIENT, Isolation::Committed, WAIT)?;
+        consumer.assign(&self.topic, places)?;
         self.consumer = consumer;
         self.is_moved = false;
         Ok(())
@@ -252,33 +247,30 @@ impl Work {
         for _ in 0..BATCH_MAX {
             match self.consumer.poll(timeout) {
                 None => break,
-                Some(Ok(message)) => {
+                Some(Polled::Record(message)) => {
                     let lane = u16::try_from(message.partition()).map(Lane).ok();
                     let Some(following) = lane.and_then(|lane| self.lanes.get_mut(&lane)) else {
                         continue;
                     };
                     self.loading.records += u64::from(following.telling.is_some());
-                    following.take(self.index.is_some(), message.key(), message.payload());
-                    following.next = Offset(message.offset()).next();
-                    let at = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
-                    following.at = at.map_or(following.at, UnixMillis);
+                    following.take(self.index.is_some(), message.key(), message.value());
+                    following.next = message.offset().next();
+                    following.at = message.appended().unwrap_or(following.at);
                 }
-                Some(Err(error)) if is_outside(&error) => {
+                Some(Polled::Outside(error)) => {
                     tracing::warn!(%error, "records of the changelog were deleted, reading lanes anew");
                     if let Err(error) = self.read_anew() {
                         self.failed(error);
                     }
                     break;
                 }
-                Some(Err(error)) => {
+                Some(Polled::End(_)) => {}
+                Some(Polled::Failed(error)) => {
                     let what = "following the changelog";
-                    match error.rdkafka_error_code() {
-                        Some(
-                            RDKafkaErrorCode::Fatal
-                            | RDKafkaErrorCode::TopicAuthorizationFailed
-                            | RDKafkaErrorCode::UnknownTopicOrPartition,
-                        ) => tracing::warn!(%error, what),
-                        _ => tracing::debug!(%error, what),
+                    if is_lasting(&error) {
+                        tracing::warn!(%error, what);
+                    } else {
+                        tracing::debug!(%error, what);
                     }
                 }
             }
@@ -292,8 +284,8 @@ impl Work {
         for (lane, following) in &mut self.lanes {
             let inside = self
                 .consumer
-                .fetch_watermarks(&self.topic, i32::from(lane.0), ANSWER_MAX)
-                .is_ok_and(|(low, high)| (low..=high).contains(&following.next.0));
+                .ends(&self.topic, i32::from(lane.0), ANSWER_MAX)
+                .is_ok_and(|(first, end)| (first..=end).contains(&following.next));
             if inside {
                 continue;
             }
@@ -380,13 +372,11 @@ impl Work {
     }
 
     pub(super) fn pass(&mut self) {
-        let Ok(passed) = self.consumer.position() else { return };
-        for (lane, following) in &mut self.lanes {
-            let passed = passed.find_partition(&self.topic, i32::from(lane.0));
-            if let Some(At::Offset(passed)) = passed.map(|at| at.offset())
-                && Offset(passed) > following.next
-            {
-                following.next = Offset(passed);
+        let Ok(passed) = self.consumer.positions(&self.topic) else { return };
+        for (partition, passed) in passed {
+            let lane = u16::try_from(partition).map(Lane).ok();
+            if let Some(following) = lane.and_then(|lane| self.lanes.get_mut(&lane)) {
+                following.next = following.next.max(passed);
             }
         }
     }

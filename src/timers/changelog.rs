@@ -24,16 +24,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Sender;
-use rdkafka::error::KafkaError;
-
-use super::connect::Isolation;
-use super::ends::Ends;
-use super::written::Written;
-use super::{BrokerClock, Connection};
 use crate::engine::timers::TimerId;
-use crate::engine::{Event, Lane, Millis, Offset, UnixMillis};
-use crate::index::{self, Index};
+use crate::engine::{Lane, Millis, Offset, UnixMillis};
+use crate::kafka::ends::Ends;
+use crate::kafka::timers::Told;
+use crate::kafka::{BrokerClock, Connection, Isolation, KafkaError, TopicReader, Written};
+use crate::timers::index::{self, Index};
+use crossbeam_channel::Sender;
 
 use following::Loading;
 pub use indexing::Indexing;
@@ -49,13 +46,6 @@ const WAIT: Duration = Duration::from_secs(1);
 /// How far the thread steps back: a tenth of what others get when all want more than there is.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
-
-/// What a lane thread is told, and for which of its assignments.
-#[derive(Debug)]
-pub(super) struct Told {
-    pub(super) assignment: u64,
-    pub(super) event: Event,
-}
 
 #[derive(Debug)]
 enum Order {
@@ -109,7 +99,7 @@ impl Follower {
             progress.give_up();
         }
         let reader = index.as_ref().map(Index::reader);
-        let consumer = connection.reader(CLIENT, Isolation::Committed, WAIT)?;
+        let consumer = TopicReader::new(&connection, CLIENT, Isolation::Committed, WAIT)?;
         let (sender, orders) = crossbeam_channel::unbounded();
         let work = Work {
             index,
