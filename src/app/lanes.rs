@@ -196,9 +196,8 @@ pub fn start(
     );
     let (processor, desk) = timers::start(&settings, indexing).map_err(Error::Client)?;
     let meta = format!("{}.meta", config.namespace);
-    let (statuses, heard) = (processor.statuses().to_vec(), processor.heard());
-    let policies = processor.policies();
-    let members = Members::start(&settings.connection, &meta, me, statuses, policies, heard);
+    let (describe, heard) = (processor.describes(me), processor.heard());
+    let members = Members::start(&settings.connection, &meta, describe, heard);
     Ok(Started {
         processor,
         desk,

@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::Lookup;
-use super::checkpoint;
-use super::driver::Status;
+use super::meta::CHECKPOINT_PARTITION;
 use super::open::{Held, Open, by_label};
 use super::raw::ask::{End, EndOf, ends};
 use super::resilient_admin::ResilientAdmin;
@@ -38,6 +37,33 @@ const TARGETS: &str = "targets";
 /// What was counted last, by tier or intake.
 type Counts = Arc<Mutex<Vec<(String, u64)>>>;
 
+/// How far a lane thread has read each of its partitions: asked now and then, and answered within a second if the thread
+/// turns.
+#[derive(Debug, Default)]
+pub(super) struct Reads(Mutex<Option<Vec<Read>>>);
+
+impl Reads {
+    /// Asks the thread.
+    fn ask(&self) {
+        *self.0.lock() = None;
+    }
+
+    /// Its answer; empty where it has not answered.
+    fn answer(&self) -> Vec<Read> {
+        self.0.lock().clone().unwrap_or_default()
+    }
+
+    /// Whether the thread is to answer.
+    pub(super) fn is_asked(&self) -> bool {
+        self.0.lock().is_none()
+    }
+
+    /// The thread answers.
+    pub(super) fn tell(&self, reads: Vec<Read>) {
+        *self.0.lock() = Some(reads);
+    }
+}
+
 /// The counting thread; stops when dropped.
 #[derive(Debug)]
 pub(super) struct Backlog {
@@ -54,14 +80,14 @@ impl Backlog {
     pub(super) fn start(
         admin: ResilientAdmin,
         setup: Arc<Setup>,
-        statuses: Vec<Arc<Status>>,
+        threads: Vec<Arc<Reads>>,
         lookup: Lookup,
     ) -> Result<Self, KafkaError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, counted) = (Arc::clone(&stop), Counts::default());
         let counted_last = Arc::clone(&counted);
         let mut work =
-            Work { admin, setup, statuses, lookup, counted: counted_last, open: Open::default() };
+            Work { admin, setup, threads, lookup, counted: counted_last, open: Open::default() };
         let thread = std::thread::Builder::new()
             .name("wc-backlog".into())
             .spawn(move || work.run(&stopped))
@@ -87,7 +113,7 @@ impl Drop for Backlog {
 struct Work {
     admin: ResilientAdmin,
     setup: Arc<Setup>,
-    statuses: Vec<Arc<Status>>,
+    threads: Vec<Arc<Reads>>,
     lookup: Lookup,
     counted: Counts,
     open: Open,
@@ -106,9 +132,9 @@ impl Work {
             }
         };
         while !stop.load(Ordering::Relaxed) {
-            self.statuses.iter().for_each(|status| status.ask_for_reads());
+            self.threads.iter().for_each(|thread| thread.ask());
             pause(SAID_WITHIN);
-            let reads: Vec<Read> = self.statuses.iter().flat_map(|status| status.reads()).collect();
+            let reads: Vec<Read> = self.threads.iter().flat_map(|thread| thread.answer()).collect();
             let ends = self.count(&reads, stop);
             if !stop.load(Ordering::Relaxed) {
                 self.look_for_open(ends, &reads);
@@ -155,7 +181,7 @@ impl Work {
         let intakes = reads.iter().filter(|read| read.source.topic == TopicId(0));
         let timers =
             intakes.map(|read| (topics.timers().to_string(), i32::from(read.source.lane.0)));
-        let meta = (topics.meta().to_string(), checkpoint::PARTITION);
+        let meta = (topics.meta().to_string(), CHECKPOINT_PARTITION);
         let own: Vec<(String, i32)> = timers.chain([meta]).collect();
         let lanes: Vec<(String, i32)> =
             last.iter().map(|(topic, partition, _)| (topic.clone(), *partition)).collect();

@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! 1. The group's offsets count. A checkpoint is asked for only where the group has none.
-//! 2. All checkpoints stand in one partition, [`PARTITION`]. So a transaction has one partition more, and not one for
+//! 2. All checkpoints stand in one partition, [`CHECKPOINT_PARTITION`]. So a transaction has one partition more, and not one for
 //!    each lane. Partitions may be added to the topic, and the last value of a key still wins.
 //! 3. Reading goes to the end that the partition had when it was asked, and waits until all open transactions before it
 //!    are decided, whoever opened them. So a commit that was acknowledged before is never missed.
@@ -26,14 +26,13 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use super::Connection;
 use super::connect::{Isolation, Reader};
 use super::ends::Ends;
+use super::meta::CHECKPOINT_PARTITION;
 use crate::engine::{Commit, Offset, Record};
 
 /// Begins the key of every checkpoint; topic and partition follow.
 const POSITION: &str = "position/";
 /// The form of the values that this program writes. It does not understand a newer one.
 const VERSION: &str = "1";
-/// Where they stand: what is in force has a partition for itself.
-pub(super) const PARTITION: i32 = 1;
 /// How long a broker holds a fetch for which there is nothing.
 const WAIT: Duration = Duration::from_millis(20);
 /// Between two looks whether a transaction has ended.
@@ -89,7 +88,7 @@ pub(super) fn read(
     most: Duration,
 ) -> Result<Positions, KafkaError> {
     let deadline = Instant::now() + most;
-    let told = ends.wait(&[(Arc::clone(meta), PARTITION)], ANSWER_MAX)?;
+    let told = ends.wait(&[(Arc::clone(meta), CHECKPOINT_PARTITION)], ANSWER_MAX)?;
     let end = told.first().and_then(|told| told.last).unwrap_or_default().0;
     let mut found = Positions::new();
     if end == 0 {
@@ -99,7 +98,7 @@ pub(super) fn read(
         connection.reader_to_ends("waterclock-checkpoints", group, Isolation::Committed, WAIT)?;
     decided(&reader, meta, end, deadline)?;
     let mut list = TopicPartitionList::new();
-    list.add_partition_offset(meta, PARTITION, At::Beginning)?;
+    list.add_partition_offset(meta, CHECKPOINT_PARTITION, At::Beginning)?;
     reader.assign(&list)?;
     while Instant::now() < deadline {
         match reader.poll(Duration::from_millis(100)) {
@@ -122,7 +121,7 @@ pub(super) fn read(
 /// Waits until no transaction is open before an end.
 fn decided(reader: &Reader, topic: &str, end: i64, deadline: Instant) -> Result<(), KafkaError> {
     loop {
-        let (_, stable) = reader.fetch_watermarks(topic, PARTITION, ANSWER_MAX)?;
+        let (_, stable) = reader.fetch_watermarks(topic, CHECKPOINT_PARTITION, ANSWER_MAX)?;
         if stable >= end {
             return Ok(());
         }

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 
 use rdkafka::error::KafkaError;
 
+use super::backlog::Reads;
 use super::committer::Delivery;
 use super::ends::Ends;
-use super::fence::Heard;
 use super::rebalance::{Error as TakeOver, Progress};
 use super::steps::Steps;
 use super::targets::Lookup;
@@ -30,9 +30,9 @@ use super::timers::Timers;
 use super::trim::Trim;
 use super::watch::Seen;
 use super::written::Written;
-use super::{BrokerClock, Connection};
+use super::{BrokerClock, Connection, Heard};
 use crate::engine::allow::Allow;
-use crate::engine::{Lane, Read, Setup};
+use crate::engine::{Lane, Setup};
 use crate::telemetry::LaneFigures;
 
 use session::Session;
@@ -89,8 +89,8 @@ pub struct Status {
     pub(super) taking: Arc<Progress>,
     /// Which lanes it runs.
     owned: Mutex<Vec<Lane>>,
-    /// How far each of its partitions was read; `None` asks for it.
-    reads: Mutex<Option<Vec<Read>>>,
+    /// How far each of its partitions was read.
+    pub(super) reads: Arc<Reads>,
     began: Instant,
     /// Milliseconds from `began` to the last sign of life.
     beat_ms: AtomicU64,
@@ -104,7 +104,7 @@ impl Default for Status {
             trouble: Mutex::default(),
             taking: Arc::default(),
             owned: Mutex::default(),
-            reads: Mutex::default(),
+            reads: Arc::default(),
             began: Instant::now(),
             beat_ms: AtomicU64::new(0),
         }
@@ -144,24 +144,6 @@ impl Status {
     fn own(&self, lanes: Vec<Lane>) {
         self.lanes.store(lanes.len(), Ordering::Relaxed);
         *self.owned.lock() = lanes;
-    }
-
-    /// Asks how far each of its partitions was read; it says so within a second, if it turns.
-    pub(super) fn ask_for_reads(&self) {
-        *self.reads.lock() = None;
-    }
-
-    /// The answer of the thread; empty where it has not answered.
-    pub(super) fn reads(&self) -> Vec<Read> {
-        self.reads.lock().clone().unwrap_or_default()
-    }
-
-    fn asks_for_reads(&self) -> bool {
-        self.reads.lock().is_none()
-    }
-
-    fn tell_reads(&self, reads: Vec<Read>) {
-        *self.reads.lock() = Some(reads);
     }
 
     fn tell(&self, trouble: Option<String>) {

@@ -11,7 +11,6 @@
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
@@ -20,15 +19,12 @@ use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerCon
 
 use super::oauth::tokens;
 use super::raw::ask;
-use super::{Connection, Member, Roster};
+use super::{Connection, Heard, Member};
 
 /// How the client is named in the brokers' logs.
 const CLIENT: &str = "waterclock-fence";
 /// How long one may take.
 const FENCE_MAX: Duration = Duration::from_secs(5);
-
-/// What the members have said, as far as this process has heard it.
-pub type Heard = Arc<Mutex<Roster>>;
 
 /// It produces nothing.
 struct Context;

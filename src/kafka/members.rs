@@ -21,11 +21,9 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _,
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::connect::{Isolation, Reader};
-use super::driver::{Policies, Status};
-use super::fence::Heard;
 use super::meta::{MEMBER, PARTITION};
 use super::oauth::tokens;
-use super::{Connection, Member, Roster};
+use super::{Connection, Heard, Member, Roster};
 use crate::engine::Lane;
 
 /// How often a member says it again.
@@ -52,17 +50,15 @@ pub struct Members {
 }
 
 impl Members {
-    /// Starts the thread that speaks for this process, whose lane threads these are; they say which lanes `me` has.
-    /// `topic` is `<ns>.meta`; what is heard goes into `roster`.
+    /// Starts the thread that speaks for this process: `describe` says what it is now, with its lanes. `topic` is
+    /// `<ns>.meta`; what is heard goes into `roster`.
     ///
     /// # Errors
     /// The clients could not be made: the configuration is wrong.
     pub fn start(
         connection: &Connection,
         topic: &str,
-        me: Member,
-        statuses: Vec<Arc<Status>>,
-        policies: Arc<Policies>,
+        describe: impl Fn() -> Member + Send + 'static,
         roster: Heard,
     ) -> Result<Self, KafkaError> {
         let mut list = TopicPartitionList::new();
@@ -73,20 +69,19 @@ impl Members {
         config.set("acks", "all").set("linger.ms", "0").set("message.timeout.ms", "5000");
         let producer: BaseProducer<Context> = config.create_with_context(Context)?;
         let stop = Arc::new(AtomicBool::new(false));
+        let Member { instance, boot, .. } = describe();
         let voice = Arc::new(Voice {
             producer,
             topic: topic.to_owned(),
-            instance: me.instance.clone(),
-            boot: me.boot.clone(),
+            instance,
+            boot,
             roster: Arc::clone(&roster),
             has_left: Mutex::new(false),
         });
         let speaker = Speaker {
             consumer,
             voice: Arc::clone(&voice),
-            me,
-            statuses,
-            policies,
+            describe,
             roster: Arc::clone(&roster),
             sent: None,
             differs: None,
@@ -199,13 +194,11 @@ impl ProducerContext for Context {
 }
 
 /// The thread.
-struct Speaker {
+struct Speaker<D> {
     consumer: Reader,
     voice: Arc<Voice>,
-    /// Without its lanes.
-    me: Member,
-    statuses: Vec<Arc<Status>>,
-    policies: Arc<Policies>,
+    /// Says what this process is now.
+    describe: D,
     roster: Heard,
     /// The last announcement, and when it was sent.
     sent: Option<(Member, Instant)>,
@@ -214,7 +207,7 @@ struct Speaker {
     is_difference_said: bool,
 }
 
-impl Speaker {
+impl<D: Fn() -> Member> Speaker<D> {
     fn run(mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             self.hear();
@@ -243,8 +236,8 @@ impl Speaker {
     /// What the topic says of us; nothing if that was an earlier start.
     fn heard(&self) -> Option<Member> {
         let roster = self.roster.lock();
-        let member = roster.said(&self.me.instance)?;
-        (member.boot == self.me.boot).then(|| member.clone())
+        let member = roster.said(&self.voice.instance)?;
+        (member.boot == self.voice.boot).then(|| member.clone())
     }
 
     /// Says once that another member delivers to other targets than this one, unless that is about to end.
@@ -271,10 +264,7 @@ impl Speaker {
     }
 
     fn speak(&mut self) {
-        let mut lanes: Vec<Lane> = self.statuses.iter().flat_map(|status| status.owned()).collect();
-        lanes.sort_unstable();
-        lanes.dedup();
-        let now = Member { lanes, allow: Some(self.policies.said()), ..self.me.clone() };
+        let now = (self.describe)();
         let is_due = match &self.sent {
             None => true,
             Some((said, _)) if *said != now => true,

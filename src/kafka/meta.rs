@@ -43,6 +43,8 @@ pub use follow::Follower;
 
 /// The partition in which all values stand.
 pub const PARTITION: i32 = 0;
+/// Where checkpoints stand: what is in force has a partition for itself.
+pub const CHECKPOINT_PARTITION: i32 = 1;
 /// Begins the key of every probe of a broker's clock.
 pub const CLOCK: &str = "clock";
 /// Begins the key of what a member says of itself; its name follows.

@@ -85,8 +85,6 @@ pub use embedded::Embedded;
 #[cfg(feature = "server")]
 pub use feed::{Ack, Feed};
 #[cfg(feature = "server")]
-pub use fence::Heard;
-#[cfg(feature = "server")]
 pub use members::Members;
 #[cfg(feature = "server")]
 pub use probe::{PROBE_KEY, Probe};
@@ -99,7 +97,7 @@ pub(crate) use raw::inflate::damaged;
 pub use rdkafka::error::KafkaError;
 #[cfg(feature = "server")]
 pub use rebalance::Error as TakeOverError;
-pub use roster::{Member, Roster};
+pub use roster::{Heard, Member, Roster};
 pub use settings::Secret;
 pub use submit::{Receipt, Stands, SubmitError, Submitter};
 #[cfg(feature = "server")]

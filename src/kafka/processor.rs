@@ -11,15 +11,14 @@ use rdkafka::error::KafkaError;
 use super::backlog::{self, Backlog};
 use super::driver::{self, Plan, Policies, Shared, Status};
 use super::ends::Ends;
-use super::fence::Heard;
 use super::resilient_admin::ResilientAdmin;
 use super::steps::{Looking, Steps};
 use super::timers::Timers;
 use super::watch::{Seen, Wanted, Watch};
 use super::written::Written;
-use super::{BrokerClock, Connection, Delivery, Lookup, Probe, Trim};
+use super::{BrokerClock, Connection, Delivery, Heard, Lookup, Member, Probe, Trim};
 use crate::engine::allow::Allow;
-use crate::engine::{Setup, TopicId};
+use crate::engine::{Lane, Setup, TopicId};
 use crate::telemetry::LaneFigures;
 
 /// What a processor is made from.
@@ -216,7 +215,8 @@ impl Processor {
             None
         } else {
             let (setup, lookup) = (Arc::clone(&settings.setup), lookup);
-            Some(Backlog::start(admin, setup, statuses.clone(), lookup)?)
+            let reads = statuses.iter().map(|status| Arc::clone(&status.reads)).collect();
+            Some(Backlog::start(admin, setup, reads, lookup)?)
         };
         Ok(Self {
             stop,
@@ -239,10 +239,16 @@ impl Processor {
         Arc::clone(&self.heard)
     }
 
-    /// Where records may go, as it is in force.
-    #[must_use]
-    pub fn policies(&self) -> Arc<Policies> {
-        Arc::clone(&self.policies)
+    /// Tells at any time what this process is then: `me`, with the lanes that its threads run and the allow-lists that are
+    /// in force.
+    pub fn describes(&self, me: Member) -> impl Fn() -> Member + Send + use<> {
+        let (statuses, policies) = (self.statuses.clone(), Arc::clone(&self.policies));
+        move || {
+            let mut lanes: Vec<Lane> = statuses.iter().flat_map(|status| status.owned()).collect();
+            lanes.sort_unstable();
+            lanes.dedup();
+            Member { lanes, allow: Some(policies.said()), ..me.clone() }
+        }
     }
 
     /// How many records stand in each intake and tier, in the lanes that run here, as counted every 15 seconds.

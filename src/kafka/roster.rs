@@ -7,7 +7,9 @@
 //! 2. A member that has written nothing for [`SILENT`] counts for nothing. That time is the topic's own, told by the
 //!    probes of the brokers' clocks that come by: nobody's clock matters.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rdkafka::message::Message;
 use serde::{Deserialize, Serialize};
@@ -99,6 +101,9 @@ impl Member {
         Allow::of_sets(namespace, self.allow.as_ref()?.get(intake)?).ok()
     }
 }
+
+/// What the members have said, as far as this process has heard it.
+pub type Heard = Arc<Mutex<Roster>>;
 
 /// What all members have said, as far as it was read.
 #[derive(Clone, Debug, Default)]

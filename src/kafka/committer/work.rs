@@ -18,6 +18,7 @@ use super::ledger::{Context, Done, Ledger, Open, Told};
 use super::{Delivery, Job, Late, Names, Order, Report, Setting, Shared, Tenure};
 use crate::engine::{Batch, BatchId, Blame, Commit, Destination, Refused, UnixMillis};
 use crate::kafka::connect::{SOCKET_TIMEOUT, close};
+use crate::kafka::meta::CHECKPOINT_PARTITION;
 use crate::kafka::raw::{AddHeader, Outlet, ask};
 use crate::kafka::{BrokerClock, checkpoint};
 use crate::telemetry::{LaneFigures, Renewed};
@@ -548,7 +549,7 @@ fn checkpoints(
         let topic = usize::from(commit.source.topic.0);
         let Some(id) = tenure.ids.get(topic) else { continue };
         let record = checkpoint::record(&topics.lanes[topic], id, commit);
-        let partition = Some(checkpoint::PARTITION);
+        let partition = Some(CHECKPOINT_PARTITION);
         enqueue(deadline, || {
             outlet.produce(&topics.meta, partition, None, &record, |_| {}, opaque)
         })

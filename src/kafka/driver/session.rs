@@ -345,8 +345,8 @@ impl<'a> Session<'a> {
         );
         self.figures.halved(figures.halvings - self.counted.halvings);
         self.counted = figures;
-        if self.status.asks_for_reads() {
-            self.status.tell_reads(self.engine.standings().collect());
+        if self.status.reads.is_asked() {
+            self.status.reads.tell(self.engine.standings().collect());
         }
     }
 
