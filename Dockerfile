@@ -8,7 +8,9 @@ RUN apt-get update \
 WORKDIR /src
 # What it depends on is a layer of its own: librdkafka and OpenSSL are not built again when only the sources have changed.
 COPY Cargo.toml Cargo.lock ./
+COPY crates/client/Cargo.toml crates/client/
 COPY crates/engine/Cargo.toml crates/engine/
+COPY crates/kafka/Cargo.toml crates/kafka/
 COPY crates/telemetry/Cargo.toml crates/telemetry/
 RUN for crate in . crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done && echo 'fn main() {}' > src/main.rs \
     && cargo build --release --locked \

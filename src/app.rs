@@ -23,7 +23,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::api::{self, Gate, Hosts, Report, Status as _};
 use crate::config::{Config, MAIN_INTAKE};
-use crate::kafka::{Members, Processor, driver};
+use crate::kafka::{Members, Processor, member};
 use crate::telemetry::{self, Figures, TelemetryError};
 
 use health::Health;
@@ -65,7 +65,7 @@ pub enum Error {
     Start(#[from] lanes::Error),
     /// A lane thread cannot go on, and all were stopped. What was in flight is taken over by others.
     #[error("a lane thread cannot go on")]
-    Lanes(#[from] driver::Error),
+    Lanes(#[from] member::Error),
     /// A lane thread ended by a mistake of ours; the log has more. What was in flight is taken over by others.
     #[error("a lane thread ended without a word")]
     Died,

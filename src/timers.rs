@@ -23,7 +23,7 @@ use crossbeam_channel::Sender;
 
 use crate::engine::timers::TimerId;
 use crate::engine::{After, Answer, Lane, Offset, Source, UnixMillis};
-use crate::kafka::timers::{TakenOver, Timers, Told};
+use crate::kafka::member::{TakenOver, Timers, Told};
 use crate::kafka::{ClusterView, KafkaError, Processor, Settings};
 
 pub use changelog::Indexing;

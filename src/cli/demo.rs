@@ -38,7 +38,7 @@ use super::{Exit, Failure, Global, Outcome, output};
 use crate::config::Overrides;
 use crate::engine::header;
 use crate::engine::{Millis, Record, UnixMillis};
-use crate::kafka::{self, Ack, Feed, KafkaError, Processor, Seen, Tail, driver};
+use crate::kafka::{self, Ack, Feed, KafkaError, Processor, Seen, Tail, member};
 use crate::timers;
 
 /// Between two drawings.
@@ -94,7 +94,7 @@ enum DemoError {
     #[error("the processor owns no lanes after {JOIN_MAX:?}{0}")]
     NoLanes(String),
     #[error("the processor cannot go on")]
-    Processor(#[source] driver::Error),
+    Processor(#[source] member::Error),
     #[error("the demo's {0} ended by a mistake")]
     Died(&'static str),
     #[error("could not write to Kafka")]

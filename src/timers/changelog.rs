@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 use crate::engine::timers::TimerId;
 use crate::engine::{Lane, Millis, Offset, UnixMillis};
-use crate::kafka::ends::Ends;
-use crate::kafka::timers::Told;
+use crate::kafka::end_offsets::Ends;
+use crate::kafka::member::Told;
 use crate::kafka::{BrokerClock, Connection, Isolation, KafkaError, TopicReader, Written};
 use crate::timers::index::{self, Index};
 use crossbeam_channel::Sender;

@@ -30,7 +30,7 @@ use crate::engine::timers::{About, Found, Timer, TimerId, TimerState, Version};
 use crate::engine::{
     Lane, Millis, Offset, Outcome, Record, Setup, Source, TopicId, Tracking, UnixMillis, murmur2,
 };
-use crate::kafka::ends::{self, Ends};
+use crate::kafka::end_offsets::{self, Ends};
 use crate::kafka::{BrokerClock, Connection, KafkaError, SubmitError, Submitter, Written};
 use crate::timers::index::{self, After, Counted, Filter, Forecast, Page, Reader};
 
@@ -412,7 +412,7 @@ impl Desk {
         let told = asked.await?;
         let told = told.inspect_err(|error| tracing::debug!(%error, "asking where intakes end"));
         let Ok(told) = told else { return Err(undecided) };
-        let end = |told: ends::Told| {
+        let end = |told: end_offsets::Told| {
             let lane = Lane(u16::try_from(told.partition).ok()?);
             Some((Source { topic: topics.find(&told.topic)?, lane }, told.last?))
         };

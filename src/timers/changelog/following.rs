@@ -7,7 +7,7 @@ use crossbeam_channel::Sender;
 use super::telling::Holding;
 use crate::engine::timers::{Change, Ended, TimerId};
 use crate::engine::{Event, Lane, Millis, Offset, UnixMillis};
-use crate::kafka::timers::Told;
+use crate::kafka::member::Told;
 
 /// A position that is further ahead of the brokers' time is of a clock that went wrong.
 const AHEAD_MAX: Millis = Millis(600_000);

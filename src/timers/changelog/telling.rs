@@ -7,7 +7,7 @@ use crossbeam_channel::Sender;
 
 use crate::engine::timers::{CancelMark, Change, Live, TimerId};
 use crate::engine::{Event, Lane};
-use crate::kafka::timers::Told;
+use crate::kafka::member::Told;
 use crate::timers::index::Held;
 
 /// Timers in one piece: the engine takes some milliseconds for it.

@@ -10,8 +10,8 @@ use super::indexing::give_up;
 use super::telling::Holding;
 use super::work::Work;
 use crate::engine::{Event, Lane, Offset};
-use crate::kafka::ends;
-use crate::kafka::timers::Told;
+use crate::kafka::end_offsets;
+use crate::kafka::member::Told;
 use crate::telemetry;
 use crate::timers::index;
 
@@ -76,7 +76,11 @@ impl Work {
     }
 
     /// Takes ends in; gives how many offsets the index is behind them.
-    fn ends(&mut self, told: &[ends::Told], gaps: &[(Lane, u64)]) -> Result<u64, index::Error> {
+    fn ends(
+        &mut self,
+        told: &[end_offsets::Told],
+        gaps: &[(Lane, u64)],
+    ) -> Result<u64, index::Error> {
         self.pass();
         let Some(index) = &mut self.index else { return Ok(0) };
         let mut lag = 0;

@@ -12,8 +12,8 @@ use super::upkeep::LOOK_SOON;
 use super::{CLIENT, Order, Progress, WAIT};
 use crate::engine::timers::{TimerId, TimerState};
 use crate::engine::{Event, Lane, Millis, Offset, UnixMillis};
-use crate::kafka::ends::{self, Ends};
-use crate::kafka::timers::Told;
+use crate::kafka::end_offsets::{self, Ends};
+use crate::kafka::member::Told;
 use crate::kafka::topic_reader::{Polled, StartAt, is_lasting};
 use crate::kafka::{BrokerClock, Connection, Isolation, KafkaError, TopicReader, Written};
 use crate::telemetry::{self, Rebuilt};
@@ -31,7 +31,7 @@ const OVERDUE_MAX: usize = 500;
 const FORGET_MAX: usize = 500;
 
 /// Where ends come, lanes with what they will make good of them, and how far the index is behind those that came.
-type Asked = (Receiver<ends::Answer>, Vec<(Lane, u64)>, u64);
+type Asked = (Receiver<end_offsets::Answer>, Vec<(Lane, u64)>, u64);
 
 /// The thread that owns the index.
 pub(super) struct Work {

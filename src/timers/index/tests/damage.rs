@@ -163,7 +163,12 @@ fn a_copy_of_an_index_at_work_gives_right_answers_or_none() {
 /// Runs one of the children below in a process of its own.
 fn child(test: &str, directory: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this test"));
-    command.args(["--exact", &format!("index::tests::damage::{test}"), "--ignored", "--nocapture"]);
+    command.args([
+        "--exact",
+        &format!("timers::index::tests::damage::{test}"),
+        "--ignored",
+        "--nocapture",
+    ]);
     command.env(CHILD_DIRECTORY, directory).stdout(Stdio::piped()).stderr(Stdio::null());
     command
 }
@@ -328,7 +333,7 @@ fn a_small_disk_fills_and_heals_and_one_for_reading_is_refused() {
     let script = r#"
         set -e
         mount -t tmpfs -o size=12m none "$0" || { echo "cannot mount"; exit 1; }
-        run() { "$1" --exact "index::tests::damage::$2" --ignored --nocapture 2>&1 || exit 1; }
+        run() { "$1" --exact "timers::index::tests::damage::$2" --ignored --nocapture 2>&1 || exit 1; }
         run "$1" child_fills_its_disk
         mount -o remount,size=200m "$0"
         run "$1" child_goes_on_with_room_again
