@@ -10,6 +10,7 @@ WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY crates/client/Cargo.toml crates/client/
 COPY crates/engine/Cargo.toml crates/engine/
+COPY crates/fuzz-targets/Cargo.toml crates/fuzz-targets/
 COPY crates/kafka/Cargo.toml crates/kafka/
 COPY crates/telemetry/Cargo.toml crates/telemetry/
 RUN for crate in . crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done && echo 'fn main() {}' > src/main.rs \

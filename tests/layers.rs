@@ -21,12 +21,13 @@ const WORLD: [&str; 10] = [
 /// What the engine's manifest may name: text, numbers and hashes.
 const ENGINE_MAY_USE: [&str; 6] = ["base64", "hmac", "jiff", "regex", "sha2", "thiserror"];
 /// Crates of ours from the bottom to the top, by their directories. Each may use some of those above it in this list.
-const CRATES: [(&str, &[&str]); 5] = [
+const CRATES: [(&str, &[&str]); 6] = [
     ("crates/engine", &[]),
     ("crates/telemetry", &["engine"]),
     ("crates/kafka", &["engine", "telemetry"]),
     ("crates/client", &["engine", "kafka"]),
     (".", &["client", "engine", "kafka", "telemetry"]),
+    ("crates/fuzz-targets", &["engine"]),
 ];
 /// Libraries that only these crates may name among their dependencies.
 const LIBRARIES: [(&str, &[&str]); 7] = [
@@ -39,12 +40,13 @@ const LIBRARIES: [(&str, &[&str]); 7] = [
     ("metrics-exporter-prometheus", &["."]),
 ];
 /// Where a crate names those below it.
-const FACES: [&str; 5] = [
+const FACES: [&str; 6] = [
     "src/lib.rs",
     "src/telemetry/mod.rs",
     "crates/telemetry/src/lib.rs",
     "crates/kafka/src/lib.rs",
     "crates/client/src/lib.rs",
+    "crates/fuzz-targets/src/lib.rs",
 ];
 /// What only these may name: a word, and the rooms.
 const OWNERS: [(&str, &[&str]); 10] = [

@@ -4,7 +4,7 @@
 //!
 //! | room | what it does |
 //! |---|---|
-//! | [`bench`] | what a benchmark does to Kafka |
+//! | [`mod@bench`] | what a benchmark does to Kafka |
 //! | [`doctor`] | facts of a cluster, and what follows from them |
 //! | [`member`] | the lane threads: members of the group, their commits, rebalances and checkpoints |
 //! | `logs` | reads a topic from its beginning to its end, or as an onlooker |

@@ -21,6 +21,8 @@ mod bytes;
 mod directory;
 mod entry;
 mod filter;
+#[doc(hidden)]
+pub mod fuzz;
 mod lane;
 mod leaf;
 mod position;

@@ -399,6 +399,18 @@ impl ClientContext for Heard {
 
 impl ConsumerContext for Heard {}
 
+/// Whether this machine alone is meant by a host, or by a host and its port. An IPv6 address may stand in brackets.
+#[must_use]
+pub fn is_loopback(address: &str) -> bool {
+    let host = match address.rsplit_once(':') {
+        Some((host, _)) if !host.contains(':') || host.ends_with(']') => host,
+        _ => address,
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let ip = host.parse::<std::net::IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.to_canonical().is_loopback())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -422,16 +434,4 @@ mod tests {
         assert!(close([Hangs(hangs)], Duration::from_secs(60)), "nothing holds it");
         assert!(close(Vec::<Hangs>::new(), Duration::from_secs(60)), "there is none");
     }
-}
-
-/// Whether this machine alone is meant by a host, or by a host and its port. An IPv6 address may stand in brackets.
-#[must_use]
-pub fn is_loopback(address: &str) -> bool {
-    let host = match address.rsplit_once(':') {
-        Some((host, _)) if !host.contains(':') || host.ends_with(']') => host,
-        _ => address,
-    };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let ip = host.parse::<std::net::IpAddr>();
-    host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.to_canonical().is_loopback())
 }

@@ -1,20 +1,13 @@
-//! Files of the index, as they stand in the crate.
-
-#[path = "../../src/timers/index/bytes.rs"]
-mod bytes;
-#[path = "../../src/timers/index/entry.rs"]
-mod entry;
-#[path = "../../src/timers/index/leaf.rs"]
-mod leaf;
-#[path = "../../src/timers/index/texts.rs"]
-mod texts;
+//! What stands on disk, given any bytes. For fuzzing only: it must neither panic nor contradict itself.
+#![allow(clippy::unwrap_used, reason = "what a test may do")]
 
 use std::ops::ControlFlow;
 
+use super::{entry, leaf, texts};
 use crate::engine::timers::{Timer, TimerId};
 
 /// Reads a value of the store, and each entry in it as everything that it could be.
-pub(super) fn read(name: &[u8], value: &[u8], is_leaf: bool) {
+pub fn read(name: &[u8], value: &[u8], is_leaf: bool) {
     let mut texts = texts::Texts::default();
     texts.add("orders");
     let entries = if is_leaf {
@@ -38,7 +31,7 @@ pub(super) fn read(name: &[u8], value: &[u8], is_leaf: bool) {
 }
 
 /// The same with the right check behind it.
-pub(super) fn read_sealed(name: &[u8], bytes: &[u8], is_leaf: bool) {
+pub fn read_sealed(name: &[u8], bytes: &[u8], is_leaf: bool) {
     read(name, &leaf::sealed(name, bytes.to_vec()), is_leaf);
 }
 
@@ -49,7 +42,7 @@ fn kept(timer: &Timer, texts: &texts::Texts) {
 }
 
 /// What is written is read back, entry by entry.
-pub(super) fn write(name: &[u8], entries: &[(Vec<u8>, Option<Vec<u8>>)]) {
+pub fn write(name: &[u8], entries: &[(Vec<u8>, Option<Vec<u8>>)]) {
     let mut writer = leaf::Writer::run();
     for (key, value) in entries {
         writer.add(key, value.as_deref());

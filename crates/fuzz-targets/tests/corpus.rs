@@ -2,18 +2,14 @@
 
 #![allow(clippy::print_stdout, reason = "the file that fails is named")]
 
-#[path = "../fuzz/src/lib.rs"]
-mod targets;
-
 use std::fs;
 use std::path::Path;
 
-// The files that are shared with the fuzzing crate name it so.
-use waterclock::engine;
+use waterclock_fuzz_targets as targets;
 
 /// Runs a target over its corpus.
 fn read_again(name: &str, target: impl Fn(&[u8])) {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
     let mut read = 0;
     for entry in fs::read_dir(&directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()))
     {

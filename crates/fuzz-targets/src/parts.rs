@@ -2,11 +2,12 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use waterclock::api::timers::known::{Cursor, Filter};
+use waterclock::index::fuzz as store;
+use waterclock::timers::service::Ticket;
 
-use super::api::known::{Cursor, Filter};
-use super::api::ticket::Ticket;
+use super::api;
 use super::input::Input;
-use super::{api, store};
 use crate::engine::header::{
     self, Code, DETAIL_MAX, ID_MAX, LABEL_MAX, Refusal, TOPIC_MAX, duration, until,
 };

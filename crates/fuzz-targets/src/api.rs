@@ -1,13 +1,7 @@
-//! Files of the API and of the desk, as they stand in the crate.
+//! Tokens of the API.
 
-#[path = "../../src/api/timers/known.rs"]
-pub(super) mod known;
-#[path = "../../src/timers/ticket.rs"]
-pub(super) mod ticket;
-#[path = "../../src/api/timers/token.rs"]
-mod token;
-
-use known::{Cursor, Filter};
+use waterclock::api::timers::known::{Cursor, Filter};
+use waterclock::api::timers::token;
 
 /// Whatever a caller comes back with is refused, or is what was given out.
 pub(super) fn come_back(text: &str, filter: &Filter, now: u64) {
