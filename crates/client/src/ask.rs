@@ -215,7 +215,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// The system has no random numbers or no certificates to offer.
 pub(super) fn http(server: Option<&Url>) -> Result<reqwest::Client, Error> {
     let mut builder = reqwest::Client::builder().connect_timeout(CONNECT_MAX);
-    if server.is_none_or(|url| url.host_str().is_some_and(crate::kafka::is_loopback)) {
+    if server.is_none_or(|url| url.host_str().is_some_and(waterclock_kafka::is_loopback)) {
         builder = builder.no_proxy();
     }
     builder.build().map_err(|error| Error::Start(Box::new(error)))

@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::message::INTERVAL;
-use crate::engine::header::{self, EPOCH_MIN, Refusal, TimerAction, When};
-use crate::engine::{Millis, Record, UnixMillis};
+use waterclock_engine::header::{self, EPOCH_MIN, Refusal, TimerAction, When};
+use waterclock_engine::{Millis, Record, UnixMillis};
 
 /// A record that is to arrive in its target later. Made by [`Delayed::to`], or of a consumed one by
 /// [`Message::again`](super::Message::again).

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::engine::header::Refusal;
-use crate::kafka::settings::Fault;
-use crate::kafka::{SubmitError, meta};
+use waterclock_engine::header::Refusal;
+use waterclock_kafka::settings::Fault;
+use waterclock_kafka::{SubmitError, meta};
 
 /// Why something was not done. [`Error::is_safe_to_repeat`] says whether to try again.
 #[derive(Debug, thiserror::Error)]

@@ -52,19 +52,16 @@ mod message;
 #[cfg(test)]
 mod tests;
 
-use waterclock_engine as engine;
-use waterclock_kafka as kafka;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use reqwest::Url;
 
-use crate::engine::header::{self, TimerAction, When};
-use crate::engine::{Lane, Record, murmur2};
-use crate::kafka::meta::{Follower, LadderInForce};
-use crate::kafka::{Connection, Receipt, SubmitError, Submitter, settings};
+use waterclock_engine::header::{self, TimerAction, When};
+use waterclock_engine::{Lane, Record, murmur2};
+use waterclock_kafka::meta::{Follower, LadderInForce};
+use waterclock_kafka::{Connection, Receipt, SubmitError, Submitter, settings};
 
 pub use ask::{Filter, Outcome, Rescheduled, Timer};
 pub use delayed::Delayed;

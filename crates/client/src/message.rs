@@ -4,9 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use super::delayed::{Delayed, system};
 use super::error::Error;
-use crate::engine::header::{self, EPOCH_MAX};
-use crate::engine::{Record, UnixMillis};
-use crate::kafka::{BorrowedMessage, raw};
+use waterclock_engine::header::{self, EPOCH_MAX};
+use waterclock_engine::{Record, UnixMillis};
+use waterclock_kafka::{BorrowedMessage, raw};
 
 /// The header in which a traced record says how long it waited, in milliseconds.
 pub(super) const INTERVAL: &str = "waterclock-interval";

@@ -4,7 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::ask::{self, Ask};
 use super::*;
-use crate::engine::Millis;
+use waterclock_engine::Millis;
 
 type Pairs<'a> = &'a [(&'a str, Option<&'a str>)];
 

@@ -9,7 +9,5 @@ mod input;
 mod parts;
 mod run;
 
-use waterclock_engine as engine;
-
 pub use parts::{changelog, headers, index, metadata, state, texts, tokens};
 pub use run::records;

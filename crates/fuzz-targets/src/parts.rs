@@ -8,14 +8,14 @@ use waterclock::timers::service::Ticket;
 
 use super::api;
 use super::input::Input;
-use crate::engine::header::{
+use waterclock_engine::header::{
     self, Code, DETAIL_MAX, ID_MAX, LABEL_MAX, Refusal, TOPIC_MAX, duration, until,
 };
-use crate::engine::ladder;
-use crate::engine::state::{Bound, Kind, State, StateKey, SubmissionOrder};
-use crate::engine::timers::{Change, TimerState, Version};
-use crate::engine::window::{METADATA_MAX, Standing, Window};
-use crate::engine::{Millis, Offset, UnixMillis};
+use waterclock_engine::ladder;
+use waterclock_engine::state::{Bound, Kind, State, StateKey, SubmissionOrder};
+use waterclock_engine::timers::{Change, TimerState, Version};
+use waterclock_engine::window::{METADATA_MAX, Standing, Window};
+use waterclock_engine::{Millis, Offset, UnixMillis};
 
 /// Names of the contract, so that a fuzzer need not guess them.
 pub(super) const NAMES: [&str; 15] = [

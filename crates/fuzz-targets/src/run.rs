@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use super::input::Input as Bytes;
 use super::parts::header;
-use crate::engine::allow::Allow;
-use crate::engine::ladder::Ladder;
-use crate::engine::murmur2;
-use crate::engine::state::{Bound, Kind, State, StateKey, SubmissionOrder};
-use crate::engine::window::Window;
-use crate::engine::{
+use waterclock_engine::allow::Allow;
+use waterclock_engine::ladder::Ladder;
+use waterclock_engine::murmur2;
+use waterclock_engine::state::{Bound, Kind, State, StateKey, SubmissionOrder};
+use waterclock_engine::window::Window;
+use waterclock_engine::{
     Action, Batch, Destination, Event, Intake, Lane, LaneEngine, Limits, Millis, Offset, Record,
     Setup, Source, Start, Target, TopicId, Topics, UnixMillis,
 };
@@ -213,7 +213,7 @@ fn record(input: &mut Bytes<'_>, key: &StateKey) -> Record {
     }
     if input.byte() & 3 == 0 {
         let plain: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_deref())).collect();
-        let directive = crate::engine::header::read(plain.into_iter()).ok();
+        let directive = waterclock_engine::header::read(plain.into_iter()).ok();
         let bound = directive.map_or_else(Bound::default, |directive| directive.bound(of_record));
         let near = |input: &mut Bytes<'_>| {
             UnixMillis((BEGIN.0 - 100_000).wrapping_add(input.number() >> 29))
@@ -227,7 +227,7 @@ fn record(input: &mut Bytes<'_>, key: &StateKey) -> Record {
                 offset: Offset(i64::from(input.byte())),
             },
             expires: (input.byte() & 1 == 0).then(|| near(input)),
-            intake: crate::engine::state::intake_tag(
+            intake: waterclock_engine::state::intake_tag(
                 ["", "later", "gone"][usize::from(input.byte() % 3)],
             ),
             name: (input.byte() & 1 == 1).then_some("gone"),

@@ -25,9 +25,9 @@ use rdkafka::error::KafkaError;
 
 use crate::client::NoAnswer;
 pub use crate::client::raw::ask::{Group, Member, Right, Rights};
-use crate::engine::allow::Allow;
-use crate::engine::{Millis, UnixMillis};
 use crate::topics::{Request, Survey};
+use waterclock_engine::allow::Allow;
+use waterclock_engine::{Millis, UnixMillis};
 
 pub use ask::ask;
 pub use rights::acls;

@@ -22,9 +22,6 @@ pub mod member;
 pub mod meta;
 pub mod topics;
 
-use waterclock_engine as engine;
-use waterclock_telemetry as telemetry;
-
 pub use client::raw::inflate::{bound as bound_batches, damaged};
 pub use client::{
     Connection, Embedded, Isolation, NoAnswer, Receipt, Secret, Stands, SubmitError, Submitter,

@@ -22,9 +22,9 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use serde::Deserialize;
 
 use crate::client::NoAnswer;
-use crate::engine::Millis;
-use crate::engine::ladder::{Ladder, LadderError};
 use crate::meta;
+use waterclock_engine::Millis;
+use waterclock_engine::ladder::{Ladder, LadderError};
 
 pub(crate) use admin::{block, inspect_with};
 pub use admin::{create, delete, delete_group, inspect, live_members};

@@ -7,8 +7,6 @@
 
 mod names;
 
-use waterclock_engine as engine;
-
 pub use names::{
     ALL, Kind, LaneFigures, LaneLevels, Level, Metric, Rebuilt, Renewed, api_refused, api_requests,
     asked, clock_offset, clock_skew, clock_stepped_back, describe, foreign_wait, held_back,

@@ -10,8 +10,8 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
-use crate::engine::header::Code;
-use crate::engine::{Millis, Outcome, TopicId};
+use waterclock_engine::header::Code;
+use waterclock_engine::{Millis, Outcome, TopicId};
 
 /// Values of `x-delay-label` that are counted apart.
 const LABELS_MAX: usize = 100;

@@ -11,7 +11,7 @@ use super::writer::DUE;
 use super::{Error, SEQUENCE, Watch};
 use crate::client::connect::{Quiet, Reader};
 use crate::client::{Connection, raw};
-use crate::engine::UnixMillis;
+use waterclock_engine::UnixMillis;
 
 /// One poll's wait.
 const POLL_MAX: Duration = Duration::from_millis(100);

@@ -15,7 +15,7 @@ use super::{Error, Watch};
 use crate::client::Connection;
 use crate::client::oauth::tokens;
 use crate::client::raw::Outlet;
-use crate::engine::{Record, UnixMillis, header, murmur2};
+use waterclock_engine::{Record, UnixMillis, header, murmur2};
 
 /// The header with the number of a record, 8 bytes.
 pub const SEQUENCE: &[u8] = b"n";

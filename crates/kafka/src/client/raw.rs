@@ -33,8 +33,8 @@ use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
 use rdkafka::topic_partition_list::TopicPartitionList;
 
-use crate::engine::{Cut, CutBy, HEADER_BESIDE};
-use crate::engine::{Record, UnixMillis};
+use waterclock_engine::{Cut, CutBy, HEADER_BESIDE};
+use waterclock_engine::{Record, UnixMillis};
 
 use super::sieve;
 

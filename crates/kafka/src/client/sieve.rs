@@ -21,7 +21,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::engine::{Cut, CutBy};
+use waterclock_engine::{Cut, CutBy};
 
 /// What a batch may become.
 #[derive(Clone, Copy, Debug)]

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::oauth::tokens;
 use super::raw::Outlet;
 use super::{Connection, NoAnswer};
-use crate::engine::{Offset, Record, UnixMillis, murmur2};
+use waterclock_engine::{Offset, Record, UnixMillis, murmur2};
 
 /// Longest wait for a first answer of the brokers.
 const ANSWER_MAX: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::connect::{Isolation, Reader, is_outside};
 use super::{Connection, raw};
-use crate::engine::{Offset, Record, UnixMillis};
+use waterclock_engine::{Offset, Record, UnixMillis};
 
 /// Where reading of a partition begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

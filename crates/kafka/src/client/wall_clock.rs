@@ -1,6 +1,6 @@
 //! This machine's time, read in one place.
 
-use crate::engine::UnixMillis;
+use waterclock_engine::UnixMillis;
 
 /// This machine's time: what its own records are stamped with. Never what a due time is kept by, except where the
 /// broker is inside this process.

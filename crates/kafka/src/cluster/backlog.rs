@@ -17,10 +17,10 @@ use super::Lookup;
 use super::open_transactions::{Held, Open, by_label};
 use crate::client::raw::ask::{End, EndOf, ends};
 use crate::client::resilient_admin::ResilientAdmin;
-use crate::engine::{Read, Topics};
-use crate::engine::{Setup, TopicId};
 use crate::meta::CHECKPOINT_PARTITION;
-use crate::telemetry;
+use waterclock_engine::{Read, Topics};
+use waterclock_engine::{Setup, TopicId};
+use waterclock_telemetry as telemetry;
 
 /// Between two counts.
 const EVERY: Duration = Duration::from_secs(15);
@@ -278,9 +278,9 @@ mod tests {
     use rdkafka::error::RDKafkaErrorCode;
 
     use super::*;
-    use crate::engine::allow::Allow;
-    use crate::engine::ladder::Ladder;
-    use crate::engine::{Intake, Lane, Millis, Offset, Source};
+    use waterclock_engine::allow::Allow;
+    use waterclock_engine::ladder::Ladder;
+    use waterclock_engine::{Intake, Lane, Millis, Offset, Source};
 
     fn topics() -> Topics {
         let allow = Allow::new("ns", None).unwrap();

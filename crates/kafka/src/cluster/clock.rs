@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::client::wall_clock;
-use crate::engine::UnixMillis;
+use waterclock_engine::UnixMillis;
 
 /// What a clock may gain or lose on another: 500 ppm is the most that NTP slews by.
 const DRIFT_PPM: u64 = 500;

@@ -26,7 +26,7 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use super::BrokerClock;
 use crate::client::Connection;
 use crate::client::connect::{Isolation, Reader, aside};
-use crate::engine::{Offset, UnixMillis};
+use waterclock_engine::{Offset, UnixMillis};
 
 /// How the client is named in the brokers' logs.
 const CLIENT: &str = "waterclock-ends";

@@ -16,8 +16,8 @@ use crate::client::Connection;
 use crate::client::oauth::tokens;
 use crate::client::raw::Waker;
 use crate::client::wall_clock_us;
-use crate::engine::UnixMillis;
-use crate::telemetry;
+use waterclock_engine::UnixMillis;
+use waterclock_telemetry as telemetry;
 
 /// Between two probes while something falls due soon. An append time is cut to the millisecond, and what a clock may drift
 /// (0.5 ms a second) is lateness: of several probes in a second the best one counts.

@@ -26,8 +26,8 @@ use crate::client::connect::Admin;
 use crate::client::raw::ask::{self, Layout, Right};
 use crate::client::resilient_admin::ResilientAdmin;
 use crate::client::seldom::Seldom;
-use crate::engine::Target;
-use crate::engine::allow::{SIGNS, is_owned, namespaces_of};
+use waterclock_engine::Target;
+use waterclock_engine::allow::{SIGNS, is_owned, namespaces_of};
 
 /// How long one question may take.
 const ASK: Duration = Duration::from_secs(5);

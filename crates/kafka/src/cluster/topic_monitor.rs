@@ -23,8 +23,8 @@ use rdkafka::error::KafkaError;
 use crate::client::Connection;
 use crate::client::raw::ask;
 use crate::client::resilient_admin::ResilientAdmin;
-use crate::telemetry;
 use crate::topics::{self, Finding, Severity, TopicSpec};
+use waterclock_telemetry as telemetry;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(20);

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::raw::Waker;
 use crate::client::wall_clock_us;
-use crate::telemetry;
+use waterclock_telemetry as telemetry;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_millis(100);

@@ -14,10 +14,10 @@ use super::{Broker, Facts, Partition, Position, Settings, Unreachable, Wish, clo
 use crate::client::Connection;
 use crate::client::connect::{Admin, Quiet, Reader};
 use crate::client::raw::ask::{self as raw, End};
-use crate::engine::allow::is_owned;
-use crate::engine::window::Window;
-use crate::engine::{Offset, UnixMillis};
 use crate::topics::{Names, Survey, block, survey};
+use waterclock_engine::allow::is_owned;
+use waterclock_engine::window::Window;
+use waterclock_engine::{Offset, UnixMillis};
 
 /// Longest wait for the first answer: a longer wait means a wrong address.
 const FIRST_MAX: Duration = Duration::from_secs(5);

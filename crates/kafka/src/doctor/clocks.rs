@@ -20,7 +20,7 @@ use crate::client::oauth::tokens;
 use crate::client::raw::Outlet;
 use crate::client::{Connection, wall_clock};
 use crate::cluster::PROBE_KEY;
-use crate::engine::Millis;
+use waterclock_engine::Millis;
 
 /// Probes of each broker.
 const ROUNDS: usize = 5;

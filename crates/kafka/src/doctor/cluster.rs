@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Area, Facts, List, Place, Settings, Severity, Wish};
-use crate::engine::Millis;
-use crate::engine::window::METADATA_MAX;
 use crate::topics;
+use waterclock_engine::Millis;
+use waterclock_engine::window::METADATA_MAX;
 
 /// With fewer, an acknowledged record may stand on one disk only.
 const BROKERS_MIN: usize = 3;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Area, Facts, List, Place, Severity, Wish, backlog};
-use crate::engine::{Millis, UnixMillis};
+use waterclock_engine::{Millis, UnixMillis};
 
 /// Kafka's `transaction.max.timeout.ms` where nothing is set: no transaction may be open for longer.
 const TRANSACTION_MAX: Millis = Millis(15 * 60_000);

@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::doctor::{Member, Right};
-use crate::engine::ladder::Ladder;
 use crate::topics::{Found, FoundTopic, Names, diff, wanted};
+use waterclock_engine::ladder::Ladder;
 
 const NOW: UnixMillis = UnixMillis(1_800_000_000_000);
 const TARGET: &str = "orders";

@@ -5,8 +5,8 @@ use rdkafka::message::Message as _;
 
 use super::whole::{ReadError, Whole};
 use crate::client::Connection;
-use crate::engine::timers::{Change, DecodeError};
-use crate::engine::{Lane, Offset, UnixMillis};
+use waterclock_engine::timers::{Change, DecodeError};
+use waterclock_engine::{Lane, Offset, UnixMillis};
 
 /// How it is named in the brokers' logs.
 const CLIENT: &str = "waterclock-index";

@@ -8,7 +8,7 @@ use rdkafka::message::{BorrowedMessage, Message as _};
 use super::whole::{ReadError, Whole};
 use crate::client::Connection;
 use crate::client::raw::copy_record;
-use crate::engine::{Offset, Record, UnixMillis};
+use waterclock_engine::{Offset, Record, UnixMillis};
 
 /// One dead letter, where it stands now.
 #[derive(Clone, Debug, PartialEq, Eq)]

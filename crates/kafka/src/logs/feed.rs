@@ -11,7 +11,7 @@ use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext, Threaded
 use crate::client::Connection;
 use crate::client::oauth::tokens;
 use crate::client::raw::Outlet;
-use crate::engine::Record;
+use waterclock_engine::Record;
 
 /// Longest wait for room in the client's queue.
 const ROOM_MAX: Duration = Duration::from_secs(10);

@@ -9,7 +9,7 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use crate::client::connect::{Isolation, Reader, is_outside};
 use crate::client::{Connection, raw};
-use crate::engine::{Record, UnixMillis};
+use waterclock_engine::{Record, UnixMillis};
 
 /// A record, and where it stands.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use rdkafka::{Offset as Position, TopicPartitionList};
 
 use crate::client::connect::{Isolation, Reader};
 use crate::client::{Connection, NoAnswer};
-use crate::engine::Offset;
+use waterclock_engine::Offset;
 
 /// Longest wait for a first answer of the brokers.
 const ANSWER_MAX: Duration = Duration::from_secs(5);

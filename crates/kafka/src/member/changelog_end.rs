@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use crate::engine::{Lane, Offset};
+use waterclock_engine::{Lane, Offset};
 
 /// One lane's mark.
 #[derive(Debug, Default)]

@@ -26,8 +26,8 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use crate::client::Connection;
 use crate::client::connect::{Isolation, Reader};
 use crate::cluster::end_offsets::Ends;
-use crate::engine::{Commit, Offset, Record};
 use crate::meta::CHECKPOINT_PARTITION;
+use waterclock_engine::{Commit, Offset, Record};
 
 /// Begins the key of every checkpoint; topic and partition follow.
 const POSITION: &str = "position/";
@@ -153,7 +153,7 @@ fn take(found: &mut Positions, key: Option<&[u8]>, value: Option<&[u8]>, offset:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Lane, Source, TopicId};
+    use waterclock_engine::{Lane, Source, TopicId};
 
     fn commit(next: i64, metadata: &str) -> Commit {
         let source = Source { topic: TopicId(3), lane: Lane(4) };

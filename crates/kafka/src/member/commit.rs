@@ -39,8 +39,8 @@ use rdkafka::consumer::ConsumerGroupMetadata;
 use super::changelog_end::Written;
 use crate::client::Connection;
 use crate::cluster::BrokerClock;
-use crate::engine::{Batch, BatchId, Commit, Destination, Refused, Setup, Source, Topics};
-use crate::telemetry::{LaneFigures, Renewed};
+use waterclock_engine::{Batch, BatchId, Commit, Destination, Refused, Setup, Source, Topics};
+use waterclock_telemetry::{LaneFigures, Renewed};
 
 pub(crate) use hops::Late;
 use work::Work;
@@ -85,7 +85,7 @@ pub(crate) struct Setting {
 pub(crate) struct Tenure {
     /// The group's metadata of it.
     pub(crate) group: ConsumerGroupMetadata,
-    /// The ids of the lane topics, by [`TopicId`](crate::engine::TopicId); empty where no checkpoints are written (the
+    /// The ids of the lane topics, by [`TopicId`](waterclock_engine::TopicId); empty where no checkpoints are written (the
     /// embedded broker).
     pub(crate) ids: Vec<String>,
 }
@@ -418,10 +418,10 @@ impl Names {
 mod tests {
     use super::*;
     use crate::client::settings::Given;
-    use crate::engine::allow::Allow;
-    use crate::engine::ladder::Ladder;
-    use crate::engine::state::StateKey;
-    use crate::engine::{Intake, Limits, Millis};
+    use waterclock_engine::allow::Allow;
+    use waterclock_engine::ladder::Ladder;
+    use waterclock_engine::state::StateKey;
+    use waterclock_engine::{Intake, Limits, Millis};
 
     /// In `at_least_once` a producer is there at once, and no broker needs to be.
     fn committer() -> Committer {

@@ -22,7 +22,7 @@ use super::timers::Told;
 use crate::client::connect::{Isolation, is_outside};
 use crate::client::{Connection, raw};
 use crate::cluster::end_offsets::{Ends, Partition};
-use crate::engine::{self, Event, Lane, Left, Offset, Setup, Source, UnixMillis};
+use waterclock_engine::{Event, Lane, Left, Offset, Setup, Source, UnixMillis};
 
 /// How the client is named in the brokers' logs.
 const CLIENT: &str = "waterclock-inventory";
@@ -202,7 +202,7 @@ impl Order {
         let at = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
         let appended = at.map(UnixMillis).unwrap_or_default();
         let record = raw::copy_bounded(message, self.setup.limits.record_bytes_max);
-        engine::left(&self.setup, (source, Offset(message.offset())), appended, &record)
+        waterclock_engine::left(&self.setup, (source, Offset(message.offset())), appended, &record)
     }
 
     fn pass_on(&self, piece: &mut Vec<Left>) {

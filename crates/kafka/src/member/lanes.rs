@@ -19,10 +19,10 @@ use crate::cluster::end_offsets::Ends;
 use crate::cluster::topic_monitor::{Seen, Wanted, Watch};
 use crate::cluster::wall_clock_steps::{Looking, Steps};
 use crate::cluster::{BrokerClock, Lookup, Probe, Trim};
-use crate::engine::allow::Allow;
-use crate::engine::{Lane, Setup, TopicId};
 use crate::meta::{Heard, Member};
-use crate::telemetry::LaneFigures;
+use waterclock_engine::allow::Allow;
+use waterclock_engine::{Lane, Setup, TopicId};
+use waterclock_telemetry::LaneFigures;
 
 /// What a processor is made from.
 #[derive(Clone, Debug)]

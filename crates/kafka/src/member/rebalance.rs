@@ -43,9 +43,9 @@ use crate::client::connect::{Admin, aside};
 use crate::client::oauth::tokens;
 use crate::client::raw::{self, ask};
 use crate::cluster::end_offsets::{self, Ends, Partition};
-use crate::engine::window::Window;
-use crate::engine::{Commit, Lane, Offset, Source, Start, TopicId, UnixMillis};
-use crate::telemetry;
+use waterclock_engine::window::Window;
+use waterclock_engine::{Commit, Lane, Offset, Source, Start, TopicId, UnixMillis};
+use waterclock_telemetry as telemetry;
 
 /// How long a revoke waits for what is on its way; well below the session and the transaction timeout.
 const SETTLE: Duration = Duration::from_secs(5);

@@ -32,10 +32,10 @@ use crate::cluster::end_offsets::Ends;
 use crate::cluster::targets::Lookup;
 use crate::cluster::topic_monitor::Seen;
 use crate::cluster::wall_clock_steps::Steps;
-use crate::engine::allow::Allow;
-use crate::engine::{Lane, Setup};
 use crate::meta::Heard;
-use crate::telemetry::LaneFigures;
+use waterclock_engine::allow::Allow;
+use waterclock_engine::{Lane, Setup};
+use waterclock_telemetry::LaneFigures;
 
 use session::Session;
 

@@ -6,8 +6,8 @@ use std::fmt;
 
 use crossbeam_channel::Sender;
 
-use crate::engine::timers::TimerId;
-use crate::engine::{After, Answer, Event, Lane, Offset, Source, Start, UnixMillis};
+use waterclock_engine::timers::TimerId;
+use waterclock_engine::{After, Answer, Event, Lane, Offset, Source, Start, UnixMillis};
 
 /// What a lane thread is told, and for which of its assignments: of another one it drops this.
 #[derive(Debug)]

@@ -19,8 +19,8 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use super::log::{Error, LadderInForce, PARTITION, Reading, open, to_end};
 use crate::client::Connection;
 use crate::client::connect::{Reader, is_outside};
-use crate::engine::Lane;
 use crate::meta::{Member, Roster};
+use waterclock_engine::Lane;
 
 /// How often the thread looks whether it is to end.
 const POLL: Duration = Duration::from_millis(200);

@@ -34,8 +34,8 @@ use serde::{Deserialize, Serialize};
 use crate::client::connect::{Isolation, Reader, aside};
 use crate::client::oauth::tokens;
 use crate::client::{Connection, NoAnswer};
-use crate::engine::Millis;
-use crate::engine::header::duration;
+use waterclock_engine::Millis;
+use waterclock_engine::header::duration;
 
 /// The partition in which all values stand.
 pub const PARTITION: i32 = 0;

@@ -25,7 +25,7 @@ use super::{MEMBER, PARTITION};
 use crate::client::Connection;
 use crate::client::connect::{Isolation, Reader};
 use crate::client::oauth::tokens;
-use crate::engine::Lane;
+use waterclock_engine::Lane;
 
 /// How often a member says it again.
 const EVERY: Duration = Duration::from_secs(30);

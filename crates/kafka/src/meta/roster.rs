@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::log::{self, MEMBER};
 use crate::client::Connection;
 use crate::client::wall_clock;
-use crate::engine::allow::Allow;
-use crate::engine::{Lane, Millis, UnixMillis};
+use waterclock_engine::allow::Allow;
+use waterclock_engine::{Lane, Millis, UnixMillis};
 
 /// The form that this program writes and understands.
 const VERSION: u32 = 1;

@@ -14,9 +14,9 @@ use super::{
 };
 use crate::client::Connection;
 use crate::client::connect::{Isolation, Reader};
-use crate::engine::Millis;
-use crate::engine::ladder::{Ladder, Preset};
 use crate::meta::{self, LadderInForce, Meta, Secret, Value};
+use waterclock_engine::Millis;
+use waterclock_engine::ladder::{Ladder, Preset};
 
 /// How long a broker holds a fetch for which there is nothing.
 const WAIT: Duration = Duration::from_millis(50);

@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 
 use super::force::next;
 use super::*;
-use crate::engine::ladder::Preset;
 use crate::meta::LadderInForce;
+use waterclock_engine::ladder::Preset;
 
 const S: Millis = Millis::SECOND;
 const M: Millis = Millis::MINUTE;

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use rdkafka::bindings as rdsys;
 
 use crate::client::sieve::{Allowance, Bounds, Said, Sieve, Sink, Stop, is_sound};
-use crate::engine::{KEPT_BYTES, Limits};
+use waterclock_engine::{KEPT_BYTES, Limits};
 
 use rdsys::rd_kafka_resp_err_t as Answer;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rdkafka::error::RDKafkaErrorCode as Error;
 
-use crate::engine::{BatchId, Blame, Refused};
+use waterclock_engine::{BatchId, Blame, Refused};
 
 /// What an error of Kafka's may be due to; `None`: to no record.
 pub(super) fn blame(error: Error) -> Option<Blame> {

@@ -18,7 +18,7 @@
 use std::time::Instant;
 
 use crate::cluster::{BrokerClock, probe};
-use crate::engine::{Batch, BatchId, Destination, UnixMillis};
+use waterclock_engine::{Batch, BatchId, Destination, UnixMillis};
 
 /// What the acknowledgements of a batch are compared with.
 #[derive(Clone, Debug)]
@@ -141,8 +141,8 @@ impl Early {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::messages::{HeaderRewrite, Produce};
-    use crate::engine::{Record, TopicId};
+    use waterclock_engine::messages::{HeaderRewrite, Produce};
+    use waterclock_engine::{Record, TopicId};
 
     #[test]
     fn a_delivery_that_was_appended_before_it_is_due_or_after_it_expired_is_found() {

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::engine::{
+use waterclock_engine::{
     Batch, BatchId, Destination, Lane, Offset, Produce, Setup, Source, Tardy, TopicId, UnixMillis,
 };
 

@@ -22,12 +22,12 @@ use crate::client::connect;
 use crate::client::oauth::tokens;
 use crate::client::raw;
 use crate::cluster::BrokerClock;
-use crate::engine::header;
-use crate::engine::messages::{ChangeReason, DeadLetter};
-use crate::engine::{
+use waterclock_engine::header;
+use waterclock_engine::messages::{ChangeReason, DeadLetter};
+use waterclock_engine::{
     Batch, BatchId, Commit, Destination, HeaderRewrite, Lane, Offset, Record, TopicId, UnixMillis,
 };
-use crate::telemetry::LaneFigures;
+use waterclock_telemetry::LaneFigures;
 
 /// What the delivery reports say: how much of each batch is still on its way.
 #[derive(Debug, Default)]

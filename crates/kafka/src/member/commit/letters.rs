@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use crate::engine::header::Code;
-use crate::engine::messages::DeadLetter;
+use waterclock_engine::header::Code;
+use waterclock_engine::messages::DeadLetter;
 
 /// After so long without a line the next one is said again.
 const QUIET: Duration = Duration::from_secs(60);

@@ -19,10 +19,10 @@ use super::{Delivery, Job, Late, Names, Order, Report, Setting, Shared, Tenure};
 use crate::client::connect::{SOCKET_TIMEOUT, close};
 use crate::client::raw::{AddHeader, Outlet, ask};
 use crate::cluster::BrokerClock;
-use crate::engine::{Batch, BatchId, Blame, Commit, Destination, Refused, UnixMillis};
 use crate::member::checkpoint;
 use crate::meta::CHECKPOINT_PARTITION;
-use crate::telemetry::{LaneFigures, Renewed};
+use waterclock_engine::{Batch, BatchId, Blame, Commit, Destination, Refused, UnixMillis};
+use waterclock_telemetry::{LaneFigures, Renewed};
 
 /// Partitions in one call that sends offsets, at most: the broker's record of them has a limit, too.
 const OFFSETS_PER_CALL: usize = 100;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::engine::Lane;
+use waterclock_engine::Lane;
 
 /// Lanes of which nobody has the main intake, ascending; nothing if an assignment cannot be read, for it may have them.
 pub(super) fn without<'a>(

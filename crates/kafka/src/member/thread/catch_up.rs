@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::engine::{Offset, Source, UnixMillis};
+use waterclock_engine::{Offset, Source, UnixMillis};
 
 /// How often to check whether a partition is read to its goal, where something waits for it; for an intake something
 /// may.
@@ -200,7 +200,7 @@ fn is_over(since: Option<Instant>, every: Duration, now: Instant) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Lane, TopicId};
+    use waterclock_engine::{Lane, TopicId};
 
     const WAIT: Duration = Duration::from_secs(10);
     const INTAKE: Source = Source { topic: TopicId(0), lane: Lane(3) };

@@ -24,15 +24,15 @@ use crate::client::seldom::Seldom;
 use crate::cluster::end_offsets;
 use crate::cluster::targets::Answer;
 use crate::cluster::wall_clock_steps::Waits;
-use crate::engine::{
-    self, Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Offset, Source, UnixMillis,
-};
 use crate::member::commit::{Committer, Delivery, Late, Names, Report, Setting, TURNS, Tenure};
 use crate::member::fence::Fence;
 use crate::member::inventory;
 use crate::member::rebalance::{Context, Who};
 use crate::member::timers::Told;
-use crate::telemetry::{LaneFigures, LaneLevels};
+use waterclock_engine::{
+    Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Offset, Source, UnixMillis,
+};
+use waterclock_telemetry::{LaneFigures, LaneLevels};
 
 /// The longest wait in one poll: a rebalance, a stop and the figures are noticed within it.
 const POLL_MAX: Duration = Duration::from_millis(100);
@@ -66,7 +66,7 @@ struct Flying {
     /// The low watermarks that it commits.
     lows: Vec<(Source, Offset)>,
     /// Answers to give once their batch is committed.
-    answers: Vec<engine::Answer>,
+    answers: Vec<waterclock_engine::Answer>,
 }
 
 /// A group membership, from joining to leaving.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::client::sieve::{MARK, put_number, put_text, read_mark};
-use crate::engine::CutBy;
+use waterclock_engine::CutBy;
 
 const MIB: usize = 1 << 20;
 /// Where the attributes begin, from which on the checksum is taken.
@@ -144,7 +144,7 @@ fn has(bytes: &[u8], text: &[u8]) -> bool {
 }
 
 /// What the mark at the end says.
-fn told(bytes: &[u8]) -> crate::engine::Cut {
+fn told(bytes: &[u8]) -> waterclock_engine::Cut {
     let value = &bytes[bytes.len() - 30..];
     read_mark(MARK, Some(value)).expect("a mark")
 }

@@ -10,9 +10,9 @@ use super::{IN_A_BATCH, LOOK_AT_GOALS, Session};
 use crate::client::raw;
 use crate::cluster::end_offsets;
 use crate::cluster::targets::Answer;
-use crate::engine::{Event, Lane, Offset, Source, UnixMillis};
 use crate::member::timers::Told;
-use crate::telemetry;
+use waterclock_engine::{Event, Lane, Offset, Source, UnixMillis};
+use waterclock_telemetry as telemetry;
 
 /// A thread that got no end offset of a partition asks again after this long.
 const ASK_AGAIN: Duration = Duration::from_millis(50);

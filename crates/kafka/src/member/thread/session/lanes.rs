@@ -9,10 +9,10 @@ use rdkafka::consumer::Consumer as _;
 
 use super::{Consumer, POLL_SHORT, Session};
 use crate::client::connect::aside;
-use crate::engine::{Event, Lane, Source, Start};
 use crate::member::rebalance::{GroupEvent, Seats, Taken};
 use crate::member::thread::Error;
 use crate::member::timers::TakenOver;
+use waterclock_engine::{Event, Lane, Source, Start};
 
 /// How long leaving the group and closing is waited for: together with the drain (8 s), a stop takes less than 10 s.
 const CLOSE_MAX: Duration = Duration::from_millis(1_500);
