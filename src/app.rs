@@ -168,12 +168,12 @@ async fn lanes(
             };
         }
     };
-    let Started { processor, desk, instance, members, secret } =
+    let Started { processor, service, instance, members, secret } =
         started.map_err(|_| Error::Died)??;
     let (processor, members) = (Arc::new(processor), Arc::new(members));
     health.started(Arc::clone(&processor));
     let name = instance.name.clone();
-    known.started(Arc::clone(&processor), desk, Arc::clone(&members), name, secret);
+    known.started(Arc::clone(&processor), service, Arc::clone(&members), name, secret);
     let mut running = watch_threads(Arc::clone(&processor), instance, members, threads);
     let (mut look, mut was_ready) = (tokio::time::interval(LOOK_EVERY), false);
     loop {

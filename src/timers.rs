@@ -23,14 +23,14 @@ use crossbeam_channel::Sender;
 
 use crate::engine::timers::TimerId;
 use crate::engine::{After, Answer, Lane, Offset, Source, UnixMillis};
-use crate::kafka::member::{TakenOver, Timers, Told};
+use crate::kafka::member::{AssignmentEvent, TakenOver, Timers};
 use crate::kafka::{ClusterView, KafkaError, Processor, Settings};
 
 pub use changelog::Indexing;
-pub use service::Desk;
+pub use service::Service;
 
 use changelog::Follower;
-use replies::{Board, Done};
+use replies::{Done, Replies};
 
 /// Starts the lane threads, and what keeps the timers of their lanes and answers for them. Without an index what was
 /// cancelled is read from the changelog's start whenever lanes are taken over.
@@ -40,10 +40,10 @@ use replies::{Board, Done};
 pub fn start(
     settings: &Settings,
     indexing: Option<Indexing>,
-) -> Result<(Processor, Arc<Desk>), KafkaError> {
+) -> Result<(Processor, Arc<Service>), KafkaError> {
     let view = ClusterView::new(settings)?;
     let setup = &settings.setup;
-    let board = Arc::new(Board::new(setup.lanes));
+    let replies = Arc::new(Replies::new(setup.lanes));
     let follower = Follower::start(changelog::Plan {
         connection: settings.connection.clone(),
         topic: setup.topics.timers(),
@@ -53,52 +53,64 @@ pub fn start(
         ends: view.ends().clone(),
         written: Arc::clone(view.written()),
     })?;
-    let desk = Desk::new(service::Plan {
+    let service = Service::new(service::Plan {
         connection: settings.connection.clone(),
         setup: Arc::clone(setup),
         clock: Arc::clone(view.clock()),
-        board: Arc::clone(&board),
+        replies: Arc::clone(&replies),
         progress: Arc::clone(follower.progress()),
         written: Arc::clone(view.written()),
         ends: view.ends().clone(),
         reader: follower.reader().cloned(),
     })?;
     // The lane threads alone hold it: the index is closed when the last of them has ended.
-    let keeper = Arc::new(Keeper { follower, board });
+    let keeper = Arc::new(Keeper { follower, replies });
     let processor = Processor::start(settings, view, keeper)?;
-    Ok((processor, Arc::new(desk)))
+    Ok((processor, Arc::new(service)))
 }
 
 /// What lane threads speak to.
 #[derive(Debug)]
 struct Keeper {
     follower: Follower,
-    board: Arc<Board>,
+    replies: Arc<Replies>,
 }
 
 impl Timers for Keeper {
-    fn begin(&self, taken: TakenOver, to: &Sender<Told>) {
+    fn begin(&self, taken: TakenOver, to: &Sender<AssignmentEvent>) {
         let TakenOver { assignment, lanes, changelogs, intakes } = taken;
         let done = intakes.iter().map(|of| (of.source, Done::new(of.next, &of.metadata)));
         let ends: Vec<_> = intakes.iter().map(|of| (of.source, of.end)).collect();
-        self.board.begin(assignment, &lanes, done, &ends);
+        self.replies.begin(assignment, &lanes, done, &ends);
         self.follower.begin(assignment, changelogs, to);
     }
 
     fn loaded(&self, assignment: u64, lane: Lane) {
-        self.board.known(assignment, lane);
+        self.replies.known(assignment, lane);
     }
 
     fn leave(&self, assignment: u64) {
         self.follower.leave(assignment);
-        self.board.leave(assignment);
+        self.replies.leave(assignment);
     }
 
-    fn list_expired(&self, assignment: u64, lane: Lane, before: UnixMillis, to: &Sender<Told>) {
+    fn list_expired(
+        &self,
+        assignment: u64,
+        lane: Lane,
+        before: UnixMillis,
+        to: &Sender<AssignmentEvent>,
+    ) {
         self.follower.forgettable(assignment, lane, before, to);
     }
 
-    fn recall(&self, assignment: u64, lane: Lane, timers: Vec<TimerId>, to: &Sender<Told>) {
+    fn recall(
+        &self,
+        assignment: u64,
+        lane: Lane,
+        timers: Vec<TimerId>,
+        to: &Sender<AssignmentEvent>,
+    ) {
         self.follower.recall(assignment, lane, timers, to);
     }
 
@@ -106,24 +118,24 @@ impl Timers for Keeper {
         &self,
         assignment: u64,
         of: (Lane, UnixMillis, Option<After>),
-        to: &Sender<Told>,
+        to: &Sender<AssignmentEvent>,
     ) {
         self.follower.overdue(assignment, of, to);
     }
 
     fn answered(&self, answers: Vec<Answer>) {
-        self.board.give(answers);
+        self.replies.give(answers);
     }
 
     fn has_goals(&self) -> bool {
-        self.board.has_goals()
+        self.replies.has_goals()
     }
 
     fn goals(&self, assignment: u64) -> Vec<(u64, Vec<(Source, Offset)>)> {
-        self.board.goals(assignment)
+        self.replies.goals(assignment)
     }
 
     fn reached(&self, goals: &[u64]) {
-        self.board.reached(goals);
+        self.replies.reached(goals);
     }
 }

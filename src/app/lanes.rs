@@ -13,7 +13,7 @@ use crate::kafka::meta::Secret;
 use crate::kafka::topics::{self, Finding, Request, Severity};
 use crate::kafka::{self, BrokerClock, Connection, Member, Members, Processor, Settings, Wanted};
 
-use crate::timers::{self, Desk, Indexing, index};
+use crate::timers::{self, Indexing, Service, index};
 
 use super::instance::{self, Instance};
 
@@ -92,7 +92,7 @@ pub struct Started {
     /// The lane threads.
     pub processor: Processor,
     /// Answers for the timers of their lanes.
-    pub desk: Arc<Desk>,
+    pub service: Arc<Service>,
     /// The name of this process, for as long as they run.
     pub instance: Instance,
     /// Tells the others, and knows them.
@@ -194,13 +194,13 @@ pub fn start(
         advertise = me.address,
         "starting"
     );
-    let (processor, desk) = timers::start(&settings, indexing).map_err(Error::Client)?;
+    let (processor, service) = timers::start(&settings, indexing).map_err(Error::Client)?;
     let meta = format!("{}.meta", config.namespace);
     let (describe, heard) = (processor.describes(me), processor.heard());
     let members = Members::start(&settings.connection, &meta, describe, heard);
     Ok(Started {
         processor,
-        desk,
+        service,
         instance,
         members: members.map_err(Error::Client)?,
         secret: in_force.secret,

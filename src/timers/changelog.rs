@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 use crate::engine::timers::TimerId;
 use crate::engine::{Lane, Millis, Offset, UnixMillis};
-use crate::kafka::end_offsets::Ends;
-use crate::kafka::member::Told;
+use crate::kafka::end_offsets::EndOffsets;
+use crate::kafka::member::AssignmentEvent;
 use crate::kafka::{BrokerClock, Connection, Isolation, KafkaError, TopicReader, Written};
 use crate::timers::index::{self, Index};
 use crossbeam_channel::Sender;
@@ -50,15 +50,15 @@ const NICE: i32 = 10;
 #[derive(Debug)]
 enum Order {
     /// Tell what holds of these lanes; each with where its changelog ended when it was taken over.
-    Begin { assignment: u64, lanes: Vec<(Lane, Offset)>, to: Sender<Told> },
+    Begin { assignment: u64, lanes: Vec<(Lane, Offset)>, to: Sender<AssignmentEvent> },
     /// The lanes of this assignment are another's.
     Leave { assignment: u64 },
     /// Tell which timers of the lane are final since before a time.
-    Forgettable { assignment: u64, lane: Lane, before: UnixMillis, to: Sender<Told> },
+    Forgettable { assignment: u64, lane: Lane, before: UnixMillis, to: Sender<AssignmentEvent> },
     /// Tell how these timers of the lane ended.
-    Recall { assignment: u64, lane: Lane, timers: Vec<TimerId>, to: Sender<Told> },
+    Recall { assignment: u64, lane: Lane, timers: Vec<TimerId>, to: Sender<AssignmentEvent> },
     /// Tell which pending timers of the lane were due before a time, by what the index has.
-    Overdue { assignment: u64, of: Overdue, to: Sender<Told> },
+    Overdue { assignment: u64, of: Overdue, to: Sender<AssignmentEvent> },
 }
 
 /// A lane, a time, and where the listing of what was due before it goes on.
@@ -81,7 +81,7 @@ pub(super) struct Plan {
     pub(super) lanes: u16,
     pub(super) indexing: Option<Indexing>,
     pub(super) clock: Arc<BrokerClock>,
-    pub(super) ends: Ends,
+    pub(super) ends: EndOffsets,
     pub(super) written: Arc<Written>,
 }
 
@@ -129,7 +129,12 @@ impl Follower {
     }
 
     /// Has a lane thread told what holds of these lanes, each of which has its changelog's end with it.
-    pub(super) fn begin(&self, assignment: u64, lanes: Vec<(Lane, Offset)>, to: &Sender<Told>) {
+    pub(super) fn begin(
+        &self,
+        assignment: u64,
+        lanes: Vec<(Lane, Offset)>,
+        to: &Sender<AssignmentEvent>,
+    ) {
         for (lane, end) in &lanes {
             self.written.begin(*lane, *end);
         }
@@ -147,7 +152,7 @@ impl Follower {
         assignment: u64,
         lane: Lane,
         before: UnixMillis,
-        to: &Sender<Told>,
+        to: &Sender<AssignmentEvent>,
     ) {
         let _ = self.orders.send(Order::Forgettable { assignment, lane, before, to: to.clone() });
     }
@@ -158,13 +163,13 @@ impl Follower {
         assignment: u64,
         lane: Lane,
         timers: Vec<TimerId>,
-        to: &Sender<Told>,
+        to: &Sender<AssignmentEvent>,
     ) {
         let _ = self.orders.send(Order::Recall { assignment, lane, timers, to: to.clone() });
     }
 
     /// Has a lane thread told which pending timers of a lane were due before a time.
-    pub(super) fn overdue(&self, assignment: u64, of: Overdue, to: &Sender<Told>) {
+    pub(super) fn overdue(&self, assignment: u64, of: Overdue, to: &Sender<AssignmentEvent>) {
         let _ = self.orders.send(Order::Overdue { assignment, of, to: to.clone() });
     }
 

@@ -90,7 +90,7 @@ struct State {
 
 /// The outcome of a command, as far as it is known here.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Heard {
+pub(super) enum Reply {
     /// This.
     Answer(Answer),
     /// It was done before the lane came here, and its answer given there.
@@ -103,14 +103,14 @@ pub(super) enum Heard {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct Replies {
     state: Mutex<State>,
     changed: Notify,
     /// How many goals are not reached: lane threads look at this in every turn.
     open_goals: AtomicUsize,
 }
 
-impl Board {
+impl Replies {
     pub(super) fn new(lanes: u16) -> Self {
         let lanes = (0..lanes).map(|_| OfLane::default()).collect();
         Self {
@@ -294,34 +294,34 @@ impl Board {
         let goal = Goal { assignment, lane, ends, of_take_over: false, is_reached: false };
         let number = state.add(goal);
         self.count(&state);
-        Some(Waiting { board: self, number })
+        Some(Waiting { replies: self, number })
     }
 
     /// Waits for the answer to the command at this place, at most until `by`. Holds no thread meanwhile.
-    pub(super) async fn wait(&self, source: Source, offset: Offset, by: Instant) -> Heard {
+    pub(super) async fn wait(&self, source: Source, offset: Offset, by: Instant) -> Reply {
         loop {
             // What changes after this line wakes it.
             let changed = self.changed.notified();
-            let heard = self.heard(source, offset);
-            if !matches!(heard, Heard::Nothing) || timeout_at(by.into(), changed).await.is_err() {
-                return heard;
+            let reply = self.reply(source, offset);
+            if !matches!(reply, Reply::Nothing) || timeout_at(by.into(), changed).await.is_err() {
+                return reply;
             }
         }
     }
 
-    fn heard(&self, source: Source, offset: Offset) -> Heard {
+    fn reply(&self, source: Source, offset: Offset) -> Reply {
         let state = self.lock();
         if let Some(answer) = state.answers.get(&(source, offset)) {
-            return Heard::Answer(*answer);
+            return Reply::Answer(*answer);
         }
         let lane = state.lanes.get(usize::from(source.lane.0));
         if lane.is_none_or(|of| of.standing == Standing::Elsewhere) {
-            return Heard::Gone;
+            return Reply::Gone;
         }
         if state.done.get(&source).is_some_and(|done| done.has(offset)) {
-            return Heard::Before;
+            return Reply::Before;
         }
-        Heard::Nothing
+        Reply::Nothing
     }
 }
 
@@ -342,14 +342,14 @@ impl Goal {
 
 /// Somebody waits for a goal; it is forgotten with this.
 struct Waiting<'a> {
-    board: &'a Board,
+    replies: &'a Replies,
     number: u64,
 }
 
 impl Waiting<'_> {
     /// Whether the goal is reached; `None`: its lane has gone, or was taken over anew.
     fn look(&self) -> Option<bool> {
-        let state = self.board.lock();
+        let state = self.replies.lock();
         let goal = state.goals.get(&self.number)?;
         let of = state.lanes.get(usize::from(goal.lane.0))?;
         let is_here = of.standing == Standing::Here && of.assignment == goal.assignment;
@@ -359,9 +359,9 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut state = self.board.lock();
+        let mut state = self.replies.lock();
         state.goals.remove(&self.number);
-        self.board.count(&state);
+        self.replies.count(&state);
     }
 }
 
@@ -386,90 +386,90 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_is_heard_late_early_and_not_once_the_lane_has_gone() {
-        let board = Board::new(2);
-        assert!(matches!(board.wait(INTAKE, Offset(7), soon()).await, Heard::Gone), "never here");
-        board.begin(5, &[LANE], [(INTAKE, Done::new(Offset(4), ""))], &[]);
-        assert_eq!(board.standing(LANE), Standing::Moving);
-        board.known(4, LANE);
-        assert_eq!(board.standing(LANE), Standing::Moving, "of an assignment before");
-        board.known(5, LANE);
-        assert_eq!(board.standing(LANE), Standing::Here);
-        assert!(matches!(board.wait(INTAKE, Offset(3), soon()).await, Heard::Before));
-        assert!(matches!(board.wait(INTAKE, Offset(7), soon()).await, Heard::Nothing));
+        let replies = Replies::new(2);
+        assert!(matches!(replies.wait(INTAKE, Offset(7), soon()).await, Reply::Gone), "never here");
+        replies.begin(5, &[LANE], [(INTAKE, Done::new(Offset(4), ""))], &[]);
+        assert_eq!(replies.standing(LANE), Standing::Moving);
+        replies.known(4, LANE);
+        assert_eq!(replies.standing(LANE), Standing::Moving, "of an assignment before");
+        replies.known(5, LANE);
+        assert_eq!(replies.standing(LANE), Standing::Here);
+        assert!(matches!(replies.wait(INTAKE, Offset(3), soon()).await, Reply::Before));
+        assert!(matches!(replies.wait(INTAKE, Offset(7), soon()).await, Reply::Nothing));
         let late = || Instant::now() + Duration::from_secs(60);
         // The first is polled first: it waits when the other one speaks.
-        let (heard, ()) = tokio::join!(board.wait(INTAKE, Offset(7), late()), async {
-            board.give(vec![answer(7, Outcome::Cancelled), answer(8, Outcome::Absent)]);
+        let (reply, ()) = tokio::join!(replies.wait(INTAKE, Offset(7), late()), async {
+            replies.give(vec![answer(7, Outcome::Cancelled), answer(8, Outcome::Absent)]);
         });
-        assert!(matches!(heard, Heard::Answer(Answer { outcome: Outcome::Cancelled, .. })));
-        let heard = board.wait(INTAKE, Offset(8), soon()).await;
-        assert!(matches!(heard, Heard::Answer(Answer { outcome: Outcome::Absent, .. })), "late");
-        let (heard, ()) =
-            tokio::join!(board.wait(INTAKE, Offset(9), late()), async { board.leave(5) });
-        assert!(matches!(heard, Heard::Gone));
-        assert_eq!(board.standing(LANE), Standing::Elsewhere);
+        assert!(matches!(reply, Reply::Answer(Answer { outcome: Outcome::Cancelled, .. })));
+        let reply = replies.wait(INTAKE, Offset(8), soon()).await;
+        assert!(matches!(reply, Reply::Answer(Answer { outcome: Outcome::Absent, .. })), "late");
+        let (reply, ()) =
+            tokio::join!(replies.wait(INTAKE, Offset(9), late()), async { replies.leave(5) });
+        assert!(matches!(reply, Reply::Gone));
+        assert_eq!(replies.standing(LANE), Standing::Elsewhere);
     }
 
     #[tokio::test]
     async fn a_goal_is_reached_once_that_is_told_and_not_when_the_lane_goes() {
-        let board = Board::new(2);
+        let replies = Replies::new(2);
         let late = || Instant::now() + Duration::from_secs(60);
         let ends = [(INTAKE, Offset(9))];
-        assert!(!board.decided(&[LANE], &ends, late()).await, "never here");
-        board.begin(5, &[LANE], [], &[(INTAKE, Offset(4))]);
-        assert_eq!(board.goals(5), [(0, vec![(INTAKE, Offset(4))])], "where it ended");
-        board.known(5, LANE);
-        assert!(!board.has_caught_up(LANE));
-        board.reached(&[0]);
-        assert!(board.has_caught_up(LANE));
-        assert!(!board.has_goals());
-        assert!(!board.decided(&[LANE], &ends, soon()).await, "not in time");
-        assert!(!board.has_goals(), "forgotten by who has gone");
+        assert!(!replies.decided(&[LANE], &ends, late()).await, "never here");
+        replies.begin(5, &[LANE], [], &[(INTAKE, Offset(4))]);
+        assert_eq!(replies.goals(5), [(0, vec![(INTAKE, Offset(4))])], "where it ended");
+        replies.known(5, LANE);
+        assert!(!replies.has_caught_up(LANE));
+        replies.reached(&[0]);
+        assert!(replies.has_caught_up(LANE));
+        assert!(!replies.has_goals());
+        assert!(!replies.decided(&[LANE], &ends, soon()).await, "not in time");
+        assert!(!replies.has_goals(), "forgotten by who has gone");
         // The first is polled first: it waits when the other one speaks.
-        let (is_decided, ()) = tokio::join!(board.decided(&[LANE], &ends, late()), async {
-            let goals = board.goals(5);
+        let (is_decided, ()) = tokio::join!(replies.decided(&[LANE], &ends, late()), async {
+            let goals = replies.goals(5);
             assert_eq!(goals.len(), 1);
-            assert!(board.goals(4).is_empty(), "of another assignment");
-            board.reached(&[goals[0].0]);
+            assert!(replies.goals(4).is_empty(), "of another assignment");
+            replies.reached(&[goals[0].0]);
         });
         assert!(is_decided);
-        let (is_decided, ()) = tokio::join!(board.decided(&[LANE], &ends, late()), async {
-            board.leave(5);
-            board.begin(6, &[LANE], [], &[]);
-            board.known(6, LANE);
+        let (is_decided, ()) = tokio::join!(replies.decided(&[LANE], &ends, late()), async {
+            replies.leave(5);
+            replies.begin(6, &[LANE], [], &[]);
+            replies.known(6, LANE);
         });
         assert!(!is_decided, "taken over anew");
-        assert!(!board.has_caught_up(LANE), "taken over anew");
+        assert!(!replies.has_caught_up(LANE), "taken over anew");
     }
 
     #[test]
     fn a_version_that_was_replaced_since_is_known_by_its_timer() {
-        let board = Board::new(2);
+        let replies = Replies::new(2);
         let came = Instant::now();
         assert!(
-            !board.was_replaced(LANE, answer(0, Outcome::Replaced).timer_id, came),
+            !replies.was_replaced(LANE, answer(0, Outcome::Replaced).timer_id, came),
             "nothing was"
         );
-        board.give(vec![answer(1, Outcome::Cancelled)]);
+        replies.give(vec![answer(1, Outcome::Cancelled)]);
         let timer_id = answer(0, Outcome::Replaced).timer_id;
-        assert!(!board.was_replaced(LANE, timer_id, came), "another outcome");
-        board.give(vec![answer(2, Outcome::Replaced), answer(3, Outcome::Superseded)]);
-        assert!(board.was_replaced(LANE, timer_id, came));
-        assert!(!board.was_replaced(Lane(0), timer_id, came), "of another lane");
+        assert!(!replies.was_replaced(LANE, timer_id, came), "another outcome");
+        replies.give(vec![answer(2, Outcome::Replaced), answer(3, Outcome::Superseded)]);
+        assert!(replies.was_replaced(LANE, timer_id, came));
+        assert!(!replies.was_replaced(Lane(0), timer_id, came), "of another lane");
         let other = TimerId::new(None, b"i");
-        assert!(!board.was_replaced(LANE, other, came), "of another timer");
+        assert!(!replies.was_replaced(LANE, other, came), "of another timer");
         std::thread::sleep(Duration::from_millis(2));
-        assert!(!board.was_replaced(LANE, timer_id, Instant::now()), "before it came");
+        assert!(!replies.was_replaced(LANE, timer_id, Instant::now()), "before it came");
     }
 
     #[tokio::test]
     async fn answers_are_forgotten_when_there_are_too_many() {
-        let board = Board::new(2);
-        board.begin(1, &[LANE], [], &[]);
+        let replies = Replies::new(2);
+        replies.begin(1, &[LANE], [], &[]);
         let many = (0..=KEPT_MAX as i64).map(|offset| answer(offset, Outcome::Recorded));
-        board.give(many.collect());
-        assert!(matches!(board.wait(INTAKE, Offset(0), soon()).await, Heard::Nothing));
-        assert!(matches!(board.wait(INTAKE, Offset(1), soon()).await, Heard::Answer(_)));
-        assert_eq!(board.lock().answers.len(), KEPT_MAX);
+        replies.give(many.collect());
+        assert!(matches!(replies.wait(INTAKE, Offset(0), soon()).await, Reply::Nothing));
+        assert!(matches!(replies.wait(INTAKE, Offset(1), soon()).await, Reply::Answer(_)));
+        assert_eq!(replies.lock().answers.len(), KEPT_MAX);
     }
 }

@@ -24,13 +24,13 @@ use tokio::time::{sleep, timeout, timeout_at};
 use super::changelog::{Progress, Reach};
 use super::commands;
 use super::find_record::{self, Search};
-use super::replies::{Board, Heard};
+use super::replies::{Replies, Reply};
 use crate::engine::header::Code;
 use crate::engine::timers::{About, Found, Timer, TimerId, TimerState, Version};
 use crate::engine::{
     Lane, Millis, Offset, Outcome, Record, Setup, Source, TopicId, Tracking, UnixMillis, murmur2,
 };
-use crate::kafka::end_offsets::{self, Ends};
+use crate::kafka::end_offsets::{self, EndOffsets};
 use crate::kafka::{BrokerClock, Connection, KafkaError, SubmitError, Submitter, Written};
 use crate::timers::index::{self, After, Counted, Filter, Forecast, Page, Reader};
 
@@ -53,7 +53,7 @@ const TURN_MAX: Duration = Duration::from_secs(2);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum Error {
     /// The lane is not here, or not all of its timers are known yet. Ask its owner, or again soon.
     #[error("lane {} is on its way from one member to another", .0.0)]
     Moving(Lane),
@@ -127,7 +127,7 @@ pub enum Decided {
     Decided(Fate),
     /// As before, but the command named no version: this is how the last known version ended. One that was submitted
     /// after that, and before the command, may stand in another lane's intakes, or in another intake, until all is
-    /// [settled](Desk::settle).
+    /// [settled](Service::settle).
     Last(Fate),
     /// It is written, and not decided within the wait.
     Pending,
@@ -174,28 +174,28 @@ impl Fate {
     }
 }
 
-/// What a desk is made from.
+/// What a service is made from.
 pub(super) struct Plan {
     pub(super) connection: Connection,
     pub(super) setup: Arc<Setup>,
     pub(super) clock: Arc<BrokerClock>,
-    pub(super) board: Arc<Board>,
+    pub(super) replies: Arc<Replies>,
     pub(super) progress: Arc<Progress>,
     pub(super) written: Arc<Written>,
     /// Says where intakes end.
-    pub(super) ends: Ends,
+    pub(super) ends: EndOffsets,
     /// `None`: this run has no index.
     pub(super) reader: Option<Reader>,
 }
 
 /// See the module.
-pub struct Desk {
+pub struct Service {
     setup: Arc<Setup>,
     clock: Arc<BrokerClock>,
-    board: Arc<Board>,
+    replies: Arc<Replies>,
     progress: Arc<Progress>,
     written: Arc<Written>,
-    ends: Ends,
+    ends: EndOffsets,
     reader: Option<Reader>,
     connection: Connection,
     submitter: Arc<Submitter>,
@@ -203,23 +203,23 @@ pub struct Desk {
     searches: Arc<Semaphore>,
 }
 
-impl Desk {
+impl Service {
     /// Makes the producer of commands, and has it connect.
     ///
     /// # Errors
     /// librdkafka refused its settings.
     pub(super) fn new(plan: Plan) -> Result<Self, KafkaError> {
-        let Plan { connection, setup, clock, board, progress, written, ends, reader } = plan;
+        let Plan { connection, setup, clock, replies, progress, written, ends, reader } = plan;
         let submitter = Submitter::new(&connection).map_err(|error| match error {
             SubmitError::Refused { source, .. } => source,
             _ => KafkaError::Canceled,
         })?;
         let submitter = Arc::new(submitter);
         let (reads, searches) = (Semaphore::new(READS_MAX), Semaphore::new(SEARCHES_MAX));
-        let desk = Self {
+        let service = Self {
             setup,
             clock,
-            board,
+            replies,
             progress,
             written,
             ends,
@@ -229,12 +229,12 @@ impl Desk {
             reads: Arc::new(reads),
             searches: Arc::new(searches),
         };
-        let (submitter, intake) = (Arc::clone(&desk.submitter), desk.intake());
+        let (submitter, intake) = (Arc::clone(&service.submitter), service.intake());
         // The first record of a producer takes half a second if nothing was known before. Without the thread, it does.
         let _ = std::thread::Builder::new()
             .name("wc-desk".into())
             .spawn(move || submitter.get_ready(&intake));
-        Ok(desk)
+        Ok(service)
     }
 
     fn intake(&self) -> Arc<str> {
@@ -268,14 +268,14 @@ impl Desk {
     /// Where a lane is, as far as this process knows.
     #[must_use]
     pub fn standing(&self, lane: Lane) -> Standing {
-        self.board.standing(lane)
+        self.replies.standing(lane)
     }
 
     /// The timer of this name: pending, or what became of the last version of it, as long as that is kept.
     ///
     /// # Errors
     /// As all that look timers up: ask the owner, or again soon.
-    pub async fn find(&self, lane: Lane, timer_id: TimerId) -> Result<Option<Timer>, Trouble> {
+    pub async fn find(&self, lane: Lane, timer_id: TimerId) -> Result<Option<Timer>, Error> {
         let found = self.find_all(vec![(lane, timer_id)]).await?;
         Ok(found.into_iter().next().flatten())
     }
@@ -284,16 +284,13 @@ impl Desk {
     ///
     /// # Errors
     /// As those of [`find`](Self::find).
-    pub async fn find_all(
-        &self,
-        names: Vec<(Lane, TimerId)>,
-    ) -> Result<Vec<Option<Timer>>, Trouble> {
+    pub async fn find_all(&self, names: Vec<(Lane, TimerId)>) -> Result<Vec<Option<Timer>>, Error> {
         let mut lanes: Vec<Lane> = names.iter().map(|(lane, _)| *lane).collect();
         lanes.sort_unstable();
         lanes.dedup();
         // Collect these before the look-up: it may not see what is decided meanwhile.
         let behind: Vec<Lane> =
-            lanes.iter().copied().filter(|lane| !self.board.has_caught_up(*lane)).collect();
+            lanes.iter().copied().filter(|lane| !self.replies.has_caught_up(*lane)).collect();
         let of: Vec<Lane> = names.iter().map(|(lane, _)| *lane).collect();
         let found: Vec<Option<Timer>> = self
             .look(&lanes, move |reader| {
@@ -302,7 +299,7 @@ impl Desk {
             .await?;
         let missing = of.iter().zip(&found).filter(|(_, timer)| timer.is_none());
         match missing.map(|(lane, _)| *lane).find(|lane| behind.contains(lane)) {
-            Some(lane) => Err(Trouble::Undecided(lane)),
+            Some(lane) => Err(Error::Undecided(lane)),
             None => Ok(found),
         }
     }
@@ -316,7 +313,7 @@ impl Desk {
         lanes: Vec<Lane>,
         ids: Vec<Vec<u8>>,
         most: usize,
-    ) -> Result<Vec<(Lane, Timer)>, Trouble> {
+    ) -> Result<Vec<(Lane, Timer)>, Error> {
         self.look(&lanes.clone(), move |reader| {
             let mut all = Vec::new();
             for lane in lanes {
@@ -339,7 +336,7 @@ impl Desk {
         filter: Filter,
         after: Option<After>,
         most: usize,
-    ) -> Result<Page, Trouble> {
+    ) -> Result<Page, Error> {
         self.look(&[lane], move |reader| reader.page(lane, &filter, after, most)).await
     }
 
@@ -352,7 +349,7 @@ impl Desk {
         lane: Lane,
         filter: &Filter,
         after: Option<After>,
-    ) -> Result<Counted, Trouble> {
+    ) -> Result<Counted, Error> {
         let filter = filter.clone();
         self.look(&[lane], move |reader| reader.count(lane, &filter, after)).await
     }
@@ -366,7 +363,7 @@ impl Desk {
         lanes: Vec<Lane>,
         now: UnixMillis,
         target: Option<String>,
-    ) -> Result<Vec<Forecast>, Trouble> {
+    ) -> Result<Vec<Forecast>, Error> {
         self.look(&lanes.clone(), move |reader| {
             let mut all = Vec::new();
             for lane in lanes {
@@ -382,8 +379,8 @@ impl Desk {
         &self,
         lanes: &[Lane],
         question: impl FnOnce(&Reader) -> Result<T, index::Error> + Send + 'static,
-    ) -> Result<T, Trouble> {
-        let reader = self.reader.clone().ok_or(Trouble::Without)?;
+    ) -> Result<T, Error> {
+        let reader = self.reader.clone().ok_or(Error::Without)?;
         let by = Instant::now() + FRESH_MAX;
         for lane in lanes {
             self.fresh(*lane, by).await?;
@@ -391,7 +388,7 @@ impl Desk {
         let told = in_turn(&self.reads, move || question(&reader)).await?;
         told.map_err(|error| {
             tracing::debug!(error = &error as &dyn std::error::Error, "looking a timer up");
-            Trouble::Behind(lanes.first().copied().unwrap_or_default())
+            Error::Behind(lanes.first().copied().unwrap_or_default())
         })
     }
 
@@ -400,8 +397,8 @@ impl Desk {
     ///
     /// # Errors
     /// Not by then, or one of the lanes is not here.
-    pub async fn settle(&self, lanes: &[Lane], by: Instant) -> Result<(), Trouble> {
-        let undecided = Trouble::Undecided(lanes.first().copied().unwrap_or_default());
+    pub async fn settle(&self, lanes: &[Lane], by: Instant) -> Result<(), Error> {
+        let undecided = Error::Undecided(lanes.first().copied().unwrap_or_default());
         let topics = &self.setup.topics;
         let mut partitions = Vec::new();
         for name in topics.names().iter().take(topics.intakes.len()) {
@@ -412,21 +409,21 @@ impl Desk {
         let told = asked.await?;
         let told = told.inspect_err(|error| tracing::debug!(%error, "asking where intakes end"));
         let Ok(told) = told else { return Err(undecided) };
-        let end = |told: end_offsets::Told| {
+        let end = |told: end_offsets::EndOffset| {
             let lane = Lane(u16::try_from(told.partition).ok()?);
             Some((Source { topic: topics.find(&told.topic)?, lane }, told.last?))
         };
         let ends: Vec<_> = told.into_iter().filter_map(end).collect();
-        if self.board.decided(lanes, &ends, by).await { Ok(()) } else { Err(undecided) }
+        if self.replies.decided(lanes, &ends, by).await { Ok(()) } else { Err(undecided) }
     }
 
     /// Waits until what the index says of a lane is true.
-    async fn fresh(&self, lane: Lane, by: Instant) -> Result<(), Trouble> {
+    async fn fresh(&self, lane: Lane, by: Instant) -> Result<(), Error> {
         while self.standing(lane) == Standing::Here {
             let Some(mark) = self.written.mark(lane) else {
                 // The follower asks for the end.
                 if Instant::now() > by {
-                    return Err(Trouble::Behind(lane));
+                    return Err(Error::Behind(lane));
                 }
                 sleep(ASK_AGAIN).await;
                 continue;
@@ -435,11 +432,11 @@ impl Desk {
                 // It may have gone while that was waited for.
                 Reach::Reached if self.standing(lane) == Standing::Here => return Ok(()),
                 Reach::Reached => break,
-                Reach::Behind => return Err(Trouble::Behind(lane)),
-                Reach::Without => return Err(Trouble::Without),
+                Reach::Behind => return Err(Error::Behind(lane)),
+                Reach::Without => return Err(Error::Without),
             }
         }
-        Err(Trouble::Moving(lane))
+        Err(Error::Moving(lane))
     }
 
     /// Writes commands about timers of one lane, which came then and are answered by then, and waits until they are
@@ -452,9 +449,9 @@ impl Desk {
         lane: Lane,
         commands: &[Command],
         (came, by): (Instant, Instant),
-    ) -> Vec<Result<Ticket, Trouble>> {
+    ) -> Vec<Result<Ticket, Error>> {
         let mut records = Vec::with_capacity(commands.len());
-        let mut made: Vec<Result<TimerId, Trouble>> = Vec::with_capacity(commands.len());
+        let mut made: Vec<Result<TimerId, Error>> = Vec::with_capacity(commands.len());
         for command in commands {
             made.push(self.record(lane, command, (came, by)).await.map(|record| {
                 records.push(record);
@@ -464,12 +461,12 @@ impl Desk {
         // This process may have stood still. Then the caller has gone on, and the version that it meant may not be the
         // same now.
         if Instant::now() >= by {
-            return made.into_iter().map(|made| Err(made.err().unwrap_or(Trouble::Late))).collect();
+            return made.into_iter().map(|made| Err(made.err().unwrap_or(Error::Late))).collect();
         }
         let mut offsets = self.write(lane, &records, by).await.into_iter();
-        let ticket = |made: Result<TimerId, Trouble>| {
+        let ticket = |made: Result<TimerId, Error>| {
             let timer_id = made?;
-            let offset = offsets.next().ok_or(Trouble::NotFound)??;
+            let offset = offsets.next().ok_or(Error::NotFound)??;
             Ok(Ticket { lane, offset, name: timer_id })
         };
         made.into_iter().map(ticket).collect()
@@ -527,7 +524,7 @@ impl Desk {
         lane: Lane,
         command: &Command,
         (came, by): (Instant, Instant),
-    ) -> Result<Record, Trouble> {
+    ) -> Result<Record, Error> {
         let Command { key, id, version, order } = command;
         let due = match order {
             Order::Cancel => {
@@ -542,18 +539,18 @@ impl Desk {
         let found = timeout_at(by.into(), async {
             let timer = match self.pending(lane, timer_id, *version).await {
                 // It may have been made, or made anew, just before this was asked.
-                Err(Trouble::NotPending(_) | Trouble::Superseded(_) | Trouble::Undecided(_)) => {
+                Err(Error::NotPending(_) | Error::Superseded(_) | Error::Undecided(_)) => {
                     self.settle(&[lane], by).await?;
                     self.pending(lane, timer_id, *version).await?
                 }
                 found => found?,
             };
             if due - now > max {
-                return Err(Trouble::TooLate(max));
+                return Err(Error::TooLate(max));
             }
             let meant = timer.version;
             let found = self.search(lane, timer, now, by).await?;
-            let is_late = version.is_none() && self.board.was_replaced(lane, timer_id, came);
+            let is_late = version.is_none() && self.replies.was_replaced(lane, timer_id, came);
             match found {
                 Some((record, terms)) if !is_late => Ok((record, terms, meant)),
                 // A version that is not found may be replaced or ended meanwhile. The version that is pending in its
@@ -561,16 +558,12 @@ impl Desk {
                 _ => {
                     let pending = self.pending(lane, timer_id, Some(meant)).await?;
                     // Without a name, what was pending when it was asked was meant: this one came later.
-                    Err(if is_late {
-                        Trouble::Superseded(pending.version)
-                    } else {
-                        Trouble::NotFound
-                    })
+                    Err(if is_late { Error::Superseded(pending.version) } else { Error::NotFound })
                 }
             }
         });
-        let (record, terms, meant) = found.await.unwrap_or(Err(Trouble::NotFound))?;
-        commands::replace(&self.setup, &record, meant, terms, due).map_err(|_| Trouble::NotFound)
+        let (record, terms, meant) = found.await.unwrap_or(Err(Error::NotFound))?;
+        commands::replace(&self.setup, &record, meant, terms, due).map_err(|_| Error::NotFound)
     }
 
     /// The pending version of a timer, if it is the one that is named.
@@ -579,16 +572,16 @@ impl Desk {
         lane: Lane,
         timer_id: TimerId,
         version: Option<Version>,
-    ) -> Result<Timer, Trouble> {
-        let timer = self.find(lane, timer_id).await?.ok_or(Trouble::NotPending(None))?;
+    ) -> Result<Timer, Error> {
+        let timer = self.find(lane, timer_id).await?.ok_or(Error::NotPending(None))?;
         if !timer.state.is_final() && version.is_none_or(|version| version == timer.version) {
             return Ok(timer);
         }
         let about = About::Version(version.unwrap_or(timer.version));
         Err(match about.found(Some(&timer)) {
-            Found::Replaced => Trouble::Superseded(timer.version),
-            Found::Ended(state) => Trouble::NotPending(Some(state)),
-            Found::Done | Found::Nothing => Trouble::NotPending(None),
+            Found::Replaced => Error::Superseded(timer.version),
+            Found::Ended(state) => Error::NotPending(Some(state)),
+            Found::Done | Found::Nothing => Error::NotPending(None),
         })
     }
 
@@ -599,9 +592,9 @@ impl Desk {
         timer: Timer,
         now: UnixMillis,
         by: Instant,
-    ) -> Result<Option<(Record, commands::Terms)>, Trouble> {
+    ) -> Result<Option<(Record, commands::Terms)>, Error> {
         let (connection, setup) = (self.connection.clone(), Arc::clone(&self.setup));
-        let reader = self.reader.clone().ok_or(Trouble::Without)?;
+        let reader = self.reader.clone().ok_or(Error::Without)?;
         let found = in_turn(&self.searches, move || {
             let stands = || {
                 let now = reader.find(lane, timer.timer_id);
@@ -609,22 +602,22 @@ impl Desk {
             };
             Search::new(&connection, &setup, lane, &timer, by).run(now, &stands)
         });
-        found.await?.map_err(Trouble::Search)
+        found.await?.map_err(Error::Search)
     }
 
     /// What became of a command, waiting for at most so long.
     ///
     /// # Errors
     /// The command stands; ask again.
-    pub async fn answer(&self, ticket: &Ticket, wait: Duration) -> Result<Decided, Trouble> {
+    pub async fn answer(&self, ticket: &Ticket, wait: Duration) -> Result<Decided, Error> {
         let source = Source { topic: TopicId(0), lane: ticket.lane };
-        let heard = self.board.wait(source, ticket.offset, Instant::now() + wait).await;
-        let answer = match heard {
+        let reply = self.replies.wait(source, ticket.offset, Instant::now() + wait).await;
+        let answer = match reply {
             // Of another cluster, or of a topic that was made anew.
-            Heard::Answer(answer) if answer.timer_id != ticket.name => return Ok(Decided::Lost),
-            Heard::Answer(answer) => answer,
-            Heard::Nothing => return Ok(Decided::Pending),
-            Heard::Before | Heard::Gone => return Ok(Decided::Lost),
+            Reply::Answer(answer) if answer.timer_id != ticket.name => return Ok(Decided::Lost),
+            Reply::Answer(answer) => answer,
+            Reply::Nothing => return Ok(Decided::Pending),
+            Reply::Before | Reply::Gone => return Ok(Decided::Lost),
         };
         let fate = match answer.outcome {
             Outcome::Recorded => Fate::Recorded,
@@ -641,7 +634,7 @@ impl Desk {
     }
 
     /// What became of what a command is about, of which nothing was pending when it was decided.
-    async fn absent(&self, ticket: &Ticket, about: About) -> Result<Fate, Trouble> {
+    async fn absent(&self, ticket: &Ticket, about: About) -> Result<Fate, Error> {
         if !self.tracks() {
             return Ok(Fate::Unknown(None));
         }
@@ -663,9 +656,9 @@ impl Desk {
 async fn in_turn<T: Send + 'static>(
     turns: &Arc<Semaphore>,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Trouble> {
+) -> Result<T, Error> {
     let turn = timeout(TURN_MAX, Arc::clone(turns).acquire_owned()).await;
-    let Ok(Ok(turn)) = turn else { return Err(Trouble::Busy) };
+    let Ok(Ok(turn)) = turn else { return Err(Error::Busy) };
     let working = spawn_blocking(move || {
         let done = work();
         drop(turn);
@@ -673,12 +666,12 @@ async fn in_turn<T: Send + 'static>(
     });
     working.await.map_err(|error| {
         tracing::error!(%error, "a question about timers has failed");
-        Trouble::Fault
+        Error::Fault
     })
 }
 
-impl std::fmt::Debug for Desk {
+impl std::fmt::Debug for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Desk").finish_non_exhaustive()
+        f.debug_struct("Service").finish_non_exhaustive()
     }
 }

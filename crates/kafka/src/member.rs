@@ -17,4 +17,4 @@ pub use commit::Delivery;
 pub use lanes::{ClusterView, Processor, Settings};
 pub use rebalance::Error as TakeOverError;
 pub use thread::{Error, Policies, Status};
-pub use timers::{TakenOver, Timers, Told};
+pub use timers::{AssignmentEvent, TakenOver, Timers};

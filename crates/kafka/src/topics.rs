@@ -12,7 +12,7 @@
 
 mod admin;
 mod diff;
-mod force;
+mod in_force;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,7 +29,7 @@ use waterclock_engine::ladder::{Ladder, LadderError};
 pub(crate) use admin::{block, inspect_with};
 pub use admin::{create, delete, delete_group, inspect, live_members};
 pub use diff::{Finding, Found, FoundTopic, Severity, diff};
-pub use force::{
+pub use in_force::{
     Applied, InForce, Request, Survey, apply, check, compare, note_first_intake, survey,
 };
 

@@ -7,7 +7,7 @@ use crossbeam_channel::Sender;
 use super::telling::Holding;
 use crate::engine::timers::{Change, Ended, TimerId};
 use crate::engine::{Event, Lane, Millis, Offset, UnixMillis};
-use crate::kafka::member::Told;
+use crate::kafka::member::AssignmentEvent;
 
 /// A position that is further ahead of the brokers' time is of a clock that went wrong.
 const AHEAD_MAX: Millis = Millis(600_000);
@@ -34,7 +34,7 @@ impl Loading {
 /// One lane that is followed.
 pub(super) struct Following {
     pub(super) assignment: u64,
-    pub(super) to: Sender<Told>,
+    pub(super) to: Sender<AssignmentEvent>,
     /// Up to where it was read.
     pub(super) next: Offset,
     /// Read and not in the index yet, at most `BATCH_MAX` of all lanes.
@@ -73,7 +73,7 @@ impl Following {
     /// Reports how timers ended, to the lane thread that waits for that.
     pub(super) fn tell_ended(&self, lane: Lane, timers: Vec<(TimerId, Option<Ended>)>) {
         let event = Event::Recalled { lane, timers };
-        let _ = self.to.send(Told { assignment: self.assignment, event });
+        let _ = self.to.send(AssignmentEvent { assignment: self.assignment, event });
     }
 
     pub(super) fn say_unreadable(&mut self, lane: Lane) {

@@ -7,7 +7,7 @@ use crossbeam_channel::Sender;
 
 use crate::engine::timers::{CancelMark, Change, Live, TimerId};
 use crate::engine::{Event, Lane};
-use crate::kafka::member::Told;
+use crate::kafka::member::AssignmentEvent;
 use crate::timers::index::Held;
 
 /// Timers in one piece: the engine takes some milliseconds for it.
@@ -76,11 +76,11 @@ impl Holding {
     }
 
     /// Hands all of it over, for an assignment; the last piece says that it is the last.
-    pub(super) fn tell(self, lane: Lane, assignment: u64, to: &Sender<Told>) {
+    pub(super) fn tell(self, lane: Lane, assignment: u64, to: &Sender<AssignmentEvent>) {
         let Self { live, cancel_marks, .. } = self;
         let known = |live, cancel_marks, whole| {
             // Nobody waits for it any more when the lanes have gone.
-            let _ = to.send(Told {
+            let _ = to.send(AssignmentEvent {
                 assignment,
                 event: Event::TimersLoaded { lane, live, cancel_marks, last: whole },
             });
@@ -163,7 +163,7 @@ mod tests {
         drop(to);
         let (mut versions, mut names, mut wholes) = (HashMap::new(), Vec::new(), Vec::new());
         let mut targets = HashSet::new();
-        for Told { assignment, event } in told {
+        for AssignmentEvent { assignment, event } in told {
             assert_eq!(assignment, 9);
             let Event::TimersLoaded { lane, live, cancel_marks, last: whole } = event else {
                 panic!("{event:?}")

@@ -11,7 +11,7 @@ use super::telling::Holding;
 use super::work::Work;
 use crate::engine::{Event, Lane, Offset};
 use crate::kafka::end_offsets;
-use crate::kafka::member::Told;
+use crate::kafka::member::AssignmentEvent;
 use crate::telemetry;
 use crate::timers::index;
 
@@ -78,7 +78,7 @@ impl Work {
     /// Takes ends in; gives how many offsets the index is behind them.
     fn ends(
         &mut self,
-        told: &[end_offsets::Told],
+        told: &[end_offsets::EndOffset],
         gaps: &[(Lane, u64)],
     ) -> Result<u64, index::Error> {
         self.pass();
@@ -138,7 +138,7 @@ impl Work {
                     }
                     if following.forgettable.take().is_some() {
                         let event = Event::Expired { lane: *lane, timers: Vec::new() };
-                        let told = Told { assignment: following.assignment, event };
+                        let told = AssignmentEvent { assignment: following.assignment, event };
                         let _ = following.to.send(told);
                     }
                 }

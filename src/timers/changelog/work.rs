@@ -12,8 +12,8 @@ use super::upkeep::LOOK_SOON;
 use super::{CLIENT, Order, Progress, WAIT};
 use crate::engine::timers::{TimerId, TimerState};
 use crate::engine::{Event, Lane, Millis, Offset, UnixMillis};
-use crate::kafka::end_offsets::{self, Ends};
-use crate::kafka::member::Told;
+use crate::kafka::end_offsets::{self, EndOffsets};
+use crate::kafka::member::AssignmentEvent;
 use crate::kafka::topic_reader::{Polled, StartAt, is_lasting};
 use crate::kafka::{BrokerClock, Connection, Isolation, KafkaError, TopicReader, Written};
 use crate::telemetry::{self, Rebuilt};
@@ -43,7 +43,7 @@ pub(super) struct Work {
     pub(super) topic: Arc<str>,
     pub(super) tombstones: Millis,
     pub(super) clock: Arc<BrokerClock>,
-    pub(super) ends: Ends,
+    pub(super) ends: EndOffsets,
     pub(super) written: Arc<Written>,
     /// The ends on their way.
     pub(super) asked: Option<Asked>,
@@ -131,7 +131,10 @@ impl Work {
             Order::Overdue { assignment, of, to } => {
                 let lane = of.0;
                 let index::Page { timers, more } = self.overdue(of);
-                let _ = to.send(Told { assignment, event: Event::Overdue { lane, timers, more } });
+                let _ = to.send(AssignmentEvent {
+                    assignment,
+                    event: Event::Overdue { lane, timers, more },
+                });
             }
             Order::Forgettable { assignment, lane, before, to } => {
                 // Without a mark, the committed end is unknown. It will be known soon; ask again in a minute.
@@ -142,14 +145,19 @@ impl Work {
                     // Without an index nobody knows; they are forgotten in a run that has one.
                     _ => {
                         let event = Event::Expired { lane, timers: Vec::new() };
-                        let _ = to.send(Told { assignment, event });
+                        let _ = to.send(AssignmentEvent { assignment, event });
                     }
                 }
             }
         }
     }
 
-    fn recall(&mut self, (assignment, lane): (u64, Lane), timers: Vec<TimerId>, to: &Sender<Told>) {
+    fn recall(
+        &mut self,
+        (assignment, lane): (u64, Lane),
+        timers: Vec<TimerId>,
+        to: &Sender<AssignmentEvent>,
+    ) {
         let following = self.lanes.get_mut(&lane).filter(|of| of.assignment == assignment);
         match following.filter(|_| self.index.is_some()) {
             Some(following) => following.recall = Some((self.written.mark(lane), timers)),
@@ -157,7 +165,7 @@ impl Work {
             None => {
                 let timers = timers.into_iter().map(|timer_id| (timer_id, None)).collect();
                 let event = Event::Recalled { lane, timers };
-                let _ = to.send(Told { assignment, event });
+                let _ = to.send(AssignmentEvent { assignment, event });
             }
         }
     }
@@ -343,7 +351,8 @@ impl Work {
             if let Some((_, before)) = following.forgettable.take_if(|(mark, _)| next >= *mark) {
                 let timers = index.ended(*lane, before, FORGET_MAX)?;
                 let event = Event::Expired { lane: *lane, timers };
-                let _ = following.to.send(Told { assignment: following.assignment, event });
+                let _ =
+                    following.to.send(AssignmentEvent { assignment: following.assignment, event });
             }
         }
         Ok(())

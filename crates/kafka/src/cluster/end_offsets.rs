@@ -42,7 +42,7 @@ pub type Partition = (Arc<str>, i32);
 
 /// Where a partition ends, as it was at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct EndOffset {
     /// The topic.
     pub topic: Arc<str>,
     /// The partition of it.
@@ -75,7 +75,7 @@ pub struct Answer {
     /// It was asked for stable ends, too.
     pub stable: bool,
     /// Of every partition that was asked for.
-    pub told: Vec<Told>,
+    pub told: Vec<EndOffset>,
 }
 
 #[derive(Debug)]
@@ -91,19 +91,19 @@ const NOBODY: i32 = -1;
 
 /// Asks, on threads of its own, which end with the last handle.
 #[derive(Clone)]
-pub struct Ends {
+pub struct EndOffsets {
     asker: Arc<Asker>,
     /// The threads, by the leader that they ask.
     threads: Arc<Mutex<BTreeMap<i32, Sender<Question>>>>,
 }
 
-impl std::fmt::Debug for Ends {
+impl std::fmt::Debug for EndOffsets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ends").finish_non_exhaustive()
+        f.debug_struct("EndOffsets").finish_non_exhaustive()
     }
 }
 
-impl Ends {
+impl EndOffsets {
     /// Makes the client.
     ///
     /// # Errors
@@ -164,7 +164,11 @@ impl Ends {
     ///
     /// # Errors
     /// Not all leaders answered within `most`; ask again.
-    pub fn wait(&self, partitions: &[Partition], most: Duration) -> Result<Vec<Told>, KafkaError> {
+    pub fn wait(
+        &self,
+        partitions: &[Partition],
+        most: Duration,
+    ) -> Result<Vec<EndOffset>, KafkaError> {
         let deadline = Instant::now() + most;
         let (reply, answers) = crossbeam_channel::unbounded();
         let mut known = Vec::with_capacity(partitions.len());
@@ -173,7 +177,7 @@ impl Ends {
             let Ok(answer) = answers.recv_deadline(deadline) else {
                 return Err(KafkaError::OffsetFetch(RDKafkaErrorCode::OperationTimedOut));
             };
-            let (told, untold): (Vec<Told>, Vec<Told>) = answer
+            let (told, untold): (Vec<EndOffset>, Vec<EndOffset>) = answer
                 .told
                 .into_iter()
                 .partition(|told| told.last.is_some() && told.first.is_some());
@@ -204,7 +208,7 @@ impl Question {
             let stable = heard.stable.get(&partition).copied().filter(|_| also == Also::Stable);
             let first = heard.first.get(&partition).copied().filter(|_| also == Also::First);
             let (topic, partition) = partition;
-            Told { topic, partition, at, last, stable, first }
+            EndOffset { topic, partition, at, last, stable, first }
         });
         let told = told.collect();
         // Nobody waits any more when the lanes have gone.

@@ -25,7 +25,7 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use crate::client::Connection;
 use crate::client::connect::{Isolation, Reader};
-use crate::cluster::end_offsets::Ends;
+use crate::cluster::end_offsets::EndOffsets;
 use crate::meta::CHECKPOINT_PARTITION;
 use waterclock_engine::{Commit, Offset, Record};
 
@@ -83,7 +83,7 @@ pub(crate) type Positions = HashMap<(String, i32), Position>;
 /// They could not be read to the end in time; try again.
 pub(crate) fn read(
     connection: &Connection,
-    ends: &Ends,
+    ends: &EndOffsets,
     (meta, group): (&Arc<str>, &str),
     most: Duration,
 ) -> Result<Positions, KafkaError> {

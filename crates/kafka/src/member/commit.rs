@@ -20,11 +20,11 @@
 //!    (docs/adr/0017).
 
 mod blame;
+mod delivery_reports;
 mod early;
-mod hops;
-mod ledger;
+mod late_hops;
 mod letters;
-mod work;
+mod transaction;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
@@ -42,9 +42,9 @@ use crate::cluster::BrokerClock;
 use waterclock_engine::{Batch, BatchId, Commit, Destination, Refused, Setup, Source, Topics};
 use waterclock_telemetry::{LaneFigures, Renewed};
 
-pub(crate) use hops::Late;
-use work::Work;
-pub(crate) use work::{TURNS, chunks, offsets_of};
+pub(crate) use late_hops::Late;
+use transaction::Work;
+pub(crate) use transaction::{TURNS, chunks, offsets_of};
 
 /// How long a take-over waits for a batch in flight: a batch takes milliseconds, unless a broker is away.
 const ON_ITS_WAY_MAX: Duration = Duration::from_millis(500);
@@ -63,7 +63,7 @@ pub enum Delivery {
 
 /// What a committer works with.
 #[derive(Clone, Debug)]
-pub(crate) struct Setting {
+pub(crate) struct CommitterConfig {
     /// How to reach the brokers.
     pub connection: Connection,
     /// Namespace, instance and thread: unique among live processes. A producer adds its turn to it.
@@ -82,7 +82,7 @@ pub(crate) struct Setting {
 }
 
 /// What a member has of an assignment: the right to commit its offsets.
-pub(crate) struct Tenure {
+pub(crate) struct AssignmentEpoch {
     /// The group's metadata of it.
     pub(crate) group: ConsumerGroupMetadata,
     /// The ids of the lane topics, by [`TopicId`](waterclock_engine::TopicId); empty where no checkpoints are written (the
@@ -93,7 +93,7 @@ pub(crate) struct Tenure {
 /// A batch with the right to commit its offsets.
 struct Job {
     batch: Batch,
-    tenure: Arc<Tenure>,
+    tenure: Arc<AssignmentEpoch>,
 }
 
 enum Order {
@@ -103,7 +103,7 @@ enum Order {
     Failed(String),
     Batch(Box<Job>),
     /// Positions that are acknowledged, for `<ns>.meta` (`at_least_once`).
-    Checkpoint(Vec<Commit>, Arc<Tenure>),
+    Checkpoint(Vec<Commit>, Arc<AssignmentEpoch>),
     Stop,
 }
 
@@ -192,7 +192,7 @@ pub(crate) struct Committer {
 
 /// What each thread is made from.
 struct Parts {
-    setting: Setting,
+    setting: CommitterConfig,
     topics: Arc<Names>,
     clock: Arc<BrokerClock>,
     figures: Arc<LaneFigures>,
@@ -235,7 +235,7 @@ impl Committer {
     /// # Errors
     /// The operating system gives no thread.
     pub(crate) fn start(
-        setting: Setting,
+        setting: CommitterConfig,
         topics: Arc<Names>,
         clock: Arc<BrokerClock>,
         figures: Arc<LaneFigures>,
@@ -254,14 +254,14 @@ impl Committer {
     }
 
     /// Hands a batch over. At most the engine's `batches_max` are open, which bounds the channel.
-    pub(crate) fn submit(&self, batch: Batch, tenure: Arc<Tenure>) {
+    pub(crate) fn submit(&self, batch: Batch, tenure: Arc<AssignmentEpoch>) {
         let hand = self.hand();
         hand.shared.update(|progress| progress.open += 1);
         let _ = hand.orders.send(Order::Batch(Box::new(Job { batch, tenure })));
     }
 
     /// Writes positions that are acknowledged and about to be committed to `<ns>.meta`, too (`at_least_once`).
-    pub(crate) fn checkpoint(&self, commits: Vec<Commit>, tenure: Arc<Tenure>) {
+    pub(crate) fn checkpoint(&self, commits: Vec<Commit>, tenure: Arc<AssignmentEpoch>) {
         let _ = self.hand().orders.send(Order::Checkpoint(commits, tenure));
     }
 
@@ -430,7 +430,7 @@ mod tests {
         let topics = Topics::new("ns", vec![intake], ladder);
         let names = Arc::new(Names::new(&topics));
         let (key, limits) = (StateKey::new([1; 32]), Limits::default());
-        let setting = Setting {
+        let setting = CommitterConfig {
             connection: Connection::new("127.0.0.1:1", Given::new()),
             transactional_id: "test".to_owned(),
             transaction_timeout: Duration::from_secs(1),

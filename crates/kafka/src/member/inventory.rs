@@ -18,10 +18,10 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
-use super::timers::Told;
+use super::timers::AssignmentEvent;
 use crate::client::connect::{Isolation, is_outside};
 use crate::client::{Connection, raw};
-use crate::cluster::end_offsets::{Ends, Partition};
+use crate::cluster::end_offsets::{EndOffsets, Partition};
 use waterclock_engine::{Event, Lane, Left, Offset, Setup, Source, UnixMillis};
 
 /// How the client is named in the brokers' logs.
@@ -46,7 +46,7 @@ static READING: Mutex<()> = Mutex::new(());
 pub(crate) struct Order {
     pub(crate) connection: Connection,
     pub(crate) setup: Arc<Setup>,
-    pub(crate) ends: Ends,
+    pub(crate) ends: EndOffsets,
     /// Which assignment asks.
     pub(crate) assignment: u64,
     pub(crate) lane: Lane,
@@ -54,7 +54,7 @@ pub(crate) struct Order {
     pub(crate) from: Vec<(Source, Offset)>,
     /// Gone as soon as nobody waits for it any more.
     pub(crate) stands: Weak<()>,
-    pub(crate) to: Sender<Told>,
+    pub(crate) to: Sender<AssignmentEvent>,
 }
 
 /// Why it could not be read.
@@ -107,7 +107,7 @@ impl Order {
     }
 
     fn tell(&self, event: Event) {
-        let _ = self.to.send(Told { assignment: self.assignment, event });
+        let _ = self.to.send(AssignmentEvent { assignment: self.assignment, event });
     }
 
     /// Reads one partition after the other; how many records that were.

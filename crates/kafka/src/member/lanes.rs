@@ -15,7 +15,7 @@ use super::timers::Timers;
 use crate::client::Connection;
 use crate::client::resilient_admin::ResilientAdmin;
 use crate::cluster::backlog::{self, Backlog};
-use crate::cluster::end_offsets::Ends;
+use crate::cluster::end_offsets::EndOffsets;
 use crate::cluster::topic_monitor::{Seen, Wanted, Watch};
 use crate::cluster::wall_clock_steps::{Looking, Steps};
 use crate::cluster::{BrokerClock, Lookup, Probe, Trim};
@@ -62,7 +62,7 @@ pub struct Settings {
 /// What is known of the brokers, for lane threads and for whoever keeps the timers of their lanes.
 pub struct ClusterView {
     clock: Arc<BrokerClock>,
-    ends: Ends,
+    ends: EndOffsets,
     written: Arc<Written>,
     steps: Arc<Steps>,
     looking: Looking,
@@ -85,7 +85,7 @@ impl ClusterView {
         } else {
             Some(Probe::start_waking(connection, meta, Arc::clone(&clock), &steps)?)
         };
-        let ends = Ends::new(connection, Arc::clone(&clock))?;
+        let ends = EndOffsets::new(connection, Arc::clone(&clock))?;
         let written = Arc::new(Written::new(settings.setup.lanes));
         Ok(Self { clock, ends, written, steps, looking, probe })
     }
@@ -98,7 +98,7 @@ impl ClusterView {
 
     /// Says where partitions end.
     #[must_use]
-    pub fn ends(&self) -> &Ends {
+    pub fn ends(&self) -> &EndOffsets {
         &self.ends
     }
 

@@ -36,13 +36,13 @@ use rdkafka::types::RDKafkaRespErr;
 pub(crate) use self::progress::Progress;
 use self::unknown::{Unknown, is_new, unknown};
 use super::checkpoint::{self, Position, Positions};
-use super::commit::{Committer, Tenure, chunks, offsets_of};
+use super::commit::{AssignmentEpoch, Committer, chunks, offsets_of};
 use super::fence::Fence;
 use crate::client::Connection;
 use crate::client::connect::{Admin, aside};
 use crate::client::oauth::tokens;
 use crate::client::raw::{self, ask};
-use crate::cluster::end_offsets::{self, Ends, Partition};
+use crate::cluster::end_offsets::{self, EndOffsets, Partition};
 use waterclock_engine::window::Window;
 use waterclock_engine::{Commit, Lane, Offset, Source, Start, TopicId, UnixMillis};
 use waterclock_telemetry as telemetry;
@@ -84,7 +84,7 @@ pub(crate) struct Taken {
     /// Where the lanes' changelogs ended.
     pub(crate) changelogs: Vec<(Lane, Offset)>,
     /// The right to commit for them.
-    pub(crate) tenure: Arc<Tenure>,
+    pub(crate) tenure: Arc<AssignmentEpoch>,
     /// Lanes that the group gave to nobody.
     pub(crate) nobodys: Vec<Lane>,
 }
@@ -196,11 +196,11 @@ pub(crate) struct Context {
     pub(crate) who: Who,
     pub(crate) committer: Arc<Committer>,
     connection: Connection,
-    ends: Ends,
+    ends: EndOffsets,
     fence: Fence,
     events: Mutex<Vec<GroupEvent>>,
     /// Of the assignment that was taken over last.
-    tenure: Mutex<Option<Arc<Tenure>>>,
+    tenure: Mutex<Option<Arc<AssignmentEpoch>>>,
     /// A broker said that a position is outside of its log: one that is beyond the end is believed to be.
     is_outside: AtomicBool,
     /// Positions outside of their logs that were told of: topic, partition, offset.
@@ -215,7 +215,7 @@ impl Context {
         who: Who,
         committer: Arc<Committer>,
         connection: Connection,
-        ends: Ends,
+        ends: EndOffsets,
         fence: Fence,
         progress: Arc<Progress>,
     ) -> Self {
@@ -297,7 +297,7 @@ impl Context {
         }
     }
 
-    fn tenure(&self) -> Option<Arc<Tenure>> {
+    fn tenure(&self) -> Option<Arc<AssignmentEpoch>> {
         self.tenure.lock().clone()
     }
 
@@ -449,7 +449,7 @@ impl Context {
             .collect();
         let first = self.who.first_intake.as_ref();
         let is_remade = first.zip(ids.first()).is_some_and(|(first, now)| first != now);
-        let tenure = Arc::new(Tenure { group, ids });
+        let tenure = Arc::new(AssignmentEpoch { group, ids });
         *self.tenure.lock() = Some(Arc::clone(&tenure));
         if !fresh.is_empty() {
             self.committer.checkpoint(fresh, Arc::clone(&tenure));
@@ -514,7 +514,7 @@ impl Context {
             }
         }
         let told = self.ends.wait(&asked, ATTEMPT)?;
-        let of = |told: &end_offsets::Told| {
+        let of = |told: &end_offsets::EndOffset| {
             let (first, last) = (told.first?.0, told.last?.0);
             Some(((Arc::clone(&told.topic), told.partition), (first, last)))
         };
@@ -637,7 +637,7 @@ impl Context {
 
 /// Where logs begin and end.
 struct Bounds {
-    told: Vec<end_offsets::Told>,
+    told: Vec<end_offsets::EndOffset>,
     by_name: HashMap<Partition, (i64, i64)>,
 }
 

@@ -28,7 +28,7 @@ use crate::client::Connection;
 use crate::cluster::BrokerClock;
 use crate::cluster::backlog::Reads;
 use crate::cluster::delete_records::Trim;
-use crate::cluster::end_offsets::Ends;
+use crate::cluster::end_offsets::EndOffsets;
 use crate::cluster::targets::Lookup;
 use crate::cluster::topic_monitor::Seen;
 use crate::cluster::wall_clock_steps::Steps;
@@ -285,7 +285,7 @@ pub(super) struct Shared {
     /// How far it is written.
     pub(crate) written: Arc<Written>,
     /// Says where partitions end.
-    pub(crate) ends: Ends,
+    pub(crate) ends: EndOffsets,
     /// What the members have said.
     pub heard: Heard,
     /// Deletes what is done.

@@ -1,6 +1,6 @@
 //! What lane threads need of whoever keeps the timers of their lanes. They know neither the index nor the API.
 //!
-//! The keeper is called by many lane threads. It never blocks them: what it finds it sends later, as [`Told`].
+//! The keeper is called by many lane threads. It never blocks them: what it finds it sends later, as [`AssignmentEvent`].
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use waterclock_engine::{After, Answer, Event, Lane, Offset, Source, Start, UnixM
 
 /// What a lane thread is told, and for which of its assignments: of another one it drops this.
 #[derive(Debug)]
-pub struct Told {
+pub struct AssignmentEvent {
     /// The assignment.
     pub assignment: u64,
     /// What the engine is to know.
@@ -35,7 +35,7 @@ pub struct TakenOver {
 pub trait Timers: fmt::Debug + Send + Sync {
     /// Has a lane thread told which timers hold in the lanes that it took over. The last [`Event::TimersLoaded`] of a lane
     /// says so.
-    fn begin(&self, lanes: TakenOver, to: &Sender<Told>);
+    fn begin(&self, lanes: TakenOver, to: &Sender<AssignmentEvent>);
 
     /// A lane thread has been told all timers of a lane.
     fn loaded(&self, assignment: u64, lane: Lane);
@@ -45,10 +45,22 @@ pub trait Timers: fmt::Debug + Send + Sync {
 
     /// Has a lane thread told which timers of a lane are final since before a time, in all that is committed by now:
     /// [`Event::Expired`].
-    fn list_expired(&self, assignment: u64, lane: Lane, before: UnixMillis, to: &Sender<Told>);
+    fn list_expired(
+        &self,
+        assignment: u64,
+        lane: Lane,
+        before: UnixMillis,
+        to: &Sender<AssignmentEvent>,
+    );
 
     /// Has a lane thread told how timers of a lane ended, by all that is committed by now: [`Event::Recalled`].
-    fn recall(&self, assignment: u64, lane: Lane, timers: Vec<TimerId>, to: &Sender<Told>);
+    fn recall(
+        &self,
+        assignment: u64,
+        lane: Lane,
+        timers: Vec<TimerId>,
+        to: &Sender<AssignmentEvent>,
+    );
 
     /// Has a lane thread told which pending timers of a lane were due before a time, from a place on:
     /// [`Event::Overdue`].
@@ -56,7 +68,7 @@ pub trait Timers: fmt::Debug + Send + Sync {
         &self,
         assignment: u64,
         of: (Lane, UnixMillis, Option<After>),
-        to: &Sender<Told>,
+        to: &Sender<AssignmentEvent>,
     );
 
     /// The batch of these answers was committed.

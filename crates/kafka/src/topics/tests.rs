@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::force::next;
+use super::in_force::next;
 use super::*;
 use crate::meta::LadderInForce;
 use waterclock_engine::ladder::Preset;

@@ -30,7 +30,7 @@ const SAY_BEHIND: Duration = Duration::from_secs(10);
 
 /// Somewhere to be read to.
 #[derive(Clone, Copy, Debug)]
-struct Goal {
+struct ReadGoal {
     source: Source,
     end: Offset,
     /// When it was the end.
@@ -49,8 +49,8 @@ struct Blocked {
 
 /// The goals to be reached.
 #[derive(Debug)]
-pub(super) struct Reach {
-    goals: Vec<Goal>,
+pub(super) struct CatchUp {
+    goals: Vec<ReadGoal>,
     blocked: HashMap<Source, Blocked>,
     /// Intakes come first among the topics.
     tiers_from: usize,
@@ -60,7 +60,7 @@ pub(super) struct Reach {
     told: Option<Instant>,
 }
 
-impl Reach {
+impl CatchUp {
     pub(super) fn new(tiers_from: usize, foreign_wait: Duration) -> Self {
         Self {
             goals: Vec::new(),
@@ -81,20 +81,20 @@ impl Reach {
 
     /// To be told when this partition, which ended there at that time when it was taken over, is read to there.
     pub(super) fn begin(&mut self, source: Source, end: Offset, at: UnixMillis, since: Instant) {
-        self.goals.push(Goal { source, end, at, since, is_asked: false });
+        self.goals.push(ReadGoal { source, end, at, since, is_asked: false });
     }
 
     /// The same, where the engine has asked for it.
     pub(super) fn add(&mut self, source: Source, end: Offset, at: UnixMillis, since: Instant) {
-        self.goals.push(Goal { source, end, at, since, is_asked: true });
+        self.goals.push(ReadGoal { source, end, at, since, is_asked: true });
     }
 
-    fn is_intake(&self, goal: &Goal) -> bool {
+    fn is_intake(&self, goal: &ReadGoal) -> bool {
         usize::from(goal.source.topic.0) < self.tiers_from
     }
 
     /// Goals for which something waits, or may wait; `awaited` says of which tiers.
-    fn awaited(&self, awaited: impl Fn(Source) -> bool) -> impl Iterator<Item = &Goal> {
+    fn awaited(&self, awaited: impl Fn(Source) -> bool) -> impl Iterator<Item = &ReadGoal> {
         self.goals.iter().filter(move |goal| self.is_intake(goal) || awaited(goal.source))
     }
 
@@ -122,7 +122,7 @@ impl Reach {
 
     /// Takes in how far a partition is read; gives the times up to which everything of it is.
     pub(super) fn read(&mut self, source: Source, next: Offset) -> Vec<UnixMillis> {
-        let passed = |goal: &Goal| goal.source == source && next >= goal.end;
+        let passed = |goal: &ReadGoal| goal.source == source && next >= goal.end;
         let reached = self.goals.iter().filter(|goal| passed(goal)).map(|goal| goal.at).collect();
         self.goals.retain(|goal| !passed(goal));
         reached
@@ -156,7 +156,7 @@ impl Reach {
         stable: Offset,
         now: Instant,
     ) -> Vec<UnixMillis> {
-        let is_behind = |goal: &Goal| goal.source == source && stable < goal.end;
+        let is_behind = |goal: &ReadGoal| goal.source == source && stable < goal.end;
         if next < stable {
             self.blocked.remove(&source);
             return Vec::new();
@@ -214,8 +214,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn reach(goals: &[(Source, i64, u64)], now: Instant) -> Reach {
-        let mut reach = Reach::new(1, WAIT);
+    fn reach(goals: &[(Source, i64, u64)], now: Instant) -> CatchUp {
+        let mut reach = CatchUp::new(1, WAIT);
         for (source, end, at) in goals {
             reach.add(*source, Offset(*end), UnixMillis(*at), now);
         }

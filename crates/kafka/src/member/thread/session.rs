@@ -14,7 +14,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
-use super::catch_up::Reach;
+use super::catch_up::CatchUp;
 use super::settings::{HEARTBEAT, settings};
 use super::{Error, Plan, Shared, Status};
 use crate::client::connect::is_outside;
@@ -24,11 +24,13 @@ use crate::client::seldom::Seldom;
 use crate::cluster::end_offsets;
 use crate::cluster::targets::Answer;
 use crate::cluster::wall_clock_steps::Waits;
-use crate::member::commit::{Committer, Delivery, Late, Names, Report, Setting, TURNS, Tenure};
+use crate::member::commit::{
+    AssignmentEpoch, Committer, CommitterConfig, Delivery, Late, Names, Report, TURNS,
+};
 use crate::member::fence::Fence;
 use crate::member::inventory;
 use crate::member::rebalance::{Context, Who};
-use crate::member::timers::Told;
+use crate::member::timers::AssignmentEvent;
 use waterclock_engine::{
     Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Offset, Source, UnixMillis,
 };
@@ -88,7 +90,7 @@ pub(super) struct Session<'a> {
     /// Errors of the consumer that were shown.
     said: Seldom,
     /// The right to commit, of the assignment in force.
-    tenure: Option<Arc<Tenure>>,
+    tenure: Option<Arc<AssignmentEpoch>>,
     answers: (Sender<Answer>, Receiver<Answer>),
     /// Lookups on their way.
     asked: usize,
@@ -100,8 +102,8 @@ pub(super) struct Session<'a> {
     /// Where every partition began: its position until something of it was polled.
     starts: HashMap<Source, Offset>,
     /// Partitions that are to be read to where they ended.
-    reach: Reach,
-    known: (Sender<Told>, Receiver<Told>),
+    reach: CatchUp,
+    known: (Sender<AssignmentEvent>, Receiver<AssignmentEvent>),
     /// The assignment in force.
     assignment: Option<u64>,
     /// Lanes of which it is not known yet what is pending.
@@ -147,7 +149,7 @@ impl<'a> Session<'a> {
         let slot = format!("{process}{}/", plan.thread);
         let seat = format!("{}.{}.{}", plan.instance, plan.thread, plan.home);
         let client_id = format!("{slot}{}", plan.boot);
-        let setting = Setting {
+        let setting = CommitterConfig {
             connection: plan.connection.clone(),
             transactional_id: format!("{}/{}/{}", plan.namespace, plan.instance, plan.thread),
             transaction_timeout: plan.transaction_timeout,
@@ -222,7 +224,7 @@ impl<'a> Session<'a> {
             ends_asked: 0,
             again: Vec::new(),
             starts: HashMap::new(),
-            reach: Reach::new(plan.setup.topics.intakes.len(), plan.foreign_wait),
+            reach: CatchUp::new(plan.setup.topics.intakes.len(), plan.foreign_wait),
             known: crossbeam_channel::unbounded(),
             assignment: None,
             unknown: 0,

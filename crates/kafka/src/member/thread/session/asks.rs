@@ -10,7 +10,7 @@ use super::{IN_A_BATCH, LOOK_AT_GOALS, Session};
 use crate::client::raw;
 use crate::cluster::end_offsets;
 use crate::cluster::targets::Answer;
-use crate::member::timers::Told;
+use crate::member::timers::AssignmentEvent;
 use waterclock_engine::{Event, Lane, Offset, Source, UnixMillis};
 use waterclock_telemetry as telemetry;
 
@@ -58,7 +58,7 @@ impl Session<'_> {
     }
 
     /// What holds of a lane's timers, which may be forgotten, or how some ended; of an assignment that is over it is dropped.
-    fn known(&mut self, told: Told) {
+    fn known(&mut self, told: AssignmentEvent) {
         if self.assignment != Some(told.assignment) {
             return;
         }

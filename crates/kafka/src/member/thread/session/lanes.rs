@@ -201,7 +201,7 @@ impl Session<'_> {
                 tracing::info!("nobody else is in the group: the seat is kept");
                 consumer.context().let_go(&consumer);
             } else {
-                get_up(&consumer, seats);
+                leave_group(&consumer, seats);
             }
             if let Some(asker) = asker {
                 aside(asker);
@@ -227,7 +227,7 @@ fn listed(lanes: &[Lane]) -> String {
 
 /// Leaves the group, so that the others have the lanes at once. Of a static member the end of its client is no leave, so
 /// it must have been heard before that.
-fn get_up(consumer: &Consumer, seats: impl Fn() -> Option<Seats>) {
+fn leave_group(consumer: &Consumer, seats: impl Fn() -> Option<Seats>) {
     consumer.unsubscribe();
     let by = Instant::now() + CLOSE_MAX;
     let mut revoked = false;

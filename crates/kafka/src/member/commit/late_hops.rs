@@ -24,7 +24,7 @@ pub(crate) struct Late {
 
 /// Hops on their way, and what their delivery reports said.
 #[derive(Debug)]
-pub(super) struct Hops {
+pub(super) struct LateHops {
     setup: Arc<Setup>,
     /// A transaction can be aborted.
     refuses: bool,
@@ -42,7 +42,7 @@ struct State {
     refused: Option<String>,
 }
 
-impl Hops {
+impl LateHops {
     pub(super) fn new(setup: Arc<Setup>, refuses: bool) -> Self {
         Self { setup, refuses, state: Mutex::default() }
     }

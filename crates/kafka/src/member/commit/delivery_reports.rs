@@ -15,7 +15,7 @@ use rdkafka::producer::{DeliveryResult, ProducerContext};
 
 use super::blame::{self, CHECKPOINT, Named, Of};
 use super::early::{Began, Early};
-use super::hops::Hops;
+use super::late_hops::LateHops;
 use super::letters;
 use super::{Order, Report, Shared, Written};
 use crate::client::connect;
@@ -31,7 +31,7 @@ use waterclock_telemetry::LaneFigures;
 
 /// What the delivery reports say: how much of each batch is still on its way.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct DeliveryReports {
     pub(super) batches: Mutex<VecDeque<Open>>,
     /// Connections that ended with requests on them, perhaps.
     pub(super) lost: AtomicU64,
@@ -39,7 +39,7 @@ pub(super) struct Ledger {
     /// Where what went to `<ns>.timers` stands, until its transaction has committed.
     timers: Mutex<Vec<(Lane, Option<Offset>)>>,
     /// None before a producer was made.
-    pub(super) hops: Option<Hops>,
+    pub(super) hops: Option<LateHops>,
     early: Mutex<Early>,
 }
 
@@ -54,8 +54,8 @@ pub(super) struct Failed {
     pub(super) doubted: Vec<Arc<str>>,
 }
 
-impl Ledger {
-    pub(super) fn new(hops: Option<Hops>) -> Self {
+impl DeliveryReports {
+    pub(super) fn new(hops: Option<LateHops>) -> Self {
         Self { hops, ..Self::default() }
     }
 
@@ -102,7 +102,7 @@ pub(super) struct Told {
 }
 
 pub(super) struct Context {
-    pub(super) ledger: Arc<Ledger>,
+    pub(super) ledger: Arc<DeliveryReports>,
     pub(super) done: Option<Done>,
 }
 
@@ -232,7 +232,7 @@ impl Context {
 impl Done {
     /// Reports the batches at the front that are complete. One whose record failed never is: it stays, and nothing
     /// after it is reported.
-    pub(super) fn finish(&self, batches: &mut VecDeque<Open>, hops: Option<&Hops>) {
+    pub(super) fn finish(&self, batches: &mut VecDeque<Open>, hops: Option<&LateHops>) {
         while batches.front().is_some_and(|open| open.left == 0)
             && let Some(open) = batches.pop_front()
         {

@@ -12,10 +12,10 @@ use rdkafka::producer::{Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::blame::{self, CHECKPOINT, Named, Of};
+use super::delivery_reports::{Context, DeliveryReports, Done, Open, Told};
 use super::early::{Began, Untimely};
-use super::hops::Hops;
-use super::ledger::{Context, Done, Ledger, Open, Told};
-use super::{Delivery, Job, Late, Names, Order, Report, Setting, Shared, Tenure};
+use super::late_hops::LateHops;
+use super::{AssignmentEpoch, CommitterConfig, Delivery, Job, Late, Names, Order, Report, Shared};
 use crate::client::connect::{SOCKET_TIMEOUT, close};
 use crate::client::raw::{AddHeader, Outlet, ask};
 use crate::cluster::BrokerClock;
@@ -56,7 +56,7 @@ type Producer = ThreadedProducer<Context>;
 
 /// The committing thread's own state.
 pub(super) struct Work {
-    pub(super) setting: Setting,
+    pub(super) setting: CommitterConfig,
     pub(super) topics: Arc<Names>,
     pub(super) clock: Arc<BrokerClock>,
     pub(super) figures: Arc<LaneFigures>,
@@ -67,7 +67,7 @@ pub(super) struct Work {
     pub(super) outlets: VecDeque<Outlet<Context>>,
     /// `batch.size` of the producers that there are.
     pub(super) batch_bytes: usize,
-    pub(super) ledger: Arc<Ledger>,
+    pub(super) ledger: Arc<DeliveryReports>,
 }
 
 impl Work {
@@ -128,7 +128,7 @@ impl Work {
     /// Writes positions to `<ns>.meta` that are committed otherwise: all in `at_least_once`, and those of lanes that begin.
     /// One that does not get there is behind what was done: what it does not know of would be delivered twice, should the
     /// offsets expire before the next one.
-    fn checkpoint(&mut self, commits: &[Commit], tenure: &Tenure) {
+    fn checkpoint(&mut self, commits: &[Commit], tenure: &AssignmentEpoch) {
         let Some(outlet) = self.outlets.front_mut() else { return };
         let exactly_once = self.setting.delivery == Delivery::ExactlyOnce;
         let timeout = self.setting.transaction_timeout;
@@ -292,7 +292,7 @@ impl Work {
             }
             None => {}
         }
-        if let Some(detail) = self.ledger.hops.as_ref().and_then(Hops::refused) {
+        if let Some(detail) = self.ledger.hops.as_ref().and_then(LateHops::refused) {
             return aborted(Renewed::Late, Some(Blame::Late), detail);
         }
         self.shared.at("commit");
@@ -410,8 +410,8 @@ impl Work {
     fn make(&mut self) -> Result<(), KafkaError> {
         self.shared.at("init");
         let refuses = self.setting.delivery == Delivery::ExactlyOnce;
-        let hops = Hops::new(Arc::clone(&self.setting.setup), refuses);
-        self.ledger = Arc::new(Ledger::new(Some(hops)));
+        let hops = LateHops::new(Arc::clone(&self.setting.setup), refuses);
+        self.ledger = Arc::new(DeliveryReports::new(Some(hops)));
         self.batch_bytes = self.batch_bytes();
         let turns = if self.setting.delivery == Delivery::ExactlyOnce { TURNS } else { 1 };
         for turn in 0..turns {
@@ -512,7 +512,7 @@ fn produce(
     outlet: &mut Outlet<Context>,
     topics: &Names,
     batch: &Batch,
-    ledger: &Ledger,
+    ledger: &DeliveryReports,
     at_time: Option<UnixMillis>,
 ) -> Result<(), Dirty> {
     let deadline = Instant::now() + ENQUEUE_MAX;
@@ -540,7 +540,7 @@ fn checkpoints(
     outlet: &mut Outlet<Context>,
     topics: &Names,
     commits: &[Commit],
-    tenure: &Tenure,
+    tenure: &AssignmentEpoch,
     batch: BatchId,
 ) -> Result<(), Dirty> {
     fail::fail_point!("no_checkpoints", |_| Ok(()));
