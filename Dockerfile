@@ -8,15 +8,19 @@ RUN apt-get update \
 WORKDIR /src
 # What it depends on is a layer of its own: librdkafka and OpenSSL are not built again when only the sources have changed.
 COPY Cargo.toml Cargo.lock ./
+COPY crates/client/Cargo.toml crates/client/
 COPY crates/engine/Cargo.toml crates/engine/
-RUN mkdir src crates/engine/src && echo 'fn main() {}' > src/main.rs && touch src/lib.rs crates/engine/src/lib.rs \
+COPY crates/fuzz-targets/Cargo.toml crates/fuzz-targets/
+COPY crates/kafka/Cargo.toml crates/kafka/
+COPY crates/telemetry/Cargo.toml crates/telemetry/
+RUN for crate in . crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done && echo 'fn main() {}' > src/main.rs \
     && cargo build --release --locked \
-    && rm -r src crates/engine/src
+    && rm -r src crates/*/src
 COPY topics topics
 COPY crates crates
 COPY src src
 # Cargo goes by times, and these files may be older than the empty ones.
-RUN touch src/main.rs src/lib.rs crates/engine/src/lib.rs && cargo build --release --locked
+RUN touch src/main.rs src/lib.rs crates/*/src/lib.rs && cargo build --release --locked
 
 FROM debian:bookworm-slim
 # The authorities that TLS is checked against where no ssl.ca.location is set.

@@ -23,7 +23,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::api::{self, Gate, Hosts, Report, Status as _};
 use crate::config::{Config, MAIN_INTAKE};
-use crate::kafka::{Members, Processor, driver};
+use crate::kafka::{Members, Processor, member};
 use crate::telemetry::{self, Figures, TelemetryError};
 
 use health::Health;
@@ -65,7 +65,7 @@ pub enum Error {
     Start(#[from] lanes::Error),
     /// A lane thread cannot go on, and all were stopped. What was in flight is taken over by others.
     #[error("a lane thread cannot go on")]
-    Lanes(#[from] driver::Error),
+    Lanes(#[from] member::Error),
     /// A lane thread ended by a mistake of ours; the log has more. What was in flight is taken over by others.
     #[error("a lane thread ended without a word")]
     Died,
@@ -168,11 +168,12 @@ async fn lanes(
             };
         }
     };
-    let Started { processor, instance, members, secret } = started.map_err(|_| Error::Died)??;
+    let Started { processor, service, instance, members, secret } =
+        started.map_err(|_| Error::Died)??;
     let (processor, members) = (Arc::new(processor), Arc::new(members));
     health.started(Arc::clone(&processor));
     let name = instance.name.clone();
-    known.started(Arc::clone(&processor), Arc::clone(&members), name, secret);
+    known.started(Arc::clone(&processor), service, Arc::clone(&members), name, secret);
     let mut running = watch_threads(Arc::clone(&processor), instance, members, threads);
     let (mut look, mut was_ready) = (tokio::time::interval(LOOK_EVERY), false);
     loop {

@@ -1,6 +1,6 @@
 //! Delayed delivery for Apache Kafka: a header in, a record out, on time, exactly once, in order.
 //!
-//! A service that sends, cancels and looks up needs [`client`] only, which the feature `client` builds without the server.
+//! A service that sends, cancels and looks up needs [`client`] only: the crate `waterclock-client`, without the server.
 //!
 //! The binary `waterclock` is a thin shell around this library. A service that has a runtime of its own can run the whole
 //! processor inside itself instead of beside itself: [`run`] is what `waterclock run` calls.
@@ -40,31 +40,24 @@
 //! - [`run`] returns when it has drained. A future that is dropped before tells the lane threads to stop, and does not wait.
 //! - Two in one process need a data directory each.
 
-#[cfg(feature = "server")]
 pub mod api;
-#[cfg(feature = "server")]
 pub mod app;
-#[cfg(feature = "server")]
 pub mod cli;
-#[cfg(feature = "client")]
-pub mod client;
-#[cfg(feature = "server")]
 pub mod config;
 #[cfg(test)]
 mod documented;
-#[cfg(feature = "server")]
-pub mod index;
-#[cfg(feature = "client")]
-pub mod kafka;
-#[cfg(all(test, feature = "server"))]
+#[cfg(test)]
 mod patient;
-#[cfg(feature = "server")]
 pub mod telemetry;
+pub mod timers;
 
+/// A client for services; they need the crate `waterclock-client` only.
+pub use waterclock_client as client;
 /// The pure part: decides what happens to every record, and when.
 pub use waterclock_engine as engine;
+/// The shell around Kafka: moves records, decides nothing.
+pub use waterclock_kafka as kafka;
 
-#[cfg(feature = "server")]
 pub use app::{Error, run};
-#[cfg(feature = "server")]
 pub use config::Config;
+pub use timers::index;

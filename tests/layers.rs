@@ -1,17 +1,12 @@
-//! Which room may know which. The engine may not reach for the world, and a library is named in one room only.
+//! Which crate and which room may know which. The manifests keep the walls between crates; here stands what they may name, and
+//! what the compiler cannot keep inside of one.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What no line of the engine may name, outside of comments and tests.
-const WORLD: [&str; 18] = [
-    "rdkafka",
-    "tokio",
-    "sled",
-    "axum",
-    "tonic",
-    "reqwest",
-    "metrics::",
+/// What no line of the engine may name, outside of comments and tests. Its manifest keeps other people's libraries out.
+const WORLD: [&str; 10] = [
     "std::fs",
     "std::net",
     "std::thread",
@@ -19,45 +14,67 @@ const WORLD: [&str; 18] = [
     "std::process",
     "Instant",
     "SystemTime",
-    "rand::",
     "Mutex",
     "async ",
     ".await",
 ];
 /// What the engine's manifest may name: text, numbers and hashes.
 const ENGINE_MAY_USE: [&str; 6] = ["base64", "hmac", "jiff", "regex", "sha2", "thiserror"];
+/// Crates of ours from the bottom to the top, by their directories. Each may use some of those above it in this list.
+const CRATES: [(&str, &[&str]); 6] = [
+    ("crates/engine", &[]),
+    ("crates/telemetry", &["engine"]),
+    ("crates/kafka", &["engine", "telemetry"]),
+    ("crates/client", &["engine", "kafka"]),
+    (".", &["client", "engine", "kafka", "telemetry"]),
+    ("crates/fuzz-targets", &["engine"]),
+];
+/// Libraries that only these crates may name among their dependencies.
+const LIBRARIES: [(&str, &[&str]); 7] = [
+    ("rdkafka", &["crates/kafka"]),
+    ("metrics", &["crates/telemetry", "."]),
+    ("sled", &["."]),
+    ("axum", &["."]),
+    ("ratatui", &["."]),
+    ("clap", &["."]),
+    ("metrics-exporter-prometheus", &["."]),
+];
+/// Where the root names the other crates; it says `crate::engine` elsewhere. They name each other as they are.
+const FACES: [&str; 3] = ["src/lib.rs", "src/telemetry/mod.rs", "crates/"];
 /// What only these may name: a word, and the rooms.
-const OWNERS: [(&str, &[&str]); 8] = [
-    // Everybody else says `waterclock::engine`, or `crate::engine`.
-    ("waterclock_engine", &["src/lib.rs"]),
-    // A consumed record of a service is one of rdkafka's.
-    ("rdkafka::", &["src/kafka", "src/client/message.rs"]),
+const OWNERS: [(&str, &[&str]); 10] = [
+    ("waterclock_engine", &FACES),
+    ("waterclock_telemetry", &FACES),
+    ("waterclock_kafka", &FACES),
+    ("waterclock_client", &FACES),
     ("axum::", &["src/api"]),
     ("ratatui::", &["src/cli"]),
     ("clap::", &["src/cli"]),
-    ("sled::", &["src/index"]),
-    ("metrics::", &["src/telemetry"]),
-    ("SystemTime::now", &["src/kafka/clock.rs"]),
+    ("sled::", &["src/timers/index"]),
+    ("metrics::", &["src/telemetry", "crates/telemetry"]),
+    ("SystemTime::now", &["crates/kafka/src/client/wall_clock.rs"]),
 ];
 /// Rooms that may not import these rooms.
-const STRANGERS: [(&str, &[&str]); 6] = [
-    ("src/kafka", &["crate::api", "crate::app", "crate::cli", "crate::config"]),
-    ("src/index", &["crate::kafka", "crate::api", "crate::app", "crate::cli", "crate::config"]),
-    ("src/api", &["crate::kafka", "crate::app", "crate::cli", "crate::config", "crate::engine"]),
+const STRANGERS: [(&str, &[&str]); 5] = [
+    ("src/timers", &["crate::api", "crate::app", "crate::cli", "crate::config"]),
+    ("src/timers/index", &["crate::kafka", "crate::timers::", "super::super::"]),
     (
-        "src/client",
+        "src/api",
         &[
-            "crate::api",
+            "crate::kafka",
             "crate::app",
             "crate::cli",
             "crate::config",
-            "crate::index",
-            "crate::telemetry",
+            "crate::engine",
+            "crate::timers",
         ],
     ),
-    ("src/telemetry", &["crate::kafka", "crate::app", "crate::cli"]),
+    ("src/telemetry", &["crate::kafka", "crate::app", "crate::cli", "crate::timers"]),
     ("src/app", &["crate::cli"]),
 ];
+/// The rooms of `crates/kafka`, from the bottom to the top: each knows those below it.
+const ROOMS: [&str; 8] =
+    ["client", "meta", "topics", "cluster", "logs", "member", "doctor", "bench"];
 
 /// Every source file below a place, with its path from the root of the project.
 fn sources(below: &str) -> Vec<(String, String)> {
@@ -107,7 +124,8 @@ fn code(text: &str) -> Vec<(usize, &str)> {
 fn breaches(below: &str, words: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     for (name, text) in sources(below) {
-        if name.ends_with("tests.rs") || name.contains("/tests/") {
+        // An example is a service, which may name what it likes.
+        if ["tests.rs", "/tests/", "/examples/"].iter().any(|of| name.contains(of)) {
             continue;
         }
         for (number, line) in code(&text) {
@@ -185,11 +203,59 @@ fn the_engines_manifest_names_nothing_of_the_world() {
         // A manifest with `package = ...` would bring another library under this name.
         assert_eq!(said.to_string(), "{ workspace = true }", "{name}");
     }
-    let shared = self::manifest("Cargo.toml");
+}
+
+#[test]
+fn a_crate_names_those_below_it_and_no_library_of_another() {
+    let shared = manifest("Cargo.toml");
     let shared = shared["workspace"]["dependencies"].as_table().expect("a table");
-    for name in ENGINE_MAY_USE {
-        assert!(shared[name].get("package").is_none(), "{name} is another package");
+    for (name, from) in shared {
+        assert!(from.get("package").is_none(), "{name} is another package");
     }
+    for (at, below) in CRATES {
+        let manifest = manifest(&format!("{at}/Cargo.toml"));
+        let names = manifest["dependencies"].as_table().expect("a table");
+        assert!(manifest.get("target").is_none() && manifest.get("build-dependencies").is_none());
+        let ours = names.keys().filter_map(|name| name.strip_prefix("waterclock-"));
+        assert_eq!(ours.collect::<Vec<_>>(), below, "{at}");
+        for (library, crates) in LIBRARIES {
+            assert!(!names.contains_key(library) || crates.contains(&at), "{at} names {library}");
+        }
+        for (name, from) in names {
+            assert!(from.get("package").is_none(), "{at}: {name} is another package");
+        }
+    }
+}
+
+/// The room of a file of `crates/kafka`, and what it names of the crate.
+fn named(path: &str, text: &str) -> (String, BTreeSet<String>) {
+    let inside = path.strip_prefix("crates/kafka/src/").expect("a file of it");
+    let room = inside.split(['/', '.']).next().expect("a name").to_owned();
+    let lines = code(text);
+    let words = lines.iter().flat_map(|(_, line)| line.split("crate::").skip(1));
+    let first = |rest: &str| -> String {
+        rest.chars().take_while(|c| c.is_alphanumeric() || "_{".contains(*c)).collect()
+    };
+    (room, words.map(first).collect())
+}
+
+#[test]
+fn the_rooms_of_kafka_know_those_below_them() {
+    let mut seen = BTreeSet::new();
+    for (path, text) in sources("crates/kafka/src") {
+        if path.ends_with("src/lib.rs") || path.ends_with("tests.rs") || path.contains("/tests/") {
+            continue;
+        }
+        let (room, named) = named(&path, &text);
+        let floor = ROOMS.iter().position(|of| *of == room);
+        let floor = floor.unwrap_or_else(|| panic!("{path} is in no room"));
+        seen.insert(room);
+        for name in named {
+            let is_below = ROOMS[..=floor].contains(&name.as_str());
+            assert!(is_below, "{path} names {name}");
+        }
+    }
+    assert_eq!(seen.len(), ROOMS.len(), "{seen:?}");
 }
 
 /// Else a plain `cargo test` would pass over the engine's tests in silence.
@@ -199,6 +265,7 @@ fn a_plain_cargo_command_takes_every_crate() {
     assert_eq!(workspace["default-members"], workspace["members"]);
     let members = workspace["members"].as_array().expect("a list");
     let members: Vec<_> = members.iter().map(|member| member.as_str().expect("a path")).collect();
+    assert!(members.iter().all(|member| CRATES.iter().any(|(at, _)| at == member)), "{members:?}");
     let mut there = vec![".".to_owned()];
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
     for entry in fs::read_dir(crates).expect("crates") {
@@ -211,7 +278,7 @@ fn a_plain_cargo_command_takes_every_crate() {
 #[test]
 fn a_library_is_named_in_its_own_room_only() {
     for (word, rooms) in OWNERS {
-        let strays = breaches("src", &[word]);
+        let strays = ["src", "crates"].map(|below| breaches(below, &[word])).concat();
         let strays: Vec<_> =
             strays.iter().filter(|at| !rooms.iter().any(|room| at.starts_with(room))).collect();
         assert!(strays.is_empty(), "{word} belongs to {rooms:?}: {strays:#?}");

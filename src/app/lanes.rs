@@ -9,12 +9,11 @@ use crate::engine::allow::{Allow, BadPattern};
 use crate::engine::ladder::Ladder;
 use crate::engine::state::StateKey;
 use crate::engine::{Arrival, Intake, Limits, Millis, Setup, Topics, Tracking};
-use crate::index;
 use crate::kafka::meta::Secret;
 use crate::kafka::topics::{self, Finding, Request, Severity};
-use crate::kafka::{
-    self, BrokerClock, Connection, Indexing, Member, Members, Processor, Settings, Wanted,
-};
+use crate::kafka::{self, BrokerClock, Connection, Member, Members, Processor, Settings, Wanted};
+
+use crate::timers::{self, Indexing, Service, index};
 
 use super::instance::{self, Instance};
 
@@ -92,6 +91,8 @@ pub fn request(config: &Config) -> Request {
 pub struct Started {
     /// The lane threads.
     pub processor: Processor,
+    /// Answers for the timers of their lanes.
+    pub service: Arc<Service>,
     /// The name of this process, for as long as they run.
     pub instance: Instance,
     /// Tells the others, and knows them.
@@ -193,13 +194,13 @@ pub fn start(
         advertise = me.address,
         "starting"
     );
-    let processor = Processor::start(&settings, indexing).map_err(Error::Client)?;
+    let (processor, service) = timers::start(&settings, indexing).map_err(Error::Client)?;
     let meta = format!("{}.meta", config.namespace);
-    let (statuses, heard) = (processor.statuses().to_vec(), processor.heard());
-    let policies = processor.policies();
-    let members = Members::start(&settings.connection, &meta, me, statuses, policies, heard);
+    let (describe, heard) = (processor.describes(me), processor.heard());
+    let members = Members::start(&settings.connection, &meta, describe, heard);
     Ok(Started {
         processor,
+        service,
         instance,
         members: members.map_err(Error::Client)?,
         secret: in_force.secret,

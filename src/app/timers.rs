@@ -1,4 +1,4 @@
-//! What this instance knows of timers, for the API: the desk of its lanes, and where the other lanes are.
+//! What this instance knows of timers, for the API: the service of its lanes, and where the other lanes are.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -13,10 +13,11 @@ use crate::api::timers::known::{
 use crate::engine::header::{self, When};
 use crate::engine::timers::{self, TimerId, TimerState, Version};
 use crate::engine::{Lane, UnixMillis};
-use crate::index;
-use crate::kafka::desk::{self, Decided, Fate, Ticket};
 use crate::kafka::meta::Secret;
-use crate::kafka::{Desk, Members, Processor, SubmitError};
+use crate::kafka::{Members, Processor, SubmitError};
+use crate::timers::Service;
+use crate::timers::index;
+use crate::timers::service::{self, Decided, Fate, Ticket};
 
 /// How many timers of one id a lane looks at. Some of them are shown to a caller that has left the key out.
 const SAME_ID_MAX: usize = 10;
@@ -30,6 +31,7 @@ pub(super) struct Known {
 
 struct Running {
     processor: Arc<Processor>,
+    service: Arc<Service>,
     members: Arc<Members>,
     instance: String,
     secret: Secret,
@@ -44,17 +46,18 @@ impl Known {
     pub(super) fn started(
         &self,
         processor: Arc<Processor>,
+        service: Arc<Service>,
         members: Arc<Members>,
         instance: String,
         secret: Secret,
     ) {
         // There is one start in a run.
-        let _ = self.running.set(Running { processor, members, instance, secret });
+        let _ = self.running.set(Running { processor, service, members, instance, secret });
     }
 
-    fn desk(&self) -> Result<&Arc<Desk>, Trouble> {
+    fn service(&self) -> Result<&Arc<Service>, Trouble> {
         let running = self.running.get();
-        running.map(|running| running.processor.desk()).ok_or_else(starting)
+        running.map(|running| &running.service).ok_or_else(starting)
     }
 }
 
@@ -64,20 +67,21 @@ fn starting() -> Trouble {
 
 impl Timers for Known {
     fn lanes(&self) -> u16 {
-        self.desk().map_or(0, |desk| desk.lanes())
+        self.service().map_or(0, |service| service.lanes())
     }
 
     fn lane_of(&self, name: &Name) -> u16 {
-        let lane = |desk: &Arc<Desk>| desk.lane_of(name.key.as_deref(), name.id.as_bytes()).0;
-        self.desk().map_or(0, lane)
+        let lane =
+            |service: &Arc<Service>| service.lane_of(name.key.as_deref(), name.id.as_bytes()).0;
+        self.service().map_or(0, lane)
     }
 
     fn standing(&self, lane: u16) -> Standing {
         let Some(running) = self.running.get() else { return Standing::Moving };
-        match running.processor.desk().standing(Lane(lane)) {
-            desk::Standing::Here => Standing::Here,
-            desk::Standing::Moving => Standing::Moving,
-            desk::Standing::Elsewhere => match running.members.owner(Lane(lane)) {
+        match running.service.standing(Lane(lane)) {
+            service::Standing::Here => Standing::Here,
+            service::Standing::Moving => Standing::Moving,
+            service::Standing::Elsewhere => match running.members.owner(Lane(lane)) {
                 Some(member) if member.instance != running.instance => {
                     Standing::Elsewhere(member.address)
                 }
@@ -92,11 +96,11 @@ impl Timers for Known {
     }
 
     fn tracks(&self) -> bool {
-        self.desk().is_ok_and(|desk| desk.tracks())
+        self.service().is_ok_and(|service| service.tracks())
     }
 
     fn now(&self) -> Option<u64> {
-        self.desk().ok()?.now().map(|now| now.0)
+        self.service().ok()?.now().map(|now| now.0)
     }
 
     fn since(&self) -> Option<u64> {
@@ -142,7 +146,7 @@ impl Timers for Known {
                 (Lane(*lane), TimerId::new(name.key.as_deref(), name.id.as_bytes()))
             };
             let keys = names.iter().map(of).collect();
-            let found = self.desk()?.find_all(keys).await.map_err(trouble)?;
+            let found = self.service()?.find_all(keys).await.map_err(trouble)?;
             let told = found.iter().zip(names);
             Ok(told.map(|(of, (lane, _))| of.as_ref().map(|of| timer(*lane, of))).collect())
         })
@@ -155,7 +159,8 @@ impl Timers for Known {
     ) -> Soon<'a, Result<Vec<Timer>, Trouble>> {
         Box::pin(async move {
             let ids = ids.iter().map(|id| id.clone().into_bytes()).collect();
-            let found = self.desk()?.by_ids(lanes(of), ids, SAME_ID_MAX).await.map_err(trouble)?;
+            let found =
+                self.service()?.by_ids(lanes(of), ids, SAME_ID_MAX).await.map_err(trouble)?;
             Ok(found.iter().map(|(lane, found)| timer(lane.0, found)).collect())
         })
     }
@@ -169,7 +174,7 @@ impl Timers for Known {
     ) -> Soon<'a, Result<Page, Trouble>> {
         Box::pin(async move {
             let after = after.map(|Cursor { due, order }| (UnixMillis(due), TimerId(order)));
-            let page = self.desk()?.page(Lane(lane), of_index(filter), after, most);
+            let page = self.service()?.page(Lane(lane), of_index(filter), after, most);
             let index::Page { timers, more } = page.await.map_err(trouble)?;
             Ok(Page {
                 timers: timers.iter().map(|found| timer(lane, found)).collect(),
@@ -180,11 +185,11 @@ impl Timers for Known {
 
     fn count<'a>(&'a self, of: &'a [u16], filter: &'a Filter) -> Soon<'a, Result<u64, Trouble>> {
         Box::pin(async move {
-            let (desk, filter, mut count) = (self.desk()?, of_index(filter), 0);
+            let (service, filter, mut count) = (self.service()?, of_index(filter), 0);
             for lane in lanes(of) {
                 let mut after = None;
                 loop {
-                    let counted = desk.count(lane, &filter, after).await.map_err(trouble)?;
+                    let counted = service.count(lane, &filter, after).await.map_err(trouble)?;
                     count += counted.count;
                     after = counted.more;
                     if after.is_none() {
@@ -203,11 +208,11 @@ impl Timers for Known {
         target: Option<&'a str>,
     ) -> Soon<'a, Result<Vec<Forecast>, Trouble>> {
         Box::pin(async move {
-            let desk = self.desk()?;
-            if !desk.tracks() {
+            let service = self.service()?;
+            if !service.tracks() {
                 return Ok(Vec::new());
             }
-            let asked = desk.forecast(lanes(of), UnixMillis(now), target.map(str::to_owned));
+            let asked = service.forecast(lanes(of), UnixMillis(now), target.map(str::to_owned));
             let all = asked.await.map_err(trouble)?;
             let plain = |of: index::Forecast| Forecast {
                 target: of.target.to_string(),
@@ -234,13 +239,13 @@ impl Timers for Known {
     ) -> Soon<'a, Vec<Result<String, Trouble>>> {
         Box::pin(async move {
             let own: Result<Vec<_>, _> = commands.iter().map(command).collect();
-            let (desk, own) = match (self.desk(), own) {
-                (Ok(desk), Ok(own)) => (desk, own),
+            let (service, own) = match (self.service(), own) {
+                (Ok(service), Ok(own)) => (service, own),
                 (Err(why), _) | (_, Err(why)) => {
                     return commands.iter().map(|_| Err(why.clone())).collect();
                 }
             };
-            let told = desk.command(Lane(lane), &own, (asked.came, asked.by)).await;
+            let told = service.command(Lane(lane), &own, (asked.came, asked.by)).await;
             let text = |ticket: Ticket| ticket.to_string();
             told.into_iter().map(|ticket| ticket.map(text).map_err(trouble)).collect()
         })
@@ -258,8 +263,8 @@ impl Timers for Known {
                 .ok()
                 .filter(|ticket: &Ticket| ticket.lane == Lane(lane))
                 .ok_or_else(|| refused("bad_ticket", "it is not one that an answer gave"))?;
-            let desk = self.desk()?;
-            let decided = desk.answer(&ticket, wait).await.map_err(trouble)?;
+            let service = self.service()?;
+            let decided = service.answer(&ticket, wait).await.map_err(trouble)?;
             Ok(match decided {
                 Decided::Pending => Answer::Pending,
                 Decided::Lost => Answer::Lost,
@@ -282,7 +287,7 @@ impl Timers for Known {
     }
 
     fn settle<'a>(&'a self, of: &'a [u16], by: Instant) -> Soon<'a, Result<(), Trouble>> {
-        Box::pin(async move { self.desk()?.settle(&lanes(of), by).await.map_err(trouble) })
+        Box::pin(async move { self.service()?.settle(&lanes(of), by).await.map_err(trouble) })
     }
 }
 
@@ -294,44 +299,44 @@ fn refused(code: &str, detail: impl Into<String>) -> Trouble {
     Trouble::Refused(code.to_owned(), detail.into())
 }
 
-fn command(command: &Command) -> Result<desk::Command, Trouble> {
+fn command(command: &Command) -> Result<service::Command, Trouble> {
     let bad = |_| refused("bad_version", "it is no version of a timer");
-    Ok(desk::Command {
+    Ok(service::Command {
         key: command.name.key.clone(),
         id: command.name.id.clone().into_bytes(),
         version: command.version.as_deref().map(str::parse).transpose().map_err(bad)?,
         order: match command.order {
-            Order::Cancel => desk::Order::Cancel,
-            Order::Reschedule(due) => desk::Order::Reschedule(UnixMillis(due)),
+            Order::Cancel => service::Order::Cancel,
+            Order::Reschedule(due) => service::Order::Reschedule(UnixMillis(due)),
         },
     })
 }
 
-fn trouble(why: desk::Trouble) -> Trouble {
+fn trouble(why: service::Error) -> Trouble {
     match why {
-        desk::Trouble::Moving(_) | desk::Trouble::Behind(_) | desk::Trouble::Undecided(_) => {
+        service::Error::Moving(_) | service::Error::Behind(_) | service::Error::Undecided(_) => {
             Trouble::Moving(why.to_string())
         }
-        desk::Trouble::Without => Trouble::NoIndex(
+        service::Error::Without => Trouble::NoIndex(
             "its owner runs without an index: its disk is full, or does not work".to_owned(),
         ),
-        desk::Trouble::Late => Trouble::Moving(why.to_string()),
-        desk::Trouble::Busy => Trouble::Busy(why.to_string()),
-        desk::Trouble::Fault => Trouble::Moving(why.to_string()),
-        desk::Trouble::Submit(error @ SubmitError::Unacknowledged { .. }) => {
+        service::Error::Late => Trouble::Moving(why.to_string()),
+        service::Error::Busy => Trouble::Busy(why.to_string()),
+        service::Error::Fault => Trouble::Moving(why.to_string()),
+        service::Error::Submit(error @ SubmitError::Unacknowledged { .. }) => {
             Trouble::Away(format!("{error}; to ask again is safe"))
         }
-        desk::Trouble::NotPending(state) => {
+        service::Error::NotPending(state) => {
             Trouble::NotPending(state.map(|phase| phase.as_str().to_owned()))
         }
-        desk::Trouble::Superseded(_) => refused("superseded", why.to_string()),
-        desk::Trouble::TooLate(_) => refused("delay_too_long", why.to_string()),
-        desk::Trouble::NotFound => Trouble::NotFound(format!(
+        service::Error::Superseded(_) => refused("superseded", why.to_string()),
+        service::Error::TooLate(_) => refused("delay_too_long", why.to_string()),
+        service::Error::NotFound => Trouble::NotFound(format!(
             "{why}; nothing was written; ask again (the search takes as long as the wait, and {} s at most)",
-            desk::SEARCH_MAX.as_secs()
+            service::SEARCH_MAX.as_secs()
         )),
-        desk::Trouble::Search(_) => Trouble::Away(format!("{why}; nothing was written")),
-        desk::Trouble::Submit(error) => Trouble::Away(format!("{error}; nothing was written")),
+        service::Error::Search(_) => Trouble::Away(format!("{why}; nothing was written")),
+        service::Error::Submit(error) => Trouble::Away(format!("{error}; nothing was written")),
     }
 }
 

@@ -38,7 +38,8 @@ use super::{Exit, Failure, Global, Outcome, output};
 use crate::config::Overrides;
 use crate::engine::header;
 use crate::engine::{Millis, Record, UnixMillis};
-use crate::kafka::{self, Ack, Feed, KafkaError, Processor, Seen, Tail, driver};
+use crate::kafka::{self, Ack, Feed, KafkaError, Processor, Seen, Tail, member};
+use crate::timers;
 
 /// Between two drawings.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
@@ -93,7 +94,7 @@ enum DemoError {
     #[error("the processor owns no lanes after {JOIN_MAX:?}{0}")]
     NoLanes(String),
     #[error("the processor cannot go on")]
-    Processor(#[source] driver::Error),
+    Processor(#[source] member::Error),
     #[error("the demo's {0} ended by a mistake")]
     Died(&'static str),
     #[error("could not write to Kafka")]
@@ -178,7 +179,7 @@ fn play(
     let tails = Tails::new(stage).map_err(client)?;
     let books = Arc::clone(&ledger);
     let mut feed = Feed::new(&stage.connection, move |ack| acked(&books, &ack)).map_err(client)?;
-    let processor = Processor::start(&stage.settings, None).map_err(client)?;
+    let (processor, _) = timers::start(&stage.settings, None).map_err(client)?;
     if !joined(&processor, stop)? || !warm(stage, &mut feed, &tails, stop)? {
         processor.stop();
         let _ = processor.ended().recv_timeout(LEAVE_MAX);

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::app::{self, instance, lanes};
-use crate::kafka::{TakeOverError, driver};
+use crate::kafka::{TakeOverError, member};
 
 /// How a command ended. The numbers from 64 on are those of BSD's `sysexits.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,12 +39,12 @@ impl From<&app::Error> for Exit {
             app::Error::Listen { .. } => Self::Configuration,
             app::Error::Open { .. } => Self::Configuration,
             app::Error::Start(error) => of_start(error),
-            app::Error::Lanes(driver::Error::TakeOver(TakeOverError::PositionGone { .. })) => {
+            app::Error::Lanes(member::Error::TakeOver(TakeOverError::PositionGone { .. })) => {
                 Self::Configuration
             }
             app::Error::Lanes(
-                driver::Error::TakeOver(TakeOverError::NameInUse { .. })
-                | driver::Error::Fenced { .. },
+                member::Error::TakeOver(TakeOverError::NameInUse { .. })
+                | member::Error::Fenced { .. },
             ) => Self::InUse,
             app::Error::Lanes(_) | app::Error::Died => Self::Internal,
         }

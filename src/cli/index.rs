@@ -15,9 +15,10 @@ use crate::app::instance::{DIRECTORIES, Instance};
 use crate::app::lanes;
 use crate::config::{Config, Overrides};
 use crate::engine::Lane;
-use crate::index::{self, Figures, Identity, Index, Position};
 use crate::kafka::topics;
-use crate::kafka::{Connection, Indexing, ReadError};
+use crate::kafka::{Connection, ReadError};
+use crate::timers::Indexing;
+use crate::timers::index::{self, Figures, Identity, Index, Position};
 
 /// Where the index is, below the data directory.
 const INDEX: &str = "index";

@@ -636,3 +636,17 @@ fn the_documented_table_is_made_from_the_code() {
     }
     crate::documented::compare("configuration.md", "keys", &table);
 }
+
+/// The document's table is made here; `UPDATE_DOCS=1 cargo test --lib documented` writes it.
+#[test]
+fn the_documented_table_of_protected_settings_is_made_from_the_code() {
+    use crate::kafka::settings::{PROTECTED, Protected};
+    let mut table = String::from("| settings | instead | because |\n|---|---|---|\n");
+    for Protected { names, instead, reason } in &PROTECTED {
+        let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+        let instead = instead.map(|key| format!("`{key}`")).unwrap_or_default();
+        let row = format!("| {} | {instead} | {reason} |", names.join(", "));
+        writeln!(table, "{}", row.replace("  ", " ")).unwrap();
+    }
+    crate::documented::compare("configuration.md", "protected", &table);
+}

@@ -1,13 +1,12 @@
 //! What a running process tells about itself: figures for Prometheus and log lines.
 //!
-//! Two files: `names` is the only place that spells a metric or a label, `log` sets up the lines.
+//! `crates/telemetry` is the only place that spells a metric or a label; here they are installed. `log` sets up the lines.
 //!
 //! # Invariants
 //! 1. Recording never blocks and never fails; without [`install`] it does nothing.
 //! 2. A label is one of a bounded set: a tier, a code, a reason. Never a topic of a user, a key or an id.
 
 mod log;
-mod names;
 
 use parking_lot::RwLock;
 use std::sync::OnceLock;
@@ -15,22 +14,7 @@ use std::sync::OnceLock;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 pub use log::{LogError, init as init_log};
-pub use names::{
-    ALL, Kind, LaneFigures, LaneLevels, Level, Metric, Renewed, api_refused, api_requests, asked,
-    clock_offset, clock_skew, clock_stepped_back, foreign_wait, held_back, index_given_up,
-    index_lag, index_rebuilt, index_size, lanes_loading, local_clock_stepped, pending,
-    position_lost, ready, topic_remade, topics_unfit, topics_weak,
-};
-
-/// Upper bounds of the buckets of lateness, in seconds: half a millisecond to an hour.
-const LATENESS_BUCKETS: [f64; 21] = [
-    0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
-    120.0, 300.0, 600.0, 1_800.0, 3_600.0,
-];
-
-/// Upper bounds of the buckets of a commit's time, in seconds; 15 s is the default time limit of a transaction.
-const COMMIT_BUCKETS: [f64; 13] =
-    [0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 15.0];
+pub use waterclock_telemetry::*;
 
 /// Why figures are not kept.
 #[derive(Debug, thiserror::Error)]
@@ -77,15 +61,32 @@ pub fn install() -> Result<Figures, TelemetryError> {
     let handle = recorder.handle();
     let installed = metrics::set_global_recorder(recorder);
     // A process that keeps these numbers should know what they are.
-    names::describe();
+    describe();
     installed.map_err(|_| TelemetryError::Taken)?;
     Ok(Figures(INSTALLED.get_or_init(|| handle).clone()))
 }
 
 fn builder() -> Result<PrometheusBuilder, TelemetryError> {
-    let full = |name: &str| Matcher::Full(name.to_owned());
-    PrometheusBuilder::new()
-        .set_buckets_for_metric(full(names::LATENESS), &LATENESS_BUCKETS)
-        .and_then(|b| b.set_buckets_for_metric(full(names::COMMIT), &COMMIT_BUCKETS))
-        .map_err(TelemetryError::Buckets)
+    BUCKETS.into_iter().try_fold(PrometheusBuilder::new(), |builder, (name, buckets)| {
+        let name = Matcher::Full(name.to_owned());
+        builder.set_buckets_for_metric(name, buckets).map_err(TelemetryError::Buckets)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The document's table is made here; `UPDATE_DOCS=1 cargo test --lib documented` writes it.
+    #[test]
+    fn the_documented_metrics_are_those_of_the_code() {
+        use std::fmt::Write as _;
+        let mut table = String::from("| metric | kind | label | meaning |\n|---|---|---|---|\n");
+        for Metric { name, kind, label, help, .. } in ALL {
+            let label = if label.is_empty() { String::new() } else { format!("`{label}`") };
+            let kind = format!("{kind:?}").to_lowercase();
+            writeln!(table, "| `{name}` | {kind} | {label} | {help} |").unwrap();
+        }
+        crate::documented::compare("operations.md", "metrics", &table);
+    }
 }

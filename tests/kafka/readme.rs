@@ -227,7 +227,7 @@ fn the_cookbook_shows_the_programs_as_they_stand() {
         ("python", include_str!("../../docs/clients/timers.py")),
         ("java", include_str!("../../docs/clients/Timers.java")),
         ("go", include_str!("../../docs/clients/timers.go")),
-        ("rust", include_str!("../../examples/cookbook.rs")),
+        ("rust", include_str!("../../crates/client/examples/cookbook.rs")),
     ];
     // A function may stand deeper in its program than on the page.
     let lines = |text: &str| text.lines().fold(String::new(), |all, line| all + line.trim() + "\n");

@@ -24,7 +24,7 @@ mod read;
 mod seal;
 mod shown;
 mod single;
-mod token;
+pub mod token;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

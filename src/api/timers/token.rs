@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::known::{Cursor, Filter, Name};
 
 /// How long a count may be acted on.
-pub(super) const COUNT_MS_MAX: u64 = 15 * 60_000;
+pub const COUNT_MS_MAX: u64 = 15 * 60_000;
 /// Bytes of the seal that stand in the token of a count.
 const SEAL_BYTES: usize = 16;
 /// The form of a page token.
@@ -17,7 +17,7 @@ const VERSION: u8 = 1;
 
 /// Why a token says nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BadToken {
+pub enum BadToken {
     /// It was not made here.
     Broken,
     /// It was made for another filter.
@@ -27,7 +27,7 @@ pub(super) enum BadToken {
 }
 
 /// A token for what is behind a place; it goes with its filter.
-pub(super) fn of_page(cursor: Cursor, filter: &Filter) -> String {
+pub fn of_page(cursor: Cursor, filter: &Filter) -> String {
     let mut bytes = vec![VERSION];
     bytes.extend(cursor.due.to_be_bytes());
     bytes.extend(cursor.order);
@@ -36,7 +36,7 @@ pub(super) fn of_page(cursor: Cursor, filter: &Filter) -> String {
 }
 
 /// The place of a token.
-pub(super) fn page(token: &str, filter: &Filter) -> Result<Cursor, BadToken> {
+pub fn page(token: &str, filter: &Filter) -> Result<Cursor, BadToken> {
     let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| BadToken::Broken)?;
     let Some(([VERSION], rest)) = bytes.split_first_chunk() else { return Err(BadToken::Broken) };
     let Some((due, rest)) = rest.split_first_chunk() else { return Err(BadToken::Broken) };
@@ -60,10 +60,13 @@ fn sum(filter: &Filter) -> [u8; 4] {
 
 /// What was counted, and when.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Counted {
-    pub(super) filter: Filter,
-    pub(super) at: u64,
-    pub(super) count: u64,
+pub struct Counted {
+    /// What was counted.
+    pub filter: Filter,
+    /// When, in milliseconds since 1970.
+    pub at: u64,
+    /// How many there were.
+    pub count: u64,
 }
 
 impl Counted {
@@ -74,13 +77,16 @@ impl Counted {
     }
 
     /// A token, with a seal that only instances of the namespace can make.
-    pub(super) fn token(&self, seal: impl Fn(&[u8]) -> [u8; 32]) -> String {
+    pub fn token(&self, seal: impl Fn(&[u8]) -> [u8; 32]) -> String {
         let (text, seal) = self.sealed(seal);
         URL_SAFE_NO_PAD.encode([&seal[..SEAL_BYTES], &text].concat())
     }
 
     /// What a token says, if it was sealed so and is not too old.
-    pub(super) fn of_token(
+    ///
+    /// # Errors
+    /// It was not, or it is.
+    pub fn of_token(
         seal: impl Fn(&[u8]) -> [u8; 32],
         token: &str,
         now: u64,
@@ -103,22 +109,28 @@ impl Counted {
 
 /// What to ask again with: which command about which timer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Ticket {
+pub struct Ticket {
+    /// The timer.
     #[serde(rename = "n")]
-    pub(super) name: Name,
+    pub name: Name,
+    /// Where the command stands.
     #[serde(rename = "t")]
-    pub(super) ticket: String,
+    pub ticket: String,
     /// It gives the timer another time.
     #[serde(rename = "p", default, skip_serializing_if = "std::ops::Not::not")]
-    pub(super) puts_off: bool,
+    pub puts_off: bool,
 }
 
 impl Ticket {
-    pub(super) fn encode(&self) -> String {
+    /// As callers are given it.
+    #[must_use]
+    pub fn encode(&self) -> String {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
     }
 
-    pub(super) fn decode(text: &str) -> Option<Self> {
+    /// `None`: it is no such text.
+    #[must_use]
+    pub fn decode(text: &str) -> Option<Self> {
         serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text).ok()?).ok()
     }
 }

@@ -9,8 +9,8 @@ use crate::cli::{Outcome, output};
 use crate::config::Config;
 use crate::engine::timers::Change;
 use crate::engine::{Lane, Offset, UnixMillis};
-use crate::index::{BATCH_MAX, Figures, Identity, Index};
 use crate::kafka::{Changelog, Connection, Logged, wall_clock};
+use crate::timers::index::{BATCH_MAX, Figures, Identity, Index};
 
 pub(super) fn run(
     connection: &Connection,

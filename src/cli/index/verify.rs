@@ -15,8 +15,8 @@ use crate::cli::{Exit, Outcome, output};
 use crate::config::Config;
 use crate::engine::timers::{Change, TimerId};
 use crate::engine::{Lane, Offset};
-use crate::index::{self, Identity, Index};
 use crate::kafka::{Changelog, Connection, Logged};
+use crate::timers::index::{self, Identity, Index};
 
 /// Characters of an id in the table.
 const ID_SHOWN: usize = 40;

@@ -1,0 +1,486 @@
+//! Requests to an instance over HTTP.
+//!
+//! # Invariants
+//! 1. The client repeats only what may be repeated: a look-up; a cancel, which gets the same answer again; and a time
+//!    that is given as a point in time.
+//! 2. No request lasts longer than the bound. What is undecided then is reported as undecided, or is an error.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
+use reqwest::{Method, Response, StatusCode, Url};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::Error;
+
+/// What became of a timer that was to be cancelled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It will never be seen in its target; also if it was cancelled before.
+    Cancelled,
+    /// Too late: it is in its target.
+    Delivered,
+    /// A version was asked for that another has replaced.
+    Superseded,
+    /// There is no such timer: it was never met, or it ended otherwise, as `state` says (`expired`, `dead`, `lost`). A record that
+    /// was sent straight to a tier is cancelled all the same.
+    Unknown {
+        /// How it ended, if it is known.
+        state: Option<String>,
+        /// Why it is a dead letter, if it is: a code of the header contract.
+        code: Option<String>,
+    },
+    /// The instances keep no pending timers (`tracking = "cancellations"`): it is cancelled unless it was delivered.
+    Recorded,
+    /// Not decided within the bound. Cancel again to ask again: nothing happens twice.
+    Pending,
+}
+
+/// What became of a timer that was to be given another time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rescheduled {
+    /// It is due then, as a new version; key, value and headers stay.
+    Replaced,
+    /// There is no such timer, or it is not pending any more; [`find`](super::Client::find) says how it ended.
+    NotPending,
+    /// Another version was put in its place at the same time.
+    Superseded,
+    /// Not decided within the bound. Say it again to ask again: with the same time nothing happens twice.
+    Pending,
+}
+
+/// Which timers are meant; what is not said does not matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Those with this target.
+    pub target: Option<String>,
+    /// Those with this label.
+    pub label: Option<String>,
+    /// Those in this state, as [`Timer::state`] has it.
+    pub state: Option<String>,
+    /// Those due then or later.
+    pub due_after: Option<SystemTime>,
+    /// Those due before.
+    pub due_before: Option<SystemTime>,
+    /// At most so many, the earliest first.
+    pub limit: Option<usize>,
+}
+
+impl Filter {
+    fn put(&self, url: &mut Url) {
+        let time = |at: Option<SystemTime>| at.map(|at| millis(at).to_string());
+        let all = [
+            ("target", self.target.clone()),
+            ("label", self.label.clone()),
+            ("state", self.state.clone()),
+            ("due_after", time(self.due_after)),
+            ("due_before", time(self.due_before)),
+        ];
+        let mut query = url.query_pairs_mut();
+        for (name, value) in all {
+            if let Some(value) = value {
+                query.append_pair(name, &value);
+            }
+        }
+    }
+}
+
+/// Milliseconds since 1970, rounded up. An earlier time is 0.
+pub(super) fn millis(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// A timer, as the index knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[non_exhaustive]
+pub struct Timer {
+    /// Its id.
+    pub id: String,
+    /// The key of its record, if it has one that is text.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// The key of its record in base64, if it has one that is no text.
+    #[serde(default)]
+    pub key_base64: Option<String>,
+    /// `delay` while it is pending; else `delivered`, `cancelled`, `expired`, `dead` or `lost`.
+    pub state: String,
+    /// The topic that it is for.
+    #[serde(default)]
+    pub target: Option<String>,
+    /// When it is or was due, in milliseconds since 1970.
+    #[serde(default)]
+    pub due: u64,
+    /// Its lane.
+    #[serde(default)]
+    pub lane: u16,
+    /// Its label.
+    #[serde(default)]
+    pub label: Option<String>,
+    /// Which of the records of this id it is.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// Why it was dead-lettered: a code of the header contract.
+    #[serde(default)]
+    pub code: Option<String>,
+    /// Since when it is in this state, in milliseconds since 1970.
+    #[serde(default)]
+    pub since: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Decided {
+    outcome: String,
+    #[serde(default)]
+    state: Option<String>,
+    #[serde(default)]
+    code: Option<String>,
+}
+
+impl Decided {
+    fn outcome(self, url: String) -> Result<Outcome, Error> {
+        Ok(match self.outcome.as_str() {
+            "cancelled" => Outcome::Cancelled,
+            "delivered" => Outcome::Delivered,
+            "superseded" => Outcome::Superseded,
+            "recorded" => Outcome::Recorded,
+            "pending" => Outcome::Pending,
+            "unknown" => Outcome::Unknown { state: self.state, code: self.code },
+            other => {
+                let code = self.code.unwrap_or_else(|| other.to_owned());
+                let detail = format!("the cancel is {other}");
+                return Err(Error::Refused { url, status: 200, code, detail });
+            }
+        })
+    }
+}
+
+/// One of a batch: what became of it, or what is wrong with it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Each {
+    Wrong { problem: Wrong },
+    Decided(Decided),
+}
+
+#[derive(Deserialize)]
+struct Wrong {
+    status: u16,
+    #[serde(flatten)]
+    problem: Problem,
+}
+
+#[derive(Deserialize)]
+struct Batch {
+    timers: Vec<Each>,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    timers: Vec<Timer>,
+    #[serde(default)]
+    next: Option<String>,
+}
+
+/// A problem as of RFC 9457, as far as it is told on.
+#[derive(Default, Deserialize)]
+struct Problem {
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    detail: String,
+}
+
+/// The longest that an instance can be asked to wait.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// Timers that can be named at once, and listed at once.
+const AT_ONCE: usize = 1_000;
+/// Longest wait for a connection.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// How much longer than what was asked for an answer may take.
+const BESIDE: Duration = Duration::from_secs(3);
+/// Between two attempts, where nobody says how long.
+const PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause that a server may ask for.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Makes the HTTP client. Instances that are found through Kafka are on our network, and so is a server on this machine: a proxy
+/// of the environment is for the world outside.
+///
+/// # Errors
+/// The system has no random numbers or no certificates to offer.
+pub(super) fn http(server: Option<&Url>) -> Result<reqwest::Client, Error> {
+    let mut builder = reqwest::Client::builder().connect_timeout(CONNECT_MAX);
+    if server.is_none_or(|url| url.host_str().is_some_and(waterclock_kafka::is_loopback)) {
+        builder = builder.no_proxy();
+    }
+    builder.build().map_err(|error| Error::Start(Box::new(error)))
+}
+
+/// Reads the address of a server: what follows the host is kept in front of the paths.
+///
+/// # Errors
+/// It is none.
+pub(super) fn address(text: &str) -> Result<Url, Error> {
+    let no = || Error::Address { url: text.to_owned() };
+    let url = Url::parse(text).map_err(|_| no())?;
+    let is_http = matches!(url.scheme(), "http" | "https") && url.has_host();
+    if is_http { Ok(url) } else { Err(no()) }
+}
+
+/// The address below which all timers are, or what is done with many of them: `{base}/v1/{what}`.
+pub(super) fn timers(base: &Url, what: &str) -> Url {
+    let mut url = base.clone();
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(["v1", what]);
+    }
+    url
+}
+
+/// A timer, as a body names it.
+fn named(key: Option<&[u8]>, id: &str) -> Value {
+    match key.map(|key| (key, std::str::from_utf8(key))) {
+        None => json!({ "id": id, "key": null }),
+        Some((_, Ok(text))) => json!({ "id": id, "key": text }),
+        Some((bytes, Err(_))) => json!({ "id": id, "key_base64": base64(bytes) }),
+    }
+}
+
+fn base64(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// How long an instance may wait.
+fn wait(until: Instant) -> String {
+    let left = until.saturating_duration_since(Instant::now()).min(WAIT_MAX);
+    format!("{}ms", left.as_millis())
+}
+
+/// The address of one timer: `{base}/v1/timers/{id}?key=...`.
+pub(super) fn timer(base: &Url, key: Option<&[u8]>, id: &str) -> Url {
+    let mut url = base.clone();
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(["v1", "timers", id]);
+    }
+    match key.map(|key| (key, std::str::from_utf8(key))) {
+        None => {}
+        Some((_, Ok(text))) => {
+            url.query_pairs_mut().append_pair("key", text);
+        }
+        Some((bytes, Err(_))) => {
+            url.query_pairs_mut().append_pair("key_base64", &base64(bytes));
+        }
+    }
+    url
+}
+
+/// One thing to be asked until there is an answer.
+pub(super) struct Ask<'a> {
+    pub(super) http: &'a reqwest::Client,
+    /// How long in all.
+    pub(super) within: Duration,
+}
+
+impl Ask<'_> {
+    /// Cancels; `at` says whom to ask, anew for each attempt.
+    pub(super) async fn cancel(
+        &self,
+        at: impl Fn(usize) -> Result<Url, Error>,
+    ) -> Result<Outcome, Error> {
+        let Some(response) = self.decided(&Method::DELETE, None, at).await? else {
+            return Ok(Outcome::Pending);
+        };
+        let url = place(response.url());
+        read::<Decided>(response).await?.outcome(url)
+    }
+
+    /// Gives a timer another time, in milliseconds since 1970.
+    pub(super) async fn reschedule(
+        &self,
+        due: u64,
+        at: impl Fn(usize) -> Result<Url, Error>,
+    ) -> Result<Rescheduled, Error> {
+        let body = json!({ "due": due });
+        match self.decided(&Method::PATCH, Some(&body), at).await {
+            Ok(Some(_)) => Ok(Rescheduled::Replaced),
+            Ok(None) => Ok(Rescheduled::Pending),
+            Err(Error::Refused { code, .. })
+                if ["unknown_timer", "not_pending"].contains(&&*code) =>
+            {
+                Ok(Rescheduled::NotPending)
+            }
+            Err(Error::Refused { code, .. }) if code == "superseded" => Ok(Rescheduled::Superseded),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks for a change until it is decided; `None`: it is not within the bound.
+    async fn decided(
+        &self,
+        method: &Method,
+        body: Option<&Value>,
+        at: impl Fn(usize) -> Result<Url, Error>,
+    ) -> Result<Option<Response>, Error> {
+        let until = Instant::now() + self.within;
+        let at = |attempt| {
+            let mut url = at(attempt)?;
+            url.query_pairs_mut().append_pair("wait", &wait(until));
+            Ok(url)
+        };
+        let mut response = self.insist(method, body, until, at).await?;
+        while response.status() == StatusCode::ACCEPTED {
+            let next = response.headers().get(LOCATION).and_then(|next| next.to_str().ok());
+            let next = next.and_then(|next| response.url().join(next).ok());
+            let (Some(next), true) = (next, Instant::now() + PAUSE < until) else {
+                return Ok(None);
+            };
+            tokio::time::sleep(PAUSE).await;
+            response = match self.insist(&Method::GET, None, until, |_| Ok(next.clone())).await {
+                // Its lane has moved, and who would have known has forgotten.
+                Err(Error::Refused { status: 410, .. }) => {
+                    self.insist(method, body, until, at).await?
+                }
+                answered => answered?,
+            };
+        }
+        Ok(Some(response))
+    }
+
+    /// Cancels many; what became of each, in the same order.
+    pub(super) async fn cancel_all(
+        &self,
+        names: &[(Option<&[u8]>, &str)],
+        at: impl Fn(usize) -> Result<Url, Error>,
+    ) -> Result<Vec<Result<Outcome, Error>>, Error> {
+        let until = Instant::now() + self.within;
+        let mut outcomes = Vec::with_capacity(names.len());
+        for names in names.chunks(AT_ONCE) {
+            let timers: Vec<Value> = names.iter().map(|(key, id)| named(*key, id)).collect();
+            let body = json!({ "timers": timers, "wait": wait(until) });
+            let response = self.insist(&Method::POST, Some(&body), until, &at).await?;
+            let url = place(response.url());
+            let Batch { timers } = read(response).await?;
+            outcomes.extend(timers.into_iter().map(|each| match each {
+                Each::Decided(decided) => decided.outcome(url.clone()),
+                Each::Wrong { problem: Wrong { status, problem } } => {
+                    let Problem { code, detail } = problem;
+                    Err(Error::Refused { url: url.clone(), status, code, detail })
+                }
+            }));
+        }
+        Ok(outcomes)
+    }
+
+    /// Lists timers by due time.
+    pub(super) async fn list(
+        &self,
+        filter: &Filter,
+        at: impl Fn(usize) -> Result<Url, Error>,
+    ) -> Result<Vec<Timer>, Error> {
+        let until = Instant::now() + self.within;
+        let most = filter.limit.unwrap_or(usize::MAX);
+        let (mut timers, mut next) = (Vec::new(), None::<String>);
+        while timers.len() < most {
+            let left = (most - timers.len()).min(AT_ONCE);
+            let at = |attempt| {
+                let mut url = at(attempt)?;
+                filter.put(&mut url);
+                url.query_pairs_mut().append_pair("limit", &left.to_string());
+                if let Some(page) = &next {
+                    url.query_pairs_mut().append_pair("page", page);
+                }
+                Ok(url)
+            };
+            let page: Page = read(self.insist(&Method::GET, None, until, at).await?).await?;
+            timers.extend(page.timers);
+            next = page.next;
+            if next.is_none() {
+                break;
+            }
+        }
+        Ok(timers)
+    }
+
+    /// Looks one timer up.
+    pub(super) async fn find(
+        &self,
+        at: impl Fn(usize) -> Result<Url, Error>,
+    ) -> Result<Option<Timer>, Error> {
+        let until = Instant::now() + self.within;
+        match self.insist(&Method::GET, None, until, at).await {
+            Ok(response) => read(response).await.map(Some),
+            Err(Error::Refused { code, .. }) if code == "unknown_timer" => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks until somebody has answered, or the time is over.
+    async fn insist(
+        &self,
+        method: &Method,
+        body: Option<&Value>,
+        until: Instant,
+        at: impl Fn(usize) -> Result<Url, Error>,
+    ) -> Result<Response, Error> {
+        let mut attempt = 0;
+        loop {
+            let url = at(attempt)?;
+            let left = until.saturating_duration_since(Instant::now()) + BESIDE;
+            let mut request = self.http.request(method.clone(), url.clone()).timeout(left);
+            if let Some(body) = body {
+                request = request.json(body);
+            }
+            let (pause, source) = match request.send().await {
+                Ok(response) if response.status().is_success() => return Ok(response),
+                Ok(response) if passes(response.status()) => (pause(response.headers()), None),
+                Ok(response) => return Err(refused(response).await),
+                Err(error) => (PAUSE, Some(Box::new(error.without_url()))),
+            };
+            if Instant::now() + pause >= until {
+                return Err(Error::Busy { url: place(&url), within: self.within, source });
+            }
+            tokio::time::sleep(pause).await;
+            attempt += 1;
+        }
+    }
+}
+
+/// What goes by: a lane moves, or something between us and the server has nobody behind it.
+fn passes(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::GATEWAY_TIMEOUT
+            | StatusCode::TOO_MANY_REQUESTS
+    )
+}
+
+fn pause(headers: &HeaderMap) -> Duration {
+    let asked = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    asked.map_or(PAUSE, |seconds| Duration::from_secs(seconds).min(PAUSE_MAX))
+}
+
+/// Without what may be a person's: ids and keys stand in paths and queries.
+fn place(url: &Url) -> String {
+    url.origin().ascii_serialization()
+}
+
+async fn refused(response: Response) -> Error {
+    let (url, status) = (place(response.url()), response.status().as_u16());
+    let Problem { code, detail } = response.json().await.unwrap_or_default();
+    Error::Refused { url, status, code, detail }
+}
+
+async fn read<T: DeserializeOwned>(response: Response) -> Result<T, Error> {
+    let url = place(response.url());
+    response
+        .json()
+        .await
+        .map_err(|source| Error::Answer { url, source: Box::new(source.without_url()) })
+}

@@ -1,0 +1,254 @@
+//! One parser a target.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use waterclock::api::timers::known::{Cursor, Filter};
+use waterclock::index::fuzz as store;
+use waterclock::timers::service::Ticket;
+
+use super::api;
+use super::input::Input;
+use waterclock_engine::header::{
+    self, Code, DETAIL_MAX, ID_MAX, LABEL_MAX, Refusal, TOPIC_MAX, duration, until,
+};
+use waterclock_engine::ladder;
+use waterclock_engine::state::{Bound, Kind, State, StateKey, SubmissionOrder};
+use waterclock_engine::timers::{Change, TimerState, Version};
+use waterclock_engine::window::{METADATA_MAX, Standing, Window};
+use waterclock_engine::{Millis, Offset, UnixMillis};
+
+/// Names of the contract, so that a fuzzer need not guess them.
+pub(super) const NAMES: [&str; 15] = [
+    "x-delay",
+    "x-delay-until",
+    "x-delay-target",
+    "x-delay-id",
+    "x-delay-action",
+    "x-delay-partition",
+    "x-delay-expires",
+    "x-delay-label",
+    "x-delay-trace",
+    "x-delay-state",
+    "x-delay-due",
+    "x-delay-attempt",
+    "x-delay-error-code",
+    "x-delay-",
+    "x-delay-fired",
+];
+
+/// A header, or none behind the end.
+pub(super) fn header<'a>(input: &mut Input<'a>) -> Option<(&'a [u8], Option<&'a [u8]>)> {
+    if input.is_empty() {
+        return None;
+    }
+    let name = match NAMES.get(usize::from(input.byte() & 31)) {
+        Some(name) => name.as_bytes(),
+        None => input.part(),
+    };
+    Some((name, input.null_or_part()))
+}
+
+/// A refusal is one harmless line with a code of the list.
+fn is_fit(refusal: &Refusal) {
+    assert!(refusal.detail.len() <= DETAIL_MAX);
+    assert!(refusal.detail.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
+    assert_eq!(refusal.code.as_str().parse::<Code>().ok(), Some(refusal.code));
+}
+
+/// `header::read`, and what follows from what it says.
+pub fn headers(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let (appended, max_delay) = (UnixMillis(input.number()), Millis(input.number()));
+    let key = input.null_or_part();
+    let mut headers = Vec::new();
+    while let Some(found) = header(&mut input) {
+        headers.push(found);
+    }
+    let directive = match header::read(headers.iter().copied()) {
+        Ok(directive) => directive,
+        Err(refusal) => return is_fit(&refusal),
+    };
+    assert!(directive.target.is_none_or(|target| (1..=TOPIC_MAX).contains(&target.len())));
+    assert!(directive.id.is_none_or(|id| (1..=ID_MAX).contains(&id.len())));
+    assert!(directive.label.is_none_or(|label| (1..=LABEL_MAX).contains(&label.len())));
+    assert!(directive.partition.is_none_or(|partition| partition >= 0));
+    match directive.when.map(|when| when.resolve(appended, max_delay)) {
+        Some(Ok(due)) => assert!(due - appended <= max_delay),
+        Some(Err(refusal)) => is_fit(&refusal),
+        None => {}
+    }
+    if let Some(Err(refusal)) =
+        directive.expires.map(|when| header::expires_at(when, appended, max_delay))
+    {
+        is_fit(&refusal);
+    }
+    if let Some(state) = directive.state
+        && let Err(refusal) = State::open(state, &StateKey::new([7; 32]), &directive.bound(key))
+    {
+        is_fit(&refusal);
+    }
+}
+
+/// `x-delay-state`: what was sealed is opened, for the record that it was sealed for and unchanged only.
+pub fn state(bytes: &[u8]) {
+    let key = StateKey::new([7; 32]);
+    let mut input = Input(bytes);
+    let bound = Bound {
+        key: input.null_or_part(),
+        target: input.null_or_part(),
+        id: input.null_or_part(),
+        partition: (input.byte() & 1 == 1).then(|| input.number() as i32),
+    };
+    let kind = [Kind::Hop, Kind::Move, Kind::Amend][usize::from(input.byte() % 3)];
+    let sealed = State {
+        kind,
+        due: UnixMillis(input.word()),
+        first_appended: UnixMillis(input.word()),
+        order: SubmissionOrder {
+            appended: UnixMillis(input.word()),
+            offset: Offset(input.word().cast_signed()),
+        },
+        expires: Some(UnixMillis(input.word())).filter(|at| at.0 != u64::MAX),
+        intake: input.word(),
+        name: ["", "b"].into_iter().nth(usize::from(input.byte())).filter(|name| !name.is_empty()),
+        target: ["", "orders"].into_iter().nth(usize::from(input.byte())).filter(|t| !t.is_empty()),
+        hops: input.word() as u16,
+    };
+    let text = sealed.seal(&key, &bound);
+    assert_eq!(State::open(text.as_ref(), &key, &bound), Ok(sealed));
+    let mut flipped = text.as_ref().to_vec();
+    let bit = usize::from(input.byte()) | usize::from(input.byte() & 1) << 8;
+    let at = bit / 8 % flipped.len();
+    flipped[at] ^= 1 << (bit % 8);
+    assert!(State::open(&flipped, &key, &bound).is_err());
+    assert!(State::open(text.as_ref(), &StateKey::new([8; 32]), &bound).is_err());
+    if let Err(refusal) = State::open(input.0, &key, &bound) {
+        is_fit(&refusal);
+    }
+}
+
+/// The metadata of a commit: read, worked on, written and read back.
+pub fn metadata(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let next = input.number().cast_signed();
+    let work = input.part();
+    let text = if input.byte() & 1 == 0 {
+        String::from_utf8_lossy(input.0).into_owned()
+    } else {
+        STANDARD_NO_PAD.encode([&[1], input.0].concat())
+    };
+    let Ok(mut window) = Window::load(Offset(next), &text) else { return };
+    same(&mut window);
+    // Reading begins at the watermark again, and what is pending is shown again or passed over.
+    let mut at = next;
+    for step in work {
+        // No log gets there.
+        if at > i64::MAX / 2 {
+            break;
+        }
+        let offset = Offset(at);
+        if step & 1 == 0 && window.room(offset) {
+            let begun = window.begin(offset);
+            if step & 2 == 0 && begun.standing != Standing::Done {
+                window.finish(offset);
+            }
+            at += 1;
+        } else {
+            at = at.saturating_add(i64::from(step >> 1));
+            window.pass(Offset(at));
+        }
+    }
+    same(&mut window);
+}
+
+/// What is committed of a window is that window.
+fn same(window: &mut Window) {
+    let (low, text) = window.commit_anyway();
+    assert!(text.len() <= METADATA_MAX, "{} characters", text.len());
+    let mut again = Window::load(low, &text).unwrap();
+    assert_eq!((again.low(), again.pending()), (window.low(), window.pending()));
+    assert_eq!(again.commit_anyway(), (low, text));
+}
+
+/// A record of `<ns>.timers`.
+pub fn changelog(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let whole = [7; 17];
+    let key = match input.byte() & 3 {
+        0 => input.null_or_part(),
+        1 => Some(&whole[..16]),
+        _ => Some(&whole[..]),
+    };
+    let key =
+        key.map(|key| if key.len() == 17 { [&key[..16], &[1]].concat() } else { key.to_vec() });
+    let value = if input.byte() & 15 == 0 { None } else { Some(input.0) };
+    let Ok(change) = Change::decode(key.as_deref(), value) else { return };
+    let (key, value) = change.encode();
+    assert_eq!(Change::decode(Some(&key), value.as_deref()).as_ref(), Ok(&change));
+}
+
+/// Texts that people and producers write: lengths, times, holds, names.
+pub fn texts(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok(length) = duration(text) {
+        assert_eq!(duration(&length.to_string()), Ok(length));
+    }
+    if let Err(refusal) = until(text) {
+        is_fit(&refusal);
+    }
+    if let Err(refusal) = header::topic_name(text) {
+        is_fit(&refusal);
+    }
+    if let Ok(holds) = ladder::holds(text) {
+        let _ = ladder::Ladder::new(&holds, &[], Millis(2_000));
+    }
+    if let Ok(place) = text.parse::<Version>() {
+        assert_eq!(place.to_string().parse::<Version>().ok(), Some(place));
+    }
+    if let Ok(phase) = text.parse::<TimerState>() {
+        assert_eq!(phase.as_str(), text);
+    }
+    if let Ok(ticket) = text.parse::<Ticket>() {
+        assert_eq!(ticket.to_string().parse::<Ticket>(), Ok(ticket));
+    }
+}
+
+/// What callers of the API come back with.
+pub fn tokens(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let kind = input.byte();
+    let now = input.number();
+    let text = |part: Option<&[u8]>| part.map(|part| String::from_utf8_lossy(part).into_owned());
+    let filter = Filter {
+        target: text(input.null_or_part()),
+        label: text(input.null_or_part()),
+        state: text(input.null_or_part()),
+        due_after: (kind & 2 == 0).then(|| input.number()),
+        due_before: (kind & 4 == 0).then(|| input.number()),
+    };
+    if kind & 1 == 0 {
+        api::come_back(&String::from_utf8_lossy(input.0), &filter, now);
+        api::come_back(&URL_SAFE_NO_PAD.encode(input.0), &filter, now);
+        return;
+    }
+    let order = std::array::from_fn(|_| input.byte());
+    api::give_out(Cursor { due: input.number(), order }, filter, input.number(), now);
+}
+
+/// What stands on disk, whoever wrote it.
+pub fn index(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let (kind, name) = (input.byte(), input.part());
+    match kind & 3 {
+        0 => store::read(name, input.0, kind & 4 == 0),
+        1 | 2 => store::read_sealed(name, input.0, kind & 4 == 0),
+        _ => {
+            let mut entries = std::collections::BTreeMap::new();
+            while !input.is_empty() {
+                let key = input.part().to_vec();
+                entries.insert(key, input.null_or_part().map(<[u8]>::to_vec));
+            }
+            store::write(name, &Vec::from_iter(entries));
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Every client of ours: how it reaches the brokers, what it may be told by a person, and the raw calls into librdkafka.
+
+pub(crate) mod connect;
+mod embedded;
+pub(crate) mod oauth;
+pub mod raw;
+pub(crate) mod resilient_admin;
+pub(crate) mod seldom;
+pub mod settings;
+mod sieve;
+mod submit;
+pub mod topic_reader;
+mod wall_clock;
+
+pub use connect::{Connection, Isolation, NoAnswer, is_loopback};
+pub use embedded::Embedded;
+pub use settings::Secret;
+pub use submit::{Receipt, Stands, SubmitError, Submitter};
+pub use topic_reader::TopicReader;
+pub use wall_clock::wall_clock;
+pub(crate) use wall_clock::wall_clock_us;

@@ -1,0 +1,18 @@
+//! What is known of the brokers: their time, where partitions end, which targets there are, what is pending, and topics
+//! that change.
+
+pub(crate) mod backlog;
+mod clock;
+pub(crate) mod delete_records;
+pub mod end_offsets;
+mod open_transactions;
+pub(crate) mod probe;
+pub(crate) mod targets;
+pub(crate) mod topic_monitor;
+pub(crate) mod wall_clock_steps;
+
+pub use clock::BrokerClock;
+pub use delete_records::Trim;
+pub use probe::{PROBE_KEY, Probe};
+pub use targets::Lookup;
+pub use topic_monitor::Wanted;

@@ -1,0 +1,353 @@
+//! Reports where partitions end now, and where they begin, to any caller, with one client and a thread for each leader.
+//!
+//! A record with an id fires only when everything that was written before some time has been read. On a busy partition
+//! the next record tells. On an idle one nothing does, so this room asks for its end offset.
+//!
+//! # Invariants
+//! 1. An answer's time was taken before the brokers were asked. So everything that was acknowledged before that time
+//!    stands before the end that is reported.
+//! 2. Questions to a leader that came while one was on its way are asked together, in one request.
+//! 3. A leader that is away delays no question about partitions of others.
+//! 4. A client that learns from nobody who leads is made anew: it may go on asking a broker that stands still.
+//! 5. Every question is answered for every partition, in one piece or several, even if nothing is known.
+//!
+//! What it does not do: it asks only once by itself. A caller that got no answer asks again, later.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use rdkafka::consumer::Consumer as _;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+
+use super::BrokerClock;
+use crate::client::Connection;
+use crate::client::connect::{Isolation, Reader, aside};
+use waterclock_engine::{Offset, UnixMillis};
+
+/// How the client is named in the brokers' logs.
+const CLIENT: &str = "waterclock-ends";
+/// It fetches nothing.
+const WAIT: Duration = Duration::from_secs(1);
+/// One question to a leader.
+const ASK_MAX: Duration = Duration::from_secs(1);
+/// A caller that waits asks again after this long.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A partition.
+pub type Partition = (Arc<str>, i32);
+
+/// Where a partition ends, as it was at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndOffset {
+    /// The topic.
+    pub topic: Arc<str>,
+    /// The partition of it.
+    pub partition: i32,
+    /// A lower bound of the brokers' time from before they were asked.
+    pub at: UnixMillis,
+    /// The end of its log, committed or not; `None`: its leader did not answer.
+    pub last: Option<Offset>,
+    /// Where the first open transaction begins, else the end; `None` where nobody asked for it.
+    pub stable: Option<Offset>,
+    /// Where its log begins; `None` where nobody asked for it.
+    pub first: Option<Offset>,
+}
+
+/// What to ask for beside the ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Also {
+    Nothing,
+    /// Where open transactions begin.
+    Stable,
+    /// Where the logs begin.
+    First,
+}
+
+/// An answer to one question.
+#[derive(Debug)]
+pub struct Answer {
+    /// As it was asked: whatever tells the asker's questions apart.
+    pub of: u64,
+    /// It was asked for stable ends, too.
+    pub stable: bool,
+    /// Of every partition that was asked for.
+    pub told: Vec<EndOffset>,
+}
+
+#[derive(Debug)]
+struct Question {
+    of: u64,
+    partitions: Vec<Partition>,
+    also: Also,
+    reply: Sender<Answer>,
+}
+
+/// Stands for the leader of a partition whose leader is unknown.
+const NOBODY: i32 = -1;
+
+/// Asks, on threads of its own, which end with the last handle.
+#[derive(Clone)]
+pub struct EndOffsets {
+    asker: Arc<Asker>,
+    /// The threads, by the leader that they ask.
+    threads: Arc<Mutex<BTreeMap<i32, Sender<Question>>>>,
+}
+
+impl std::fmt::Debug for EndOffsets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EndOffsets").finish_non_exhaustive()
+    }
+}
+
+impl EndOffsets {
+    /// Makes the client.
+    ///
+    /// # Errors
+    /// librdkafka refused its settings.
+    pub fn new(connection: &Connection, clock: Arc<BrokerClock>) -> Result<Self, KafkaError> {
+        let asker = Asker {
+            connection: connection.clone(),
+            last: Mutex::new(Arc::new(connection.reader(CLIENT, Isolation::Uncommitted, WAIT)?)),
+            stable: Mutex::new(None),
+            leaders: Mutex::default(),
+            clock,
+        };
+        Ok(Self { asker: Arc::new(asker), threads: Arc::default() })
+    }
+
+    /// Asks for the ends of these partitions, with `stable` also for where open transactions begin. The answers come by
+    /// `reply`, of each leader by itself.
+    pub fn ask(&self, of: u64, partitions: Vec<Partition>, stable: bool, reply: &Sender<Answer>) {
+        let also = if stable { Also::Stable } else { Also::Nothing };
+        self.ask_also(of, partitions, also, reply);
+    }
+
+    fn ask_also(&self, of: u64, partitions: Vec<Partition>, also: Also, reply: &Sender<Answer>) {
+        let mut by_leader: BTreeMap<i32, Vec<Partition>> = BTreeMap::new();
+        {
+            let leaders = self.asker.leaders.lock();
+            for partition in partitions {
+                let leader = leaders.get(&partition).copied().unwrap_or(NOBODY);
+                by_leader.entry(leader).or_default().push(partition);
+            }
+        }
+        let mut threads = self.threads.lock();
+        for (leader, partitions) in by_leader {
+            let question = Question { of, partitions, also, reply: reply.clone() };
+            let thread = threads.entry(leader).or_insert_with(|| self.start(leader));
+            if let Err(crossbeam_channel::SendError(question)) = thread.send(question) {
+                // There was no thread to be had.
+                threads.remove(&leader);
+                question.tell(UnixMillis(0), &Found::default());
+            }
+        }
+    }
+
+    fn start(&self, leader: i32) -> Sender<Question> {
+        let (questions, inbox) = crossbeam_channel::unbounded();
+        let asker = Arc::clone(&self.asker);
+        let started = std::thread::Builder::new()
+            .name("wc-ends".into())
+            .spawn(move || asker.run(leader, &inbox));
+        if let Err(error) = started {
+            tracing::warn!(%error, "no thread to ask for ends");
+        }
+        questions
+    }
+
+    /// Asks where these partitions begin and end, and waits until all leaders have answered: one question for all of
+    /// them that have the same leader.
+    ///
+    /// # Errors
+    /// Not all leaders answered within `most`; ask again.
+    pub fn wait(
+        &self,
+        partitions: &[Partition],
+        most: Duration,
+    ) -> Result<Vec<EndOffset>, KafkaError> {
+        let deadline = Instant::now() + most;
+        let (reply, answers) = crossbeam_channel::unbounded();
+        let mut known = Vec::with_capacity(partitions.len());
+        self.ask_also(0, partitions.to_vec(), Also::First, &reply);
+        while known.len() < partitions.len() {
+            let Ok(answer) = answers.recv_deadline(deadline) else {
+                return Err(KafkaError::OffsetFetch(RDKafkaErrorCode::OperationTimedOut));
+            };
+            let (told, untold): (Vec<EndOffset>, Vec<EndOffset>) = answer
+                .told
+                .into_iter()
+                .partition(|told| told.last.is_some() && told.first.is_some());
+            known.extend(told);
+            if !untold.is_empty() {
+                std::thread::sleep(ASK_AGAIN);
+                let again = untold.into_iter().map(|told| (told.topic, told.partition));
+                self.ask_also(0, again.collect(), Also::First, &reply);
+            }
+        }
+        Ok(known)
+    }
+}
+
+/// What the leaders answered.
+#[derive(Debug, Default)]
+struct Found {
+    last: BTreeMap<Partition, Offset>,
+    stable: BTreeMap<Partition, Offset>,
+    first: BTreeMap<Partition, Offset>,
+}
+
+impl Question {
+    fn tell(self, at: UnixMillis, heard: &Found) {
+        let Self { of, partitions, also, reply } = self;
+        let told = partitions.into_iter().map(|partition| {
+            let last = heard.last.get(&partition).copied();
+            let stable = heard.stable.get(&partition).copied().filter(|_| also == Also::Stable);
+            let first = heard.first.get(&partition).copied().filter(|_| also == Also::First);
+            let (topic, partition) = partition;
+            EndOffset { topic, partition, at, last, stable, first }
+        });
+        let told = told.collect();
+        // Nobody waits any more when the lanes have gone.
+        let _ = reply.send(Answer { of, stable: also == Also::Stable, told });
+    }
+}
+
+struct Asker {
+    connection: Connection,
+    last: Mutex<Arc<Reader>>,
+    /// Made when it is first needed: transactions of others are rare.
+    stable: Mutex<Option<Arc<Reader>>>,
+    /// Who leads which partition, by what was heard last.
+    leaders: Mutex<BTreeMap<Partition, i32>>,
+    clock: Arc<BrokerClock>,
+}
+
+impl Asker {
+    fn run(&self, leader: i32, inbox: &Receiver<Question>) {
+        while let Ok(first) = inbox.recv() {
+            let questions: Vec<Question> = std::iter::once(first).chain(inbox.try_iter()).collect();
+            // Read the clock before the ends, and the stable end before the last one: so the stable end that is
+            // reported is never beyond the last one. Neither is a beginning.
+            let at = self.clock.now(Instant::now()).unwrap_or_default();
+            let stable = self.stable(&questions);
+            let of = |which: &dyn Fn(&Question) -> bool, at: At| {
+                let asked = all(&questions, which);
+                (asked.len(), told(&self.connection, &self.last(), asked, at))
+            };
+            let (_, first) = of(&|question| question.also == Also::First, At::Beginning);
+            let (count, last) = of(&|_| true, At::End);
+            let is_lost = last.len() < count;
+            let heard = Found { last, stable, first };
+            for question in questions {
+                question.tell(at, &heard);
+            }
+            if leader == NOBODY || is_lost {
+                self.find_leaders();
+            }
+        }
+    }
+
+    fn last(&self) -> Arc<Reader> {
+        Arc::clone(&self.last.lock())
+    }
+
+    /// Hears who leads what, so that questions go where their answers are.
+    fn find_leaders(&self) {
+        let asker = self.last();
+        // Of all topics: to ask for one by its name can create it.
+        let metadata = match asker.fetch_metadata(None, ASK_MAX) {
+            Ok(metadata) => metadata,
+            Err(error) => {
+                tracing::debug!(%error, "asking who leads");
+                return self.renew(&asker);
+            }
+        };
+        let leaders = metadata.topics().iter().flat_map(|topic| {
+            let name: Arc<str> = Arc::from(topic.name());
+            let led = topic.partitions().iter().filter(|partition| partition.leader() >= 0);
+            led.map(move |led| ((Arc::clone(&name), led.id()), led.leader()))
+        });
+        let leaders = leaders.collect();
+        *self.leaders.lock() = leaders;
+    }
+
+    /// Makes a new client, unless another thread has done so.
+    fn renew(&self, silent: &Arc<Reader>) {
+        let mut last = self.last.lock();
+        if !Arc::ptr_eq(&last, silent) {
+            return;
+        }
+        match self.connection.reader(CLIENT, Isolation::Uncommitted, WAIT) {
+            // Closing the old one takes a while, and can hang.
+            Ok(fresh) => aside(std::mem::replace(&mut *last, Arc::new(fresh))),
+            Err(error) => tracing::warn!(%error, "no new client, the old one is asked again"),
+        }
+    }
+
+    fn stable(&self, questions: &[Question]) -> BTreeMap<Partition, Offset> {
+        let asked = all(questions, |question| question.also == Also::Stable);
+        if asked.is_empty() {
+            return BTreeMap::new();
+        }
+        let asker = {
+            let mut stable = self.stable.lock();
+            if stable.is_none() {
+                let made = self.connection.reader(CLIENT, Isolation::Committed, WAIT);
+                *stable = made
+                    .inspect_err(|error| tracing::warn!(%error, "no client"))
+                    .ok()
+                    .map(Arc::new);
+            }
+            stable.clone()
+        };
+        asker.map_or_else(BTreeMap::new, |asker| told(&self.connection, &asker, asked, At::End))
+    }
+}
+
+/// The partitions of some of the questions, each once.
+fn all(questions: &[Question], which: impl Fn(&Question) -> bool) -> Vec<Partition> {
+    let mut all: Vec<Partition> =
+        questions.iter().filter(|q| which(q)).flat_map(|q| q.partitions.iter().cloned()).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// The ends that a client sees, or the beginnings; without those that are not told.
+fn told(
+    connection: &Connection,
+    asker: &Reader,
+    partitions: Vec<Partition>,
+    at: At,
+) -> BTreeMap<Partition, Offset> {
+    if partitions.is_empty() {
+        return BTreeMap::new();
+    }
+    connection.token(asker.client());
+    let ask = || -> Result<TopicPartitionList, KafkaError> {
+        let mut list = TopicPartitionList::with_capacity(partitions.len());
+        for (topic, partition) in &partitions {
+            list.add_partition_offset(topic, *partition, at)?;
+        }
+        asker.offsets_for_times(list, ASK_MAX)
+    };
+    let list = match ask() {
+        Ok(list) => list,
+        Err(error) => {
+            tracing::debug!(%error, partitions = partitions.len(), "asking for ends");
+            return BTreeMap::new();
+        }
+    };
+    let found = |partition: Partition| {
+        let element = list.find_partition(&partition.0, partition.1)?;
+        match (element.error(), element.offset()) {
+            (Ok(()), At::Offset(found)) => Some((partition, Offset(found))),
+            _ => None,
+        }
+    };
+    partitions.into_iter().filter_map(found).collect()
+}

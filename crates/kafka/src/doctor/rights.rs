@@ -1,0 +1,280 @@
+//! What our principal may do, what it must be able to do, and the least ACLs for it. Pure.
+
+use crate::client::raw::ask::Right;
+use crate::topics::{Kind, TopicSpec};
+
+use super::{AllowOf, Area, Facts, List, Place, Severity, Wish};
+
+use Right::{Delete, Describe, DescribeConfigs, Read, Write};
+
+/// What is needed on own topics of a kind.
+fn needed(kind: Kind) -> &'static [Right] {
+    match kind {
+        // Records are moved between lanes and hop back; done records are deleted.
+        Kind::Intake | Kind::Delay => &[Read, Write, Delete, Describe, DescribeConfigs],
+        _ => &[Read, Write, Describe, DescribeConfigs],
+    }
+}
+
+/// The rights that are needed on a target. Its settings are asked for, and guessed if there is no answer.
+const ON_TARGETS: [Right; 2] = [Write, Describe];
+const ON_THE_GROUP: [Right; 2] = [Read, Describe];
+/// Targets that are named one by one; more are counted.
+const NAMED_MAX: usize = 10;
+
+pub(super) fn rights(wish: &Wish, facts: &Facts, list: &mut List) {
+    const AREA: Area = Area::Permissions;
+    let Ok(survey) = &facts.survey else { return };
+    for TopicSpec { name, kind, .. } in &survey.wanted {
+        if let Some(known) = facts.rights.get(name) {
+            match known {
+                Ok(rights) => {
+                    let missing = needed(*kind).iter().filter(|right| !rights.contains(right));
+                    let missing: Vec<&str> = missing.map(|right| right.as_str()).collect();
+                    if !missing.is_empty() {
+                        list.add(
+                            Severity::Problem,
+                            AREA,
+                            Place::topic(name),
+                            format!("we may not {} here", missing.join(", ")),
+                            "grant it; `waterclock doctor --acls` prints all that is needed",
+                        );
+                    }
+                }
+                Err(why) => list.add(
+                    Severity::Problem,
+                    AREA,
+                    Place::topic(name),
+                    format!("it cannot be described: {why}"),
+                    "grant Describe; `waterclock doctor --acls` prints all that is needed",
+                ),
+            }
+        }
+    }
+    if let Ok(group) = &facts.group {
+        let missing = ON_THE_GROUP.iter().filter(|right| !group.rights.contains(right));
+        let missing: Vec<&str> = missing.map(|right| right.as_str()).collect();
+        // A group that is not there yet tells nothing of rights.
+        if !missing.is_empty() && !group.rights.is_empty() {
+            let what =
+                format!("we may not {} group {}", missing.join(", "), wish.request.namespace);
+            let remedy = "grant it; `waterclock doctor --acls` prints all that is needed";
+            list.add(Severity::Problem, AREA, Place::NONE, what, remedy);
+        }
+    }
+    match &facts.commit {
+        Some(Err(why)) => list.add(
+            Severity::Problem,
+            AREA,
+            Place::NONE,
+            format!("a small transaction under {}/doctor failed: {why}", wish.request.namespace),
+            "look at __transaction_state, and grant Write and Describe on the transactional ids; `waterclock doctor --acls` \
+             prints all that is needed",
+        ),
+        None if wish.exactly_once && wish.read_only => list.add(
+            Severity::Note,
+            AREA,
+            Place::NONE,
+            "transactions were not tried: reading only",
+            "leave --read-only out",
+        ),
+        _ => {}
+    }
+    let owns = list.0.iter().filter(|finding| finding.area == AREA).count();
+    if owns == 0 {
+        let count = facts.rights.len() - facts.targets.len().min(facts.rights.len());
+        list.fine(AREA, format!("all that is needed on {count} own topics"));
+    }
+}
+
+pub(super) fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
+    const AREA: Area = Area::Targets;
+    let is_open = wish.is_open();
+    let whose = match wish.allow_of {
+        AllowOf::Instances(1) => "the instance that runs".to_owned(),
+        AllowOf::Instances(count) if wish.allow_differs => {
+            format!("one at least of the {count} instances that are known")
+        }
+        AllowOf::Instances(count) => format!("the {count} instances that are known"),
+        AllowOf::Configuration => {
+            "the configuration of this command, as no instance says its own".to_owned()
+        }
+    };
+    if wish.allow_differs {
+        list.add(
+            Severity::Problem,
+            AREA,
+            Place::NONE,
+            "the instances have different allow-lists: which one holds for a record depends on who owns its lane",
+            "give all instances the same configuration, or the same --allow, and restart those that have another",
+        );
+    }
+    if is_open {
+        let severity = if wish.is_ajar { Severity::Problem } else { Severity::Note };
+        let what = if wish.is_ajar {
+            format!(
+                "`allow` is not set in {whose}, and the brokers are not on this machine: with this, `run` does not start"
+            )
+        } else {
+            format!(
+                "`allow` is not set in {whose}: records are delivered to every topic that we may write to, for anyone who may write a delay"
+            )
+        };
+        let remedy = "set allow to the topics that are meant, as in allow = ['orders\\..*']";
+        list.add(severity, AREA, Place::NONE, what, remedy);
+    }
+    let refused: Vec<&String> = facts
+        .targets
+        .iter()
+        .filter(|topic| {
+            facts.rights.get(*topic).is_some_and(|known| {
+                !known.as_ref().is_ok_and(|rights| ON_TARGETS.iter().all(|r| rights.contains(r)))
+            })
+        })
+        .collect();
+    // With an open list, most topics are not meant.
+    if !is_open {
+        for topic in refused.iter().take(NAMED_MAX) {
+            list.add(
+                Severity::Problem,
+                AREA,
+                Place::topic(topic),
+                "allow permits it, and Kafka does not let us write to it: its records become dead letters or hold batches up",
+                "grant Write and Describe on it, or take it out of allow",
+            );
+        }
+        if refused.len() > NAMED_MAX {
+            let more = refused.len() - NAMED_MAX;
+            let what = format!("{more} more topics that allow permits cannot be written to");
+            list.add(Severity::Problem, AREA, Place::NONE, what, "see above");
+        }
+    }
+    let can = facts.targets.len() - refused.len();
+    list.fine(
+        AREA,
+        format!("{can} topics that are there may be delivered to, by `allow` of {whose}"),
+    );
+}
+
+/// Commands that give a principal the least that it needs, one a line; lines that begin with `#` are for people.
+#[must_use]
+pub fn acls(
+    wish: &Wish,
+    allowed: Option<&[String]>,
+    bootstrap: &str,
+    principal: &str,
+) -> Vec<String> {
+    let namespace = &wish.request.namespace;
+    let grant = |resource: &str, rights: &[Right]| {
+        let rights: String =
+            rights.iter().map(|right| format!(" --operation {}", right.as_str())).collect();
+        format!(
+            "kafka-acls.sh --bootstrap-server {bootstrap} --add --allow-principal {} {resource}{rights}",
+            quoted(principal)
+        )
+    };
+    let topic = |name: &str, rights: &[Right]| grant(&format!("--topic {}", quoted(name)), rights);
+    let prefix = |name: &str, rights: &[Right]| {
+        grant(&format!("--resource-pattern-type prefixed --topic {}", quoted(name)), rights)
+    };
+    let mut lines = vec![topic(&format!("{namespace}.intake"), needed(Kind::Intake))];
+    for name in &wish.request.further_intakes {
+        lines.push(topic(&format!("{namespace}.intake.{name}"), needed(Kind::Intake)));
+    }
+    lines.push(prefix(&format!("{namespace}.delay."), needed(Kind::Delay)));
+    for name in ["dead", "meta", "timers"] {
+        lines.push(topic(&format!("{namespace}.{name}"), needed(Kind::Meta)));
+    }
+    // `dead` reads as a group of its own.
+    let group = format!("--resource-pattern-type prefixed --group {}", quoted(namespace));
+    lines.push(grant(&group, &ON_THE_GROUP));
+    if wish.exactly_once {
+        let ids = quoted(&format!("{namespace}/"));
+        let resource = format!("--resource-pattern-type prefixed --transactional-id {ids}");
+        lines.push(grant(&resource, &[Write, Describe]));
+    }
+    let on_targets = [Write, Describe, DescribeConfigs];
+    match allowed {
+        None => {
+            lines.push("# allow is not set: set it, or grant each target by hand:".to_owned());
+            lines.push(format!("# {}", topic("TARGET", &on_targets)));
+        }
+        Some(patterns) => {
+            for pattern in patterns {
+                lines.push(match shape(pattern) {
+                    Some((name, false)) => topic(&name, &on_targets),
+                    Some((name, true)) => prefix(&name, &on_targets),
+                    None => format!(
+                        "# allow {pattern:?} is neither one name nor a prefix; grant each of its topics: {}",
+                        topic("TARGET", &on_targets)
+                    ),
+                });
+            }
+        }
+    }
+    lines.push(format!(
+        "# topics apply, by an administrator: Create and Describe on the cluster, and the above; doctor besides: \
+         {}",
+        grant("--cluster", &[DescribeConfigs])
+    ));
+    lines
+}
+
+/// A regular expression that is one name, or (`true`) all names with a prefix.
+fn shape(pattern: &str) -> Option<(String, bool)> {
+    let (rest, is_prefix) = match pattern.strip_suffix(".*") {
+        Some(rest) if !rest.ends_with('\\') => (rest, true),
+        _ => (pattern, false),
+    };
+    let mut name = String::with_capacity(rest.len());
+    let mut chars = rest.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => name.push(chars.next().filter(|c| matches!(c, '.' | '-' | '_'))?),
+            c if c.is_ascii_alphanumeric() || c == '_' || c == '-' => name.push(c),
+            _ => return None,
+        }
+    }
+    (!name.is_empty()).then_some((name, is_prefix))
+}
+
+/// For a shell, where that is needed.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allowed_pattern_becomes_an_acl_where_kafka_has_one_for_it() {
+        type Shape = Option<(&'static str, bool)>;
+        #[rustfmt::skip]
+        let cases: [(&str, &str, Shape); 8] = [
+            ("one name",                    "orders",           Some(("orders", false))),
+            ("one name with a dot",         r"orders\.eu",      Some(("orders.eu", false))),
+            ("a prefix",                    r"orders\..*",      Some(("orders.", true))),
+            ("a bare dot is any character", "orders.eu",        None),
+            ("an escaped dot, then a star", r"orders\.*",       None),
+            ("a choice",                    "a|b",              None),
+            ("everything",                  ".*",               None),
+            ("a class",                     r"a\d",             None),
+        ];
+        for (why, pattern, want) in cases {
+            let want = want.map(|(name, is_prefix)| (name.to_owned(), is_prefix));
+            assert_eq!(shape(pattern), want, "{why}: {pattern}");
+        }
+    }
+
+    #[test]
+    fn words_are_quoted_for_a_shell_where_that_is_needed() {
+        assert_eq!(quoted("User:waterclock"), "User:waterclock");
+        assert_eq!(quoted("User:CN=a b"), "'User:CN=a b'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+}

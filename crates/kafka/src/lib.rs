@@ -1,0 +1,36 @@
+//! The shell around Kafka: it moves records and decides nothing. The only crate that knows librdkafka.
+//!
+//! Eight rooms. Each knows the rooms below it, and none above:
+//!
+//! | room | what it does |
+//! |---|---|
+//! | [`mod@bench`] | what a benchmark does to Kafka |
+//! | [`doctor`] | facts of a cluster, and what follows from them |
+//! | [`member`] | the lane threads: members of the group, their commits, rebalances and checkpoints |
+//! | `logs` | reads a topic from its beginning to its end, or as an onlooker |
+//! | `cluster` | what is known of the brokers: time, ends, targets, backlog, topics that change |
+//! | [`topics`] | the topics of a namespace as data: wanted, found, compared, in force |
+//! | [`meta`] | `<ns>.meta`: what is in force, and what the members say |
+//! | `client` | every client of ours: how it reaches the brokers, and the raw calls |
+
+pub mod bench;
+mod client;
+mod cluster;
+pub mod doctor;
+mod logs;
+pub mod member;
+pub mod meta;
+pub mod topics;
+
+pub use client::raw::inflate::{bound as bound_batches, damaged};
+pub use client::{
+    Connection, Embedded, Isolation, NoAnswer, Receipt, Secret, Stands, SubmitError, Submitter,
+    TopicReader, is_loopback, raw, settings, topic_reader, wall_clock,
+};
+pub use cluster::{BrokerClock, Lookup, PROBE_KEY, Probe, Trim, Wanted, end_offsets};
+pub use logs::{Ack, Changelog, DeadLetters, DeadRecord, Feed, Logged, ReadError, Seen, Tail};
+pub use member::{ClusterView, Delivery, Processor, Settings, TakeOverError, Written};
+pub use meta::{Heard, Member, Members, Roster};
+pub use rdkafka::error::KafkaError;
+/// A record that a consumer of rdkafka gives.
+pub use rdkafka::message::BorrowedMessage;

@@ -1,0 +1,20 @@
+//! The lane threads of a process: members of the group, which take lanes over, read and commit.
+//!
+//! They know no index and no API. Whoever keeps the timers of their lanes is a [`Timers`].
+
+mod changelog_end;
+mod checkpoint;
+mod commit;
+mod fence;
+mod inventory;
+mod lanes;
+mod rebalance;
+mod thread;
+mod timers;
+
+pub use changelog_end::Written;
+pub use commit::Delivery;
+pub use lanes::{ClusterView, Processor, Settings};
+pub use rebalance::Error as TakeOverError;
+pub use thread::{Error, Policies, Status};
+pub use timers::{AssignmentEvent, TakenOver, Timers};

@@ -1,0 +1,475 @@
+//! Produces batches and commits them, on a thread of its own, so that the lane thread never waits.
+//!
+//! In `exactly_once` a batch is one transaction: begin, produce, send offsets, commit. Two producers take turns, one
+//! transaction at a time (docs/adr/0007). In `at_least_once` a batch is produced at once, and done when every record of
+//! it is acknowledged. The lane thread commits its offsets a little later.
+//!
+//! # Invariants
+//! 1. Batches are reported done in the order in which they were handed over.
+//! 2. After anything but a clean commit, the committer drops the producer and makes a new one with the same
+//!    transactional id. This fences what is still on its way, before anything else is produced. Not clean are: an
+//!    error, an unknown outcome, a commit slower than half of `socket.timeout.ms`, a transaction that took all of it, a
+//!    connection that ended since the producer was made. librdkafka speaks EndTxn v1, so a delayed EndTxn could end a
+//!    later transaction (KAFKA-17754; librdkafka 5423; faults 0.1), and delayed offsets could move those of a later one
+//!    back.
+//! 3. After that, the lanes are taken over from the committed state: what this process remembers does not count.
+//! 4. In `exactly_once` nothing is committed that its target's leader appended before it was due.
+//! 5. A member that has lost its lanes abandons the commit thread. So does a member that takes lanes over while a batch
+//!    takes longer than a moment: another thread's producers fence its producer, which decides its transaction. An
+//!    abandoned thread produces nothing by a producer that it initialises after that, and nobody hears its reports
+//!    (docs/adr/0017).
+
+mod blame;
+mod delivery_reports;
+mod early;
+mod late_hops;
+mod letters;
+mod transaction;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use rdkafka::consumer::ConsumerGroupMetadata;
+
+use super::changelog_end::Written;
+use crate::client::Connection;
+use crate::cluster::BrokerClock;
+use waterclock_engine::{Batch, BatchId, Commit, Destination, Refused, Setup, Source, Topics};
+use waterclock_telemetry::{LaneFigures, Renewed};
+
+pub(crate) use late_hops::Late;
+use transaction::Work;
+pub(crate) use transaction::{TURNS, chunks, offsets_of};
+
+/// How long a take-over waits for a batch in flight: a batch takes milliseconds, unless a broker is away.
+const ON_ITS_WAY_MAX: Duration = Duration::from_millis(500);
+
+/// How often a thread that waits for a producer logs it.
+const SAY_EVERY: Duration = Duration::from_secs(5);
+
+/// How records get to Kafka.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// Hops, deliveries, offsets and pending marks in one transaction.
+    ExactlyOnce,
+    /// Acknowledged produces, offsets after them: nothing lost, duplicates of what was in flight at a crash.
+    AtLeastOnce,
+}
+
+/// What a committer works with.
+#[derive(Clone, Debug)]
+pub(crate) struct CommitterConfig {
+    /// How to reach the brokers.
+    pub connection: Connection,
+    /// Namespace, instance and thread: unique among live processes. A producer adds its turn to it.
+    pub transactional_id: String,
+    /// `transaction.timeout.ms`.
+    pub transaction_timeout: Duration,
+    /// Exactly or at least once.
+    pub delivery: Delivery,
+    /// The least `max.message.bytes` of the targets in use: no batch may be larger, since a broker refuses a
+    /// whole batch for its size, however small its records are.
+    pub batch_bytes: Arc<AtomicUsize>,
+    /// Told how far `<ns>.timers` is written.
+    pub written: Arc<Written>,
+    /// What the engine is given.
+    pub setup: Arc<Setup>,
+}
+
+/// What a member has of an assignment: the right to commit its offsets.
+pub(crate) struct AssignmentEpoch {
+    /// The group's metadata of it.
+    pub(crate) group: ConsumerGroupMetadata,
+    /// The ids of the lane topics, by [`TopicId`](waterclock_engine::TopicId); empty where no checkpoints are written (the
+    /// embedded broker).
+    pub(crate) ids: Vec<String>,
+}
+
+/// A batch with the right to commit its offsets.
+struct Job {
+    batch: Batch,
+    tenure: Arc<AssignmentEpoch>,
+}
+
+enum Order {
+    /// Make a producer, if there is none that is clean.
+    Ready,
+    /// A record was refused after it was enqueued (`at_least_once`, where no commit would say so).
+    Failed(String),
+    Batch(Box<Job>),
+    /// Positions that are acknowledged, for `<ns>.meta` (`at_least_once`).
+    Checkpoint(Vec<Commit>, Arc<AssignmentEpoch>),
+    Stop,
+}
+
+/// What the committer reports.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// Every record of the batch is acknowledged and, in `exactly_once`, its transaction committed.
+    /// With hops in it that came to stand late.
+    Done(BatchId, Vec<Late>),
+    /// A batch failed, or may have: take the lanes over anew once [`Committer::ready`] says so. With what Kafka refused,
+    /// if that is why, and the topics of records that were not taken in time.
+    Failed { why: String, refused: Option<Refused>, doubted: Vec<Arc<str>> },
+}
+
+/// How far the committer is; shared with the rebalance callback, which waits for it.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Orders handed over and not finished.
+    open: usize,
+    /// A producer is there, and clean.
+    ready: bool,
+    /// Why there will never be one.
+    fatal: Option<String>,
+    /// Acknowledged and not committed (`at_least_once`).
+    commits: BTreeMap<Source, Commit>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Another thread commits instead of this one.
+    left: AtomicBool,
+    /// What the client was asked last.
+    step: Mutex<&'static str>,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock()
+    }
+
+    /// Whether this thread is abandoned, and another one commits instead. The thread asks this after it has initialised
+    /// a producer: either it learns here that it is abandoned, or the other thread fences it.
+    fn is_left(&self) -> bool {
+        self.left.load(Ordering::SeqCst)
+    }
+
+    /// The client is asked something that it may not come back from.
+    fn at(&self, step: &'static str) {
+        *self.step.lock() = step;
+    }
+
+    fn update<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {
+        let result = change(&mut self.lock());
+        self.changed.notify_all();
+        result
+    }
+
+    /// Waits until `done` says something, or the time is over.
+    fn wait<T>(
+        &self,
+        most: Duration,
+        mut done: impl FnMut(&mut Progress) -> Option<T>,
+    ) -> Option<T> {
+        let deadline = Instant::now() + most;
+        let mut progress = self.lock();
+        loop {
+            if let Some(result) = done(&mut progress) {
+                return Some(result);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            self.changed.wait_for(&mut progress, left);
+        }
+    }
+}
+
+/// The committing thread: the one that counts, if others were left behind.
+pub(crate) struct Committer {
+    parts: Parts,
+    hand: Mutex<Hand>,
+}
+
+/// What each thread is made from.
+struct Parts {
+    setting: CommitterConfig,
+    topics: Arc<Names>,
+    clock: Arc<BrokerClock>,
+    figures: Arc<LaneFigures>,
+}
+
+/// What one thread is handed, and what it says.
+struct Hand {
+    orders: Sender<Order>,
+    reports: Receiver<Report>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Parts {
+    fn start(&self) -> std::io::Result<Hand> {
+        let (orders, inbox) = crossbeam_channel::unbounded();
+        let (outbox, reports) = crossbeam_channel::unbounded();
+        let shared = Arc::new(Shared::default());
+        let mut work = Work {
+            setting: self.setting.clone(),
+            topics: Arc::clone(&self.topics),
+            clock: Arc::clone(&self.clock),
+            figures: Arc::clone(&self.figures),
+            shared: Arc::clone(&shared),
+            orders: orders.clone(),
+            reports: outbox,
+            outlets: VecDeque::new(),
+            batch_bytes: 0,
+            ledger: Arc::default(),
+        };
+        let thread =
+            std::thread::Builder::new().name("wc-commit".into()).spawn(move || work.run(&inbox))?;
+        Ok(Hand { orders, reports, shared, thread: Some(thread) })
+    }
+}
+
+impl Committer {
+    /// Starts the thread; the producer is made when it is first needed.
+    ///
+    /// # Errors
+    /// The operating system gives no thread.
+    pub(crate) fn start(
+        setting: CommitterConfig,
+        topics: Arc<Names>,
+        clock: Arc<BrokerClock>,
+        figures: Arc<LaneFigures>,
+    ) -> std::io::Result<Self> {
+        let parts = Parts { setting, topics, clock, figures };
+        let hand = Mutex::new(parts.start()?);
+        Ok(Self { parts, hand })
+    }
+
+    fn hand(&self) -> MutexGuard<'_, Hand> {
+        self.hand.lock()
+    }
+
+    fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.hand().shared)
+    }
+
+    /// Hands a batch over. At most the engine's `batches_max` are open, which bounds the channel.
+    pub(crate) fn submit(&self, batch: Batch, tenure: Arc<AssignmentEpoch>) {
+        let hand = self.hand();
+        hand.shared.update(|progress| progress.open += 1);
+        let _ = hand.orders.send(Order::Batch(Box::new(Job { batch, tenure })));
+    }
+
+    /// Writes positions that are acknowledged and about to be committed to `<ns>.meta`, too (`at_least_once`).
+    pub(crate) fn checkpoint(&self, commits: Vec<Commit>, tenure: Arc<AssignmentEpoch>) {
+        let _ = self.hand().orders.send(Order::Checkpoint(commits, tenure));
+    }
+
+    /// What the client was asked last.
+    pub(crate) fn step(&self) -> &'static str {
+        *self.shared().step.lock()
+    }
+
+    /// The reports of batches that have finished since the last call, until lanes are taken over again.
+    pub(crate) fn reports(&self) -> Receiver<Report> {
+        self.hand().reports.clone()
+    }
+
+    /// Sees to it that nothing is on its way any more and a clean producer is there: what an earlier one left open is decided
+    /// then. The broker need not fence what is on its way: a member that comes back to its seat can be given its old
+    /// generation. So a batch that does not end soon is left behind, for the new producers to fence.
+    ///
+    /// # Errors
+    /// Says why there is none: `fatal` ones will not go away by trying again.
+    pub(crate) fn ready(&self, most: Duration) -> Result<(), NotReady> {
+        if !self.settle(ON_ITS_WAY_MAX) {
+            self.leave()?;
+        }
+        let shared = {
+            let hand = self.hand();
+            // The earlier report is of no use: a checkpoint may be on its way.
+            hand.shared.update(|progress| progress.ready = false);
+            let _ = hand.orders.send(Order::Ready);
+            Arc::clone(&hand.shared)
+        };
+        let answer = |progress: &mut Progress| match (&progress.fatal, progress.ready) {
+            (Some(why), _) => Some(Err(NotReady { why: why.clone(), fatal: true })),
+            (None, true) => Some(Ok(())),
+            (None, false) => None,
+        };
+        let began = Instant::now();
+        let answer = loop {
+            let left = most.saturating_sub(began.elapsed());
+            match shared.wait(left.min(SAY_EVERY), answer) {
+                None if left > SAY_EVERY => {
+                    let (waited, step) = (began.elapsed(), self.step());
+                    tracing::info!(
+                        ?waited,
+                        step,
+                        "no producer yet: earlier transactions are being decided"
+                    );
+                }
+                answer => break answer,
+            }
+        };
+        answer.unwrap_or_else(|| {
+            // The answer may never come. The next caller gets another thread.
+            self.leave()?;
+            let why = format!("no answer from the transaction coordinator within {most:?}");
+            Err(NotReady { why, fatal: false })
+        })
+    }
+
+    /// Leaves the thread behind, with whatever it waits for, and starts another one, whose producers know nothing of brokers
+    /// that do not answer.
+    ///
+    /// # Errors
+    /// The operating system gives no thread; the old one goes on.
+    pub(crate) fn leave(&self) -> Result<(), NotReady> {
+        let failed = |error| NotReady { why: format!("no thread: {error}"), fatal: false };
+        let mut hand = self.hand();
+        let next = self.parts.start().map_err(failed)?;
+        let left = std::mem::replace(&mut *hand, next);
+        drop(hand);
+        left.shared.left.store(true, Ordering::SeqCst);
+        // It ends as soon as it comes back, and nobody waits for that.
+        let _ = left.orders.send(Order::Stop);
+        let step = *left.shared.step.lock();
+        let open = left.shared.lock().open;
+        if open > 0 {
+            // It may yet be carried out.
+            self.parts.figures.renewed(Renewed::Unknown);
+        }
+        tracing::info!(open, step, "other producers from now on, which fence what is on its way");
+        Ok(())
+    }
+
+    /// Waits until nothing is on its way; false if it still is.
+    pub(crate) fn settle(&self, most: Duration) -> bool {
+        self.shared().wait(most, |progress| (progress.open == 0).then_some(())).is_some()
+    }
+
+    /// Takes the positions that are acknowledged and not committed yet (`at_least_once`).
+    #[must_use]
+    pub(crate) fn take_commits(&self) -> Vec<Commit> {
+        std::mem::take(&mut self.shared().lock().commits).into_values().collect()
+    }
+
+    /// Forgets them: their lanes are being taken over anew.
+    pub(crate) fn drop_commits(&self) {
+        self.shared().lock().commits.clear();
+    }
+}
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        let _ = self.hand().orders.send(Order::Stop);
+        // A hanging client must not hold the process up: it is left to the exit.
+        if self.settle(Duration::from_secs(3)) {
+            let thread = self.hand().thread.take();
+            let _ = thread.map(JoinHandle::join);
+        }
+    }
+}
+
+/// Why there is no producer.
+#[derive(Debug, thiserror::Error)]
+#[error("no producer: {why}")]
+pub(crate) struct NotReady {
+    why: String,
+    /// Trying again is of no use.
+    pub fatal: bool,
+}
+
+/// Topic names as a batch needs them.
+#[derive(Debug)]
+pub(crate) struct Names {
+    lanes: Vec<Arc<str>>,
+    tiers_from: usize,
+    dead: Arc<str>,
+    timers: Arc<str>,
+    meta: Arc<str>,
+}
+
+impl Names {
+    /// The names of a namespace's topics.
+    #[must_use]
+    pub(crate) fn new(topics: &Topics) -> Self {
+        Self {
+            lanes: topics.names().to_vec(),
+            tiers_from: topics.intakes.len(),
+            dead: topics.dead(),
+            timers: topics.timers(),
+            meta: topics.meta(),
+        }
+    }
+
+    fn of<'a>(&'a self, to: &'a Destination) -> &'a Arc<str> {
+        match to {
+            Destination::Lane(topic) => &self.lanes[usize::from(topic.0)],
+            Destination::Target(name) => name,
+            Destination::Dead => &self.dead,
+            Destination::Timers => &self.timers,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::settings::Given;
+    use waterclock_engine::allow::Allow;
+    use waterclock_engine::ladder::Ladder;
+    use waterclock_engine::state::StateKey;
+    use waterclock_engine::{Intake, Limits, Millis};
+
+    /// In `at_least_once` a producer is there at once, and no broker needs to be.
+    fn committer() -> Committer {
+        let ladder = Ladder::new(&[Millis(1_000)], &[], Millis(2_000)).unwrap();
+        let intake = Intake::new("", None, None, Allow::new("ns", None).unwrap());
+        let topics = Topics::new("ns", vec![intake], ladder);
+        let names = Arc::new(Names::new(&topics));
+        let (key, limits) = (StateKey::new([1; 32]), Limits::default());
+        let setting = CommitterConfig {
+            connection: Connection::new("127.0.0.1:1", Given::new()),
+            transactional_id: "test".to_owned(),
+            transaction_timeout: Duration::from_secs(1),
+            delivery: Delivery::AtLeastOnce,
+            batch_bytes: Arc::new(AtomicUsize::new(1_000)),
+            written: Arc::new(Written::new(1)),
+            setup: Arc::new(Setup { lanes: 1, topics, key, limits }),
+        };
+        let figures = Arc::new(LaneFigures::new(["intake".to_owned()], [Millis(1_000)]));
+        Committer::start(setting, names, Arc::new(BrokerClock::new()), figures).unwrap()
+    }
+
+    #[test]
+    fn a_batch_that_ends_soon_is_waited_for_before_lanes_are_taken_over() {
+        let committer = committer();
+        let shared = committer.shared();
+        shared.update(|progress| progress.open = 1);
+        let batch = Arc::clone(&shared);
+        std::thread::spawn(move || batch.update(|progress| progress.open = 0));
+        committer.ready(Duration::from_secs(60)).unwrap();
+        assert!(!shared.is_left());
+        assert!(shared.lock().ready);
+    }
+
+    #[test]
+    fn a_batch_that_hangs_is_left_behind_and_nobody_hears_of_it_any_more() {
+        let committer = committer();
+        let (shared, said) = {
+            let hand = committer.hand();
+            (Arc::clone(&hand.shared), hand.reports.clone())
+        };
+        shared.update(|progress| progress.open = 1);
+        committer.ready(Duration::from_secs(60)).unwrap();
+        assert!(shared.is_left());
+        assert!(!shared.lock().ready, "another one makes the producers");
+        assert!(committer.settle(Duration::ZERO), "of which nothing is on its way");
+        assert!(!committer.reports().same_channel(&said));
+        // It does not carry out orders that it still gets: its producers would fence those that count.
+        let ended = said.recv_timeout(Duration::from_secs(60));
+        assert!(ended.is_err_and(|error| error.is_disconnected()), "its thread has ended");
+    }
+}

@@ -1,0 +1,217 @@
+//! Reads the rest of a lane, once, after records of it were found gone: on a thread of its own, beside the lane's work.
+//!
+//! The engine knows which timers are pending. It declares those lost of which the reading finds nothing.
+//!
+//! # Invariants
+//! 1. Everything that stood in the lane's partitions when the reading was ordered is reported before its end is.
+//! 2. Its end is reported once, even if nothing could be read.
+//! 3. Few results wait to be taken: the lane's thread sets the pace.
+
+use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Sender;
+use rdkafka::consumer::Consumer as _;
+use rdkafka::error::KafkaError;
+use rdkafka::message::{BorrowedMessage, Message as _};
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+
+use super::timers::AssignmentEvent;
+use crate::client::connect::{Isolation, is_outside};
+use crate::client::{Connection, raw};
+use crate::cluster::end_offsets::{EndOffsets, Partition};
+use waterclock_engine::{Event, Lane, Left, Offset, Setup, Source, UnixMillis};
+
+/// How the client is named in the brokers' logs.
+const CLIENT: &str = "waterclock-inventory";
+/// How long a broker holds a fetch for which there is nothing.
+const WAIT: Duration = Duration::from_millis(50);
+/// How long to ask where the partitions end.
+const ENDS_MAX: Duration = Duration::from_secs(30);
+/// A partition of which nothing comes for this long cannot be read now.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Records that are told at once.
+const PIECE: usize = 500;
+/// Pieces that wait to be taken, at most.
+const WAITING_MAX: usize = 4;
+/// How long it sleeps then.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// The one reader in the whole process holds it.
+static READING: Mutex<()> = Mutex::new(());
+
+/// What to read, and to whom to report it.
+pub(crate) struct Order {
+    pub(crate) connection: Connection,
+    pub(crate) setup: Arc<Setup>,
+    pub(crate) ends: EndOffsets,
+    /// Which assignment asks.
+    pub(crate) assignment: u64,
+    pub(crate) lane: Lane,
+    /// The lane's partitions, and where nothing before is pending.
+    pub(crate) from: Vec<(Source, Offset)>,
+    /// Gone as soon as nobody waits for it any more.
+    pub(crate) stands: Weak<()>,
+    pub(crate) to: Sender<AssignmentEvent>,
+}
+
+/// Why it could not be read.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error(transparent)]
+    Kafka(#[from] KafkaError),
+    #[error("nothing came of {topic}/{partition} for {} s", SILENCE_MAX.as_secs())]
+    Silent { topic: Arc<str>, partition: i32 },
+    #[error("the lane is not asked about any more")]
+    Over,
+    #[error("a mistake of ours; see above")]
+    Fault,
+}
+
+/// Begins to read.
+///
+/// # Errors
+/// The system has no thread left.
+pub(crate) fn begin(order: Order) -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().name("wc-inventory".into());
+    thread.spawn(move || order.run()).map(drop)
+}
+
+impl Order {
+    fn run(self) {
+        let lane = self.lane.0;
+        // One at a time, so that the memory is that of one.
+        let _turn = READING.lock();
+        if self.stands.strong_count() == 0 {
+            return;
+        }
+        let began = Instant::now();
+        tracing::info!(lane, "records are gone; reading what is left of the lane");
+        let read = catch_unwind(AssertUnwindSafe(|| self.read())).unwrap_or(Err(Trouble::Fault));
+        match &read {
+            Ok(records) => {
+                let took = began.elapsed();
+                tracing::info!(lane, records, ?took, "read what is left of the lane");
+            }
+            Err(Trouble::Over) => return,
+            Err(error) => tracing::warn!(
+                lane,
+                %error,
+                "could not read what is left of the lane; timers whose records are gone are listed as pending until it is read \
+                 again, in a minute, or until they are overdue"
+            ),
+        }
+        self.tell(Event::Counted { lane: self.lane, whole: read.is_ok() });
+    }
+
+    fn tell(&self, event: Event) {
+        let _ = self.to.send(AssignmentEvent { assignment: self.assignment, event });
+    }
+
+    /// Reads one partition after the other; how many records that were.
+    fn read(&self) -> Result<u64, Trouble> {
+        fail::fail_point!("lane_unread", |_| Err(Trouble::Kafka(KafkaError::Canceled)));
+        let topics = &self.setup.topics;
+        let partition = |(source, _): &(Source, Offset)| -> Partition {
+            (Arc::clone(topics.name(source.topic)), i32::from(source.lane.0))
+        };
+        let partitions: Vec<Partition> = self.from.iter().map(partition).collect();
+        let told = self.ends.wait(&partitions, ENDS_MAX)?;
+        let mut records = 0;
+        for ((source, low), (topic, partition)) in self.from.iter().zip(&partitions) {
+            let ends = told.iter().find(|of| of.topic == *topic && of.partition == *partition);
+            let Some((first, last)) = ends.and_then(|of| of.first.zip(of.last)) else {
+                let (topic, partition) = (Arc::clone(topic), *partition);
+                return Err(Trouble::Silent { topic, partition });
+            };
+            let first = first.max(*low);
+            if first < last {
+                records += self.read_one(*source, first, last)?;
+            }
+        }
+        Ok(records)
+    }
+
+    fn read_one(&self, source: Source, first: Offset, last: Offset) -> Result<u64, Trouble> {
+        // What an open transaction holds up counts as there: it may be a hop. A client for each: that one partition is read
+        // to its end must not be taken for another's end.
+        let isolation = Isolation::Uncommitted;
+        let reader = self.connection.reader_to_ends(CLIENT, CLIENT, isolation, WAIT)?;
+        let (topic, partition) = (self.setup.topics.name(source.topic), i32::from(source.lane.0));
+        let mut list = TopicPartitionList::with_capacity(1);
+        list.add_partition_offset(topic, partition, At::Offset(first.0))?;
+        reader.assign(&list)?;
+        let (mut records, mut heard) = (0, Instant::now());
+        let (mut next, mut is_sure) = (first.0, false);
+        let mut piece = Vec::with_capacity(PIECE);
+        loop {
+            if self.stands.strong_count() == 0 {
+                return Err(Trouble::Over);
+            }
+            if heard.elapsed() > SILENCE_MAX {
+                return Err(Trouble::Silent { topic: Arc::clone(topic), partition });
+            }
+            let message = match reader.poll(WAIT) {
+                None => continue,
+                Some(Ok(message)) => message,
+                Some(Err(KafkaError::PartitionEOF(_))) if is_sure => break,
+                Some(Err(KafkaError::PartitionEOF(_))) => {
+                    // A new leader may not know yet how far its log goes. Once it does, its end is the end.
+                    let (_, high) = reader.fetch_watermarks(topic, partition, SILENCE_MAX)?;
+                    is_sure = high >= last.0;
+                    if is_sure {
+                        list.set_partition_offset(topic, partition, At::Offset(next))?;
+                        reader.assign(&list)?;
+                    }
+                    continue;
+                }
+                // It was done and deleted by now, or somebody deletes more. Whatever is there is read.
+                Some(Err(error)) if is_outside(&error) => {
+                    let (low, _) = reader.fetch_watermarks(topic, partition, SILENCE_MAX)?;
+                    next = next.max(low);
+                    list.set_partition_offset(topic, partition, At::Offset(next))?;
+                    reader.assign(&list)?;
+                    continue;
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "reading what is left of a lane");
+                    continue;
+                }
+            };
+            heard = Instant::now();
+            if message.topic() != &**topic {
+                continue;
+            }
+            records += 1;
+            piece.extend(self.left(source, &message));
+            if piece.len() == PIECE {
+                self.pass_on(&mut piece);
+            }
+            next = message.offset() + 1;
+            if next >= last.0 {
+                break;
+            }
+        }
+        self.pass_on(&mut piece);
+        Ok(records)
+    }
+
+    fn left(&self, source: Source, message: &BorrowedMessage<'_>) -> Option<Left> {
+        let at = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
+        let appended = at.map(UnixMillis).unwrap_or_default();
+        let record = raw::copy_bounded(message, self.setup.limits.record_bytes_max);
+        waterclock_engine::left(&self.setup, (source, Offset(message.offset())), appended, &record)
+    }
+
+    fn pass_on(&self, piece: &mut Vec<Left>) {
+        while self.to.len() > WAITING_MAX && self.stands.strong_count() > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        let records = std::mem::replace(piece, Vec::with_capacity(PIECE));
+        if !records.is_empty() {
+            self.tell(Event::Left { lane: self.lane, records });
+        }
+    }
+}

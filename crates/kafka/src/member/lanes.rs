@@ -1,0 +1,321 @@
+//! All lane threads of a process, and what they share.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+use rdkafka::error::KafkaError;
+
+use super::Delivery;
+use super::changelog_end::Written;
+use super::thread::{self, Plan, Policies, Shared, Status};
+use super::timers::Timers;
+use crate::client::Connection;
+use crate::client::resilient_admin::ResilientAdmin;
+use crate::cluster::backlog::{self, Backlog};
+use crate::cluster::end_offsets::EndOffsets;
+use crate::cluster::topic_monitor::{Seen, Wanted, Watch};
+use crate::cluster::wall_clock_steps::{Looking, Steps};
+use crate::cluster::{BrokerClock, Lookup, Probe, Trim};
+use crate::meta::{Heard, Member};
+use waterclock_engine::allow::Allow;
+use waterclock_engine::{Lane, Setup, TopicId};
+use waterclock_telemetry::LaneFigures;
+
+/// What a processor is made from.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How to reach the brokers.
+    pub connection: Connection,
+    /// The namespace, which is the group.
+    pub namespace: String,
+    /// This process's name.
+    pub instance: String,
+    /// Tells its data directory from others: the process that has it may take the place of the last one that had it.
+    pub home: String,
+    /// Tells this start from the one before.
+    pub boot: String,
+    /// What every engine is given.
+    pub setup: Arc<Setup>,
+    /// Exactly or at least once.
+    pub delivery: Delivery,
+    /// How many lane threads.
+    pub threads: usize,
+    /// `session.timeout.ms`.
+    pub session_timeout: Duration,
+    /// `transaction.timeout.ms`.
+    pub transaction_timeout: Duration,
+    /// How long a stop may take to finish what has begun.
+    pub drain: Duration,
+    /// How long what is due waits for a transaction of somebody else that stays open on an intake.
+    pub foreign_wait: Duration,
+    /// The topics as they must be, looked at now and then; `None`: nobody looks.
+    pub watched: Option<Wanted>,
+    /// The id of the main intake that was there first, if it was written down.
+    pub first_intake: Option<String>,
+    /// A broker inside the process (the demo).
+    pub embedded: bool,
+}
+
+/// What is known of the brokers, for lane threads and for whoever keeps the timers of their lanes.
+pub struct ClusterView {
+    clock: Arc<BrokerClock>,
+    ends: EndOffsets,
+    written: Arc<Written>,
+    steps: Arc<Steps>,
+    looking: Looking,
+    probe: Option<Probe>,
+}
+
+impl ClusterView {
+    /// Makes the clients, which ask from now on.
+    ///
+    /// # Errors
+    /// A client could not be made: the configuration is wrong.
+    pub fn new(settings: &Settings) -> Result<Self, KafkaError> {
+        let Settings { connection, embedded, .. } = settings;
+        let clock = Arc::new(if *embedded { BrokerClock::local() } else { BrokerClock::new() });
+        let steps = Arc::new(Steps::default());
+        let looking = Looking::start(Arc::clone(&steps)).map_err(|_| KafkaError::Canceled)?;
+        let meta = format!("{}.meta", settings.namespace);
+        let probe = if *embedded {
+            None
+        } else {
+            Some(Probe::start_waking(connection, meta, Arc::clone(&clock), &steps)?)
+        };
+        let ends = EndOffsets::new(connection, Arc::clone(&clock))?;
+        let written = Arc::new(Written::new(settings.setup.lanes));
+        Ok(Self { clock, ends, written, steps, looking, probe })
+    }
+
+    /// The brokers' time.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<BrokerClock> {
+        &self.clock
+    }
+
+    /// Says where partitions end.
+    #[must_use]
+    pub fn ends(&self) -> &EndOffsets {
+        &self.ends
+    }
+
+    /// How far the changelog is written.
+    #[must_use]
+    pub fn written(&self) -> &Arc<Written> {
+        &self.written
+    }
+}
+
+/// The lane threads of a process, running.
+#[derive(Debug)]
+pub struct Processor {
+    stop: Arc<AtomicBool>,
+    statuses: Vec<Arc<Status>>,
+    ended: Receiver<Result<(), thread::Error>>,
+    clock: Arc<BrokerClock>,
+    policies: Arc<Policies>,
+    heard: Heard,
+    _probe: Option<Probe>,
+    backlog: Option<Backlog>,
+    seen: Arc<Seen>,
+    _watch: Option<Watch>,
+    _looking: Looking,
+}
+
+impl Processor {
+    /// Starts the lane threads; they join the group once the brokers' time is known. They alone hold `timers`.
+    ///
+    /// # Errors
+    /// A client could not be made: the configuration is wrong. Nothing runs then.
+    pub fn start(
+        settings: &Settings,
+        view: ClusterView,
+        timers: Arc<dyn Timers>,
+    ) -> Result<Self, KafkaError> {
+        let Settings { connection, embedded, .. } = settings;
+        let ClusterView { clock, ends, written, steps, looking, probe } = view;
+        let stop = Arc::new(AtomicBool::new(false));
+        let policies = Arc::new(Policies::new(Arc::clone(&settings.setup)));
+        let seen = Arc::new(Seen::default());
+        // Each question of these three is answered in milliseconds. Deleting has a client of its own: Kafka answers the requests
+        // of a connection one after the other, and a delete waits for the followers.
+        let admin = ResilientAdmin::new(connection, "waterclock-admin")?;
+        let watch = match settings.watched.clone() {
+            Some(wanted) => {
+                Some(Watch::start(connection, admin.clone(), wanted, Arc::clone(&seen))?)
+            }
+            None => None,
+        };
+        let lookup = Lookup::start(admin.clone(), *embedded)?;
+        let shared = Shared {
+            seen: Arc::clone(&seen),
+            steps,
+            policies: Arc::clone(&policies),
+            clock: Arc::clone(&clock),
+            lookup: lookup.clone(),
+            timers,
+            written,
+            ends,
+            trim: if *embedded { None } else { Some(Trim::start(connection)?) },
+            heard: Heard::default(),
+            stop: Arc::clone(&stop),
+            drain: settings.drain,
+        };
+        let heard = Arc::clone(&shared.heard);
+        let topics = &settings.setup.topics;
+        let figures = Arc::new(LaneFigures::new(
+            (0..topics.intakes.len()).map(|at| backlog::label(topics, TopicId(at as u16))),
+            topics.ladder.tiers().iter().map(|tier| tier.hold),
+        ));
+        let (end, ended) = crossbeam_channel::unbounded();
+        let mut statuses = Vec::with_capacity(settings.threads);
+        for thread in 0..settings.threads {
+            let status = Arc::new(Status::default());
+            statuses.push(Arc::clone(&status));
+            let (shared, figures, end) = (shared.clone(), Arc::clone(&figures), end.clone());
+            let plan = Plan {
+                connection: connection.clone(),
+                namespace: settings.namespace.clone(),
+                instance: settings.instance.clone(),
+                home: settings.home.clone(),
+                thread,
+                boot: settings.boot.clone(),
+                setup: Arc::clone(&settings.setup),
+                delivery: settings.delivery,
+                session_timeout: settings.session_timeout,
+                transaction_timeout: settings.transaction_timeout,
+                foreign_wait: settings.foreign_wait,
+                first_intake: settings.first_intake.clone(),
+                embedded: *embedded,
+            };
+            std::thread::Builder::new()
+                .name(format!("wc-lanes-{thread}"))
+                .spawn(move || {
+                    while shared.clock.now(Instant::now()).is_none() {
+                        if shared.stop.load(Ordering::Relaxed) {
+                            let _ = end.send(Ok(()));
+                            return;
+                        }
+                        status.beat();
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                    let run = || thread::run(&plan, &shared, &figures, &status);
+                    let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+                        let what = panic.downcast_ref::<String>().cloned();
+                        let what =
+                            what.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+                        Err(thread::Error::Panicked { thread, what: what.unwrap_or_default() })
+                    });
+                    let _ = end.send(result);
+                })
+                .map_err(|_| KafkaError::Canceled)?;
+        }
+        // The embedded broker lists no offsets.
+        let backlog = if *embedded {
+            None
+        } else {
+            let (setup, lookup) = (Arc::clone(&settings.setup), lookup);
+            let reads = statuses.iter().map(|status| Arc::clone(&status.reads)).collect();
+            Some(Backlog::start(admin, setup, reads, lookup)?)
+        };
+        Ok(Self {
+            stop,
+            statuses,
+            ended,
+            clock,
+            policies,
+            heard,
+            _probe: probe,
+            backlog,
+            seen,
+            _watch: watch,
+            _looking: looking,
+        })
+    }
+
+    /// The members' announcements, to be filled in by [`Members`](crate::meta::Members): they show which members died.
+    #[must_use]
+    pub fn heard(&self) -> Heard {
+        Arc::clone(&self.heard)
+    }
+
+    /// Tells at any time what this process is then: `me`, with the lanes that its threads run and the allow-lists that are
+    /// in force.
+    pub fn describes(&self, me: Member) -> impl Fn() -> Member + Send + use<> {
+        let (statuses, policies) = (self.statuses.clone(), Arc::clone(&self.policies));
+        move || {
+            let mut lanes: Vec<Lane> = statuses.iter().flat_map(|status| status.owned()).collect();
+            lanes.sort_unstable();
+            lanes.dedup();
+            Member { lanes, allow: Some(policies.said()), ..me.clone() }
+        }
+    }
+
+    /// How many records stand in each intake and tier, in the lanes that run here, as counted every 15 seconds.
+    #[must_use]
+    pub fn backlog(&self) -> Vec<(String, u64)> {
+        self.backlog.as_ref().map(Backlog::counted).unwrap_or_default()
+    }
+
+    /// What each thread is doing.
+    #[must_use]
+    pub fn statuses(&self) -> &[Arc<Status>] {
+        &self.statuses
+    }
+
+    /// Whether the brokers' time is known: it is once they have answered.
+    #[must_use]
+    pub fn has_time(&self) -> bool {
+        self.clock.now(Instant::now()).is_some()
+    }
+
+    /// Puts other allow-lists in force, one for each intake, in their order: for what comes in, and for what fires.
+    pub fn allow(&self, allow: impl IntoIterator<Item = Allow>) {
+        self.policies.allow(allow);
+    }
+
+    /// How long no broker has acknowledged a probe of its clock; they are asked every second. `None` before the first.
+    #[must_use]
+    pub fn silence(&self) -> Option<Duration> {
+        self.clock.silence(Instant::now())
+    }
+
+    /// Brokers whose clocks differ much from this machine's, and by how many milliseconds they are ahead.
+    #[must_use]
+    pub fn skewed(&self) -> Vec<(i32, i64)> {
+        self.clock.skewed()
+    }
+
+    /// The problems of the topics, for people. While there are any, no new record is admitted.
+    #[must_use]
+    pub fn unfit(&self) -> Vec<String> {
+        self.seen.unfit()
+    }
+
+    /// What of the topics one lost broker would take along, for people.
+    #[must_use]
+    pub fn weak(&self) -> Vec<String> {
+        self.seen.weak()
+    }
+
+    /// One message for each thread that has ended, with why it did.
+    #[must_use]
+    pub fn ended(&self) -> &Receiver<Result<(), thread::Error>> {
+        &self.ended
+    }
+
+    /// Tells every thread to finish what has begun and leave; [`ended`](Self::ended) says when.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Processor {
+    /// Threads that nobody can stop any more must not go on.
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

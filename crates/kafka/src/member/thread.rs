@@ -1,0 +1,369 @@
+//! One lane thread: a consumer polled by one owner, the engine of its lanes, and a committer beside it.
+//!
+//! Every turn of the loop reads the records at hand, gives them to the engine as events, and carries out its actions.
+//! It has no await, no lock that anything slow holds, and one blocking call: taking lanes over after a failure.
+//!
+//! # Invariants
+//! 1. The consumer is polled at least every `POLL_MAX`, whatever is paused.
+//! 2. The engine gets the event of an assignment before any record of it.
+//! 3. After a failed batch nothing is read, produced or committed until the lanes are taken over anew.
+
+mod catch_up;
+mod session;
+mod settings;
+
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rdkafka::error::KafkaError;
+
+use super::changelog_end::Written;
+use super::commit::Delivery;
+use super::rebalance::{Error as TakeOver, Progress};
+use super::timers::Timers;
+use crate::client::Connection;
+use crate::cluster::BrokerClock;
+use crate::cluster::backlog::Reads;
+use crate::cluster::delete_records::Trim;
+use crate::cluster::end_offsets::EndOffsets;
+use crate::cluster::targets::Lookup;
+use crate::cluster::topic_monitor::Seen;
+use crate::cluster::wall_clock_steps::Steps;
+use crate::meta::Heard;
+use waterclock_engine::allow::Allow;
+use waterclock_engine::{Lane, Setup};
+use waterclock_telemetry::LaneFigures;
+
+use session::Session;
+
+/// Between two times that the group is left and joined anew since lanes are nobody's; twice as long each time.
+const JOIN_ANEW_LEAST: Duration = Duration::from_secs(5);
+const JOIN_ANEW_MOST: Duration = Duration::from_secs(300);
+
+/// A thread that is fenced so often within a minute is fenced by another process.
+const FENCED_MAX: usize = 6;
+
+/// What one lane thread is made from.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    /// How to reach the brokers.
+    pub connection: Connection,
+    /// The group, which is the namespace.
+    pub namespace: String,
+    /// This process's name.
+    pub instance: String,
+    /// Tells its data directory from others.
+    pub home: String,
+    /// Which of its threads.
+    pub thread: usize,
+    /// This start of the process: tells it from the one before it.
+    pub boot: String,
+    /// What the engine is given.
+    pub setup: Arc<Setup>,
+    /// Exactly or at least once.
+    pub delivery: Delivery,
+    /// `session.timeout.ms`.
+    pub session_timeout: Duration,
+    /// `transaction.timeout.ms`.
+    pub transaction_timeout: Duration,
+    /// How long what is due waits for a transaction of somebody else that stays open on an intake.
+    pub foreign_wait: Duration,
+    /// The id of the main intake that was there first, if it was written down.
+    pub first_intake: Option<String>,
+    /// A broker inside the process (the demo): no groups to list, no records to delete.
+    pub embedded: bool,
+}
+
+/// What the rest of the process sees of a lane thread.
+#[derive(Debug)]
+pub struct Status {
+    /// Lanes that it runs.
+    pub lanes: AtomicUsize,
+    /// The thread has the share that the group has given it, which may be empty. It is false while the thread takes its
+    /// share over, or has let it go.
+    pub joined: AtomicBool,
+    /// Why it is not working now, for people.
+    trouble: Mutex<Option<String>>,
+    /// Lanes that it is taking over, which holds it.
+    pub(crate) taking: Arc<Progress>,
+    /// Which lanes it runs.
+    owned: Mutex<Vec<Lane>>,
+    /// How far each of its partitions was read.
+    pub(crate) reads: Arc<Reads>,
+    began: Instant,
+    /// Milliseconds from `began` to the last sign of life.
+    beat_ms: AtomicU64,
+}
+
+impl Default for Status {
+    fn default() -> Self {
+        Self {
+            lanes: AtomicUsize::new(0),
+            joined: AtomicBool::new(false),
+            trouble: Mutex::default(),
+            taking: Arc::default(),
+            owned: Mutex::default(),
+            reads: Arc::default(),
+            began: Instant::now(),
+            beat_ms: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Status {
+    /// How long the thread has given no sign of life. Its loop turns many times a second; taking lanes over from a
+    /// member that died can hold it for more than a minute.
+    #[must_use]
+    pub fn silence(&self) -> Duration {
+        let beat = Duration::from_millis(self.beat_ms.load(Ordering::Relaxed));
+        self.began.elapsed().saturating_sub(beat)
+    }
+
+    pub(crate) fn beat(&self) {
+        self.beat_ms.store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Why it is not working now.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
+    }
+
+    /// What it is taking over, and for how long by now.
+    #[must_use]
+    pub fn taking(&self) -> Option<String> {
+        self.taking.text()
+    }
+
+    /// Which lanes it runs, ascending.
+    pub(crate) fn owned(&self) -> Vec<Lane> {
+        self.owned.lock().clone()
+    }
+
+    fn own(&self, lanes: Vec<Lane>) {
+        self.lanes.store(lanes.len(), Ordering::Relaxed);
+        *self.owned.lock() = lanes;
+    }
+
+    fn tell(&self, trouble: Option<String>) {
+        *self.trouble.lock() = trouble;
+    }
+}
+
+/// Why a lane thread ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A client could not be made.
+    #[error("could not make a {what}")]
+    Client {
+        /// Consumer or producer thread.
+        what: &'static str,
+        /// What was wrong.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Lanes could not be taken over.
+    #[error(transparent)]
+    TakeOver(#[from] TakeOver),
+    /// Another process sits in the same seat again and again: one of the two must go, and it is this one.
+    #[error(
+        "the seat of instance {instance} in group {group} is taken by another process, which must have a copy of this \
+         one's data directory; give one of them an empty one"
+    )]
+    Fenced {
+        /// The name.
+        instance: String,
+        /// The group.
+        group: String,
+    },
+    /// The group has given these lanes to nobody: its assignment is older than they are.
+    #[error(
+        "lanes {lanes} are nobody's, for the group's assignment is of a time when other topics or partitions were there; this \
+         thread leaves the group and joins it anew"
+    )]
+    Nobodys {
+        /// Which.
+        lanes: String,
+    },
+    /// A thread panicked: a defect of ours. The process stops, and another takes over.
+    #[error("lane thread {thread} panicked: {what}")]
+    Panicked {
+        /// Which thread.
+        thread: usize,
+        /// What it said.
+        what: String,
+    },
+    /// librdkafka says that this consumer can do nothing any more.
+    #[error("consumer of group {group} failed for good")]
+    Consumer {
+        /// The group.
+        group: String,
+        /// What it said.
+        #[source]
+        source: KafkaError,
+    },
+}
+
+impl Error {
+    /// Whether the thread may begin anew; otherwise the process stops and says why.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Client { .. }
+            | Self::Panicked { .. }
+            | Self::Fenced { .. }
+            | Self::TakeOver(TakeOver::NameInUse { .. } | TakeOver::PositionGone { .. }) => true,
+            Self::TakeOver(TakeOver::Producer { fatal, .. }) => *fatal,
+            Self::TakeOver(TakeOver::TakeOver { .. })
+            | Self::Nobodys { .. }
+            | Self::Consumer { .. } => false,
+        }
+    }
+}
+
+/// The setup with the allow-lists that are in force, for every lane thread to look at.
+#[derive(Debug)]
+pub struct Policies {
+    setup: Mutex<Arc<Setup>>,
+    /// How often it was changed.
+    changes: AtomicU64,
+}
+
+impl Policies {
+    pub(crate) fn new(setup: Arc<Setup>) -> Self {
+        Self { setup: Mutex::new(setup), changes: AtomicU64::new(0) }
+    }
+
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Arc<Setup>> {
+        self.setup.lock()
+    }
+
+    /// Puts other allow-lists in force; each thread sees them at its next turn.
+    pub(crate) fn allow(&self, allow: impl IntoIterator<Item = Allow>) {
+        let mut setup = self.lock();
+        *setup = Arc::new(setup.with_allow(allow));
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// What is in force, by the names of the intakes, for others to read.
+    pub(crate) fn said(&self) -> BTreeMap<String, Vec<Vec<String>>> {
+        let setup = Arc::clone(&self.lock());
+        let intakes = setup.topics.intakes.iter();
+        intakes.map(|intake| (intake.name.to_string(), intake.allow.sets())).collect()
+    }
+
+    /// What is in force, and which change made it so.
+    fn now(&self) -> (u64, Arc<Setup>) {
+        let setup = self.lock();
+        (self.changes.load(Ordering::Acquire), Arc::clone(&setup))
+    }
+
+    /// The same if there was a change since; no lock otherwise.
+    fn since(&self, change: u64) -> Option<(u64, Arc<Setup>)> {
+        (self.changes.load(Ordering::Acquire) != change).then(|| self.now())
+    }
+}
+
+/// What lane threads share.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    /// Where records may go.
+    pub policies: Arc<Policies>,
+    /// The result of the last look at the topics: whether records may be admitted.
+    pub(crate) seen: Arc<Seen>,
+    /// Notices when this machine's clock is set.
+    pub(crate) steps: Arc<Steps>,
+    /// The brokers' time.
+    pub clock: Arc<BrokerClock>,
+    /// Finds out about targets.
+    pub lookup: Lookup,
+    /// Keeps the timers, and answers for them.
+    pub(crate) timers: Arc<dyn Timers>,
+    /// How far it is written.
+    pub(crate) written: Arc<Written>,
+    /// Says where partitions end.
+    pub(crate) ends: EndOffsets,
+    /// What the members have said.
+    pub heard: Heard,
+    /// Deletes what is done.
+    pub trim: Option<Trim>,
+    /// Set when the process is to stop.
+    pub stop: Arc<AtomicBool>,
+    /// How long it may take to finish what has begun.
+    pub drain: Duration,
+}
+
+/// Runs a lane thread until it is told to stop. After a trouble that may pass it begins anew.
+///
+/// # Errors
+/// Only what will not pass: see [`Error::is_final`].
+pub(super) fn run(
+    plan: &Plan,
+    shared: &Shared,
+    figures: &Arc<LaneFigures>,
+    status: &Status,
+) -> Result<(), Error> {
+    let mut pause = Duration::from_millis(250);
+    let mut fenced = VecDeque::with_capacity(FENCED_MAX);
+    let mut join_anew_after = Duration::ZERO;
+    while !shared.stop.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        match Session::new(plan, shared, figures, status, join_anew_after).and_then(Session::run) {
+            Ok(()) => return Ok(()),
+            // librdkafka may be told so of a request that its own rejoin overtook; a copy of this one is told so, too, again
+            // and again.
+            Err(Error::Fenced { .. }) if !is_often(&mut fenced, began) => {
+                tracing::warn!(
+                    thread = plan.thread,
+                    "the seat in the group was taken, taking it again"
+                );
+                status.own(Vec::new());
+                continue;
+            }
+            // It helps at once, or hardly: each try stops all lanes of the group.
+            Err(error @ Error::Nobodys { .. }) => {
+                join_anew_after = (join_anew_after * 2).clamp(JOIN_ANEW_LEAST, JOIN_ANEW_MOST);
+                status.tell(Some(error.to_string()));
+                status.own(Vec::new());
+                status.joined.store(false, Ordering::Relaxed);
+                continue;
+            }
+            Err(error) if error.is_final() => return Err(error),
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    thread = plan.thread,
+                    "lane thread begins anew"
+                );
+                status.tell(Some(error.to_string()));
+            }
+        }
+        status.own(Vec::new());
+        status.joined.store(false, Ordering::Relaxed);
+        pause = if began.elapsed() > Duration::from_secs(60) {
+            Duration::from_millis(250)
+        } else {
+            pause * 2
+        };
+        wait(shared, status, pause.min(Duration::from_secs(5)));
+    }
+    Ok(())
+}
+
+/// Whether it was fenced too often within a minute for it to be by chance.
+fn is_often(fenced: &mut VecDeque<Instant>, at: Instant) -> bool {
+    fenced.retain(|before| before.elapsed() < Duration::from_secs(60));
+    fenced.push_back(at);
+    fenced.len() >= FENCED_MAX
+}
+
+fn wait(shared: &Shared, status: &Status, most: Duration) {
+    let until = Instant::now() + most;
+    while Instant::now() < until && !shared.stop.load(Ordering::Relaxed) {
+        status.beat();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

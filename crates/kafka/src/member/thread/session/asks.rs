@@ -1,0 +1,238 @@
+//! The questions to other threads, and their answers.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::Consumer as _;
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+
+use super::{IN_A_BATCH, LOOK_AT_GOALS, Session};
+use crate::client::raw;
+use crate::cluster::end_offsets;
+use crate::cluster::targets::Answer;
+use crate::member::timers::AssignmentEvent;
+use waterclock_engine::{Event, Lane, Offset, Source, UnixMillis};
+use waterclock_telemetry as telemetry;
+
+/// A thread that got no end offset of a partition asks again after this long.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// Pieces of what is known that are taken in one turn.
+const PIECES: usize = 2;
+
+impl Session<'_> {
+    /// Waits for another thread's answer, and takes it.
+    pub(super) fn await_answers(&mut self, most: Duration) {
+        let reports = self.committer.reports();
+        crossbeam_channel::select! {
+            recv(reports) -> report => if let Ok(report) = report { self.report(report) },
+            recv(self.answers.1) -> answer => if let Ok(answer) = answer { self.answer(answer) },
+            recv(self.ends.1) -> told => if let Ok(told) = told { self.ends(told) },
+            recv(self.known.1) -> told => if let Ok(told) = told { self.known(told) },
+            default(most) => {}
+        }
+    }
+
+    /// Takes what has been answered meanwhile.
+    pub(super) fn take_answers(&mut self) {
+        let reports = self.committer.reports();
+        while let Ok(report) = reports.try_recv() {
+            self.report(report);
+        }
+        while let Ok(answer) = self.answers.1.try_recv() {
+            self.answer(answer);
+        }
+        while let Ok(told) = self.ends.1.try_recv() {
+            self.ends(told);
+        }
+        for _ in 0..PIECES {
+            let Ok(told) = self.known.1.try_recv() else { break };
+            self.known(told);
+        }
+    }
+
+    fn answer(&mut self, Answer { name, target, away }: Answer) {
+        self.asked = self.asked.saturating_sub(1);
+        // Before what waits for the answer is let go.
+        self.step(Event::TargetOutage(Arc::clone(&name), away));
+        self.step(Event::Target(name, target));
+    }
+
+    /// What holds of a lane's timers, which may be forgotten, or how some ended; of an assignment that is over it is dropped.
+    fn known(&mut self, told: AssignmentEvent) {
+        if self.assignment != Some(told.assignment) {
+            return;
+        }
+        let whole = match told.event {
+            Event::TimersLoaded { lane, last: true, .. } => Some(lane),
+            Event::Recalled { .. } => {
+                self.recalls = self.recalls.saturating_sub(1);
+                None
+            }
+            _ => None,
+        };
+        self.step(told.event);
+        if let Some(lane) = whole {
+            self.unknown = self.unknown.saturating_sub(1);
+            self.shared.timers.loaded(told.assignment, lane);
+        }
+    }
+
+    /// Asks where partitions end; `stable`: also where open transactions in them begin.
+    pub(super) fn ask_for_ends(&mut self, sources: &[Source], stable: bool) {
+        let Some(assignment) = self.assignment else { return };
+        let names = &self.plan.setup.topics;
+        let partitions = sources
+            .iter()
+            .map(|s| (Arc::clone(names.name(s.topic)), i32::from(s.lane.0)))
+            .collect();
+        self.ends_asked += sources.len();
+        telemetry::asked();
+        self.shared.ends.ask(assignment, partitions, stable, &self.ends.0);
+    }
+
+    fn ends(&mut self, answer: end_offsets::Answer) {
+        self.ends_asked = self.ends_asked.saturating_sub(answer.told.len());
+        if self.assignment != Some(answer.of) {
+            return;
+        }
+        let now = Instant::now();
+        for told in answer.told {
+            let topic = self.plan.setup.topics.find(&told.topic);
+            let lane = u16::try_from(told.partition);
+            let (Some(topic), Ok(lane)) = (topic, lane) else { continue };
+            let source = Source { topic, lane: Lane(lane) };
+            match (told.last, told.stable) {
+                (_, Some(stable)) => {
+                    let next = self.positions(&[source]).pop().map(|(_, next)| next);
+                    let given_up = next.map(|next| self.reach.open(source, next, stable, now));
+                    self.pass_foreign(source, given_up.unwrap_or_default());
+                }
+                (Some(last), None) => self.reach.add(source, last, told.at, now),
+                (None, None) if answer.stable => {}
+                (None, None) => self.again.push((now + ASK_AGAIN, source)),
+            }
+        }
+        self.look_at_positions();
+    }
+
+    fn pass_foreign(&mut self, source: Source, given_up: Vec<UnixMillis>) {
+        if given_up.is_empty() {
+            return;
+        }
+        telemetry::foreign_wait();
+        let topic = &**self.plan.setup.topics.name(source.topic);
+        tracing::warn!(
+            topic,
+            partition = source.lane.0,
+            "a transaction of a producer is open for longer than foreign-wait; records that are due are not held up for \
+             it any longer: a cancel that stands behind it may come too late, and strict order not include what does"
+        );
+        for at in given_up {
+            self.step(Event::ReadUpTo { source, at });
+        }
+    }
+
+    /// Tells the engine which partitions are read to where they ended when that was asked.
+    pub(super) fn look_at_positions(&mut self) {
+        let now = Instant::now();
+        let awaited = |source| self.engine.is_awaited(source);
+        let due = self.reach.due(now, awaited);
+        for (source, next) in self.positions(&due) {
+            for at in self.reach.read(source, next) {
+                self.step(Event::ReadUpTo { source, at });
+            }
+        }
+        let awaited = |source| self.engine.is_awaited(source);
+        let suspects = self.reach.suspects(now, awaited);
+        if !suspects.is_empty() {
+            self.ask_for_ends(&suspects, true);
+        }
+        let (again, later) =
+            std::mem::take(&mut self.again).into_iter().partition(|(at, _)| *at <= now);
+        self.again = later;
+        let again: Vec<Source> = Vec::into_iter(again).map(|(_, source)| source).collect();
+        if !again.is_empty() {
+            self.ask_for_ends(&again, false);
+        }
+        let awaited = |source| self.engine.is_awaited(source);
+        if let Some(source) = self.reach.is_to_be_told(now, awaited) {
+            let figures = self.engine.figures();
+            tracing::warn!(
+                thread = self.plan.thread,
+                topic = &**self.plan.setup.topics.name(source.topic),
+                partition = source.lane.0,
+                for_cancels = figures.gated,
+                for_order = figures.ordered,
+                "a partition is not read yet to where it ended; due records wait for that. A producer's transaction may be \
+                 open, or a broker away"
+            );
+        }
+    }
+
+    /// Tells who waits for it that all is decided and committed that stood in the intakes of a lane when that was asked.
+    pub(super) fn look_at_goals(&mut self) {
+        // Until it is known what is pending, nothing is decided.
+        let Some(assignment) = self.assignment.filter(|_| self.unknown == 0) else { return };
+        let now = Instant::now();
+        let is_too_soon = self.goals_looked.is_some_and(|at| now - at < LOOK_AT_GOALS);
+        if !self.shared.timers.has_goals() || is_too_soon {
+            return;
+        }
+        self.goals_looked = Some(now);
+        let goals = self.shared.timers.goals(assignment);
+        self.passed.retain(|number, _| goals.iter().any(|(open, _)| open == number));
+        for (number, ends) in &goals {
+            if self.passed.contains_key(number) {
+                continue;
+            }
+            let sources: Vec<Source> = ends.iter().map(|(source, _)| *source).collect();
+            let positions = self.positions(&sources);
+            let is_passed = |(source, end): &(Source, Offset)| {
+                positions.iter().any(|(of, next)| of == source && next >= end)
+            };
+            if ends.iter().all(is_passed) {
+                self.passed.insert(*number, now);
+            }
+        }
+        let is_idle = self.asked == 0 && self.recalls == 0 && self.engine.is_drained();
+        let collected = IN_A_BATCH + Duration::from_millis(self.plan.setup.limits.hop_linger.0);
+        // What stands behind a batch that takes so long may not be in one yet.
+        if self.flying.front().is_some_and(|first| now - first.since >= collected) {
+            self.passed.values_mut().for_each(|since| *since = now);
+        }
+        let is_decided = |since: Instant| {
+            let sent = since + collected;
+            is_idle || now >= sent && self.flying.front().is_none_or(|first| first.since >= sent)
+        };
+        let reached: Vec<u64> = self
+            .passed
+            .iter()
+            .filter(|(_, since)| is_decided(**since))
+            .map(|(number, _)| *number)
+            .collect();
+        if !reached.is_empty() {
+            self.passed.retain(|number, _| !reached.contains(number));
+            self.shared.timers.reached(&reached);
+        }
+    }
+
+    /// How far the consumer is in these partitions. Where it polled nothing yet it says nothing, and is where it began.
+    fn positions(&self, sources: &[Source]) -> Vec<(Source, Offset)> {
+        if sources.is_empty() {
+            return Vec::new();
+        }
+        let list: TopicPartitionList = self.list(sources);
+        if raw::positions(self.consumer.client(), &list).is_err() {
+            return Vec::new();
+        }
+        let position = |source: &Source| {
+            let name = self.plan.setup.topics.name(source.topic);
+            let element = list.find_partition(name, i32::from(source.lane.0))?;
+            match element.offset() {
+                At::Offset(next) => Some((*source, Offset(next))),
+                _ => self.starts.get(source).map(|next| (*source, *next)),
+            }
+        };
+        sources.iter().filter_map(position).collect()
+    }
+}

@@ -1,0 +1,242 @@
+//! Lanes come and go: taken over, taken over anew after a failed batch, let go.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::Consumer as _;
+
+use super::{Consumer, POLL_SHORT, Session};
+use crate::client::connect::aside;
+use crate::member::rebalance::{GroupEvent, Seats, Taken};
+use crate::member::thread::Error;
+use crate::member::timers::TakenOver;
+use waterclock_engine::{Event, Lane, Source, Start};
+
+/// How long leaving the group and closing is waited for: together with the drain (8 s), a stop takes less than 10 s.
+const CLOSE_MAX: Duration = Duration::from_millis(1_500);
+
+/// Tells assignments apart, those of all threads.
+static ASSIGNMENTS: AtomicU64 = AtomicU64::new(1);
+
+impl Session<'_> {
+    /// Drops everything that is held of the lanes.
+    pub(super) fn give_up(&mut self) {
+        self.flying.clear();
+        self.lows.clear();
+        self.tenure = None;
+        self.reach.clear();
+        self.again.clear();
+        self.passed.clear();
+        if let Some(assignment) = self.assignment.take() {
+            self.shared.timers.leave(assignment);
+        }
+        self.unknown = 0;
+        self.recalls = 0;
+        self.counting = Arc::default();
+        self.status.own(Vec::new());
+        self.status.joined.store(false, Ordering::Relaxed);
+        self.step(Event::Revoked);
+    }
+
+    pub(super) fn events(&mut self) -> Result<(), Error> {
+        for event in self.consumer.context().events() {
+            match event {
+                GroupEvent::Assigned(taken) => self.begin(taken),
+                GroupEvent::Revoked => {
+                    self.retake = None;
+                    // What comes next is another assignment.
+                    self.anew = None;
+                    self.give_up();
+                }
+                GroupEvent::Spare(nobodys) => {
+                    self.retake = None;
+                    self.give_up();
+                    self.status.joined.store(true, Ordering::Relaxed);
+                    self.look_at_lanes(nobodys, &[]);
+                }
+                GroupEvent::Failed(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, taken: Taken) {
+        let Taken { starts, is_remade, asked, changelogs, tenure, nobodys } = taken;
+        self.give_up();
+        self.retake = None;
+        self.tenure = Some(tenure);
+        // A batch of the assignment before may still be reported.
+        let reports = self.committer.reports();
+        while reports.try_recv().is_ok() {}
+        let partitions = starts.len();
+        let now = Instant::now();
+        let (behind, read): (Vec<&Start>, Vec<&Start>) =
+            starts.iter().partition(|start| start.next < start.end);
+        for start in behind {
+            self.reach.begin(start.source, start.end, asked, now);
+        }
+        let read: Vec<Source> = read.iter().map(|start| start.source).collect();
+        self.starts = starts.iter().map(|start| (start.source, start.next)).collect();
+        // Taking over has resumed all.
+        self.paused.clear();
+        self.held = false;
+        let intakes = self.plan.setup.topics.intakes.len();
+        let of_intakes = starts.iter().filter(|start| usize::from(start.source.topic.0) < intakes);
+        let intakes: Vec<Start> = of_intakes.cloned().collect();
+        let given: BTreeSet<Lane> = starts.iter().map(|start| start.source.lane).collect();
+        self.step(Event::Assigned { starts });
+        if is_remade {
+            self.step(Event::Recreated);
+        }
+        for source in read {
+            self.step(Event::ReadUpTo { source, at: asked });
+        }
+        let lanes = self.engine.lanes();
+        let assignment = ASSIGNMENTS.fetch_add(1, Ordering::Relaxed);
+        self.assignment = Some(assignment);
+        self.unknown = lanes.len();
+        let known = changelogs.into_iter().filter(|(lane, _)| lanes.contains(lane)).collect();
+        let taken = TakenOver { assignment, lanes: lanes.clone(), changelogs: known, intakes };
+        self.shared.timers.begin(taken, &self.known.0);
+        let figures = self.engine.figures();
+        tracing::info!(
+            thread = self.plan.thread,
+            assignment,
+            lanes = figures.lanes,
+            partitions,
+            unreadable = figures.unreadable,
+            "lanes taken over"
+        );
+        let rest: Vec<Lane> = given.into_iter().filter(|lane| !lanes.contains(lane)).collect();
+        self.status.own(lanes);
+        self.status.joined.store(true, Ordering::Relaxed);
+        self.look_at_lanes(nobodys, &rest);
+    }
+
+    /// Says which lanes do not run, and what will happen: those that the group gave to nobody are joined for anew, after a while
+    /// if that was tried before.
+    fn look_at_lanes(&mut self, nobodys: Vec<Lane>, rest: &[Lane]) {
+        let before = self.anew.take();
+        if !nobodys.is_empty() {
+            let now = Instant::now();
+            let at = before.map_or(now + self.join_anew_after, |(at, _)| at);
+            let wait = at.saturating_duration_since(now);
+            tracing::warn!(
+                thread = self.plan.thread,
+                lanes = listed(&nobodys),
+                ?wait,
+                "lanes that nobody was given: leaving the group and joining it anew"
+            );
+            let why = Error::Nobodys { lanes: listed(&nobodys) };
+            self.status.tell(Some(format!("{why}, in {} s", wait.as_secs())));
+            self.anew = Some((at, nobodys));
+        } else if rest.is_empty() {
+            self.status.tell(None);
+        } else {
+            self.status.tell(Some(format!(
+                "lanes {} rest: what is pending in them cannot be read. They go on by themselves when a version is started \
+                 that can read it, or when their positions are mended; the log names them",
+                listed(rest)
+            )));
+        }
+    }
+
+    /// Leaves the group when it is time for that.
+    pub(super) fn look_whether_to_join_anew(&mut self) -> Result<(), Error> {
+        match self.anew.take_if(|(at, _)| *at <= Instant::now()) {
+            Some((_, lanes)) => Err(Error::Nobodys { lanes: listed(&lanes) }),
+            None => Ok(()),
+        }
+    }
+
+    /// After a failed batch: what counts is what is committed.
+    pub(super) fn take_over_anew(&mut self) -> Result<(), Error> {
+        let assignment = match self.consumer.assignment() {
+            Ok(assignment) if assignment.count() > 0 => assignment,
+            // A rebalance is under way, which takes over itself.
+            Ok(_) | Err(_) => {
+                self.retake = None;
+                return Ok(());
+            }
+        };
+        match self.consumer.context().take_over(&self.consumer, &assignment) {
+            Ok(taken) => {
+                self.begin(taken);
+                Ok(())
+            }
+            Err(error) => {
+                let error = Error::from(error);
+                if error.is_final() {
+                    return Err(error);
+                }
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "could not take over anew yet"
+                );
+                self.retake = Some(Instant::now() + Duration::from_millis(500));
+                Ok(())
+            }
+        }
+    }
+
+    /// Leaves the group: commits what is acknowledged, and the others take over at once. Where there are no others, the
+    /// thread keeps its seat in the group. If it comes back to the seat before the session ends, it has its lanes at
+    /// once, and does not wait for a new group to form. Not so if the thread is to join anew (`is_for_good` is false):
+    /// then it leaves because of what its seat has.
+    ///
+    /// With the brokers away this can take long, and closing can hang for ever (rust-rdkafka 509). So closing has a
+    /// thread of its own, and the process its own end.
+    pub(super) fn leave(mut self, is_for_good: bool) {
+        let drained = self.engine.is_drained();
+        self.give_up();
+        self.waits = None;
+        let Self { consumer, committer, plan, .. } = self;
+        let (done, closed) = crossbeam_channel::bounded(1);
+        let closing = std::thread::Builder::new().name("wc-close".into()).spawn(move || {
+            let asker = consumer.context().asker();
+            let seats = || asker.as_ref().and_then(|asker| consumer.context().seats(asker));
+            if is_for_good && seats().is_some_and(|seats| !seats.others) {
+                tracing::info!("nobody else is in the group: the seat is kept");
+                consumer.context().let_go(&consumer);
+            } else {
+                leave_group(&consumer, seats);
+            }
+            if let Some(asker) = asker {
+                aside(asker);
+            }
+            drop(consumer);
+            drop(committer);
+            let _ = done.send(());
+        });
+        if closing.is_ok() && closed.recv_timeout(CLOSE_MAX).is_err() {
+            tracing::warn!(
+                thread = plan.thread,
+                "closing takes too long, left to the end of the process"
+            );
+        }
+        tracing::info!(thread = plan.thread, drained, "lanes let go");
+    }
+}
+
+/// Lanes, for people.
+fn listed(lanes: &[Lane]) -> String {
+    lanes.iter().map(|lane| lane.0.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Leaves the group, so that the others have the lanes at once. Of a static member the end of its client is no leave, so
+/// it must have been heard before that.
+fn leave_group(consumer: &Consumer, seats: impl Fn() -> Option<Seats>) {
+    consumer.unsubscribe();
+    let by = Instant::now() + CLOSE_MAX;
+    let mut revoked = false;
+    while Instant::now() < by {
+        let _ = consumer.poll(POLL_SHORT * 20);
+        revoked |=
+            consumer.context().events().iter().any(|event| matches!(event, GroupEvent::Revoked));
+        if revoked && seats().is_none_or(|seats| !seats.mine) {
+            break;
+        }
+    }
+}

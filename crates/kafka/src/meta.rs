@@ -1,0 +1,11 @@
+//! `<ns>.meta`: what is in force for a namespace, and what its members say of themselves.
+
+mod follow;
+mod log;
+mod members;
+mod roster;
+
+pub use follow::Follower;
+pub use log::*;
+pub use members::Members;
+pub use roster::{Heard, Member, Roster};

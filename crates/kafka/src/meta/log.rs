@@ -1,0 +1,687 @@
+//! What is in force for a namespace, kept in the compacted topic `<ns>.meta`.
+//!
+//! # Invariants
+//! 1. Our values all stand in [`PARTITION`]: partitions may be added to the topic, and the last value of a key still
+//!    wins.
+//! 2. A value that cannot be read never hides one that can: the last readable one counts, with a warning. If there is
+//!    none, that is an error and not an absence. Otherwise a new secret would be made, and every waiting record be
+//!    taken for forged.
+//! 3. The secret is neither printed nor logged.
+//! 4. Of several first starts at once one counts: that of the first record in the log. Each writes under a key of its
+//!    own. So compaction keeps all of them, in their order, and one that is written late never takes the place of the
+//!    first. The same holds for the id of the first intake.
+//!
+//! What it does not do: probes of the brokers' clocks and the members' announcements stand in the same topic, under
+//! keys that begin with [`CLOCK`] and [`MEMBER`]. This room passes over them.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::TryRngCore as _;
+use rand::rngs::OsRng;
+use rdkafka::Offset;
+use rdkafka::client::ClientContext;
+use rdkafka::consumer::Consumer as _;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{BorrowedMessage, DeliveryResult, Message as _};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
+use rdkafka::topic_partition_list::TopicPartitionList;
+use serde::{Deserialize, Serialize};
+
+use crate::client::connect::{Isolation, Reader, aside};
+use crate::client::oauth::tokens;
+use crate::client::{Connection, NoAnswer};
+use waterclock_engine::Millis;
+use waterclock_engine::header::duration;
+
+/// The partition in which all values stand.
+pub const PARTITION: i32 = 0;
+/// Where checkpoints stand: what is in force has a partition for itself.
+pub const CHECKPOINT_PARTITION: i32 = 1;
+/// Begins the key of every probe of a broker's clock.
+pub const CLOCK: &str = "clock";
+/// Begins the key of what a member says of itself; its name follows.
+pub const MEMBER: &str = "member/";
+/// The form of the values that this program writes. It does not understand a newer one.
+const VERSION: u32 = 1;
+/// Longest time for reading the topic from its beginning; it holds a few kilobytes when compacted.
+const READ_MAX: Duration = Duration::from_secs(30);
+/// Longest wait for an acknowledgement: three brokers that had just made 174 topics on two cores took more than 20 s.
+const WRITE_MAX: Duration = Duration::from_secs(60);
+/// How long a broker holds a fetch for which there is nothing.
+const WAIT: Duration = Duration::from_millis(50);
+/// Longest wait for one answer about the topic.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Ladder and lanes in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LadderInForce {
+    /// Partitions of every lane topic.
+    pub lanes: u16,
+    /// Holds that are written to, ascending.
+    pub holds: Vec<Millis>,
+    /// Holds that are still read, ascending.
+    pub draining: Vec<Millis>,
+}
+
+/// What the states of records are sealed with; all instances of a namespace share it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// Makes one from the operating system's random source.
+    ///
+    /// # Errors
+    /// The source is not there; nothing can be sealed.
+    pub fn random() -> Result<Self, Error> {
+        let mut bytes = [0; 32];
+        OsRng.try_fill_bytes(&mut bytes).map_err(Error::Random)?;
+        Ok(Self(bytes))
+    }
+
+    /// The bytes, for the key of the seal only.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; 32] {
+        self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Everything that is in force; what was never put there is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Ladder and lanes.
+    pub ladder: Option<LadderInForce>,
+    /// The secret of the namespace.
+    pub secret: Option<Secret>,
+    /// The id of the intake that was there first: what was said of timers is told from what stands in a later one.
+    pub intake: Option<String>,
+}
+
+impl Meta {
+    /// Whether there is all that an instance needs.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.ladder.is_some() && self.secret.is_some()
+    }
+}
+
+/// One value that can be put in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A ladder in the place of the one before, under the key `ladder`.
+    Ladder(LadderInForce),
+    /// All that a namespace begins with, under the key `first/` and a name of its own. It is in force if no other one stands
+    /// before it.
+    First {
+        /// Tells it from those of others.
+        name: String,
+        /// The secret of the namespace.
+        secret: Secret,
+        /// Ladder and lanes.
+        ladder: LadderInForce,
+    },
+    /// A topic's id, under the key `intake/` and a name of its own. It is the first intake's if no other one stands before it.
+    Intake {
+        /// Tells it from those of others.
+        name: String,
+        /// The topic's id.
+        id: String,
+    },
+}
+
+const LADDER: &str = "ladder";
+/// Older programs put the secret under a key of its own.
+const SECRET: &str = "secret";
+const FIRST: &str = "first/";
+const INTAKE: &str = "intake/";
+/// Programs from before this one put it under a key that they shared.
+const OLD_INTAKE: &str = "intake";
+
+impl Value {
+    /// What a namespace may begin with: a new secret, with this ladder.
+    ///
+    /// # Errors
+    /// There is no random source.
+    pub fn first(ladder: LadderInForce) -> Result<Self, Error> {
+        Ok(Self::First { name: random_name()?, secret: Secret::random()?, ladder })
+    }
+
+    /// What may be the first intake's id.
+    ///
+    /// # Errors
+    /// There is no random source.
+    pub fn intake(id: String) -> Result<Self, Error> {
+        Ok(Self::Intake { name: random_name()?, id })
+    }
+
+    /// The key that it stands under.
+    #[must_use]
+    pub fn key(&self) -> String {
+        match self {
+            Self::Ladder(_) => LADDER.to_owned(),
+            Self::First { name, .. } => format!("{FIRST}{name}"),
+            Self::Intake { name, .. } => format!("{INTAKE}{name}"),
+        }
+    }
+
+    fn encode(&self) -> String {
+        let value = match self {
+            Self::Ladder(ladder) => serde_json::to_value(LadderText {
+                version: VERSION,
+                lanes: ladder.lanes,
+                holds: ladder.holds.iter().map(Millis::to_string).collect(),
+                draining: ladder.draining.iter().map(Millis::to_string).collect(),
+            }),
+            Self::First { secret, ladder, .. } => serde_json::to_value(FirstText {
+                version: VERSION,
+                key: hex(&secret.0),
+                lanes: ladder.lanes,
+                holds: ladder.holds.iter().map(Millis::to_string).collect(),
+            }),
+            Self::Intake { id, .. } => {
+                serde_json::to_value(IntakeText { version: VERSION, id: id.clone() })
+            }
+        };
+        // Two plain structs of numbers and strings: nothing in them can fail.
+        value.unwrap_or_default().to_string()
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct LadderText {
+    version: u32,
+    lanes: u16,
+    holds: Vec<String>,
+    #[serde(default)]
+    draining: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct FirstText {
+    version: u32,
+    key: String,
+    lanes: u16,
+    holds: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct SecretText {
+    key: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct IntakeText {
+    version: u32,
+    id: String,
+}
+
+#[derive(Deserialize)]
+struct VersionText {
+    version: u32,
+}
+
+/// Why the settings in force are unknown.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The topic is not there: nothing was ever put in force.
+    #[error("topic {topic} is not there; run `waterclock topics apply`")]
+    Missing {
+        /// Its name.
+        topic: String,
+    },
+    /// Nobody answered; nothing was changed. It says why, if anybody knows.
+    #[error("could not look for the topic")]
+    Away(#[from] NoAnswer),
+    /// Kafka did not let us; nothing was changed.
+    #[error("could not {what} {topic}/{PARTITION}")]
+    Kafka {
+        /// What was tried.
+        what: &'static str,
+        /// The topic.
+        topic: String,
+        /// Kafka's answer.
+        #[source]
+        source: KafkaError,
+    },
+    /// The end was not reached in time. Try again when the brokers are less busy.
+    #[error("could not read {topic}/{PARTITION} to its end within {} s", READ_MAX.as_secs())]
+    Slow {
+        /// The topic.
+        topic: String,
+    },
+    /// The value was handed over, and it is not known whether it arrived. Read before writing again.
+    #[error(
+        "no acknowledgement of {key} from {topic}/{PARTITION}; run `waterclock topics apply` again"
+    )]
+    Unacknowledged {
+        /// The topic.
+        topic: String,
+        /// The key.
+        key: String,
+    },
+    /// Every value under a key is broken. Put the right one back by hand; do not guess a secret.
+    #[error(
+        "{topic}/{PARTITION}@{offset}: the value under {key} cannot be read, and there is no other"
+    )]
+    Unreadable {
+        /// The topic.
+        topic: String,
+        /// Where the last such value stands.
+        offset: i64,
+        /// The key.
+        key: &'static str,
+    },
+    /// A newer waterclock wrote it. Use that one.
+    #[error(
+        "{topic}/{PARTITION}@{offset}: {key} has version {version}, this program knows {VERSION}"
+    )]
+    Newer {
+        /// The topic.
+        topic: String,
+        /// Where it stands.
+        offset: i64,
+        /// The key.
+        key: &'static str,
+        /// The version found.
+        version: u32,
+    },
+    /// No thread can be started.
+    #[error("could not start a thread")]
+    Thread(#[source] std::io::Error),
+    /// No random source.
+    #[error("could not make a secret")]
+    Random(#[source] rand::rand_core::OsError),
+}
+
+/// The last values under one key, as reading goes on.
+#[derive(Debug)]
+struct Slot<T> {
+    key: &'static str,
+    value: Option<T>,
+    /// The offset of the last value that could not be read.
+    broken: Option<i64>,
+    /// The last value, if it is of a version that is not known.
+    newer: Option<(i64, u32)>,
+}
+
+impl<T> Slot<T> {
+    fn new(key: &'static str) -> Self {
+        Self { key, value: None, broken: None, newer: None }
+    }
+
+    fn take(&mut self, offset: i64, bytes: Option<&[u8]>, read: impl FnOnce(&[u8]) -> Option<T>) {
+        let Some(bytes) = bytes else {
+            *self = Self::new(self.key);
+            return;
+        };
+        let version = serde_json::from_slice::<VersionText>(bytes).map(|text| text.version).ok();
+        match version {
+            Some(version) if version > VERSION => self.newer = Some((offset, version)),
+            _ => match read(bytes) {
+                Some(value) => {
+                    self.value = Some(value);
+                    self.newer = None;
+                }
+                None => {
+                    tracing::warn!(key = self.key, offset, "passed over a broken value in meta");
+                    self.broken = Some(offset);
+                }
+            },
+        }
+    }
+
+    /// The last value that can be read, or else the first of all.
+    fn or(&self, first: Option<T>, topic: &str) -> Result<Option<T>, Error>
+    where
+        T: Clone,
+    {
+        let (topic, key) = (topic.to_owned(), self.key);
+        match (self.newer, &self.value, self.broken) {
+            (Some((offset, version)), _, _) => Err(Error::Newer { topic, offset, key, version }),
+            (None, Some(value), _) => Ok(Some(value.clone())),
+            (None, None, _) if first.is_some() => Ok(first),
+            (None, None, Some(offset)) => Err(Error::Unreadable { topic, offset, key }),
+            (None, None, None) => Ok(None),
+        }
+    }
+}
+
+fn read_ladder(bytes: &[u8]) -> Option<LadderInForce> {
+    let text: LadderText = serde_json::from_slice(bytes).ok()?;
+    let holds = |texts: &[String]| -> Option<Vec<Millis>> {
+        let mut holds: Vec<Millis> =
+            texts.iter().map(|text| duration(text).ok()).collect::<Option<_>>()?;
+        holds.sort_unstable();
+        Some(holds)
+    };
+    let (holds, draining) = (holds(&text.holds)?, holds(&text.draining)?);
+    (text.lanes > 0 && !holds.is_empty()).then_some(LadderInForce {
+        lanes: text.lanes,
+        holds,
+        draining,
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A name that nobody else has.
+fn random_name() -> Result<String, Error> {
+    Ok(hex(&Secret::random()?.0[..16]))
+}
+
+fn read_intake(bytes: &[u8]) -> Option<String> {
+    serde_json::from_slice(bytes).ok().map(|text: IntakeText| text.id)
+}
+
+fn read_secret(bytes: &[u8]) -> Option<Secret> {
+    let text: SecretText = serde_json::from_slice(bytes).ok()?;
+    let mut key = [0; 32];
+    if text.key.len() != 2 * key.len() || !text.key.is_ascii() {
+        return None;
+    }
+    for (byte, at) in key.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(text.key.get(at..at + 2)?, 16).ok()?;
+    }
+    Some(Secret(key))
+}
+
+fn read_first(bytes: &[u8]) -> Option<(Secret, LadderInForce)> {
+    read_secret(bytes).zip(read_ladder(bytes))
+}
+
+/// Values of which the first one counts, by where they stand; each under a key of its own, which begins so.
+#[derive(Debug)]
+struct Firsts<T> {
+    begins: &'static str,
+    at: BTreeMap<i64, (Vec<u8>, First<T>)>,
+}
+
+#[derive(Debug)]
+enum First<T> {
+    Sound(T),
+    Newer(u32),
+    Broken,
+}
+
+impl<T: Clone> Firsts<T> {
+    fn new(begins: &'static str) -> Self {
+        Self { begins, at: BTreeMap::new() }
+    }
+
+    fn take(
+        &mut self,
+        offset: i64,
+        key: &[u8],
+        bytes: Option<&[u8]>,
+        read: impl FnOnce(&[u8]) -> Option<T>,
+    ) {
+        self.at.retain(|_, (known, _)| known != key);
+        let Some(bytes) = bytes else { return };
+        let version = serde_json::from_slice::<VersionText>(bytes).map(|text| text.version).ok();
+        let first = match (version, read(bytes)) {
+            (Some(version), _) if version > VERSION => First::Newer(version),
+            (_, Some(value)) => First::Sound(value),
+            _ => {
+                tracing::warn!(key = self.begins, offset, "passed over a broken value in meta");
+                First::Broken
+            }
+        };
+        self.at.insert(offset, (key.to_vec(), first));
+    }
+
+    fn found(&self, topic: &str) -> Result<Option<T>, Error> {
+        let (topic, key) = (topic.to_owned(), self.begins);
+        for (&offset, (_, first)) in &self.at {
+            match first {
+                First::Sound(value) => return Ok(Some(value.clone())),
+                First::Newer(version) => {
+                    return Err(Error::Newer { topic, offset, key, version: *version });
+                }
+                First::Broken => {}
+            }
+        }
+        match self.at.last_key_value() {
+            Some((&offset, _)) => Err(Error::Unreadable { topic, offset, key }),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Collects what is in force from records in the order of their offsets.
+#[derive(Debug)]
+pub(super) struct Reading {
+    firsts: Firsts<(Secret, LadderInForce)>,
+    ladder: Slot<LadderInForce>,
+    secret: Slot<Secret>,
+    intakes: Firsts<String>,
+    old_intake: Slot<String>,
+}
+
+impl Reading {
+    pub(super) fn new() -> Self {
+        Self {
+            firsts: Firsts::new(FIRST),
+            ladder: Slot::new(LADDER),
+            secret: Slot::new(SECRET),
+            intakes: Firsts::new(INTAKE),
+            old_intake: Slot::new(OLD_INTAKE),
+        }
+    }
+
+    pub(super) fn record(&mut self, offset: i64, key: Option<&[u8]>, value: Option<&[u8]>) {
+        match key {
+            Some(key) if key == LADDER.as_bytes() => self.ladder.take(offset, value, read_ladder),
+            Some(key) if key == SECRET.as_bytes() => self.secret.take(offset, value, read_secret),
+            Some(key) if key.starts_with(FIRST.as_bytes()) => {
+                self.firsts.take(offset, key, value, read_first);
+            }
+            Some(key) if key.starts_with(INTAKE.as_bytes()) => {
+                self.intakes.take(offset, key, value, read_intake);
+            }
+            Some(key) if key == OLD_INTAKE.as_bytes() => {
+                self.old_intake.take(offset, value, read_intake);
+            }
+            Some(key) if [CLOCK, MEMBER].iter().any(|begin| key.starts_with(begin.as_bytes())) => {}
+            _ => tracing::warn!(offset, "passed over a record of unknown key in meta"),
+        }
+    }
+
+    /// What was put in force later, or what the namespace began with.
+    pub(super) fn found(&self, topic: &str) -> Result<Meta, Error> {
+        let (secret, ladder) = match (&self.secret.value, &self.ladder.value) {
+            (Some(_), Some(_)) => (None, None),
+            _ => self.firsts.found(topic)?.unzip(),
+        };
+        let (ladder, secret) = (self.ladder.or(ladder, topic)?, self.secret.or(secret, topic)?);
+        let intake = match self.old_intake.or(None, topic)? {
+            Some(id) => Some(id),
+            None => self.intakes.found(topic)?,
+        };
+        Ok(Meta { ladder, secret, intake })
+    }
+}
+
+/// Reads what is in force, up to the end that the topic has now.
+///
+/// Blocks for at most 40 s. `topic` is `<ns>.meta`, `group` the namespace (nothing is committed).
+///
+/// # Errors
+/// [`Error::Missing`]: nothing was ever applied. Others: see there; do not start.
+pub fn read(connection: &Connection, topic: &str, group: &str) -> Result<Meta, Error> {
+    let mut reading = Reading::new();
+    each(connection, topic, group, |message| {
+        reading.record(message.offset(), message.key(), message.payload());
+    })?;
+    reading.found(topic)
+}
+
+/// Hands over every record of [`PARTITION`] that was there when it was asked, in order.
+pub(crate) fn each(
+    connection: &Connection,
+    topic: &str,
+    group: &str,
+    take: impl FnMut(&BorrowedMessage<'_>),
+) -> Result<(), Error> {
+    let reader = open(connection, topic, group, WAIT)?;
+    let read = to_end(&reader, topic, take);
+    aside(reader);
+    read
+}
+
+/// A reader of [`PARTITION`] from its beginning. `wait` as in [`Connection::reader_to_ends`].
+pub(super) fn open(
+    connection: &Connection,
+    topic: &str,
+    group: &str,
+    wait: Duration,
+) -> Result<Reader, Error> {
+    let failed = |what| move |source| kafka(what, topic, source);
+    let metadata = connection.metadata(ANSWER_MAX)?;
+    let consumer = connection
+        .reader_to_ends("waterclock-meta", group, Isolation::Committed, wait)
+        .map_err(failed("make a reader of"))?;
+    let found = metadata.topics().iter().find(|found| found.name() == topic);
+    if found.is_none_or(|found| found.partitions().is_empty()) {
+        return Err(Error::Missing { topic: topic.to_owned() });
+    }
+    // A client that knows no leader looks for one every half second only; this question finds it first. The leader of a topic
+    // that was made a moment ago may not know yet that it leads.
+    let until = Instant::now() + ANSWER_MAX;
+    loop {
+        match consumer.fetch_watermarks(topic, PARTITION, ANSWER_MAX) {
+            Ok(_) => break,
+            Err(error) if is_new(&error) && Instant::now() < until => std::thread::sleep(WAIT),
+            Err(error) => return Err(kafka("find the end of", topic, error)),
+        }
+    }
+    let mut from = TopicPartitionList::new();
+    from.add_partition_offset(topic, PARTITION, Offset::Beginning).map_err(failed("read"))?;
+    consumer.assign(&from).map_err(failed("read"))?;
+    Ok(consumer)
+}
+
+pub(super) fn to_end(
+    consumer: &Reader,
+    topic: &str,
+    mut take: impl FnMut(&BorrowedMessage<'_>),
+) -> Result<(), Error> {
+    let until = Instant::now() + READ_MAX;
+    while Instant::now() < until {
+        match consumer.poll(Duration::from_millis(100)) {
+            None => {}
+            Some(Ok(message)) => take(&message),
+            Some(Err(KafkaError::PartitionEOF(_))) => return Ok(()),
+            Some(Err(error)) if passes(&error) => {
+                tracing::debug!(topic, error = %error, "reading meta goes on");
+            }
+            Some(Err(source)) => return Err(kafka("read", topic, source)),
+        }
+    }
+    Err(Error::Slow { topic: topic.to_owned() })
+}
+
+/// What a broker says of a topic of which it has not heard all.
+fn is_new(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            RDKafkaErrorCode::NotLeaderForPartition
+                | RDKafkaErrorCode::LeaderNotAvailable
+                | RDKafkaErrorCode::UnknownTopicOrPartition
+                | RDKafkaErrorCode::UnknownPartition
+        )
+    )
+}
+
+/// What librdkafka gets over by itself.
+fn passes(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            RDKafkaErrorCode::BrokerTransportFailure
+                | RDKafkaErrorCode::AllBrokersDown
+                | RDKafkaErrorCode::LeaderNotAvailable
+                | RDKafkaErrorCode::NotLeaderForPartition
+                | RDKafkaErrorCode::OperationTimedOut
+        )
+    )
+}
+
+fn kafka(what: &'static str, topic: &str, source: KafkaError) -> Error {
+    Error::Kafka { what, topic: topic.to_owned(), source }
+}
+
+/// Keeps what became of the one record.
+#[derive(Clone, Default)]
+struct Outcome(Arc<Mutex<Option<Result<(), KafkaError>>>>);
+
+impl ClientContext for Outcome {
+    tokens!();
+}
+
+impl ProducerContext for Outcome {
+    type DeliveryOpaque = ();
+    fn delivery(&self, delivery: &DeliveryResult<'_>, (): ()) {
+        let result = delivery.as_ref().map(|_| ()).map_err(|(error, _)| error.clone());
+        *self.0.lock() = Some(result);
+    }
+}
+
+/// Puts one value in force; when this returns, all replicas in sync have it.
+///
+/// Blocks for at most 65 s.
+///
+/// # Errors
+/// [`Error::Unacknowledged`]: it may be in force or not; read again. Others: it is not.
+pub fn write(connection: &Connection, topic: &str, value: &Value) -> Result<(), Error> {
+    let failed = |what| move |source| kafka(what, topic, source);
+    let outcome = Outcome::default();
+    let mut config = connection.client("waterclock-meta");
+    config
+        .set("acks", "all")
+        .set("enable.idempotence", "true")
+        .set("linger.ms", "0")
+        .set("message.timeout.ms", (WRITE_MAX.as_millis() as u64).to_string())
+        .set("allow.auto.create.topics", "false");
+    let producer: BaseProducer<Outcome> =
+        config.create_with_context(outcome.clone()).map_err(failed("make a writer of"))?;
+    let (key, text) = (value.key(), value.encode());
+    let record = BaseRecord::to(topic).partition(PARTITION).key(&key).payload(&text);
+    producer.send(record).map_err(|(error, _)| kafka("write", topic, error))?;
+    let flushed = producer.flush(WRITE_MAX + Duration::from_secs(5));
+    let result = outcome.0.lock().take();
+    match (result, flushed) {
+        (Some(Ok(())), _) => Ok(()),
+        (Some(Err(source)), _) | (None, Err(source)) if !unknown(&source) => {
+            Err(kafka("write", topic, source))
+        }
+        _ => Err(Error::Unacknowledged { topic: topic.to_owned(), key }),
+    }
+}
+
+/// After these the record may have arrived.
+fn unknown(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            RDKafkaErrorCode::MessageTimedOut
+                | RDKafkaErrorCode::OperationTimedOut
+                | RDKafkaErrorCode::RequestTimedOut
+        )
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,280 @@
+//! Announces to the other members which lanes run here and where this process answers, and reads their announcements.
+//!
+//! One thread. It puts `member/<instance>` into `<ns>.meta` when its lanes change and every half minute, and takes it
+//! away when it leaves. It keeps the announcements of the others as a [`Roster`].
+//!
+//! # Invariants
+//! 1. An announcement of this process has arrived when it has been read back; until then it is repeated.
+//! 2. The announcement of a later start under the same name is not taken away.
+//!
+//! What it does not do: it decides nothing about lanes, which is the group's matter.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientContext;
+use rdkafka::consumer::Consumer as _;
+use rdkafka::error::KafkaError;
+use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext};
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+
+use super::{Heard, Member, Roster};
+use super::{MEMBER, PARTITION};
+use crate::client::Connection;
+use crate::client::connect::{Isolation, Reader};
+use crate::client::oauth::tokens;
+use waterclock_engine::Lane;
+
+/// How often a member says it again.
+const EVERY: Duration = Duration::from_secs(30);
+/// An announcement that was not read back for this long is repeated.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Lanes that came or went are noticed within this.
+const POLL: Duration = Duration::from_millis(200);
+/// How long another member may have another allow-list: when all are given a new one, some have it before others.
+const DIFFERS_MAX: Duration = Duration::from_secs(10);
+/// How long a broker holds a fetch for which there is nothing; probes of the clocks end most of them.
+const WAIT: Duration = Duration::from_secs(1);
+/// Records taken in one turn.
+const TURN_MAX: usize = 10_000;
+/// Longest wait for the farewell to be written.
+const LEAVE_MAX: Duration = Duration::from_millis(800);
+
+/// The members of the namespace; this one says farewell when it is dropped or [left](Self::leave).
+#[derive(Debug)]
+pub struct Members {
+    roster: Heard,
+    stop: Arc<AtomicBool>,
+    voice: Arc<Voice>,
+}
+
+impl Members {
+    /// Starts the thread that speaks for this process: `describe` says what it is now, with its lanes. `topic` is
+    /// `<ns>.meta`; what is heard goes into `roster`.
+    ///
+    /// # Errors
+    /// The clients could not be made: the configuration is wrong.
+    pub fn start(
+        connection: &Connection,
+        topic: &str,
+        describe: impl Fn() -> Member + Send + 'static,
+        roster: Heard,
+    ) -> Result<Self, KafkaError> {
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(topic, PARTITION, At::Beginning)?;
+        let consumer = connection.reader("waterclock-members", Isolation::Committed, WAIT)?;
+        consumer.assign(&list)?;
+        let mut config = connection.client("waterclock-members");
+        config.set("acks", "all").set("linger.ms", "0").set("message.timeout.ms", "5000");
+        let producer: BaseProducer<Context> = config.create_with_context(Context)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let Member { instance, boot, .. } = describe();
+        let voice = Arc::new(Voice {
+            producer,
+            topic: topic.to_owned(),
+            instance,
+            boot,
+            roster: Arc::clone(&roster),
+            has_left: Mutex::new(false),
+        });
+        let speaker = Speaker {
+            consumer,
+            voice: Arc::clone(&voice),
+            describe,
+            roster: Arc::clone(&roster),
+            sent: None,
+            differs: None,
+            is_difference_said: false,
+        };
+        let stopped = Arc::clone(&stop);
+        std::thread::Builder::new()
+            .name("wc-members".into())
+            .spawn(move || speaker.run(&stopped))
+            .map_err(|_| KafkaError::Canceled)?;
+        Ok(Self { roster, stop, voice })
+    }
+
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Roster> {
+        self.roster.lock()
+    }
+
+    /// The member that last claimed a lane; it may have lost it since.
+    #[must_use]
+    pub fn owner(&self, lane: Lane) -> Option<Member> {
+        self.lock().owner(lane).cloned()
+    }
+
+    /// All members that are not silent, this one among them, in the order of their names.
+    #[must_use]
+    pub fn members(&self) -> Vec<Member> {
+        self.lock().members().cloned().collect()
+    }
+
+    /// Takes away what was said, unless a later start of ours has said something already, and waits for less than a second
+    /// until that is written.
+    pub fn leave(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.voice.farewell();
+    }
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Speaks for this process, until it has left.
+struct Voice {
+    producer: BaseProducer<Context>,
+    topic: String,
+    instance: String,
+    boot: String,
+    roster: Heard,
+    has_left: Mutex<bool>,
+}
+
+impl std::fmt::Debug for Voice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Voice").field("instance", &self.instance).finish_non_exhaustive()
+    }
+}
+
+impl Voice {
+    fn say(&self, member: &Member) {
+        let has_left = self.has_left.lock();
+        if !*has_left {
+            self.send(Some(&member.encode()));
+        }
+    }
+
+    /// After it nothing is said any more.
+    fn farewell(&self) {
+        let mut has_left = self.has_left.lock();
+        let roster = self.roster.lock();
+        let is_another = roster.said(&self.instance).is_some_and(|said| said.boot > self.boot);
+        drop(roster);
+        if !std::mem::replace(&mut *has_left, true) && !is_another {
+            self.send(None);
+            let _ = self.producer.flush(LEAVE_MAX);
+        }
+    }
+
+    fn send(&self, value: Option<&str>) {
+        let key = format!("{MEMBER}{}", self.instance);
+        let mut record: BaseRecord<'_, str, str> =
+            BaseRecord::to(&self.topic).partition(PARTITION).key(&key);
+        record.payload = value;
+        if let Err((error, _)) = self.producer.send(record) {
+            tracing::debug!(%error, "could not say which lanes are run here");
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Context;
+
+impl ClientContext for Context {
+    tokens!();
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(%error, reason, "members");
+    }
+}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if let Err((error, _)) = result {
+            tracing::debug!(%error, "could not say which lanes are run here");
+        }
+    }
+}
+
+/// The thread.
+struct Speaker<D> {
+    consumer: Reader,
+    voice: Arc<Voice>,
+    /// Says what this process is now.
+    describe: D,
+    roster: Heard,
+    /// The last announcement, and when it was sent.
+    sent: Option<(Member, Instant)>,
+    /// Since when another member allows other targets.
+    differs: Option<Instant>,
+    is_difference_said: bool,
+}
+
+impl<D: Fn() -> Member> Speaker<D> {
+    fn run(mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            self.hear();
+            self.speak();
+            self.compare(Instant::now());
+            self.voice.producer.poll(Duration::ZERO);
+        }
+        self.voice.farewell();
+    }
+
+    fn hear(&self) {
+        let mut timeout = POLL;
+        for _ in 0..TURN_MAX {
+            match self.consumer.poll(timeout) {
+                None => break,
+                Some(Ok(message)) => {
+                    let mut roster = self.roster.lock();
+                    roster.hear(&message);
+                }
+                Some(Err(error)) => tracing::debug!(%error, "hearing the members"),
+            }
+            timeout = Duration::ZERO;
+        }
+    }
+
+    /// What the topic says of us; nothing if that was an earlier start.
+    fn heard(&self) -> Option<Member> {
+        let roster = self.roster.lock();
+        let member = roster.said(&self.voice.instance)?;
+        (member.boot == self.voice.boot).then(|| member.clone())
+    }
+
+    /// Says once that another member delivers to other targets than this one, unless that is about to end.
+    fn compare(&mut self, now: Instant) {
+        let Some((me, _)) = &self.sent else { return };
+        let other = {
+            let roster = self.roster.lock();
+            let mut others = roster.members().filter(|other| other.instance != me.instance);
+            others.find(|other| other.allow.is_some() && other.allow != me.allow).cloned()
+        };
+        let Some(other) = other else {
+            (self.differs, self.is_difference_said) = (None, false);
+            return;
+        };
+        let since = *self.differs.get_or_insert(now);
+        if !self.is_difference_said && now.saturating_duration_since(since) >= DIFFERS_MAX {
+            self.is_difference_said = true;
+            tracing::warn!(
+                other = other.address,
+                "another instance has another allow-list: what only one of them allows becomes a dead letter in the lanes of the other. \
+                 Give all instances the same"
+            );
+        }
+    }
+
+    fn speak(&mut self) {
+        let now = (self.describe)();
+        let is_due = match &self.sent {
+            None => true,
+            Some((said, _)) if *said != now => true,
+            Some((_, at)) if at.elapsed() >= EVERY => true,
+            Some((said, at)) => at.elapsed() >= AGAIN && self.heard().as_ref() != Some(said),
+        };
+        if is_due {
+            self.voice.say(&now);
+            self.sent = Some((now, Instant::now()));
+        }
+    }
+}

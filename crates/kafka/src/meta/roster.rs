@@ -1,0 +1,239 @@
+//! Which member runs which lanes, and where it answers: what every member writes about itself in `<ns>.meta`, for
+//! clients and members that have to find the owner of a lane.
+//!
+//! # Invariants
+//! 1. The last member that claimed a lane is its owner, as far as can be known here. It may have lost the lane since.
+//!    Only the member itself knows, so its answer must say when it is not the owner.
+//! 2. A member that has written nothing for [`SILENT`] counts for nothing. That time is the topic's own, told by the
+//!    probes of the brokers' clocks that come by: nobody's clock matters.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rdkafka::message::Message;
+use serde::{Deserialize, Serialize};
+
+use super::log::{self, MEMBER};
+use crate::client::Connection;
+use crate::client::wall_clock;
+use waterclock_engine::allow::Allow;
+use waterclock_engine::{Lane, Millis, UnixMillis};
+
+/// The form that this program writes and understands.
+const VERSION: u32 = 1;
+/// Members say it again every 30 s; one that has missed that three times is gone.
+const SILENT: Millis = Millis(95_000);
+
+/// A process of the namespace, as it described itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its name.
+    pub instance: String,
+    /// Which start of it.
+    pub boot: String,
+    /// Where it answers, `host:port`.
+    pub address: String,
+    /// The lanes that it ran when it said so, ascending.
+    pub lanes: Vec<Lane>,
+    /// Its lane threads, each of which has transactions of its own; 0: it did not say so.
+    pub threads: u16,
+    /// By intake: which targets it delivers to, as [`Allow::sets`] has it; `None`: it did not say so.
+    pub allow: Option<BTreeMap<String, Vec<Vec<String>>>>,
+    /// The longest delay that it accepts; `None`: it did not say so.
+    pub max_delay: Option<Millis>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Text {
+    version: u32,
+    instance: String,
+    boot: String,
+    address: String,
+    lanes: Vec<u16>,
+    #[serde(default)]
+    threads: u16,
+    #[serde(default)]
+    allow: Option<BTreeMap<String, Vec<Vec<String>>>>,
+    /// In milliseconds.
+    #[serde(default)]
+    max_delay: Option<u64>,
+    /// When it was written by the member's own clock, for people.
+    at: u64,
+}
+
+impl Member {
+    pub(crate) fn encode(&self) -> String {
+        let text = Text {
+            version: VERSION,
+            instance: self.instance.clone(),
+            boot: self.boot.clone(),
+            address: self.address.clone(),
+            lanes: self.lanes.iter().map(|lane| lane.0).collect(),
+            threads: self.threads,
+            allow: self.allow.clone(),
+            max_delay: self.max_delay.map(|most| most.0),
+            at: wall_clock().0,
+        };
+        // Numbers and strings: nothing in them can fail.
+        serde_json::to_string(&text).unwrap_or_default()
+    }
+
+    /// `None` for an entry that it does not understand: one of a newer form is of no member that could be asked.
+    fn decode(value: &[u8]) -> Option<Self> {
+        let text: Text = serde_json::from_slice(value).ok()?;
+        (text.version == VERSION).then(|| Self {
+            instance: text.instance,
+            boot: text.boot,
+            address: text.address,
+            lanes: text.lanes.into_iter().map(Lane).collect(),
+            threads: text.threads,
+            allow: text.allow,
+            max_delay: text.max_delay.map(Millis),
+        })
+    }
+
+    /// Which targets it delivers to of what comes by an intake; `None`: it did not say so.
+    #[must_use]
+    pub fn allows(&self, namespace: &str, intake: &str) -> Option<Allow> {
+        Allow::of_sets(namespace, self.allow.as_ref()?.get(intake)?).ok()
+    }
+}
+
+/// What the members have said, as far as this process has heard it.
+pub type Heard = Arc<Mutex<Roster>>;
+
+/// What all members have said, as far as it was read.
+#[derive(Clone, Debug, Default)]
+pub struct Roster {
+    said: BTreeMap<String, Said>,
+    /// The topic's time: the last append time that was read.
+    now: UnixMillis,
+}
+
+#[derive(Clone, Debug)]
+struct Said {
+    member: Member,
+    offset: i64,
+    at: UnixMillis,
+}
+
+impl Roster {
+    /// Reads what the members say, up to the end that the topic has now.
+    ///
+    /// Blocks for at most 40 s. `topic` is `<ns>.meta`, `group` the namespace (nothing is committed).
+    ///
+    /// # Errors
+    /// As [`read`](super::read).
+    pub fn read(connection: &Connection, topic: &str, group: &str) -> Result<Self, log::Error> {
+        let mut roster = Self::default();
+        log::each(connection, topic, group, |message| roster.hear(message))?;
+        Ok(roster)
+    }
+
+    /// All members that are not silent, in the order of their names.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.heard().map(|said| &said.member)
+    }
+
+    /// The member that last claimed a lane.
+    #[must_use]
+    pub fn owner(&self, lane: Lane) -> Option<&Member> {
+        let claims = self.heard().filter(|said| said.member.lanes.contains(&lane));
+        claims.max_by_key(|said| said.offset).map(|said| &said.member)
+    }
+
+    fn heard(&self) -> impl Iterator<Item = &Said> {
+        self.said.values().filter(|said| self.now - said.at <= SILENT)
+    }
+
+    /// What the topic says of a member, silent or not.
+    pub(crate) fn said(&self, instance: &str) -> Option<&Member> {
+        self.said.get(instance).map(|said| &said.member)
+    }
+
+    pub(crate) fn hear(&mut self, message: &impl Message) {
+        let stamp = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
+        let at = UnixMillis(stamp.unwrap_or_default());
+        self.take(message.offset(), at, message.key(), message.payload());
+    }
+
+    fn take(&mut self, offset: i64, at: UnixMillis, key: Option<&[u8]>, value: Option<&[u8]>) {
+        self.now = self.now.max(at);
+        let name = key.and_then(|key| key.strip_prefix(MEMBER.as_bytes()));
+        let Some(name) = name.and_then(|name| std::str::from_utf8(name).ok()) else { return };
+        match value.and_then(Member::decode) {
+            Some(member) if member.instance == name => {
+                self.said.insert(name.to_owned(), Said { member, offset, at });
+            }
+            // A farewell, or something that nobody can be asked by.
+            _ => {
+                self.said.remove(name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(instance: &str, lanes: &[u16]) -> Member {
+        Member {
+            instance: instance.to_owned(),
+            boot: "0001".to_owned(),
+            address: format!("{instance}:80"),
+            lanes: lanes.iter().copied().map(Lane).collect(),
+            allow: None,
+            max_delay: Some(Millis(60_000)),
+            threads: 1,
+        }
+    }
+
+    /// What is said at which second, by key and value; the roster that follows.
+    fn roster(said: &[(u64, &str, Option<String>)]) -> Roster {
+        let mut roster = Roster::default();
+        for (offset, (at, key, value)) in (0..).zip(said) {
+            let value = value.as_ref().map(String::as_bytes);
+            roster.take(offset, UnixMillis(at * 1_000), Some(key.as_bytes()), value);
+        }
+        roster
+    }
+
+    #[test]
+    fn the_last_one_that_claimed_a_lane_and_is_not_silent_owns_it() {
+        let a = |lanes| Some(member("a", lanes).encode());
+        let b = |lanes| Some(member("b", lanes).encode());
+        type Case<'a> = (&'a str, &'a [(u64, &'a str, Option<String>)], Option<&'a str>);
+        #[rustfmt::skip]
+        let cases: [Case<'_>; 9] = [
+            ("nobody",              &[], None),
+            ("one",                 &[(0, "member/a", a(&[0, 1]))], Some("a")),
+            ("of another lane",     &[(0, "member/a", a(&[0]))], None),
+            ("both, the later",     &[(0, "member/a", a(&[1])), (1, "member/b", b(&[1]))], Some("b")),
+            ("one let go",          &[(0, "member/b", b(&[1])), (1, "member/a", a(&[1])), (2, "member/a", a(&[]))], Some("b")),
+            ("one left",            &[(0, "member/b", b(&[1])), (1, "member/a", a(&[1])), (2, "member/a", None)], Some("b")),
+            ("silent for long",     &[(0, "member/a", a(&[1])), (96, "clock", None)], None),
+            ("silent for a bit",    &[(0, "member/a", a(&[1])), (90, "clock", None)], Some("a")),
+            ("under a wrong name",  &[(0, "member/c", a(&[1]))], None),
+        ];
+        for (why, said, want) in cases {
+            let roster = roster(said);
+            let owner = roster.owner(Lane(1)).map(|member| member.instance.as_str());
+            assert_eq!(owner, want, "{why}");
+        }
+    }
+
+    #[test]
+    fn what_a_member_says_is_read_back_and_what_is_not_understood_is_nobody() {
+        let a = member("a", &[0, 7]);
+        assert_eq!(Member::decode(a.encode().as_bytes()), Some(a.clone()));
+        for strange in ["", "{", "null", &a.encode().replace("\"version\":1", "\"version\":2")] {
+            let roster = roster(&[
+                (0, "member/a", Some(a.encode())),
+                (1, "member/a", Some(strange.to_owned())),
+            ]);
+            assert_eq!(roster.members().count(), 0, "{strange}");
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! Puts ladder and lanes in force, and finds out which are.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use rdkafka::Offset;
+use rdkafka::consumer::Consumer as _;
+use rdkafka::error::KafkaError;
+use rdkafka::topic_partition_list::TopicPartitionList;
+
+use super::admin::{ANSWER_MAX, create, failed, id_of, inspect, live_members};
+use super::{
+    Error, Finding, Found, LANES_DEFAULT, Names, Severity, TopicSpec, diff, holds_text, wanted,
+};
+use crate::client::Connection;
+use crate::client::connect::{Isolation, Reader};
+use crate::meta::{self, LadderInForce, Meta, Secret, Value};
+use waterclock_engine::Millis;
+use waterclock_engine::ladder::{Ladder, Preset};
+
+/// How long a broker holds a fetch for which there is nothing.
+const WAIT: Duration = Duration::from_millis(50);
+/// Longest look into a tier that is being drained.
+const LOOK_MAX: Duration = Duration::from_secs(20);
+
+/// How long to wait for members that have ended: the last one to stop keeps its seat for its session's length, which is
+/// 6 s by default.
+const SEATS_MAX: Duration = Duration::from_secs(8);
+/// Between two looks.
+const SEATS_AGAIN: Duration = Duration::from_millis(500);
+
+/// Longest wait for what another process that starts at the same time puts in force, and for brokers to have heard of it.
+const FIRST_MAX: Duration = Duration::from_secs(20);
+/// Between two looks.
+const FIRST_AGAIN: Duration = Duration::from_millis(100);
+/// Brokers that were not there when the topics were made have heard of them after this long.
+const HEARD_MAX: Duration = Duration::from_secs(2);
+
+/// What was asked for. `None` takes what is in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Prefix of the topics, and the group's name.
+    pub namespace: String,
+    /// Names of the intakes beside the main one.
+    pub further_intakes: Vec<String>,
+    /// Number of lanes.
+    pub lanes: Option<u16>,
+    /// Holds of the ladder, in any order.
+    pub holds: Option<Vec<Millis>>,
+    /// Longest lead of a tier.
+    pub lead_max: Millis,
+    /// What may wait in memory.
+    pub horizon: Millis,
+}
+
+/// What an instance needs to know of its namespace.
+#[derive(Clone, Debug)]
+pub struct InForce {
+    /// Partitions of every lane topic.
+    pub lanes: u16,
+    /// The ladder, with the tiers that are being drained.
+    pub ladder: Ladder,
+    /// What states are sealed with.
+    pub secret: Secret,
+    /// The id of the main intake that was there first, once that was looked at.
+    pub first_intake: Option<String>,
+    /// The lane topics in the order of the engine's `TopicId`.
+    pub topics: Vec<String>,
+    /// Every topic, as it must be.
+    pub specs: Vec<TopicSpec>,
+    /// The cluster's id, if it tells.
+    pub cluster_id: Option<String>,
+    /// How long `<ns>.timers` keeps a tombstone at least, for readers that have not seen it yet.
+    pub tombstones: Millis,
+    /// What could be better; to be logged.
+    pub notes: Vec<Finding>,
+}
+
+/// What [`apply`] did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// What is in force now.
+    pub in_force: LadderInForce,
+    /// Whether that differs from before.
+    pub changed: bool,
+    /// Topics that were created.
+    pub created: Vec<String>,
+    /// Tiers taken off the ladder for good: nothing was pending in them.
+    pub drained: Vec<Millis>,
+    /// Tiers with nothing pending that are kept on the list, since the group has members.
+    pub empty: Vec<Millis>,
+    /// What is there and not as it should be.
+    pub findings: Vec<Finding>,
+}
+
+/// Creates what is missing and puts ladder and lanes in force.
+///
+/// # Errors
+/// Nothing is put in force. Topics that were created stay; apply again when the cause is mended.
+pub fn apply(connection: &Connection, request: &Request) -> Result<Applied, Error> {
+    let names = Names::new(&request.namespace);
+    let mut before = read(connection, &names, request)?;
+    let Made { mut created, founded } = if before.is_whole() {
+        Made::default()
+    } else {
+        begin(connection, &names, request, &mut before)?
+    };
+    let mut live = live_members(connection, &request.namespace)?;
+    let until = Instant::now() + SEATS_MAX;
+    let mut plan = loop {
+        match next(request, before.ladder.as_ref(), live) {
+            Err(Error::Live { .. }) if Instant::now() < until => {
+                std::thread::sleep(SEATS_AGAIN);
+                live = live_members(connection, &request.namespace)?;
+            }
+            plan => break plan?,
+        }
+    };
+    let (drained, empty) = drain(connection, &names, request, &mut plan, live)?;
+    let ladder = ladder_of(request, &plan)?;
+
+    let found = inspect(connection, &names)?;
+    let specs = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
+    let missing: Vec<_> =
+        specs.iter().filter(|spec| !found.topics.contains_key(&spec.name)).cloned().collect();
+    created.extend(create(connection, &missing)?);
+
+    let changed = before.ladder.as_ref() != Some(&plan);
+    if changed {
+        meta::write(connection, &names.meta(), &Value::Ladder(plan.clone()))?;
+    }
+    let findings = diff(&names, &specs, &inspect(connection, &names)?);
+    Ok(Applied { in_force: plan, changed: changed || founded, created, drained, empty, findings })
+}
+
+/// What [`begin`] made.
+#[derive(Default)]
+struct Made {
+    created: Vec<String>,
+    /// What the namespace begins with is ours.
+    founded: bool,
+}
+
+/// Makes the topics of a namespace for which nothing is in force, and puts a secret, lanes and a ladder in force, unless
+/// somebody else does so at the same time: then theirs are taken.
+fn begin(
+    connection: &Connection,
+    names: &Names,
+    request: &Request,
+    before: &mut Meta,
+) -> Result<Made, Error> {
+    // Nobody can be running.
+    let plan = next(request, before.ladder.as_ref(), 0)?;
+    let ladder = ladder_of(request, &plan)?;
+    let found = inspect(connection, names)?;
+    let specs = wanted(names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
+    // A topic that is there with other partitions would fix a wrong number of lanes for good.
+    let wrong = |found: &Found| -> Vec<Finding> {
+        let findings = diff(names, &specs, found).into_iter();
+        findings.filter(|finding| finding.what == "partitions" && finding.refuses()).collect()
+    };
+    // Somebody else may be making them at this moment, for other lanes: then that is in force soon.
+    let give_way = |misfits, before: &mut Meta, created| {
+        let theirs = wait_for_first(connection, names, request);
+        *before = theirs.map_err(|_| Error::Unfit(misfits))?;
+        Ok(Made { created, founded: false })
+    };
+    let misfits = wrong(&found);
+    if !misfits.is_empty() {
+        return give_way(misfits, before, Vec::new());
+    }
+    // By the other topics others know a namespace, and keep off: `meta`, which everything rests on, is made when they are
+    // there.
+    let (meta, others): (Vec<_>, Vec<_>) = specs
+        .iter()
+        .filter(|spec| !found.topics.contains_key(&spec.name))
+        .cloned()
+        .partition(|spec| spec.name == names.meta());
+    let wanted = meta.len() + others.len();
+    let mut created = create(connection, &others)?;
+    created.extend(create(connection, &meta)?);
+    // Somebody else makes them, too, and maybe for other lanes.
+    if created.len() < wanted {
+        let misfits = wrong(&inspect(connection, names)?);
+        if !misfits.is_empty() {
+            return give_way(misfits, before, created);
+        }
+    }
+    // A broker may not know of the topic yet, and say that nothing is in force: then the record written here is not the
+    // first.
+    *before = read(connection, names, request)?;
+    if before.is_whole() {
+        return Ok(Made { created, founded: false });
+    }
+    let ours = Value::first(plan)?;
+    meta::write(connection, &names.meta(), &ours)?;
+    *before = wait_for_first(connection, names, request)?;
+    let founded =
+        matches!(&ours, Value::First { secret, .. } if before.secret.as_ref() == Some(secret));
+    Ok(Made { created, founded })
+}
+
+/// Reads until something is in force.
+fn wait_for_first(
+    connection: &Connection,
+    names: &Names,
+    request: &Request,
+) -> Result<Meta, Error> {
+    let until = Instant::now() + FIRST_MAX;
+    loop {
+        match read(connection, names, request)? {
+            meta if meta.is_whole() => return Ok(meta),
+            _ if Instant::now() >= until => {
+                return Err(Error::NotApplied { namespace: request.namespace.clone() });
+            }
+            _ => std::thread::sleep(FIRST_AGAIN),
+        }
+    }
+}
+
+/// What is in force, what is wanted for it, and what is there.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// Something was put in force; else all is compared with what `apply` would put there.
+    pub applied: bool,
+    /// Partitions of every lane topic.
+    pub lanes: u16,
+    /// The ladder, with the tiers that are being drained.
+    pub ladder: Ladder,
+    /// The lane topics in the order of the engine's `TopicId`.
+    pub topics: Vec<String>,
+    /// Every topic that there should be.
+    pub wanted: Vec<TopicSpec>,
+    /// What is there.
+    pub found: Found,
+    /// Every difference.
+    pub findings: Vec<Finding>,
+}
+
+/// Looks at everything without changing anything.
+///
+/// # Errors
+/// The cluster could not be looked at, or what was asked could never be applied.
+pub fn survey(connection: &Connection, request: &Request) -> Result<Survey, Error> {
+    let names = Names::new(&request.namespace);
+    let before = read(connection, &names, request)?;
+    let plan = next(request, before.ladder.as_ref(), 0)?;
+    let ladder = ladder_of(request, &plan)?;
+    let found = inspect(connection, &names)?;
+    let wanted = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
+    Ok(Survey {
+        applied: before.is_whole(),
+        lanes: plan.lanes,
+        topics: names.of_lanes(&request.further_intakes, &ladder),
+        findings: diff(&names, &wanted, &found),
+        ladder,
+        wanted,
+        found,
+    })
+}
+
+/// Compares without changing anything: with what is in force, else with what `apply` would put in force.
+///
+/// # Errors
+/// As [`survey`].
+pub fn compare(connection: &Connection, request: &Request) -> Result<Vec<Finding>, Error> {
+    Ok(survey(connection, request)?.findings)
+}
+
+/// Finds out what is in force, and whether the topics can hold it; to be called before anything starts.
+///
+/// # Errors
+/// Nothing was applied, other lanes or another ladder were asked than are in force, or a topic is unfit. Do not
+/// start; every error says what to do.
+pub fn check(connection: &Connection, request: &Request) -> Result<InForce, Error> {
+    let until = Instant::now() + HEARD_MAX;
+    loop {
+        let checked = check_once(connection, request);
+        let is_missing = match &checked {
+            Err(Error::NotApplied { .. }) => true,
+            Err(Error::Unfit(findings)) => {
+                findings.iter().any(|finding| finding.severity == Severity::Missing)
+            }
+            _ => false,
+        };
+        if !is_missing || Instant::now() >= until {
+            return checked;
+        }
+        std::thread::sleep(FIRST_AGAIN);
+    }
+}
+
+fn check_once(connection: &Connection, request: &Request) -> Result<InForce, Error> {
+    let names = Names::new(&request.namespace);
+    // Side by side: this delays every restart of an instance. Where nobody answers, the first that gives up is enough.
+    let looking = std::thread::spawn({
+        let (connection, names) = (connection.clone(), names.clone());
+        move || inspect(&connection, &names)
+    });
+    let Meta { ladder: Some(plan), secret: Some(secret), intake: first_intake } =
+        read(connection, &names, request)?
+    else {
+        return Err(Error::NotApplied { namespace: request.namespace.clone() });
+    };
+    same_lanes(request, &plan)?;
+    if let Some(asked) = &request.holds
+        && sorted(asked) != plan.holds
+    {
+        return Err(Error::Ladder {
+            namespace: request.namespace.clone(),
+            asked: holds_text(&sorted(asked)),
+            in_force: holds_text(&plan.holds),
+        });
+    }
+    let ladder = ladder_of(request, &plan)?;
+    let found = looking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let specs = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
+    let (unfit, notes): (Vec<_>, Vec<_>) =
+        diff(&names, &specs, &found).into_iter().partition(Finding::refuses);
+    if !unfit.is_empty() {
+        return Err(Error::Unfit(unfit));
+    }
+    let topics = names.of_lanes(&request.further_intakes, &ladder);
+    let kept =
+        found.topics.get(&names.timers()).and_then(|t| t.settings.get("delete.retention.ms"));
+    let tombstones = Millis(kept.and_then(|ms| ms.parse().ok()).unwrap_or(Millis::DAY.0));
+    Ok(InForce {
+        lanes: plan.lanes,
+        ladder,
+        secret,
+        first_intake,
+        topics,
+        specs,
+        cluster_id: found.cluster_id,
+        tombstones,
+        notes,
+    })
+}
+
+/// Writes down which main intake is the first one, where that was never done, and says which one it is: another start may
+/// have written another one before.
+///
+/// # Errors
+/// Nobody told its id, or it could not be written or read again.
+pub fn note_first_intake(connection: &Connection, namespace: &str) -> Result<String, Error> {
+    let names = Names::new(namespace);
+    let id = id_of(connection, &names.intake())?;
+    let written = meta::write(connection, &names.meta(), &Value::intake(id.clone())?);
+    // What is not known to have been written may be there all the same.
+    let found = meta::read(connection, &names.meta(), namespace)?.intake;
+    let Some(first) = found else {
+        written?;
+        return Ok(id);
+    };
+    tracing::info!(
+        id = first,
+        "the main intake's id is noted: one that is made anew is told from it"
+    );
+    Ok(first)
+}
+
+fn read(connection: &Connection, names: &Names, request: &Request) -> Result<Meta, Error> {
+    match meta::read(connection, &names.meta(), &request.namespace) {
+        Err(meta::Error::Missing { .. }) => Ok(Meta::default()),
+        other => Ok(other?),
+    }
+}
+
+fn ladder_of(request: &Request, plan: &LadderInForce) -> Result<Ladder, Error> {
+    let ladder = Ladder::new(&plan.holds, &plan.draining, request.lead_max)?;
+    ladder.check(request.horizon)?;
+    Ok(ladder)
+}
+
+fn sorted(holds: &[Millis]) -> Vec<Millis> {
+    let mut holds = holds.to_vec();
+    holds.sort_unstable();
+    holds
+}
+
+fn same_lanes(request: &Request, in_force: &LadderInForce) -> Result<(), Error> {
+    match request.lanes {
+        Some(asked) if asked != in_force.lanes => Err(Error::Lanes {
+            namespace: request.namespace.clone(),
+            asked,
+            in_force: in_force.lanes,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// What would be in force after this request. Pure.
+pub(super) fn next(
+    request: &Request,
+    before: Option<&LadderInForce>,
+    live: usize,
+) -> Result<LadderInForce, Error> {
+    let asked = request.holds.as_deref().map(sorted);
+    let Some(before) = before else {
+        let holds = asked.unwrap_or_else(|| Preset::default().holds());
+        let lanes = request.lanes.unwrap_or(LANES_DEFAULT);
+        return Ok(LadderInForce { lanes, holds, draining: Vec::new() });
+    };
+    same_lanes(request, before)?;
+    let Some(holds) = asked.filter(|holds| *holds != before.holds) else {
+        return Ok(before.clone());
+    };
+    if live > 0 {
+        let (namespace, asked) = (request.namespace.clone(), holds_text(&holds));
+        return Err(Error::Live { namespace, members: live, asked });
+    }
+    let old: BTreeSet<Millis> = before.holds.iter().chain(&before.draining).copied().collect();
+    let draining = old.into_iter().filter(|hold| !holds.contains(hold)).collect();
+    Ok(LadderInForce { lanes: before.lanes, holds, draining })
+}
+
+/// Takes tiers off the list in which nothing is pending; only while nobody reads by the old list.
+fn drain(
+    connection: &Connection,
+    names: &Names,
+    request: &Request,
+    plan: &mut LadderInForce,
+    live: usize,
+) -> Result<(Vec<Millis>, Vec<Millis>), Error> {
+    let mut empty = Vec::new();
+    for &hold in &plan.draining {
+        if nothing_pending(connection, &names.tier(hold), plan.lanes, &request.namespace)? {
+            empty.push(hold);
+        }
+    }
+    if live > 0 {
+        return Ok((Vec::new(), empty));
+    }
+    plan.draining.retain(|hold| !empty.contains(hold));
+    Ok((empty, Vec::new()))
+}
+
+/// Whether the group has finished every record of a topic: none can be read from where it stands, and none can
+/// still appear.
+fn nothing_pending(
+    connection: &Connection,
+    topic: &str,
+    lanes: u16,
+    group: &str,
+) -> Result<bool, Error> {
+    let failed = || failed(format!("find out what is pending in {topic}"));
+    let reader = |isolation| {
+        let made = connection.reader_to_ends("waterclock-topics", group, isolation, WAIT);
+        made.map_err(failed())
+    };
+    let (reader, appended) = (reader(Isolation::Committed)?, reader(Isolation::Uncommitted)?);
+    let mut partitions = TopicPartitionList::new();
+    for lane in 0..i32::from(lanes) {
+        partitions.add_partition(topic, lane);
+    }
+    let committed = reader.committed_offsets(partitions, ANSWER_MAX).map_err(failed())?;
+    let mut open = TopicPartitionList::new();
+    for lane in committed.elements() {
+        let ends = |of: &Reader| {
+            of.fetch_watermarks(topic, lane.partition(), ANSWER_MAX).map_err(failed())
+        };
+        let ((low, stable), (_, end)) = (ends(&reader)?, ends(&appended)?);
+        // A transaction that a crash left open: it may yet be committed.
+        if stable < end {
+            return Ok(false);
+        }
+        let from = match lane.offset() {
+            Offset::Offset(committed) => committed.max(low),
+            _ => low,
+        };
+        if from < end {
+            let from = Offset::Offset(from);
+            open.add_partition_offset(topic, lane.partition(), from).map_err(failed())?;
+        }
+    }
+    // What is left may be the marks of transactions alone, which only a reader can tell from records.
+    reader.assign(&open).map_err(failed())?;
+    only_marks(&reader, open.count()).map_err(failed())
+}
+
+fn only_marks(consumer: &Reader, partitions: usize) -> Result<bool, KafkaError> {
+    let mut ended = BTreeSet::new();
+    let until = Instant::now() + LOOK_MAX;
+    while ended.len() < partitions {
+        match consumer.poll(Duration::from_millis(100)) {
+            Some(Ok(_)) => return Ok(false),
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                ended.insert(partition);
+            }
+            Some(Err(error)) => return Err(error),
+            None if Instant::now() >= until => return Ok(false),
+            None => {}
+        }
+    }
+    Ok(true)
+}

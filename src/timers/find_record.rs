@@ -1,0 +1,366 @@
+//! Finds the record of a pending timer, so that it can be due at another time.
+//!
+//! The index knows when a timer is due, not where its record stands. The record goes down the ladder by a rule. So it
+//! is known in which tier it should be, and about when it was appended there. If it is not there, because it was late
+//! or was spilled, the search reads all tiers. A record that was let go stays in its topic for a while, and any copy of
+//! it serves.
+//!
+//! # Invariants
+//! 1. The result is a record of that version: its state says so and is authentic; or it stands where that version was
+//!    submitted, at that offset and time, with that key and id.
+//! 2. The search takes a bounded time, and ends as soon as the timer no longer has that version.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::commands::Terms;
+use crate::engine::header;
+use crate::engine::state::{Kind, State};
+use crate::engine::timers::Timer;
+use crate::engine::{Lane, Millis, Offset, Record, Setup, TopicId, UnixMillis};
+use crate::kafka::topic_reader::{Consumed, Polled, StartAt};
+use crate::kafka::{Connection, Isolation, KafkaError, TopicReader};
+
+/// How the client is named in the brokers' logs.
+const CLIENT: &str = "waterclock-desk";
+/// How long a broker holds a fetch for which there is nothing.
+const WAIT: Duration = Duration::from_millis(50);
+/// How long the whole search may take at most.
+pub(crate) const MAX: Duration = Duration::from_secs(10);
+/// A partition of which nothing comes for this long is read to its end, or its end cannot be read.
+const SILENCE_MAX: Duration = Duration::from_millis(500);
+/// librdkafka counts in whole milliseconds: a question ends a little before the time that it was given.
+const EARLY_MAX: Duration = Duration::from_millis(20);
+/// How much earlier than by the rule a record may have been appended: less was collected, a clock differs.
+const EARLIER: Millis = Millis(2_000);
+/// How much later the search looks before it reads everything.
+const LATER: Millis = Millis(30_000);
+
+/// Where to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// At this offset.
+    At(i64),
+    /// Among what was appended between these times.
+    Between(UnixMillis, UnixMillis),
+    /// Among all.
+    All,
+}
+
+/// A search for one timer's record.
+pub(super) struct Search<'a> {
+    connection: &'a Connection,
+    setup: &'a Setup,
+    lane: Lane,
+    timer: &'a Timer,
+    by: Instant,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(
+        connection: &'a Connection,
+        setup: &'a Setup,
+        lane: Lane,
+        timer: &'a Timer,
+        by: Instant,
+    ) -> Self {
+        Self { connection, setup, lane, timer, by }
+    }
+
+    /// The record, and what of it stays; `None`: not found in time, or as long as the timer `stands`.
+    ///
+    /// # Errors
+    /// Kafka does not let us read.
+    pub(super) fn run(
+        &self,
+        now: UnixMillis,
+        stands: &dyn Fn() -> bool,
+    ) -> Result<Option<(Record, Terms)>, KafkaError> {
+        let reader = TopicReader::to_ends(self.connection, CLIENT, Isolation::Committed, WAIT)?;
+        for (n, (topic, place)) in places(self.setup, self.timer, now).into_iter().enumerate() {
+            if Instant::now() > self.by || n > 0 && !stands() {
+                break;
+            }
+            match self.look(&reader, topic, place) {
+                Ok(None) => {}
+                // There was no time left for a last question: that says nothing of Kafka.
+                Err(_) if Instant::now() + EARLY_MAX >= self.by => break,
+                found => return found,
+            }
+        }
+        Ok(None)
+    }
+
+    fn look(
+        &self,
+        reader: &TopicReader,
+        topic: TopicId,
+        place: Place,
+    ) -> Result<Option<(Record, Terms)>, KafkaError> {
+        let (name, partition) = (self.setup.topics.name(topic), i32::from(self.lane.0));
+        know(reader, name, self.by)?;
+        let from = match place {
+            Place::At(offset) => StartAt::Offset(Offset(offset)),
+            Place::All => StartAt::Beginning,
+            Place::Between(from, _) => {
+                match reader.offset_at(name, partition, from, left(self.by))? {
+                    Some(offset) => StartAt::Offset(offset),
+                    // Nothing is as late.
+                    None => return Ok(None),
+                }
+            }
+        };
+        reader.assign(name, [(partition, from)])?;
+        let mut heard = Instant::now();
+        while Instant::now() < self.by && heard.elapsed() < SILENCE_MAX {
+            let message = match reader.poll(Duration::from_millis(50)) {
+                None => continue,
+                Some(Polled::Record(message)) => message,
+                Some(Polled::End(_)) => break,
+                // What stood there is done and deleted by now; what is left may be the record.
+                Some(Polled::Outside(_)) => {
+                    let (first, _) = reader.ends(name, partition, SILENCE_MAX)?;
+                    reader.assign(name, [(partition, StartAt::Offset(first))])?;
+                    continue;
+                }
+                Some(Polled::Failed(error)) => {
+                    tracing::debug!(%error, "looking for a record");
+                    continue;
+                }
+            };
+            heard = Instant::now();
+            if message.topic() != &**name {
+                continue;
+            }
+            if let Some(found) = self.recognize(topic, &message) {
+                return Ok(Some(found));
+            }
+            let appended = appended(&message);
+            let is_over = match place {
+                Place::At(offset) => message.offset().0 >= offset,
+                Place::Between(_, until) => appended > until,
+                Place::All => false,
+            };
+            if is_over {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The record, if this message is of the wanted version.
+    fn recognize(&self, topic: TopicId, message: &Consumed<'_>) -> Option<(Record, Terms)> {
+        let key = message.key();
+        let is_same = match (&self.timer.key, self.timer.key_cut) {
+            (Some(own), true) => key.is_some_and(|key| key.starts_with(own)),
+            (own, _) => key == own.as_deref(),
+        };
+        if !is_same {
+            return None;
+        }
+        let record = message.record(self.setup.limits.record_bytes_max);
+        if record.is_cut().is_some() {
+            return None;
+        }
+        let terms = self.terms(topic, message, &record)?;
+        Some((record, terms))
+    }
+
+    fn terms(&self, topic: TopicId, message: &Consumed<'_>, record: &Record) -> Option<Terms> {
+        let directive = header::read(record.headers()).ok()?;
+        if directive.id != Some(&*self.timer.id) || directive.action == header::TimerAction::Cancel
+        {
+            return None;
+        }
+        let version = self.timer.version;
+        let offset = version.offset_in_log().0;
+        let topics = &self.setup.topics;
+        let state = directive
+            .state
+            .map(|bytes| State::open(bytes, &self.setup.key, &directive.bound(record.key())));
+        let is_at_its_place = message.offset().0 == offset;
+        let target = directive.target.is_none().then(|| Arc::clone(&self.timer.target));
+        match state {
+            Some(Err(_)) => None,
+            Some(Ok(state)) => {
+                let is_same = state.first_appended == version.first_appended;
+                let is_it = match state.kind {
+                    Kind::Hop | Kind::Duplicate => is_same && state.order.offset == version.offset,
+                    Kind::Move => is_same && is_at_its_place,
+                    // A version of its own, which was made where it stands.
+                    Kind::Amend => is_at_its_place && appended(message) == version.first_appended,
+                };
+                let name = state.name.map(Into::into);
+                let intake = state.intake;
+                is_it.then_some(Terms { expires: state.expires, intake, name, target })
+            }
+            None => {
+                let at = appended(message);
+                if !is_at_its_place || at != version.first_appended {
+                    return None;
+                }
+                let intake = match topics.tier_of(topic) {
+                    Some(_) => 0,
+                    None => usize::from(topic.0),
+                };
+                let max = self.setup.limits.max_delay;
+                let expires = directive.expires.map(|when| header::expires_at(when, at, max));
+                let of = topics.intakes.get(intake)?;
+                let name = Some(&of.name).filter(|name| !name.is_empty()).cloned();
+                let expires = expires.transpose().ok()?;
+                Some(Terms { expires, intake: of.tag(), name, target })
+            }
+        }
+    }
+}
+
+/// How long an answer may take.
+fn left(by: Instant) -> Duration {
+    by.saturating_duration_since(Instant::now()).min(SILENCE_MAX * 4)
+}
+
+/// Has a reader find out who leads the partitions of a topic.
+fn know(reader: &TopicReader, topic: &str, by: Instant) -> Result<(), KafkaError> {
+    reader.find_leaders(topic, left(by))
+}
+
+/// Where a record with this header stands in a partition, among what was appended since then; `None`: not found in time.
+///
+/// # Errors
+/// Kafka does not let us read.
+pub(super) fn find_header(
+    connection: &Connection,
+    (topic, partition): (&str, i32),
+    header: (&[u8], &[u8]),
+    since: UnixMillis,
+    by: Instant,
+) -> Result<Option<Offset>, KafkaError> {
+    // A transaction that is open in the intake, of whomever, must not keep it from us.
+    let reader = TopicReader::to_ends(connection, CLIENT, Isolation::Uncommitted, WAIT)?;
+    know(&reader, topic, by)?;
+    let since = UnixMillis(since.0.saturating_sub(EARLIER.0));
+    let from = reader.offset_at(topic, partition, since, left(by))?;
+    reader.assign(topic, [(partition, from.map_or(StartAt::End, StartAt::Offset))])?;
+    while Instant::now() < by {
+        let message = match reader.poll(Duration::from_millis(50)) {
+            None => continue,
+            Some(Polled::Record(message)) => message,
+            Some(Polled::End(_)) => break,
+            Some(Polled::Outside(error) | Polled::Failed(error)) => {
+                tracing::debug!(%error, "looking for a command");
+                continue;
+            }
+        };
+        if message.has_header(header.0, header.1) {
+            return Ok(Some(message.offset()));
+        }
+    }
+    Ok(None)
+}
+
+fn appended(message: &Consumed<'_>) -> UnixMillis {
+    message.appended().unwrap_or_default()
+}
+
+/// Where a pending timer's record may be, the likeliest first. Pure.
+fn places(setup: &Setup, timer: &Timer, now: UnixMillis) -> Vec<(TopicId, Place)> {
+    let (topics, horizon) = (&setup.topics, setup.limits.horizon);
+    let version = timer.version;
+    let intakes = (0..topics.intakes.len()).map(|at| TopicId(at as u16));
+    let mut places = Vec::new();
+    // Down the ladder, as if nothing were ever late.
+    let mut at = version.first_appended;
+    while at <= now
+        && timer.due - at > horizon
+        && let Some(tier) = topics.ladder.pick(timer.due - at)
+    {
+        let from = UnixMillis(at.0.saturating_sub(EARLIER.0));
+        places.push((topics.of_tier(tier), Place::Between(from, at + LATER)));
+        at = at + topics.ladder.tiers()[tier].wait();
+    }
+    // The last leg is where it waits now; what it passed through before may be gone.
+    places.reverse();
+    // Where it was submitted: there for half a minute at least, and all that there is of a short delay.
+    let offset = version.offset_in_log().0;
+    places.extend(intakes.map(|topic| (topic, Place::At(offset))));
+    let tiers = 0..topics.ladder.tiers().len();
+    places.extend(tiers.map(|tier| (topics.of_tier(tier), Place::All)));
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::allow::Allow;
+    use crate::engine::ladder::Ladder;
+    use crate::engine::state::StateKey;
+    use crate::engine::timers::{TimerId, TimerState};
+    use crate::engine::{Intake, Limits, Topics, timers};
+
+    const BORN: UnixMillis = UnixMillis(1_767_225_600_000);
+
+    fn setup() -> Setup {
+        let allow = Allow::new("ns", None).unwrap();
+        let intakes = ["", "eu"].map(|name| Intake::new(name, None, None, allow.clone()));
+        let holds = [1_000, 10_000, 60_000].map(Millis);
+        let ladder = Ladder::new(&holds, &[], Millis(2_000)).unwrap();
+        let topics = Topics::new("ns", intakes.to_vec(), ladder);
+        Setup { lanes: 4, topics, key: StateKey::new([1; 32]), limits: Limits::default() }
+    }
+
+    fn timer(delay_ms: u64) -> Timer {
+        Timer {
+            timer_id: TimerId::new(None, b"i"),
+            state: TimerState::Delay,
+            version: timers::Version { first_appended: BORN, offset: Offset(42) },
+            supersedes: None,
+            due: BORN + Millis(delay_ms),
+            since: BORN,
+            target: "t".into(),
+            label: None,
+            id: Box::from(&b"i"[..]),
+            key: None,
+            key_cut: false,
+            code: None,
+        }
+    }
+
+    #[test]
+    fn a_record_is_looked_for_where_the_ladder_has_it_then_where_it_came_in_then_everywhere() {
+        let setup = setup();
+        let tier = |at| setup.topics.of_tier(at);
+        let since = |ms: u64| {
+            let at = BORN + Millis(ms);
+            Place::Between(at - EARLIER, at + LATER)
+        };
+        let others = [
+            (TopicId(0), Place::At(42)),
+            (TopicId(1), Place::At(42)),
+            (tier(0), Place::All),
+            (tier(1), Place::All),
+            (tier(2), Place::All),
+        ];
+        #[rustfmt::skip]
+        let cases = [
+            // why,                       delay ms, now ms, first
+            ("in the wheel from the start",  1_500,      0, vec![]),
+            ("in its only tier",            60_000, 30_000, vec![(tier(2), since(0))]),
+            ("in the second, for its rest", 75_000, 60_000, vec![(tier(1), since(58_000)), (tier(2), since(0))]),
+            ("not yet in the second",       75_000, 57_999, vec![(tier(2), since(0))]),
+        ];
+        for (why, delay_ms, now_ms, first) in cases {
+            let places = places(&setup, &timer(delay_ms), BORN + Millis(now_ms));
+            let want: Vec<_> = first.into_iter().chain(others).collect();
+            assert_eq!(places, want, "{why}");
+        }
+    }
+
+    #[test]
+    fn what_came_by_another_way_is_looked_for_at_its_offset_without_the_mark() {
+        let setup = setup();
+        let mut timer = timer(1_500);
+        let mark = setup.topics.mark(TopicId(0));
+        timer.version.offset = timers::Version::not_in_log_order(Offset(42), mark);
+        assert_eq!(places(&setup, &timer, BORN)[0], (TopicId(0), Place::At(42)));
+    }
+}
