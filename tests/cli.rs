@@ -111,7 +111,7 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
     // Nothing listens on port 1 of this machine.
     let away = ["--brokers", "127.0.0.1:1"];
     #[rustfmt::skip]
-    let cases: [(&str, Vec<&str>, i32); 28] = [
+    let cases: [(&str, Vec<&str>, i32); 29] = [
         ("help",                         vec!["--help"],                                            0),
         ("version",                      vec!["--version"],                                         0),
         ("completions",                  vec!["completions", "bash"],                               0),
@@ -123,6 +123,7 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
         ("not a duration",               vec!["send", "--in", "soon", "--target", "t", "v"],        2),
         ("a flag that is misspelt",      vec!["send", "--in", "5s", "--target", "t", "--kye=x"],     2),
         ("no id",                        vec!["cancel", "--key", "k"],                              2),
+        ("an id as send has it",         vec!["cancel", "--id", "payment"],                         2),
         ("a key and no id",              vec!["cancel", "--key", "k", "--all"],                     2),
         ("a key that is not base64",     vec!["status", "i", "--key-base64", "!"],                  2),
         ("a replace without an id",      vec!["send", "--in", "5s", "--target", "t", "--replace", "v"], 2),

@@ -185,6 +185,9 @@ fn an_index_is_inspected_verified_and_rebuilt_while_its_instance_rests() {
     }
     process.stop_well();
 
+    let (exit, told) = index(&fixture, &["rebuild", "--lanes", "0,99"]);
+    let told = told.to_string();
+    assert!(exit == 2 && told.contains("no lane 99"), "nothing is changed: {exit} {told}");
     let (exit, told) = index(&fixture, &["inspect"]);
     assert_eq!((exit, sum(&told, "pending"), sum(&told, "ended")), (0, PENDING, 10), "{told}");
     let (exit, told) = index(&fixture, &["verify"]);

@@ -392,6 +392,10 @@ impl ClientContext for Heard {
                 | RDKafkaErrorCode::Resolve,
             ) => self.hear(Weight::Refused, reason),
             Some(RDKafkaErrorCode::AllBrokersDown) => {}
+            // What librdkafka says of bytes that are no frame of Kafka's.
+            _ if reason.contains("receive.message.max.bytes") => {
+                self.hear(Weight::Refused, "what answers there does not speak Kafka's protocol");
+            }
             _ => self.hear(Weight::Lost, reason),
         }
     }

@@ -30,7 +30,7 @@ pub enum ReadError {
     #[error("could not reach Kafka")]
     Unreachable(#[from] NoAnswer),
     /// Another namespace is meant, or `waterclock topics apply` is still to be run.
-    #[error("there is no topic {topic}")]
+    #[error("there is no topic {topic}; `waterclock topics apply` makes those of a namespace")]
     NoTopic {
         /// Its name.
         topic: String,
