@@ -240,6 +240,13 @@ impl Where {
                 DoorError::Silent { source, .. } => is_refused(source),
                 _ => true,
             };
+            if !may_start
+                && self.is_named()
+                && let Some(door) = self.found(global, config)?
+            {
+                // It takes connections. Whoever named it wants it asked, whatever it says of itself.
+                return Ok(door);
+            }
             if !may_start || !starting.goes_on() {
                 return Err(error);
             }
