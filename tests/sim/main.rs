@@ -56,6 +56,7 @@ const REGRESSIONS: &[u64] = &[
     1_007_693,
     1_014_022,
     1_014_124,
+    2_001_342,
     1_795_400_015_393,
 ];
 /// How many of the last events a failure tells.

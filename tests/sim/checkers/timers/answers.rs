@@ -158,7 +158,7 @@ impl<'a, 'w> Case<'a, 'w> {
     }
 
     /// In `at_least_once` a former owner may have written that a version is pending which had ended: that one has no record, and
-    /// is told as lost once its lane is counted.
+    /// is told as lost once its lane is counted. It may have written all anew that it knew of the timer.
     fn is_lost_anew(&self) -> bool {
         if self.world.plan.exactly_once() {
             return false;
@@ -170,11 +170,14 @@ impl<'a, 'w> Case<'a, 'w> {
                 _ => None,
             })
             .collect();
-        let is_lost = |of: &[_]| {
-            matches!(of, [(one, had), (two, is), (_, TimerState::Lost)]
-            if one == two && had.is_final() && *had != TimerState::Lost && !is.is_final())
-        };
-        timers.windows(3).any(is_lost)
+        let mut lost = timers.iter().enumerate().filter(|(_, (_, is))| *is == TimerState::Lost);
+        lost.any(|(at, (version, _))| {
+            let before: Vec<TimerState> =
+                timers[..at].iter().filter(|(of, _)| of == version).map(|(_, is)| *is).collect();
+            let had_ended =
+                |of: &[TimerState]| of.iter().any(|had| had.is_final() && *had != TimerState::Lost);
+            before.split_last().is_some_and(|(last, rest)| !last.is_final() && had_ended(rest))
+        })
     }
 
     /// It was not met, or there is something to take what is known of it away.
