@@ -36,8 +36,29 @@ use waterclock::engine::header::Code;
 use world::{Breach, World};
 
 /// Seeds that failed once. They stay, though a change of the workload gives them another run.
-const REGRESSIONS: &[u64] =
-    &[50, 146, 498, 652, 837, 3114, 4352, 104_828, 117_258, 408_174, 600_837, 1_795_400_015_393];
+const REGRESSIONS: &[u64] = &[
+    50,
+    146,
+    498,
+    652,
+    837,
+    3114,
+    4352,
+    5317,
+    104_311,
+    104_364,
+    104_828,
+    117_258,
+    408_174,
+    600_837,
+    1_002_218,
+    1_005_863,
+    1_007_693,
+    1_014_022,
+    1_014_124,
+    2_001_342,
+    1_795_400_015_393,
+];
 /// How many of the last events a failure tells.
 const HISTORY: usize = 120;
 /// How many seeds a test run tries.

@@ -410,6 +410,14 @@ impl VersionBound {
         Self { log, ..self }
     }
 
+    /// Whether all that is before this is before that version, too, as far as leaders' clocks tell.
+    pub(super) fn is_within(self, version: Version) -> bool {
+        let is_within = |bound: Version| {
+            bound == Version::default() || bound == version || bound.is_before(version)
+        };
+        is_within(self.log) && is_within(self.not_in_log_order)
+    }
+
     /// Whether a version is before this.
     #[must_use]
     pub fn covers(self, version: Version) -> bool {
@@ -430,7 +438,8 @@ pub struct CancelMark {
     pub seen: bool,
     /// More than one version may still come: that one was seen says nothing of the others.
     pub may_repeat: bool,
-    /// The last one in the bound is a cancel of whatever was submitted before it.
+    /// A cancel of whatever was submitted before it covers what was pending last, if the bound does: not only a cancel of one
+    /// version does, or a replace.
     pub cancels: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use waterclock::engine::{Offset, timers};
+use waterclock::engine::{Offset, TopicId, timers};
 
 use super::{Answered, World};
 use crate::broker::{EPOCH_MS, Place, Refusal, Writer};
@@ -69,10 +69,16 @@ impl World {
             }
         });
         let elsewhere = !(made.own_lane && made.topic == 0);
+        // Of two that were appended at once at one offset of two topics the mark tells which is which.
+        let mark = self.plan.setup.topics.mark(TopicId(made.topic as u16));
+        let stands = match elsewhere {
+            true => timers::Version::not_in_log_order(offset, mark),
+            false => offset,
+        };
         let is_it = |version: &timers::Version| {
             version.first_appended.0 == appended
                 && version.is_not_in_log_order() == elsewhere
-                && (!stays || version.offset_in_log() == offset)
+                && (!stays || version.offset == stands)
         };
         // Where it will stand its client does not know; of two that were appended at once it cannot tell which is which.
         let may_be_another = |(at, other): (usize, &workload::Submission)| {

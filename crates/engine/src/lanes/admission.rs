@@ -361,7 +361,8 @@ impl Known<'_> {
                 until: old.map_or(until, |old| until.max(old.until)),
                 seen: false,
                 may_repeat: false,
-                cancels: true,
+                // Of what only a cancel of one version covers, or a replace, it parts nothing.
+                cancels: old.is_none_or(|old| old.cancels || old.before.is_within(version)),
             };
             return Admission::Record(mark, Outcome::Absent);
         }

@@ -396,12 +396,13 @@ impl LaneEngine {
     /// A cancel was decided. If it came late and nothing is pending, the first of what was taken for a duplicate and was
     /// submitted after the cancel is pending now. Behind a cancel that came straight to its lane, what stands there counts first.
     fn follow(&mut self, now: UnixMillis, lane: Lane, mark: &CancelMark, cancel: &PendingRecord) {
-        let is_late = mark.cancels && cancel.version().is_not_in_log_order();
+        let by = cancel.version();
+        let is_late = cancel.origin == Origin::Cancel(None) && by.is_not_in_log_order();
         // Where timers are not tracked none is pending, and none was set aside.
         if !is_late || !self.is_full() {
             return;
         }
-        let Some(note) = self.timers.follow(lane, mark) else { return };
+        let Some(note) = self.timers.follow(lane, mark, by) else { return };
         let at = (note.version, note.due);
         let words = (&*note.target, note.label.as_deref());
         let told = told(cancel, TimerState::Delay, now, at, words);

@@ -1,5 +1,5 @@
-//! Earlier decisions, until they are committed. The index knows only what is committed. So a query to the index waits
-//! for the decisions before it.
+//! Earlier decisions, until they are committed. The index knows only what is committed, and logs have only what is. So a
+//! query to the index, and a search of the logs, wait for the decisions before them.
 
 use super::super::BatchId;
 use super::batches::Batches;

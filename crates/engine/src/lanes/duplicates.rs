@@ -116,11 +116,13 @@ impl Duplicates {
         self.keep(timer_id, |note| note.version != version);
     }
 
-    /// Takes out the first of a timer that is behind a cancel.
-    pub(super) fn take_first(&mut self, timer_id: TimerId, mark: &CancelMark) -> Option<Note> {
+    /// Takes out the first of a timer that is behind a cancel, if that covers what was pending. What its mark covers
+    /// besides, other commands have ended: they part nothing.
+    pub(super) fn take_first(&mut self, mark: &CancelMark, by: Version) -> Option<Note> {
+        let timer_id = mark.timer_id;
         let notes = self.of.get_mut(&timer_id)?;
-        let standing =
-            notes.iter().enumerate().filter(|(_, note)| mark.parts(note.of, note.version));
+        let parts = |note: &Note| note.of.is_before(by) && !mark.covers(note.version);
+        let standing = notes.iter().enumerate().filter(|(_, note)| parts(note));
         let (first, _) = earliest(standing)?;
         let note = notes.swap_remove(first);
         self.len -= 1;

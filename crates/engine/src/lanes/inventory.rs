@@ -4,9 +4,9 @@
 //! reads everything that is left, once, beside the lane's work. In memory that takes one bit of each pending timer.
 //!
 //! # Invariants
-//! 1. A timer is lost if no record of its version was found. None was in memory when the count began. None was in a
-//!    batch that had not landed before the lane's topics were read. None was among the records of those topics. None
-//!    has come up since.
+//! 1. A timer is lost if no record of its version was found. None was in memory when the count began. None was in what
+//!    waited for a batch then, or in a batch, that had not landed before the lane's topics were read. None was among the
+//!    records of those topics. None has come up since.
 //! 2. A done record does not count: its copy stands in its topic for a while.
 //! 3. A topic that was not read to its end loses no timer: the lane is counted again later. The same holds for an index
 //!    that does not answer.
@@ -19,6 +19,7 @@
 
 use super::super::timers::TimerId;
 use super::batches::Batches;
+use super::behind::Behind;
 use super::writes::Writes;
 use super::{BatchId, Lane, Millis, UnixMillis};
 
@@ -39,8 +40,8 @@ pub(super) struct Counting {
 
 #[derive(Debug)]
 enum At {
-    /// Batches before this one may carry what is missing.
-    Landing(BatchId),
+    /// Writes that were decided before the count began may carry what is missing.
+    Landing(Behind),
     /// Its topics are read.
     Read,
     /// The index is to be asked for its timers from here on.
@@ -66,9 +67,9 @@ pub(super) enum Step {
 }
 
 impl Counting {
-    /// Begins. Batches before this one may carry what is missing.
-    pub(super) fn new(lane: Lane, batch: BatchId) -> Self {
-        Self { lane, at: At::Landing(batch) }
+    /// Begins. What is decided by now may carry what is missing.
+    pub(super) fn new(lane: Lane, behind: Behind) -> Self {
+        Self { lane, at: At::Landing(behind) }
     }
 
     pub(super) fn lane(&self) -> Lane {
@@ -77,11 +78,13 @@ impl Counting {
 
     /// The next step of the count.
     pub(super) fn step(&mut self, writes: &Writes, batches: &Batches) -> Step {
+        if let At::Landing(behind) = &mut self.at
+            && behind.is_committed(writes, batches)
+        {
+            self.at = At::Read;
+            return Step::Read;
+        }
         match self.at {
-            At::Landing(batch) if batches.have_landed(batch) => {
-                self.at = At::Read;
-                Step::Read
-            }
             At::List(after) if writes.len() < READY_MAX => {
                 self.at = At::Listed;
                 Step::List(after)

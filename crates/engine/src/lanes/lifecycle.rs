@@ -267,13 +267,13 @@ impl Timers {
         }
     }
 
-    /// A cancel came late. If nothing is pending, the first of what was taken for a duplicate and was submitted after the
+    /// A cancel came late: this version is its own. If nothing is pending, the first of what was taken for a duplicate and was submitted after the
     /// cancel is pending now.
-    pub(super) fn follow(&mut self, lane: Lane, mark: &CancelMark) -> Option<Note> {
+    pub(super) fn follow(&mut self, lane: Lane, mark: &CancelMark, by: Version) -> Option<Note> {
         if self.table.live(lane, mark.timer_id).is_some() {
             return None;
         }
-        let note = self.duplicates.take_first(mark.timer_id, mark)?;
+        let note = self.duplicates.take_first(mark, by)?;
         let words = (&*note.target, note.label.as_deref());
         self.table.put_live(lane, mark.timer_id, (note.version, note.due), words);
         Some(note)

@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! 1. A timer is lost only if three things hold. It is overdue for `lost_after`. At some moment it was neither in
-//!    memory nor in a batch in flight. It did not come up before the lane let go of every record that could hold it and
+//!    memory, nor in what waited for a batch, nor in a batch in flight. It did not come up before the lane let go of every record that could hold it and
 //!    was appended before that moment.
 //! 2. "Every record" means those of all the lane's intakes, and of the tiers into which overdue records may hop. Into
 //!    any other tier a record hops only if the tier lets it go by its due time; so there, the records to be let go by
@@ -25,10 +25,12 @@ use super::super::hold::Hold;
 use super::super::setup::Setup;
 use super::super::timers::{ByName, Timer, TimerId};
 use super::batches::Batches;
+use super::behind::Behind;
 use super::hops::last_for_overdue;
 use super::inventory::{After, Counting};
 use super::partitions::Partitions;
-use super::{BatchId, Lane, Millis, Source, UnixMillis};
+use super::writes::Writes;
+use super::{Lane, Millis, Source, UnixMillis};
 
 /// Between two questions for what is overdue, each about one lane.
 const ASK_EVERY: Millis = Millis(5_000);
@@ -67,12 +69,12 @@ enum Stage {
 #[derive(Debug)]
 struct Roll {
     lane: Lane,
-    /// All that was appended before this must have been let go. It begins anew when those batches have landed: a hop that
-    /// was in one of them stands after the time of the question.
+    /// All that was appended before this must have been let go. It begins anew when those writes have landed: a hop that
+    /// was one of them stands after the time of the question.
     at: UnixMillis,
     has_landed: bool,
-    /// Batches before this one may carry them.
-    batch: BatchId,
+    /// Writes that were decided before may carry them.
+    behind: Behind,
     absent: ByName<Timer>,
     asked: Option<UnixMillis>,
 }
@@ -149,19 +151,19 @@ impl Calling {
         is_asked
     }
 
-    /// Calls the roll for timers of the lane that was asked about. They are nowhere in memory; batches before this one may
+    /// Calls the roll for timers of the lane that was asked about. They are nowhere in memory; what is decided by now may
     /// carry them.
     pub(super) fn call(
         &mut self,
         now: UnixMillis,
         lane: Lane,
         absent: ByName<Timer>,
-        batch: BatchId,
+        behind: Behind,
     ) {
         if absent.is_empty() {
             return self.next_call(now);
         }
-        let roll = Roll { lane, at: now, has_landed: false, batch, absent, asked: None };
+        let roll = Roll { lane, at: now, has_landed: false, behind, absent, asked: None };
         self.stage = Stage::Called(roll);
     }
 
@@ -176,10 +178,10 @@ impl Calling {
     pub(super) fn look(
         &mut self,
         now: UnixMillis,
-        (setup, partitions, batches): (&Setup, &Partitions, &Batches),
+        (setup, partitions, writes, batches): (&Setup, &Partitions, &Writes, &Batches),
     ) -> Look {
         let Stage::Called(roll) = &mut self.stage else { return Look::Wait };
-        if !batches.have_landed(roll.batch) {
+        if !roll.behind.is_committed(writes, batches) {
             return Look::Wait;
         }
         let (lane, latest) = (roll.lane, latest(partitions, roll.lane).max(now));
@@ -221,9 +223,9 @@ impl Calling {
         self.shrunk.keys().copied().collect()
     }
 
-    /// Begins to count a lane. Batches before this one may carry what is missing.
-    pub(super) fn begin_to_count(&mut self, lane: Lane, batch: BatchId) {
-        self.stage = Stage::Counting(Counting::new(lane, batch));
+    /// Begins to count a lane. What is decided by now may carry what is missing.
+    pub(super) fn begin_to_count(&mut self, lane: Lane, behind: Behind) {
+        self.stage = Stage::Counting(Counting::new(lane, behind));
     }
 
     /// The lane that is counted.

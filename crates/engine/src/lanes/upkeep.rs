@@ -5,6 +5,7 @@ use super::super::setup::Tracking;
 use super::super::timers::{
     ByName, CancelMark, Change, Ended, Timer, TimerId, TimerState, Version,
 };
+use super::behind::Behind;
 use super::inventory::{AGAIN_AFTER, After, Step};
 use super::lost::{Look, Turn};
 use super::past::Waiting;
@@ -162,11 +163,11 @@ impl LaneEngine {
         if !absent.is_empty() {
             self.agenda.wake(now);
         }
-        self.timers.calling.call(now, lane, absent, self.batches.next());
+        self.timers.calling.call(now, lane, absent, Behind::all(&self.writes));
     }
 
     fn call_roll(&mut self, now: UnixMillis, out: &mut Vec<Action>) {
-        let known = (&*self.setup, &self.partitions, &self.batches);
+        let known = (&*self.setup, &self.partitions, &self.writes, &self.batches);
         match self.timers.calling.look(now, known) {
             Look::Wait => {}
             Look::Lost(lane, absent) => {
@@ -228,7 +229,7 @@ impl LaneEngine {
             self.end_count(lane);
             return false;
         }
-        self.timers.calling.begin_to_count(lane, self.batches.next());
+        self.timers.calling.begin_to_count(lane, Behind::all(&self.writes));
         self.agenda.wake(now);
         true
     }

@@ -148,12 +148,36 @@ impl<'a, 'w> Case<'a, 'w> {
     fn dead(&self, state: TimerState) -> Lie {
         // What breaks the contract makes no version, and is told by its name all the same.
         let was_refused = |accepted: &Accepted<'_>| {
-            let is_before = accepted.appended <= self.command.appended;
+            let is_before = is_before(accepted, self.command) != Some(false);
             is_before && is_named(accepted, self.tale.timer) && self.had_come(accepted, true)
         };
         let is = self.meant().any(|version| self.had_come(version, true))
-            || self.view.accepted.iter().any(was_refused);
+            || self.view.accepted.iter().any(was_refused)
+            || state == TimerState::Lost && self.is_lost_anew();
         lie("answers", !is, &format!("nothing that it can be about was {}", state.as_str()))
+    }
+
+    /// In `at_least_once` a former owner may have written that a version is pending which had ended: that one has no record, and
+    /// is told as lost once its lane is counted. It may have written all anew that it knew of the timer.
+    fn is_lost_anew(&self) -> bool {
+        if self.world.plan.exactly_once() {
+            return false;
+        }
+        let said = self.tale.said.iter().filter(|said| said.moment < self.moment);
+        let timers: Vec<_> = said
+            .filter_map(|said| match &said.change {
+                Change::Timer(timer) => Some((timer.version, timer.state)),
+                _ => None,
+            })
+            .collect();
+        let mut lost = timers.iter().enumerate().filter(|(_, (_, is))| *is == TimerState::Lost);
+        lost.any(|(at, (version, _))| {
+            let before: Vec<TimerState> =
+                timers[..at].iter().filter(|(of, _)| of == version).map(|(_, is)| *is).collect();
+            let had_ended =
+                |of: &[TimerState]| of.iter().any(|had| had.is_final() && *had != TimerState::Lost);
+            before.split_last().is_some_and(|(last, rest)| !last.is_final() && had_ended(rest))
+        })
     }
 
     /// It was not met, or there is something to take what is known of it away.

@@ -569,6 +569,7 @@ fn a_duplicate_stays_one_whatever_becomes_of_the_first_but_for_a_late_cancel() {
         ReplacedAndCancelled,
         LateCancelFromBefore,
         LateCancelFromBehind,
+        CancelledByVersionAndLateCancelFromBefore,
         Expired,
         CrashAfterDelivery,
     }
@@ -581,6 +582,7 @@ fn a_duplicate_stays_one_whatever_becomes_of_the_first_but_for_a_late_cancel() {
         (ReplacedAndCancelled, ""),
         (LateCancelFromBefore, "v"),
         (LateCancelFromBehind, ""),
+        (CancelledByVersionAndLateCancelFromBefore, ""),
         (Expired, ""),
         (CrashAfterDelivery, "v"),
     ];
@@ -594,7 +596,11 @@ fn a_duplicate_stays_one_whatever_becomes_of_the_first_but_for_a_late_cancel() {
                 let (first, second) = delay;
                 let mut kafka = kafka();
                 let late = source(0, (lane_of("k") + 1) % LANES);
-                if then == LateCancelFromBefore {
+                let is_from_before = matches!(
+                    then,
+                    LateCancelFromBefore | CancelledByVersionAndLateCancelFromBefore
+                );
+                if is_from_before {
                     kafka.stalled.insert(late);
                     kafka.append(late, record("k", &make("c", "cancel", "")));
                     kafka.after(Millis(5));
@@ -607,13 +613,13 @@ fn a_duplicate_stays_one_whatever_becomes_of_the_first_but_for_a_late_cancel() {
                 kafka.after(Millis(5));
                 let version = kafka.timer("k", "i").expect("it is pending").version;
                 let at = by.map_or_else(|| source(0, lane_of("k")), place_of);
-                if then != LateCancelFromBefore || at != late {
+                if !is_from_before || at != late {
                     kafka.append(at, record("k", &make("d", "", second)));
                 }
                 kafka.after(Millis(5));
                 match then {
                     Cancelled => drop(kafka.submit("k", &make("c", "cancel", ""))),
-                    CancelledByVersion => {
+                    CancelledByVersion | CancelledByVersionAndLateCancelFromBefore => {
                         let headers = vec![("x-delay-id", "i"), ("x-delay-action", "cancel")];
                         let cancel = amend(&kafka, &headers, version, BEGAN);
                         kafka.append(source(0, lane_of("k")), cancel);
@@ -631,6 +637,11 @@ fn a_duplicate_stays_one_whatever_becomes_of_the_first_but_for_a_late_cancel() {
                     Nothing | LateCancelFromBefore | Expired | CrashAfterDelivery => {}
                 }
                 kafka.after(Millis(300));
+                if taken_over && is_from_before {
+                    // Nobody has the note when the cancel comes: the mark alone tells.
+                    kafka.take_over(&[]);
+                    kafka.after(Millis(5));
+                }
                 kafka.stalled.clear();
                 kafka.after(Millis(5));
                 if taken_over {

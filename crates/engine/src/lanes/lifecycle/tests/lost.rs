@@ -324,6 +324,37 @@ fn what_is_on_its_way_when_a_lane_is_counted_is_not_lost() {
 }
 
 #[test]
+fn a_duplicate_that_is_pending_and_has_not_left_for_its_tier_is_not_lost() {
+    // At a take-over its intake tells a create over one that is pending, and a cancel from between the two: the create is
+    // pending by that when the lane is counted, and stands nowhere but in what waits for a batch.
+    let lane = lane_of("k");
+    let (intake, stray) = (source(0, lane), source(0, 1 - lane));
+    let mut kafka = kafka();
+    kafka.submit("k", &create("a", "1h"));
+    kafka.after(Millis(1_000));
+    kafka.stalled.insert(intake);
+    kafka.append(stray, record("k", &[("x-delay-action", "cancel"), ("x-delay-id", "i")]));
+    kafka.now = kafka.now + Millis(5);
+    kafka.submit("k", &create("b", "1h"));
+    kafka.after(Millis(100));
+    kafka.stop();
+    kafka.stalled.clear();
+    (kafka.is_told_gone, kafka.counts_late, kafka.flight) = (true, true, Millis(500));
+    kafka.take_over(&[]);
+    kafka.after(Millis(10));
+    // All is read before it stands there, if that is not waited for.
+    (0..4).for_each(|_| kafka.read_left());
+    kafka.after(Millis(600));
+    (0..5).for_each(|_| kafka.read_left());
+    kafka.after(Millis(10_000));
+    assert_eq!((kafka.inventories, kafka.figures().lost_timers), (1, 0));
+    kafka.flight = Millis(0);
+    kafka.after(Millis(3_600_000));
+    let out: Vec<&str> = kafka.out.iter().map(|out| out.n.as_str()).collect();
+    assert_eq!((state(&kafka), out), (Some(TimerState::Delivered), vec!["b"]));
+}
+
+#[test]
 fn what_is_overdue_and_not_read_is_not_lost() {
     // Nobody ran for an hour, and then nobody tells where the logs end: what comes up is late, and was never lost.
     let mut kafka = in_a_tier();
