@@ -219,15 +219,6 @@ impl Broker {
         }
     }
 
-    /// Whether a reader at `from` has everything before `end` behind it: no record that readers see is left before it.
-    pub fn is_read_to(&self, place: Place, from: Offset, end: Offset) -> bool {
-        let Some(partition) = self.partition(place) else { return false };
-        let rest = partition.next_readable(from);
-        from >= end
-            || partition.last_stable() >= end
-                && rest.is_ok_and(|rest| rest.is_none_or(|(offset, _)| offset >= end))
-    }
-
     pub fn next_moment(&mut self) -> u64 {
         self.moment += 1;
         self.moment

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use waterclock::engine::Record;
+use waterclock::engine::{Offset, Record};
 
 use crate::broker::{Place, Position, Refusal};
 use crate::mutation::Mutation;
@@ -59,32 +59,27 @@ impl World {
         }
     }
 
-    /// The last checkpoint of each place that has no position, once nothing is open before the end of its partition.
-    pub fn checkpoints(
-        &mut self,
-        places: &[Place],
-        committed: Vec<Option<Position>>,
-    ) -> Result<Vec<Option<Position>>, Refusal> {
+    /// The last checkpoint of each place that has one, once nothing is open before the end of its partition.
+    pub fn checkpoints(&mut self, places: &[Place]) -> Result<Vec<(Place, Position)>, Refusal> {
         let mut found = Vec::with_capacity(places.len());
-        for (place, position) in places.iter().zip(committed) {
-            if position.is_some() {
-                found.push(position);
-                continue;
-            }
+        for place in places {
             let Some(log) = self.broker.partition(self.meta_place(place.partition)) else {
                 return Err(Refusal::UnknownTopic);
             };
             if log.last_stable() < log.end() {
                 return Err(Refusal::Unstable);
             }
-            let last = self.checkpoint(*place);
-            if last.is_some() {
-                self.count("checkpoints taken");
-            }
-            found.push(match self.mutation {
-                Some(Mutation::StartsFromBeginning | Mutation::StartsFromEnd) => None,
-                _ => last,
-            });
+            let log = self.broker.partition(*place);
+            let at = |offset: Offset| Position { next: offset.0, metadata: String::new() };
+            let last = match self.mutation {
+                Some(Mutation::StartsFromBeginning) => log.map(|log| at(log.start())),
+                Some(Mutation::StartsFromEnd) => log.map(|log| at(log.end())),
+                _ => self.checkpoint(*place),
+            };
+            found.extend(last.map(|last| (*place, last)));
+        }
+        if !found.is_empty() {
+            self.count("checkpoints taken");
         }
         Ok(found)
     }

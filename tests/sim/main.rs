@@ -156,7 +156,7 @@ const MUST_MEET: &[&str] = &[
     "requests to nodes that stand still", "retention deleted", "losses told", "offsets expired", "checkpoints taken",
     "indexes torn", "indexes missing", "indexes refused", "changelogs compacted", "clocks stepped back",
     "clocks stepped forward", "steps back seen", "clocks learned", "early deliveries aborted", "wall clocks stepped",
-    "foreign transactions seen",
+    "foreign transactions seen", "members fenced",
     "targets without a leader", "states copied to other records", "states copied to other topics", "states changed",
     "states used twice",
     "lanes counted",

@@ -22,18 +22,18 @@ mod tally;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use waterclock::engine::member::{Fenced, Life, Positions as Known, ReadGoals, TakeOver};
 use waterclock::engine::messages::{Answer, Event, Target};
-use waterclock::engine::{BatchId, LaneEngine, Offset, Record, Source, UnixMillis};
+use waterclock::engine::{BatchId, LaneEngine, Millis, Offset, Record, Source, UnixMillis};
 
 use crate::broker::{Place, Position, Time, Writer};
 use crate::network::{Identity, Outgoing, Process, Reply, Request, Scheduled, Wake};
-use crate::plan::{Kind, SECOND};
+use crate::plan::{Kind, Plan, SECOND};
 use crate::workload::NUMBER;
 use crate::world::World;
 use clock::Clocks;
 use early::Went;
 use index::{Disk, Pieces, Waiting};
-use reading::Asked;
 use tally::Tally;
 
 /// How long a stop may take.
@@ -50,6 +50,8 @@ pub enum Up {
 enum Phase {
     /// Waits for its first producer.
     Starting,
+    /// Something failed: it takes its lanes over anew in time.
+    Resting,
     /// Waits for a new producer, with lanes.
     Renewing,
     Joining,
@@ -115,16 +117,18 @@ pub struct Member {
     reading: BTreeMap<Source, Reading>,
     /// Where the logs ended when they were taken over.
     pub ends: BTreeMap<Place, Offset>,
-    /// Partitions that are not known to be read to there.
-    behind: BTreeSet<Source>,
+    /// Partitions that are to be read to somewhere.
+    goals: ReadGoals,
+    /// A look at these is to come, wanted or not.
+    looks_queued: bool,
     /// Partitions whose end the engine has asked for.
-    asked: BTreeMap<Source, Asked>,
+    asked: BTreeSet<Source>,
+    /// When the ends of the logs were asked for at the take-over.
+    logs_asked: UnixMillis,
     /// When what was last asked of the group's coordinator arrives.
     pub coordinated: Time,
     /// Targets that the engine has asked for.
     asking: BTreeSet<Arc<str>>,
-    /// Where the first foreign transaction that hides what a partition has begins, and since when it was seen to.
-    foreign: BTreeMap<Source, (Offset, Time)>,
     /// What is on the slot's disk: it survives the process.
     pub disk: Disk,
     /// The engine's actions are being carried out.
@@ -145,8 +149,14 @@ pub struct Member {
     acknowledged: Vec<u32>,
     last_now: UnixMillis,
     clocks: Clocks,
-    /// A position was outside of its log: the next take-over compares every one with its log.
-    looks_at_ends: bool,
+    /// What it knows of positions, beyond one take-over.
+    known: Known,
+    /// The take-over that is under way.
+    taking: Option<TakeOver>,
+    /// When it takes its lanes over anew.
+    rest: Life,
+    /// Whose transactions it has ended.
+    fenced: Fenced,
     /// The last commit was slow: its producer is not to be used again.
     dirty: bool,
     tick_at: Option<Time>,
@@ -160,7 +170,8 @@ pub struct Member {
 }
 
 impl Member {
-    pub fn new(slot: usize) -> Self {
+    pub fn new(slot: usize, plan: &Plan) -> Self {
+        let intakes = plan.setup.topics.intakes.len();
         Self {
             slot,
             life: 0,
@@ -175,11 +186,12 @@ impl Member {
             lanes: Vec::new(),
             reading: BTreeMap::new(),
             ends: BTreeMap::new(),
-            behind: BTreeSet::new(),
-            asked: BTreeMap::new(),
+            goals: ReadGoals::new(intakes, Millis(plan.foreign_wait)),
+            looks_queued: false,
+            asked: BTreeSet::new(),
+            logs_asked: UnixMillis(0),
             asking: BTreeSet::new(),
             coordinated: 0,
-            foreign: BTreeMap::new(),
             disk: Disk::default(),
             ordering: false,
             following: false,
@@ -192,7 +204,10 @@ impl Member {
             acknowledged: Vec::new(),
             last_now: UnixMillis(0),
             clocks: Clocks::default(),
-            looks_at_ends: false,
+            known: Known::default(),
+            taking: None,
+            rest: Life::new(Millis(0)),
+            fenced: Fenced::default(),
             dirty: false,
             tick_at: None,
             ticks: BTreeSet::new(),
@@ -222,11 +237,12 @@ impl Member {
         self.committing = None;
         self.acknowledged.clear();
         self.reading.clear();
-        self.behind.clear();
+        self.goals.clear();
+        self.looks_queued = false;
         self.asked.clear();
-        self.foreign.clear();
         self.waiting.clear();
         self.pieces.clear();
+        self.taking = None;
         self.tally = Tally::default();
     }
 
@@ -265,8 +281,14 @@ impl World {
         let name = self.fresh_name(slot, life);
         let engine = LaneEngine::new(Arc::clone(&self.plan.setup));
         let disk = std::mem::take(&mut self.member(slot).disk);
-        let fresh =
-            Member { life, up: Up::Alive, name, engine: Some(engine), disk, ..Member::new(slot) };
+        let fresh = Member {
+            life,
+            up: Up::Alive,
+            name,
+            engine: Some(engine),
+            disk,
+            ..Member::new(slot, &self.plan)
+        };
         self.members[slot] = fresh;
         if self.plan.exactly_once() {
             self.renew(slot)
@@ -298,19 +320,6 @@ impl World {
         let name = self.members[slot].name.clone();
         self.note(|| format!("slot {slot} joins as {name}"));
         self.ask(slot, Request::Join(name));
-    }
-
-    pub(super) fn fetch_committed(&mut self, slot: usize) {
-        self.member(slot).phase = Phase::Fetching;
-        let places = self
-            .lane_topics
-            .iter()
-            .flat_map(|&topic| {
-                let of = move |&lane: &u16| Place { topic, partition: i32::from(lane) };
-                self.members[slot].lanes.iter().map(of)
-            })
-            .collect();
-        self.ask(slot, Request::FetchCommitted(places));
     }
 
     pub fn awaken(&mut self, process: Process, wake: Wake) {
@@ -353,8 +362,12 @@ impl World {
             Wake::Left(round, lane, from) if current(self, round) => {
                 self.read_left(slot, lane, from);
             }
-            Wake::WaitedEnough(round) if current(self, round) => self.poll(slot),
-            Wake::Piece(..) | Wake::Left(..) | Wake::WaitedEnough(_) => {}
+            Wake::Look(round) if current(self, round) => {
+                self.member(slot).looks_queued = false;
+                self.poll(slot);
+            }
+            Wake::Resume(round) if current(self, round) => self.resume_lanes(slot),
+            Wake::Piece(..) | Wake::Left(..) | Wake::Look(_) | Wake::Resume(_) => {}
             Wake::TargetChanged(name) => {
                 let process = self.members[slot].process();
                 self.request(process, 0, Request::Describe(name));

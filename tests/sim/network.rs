@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use waterclock::engine::member::LogBounds;
 use waterclock::engine::messages::{Outcome, Target};
 use waterclock::engine::timers::{Found, TimerId};
 use waterclock::engine::{Lane, Offset, Record, Source, TopicId, UnixMillis};
@@ -30,10 +31,10 @@ pub enum Request {
     Join(String),
     Leave(String),
     FetchCommitted(Vec<Place>),
-    /// The checkpoints of those of which no position is committed.
-    Checkpoints(Vec<Place>, Vec<Option<Position>>),
-    /// Where the logs of a take-over end; the committed positions come along.
-    Ends(Vec<Place>, Vec<Option<Position>>),
+    /// The checkpoints of these partitions.
+    Checkpoints(Vec<Place>),
+    /// Where the logs of a take-over begin and end.
+    Logs(Vec<Place>),
     /// Where one partition ends, asked at this time of the shell's.
     End(Source, Place, UnixMillis),
     /// Where the changelog of a lane ends, and what for.
@@ -55,14 +56,6 @@ pub enum Request {
 pub struct Identity {
     pub member: String,
     pub generation: u32,
-}
-
-/// All that a take-over needs.
-#[derive(Debug)]
-pub struct Taken {
-    pub places: Vec<Place>,
-    pub committed: Vec<Option<Position>>,
-    pub ends: Vec<Offset>,
 }
 
 /// What the index is asked for once it has passed an end of the changelog.
@@ -88,9 +81,9 @@ pub enum Told {
 #[derive(Debug)]
 pub enum Reply {
     Init(Result<Writer, Refusal>),
-    Committed(Vec<Place>, Result<Vec<Option<Position>>, Refusal>),
-    Checkpoints(Vec<Place>, Result<Vec<Option<Position>>, Refusal>),
-    Taken(Taken),
+    Committed(Result<Vec<Option<Position>>, Refusal>),
+    Checkpoints(Result<Vec<(Place, Position)>, Refusal>),
+    Logs(Vec<LogBounds>),
     /// The end of a partition, as it was asked for.
     End(Source, UnixMillis, Offset),
     Changelog(i32, Why, Offset),
@@ -138,8 +131,10 @@ pub enum Wake {
     Piece(u64, i32),
     /// The rest of a lane is read: the partitions still to be read, each from its offset; of this round.
     Left(u64, Lane, VecDeque<(Place, Offset)>),
-    /// A foreign transaction was waited for long enough.
-    WaitedEnough(u64),
+    /// It is time to look how far partitions are read; of this round.
+    Look(u64),
+    /// It is time to take lanes over anew; of this round.
+    Resume(u64),
 }
 
 /// What happens next in the world.

@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 use waterclock::engine::{Arrival, Offset, timers};
 
+pub use cluster::COORDINATOR;
+
 use crate::broker::{Broker, EPOCH_MS, Place, Time, Writer};
 use crate::chance::Chance;
 use crate::checkpoint::META;
@@ -158,7 +160,7 @@ impl World {
             std::mem::replace(&mut plan.luck, (Chance::new(0), Chance::new(0)));
         let workload = workload::draw(&plan, &mut for_load);
         let slots = plan.slots;
-        let members = (0..slots).map(Member::new).collect();
+        let members = (0..slots).map(|slot| Member::new(slot, &plan)).collect();
         let ends = workload.submissions.iter().map(|s| {
             let appended = EPOCH_MS + s.at;
             s.when.due(appended).max(appended + plan.hold_of(s.topic))

@@ -306,13 +306,9 @@ impl World {
                     _ => self.fetch_committed(slot),
                 }
             }
-            Reply::Committed(places, Ok(committed)) if committed.iter().any(Option::is_none) => {
-                self.ask(slot, Request::Checkpoints(places, committed));
-            }
-            Reply::Committed(places, Ok(committed)) | Reply::Checkpoints(places, Ok(committed)) => {
-                self.ask(slot, Request::Ends(places, committed));
-            }
-            Reply::Taken(taken) => self.take_over(slot, taken),
+            Reply::Committed(Ok(committed)) => self.told_committed(slot, committed),
+            Reply::Checkpoints(Ok(found)) => self.told_checkpoints(slot, found),
+            Reply::Logs(logs) => self.told_logs(slot, logs),
             Reply::End(source, at, end) => self.told_end(slot, source, at, end),
             Reply::Changelog(lane, why, end) => self.wait_for_index(slot, lane, why, end),
             Reply::Produced(Ok(stand)) => {
@@ -359,8 +355,8 @@ impl World {
                 }
             },
             Reply::Init(Err(refusal))
-            | Reply::Committed(_, Err(refusal))
-            | Reply::Checkpoints(_, Err(refusal)) => {
+            | Reply::Committed(Err(refusal))
+            | Reply::Checkpoints(Err(refusal)) => {
                 self.breach("model", format!("{refusal:?} has no answer"));
             }
             Reply::Described(..) => {}

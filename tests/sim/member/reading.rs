@@ -3,15 +3,21 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use waterclock::engine::member::ReadGoals;
 use waterclock::engine::messages::{Action, Event, Produce, Start};
-use waterclock::engine::{self, Arrival, Lane, LaneEngine, Offset, Source, TopicId, UnixMillis};
+use waterclock::engine::{
+    self, Arrival, Lane, LaneEngine, Millis, Offset, Source, TopicId, UnixMillis,
+};
 
-use super::{Phase, Reading, Up, number_of};
-use crate::broker::{Place, Refusal};
+use super::{Member, Phase, Reading, Up, number_of};
+use crate::broker::{Place, Refusal, Time};
 use crate::mutation::Mutation;
 use crate::network::{Request, Scheduled, Wake, Why};
 use crate::plan::{Kind, SECOND};
 use crate::world::World;
+
+/// How often to look how far partitions are read, while nothing else happens: as often as for open transactions.
+const LOOK_EVERY: Time = 200;
 
 impl World {
     // The engine.
@@ -184,13 +190,12 @@ impl World {
     pub fn rouse(&mut self) {
         for slot in 0..self.members.len() {
             self.rouse_index(slot);
+            self.queue_look(slot);
             let member = &self.members[slot];
             if member.up == Up::Alive
                 && member.phase == Phase::Running
                 && !member.poll_queued
-                && (self.first_readable(slot).is_some()
-                    || self.passed(slot).next().is_some()
-                    || self.next_answered(slot).is_some())
+                && (self.first_readable(slot).is_some() || self.reaches_goal(slot))
             {
                 let wait = self.latency();
                 let process = self.members[slot].process();
@@ -233,10 +238,8 @@ impl World {
                 ready.swap_remove(index);
             }
         }
-        let asked: Vec<Source> = self.members[slot].asked.keys().copied().collect();
-        asked.into_iter().for_each(|source| self.see_foreign(slot, source));
         if self.members[slot].round == round && self.members[slot].phase == Phase::Running {
-            self.tell_passed(slot);
+            self.tell_reached(slot);
         }
         if self.members[slot].round == round && self.members[slot].phase == Phase::Running {
             self.step(slot, Event::Tick);
@@ -244,32 +247,105 @@ impl World {
         self.stirred = true;
     }
 
-    fn passed(&self, slot: usize) -> impl Iterator<Item = Source> {
-        let member = &self.members[slot];
-        member.behind.iter().copied().filter(move |source| {
-            let place = self.place(*source);
-            let (reading, end) = (member.reading.get(source), member.ends.get(&place));
-            matches!((reading, end), (Some(reading), Some(end))
-                if reading.from <= self.at
-                    && !self.is_silent(place)
-                    && self.broker.is_read_to(place, reading.next, *end))
+    // How far partitions are read.
+
+    /// How far the consumer is in a partition: it passes markers and what was aborted.
+    fn read_to(&self, slot: usize, source: Source) -> Option<Offset> {
+        let (reading, place) = (self.members[slot].reading.get(&source)?, self.place(source));
+        if reading.from > self.at || self.is_silent(place) {
+            return Some(reading.next);
+        }
+        let log = self.broker.partition(place)?;
+        Some(match self.broker.fetch(place, reading.next) {
+            Ok(Some((offset, _))) => offset,
+            Ok(None) => reading.next.max(log.last_stable()),
+            Err(_) => reading.next,
         })
     }
 
-    /// Tells the engine which partitions are read to where they ended at the take-over.
-    fn tell_passed(&mut self, slot: usize) {
-        let passed: Vec<Source> = self.passed(slot).collect();
-        let round = self.members[slot].round;
-        for source in passed {
-            if self.members[slot].round == round && self.members[slot].behind.remove(&source) {
-                self.step(slot, Event::ReadUpTo { source, at: UnixMillis(0) });
+    fn is_awaited(&self, slot: usize, source: Source) -> bool {
+        self.members[slot].engine.as_ref().is_some_and(|engine| engine.is_awaited(source))
+    }
+
+    /// Whether a partition is read to where it is to be read, and looked at now.
+    fn reaches_goal(&self, slot: usize) -> bool {
+        let goals = &self.members[slot].goals;
+        let is_due = |source: &Source| {
+            goals.is_due(*source, Millis(self.at), |source| self.is_awaited(slot, source))
+        };
+        goals.sources().filter(is_due).any(|source| {
+            self.read_to(slot, source).is_some_and(|next| goals.is_reached(source, next))
+        })
+    }
+
+    /// Sees to it that somebody looks again while partitions are to be read somewhere: soon if something waits for that, and
+    /// else once they are.
+    fn queue_look(&mut self, slot: usize) {
+        let member = &self.members[slot];
+        if member.looks_queued || member.up != Up::Alive || member.phase != Phase::Running {
+            return;
+        }
+        let goals = &member.goals;
+        let is_read =
+            |source| self.read_to(slot, source).is_some_and(|next| goals.is_reached(source, next));
+        let wait = if goals.patience(|source| self.is_awaited(slot, source)).is_some() {
+            LOOK_EVERY
+        } else if goals.sources().any(is_read) {
+            SECOND
+        } else {
+            return;
+        };
+        let (process, round) = (member.process(), member.round);
+        self.member(slot).looks_queued = true;
+        self.wake(process, wait, Wake::Look(round));
+    }
+
+    /// Tells the engine which partitions are read to where they ended when that was asked, or wait for a foreign transaction
+    /// for long enough.
+    fn tell_reached(&mut self, slot: usize) {
+        let (now, round) = (Millis(self.at), self.members[slot].round);
+        let due = self.look(slot, |goals, awaited| goals.due(now, awaited));
+        for source in due {
+            let Some(next) = self.read_to(slot, source) else { continue };
+            for at in self.member(slot).goals.read(source, next) {
+                self.read_up_to(slot, round, source, at);
             }
         }
-        while self.members[slot].round == round
-            && let Some((source, at)) = self.next_answered(slot)
-        {
-            self.member(slot).asked.remove(&source);
-            self.count("ends passed");
+        let suspects = self.look(slot, |goals, awaited| goals.suspects(now, awaited));
+        for source in suspects {
+            let place = self.place(source);
+            let stable = self.broker.partition(place).map(|log| (log.last_stable(), log.end()));
+            let (Some((stable, end)), Some(next)) = (stable, self.read_to(slot, source)) else {
+                continue;
+            };
+            if self.is_silent(place) {
+                continue;
+            }
+            if stable <= next && next < end {
+                self.count("foreign transactions seen");
+            }
+            for at in self.member(slot).goals.open(source, next, stable, now) {
+                self.read_up_to(slot, round, source, at);
+            }
+        }
+        self.queue_look(slot);
+    }
+
+    fn look(
+        &mut self,
+        slot: usize,
+        look: impl FnOnce(&mut ReadGoals, &dyn Fn(Source) -> bool) -> Vec<Source>,
+    ) -> Vec<Source> {
+        let Member { goals, engine, .. } = self.member(slot);
+        let Some(engine) = engine.as_ref() else { return Vec::new() };
+        look(goals, &|source| engine.is_awaited(source))
+    }
+
+    pub(super) fn read_up_to(&mut self, slot: usize, round: u64, source: Source, at: UnixMillis) {
+        if self.members[slot].round == round {
+            if self.member(slot).asked.remove(&source) {
+                self.count("ends passed");
+            }
             self.step(slot, Event::ReadUpTo { source, at });
         }
     }
@@ -279,11 +355,10 @@ impl World {
     fn ask_ends(&mut self, slot: usize, sources: Vec<Source>) {
         let at = self.members[slot].last_now;
         for source in sources {
-            if self.members[slot].asked.contains_key(&source) {
+            if !self.member(slot).asked.insert(source) {
                 let what = format!("{source:?} is asked for, and was not answered yet");
                 self.breach("contract", what);
             }
-            self.member(slot).asked.insert(source, Asked { at, end: None });
             let place = self.place(source);
             if self.mutation == Some(Mutation::PassesUnread) {
                 self.told_end(slot, source, at, Offset(0));
@@ -299,56 +374,9 @@ impl World {
     }
 
     pub(super) fn told_end(&mut self, slot: usize, source: Source, at: UnixMillis, end: Offset) {
-        if let Some(asked) = self.member(slot).asked.get_mut(&source)
-            && asked.at == at
-        {
-            asked.end = Some(end);
-            self.stirred = true;
-        }
-        self.see_foreign(slot, source);
-    }
-
-    /// Notes since when a transaction hides what stands before an end that was asked for.
-    fn see_foreign(&mut self, slot: usize, source: Source) {
-        let place = self.place(source);
-        let member = &self.members[slot];
-        let asked = member.asked.get(&source).and_then(|asked| asked.end);
-        let stable = self.broker.partition(place).map(|log| log.last_stable());
-        let Some(stable) = stable.filter(|stable| asked.is_some_and(|end| *stable < end)) else {
-            self.member(slot).foreign.remove(&source);
-            return;
-        };
-        // Another one is waited for anew.
-        if member.foreign.get(&source).is_none_or(|(of, _)| *of != stable) {
-            self.count("foreign transactions seen");
-            let at = self.at;
-            self.member(slot).foreign.insert(source, (stable, at));
-            let (process, round) = (self.members[slot].process(), self.members[slot].round);
-            self.wake(process, self.plan.foreign_wait, Wake::WaitedEnough(round));
-        }
-    }
-
-    /// One whose end has been passed by now, or was waited for long enough.
-    fn next_answered(&self, slot: usize) -> Option<(Source, UnixMillis)> {
-        let member = &self.members[slot];
-        member.asked.iter().find_map(|(source, asked)| {
-            let (place, end) = (self.place(*source), asked.end?);
-            let reading = member.reading.get(source)?;
-            if reading.from > self.at || self.is_silent(place) {
-                return None;
-            }
-            let is_intake = usize::from(source.topic.0) < self.plan.setup.topics.intakes.len();
-            let waited = is_intake
-                && member.foreign.get(source).is_some_and(|(of, since)| {
-                    let stable = self.broker.partition(place).map(|log| log.last_stable());
-                    self.at >= since + self.plan.foreign_wait
-                        && stable == Some(*of)
-                        && self.broker.is_read_to(place, reading.next, *of)
-                });
-            let passed = waited || self.broker.is_read_to(place, reading.next, end);
-            let unread = self.mutation == Some(Mutation::PassesUnread);
-            (passed || unread).then_some((*source, asked.at))
-        })
+        let now = Millis(self.at);
+        self.member(slot).goals.add(source, end, at, now);
+        self.stirred = true;
     }
 
     /// Hands over the next record of a partition, if there is one and it may be read.
@@ -361,15 +389,11 @@ impl World {
         let (offset, appended, record) = match fetched {
             Ok(Some((offset, entry))) => (offset, entry.appended, entry.record.clone()),
             Ok(None) => return false,
-            // Deleted by the owner after this one: what a zombie meets when it wakes.
-            Err(Refusal::OutOfRange) if !self.owns(slot) => {
-                self.discard(slot, "old position");
-                return false;
-            }
             // What was done before a takeover is committed as done before it is read again, and may then be deleted; or
-            // it was deleted and not done. The committed position tells, when the lanes are taken over anew.
+            // it was deleted by the owner after this one, or by somebody, and not done. The committed position tells, when the
+            // lanes are taken over anew.
             Err(Refusal::OutOfRange) => {
-                self.member(slot).looks_at_ends = true;
+                self.member(slot).known.refused();
                 self.discard(slot, "deleted before the reader");
                 return false;
             }
@@ -402,11 +426,6 @@ impl World {
         true
     }
 
-    pub(super) fn owns(&self, slot: usize) -> bool {
-        let member = &self.members[slot];
-        self.broker.group.is_current(&member.name, member.generation)
-    }
-
     pub fn place(&self, source: Source) -> Place {
         let topic = self.lane_topics[usize::from(source.topic.0)];
         Place { topic, partition: i32::from(source.lane.0) }
@@ -416,14 +435,6 @@ impl World {
         let topic = self.lane_topics.iter().position(|topic| *topic == place.topic)?;
         Some(Source { topic: TopicId(topic as u16), lane: Lane(place.partition as u16) })
     }
-}
-
-/// An end that the engine has asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct Asked {
-    at: UnixMillis,
-    /// Once the broker has said it.
-    end: Option<Offset>,
 }
 
 fn brief(input: &Event) -> String {

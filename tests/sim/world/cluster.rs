@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
+use waterclock::engine::member::LogBounds;
 use waterclock::engine::{Offset, UnixMillis};
 
 use super::World;
 use crate::broker::{Place, Refusal, Time, Writer};
 use crate::member::{Member, Up};
-use crate::network::{NOBODY, Outgoing, Process, Reply, Request, Scheduled, Taken, Wake};
+use crate::network::{NOBODY, Outgoing, Process, Reply, Request, Scheduled, Wake};
 use crate::plan::{SECOND, SESSION, TRANSACTION};
 
 /// The node that coordinates the group and all transactions.
-const COORDINATOR: usize = 0;
+pub const COORDINATOR: usize = 0;
 /// A client waits this long for an answer: `socket.timeout.ms`.
 const PATIENCE: Time = 8 * SECOND;
 
@@ -124,13 +125,13 @@ impl World {
                 stalled.max(places.filter_map(|place| self.leaderless(place)).max())
             }
             Request::End(_, place, _) => of(&mut [*place].into_iter()),
-            Request::Ends(places, _) => of(&mut places.iter().copied()),
+            Request::Logs(places) => of(&mut places.iter().copied()),
             Request::Changelog(lane, _) => {
                 of(&mut [Place { topic: self.timers_topic, partition: *lane }].into_iter())
             }
             Request::DeleteRecords(until) => of(&mut until.iter().map(|(place, _)| *place)),
             Request::Describe(_) | Request::DescribeSlowly(_) => None,
-            Request::Checkpoints(places, _) => {
+            Request::Checkpoints(places) => {
                 of(&mut places.iter().map(|place| self.meta_place(place.partition)))
             }
             _ => self.standstill(COORDINATOR),
@@ -179,18 +180,17 @@ impl World {
                 self.broker.group.remove(&name);
                 return self.regroup();
             }
-            Request::FetchCommitted(places) => {
-                let committed = self.broker.committed(&places);
-                Reply::Committed(places, committed)
-            }
-            Request::Checkpoints(places, committed) => {
-                let found = self.checkpoints(&places, committed);
-                Reply::Checkpoints(places, found)
-            }
-            Request::Ends(places, committed) => {
-                let end = |place: &Place| self.broker.partition(*place).map(|log| log.end());
-                let ends = places.iter().map(|place| end(place).unwrap_or_default()).collect();
-                Reply::Taken(Taken { places, committed, ends })
+            Request::FetchCommitted(places) => Reply::Committed(self.broker.committed(&places)),
+            Request::Checkpoints(places) => Reply::Checkpoints(self.checkpoints(&places)),
+            Request::Logs(places) => {
+                let bounds = |place: &Place| {
+                    let log = self.broker.partition(*place);
+                    log.map_or(LogBounds::UNKNOWN, |log| LogBounds {
+                        first: log.start(),
+                        end: log.end(),
+                    })
+                };
+                Reply::Logs(places.iter().map(bounds).collect())
             }
             Request::End(source, place, at) => {
                 if let Some(until) = self.silent.get(&place).filter(|until| **until > self.at) {
@@ -254,8 +254,8 @@ impl World {
                 | Reply::Produced(Err(Refusal::Concurrent))
                 | Reply::OffsetsSent(Err(Refusal::Concurrent))
                 | Reply::Ended(Err(Refusal::Concurrent))
-                | Reply::Committed(_, Err(Refusal::Unstable))
-                | Reply::Checkpoints(_, Err(Refusal::Unstable))
+                | Reply::Committed(Err(Refusal::Unstable))
+                | Reply::Checkpoints(Err(Refusal::Unstable))
         );
         if waits {
             let backoff = self.chance.between(1, 50);

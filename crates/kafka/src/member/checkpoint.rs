@@ -27,6 +27,7 @@ use crate::client::Connection;
 use crate::client::connect::{Isolation, Reader};
 use crate::cluster::end_offsets::EndOffsets;
 use crate::meta::CHECKPOINT_PARTITION;
+use waterclock_engine::member::Checkpoint as Position;
 use waterclock_engine::{Commit, Offset, Record};
 
 /// Begins the key of every checkpoint; topic and partition follow.
@@ -39,17 +40,6 @@ const WAIT: Duration = Duration::from_millis(20);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Longest wait for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-
-/// Where a partition stood.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Position {
-    /// The id of the topic that it is about.
-    pub(crate) id: String,
-    /// The first offset that is not done, or behind all.
-    pub(crate) next: Offset,
-    /// Pending marks, as they are committed.
-    pub(crate) metadata: String,
-}
 
 /// The record of a position in the topic of this name and id.
 pub(crate) fn record(topic: &str, id: &str, commit: &Commit) -> Record {

@@ -3,14 +3,9 @@
 //! Offsets in an open transaction are not stable, and the next owner of the lanes waits for them: for the dead member's
 //! transaction timeout and the coordinator's next look, 25 s with the defaults of both. Initialising a producer of the
 //! same transactional id aborts the transaction at once.
-//!
-//! # Invariants
-//! 1. Fenced is only a member that is not in the group and left lanes behind. Its commits are refused anyway, as its
-//!    generation is over. A member that was only thrown out makes new producers, as after any failed batch.
-//! 2. Each start of a process is fenced once.
+//! The engine says [whose](waterclock_engine::member::Fenced).
 
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
@@ -21,6 +16,7 @@ use crate::client::Connection;
 use crate::client::oauth::tokens;
 use crate::client::raw::ask;
 use crate::meta::{Heard, Member};
+use waterclock_engine::member::{Announced, Fenced};
 
 /// How the client is named in the brokers' logs.
 const CLIENT: &str = "waterclock-fence";
@@ -52,8 +48,7 @@ pub(crate) struct Fence {
     /// Producers of a thread.
     turns: usize,
     heard: Heard,
-    /// By instance and start.
-    done: Mutex<BTreeSet<(String, String)>>,
+    done: Mutex<Fenced>,
 }
 
 impl Fence {
@@ -74,12 +69,7 @@ impl Fence {
         }
         for member in self.gone(is_here) {
             let began = Instant::now();
-            let ids = (0..member.threads.max(1))
-                .flat_map(|thread| (0..self.turns).map(move |turn| (thread, turn)));
-            let ids = ids.map(|(thread, turn)| {
-                format!("{}/{}/{thread}/{turn}", self.namespace, member.instance)
-            });
-            let ids: Vec<String> = ids.collect();
+            let ids = member.transactional_ids(&self.namespace, self.turns);
             // Side by side: each has to be aborted and its markers written.
             std::thread::scope(|scope| {
                 for id in &ids {
@@ -98,15 +88,15 @@ impl Fence {
         }
     }
 
-    /// Members that had lanes, and are not in the group; each is told of once.
-    fn gone(&self, is_here: impl Fn(&str) -> bool) -> Vec<Member> {
+    fn gone(&self, is_here: impl Fn(&str) -> bool) -> Vec<Announced> {
         let heard = self.heard.lock();
-        let mut done = self.done.lock();
-        let gone = heard.members().filter(|member| !member.lanes.is_empty());
-        let gone = gone.filter(|member| !is_here(&member.instance));
-        gone.filter(|member| done.insert((member.instance.clone(), member.boot.clone())))
-            .cloned()
-            .collect()
+        let announced = |member: &Member| Announced {
+            instance: member.instance.clone(),
+            incarnation: member.boot.clone(),
+            threads: usize::from(member.threads),
+            has_partitions: !member.lanes.is_empty(),
+        };
+        self.done.lock().dead(heard.members().map(announced), is_here)
     }
 
     fn abort(&self, id: &str) -> Result<(), KafkaError> {

@@ -5,25 +5,21 @@
 //! with every batch of it. The pending records of revoked lanes are dropped before the lanes are let go.
 //!
 //! # Invariants
-//! 1. Every partition is given its offset explicitly: the committed one, else our own checkpoint, else the log's start;
-//!    `auto.offset.reset` is `error`.
+//! 1. Every partition is given its offset explicitly, as [`TakeOver`] says: `auto.offset.reset` is `error`.
 //! 2. The member waits for a transaction in flight, for a bounded time, before it acknowledges that its lanes are
 //!    revoked.
-//! 3. The end offsets are asked for after the committed offsets are known. So a reader that reads `<ns>.timers` up to
-//!    there misses nothing of what was done by then.
-//! 4. Committed offsets are fetched only after an earlier transaction of ours is decided (`Committer::ready`). Only
+//! 3. Committed offsets are fetched only after an earlier transaction of ours is decided (`Committer::ready`). Only
 //!    stable ones are fetched (`isolation.level=read_committed` asks for those), so that nothing is read twice.
+//! 4. What is lost is reported once the take-over has succeeded: one that fails is done again, and finds it again.
 //! 5. The owner of a partition of the main intake runs its lane, with all topics that it knows. What the group says of
 //!    other topics is ignored: it may be of a time when other intakes were known, or of members that know others.
 
 mod owners;
 mod progress;
-mod unknown;
 
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
@@ -34,8 +30,7 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 
 pub(crate) use self::progress::Progress;
-use self::unknown::{Unknown, is_new, unknown};
-use super::checkpoint::{self, Position, Positions};
+use super::checkpoint;
 use super::commit::{AssignmentEpoch, Committer, chunks, offsets_of};
 use super::fence::Fence;
 use crate::client::Connection;
@@ -43,7 +38,10 @@ use crate::client::connect::{Admin, aside};
 use crate::client::oauth::tokens;
 use crate::client::raw::{self, ask};
 use crate::cluster::end_offsets::{self, EndOffsets, Partition};
-use waterclock_engine::window::Window;
+use waterclock_engine::member::{
+    Ask, Checkpoint, LaneRules, LogBounds, LossCause, Plan, PositionGone, Positions, StartAt,
+    TakeOver, TakeOverError,
+};
 use waterclock_engine::{Commit, Lane, Offset, Source, Start, TopicId, UnixMillis};
 use waterclock_telemetry as telemetry;
 
@@ -201,10 +199,8 @@ pub(crate) struct Context {
     events: Mutex<Vec<GroupEvent>>,
     /// Of the assignment that was taken over last.
     tenure: Mutex<Option<Arc<AssignmentEpoch>>>,
-    /// A broker said that a position is outside of its log: one that is beyond the end is believed to be.
-    is_outside: AtomicBool,
-    /// Positions outside of their logs that were told of: topic, partition, offset.
-    told: Mutex<BTreeSet<(String, i32, i64)>>,
+    /// What is known of positions, beyond one take-over.
+    positions: Mutex<Positions>,
     /// The offsets that the group's coordinator has acknowledged as committed since the last call (`at_least_once`).
     acknowledged: Mutex<BTreeMap<Source, Offset>>,
     progress: Arc<Progress>,
@@ -227,8 +223,7 @@ impl Context {
             fence,
             events: Mutex::default(),
             tenure: Mutex::default(),
-            is_outside: AtomicBool::new(false),
-            told: Mutex::default(),
+            positions: Mutex::default(),
             acknowledged: Mutex::default(),
             progress,
         }
@@ -236,7 +231,7 @@ impl Context {
 
     /// A broker said that a position is outside of its log.
     pub(crate) fn is_outside(&self) {
-        self.is_outside.store(true, Ordering::Relaxed);
+        self.positions.lock().refused();
     }
 
     /// Takes what the group's coordinator has acknowledged since the last call: the low watermark of each partition.
@@ -353,83 +348,13 @@ impl Context {
             let fatal = not_ready.fatal;
             return Err(Error::Producer { partitions: count, why: not_ready.to_string(), fatal });
         }
-        self.progress.turn("waiting for the committed offsets");
-        let deadline = Instant::now() + TAKE_OVER;
-        let committed = loop {
-            match consumer.committed_offsets(partitions.clone(), ATTEMPT) {
-                Ok(committed) => break committed,
-                Err(error) if Instant::now() < deadline => {
-                    tracing::info!(%error, "committed offsets are not stable yet");
-                }
-                Err(error) => return Err(failed("committed offsets")(error)),
-            }
-        };
-        self.progress.turn("asking where the logs begin and end");
-        fail::fail_point!("take_over_waits");
-        let bounds = self.bounds(partitions).map_err(failed("ends of the logs"))?;
-        self.progress.turn("asking for the ids of the topics");
-        let ids = self.ids(consumer).map_err(failed("ids of the topics"))?;
-        // The group's offsets of a topic go with it, sooner or later; those that it may still have are of the old one.
-        let before = self.tenure().map(|tenure| tenure.ids.clone()).unwrap_or_default();
-        let elements = committed.elements();
-        let missing = elements.iter().filter(|e| !matches!(e.offset(), At::Offset(_))).count();
-        self.progress.turn("reading checkpoints");
-        let checkpoints = self.checkpoints(missing).map_err(failed("checkpoints"))?;
-        // Where anybody ever knew a position.
-        let mut places: Vec<(&str, i32)> = elements
-            .iter()
-            .filter(|element| matches!(element.offset(), At::Offset(_)))
-            .map(|element| (element.topic(), element.partition()))
-            .collect();
-        places.extend(checkpoints.keys().map(|(topic, partition)| (&**topic, *partition)));
-        let is_outside = self.is_outside.swap(false, Ordering::Relaxed);
-        let mut told = self.told.lock();
-        let mut starts = Vec::with_capacity(count);
+        let (plan, told) = self.find_positions(consumer, partitions)?;
         let mut list = TopicPartitionList::with_capacity(count);
-        // Positions that the group does not have, and how much was found lost with them.
-        let (mut fresh, mut lost) = (Vec::new(), 0);
-        for element in &elements {
-            element.error().map_err(failed("committed offsets"))?;
-            let (topic, partition) = (element.topic(), element.partition());
-            let source = self.source(topic, partition);
-            let id = source.and_then(|source| ids.get(usize::from(source.topic.0)));
-            let is_remade = !before.is_empty()
-                && source.is_some_and(|source| before.get(usize::from(source.topic.0)) != id);
-            let log = bounds.of(topic, partition);
-            let found = checkpoints.get(&(topic.to_owned(), partition));
-            let from = match (element.offset(), found.filter(|found| Some(&found.id) == id)) {
-                (At::Offset(_), _) if is_remade => made_anew(log),
-                (At::Offset(next), _) => {
-                    inside(log, next, element.metadata(), is_outside, &mut told)
-                }
-                _ if self.who.embedded => From { next: 0, ..From::default() },
-                (_, Some(Position { next, metadata, .. })) => {
-                    From { is_new: true, ..inside(log, next.0, metadata, true, &mut told) }
-                }
-                (_, None) if found.is_some() => made_anew(log),
-                (_, None) => {
-                    let is_intake =
-                        source.is_some_and(|s| usize::from(s.topic.0) < self.who.intakes);
-                    self.never_started(log, is_intake && is_new(&places, topic, partition))?
-                }
-            };
-            let From { next, metadata, is_new, lost: count, gone } = from;
-            lost += count;
-            let at = if self.who.embedded && !matches!(element.offset(), At::Offset(_)) {
-                At::Beginning
-            } else {
-                At::Offset(next)
-            };
+        for start in &plan.starts {
+            let is_first = self.who.embedded && start.is_new && start.next == Offset(0);
+            let at = if is_first { At::Beginning } else { At::Offset(start.next.0) };
+            let (topic, partition) = self.place(start.source);
             list.add_partition_offset(topic, partition, at).map_err(failed("start offsets"))?;
-            let Some(source) = source else { continue };
-            if is_new {
-                fresh.push(Commit { source, next: Offset(next), metadata: metadata.clone() });
-            }
-            if let Err(error) = Window::load(Offset(next), &metadata) {
-                tracing::error!(%error, topic, partition, offset = next, "what is pending cannot be read, the lane rests");
-            }
-            let end = Offset(log.end);
-            starts.push(Start { source, next: Offset(next), metadata, end, gone });
         }
         let group =
             consumer.group_metadata().ok_or(KafkaError::Canceled).map_err(failed("group"))?;
@@ -441,21 +366,165 @@ impl Context {
         self.progress.turn("committing new positions");
         // A lane that was started is known by that from now on; the group knows again what had expired; and what was found
         // lost once is not found again.
+        let fresh: Vec<Commit> =
+            if self.who.embedded { Vec::new() } else { plan.fresh().collect() };
         self.commit_all(consumer, &fresh, CommitMode::Sync).map_err(failed("first positions"))?;
-        telemetry::position_lost(lost);
-        let changelogs = bounds.told.iter().filter(|told| told.topic == self.who.timers);
+        plan.starts.iter().for_each(|start| self.report(start));
+        telemetry::position_lost(plan.lost());
+        self.positions.lock().taken(&plan);
+        let changelogs = told.iter().filter(|told| told.topic == self.who.timers);
         let changelogs = changelogs
             .filter_map(|told| Some((Lane(u16::try_from(told.partition).ok()?), told.last?)))
             .collect();
         let first = self.who.first_intake.as_ref();
-        let is_remade = first.zip(ids.first()).is_some_and(|(first, now)| first != now);
-        let tenure = Arc::new(AssignmentEpoch { group, ids });
+        let is_remade = first.zip(plan.ids.first()).is_some_and(|(first, now)| first != now);
+        let starts = plan.starts().collect();
+        let tenure = Arc::new(AssignmentEpoch { group, ids: plan.ids });
         *self.tenure.lock() = Some(Arc::clone(&tenure));
         if !fresh.is_empty() {
             self.committer.checkpoint(fresh, Arc::clone(&tenure));
         }
-        let asked = bounds.told.iter().map(|told| told.at).min().unwrap_or_default();
+        let asked = told.iter().map(|told| told.at).min().unwrap_or_default();
         Ok(Taken { starts, is_remade, asked, changelogs, tenure, nobodys })
+    }
+
+    /// Asks for all that says where the partitions begin. Gives that, and what was told of the ends of the logs.
+    fn find_positions(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        partitions: &TopicPartitionList,
+    ) -> Result<(Plan, Vec<end_offsets::EndOffset>), Error> {
+        let count = partitions.count();
+        let failed = |what| move |source| Error::TakeOver { partitions: count, what, source };
+        let elements = partitions.elements();
+        let source = |(topic, partition): (&str, i32)| self.source(topic, partition);
+        let sources = elements.iter().map(|of| (of.topic(), of.partition())).filter_map(source);
+        let mut take_over = TakeOver::new(sources.collect(), self.who.intakes);
+        let (mut ask, mut told) = (Ask::Committed, Vec::new());
+        loop {
+            let next = match ask {
+                Ask::Committed => {
+                    self.progress.turn("waiting for the committed offsets");
+                    let committed = self.committed(consumer, partitions);
+                    let mut committed = committed.map_err(failed("committed offsets"))?;
+                    let of = take_over.partitions().iter();
+                    let committed = of.map(|source| committed.remove(source)).collect();
+                    take_over.committed::<LaneRules>(committed, &self.positions.lock())
+                }
+                Ask::Logs => {
+                    self.progress.turn("asking where the logs begin and end");
+                    fail::fail_point!("take_over_waits");
+                    told = self.ends(partitions).map_err(failed("ends of the logs"))?;
+                    let bounds = self.bounds(&told);
+                    let of = |source| bounds.get(source).copied().unwrap_or(LogBounds::UNKNOWN);
+                    let logs = take_over.partitions().iter().map(of).collect();
+                    self.progress.turn("asking for the ids of the topics");
+                    let ids = self.ids(consumer).map_err(failed("ids of the topics"))?;
+                    take_over.logs::<LaneRules>(logs, ids, &self.positions.lock())
+                }
+                Ask::Checkpoints => {
+                    self.progress.turn("reading checkpoints");
+                    let found = self.checkpoints(take_over.missing());
+                    let found = found.map_err(failed("checkpoints"))?;
+                    take_over.checkpoints::<LaneRules>(found, &self.positions.lock())
+                }
+                Ask::Begin(plan) => return Ok((plan, told)),
+            };
+            ask = next.map_err(|error| match error {
+                TakeOverError::Gone(gone) => self.position_gone(gone),
+                TakeOverError::Unsettled => failed("committed offsets that somebody else changes")(
+                    KafkaError::OffsetFetch(RDKafkaErrorCode::IllegalGeneration),
+                ),
+            })?;
+        }
+    }
+
+    /// The committed offsets of these partitions, and their metadata, once none of them waits for a transaction.
+    fn committed(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        partitions: &TopicPartitionList,
+    ) -> Result<HashMap<Source, (Offset, String)>, KafkaError> {
+        let deadline = Instant::now() + TAKE_OVER;
+        let list = loop {
+            match consumer.committed_offsets(partitions.clone(), ATTEMPT) {
+                Ok(list) => break list,
+                Err(error) if Instant::now() < deadline => {
+                    tracing::info!(%error, "committed offsets are not stable yet");
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let mut committed = HashMap::with_capacity(list.count());
+        for element in list.elements() {
+            element.error()?;
+            let source = self.source(element.topic(), element.partition());
+            if let (Some(source), At::Offset(next)) = (source, element.offset()) {
+                committed.insert(source, (Offset(next), element.metadata().to_owned()));
+            }
+        }
+        Ok(committed)
+    }
+
+    /// The name of a partition's topic, and its number.
+    fn place(&self, source: Source) -> (&str, i32) {
+        (&self.who.lanes[usize::from(source.topic.0)], i32::from(source.lane.0))
+    }
+
+    fn position_gone(&self, PositionGone { source, first }: PositionGone) -> Error {
+        let (topic, partition) = self.place(source);
+        let (topic, group) = (topic.to_owned(), self.who.group.clone());
+        let brokers = self.connection.brokers.clone();
+        Error::PositionGone { topic, partition, first: first.0, group, brokers }
+    }
+
+    /// Says in the log what is lost of a partition, and whether it rests.
+    fn report(&self, start: &StartAt) {
+        let (topic, partition) = self.place(start.source);
+        let (first, end) = (start.log.first.0, start.log.end.0);
+        match start.loss.map(|loss| (loss.cause, loss.from.0)) {
+            None => {}
+            Some((LossCause::Outside, offset)) => tracing::error!(
+                topic,
+                partition,
+                offset,
+                low = first,
+                high = end,
+                "the position is outside of the log: records were deleted that were not done, or the log was cut. What is left \
+                 is delivered. Find out who did it (retention, DeleteRecords, an unclean election)"
+            ),
+            Some((LossCause::Recreated, _)) => tracing::error!(
+                topic,
+                partition,
+                low = first,
+                "the topic was deleted and made anew: what was pending in it is gone, what stands there now is delivered"
+            ),
+            Some((LossCause::AllDeleted, _)) => tracing::error!(
+                topic,
+                partition,
+                first,
+                end,
+                "all records of a partition were deleted, and nobody knows what of them was done: what was pending is \
+                 lost. Find out who did it (retention, DeleteRecords)"
+            ),
+            Some((LossCause::BeforeFirstRead, _)) => tracing::error!(
+                topic,
+                partition,
+                first,
+                end,
+                "all records of an intake were deleted before it was read for the first time: if they were delays, these are \
+                 lost. Find out who did it (retention, DeleteRecords)"
+            ),
+        }
+        if !start.is_readable {
+            let offset = start.next.0;
+            tracing::error!(
+                topic,
+                partition,
+                offset,
+                "what is pending cannot be read, the lane rests"
+            );
+        }
     }
 
     /// The ids of the lane topics.
@@ -482,10 +551,10 @@ impl Context {
         names.iter().map(id).collect()
     }
 
-    /// Our own checkpoints, if there are positions that the group does not know.
-    fn checkpoints(&self, missing: usize) -> Result<Positions, KafkaError> {
-        if missing == 0 || self.who.embedded {
-            return Ok(Positions::new());
+    /// Our own checkpoints; so many positions are missing.
+    fn checkpoints(&self, missing: usize) -> Result<BTreeMap<Source, Checkpoint>, KafkaError> {
+        if self.who.embedded {
+            return Ok(BTreeMap::new());
         }
         let began = Instant::now();
         let of = (&self.who.meta, &*self.who.group);
@@ -497,13 +566,22 @@ impl Context {
             ?took,
             "the group has no position for some partitions, as at a first start; looked among the checkpoints"
         );
-        Ok(found)
+        let of = |((topic, partition), position): ((String, i32), Checkpoint)| {
+            let lane = Lane(u16::try_from(partition).ok()?);
+            // One of a topic that is none of ours any more shows that its lane was read.
+            let elsewhere = Source { topic: TopicId(u16::MAX), lane };
+            Some((self.source(&topic, partition).unwrap_or(elsewhere), position))
+        };
+        Ok(found.into_iter().filter_map(of).collect())
     }
 
     /// Where the logs of these partitions and the changelogs of their lanes begin and end. An end may lie behind
     /// records of an open transaction: everything that users were told is written stands before that. One question for
     /// all of them.
-    fn bounds(&self, partitions: &TopicPartitionList) -> Result<Bounds, KafkaError> {
+    fn ends(
+        &self,
+        partitions: &TopicPartitionList,
+    ) -> Result<Vec<end_offsets::EndOffset>, KafkaError> {
         let mut asked: Vec<Partition> = Vec::with_capacity(partitions.count());
         for element in partitions.elements() {
             let topic = self.who.lanes.iter().position(|name| **name == *element.topic());
@@ -513,48 +591,16 @@ impl Context {
                 asked.push((Arc::clone(&self.who.timers), element.partition()));
             }
         }
-        let told = self.ends.wait(&asked, ATTEMPT)?;
-        let of = |told: &end_offsets::EndOffset| {
-            let (first, last) = (told.first?.0, told.last?.0);
-            Some(((Arc::clone(&told.topic), told.partition), (first, last)))
-        };
-        let by_name = told.iter().filter_map(of).collect();
-        Ok(Bounds { told, by_name })
+        self.ends.wait(&asked, ATTEMPT)
     }
 
-    /// Where a partition starts of which nobody knows a position; `is_new`: it is an intake that was not read before.
-    fn never_started(&self, log: Log<'_>, is_new: bool) -> Result<From, Error> {
-        let Log { topic, partition, first, end } = log;
-        let mut lost = 0;
-        match unknown(first, end, is_new) {
-            Unknown::Fresh => {}
-            Unknown::Gone => {
-                let (topic, group) = (topic.to_owned(), self.who.group.clone());
-                let brokers = self.connection.brokers.clone();
-                return Err(Error::PositionGone { topic, partition, first, group, brokers });
-            }
-            Unknown::Lost => {
-                tracing::error!(
-                    topic,
-                    partition,
-                    first,
-                    end,
-                    "all records of a partition were deleted, and nobody knows what of them was done: what was pending is \
-                     lost. Find out who did it (retention, DeleteRecords)"
-                );
-                // More than that it cannot be.
-                lost = first.unsigned_abs();
-            }
-            Unknown::Before => tracing::error!(
-                topic,
-                partition,
-                first,
-                end,
-                "all records of an intake were deleted before it was read for the first time: if they were delays, these are \
-                 lost. Find out who did it (retention, DeleteRecords)"
-            ),
-        }
-        Ok(From { next: first, metadata: String::new(), is_new: true, lost, gone: lost > 0 })
+    /// Where the logs of lane topics begin and end, as far as that was told.
+    fn bounds(&self, told: &[end_offsets::EndOffset]) -> HashMap<Source, LogBounds> {
+        let bounds = told.iter().filter_map(|told| {
+            let source = self.source(&told.topic, told.partition)?;
+            Some((source, LogBounds { first: told.first?, end: told.last? }))
+        });
+        bounds.collect()
     }
 
     /// Refuses to run beside a live member of the same name that was there first: the two would fence each other for
@@ -633,95 +679,6 @@ impl Context {
         }
         list
     }
-}
-
-/// Where logs begin and end.
-struct Bounds {
-    told: Vec<end_offsets::EndOffset>,
-    by_name: HashMap<Partition, (i64, i64)>,
-}
-
-impl Bounds {
-    /// Nothing is known of a topic that is none of ours: any position is inside.
-    fn of<'a>(&self, topic: &'a str, partition: i32) -> Log<'a> {
-        let bounds = self.by_name.get(&(Arc::from(topic), partition));
-        let (first, end) = bounds.copied().unwrap_or((0, i64::MAX));
-        Log { topic, partition, first, end }
-    }
-}
-
-/// A partition's log.
-#[derive(Clone, Copy)]
-struct Log<'a> {
-    topic: &'a str,
-    partition: i32,
-    first: i64,
-    end: i64,
-}
-
-/// Where a partition starts.
-#[derive(Debug, Default)]
-struct From {
-    next: i64,
-    metadata: String,
-    /// The group does not have it, and is to have it at once.
-    is_new: bool,
-    /// So many records are gone that were not done, as far as that can be counted.
-    lost: u64,
-    /// Records are gone that were not done.
-    gone: bool,
-}
-
-/// A position that is inside of its log, and its marks: the records in between are gone. The rest is delivered, and
-/// somebody is told. `is_outside`: a broker has said so of a position beyond the end; a leader that has just become one
-/// may not know yet how far its log goes.
-fn inside(
-    log: Log<'_>,
-    next: i64,
-    metadata: &str,
-    is_outside: bool,
-    told: &mut BTreeSet<(String, i32, i64)>,
-) -> From {
-    let Log { topic, partition, first, end } = log;
-    let start = next.clamp(first, if is_outside { end.max(first) } else { i64::MAX });
-    if start == next {
-        return From { next, metadata: metadata.to_owned(), ..From::default() };
-    }
-    let is_news = told.insert((topic.to_owned(), partition, next));
-    if is_news {
-        tracing::error!(
-            topic,
-            partition,
-            offset = next,
-            low = first,
-            high = end,
-            "the position is outside of the log: records were deleted that were not done, or the log was cut. What is left \
-             is delivered. Find out who did it (retention, DeleteRecords, an unclean election)"
-        );
-    }
-    let cut = (start > next).then(|| Window::cut(Offset(next), metadata, Offset(start)));
-    // It is committed once the lane is counted: its next owner would not know.
-    let is_new = !matches!(cut, Some(Ok((.., 1..))));
-    // Metadata that cannot be read is told of by who reads it; of a log that was cut at its end it says nothing.
-    let (next, metadata, lost) = match cut {
-        Some(Ok((start, metadata, lost))) => (start.0, metadata, lost),
-        Some(Err(_)) => (start, metadata.to_owned(), start.abs_diff(next)),
-        None => (start, String::new(), next.abs_diff(start)),
-    };
-    From { next, metadata, is_new, lost: if is_news { lost } else { 0 }, gone: lost > 0 }
-}
-
-/// Where a topic begins that was deleted and made anew: what was pending in the old one is gone, nothing of the new one is
-/// done.
-fn made_anew(log: Log<'_>) -> From {
-    let Log { topic, partition, first, .. } = log;
-    tracing::error!(
-        topic,
-        partition,
-        low = first,
-        "the topic was deleted and made anew: what was pending in it is gone, what stands there now is delivered"
-    );
-    From { next: first, is_new: true, gone: true, ..From::default() }
 }
 
 /// Waits until no partition has the position of an earlier assignment any more: stopping to fetch goes on behind an

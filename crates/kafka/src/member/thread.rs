@@ -8,12 +8,11 @@
 //! 2. The engine gets the event of an assignment before any record of it.
 //! 3. After a failed batch nothing is read, produced or committed until the lanes are taken over anew.
 
-mod catch_up;
 mod session;
 mod settings;
 
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -34,17 +33,11 @@ use crate::cluster::topic_monitor::Seen;
 use crate::cluster::wall_clock_steps::Steps;
 use crate::meta::Heard;
 use waterclock_engine::allow::Allow;
-use waterclock_engine::{Lane, Setup};
+use waterclock_engine::member::Restarts;
+use waterclock_engine::{Lane, Millis, Setup};
 use waterclock_telemetry::LaneFigures;
 
 use session::Session;
-
-/// Between two times that the group is left and joined anew since lanes are nobody's; twice as long each time.
-const JOIN_ANEW_LEAST: Duration = Duration::from_secs(5);
-const JOIN_ANEW_MOST: Duration = Duration::from_secs(300);
-
-/// A thread that is fenced so often within a minute is fenced by another process.
-const FENCED_MAX: usize = 6;
 
 /// What one lane thread is made from.
 #[derive(Clone, Debug)]
@@ -306,16 +299,15 @@ pub(super) fn run(
     figures: &Arc<LaneFigures>,
     status: &Status,
 ) -> Result<(), Error> {
-    let mut pause = Duration::from_millis(250);
-    let mut fenced = VecDeque::with_capacity(FENCED_MAX);
-    let mut join_anew_after = Duration::ZERO;
+    let (first, mut restarts) = (Instant::now(), Restarts::default());
     while !shared.stop.load(Ordering::Relaxed) {
         let began = Instant::now();
-        match Session::new(plan, shared, figures, status, join_anew_after).and_then(Session::run) {
+        let session = Session::new(plan, shared, figures, status, restarts.join_anew_after());
+        match session.and_then(Session::run) {
             Ok(()) => return Ok(()),
-            // librdkafka may be told so of a request that its own rejoin overtook; a copy of this one is told so, too, again
-            // and again.
-            Err(Error::Fenced { .. }) if !is_often(&mut fenced, began) => {
+            Err(Error::Fenced { .. })
+                if restarts.fenced(millis(began - first), millis(first.elapsed())) =>
+            {
                 tracing::warn!(
                     thread = plan.thread,
                     "the seat in the group was taken, taking it again"
@@ -323,9 +315,8 @@ pub(super) fn run(
                 status.own(Vec::new());
                 continue;
             }
-            // It helps at once, or hardly: each try stops all lanes of the group.
             Err(error @ Error::Nobodys { .. }) => {
-                join_anew_after = (join_anew_after * 2).clamp(JOIN_ANEW_LEAST, JOIN_ANEW_MOST);
+                restarts.left_for_nobodys();
                 status.tell(Some(error.to_string()));
                 status.own(Vec::new());
                 status.joined.store(false, Ordering::Relaxed);
@@ -343,21 +334,15 @@ pub(super) fn run(
         }
         status.own(Vec::new());
         status.joined.store(false, Ordering::Relaxed);
-        pause = if began.elapsed() > Duration::from_secs(60) {
-            Duration::from_millis(250)
-        } else {
-            pause * 2
-        };
-        wait(shared, status, pause.min(Duration::from_secs(5)));
+        let Millis(pause) = restarts.pause(millis(began.elapsed()));
+        wait(shared, status, Duration::from_millis(pause));
     }
     Ok(())
 }
 
-/// Whether it was fenced too often within a minute for it to be by chance.
-fn is_often(fenced: &mut VecDeque<Instant>, at: Instant) -> bool {
-    fenced.retain(|before| before.elapsed() < Duration::from_secs(60));
-    fenced.push_back(at);
-    fenced.len() >= FENCED_MAX
+/// A time as the core counts it.
+fn millis(time: Duration) -> Millis {
+    Millis(time.as_millis() as u64)
 }
 
 fn wait(shared: &Shared, status: &Status, most: Duration) {

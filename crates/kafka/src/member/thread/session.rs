@@ -14,9 +14,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
-use super::catch_up::CatchUp;
 use super::settings::{HEARTBEAT, settings};
-use super::{Error, Plan, Shared, Status};
+use super::{Error, Plan, Shared, Status, millis};
 use crate::client::connect::is_outside;
 use crate::client::raw;
 use crate::client::raw::Waker;
@@ -31,8 +30,9 @@ use crate::member::fence::Fence;
 use crate::member::inventory;
 use crate::member::rebalance::{Context, Who};
 use crate::member::timers::AssignmentEvent;
+use waterclock_engine::member::{Failure, Life, ReadGoals};
 use waterclock_engine::{
-    Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Offset, Source, UnixMillis,
+    Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Millis, Offset, Source, UnixMillis,
 };
 use waterclock_telemetry::{LaneFigures, LaneLevels};
 
@@ -56,8 +56,6 @@ const LOOK_AT_GOALS: Duration = Duration::from_millis(5);
 /// A busy thread has always something under way. What was read is in a batch after this long and the time that hops are
 /// collected for.
 const IN_A_BATCH: Duration = Duration::from_millis(500);
-/// How long a heartbeat may take to say that the lanes are another's.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 type Consumer = BaseConsumer<Context>;
 
@@ -102,7 +100,7 @@ pub(super) struct Session<'a> {
     /// Where every partition began: its position until something of it was polled.
     starts: HashMap<Source, Offset>,
     /// Partitions that are to be read to where they ended.
-    reach: CatchUp,
+    reach: ReadGoals,
     known: (Sender<AssignmentEvent>, Receiver<AssignmentEvent>),
     /// The assignment in force.
     assignment: Option<u64>,
@@ -116,8 +114,10 @@ pub(super) struct Session<'a> {
     flying: VecDeque<Flying>,
     /// Low watermarks committed since the last trim, as far as the group's coordinator has said so.
     lows: BTreeMap<Source, Offset>,
-    /// A batch failed: take the lanes over anew, not before this.
-    retake: Option<Instant>,
+    /// When its own time began.
+    began: Instant,
+    /// Whether it has lanes, and when it takes them over anew or leaves the group.
+    life: Life,
     out: Vec<Action>,
     /// Which change of the policies the engine has been told.
     policies: u64,
@@ -127,10 +127,6 @@ pub(super) struct Session<'a> {
     paused: HashSet<Source>,
     /// How often topics had been made anew when the lanes were taken over last.
     remade: u64,
-    /// Lanes are nobody's: when the group is left and joined anew for them.
-    anew: Option<(Instant, Vec<Lane>)>,
-    /// How long that waits from when it is known.
-    join_anew_after: Duration,
     /// Goals of those who look timers up, by number, that reading has passed: since when.
     passed: HashMap<u64, Instant>,
     /// When goals were looked at last.
@@ -143,7 +139,7 @@ impl<'a> Session<'a> {
         shared: &'a Shared,
         figures: &'a Arc<LaneFigures>,
         status: &'a Status,
-        join_anew_after: Duration,
+        join_anew_after: Millis,
     ) -> Result<Self, Error> {
         let process = format!("waterclock/{}/", plan.instance);
         let slot = format!("{process}{}/", plan.thread);
@@ -224,7 +220,7 @@ impl<'a> Session<'a> {
             ends_asked: 0,
             again: Vec::new(),
             starts: HashMap::new(),
-            reach: CatchUp::new(plan.setup.topics.intakes.len(), plan.foreign_wait),
+            reach: ReadGoals::new(plan.setup.topics.intakes.len(), millis(plan.foreign_wait)),
             known: crossbeam_channel::unbounded(),
             assignment: None,
             unknown: 0,
@@ -232,10 +228,9 @@ impl<'a> Session<'a> {
             counting: Arc::default(),
             flying: VecDeque::new(),
             lows: BTreeMap::new(),
-            retake: None,
+            began: Instant::now(),
+            life: Life::new(join_anew_after),
             out: Vec::new(),
-            anew: None,
-            join_anew_after,
             passed: HashMap::new(),
             goals_looked: None,
         })
@@ -309,8 +304,18 @@ impl<'a> Session<'a> {
         let why = format!("batch {batch} hangs for {seconds} s, at {step}");
         tracing::warn!(thread = self.plan.thread, "{why}");
         self.status.tell(Some(why));
+        self.fail(Failure::Work);
+    }
+
+    /// Time as the core counts it.
+    fn at(&self) -> Millis {
+        millis(self.began.elapsed())
+    }
+
+    /// Drops everything. The lanes are taken over anew in time.
+    fn fail(&mut self, failure: Failure) {
         self.give_up();
-        self.retake = Some(Instant::now());
+        self.life.failed(self.at(), failure);
     }
 
     /// Tells the metrics what is held, and what was counted since the last time.
@@ -378,7 +383,7 @@ impl<'a> Session<'a> {
             self.policies = change;
             self.step(Event::Policies(setup));
         }
-        if self.retake.is_some_and(|at| at <= Instant::now()) {
+        if self.life.resumes_in(self.at()) == Some(Millis(0)) {
             self.take_over_anew()?;
         }
         self.look_whether_to_join_anew()?;
@@ -406,8 +411,7 @@ impl<'a> Session<'a> {
         if remade != self.remade && self.assignment.is_some() {
             self.remade = remade;
             self.status.tell(Some("a topic was deleted and made anew".to_owned()));
-            self.give_up();
-            self.retake = Some(Instant::now());
+            self.fail(Failure::Work);
         }
         let holds = self.shared.seen.holds();
         if holds != self.held {
@@ -460,8 +464,9 @@ impl<'a> Session<'a> {
             || self.unknown > 0
             || self.recalls > 0
             || self.engine.is_counting()
-            || self.retake.is_some();
+            || self.life.is_resting();
         let soon = self.reach.patience(|source| self.engine.is_awaited(source));
+        let soon = soon.map(|soon| Duration::from_millis(soon.0));
         let soon = soon.or_else(|| self.shared.timers.has_goals().then_some(LOOK_AT_GOALS));
         let most = match (awaited, soon) {
             (true, _) => POLL_SHORT,
@@ -609,8 +614,7 @@ impl<'a> Session<'a> {
                     self.consumer.context().commit(&self.consumer, CommitMode::Sync);
                     self.step(Event::Refused(refused));
                 }
-                self.give_up();
-                self.retake = Some(Instant::now());
+                self.fail(Failure::Work);
             }
         }
     }
@@ -624,8 +628,7 @@ impl<'a> Session<'a> {
                 tracing::warn!(%error, "a position is outside of its log, taking the lanes over anew");
                 self.status.tell(Some("a position is outside of its log".to_owned()));
                 self.consumer.context().is_outside();
-                self.give_up();
-                self.retake = Some(Instant::now() + LOOK_AGAIN);
+                self.fail(Failure::Outside);
             }
             Some(RDKafkaErrorCode::FencedInstanceId) => {
                 return Err(Error::Fenced {

@@ -95,7 +95,7 @@ impl Session<'_> {
         if self.assignment != Some(answer.of) {
             return;
         }
-        let now = Instant::now();
+        let (now, at) = (Instant::now(), self.at());
         for told in answer.told {
             let topic = self.plan.setup.topics.find(&told.topic);
             let lane = u16::try_from(told.partition);
@@ -104,10 +104,10 @@ impl Session<'_> {
             match (told.last, told.stable) {
                 (_, Some(stable)) => {
                     let next = self.positions(&[source]).pop().map(|(_, next)| next);
-                    let given_up = next.map(|next| self.reach.open(source, next, stable, now));
+                    let given_up = next.map(|next| self.reach.open(source, next, stable, at));
                     self.pass_foreign(source, given_up.unwrap_or_default());
                 }
-                (Some(last), None) => self.reach.add(source, last, told.at, now),
+                (Some(last), None) => self.reach.add(source, last, told.at, at),
                 (None, None) if answer.stable => {}
                 (None, None) => self.again.push((now + ASK_AGAIN, source)),
             }
@@ -134,16 +134,16 @@ impl Session<'_> {
 
     /// Tells the engine which partitions are read to where they ended when that was asked.
     pub(super) fn look_at_positions(&mut self) {
-        let now = Instant::now();
+        let (now, time) = (Instant::now(), self.at());
         let awaited = |source| self.engine.is_awaited(source);
-        let due = self.reach.due(now, awaited);
+        let due = self.reach.due(time, awaited);
         for (source, next) in self.positions(&due) {
             for at in self.reach.read(source, next) {
                 self.step(Event::ReadUpTo { source, at });
             }
         }
         let awaited = |source| self.engine.is_awaited(source);
-        let suspects = self.reach.suspects(now, awaited);
+        let suspects = self.reach.suspects(time, awaited);
         if !suspects.is_empty() {
             self.ask_for_ends(&suspects, true);
         }
@@ -155,7 +155,7 @@ impl Session<'_> {
             self.ask_for_ends(&again, false);
         }
         let awaited = |source| self.engine.is_awaited(source);
-        if let Some(source) = self.reach.is_to_be_told(now, awaited) {
+        if let Some(source) = self.reach.is_to_be_told(time, awaited) {
             let figures = self.engine.figures();
             tracing::warn!(
                 thread = self.plan.thread,

@@ -12,6 +12,7 @@ use crate::client::connect::aside;
 use crate::member::rebalance::{GroupEvent, Seats, Taken};
 use crate::member::thread::Error;
 use crate::member::timers::TakenOver;
+use waterclock_engine::member::Failure;
 use waterclock_engine::{Event, Lane, Source, Start};
 
 /// How long leaving the group and closing is waited for: together with the drain (8 s), a stop takes less than 10 s.
@@ -45,13 +46,11 @@ impl Session<'_> {
             match event {
                 GroupEvent::Assigned(taken) => self.begin(taken),
                 GroupEvent::Revoked => {
-                    self.retake = None;
-                    // What comes next is another assignment.
-                    self.anew = None;
+                    self.life.revoked();
                     self.give_up();
                 }
                 GroupEvent::Spare(nobodys) => {
-                    self.retake = None;
+                    self.life.spare();
                     self.give_up();
                     self.status.joined.store(true, Ordering::Relaxed);
                     self.look_at_lanes(nobodys, &[]);
@@ -65,13 +64,13 @@ impl Session<'_> {
     fn begin(&mut self, taken: Taken) {
         let Taken { starts, is_remade, asked, changelogs, tenure, nobodys } = taken;
         self.give_up();
-        self.retake = None;
+        self.life.began();
         self.tenure = Some(tenure);
         // A batch of the assignment before may still be reported.
         let reports = self.committer.reports();
         while reports.try_recv().is_ok() {}
         let partitions = starts.len();
-        let now = Instant::now();
+        let now = self.at();
         let (behind, read): (Vec<&Start>, Vec<&Start>) =
             starts.iter().partition(|start| start.next < start.end);
         for start in behind {
@@ -118,20 +117,17 @@ impl Session<'_> {
     /// Says which lanes do not run, and what will happen: those that the group gave to nobody are joined for anew, after a while
     /// if that was tried before.
     fn look_at_lanes(&mut self, nobodys: Vec<Lane>, rest: &[Lane]) {
-        let before = self.anew.take();
-        if !nobodys.is_empty() {
-            let now = Instant::now();
-            let at = before.map_or(now + self.join_anew_after, |(at, _)| at);
-            let wait = at.saturating_duration_since(now);
+        let lanes = listed(&nobodys);
+        if let Some(wait) = self.life.nobodys(self.at(), nobodys) {
+            let wait = Duration::from_millis(wait.0);
             tracing::warn!(
                 thread = self.plan.thread,
-                lanes = listed(&nobodys),
+                lanes,
                 ?wait,
                 "lanes that nobody was given: leaving the group and joining it anew"
             );
-            let why = Error::Nobodys { lanes: listed(&nobodys) };
+            let why = Error::Nobodys { lanes };
             self.status.tell(Some(format!("{why}, in {} s", wait.as_secs())));
-            self.anew = Some((at, nobodys));
         } else if rest.is_empty() {
             self.status.tell(None);
         } else {
@@ -145,8 +141,8 @@ impl Session<'_> {
 
     /// Leaves the group when it is time for that.
     pub(super) fn look_whether_to_join_anew(&mut self) -> Result<(), Error> {
-        match self.anew.take_if(|(at, _)| *at <= Instant::now()) {
-            Some((_, lanes)) => Err(Error::Nobodys { lanes: listed(&lanes) }),
+        match self.life.leaves(self.at()) {
+            Some(lanes) => Err(Error::Nobodys { lanes: listed(&lanes) }),
             None => Ok(()),
         }
     }
@@ -157,7 +153,7 @@ impl Session<'_> {
             Ok(assignment) if assignment.count() > 0 => assignment,
             // A rebalance is under way, which takes over itself.
             Ok(_) | Err(_) => {
-                self.retake = None;
+                self.life.spare();
                 return Ok(());
             }
         };
@@ -175,7 +171,7 @@ impl Session<'_> {
                     error = &error as &dyn std::error::Error,
                     "could not take over anew yet"
                 );
-                self.retake = Some(Instant::now() + Duration::from_millis(500));
+                self.life.failed(self.at(), Failure::TakeOver);
                 Ok(())
             }
         }
