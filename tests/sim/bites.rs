@@ -49,6 +49,7 @@ const CASES: &[Case] = &[
     (Mutation::KeepsSilent, ANY, &["never lost"], 30),
     (Mutation::CountsHalf, FAULTY, &["never lost"], 30),
     (Mutation::LosesInSilence, RETENTION, &["never silent"], 50),
+    (Mutation::BelievesOldPositions, FAULTY, &["never silent"], 600),
     (Mutation::StartsFromEnd, AWAY, &["never lost"], 30),
     (Mutation::SendsTwice, ANY, &["exactly once"], 30),
     (Mutation::RecordsAlone, ANY, &["exactly once"], 30),

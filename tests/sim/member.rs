@@ -153,6 +153,8 @@ pub struct Member {
     known: Known,
     /// The take-over that is under way.
     taking: Option<TakeOver>,
+    /// The committed offsets that it was told first (for a mutation).
+    told_first: Option<Vec<Option<Position>>>,
     /// When it takes its lanes over anew.
     rest: Life,
     /// Whose transactions it has ended.
@@ -206,6 +208,7 @@ impl Member {
             clocks: Clocks::default(),
             known: Known::default(),
             taking: None,
+            told_first: None,
             rest: Life::new(Millis(0)),
             fenced: Fenced::default(),
             dirty: false,

@@ -91,6 +91,8 @@ pub enum Mutation {
     CountsHalf,
     /// What retention has deleted is passed over without a word.
     LosesInSilence,
+    /// What the committed offsets were at first is believed, whatever was done and deleted since.
+    BelievesOldPositions,
     /// Where offsets have expired, reading begins where the logs begin.
     StartsFromBeginning,
     /// Where offsets have expired, reading begins where the logs end.
@@ -173,6 +175,7 @@ impl Mutation {
             Self::ReusesAfterOffsets,
             Self::CountsHalf,
             Self::LosesInSilence,
+            Self::BelievesOldPositions,
             Self::StartsFromBeginning,
             Self::StartsFromEnd,
             Self::StaleCheckpoint,

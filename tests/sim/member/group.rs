@@ -123,6 +123,7 @@ impl World {
         let take_over = TakeOver::new(sources.collect(), self.plan.setup.topics.intakes.len());
         self.member(slot).phase = Phase::Fetching;
         self.member(slot).taking = Some(take_over);
+        self.member(slot).told_first = None;
         self.ask_next(slot, Ok(Ask::Committed));
     }
 
@@ -136,7 +137,10 @@ impl World {
             Ok(Ask::Logs) => {
                 let now = self.now(slot);
                 self.member(slot).logs_asked = now;
-                self.ask(slot, Request::Logs(places));
+                // It may stand still before it asks, and others do and delete what it takes for its own.
+                self.fault_between_steps(slot);
+                let (process, round) = (self.members[slot].process(), self.members[slot].round);
+                self.wake(process, 0, Wake::Again(round, Request::Logs(places)));
             }
             Ok(Ask::Checkpoints) => self.ask(slot, Request::Checkpoints(places)),
             Ok(Ask::Begin(plan)) => self.take_over(slot, plan),
@@ -158,6 +162,9 @@ impl World {
     }
 
     pub(super) fn told_committed(&mut self, slot: usize, committed: Vec<Option<Position>>) {
+        let believes_old = self.mutation == Some(Mutation::BelievesOldPositions);
+        let first = self.member(slot).told_first.get_or_insert_with(|| committed.clone()).clone();
+        let committed = if believes_old { first } else { committed };
         let of = |position: Position| (Offset(position.next), position.metadata);
         let committed = committed.into_iter().map(|position| position.map(of)).collect();
         self.answered(slot, |taking, known| taking.committed::<LaneRules>(committed, known));
