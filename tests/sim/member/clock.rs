@@ -83,6 +83,9 @@ impl World {
         };
         let known = bound.map(|known| known.now(self.at));
         let stepped_back = known.is_some_and(|known| known > fresh.clock + took);
+        if stepped_back && self.mutation == Some(Mutation::IgnoresStepBack) {
+            return;
+        }
         if stepped_back || known.is_none_or(|known| known <= fresh.clock) {
             *bound = Some(fresh);
         }
