@@ -10,19 +10,19 @@
 
 mod batches;
 mod clock;
-mod early;
 mod group;
 mod index;
-mod late;
+mod ledger;
 mod mutating;
 mod reading;
-mod refused;
 mod tally;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use waterclock::engine::member::{Fenced, Life, Positions as Known, ReadGoals, TakeOver};
+use waterclock::engine::member::{
+    Appends, Failures, Fenced, Life, Positions as Known, ReadGoals, Step, TakeOver,
+};
 use waterclock::engine::messages::{Answer, Event, Target};
 use waterclock::engine::{BatchId, LaneEngine, Millis, Offset, Record, Source, UnixMillis};
 
@@ -32,7 +32,6 @@ use crate::plan::{Kind, Plan, SECOND};
 use crate::workload::NUMBER;
 use crate::world::World;
 use clock::Clocks;
-use early::Went;
 use index::{Disk, Pieces, Waiting};
 use tally::Tally;
 
@@ -86,19 +85,12 @@ struct Flight {
     /// They may leave once it is committed.
     answers: Vec<Answer>,
     offsets_sent: bool,
-    /// Records handed to brokers, and the targets of those in the last request.
+    /// Records handed to brokers, and the topics of those in the last request.
     sent: usize,
     asked: Vec<Arc<str>>,
-    /// Of the last request: the hops, and where they went.
-    hops: Vec<Option<(Source, UnixMillis)>>,
-    /// The same: where all went, and from when to when those that are deliveries may be there.
-    went: Vec<Went>,
-    /// When the first of all its deliveries expires.
-    expires: Option<UnixMillis>,
-    /// All clocks were held to have reached this when it was sent.
-    since: UnixMillis,
-    /// Hops that came to stand too late for their tier, which the engine is told of.
-    late: Vec<(Source, Offset, UnixMillis)>,
+    /// When its first request was sent, and its last.
+    began: Option<Time>,
+    step: (Step, Time),
 }
 
 pub struct Member {
@@ -159,8 +151,13 @@ pub struct Member {
     rest: Life,
     /// Whose transactions it has ended.
     fenced: Fenced,
-    /// The last commit was slow: its producer is not to be used again.
-    dirty: bool,
+    /// What the delivery reports of its producer say.
+    appends: Appends,
+    failures: Failures,
+    /// What it writes can be taken back.
+    aborts: bool,
+    /// A connection of its producer has ended.
+    disconnected: bool,
     tick_at: Option<Time>,
     /// When it is woken for a tick, wanted or not.
     ticks: BTreeSet<Time>,
@@ -211,7 +208,10 @@ impl Member {
             told_first: None,
             rest: Life::new(Millis(0)),
             fenced: Fenced::default(),
-            dirty: false,
+            appends: Appends::default(),
+            failures: Failures::default(),
+            aborts: false,
+            disconnected: false,
             tick_at: None,
             ticks: BTreeSet::new(),
             poll_queued: false,
@@ -235,6 +235,8 @@ impl Member {
     fn forget(&mut self) {
         self.round += 1;
         self.flights.clear();
+        self.appends = Appends::new(self.aborts);
+        self.failures = Failures::default();
         self.busy = false;
         self.positions.clear();
         self.committing = None;
@@ -284,14 +286,10 @@ impl World {
         let name = self.fresh_name(slot, life);
         let engine = LaneEngine::new(Arc::clone(&self.plan.setup));
         let disk = std::mem::take(&mut self.member(slot).disk);
-        let fresh = Member {
-            life,
-            up: Up::Alive,
-            name,
-            engine: Some(engine),
-            disk,
-            ..Member::new(slot, &self.plan)
-        };
+        let aborts = self.plan.exactly_once();
+        let (engine, appends) = (Some(engine), Appends::new(aborts));
+        let up = Up::Alive;
+        let fresh = Member { life, up, name, engine, disk, appends, aborts, ..Member::new(slot, &self.plan) };
         self.members[slot] = fresh;
         if self.plan.exactly_once() {
             self.renew(slot)

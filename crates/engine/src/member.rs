@@ -1,14 +1,19 @@
 //! What a member of the group decides, pure. The shell carries it out, and the simulation runs it as it ships.
 //!
-//! Time comes in as a number of milliseconds. Who decides about the records of a member is behind [`Rules`]: lanes today,
-//! workers next.
+//! Time comes in as a number of milliseconds. A batch is produces, offsets, and when each record may be appended. What
+//! differs between those who decide about a member's records is behind [`Rules`]: lanes today, workers next.
 
+mod append_times;
+mod blame;
 mod fence;
 mod life;
 mod positions;
 mod read_goals;
 mod take_over;
+mod transaction;
 
+pub use append_times::{Appended, Appends, Clocks, LateHop, News, Timing, Untimely};
+pub use blame::{ErrorClass, Failures};
 pub use fence::{Announced, Fenced};
 pub use life::{Failure, Life, Restarts};
 pub use positions::{
@@ -17,3 +22,4 @@ pub use positions::{
 };
 pub use read_goals::ReadGoals;
 pub use take_over::{Ask, TakeOver, TakeOverError};
+pub use transaction::{Broken, Course, Dirty, Failed, Patience, Renewed, Step};

@@ -286,7 +286,6 @@ impl World {
         // Not running: a step's orders are not carried out any more.
         self.member(slot).phase = Phase::Resting;
         self.step(slot, Event::Revoked);
-        self.member(slot).dirty = false;
         // Consumers join again when the group refuses their offsets. To a producer that says only that the batch failed.
         let is_told = why == "old generation" && !self.plan.exactly_once();
         if finishing || is_told || why == "first positions refused" {
