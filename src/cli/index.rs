@@ -18,7 +18,7 @@ use crate::engine::Lane;
 use crate::kafka::topics;
 use crate::kafka::{Connection, ReadError};
 use crate::timers::Indexing;
-use crate::timers::index::{self, Figures, Identity, Index, Position};
+use crate::timers::index::{self, Identity, Index, IndexCounts, Position};
 
 /// Where the index is, below the data directory.
 const INDEX: &str = "index";
@@ -137,14 +137,14 @@ fn progress(length: u64) -> ProgressBar {
 /// What `inspect` says of a lane.
 struct Row {
     lane: Lane,
-    found: Result<Option<(Position, Figures)>, String>,
+    found: Result<Option<(Position, IndexCounts)>, String>,
 }
 
 impl Row {
     fn of(index: &mut Index, lane: Lane) -> Result<Self, index::Error> {
         let found = match index.load(lane, |_| ()) {
             Ok(None) => Ok(None),
-            Ok(Some(position)) => Ok(Some((position, index.reader().figures_of(lane)?))),
+            Ok(Some(position)) => Ok(Some((position, index.reader().counts_of(lane)?))),
             Err(index::Error::Broken { detail, .. }) => Err(detail),
             Err(other) => return Err(other),
         };
@@ -159,9 +159,9 @@ impl Row {
             Ok(None) => return vec![lane, "empty".to_owned()],
             Err(detail) => return vec![lane, format!("broken: {detail}")],
             Ok(Some((position, figures))) => {
-                let Figures { live, ended, voids, .. } = figures;
+                let IndexCounts { live, ended, cancel_marks, .. } = figures;
                 let numbers = [position.next.0.to_string(), output::time(position.at)];
-                let counts = [live, ended, voids].map(u64::to_string);
+                let counts = [live, ended, cancel_marks].map(u64::to_string);
                 numbers.into_iter().chain(counts)
             }
         };
@@ -173,14 +173,14 @@ impl Row {
         match &self.found {
             Ok(None) => json!({ "lane": lane, "state": "empty" }),
             Err(detail) => json!({ "lane": lane, "state": "broken", "detail": detail }),
-            Ok(Some((position, Figures { live, ended, voids, .. }))) => json!({
+            Ok(Some((position, IndexCounts { live, ended, cancel_marks, .. }))) => json!({
                 "lane": lane,
                 "state": "whole",
                 "next": position.next.0,
                 "at": position.at.0,
                 "pending": live,
                 "ended": ended,
-                "void": voids,
+                "void": cancel_marks,
             }),
         }
     }

@@ -15,7 +15,9 @@ use super::{Exit, Failure, Global, Outcome, output};
 use crate::config::Overrides;
 use crate::engine::Millis;
 use crate::engine::header::duration;
-use crate::engine::ladder::{Delays, Figures, Ladder, LadderError, Leg, Preset, figures, propose};
+use crate::engine::ladder::{
+    Delays, HopFigures, Ladder, LadderError, Leg, Preset, figures, propose,
+};
 use crate::kafka::topics::{Kind, LANES_DEFAULT, Names, TopicSpec, holds_text, wanted};
 
 /// Columns of the longest bar.
@@ -184,7 +186,7 @@ struct Sheet {
     lanes: u16,
     /// Further intakes.
     further: Vec<String>,
-    rows: Vec<(Delays, Figures)>,
+    rows: Vec<(Delays, HopFigures)>,
     way: Millis,
 }
 

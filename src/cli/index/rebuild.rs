@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::engine::timers::Change;
 use crate::engine::{Lane, Offset, UnixMillis};
 use crate::kafka::{Changelog, Connection, Logged, wall_clock};
-use crate::timers::index::{BATCH_MAX, Figures, Identity, Index};
+use crate::timers::index::{BATCH_MAX, Identity, Index, IndexCounts};
 
 pub(super) fn run(
     connection: &Connection,
@@ -23,7 +23,7 @@ pub(super) fn run(
     let began = std::time::Instant::now();
     let done = rebuild(connection, config, identity, place, lanes).map_err(failed)?;
     let Done { figures, records, unreadable, disk_bytes } = done;
-    let Figures { lanes, live, ended, voids } = figures;
+    let IndexCounts { lanes, live, ended, cancel_marks } = figures;
     let seconds = began.elapsed().as_secs_f64();
     if json {
         let told = json!({
@@ -32,7 +32,7 @@ pub(super) fn run(
             "unreadable": unreadable,
             "pending": live,
             "ended": ended,
-            "void": voids,
+            "void": cancel_marks,
             "disk_bytes": disk_bytes,
             "seconds": seconds,
         });
@@ -43,13 +43,13 @@ pub(super) fn run(
         n => format!("; passed over {n} records that this version cannot read"),
     };
     output::line(&format!(
-        "made anew in {seconds:.1} s from {records} records of {lanes} lanes: {live} pending, {ended} ended, {voids} \
+        "made anew in {seconds:.1} s from {records} records of {lanes} lanes: {live} pending, {ended} ended, {cancel_marks} \
          void{unread}"
     ))
 }
 
 struct Done {
-    figures: Figures,
+    figures: IndexCounts,
     records: u64,
     unreadable: u64,
     disk_bytes: u64,
@@ -102,7 +102,7 @@ fn rebuild(
     }
     bar.finish_and_clear();
     let done = Done {
-        figures: index.reader().figures()?,
+        figures: index.reader().counts()?,
         records,
         unreadable,
         disk_bytes: index.disk_bytes()?,

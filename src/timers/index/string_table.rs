@@ -8,12 +8,12 @@ const LABELS_MAX: usize = 4_096;
 
 /// The texts of a lane.
 #[derive(Debug, Default)]
-pub(super) struct Texts {
+pub(super) struct StringTable {
     by_number: Vec<Arc<str>>,
     numbers: HashMap<Arc<str>, u32>,
 }
 
-impl Texts {
+impl StringTable {
     pub(super) fn number(&self, text: &str) -> Option<u32> {
         self.numbers.get(text).copied()
     }

@@ -42,7 +42,7 @@ impl Holding {
     pub(super) fn hold(&mut self, held: Held) {
         match held {
             Held::Live(live) => self.live(live),
-            Held::Void(mark) => {
+            Held::CancelMark(mark) => {
                 self.cancel_marks.insert(mark.timer_id, mark);
             }
         }
@@ -76,7 +76,7 @@ impl Holding {
     }
 
     /// Hands all of it over, for an assignment; the last piece says that it is the last.
-    pub(super) fn tell(self, lane: Lane, assignment: u64, to: &Sender<AssignmentEvent>) {
+    pub(super) fn hand_over(self, lane: Lane, assignment: u64, to: &Sender<AssignmentEvent>) {
         let Self { live, cancel_marks, .. } = self;
         let known = |live, cancel_marks, whole| {
             // Nobody waits for it any more when the lanes have gone.
@@ -148,8 +148,8 @@ mod tests {
             holding.take(&Change::Timer(timer(n, TimerState::Delay, 1)));
         }
         // Of the index comes first what the changelog then changes.
-        holding.hold(Held::Void(void(0)));
-        holding.hold(Held::Void(void(1)));
+        holding.hold(Held::CancelMark(void(0)));
+        holding.hold(Held::CancelMark(void(1)));
         for change in [
             Change::Timer(timer(0, TimerState::Delivered, 1)),
             Change::Timer(timer(1, TimerState::Delay, 7)),
@@ -159,7 +159,7 @@ mod tests {
             holding.take(&change);
         }
         let (to, told) = crossbeam_channel::unbounded();
-        holding.tell(Lane(3), 9, &to);
+        holding.hand_over(Lane(3), 9, &to);
         drop(to);
         let (mut versions, mut names, mut wholes) = (HashMap::new(), Vec::new(), Vec::new());
         let mut targets = HashSet::new();

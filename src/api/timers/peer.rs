@@ -3,13 +3,13 @@
 //! # Invariants
 //! 1. A query that came from another instance is answered here or not at all. It is never forwarded, so nothing goes in
 //!    circles. An owner that lost a lane says so instead of guessing.
-//! 2. If nobody answers for a lane, the whole answer is a [`Trouble`]: a part is never given out as the whole.
+//! 2. If nobody answers for a lane, the whole answer is a [`TimersError`]: a part is never given out as the whole.
 //! 3. Every query has an answer by its [`Deadline`], also where an instance stands still. Its owner does nothing for it
 //!    afterwards.
 //! 4. A cancel is written here if its lane's owner does not answer or is not known. The next owner of the lane carries
 //!    it out. The old owner may have written it, too: then it stands there twice.
 //! 5. Once an instance was asked for a change and has not answered, no caller hears that nothing was written:
-//!    [`Trouble::Unknown`].
+//!    [`TimersError::Unknown`].
 //! 6. A caller that named no version waits before it hears how the last known version ended. Everything that stood in
 //!    the intakes when it asked must be decided first, in all lanes: a later version may stand in a wrong partition, or
 //!    in another intake.
@@ -25,8 +25,9 @@ use tokio::time::{sleep, timeout_at};
 
 use super::super::gate::Kind;
 use super::deadline::{Deadline, Times};
-use super::known::{
-    Answer, Command, Cursor, Filter, Forecast, Name, Order, Page, Standing, Timer, Timers, Trouble,
+use super::model::{
+    CommandKind, CommandStatus, Cursor, Filter, Forecast, LaneOwner, LaneTimer, Page, TimerCommand,
+    TimerName, Timers, TimersError,
 };
 use super::{list, seal};
 
@@ -37,15 +38,15 @@ const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// Bytes of an answer of another instance.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 /// The error text of a change whose outcome is unknown.
-const UNKNOWN: &str = "what was asked may have been done, and may be asked again";
+const UNKNOWN: &str = "the change may have been done; it is safe to ask again";
 /// How long to wait before looking again for an owner that does not answer or is not known.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A question about lanes, to their owner.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Question {
+pub(super) struct PeerQuestion {
     pub(super) lanes: Vec<u16>,
-    pub(super) what: What,
+    pub(super) what: PeerRequest,
     #[serde(default)]
     pub(super) times: Times,
     /// The address of the instance that is asked. A query for a change names it, and no other instance makes the
@@ -57,10 +58,11 @@ pub(super) struct Question {
     pub(super) number: u64,
 }
 
+/// What an owner is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum What {
+pub(super) enum PeerRequest {
     /// The timers of these names, each of one of the lanes.
-    Find(Vec<Name>),
+    Find(Vec<TimerName>),
     /// The timers of these ids in all of the lanes.
     ByIds(Vec<String>),
     /// A page of all lanes.
@@ -70,27 +72,28 @@ pub(super) enum What {
     /// When timers fall due.
     Forecast { now: u64, target: Option<String> },
     /// Commands about timers of the lanes, and what becomes of them.
-    Do(Vec<Command>),
+    Do(Vec<TimerCommand>),
     /// What became of a command about a timer of the lane.
     Answer(String),
     /// That all is decided that stands in the intakes of the lanes.
     Settle,
 }
 
+/// The answer to a [`PeerRequest`] of the same kind.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Told {
-    Found(Vec<Option<Timer>>),
-    Timers(Vec<Timer>),
+pub(super) enum PeerReply {
+    Found(Vec<Option<LaneTimer>>),
+    Timers(Vec<LaneTimer>),
     Pages(Vec<Page>),
     Counted(u64),
     Forecast(Vec<Forecast>, Vec<(String, u64)>),
     /// For each command its ticket, and what became of it.
-    Done(Vec<Result<(String, Answer), Trouble>>),
-    Answer(Answer),
+    Done(Vec<Result<(String, CommandStatus), TimersError>>),
+    Answer(CommandStatus),
     Settled,
 }
 
-impl What {
+impl PeerRequest {
     /// Whether something is done for it. All else may be asked as often as anybody likes.
     pub(super) fn is_change(&self) -> bool {
         matches!(self, Self::Do(_))
@@ -111,35 +114,40 @@ impl What {
 }
 
 /// What one owner answers.
-pub(super) type Reply = Result<Told, Trouble>;
+pub(super) type Reply = Result<PeerReply, TimersError>;
 
 /// Answers a question here, in time.
 pub(super) async fn answer(
     timers: &dyn Timers,
     lanes: &[u16],
-    what: &What,
+    what: &PeerRequest,
     deadline: Deadline,
 ) -> Reply {
     match timeout_at(deadline.by(), answer_by(timers, lanes, what, deadline)).await {
         Ok(reply) => reply,
-        Err(_) => Err(no_answer("it was not answered in time".to_owned(), what)),
+        Err(_) => Err(no_answer("there was no answer in time".to_owned(), what)),
     }
 }
 
-async fn answer_by(timers: &dyn Timers, lanes: &[u16], what: &What, deadline: Deadline) -> Reply {
+async fn answer_by(
+    timers: &dyn Timers,
+    lanes: &[u16],
+    what: &PeerRequest,
+    deadline: Deadline,
+) -> Reply {
     for lane in lanes {
-        if timers.standing(*lane) != Standing::Here {
-            return Err(Trouble::Moving(format!("lane {lane} is not run here now")));
+        if timers.owner_of(*lane) != LaneOwner::Here {
+            return Err(TimersError::Moving(format!("this instance does not run lane {lane} now")));
         }
     }
     Ok(match what {
-        What::Find(names) => {
-            let names: Vec<(u16, Name)> =
+        PeerRequest::Find(names) => {
+            let names: Vec<(u16, TimerName)> =
                 names.iter().map(|name| (timers.lane_of(name), name.clone())).collect();
-            Told::Found(timers.find(&names).await?)
+            PeerReply::Found(timers.find(&names).await?)
         }
-        What::ByIds(ids) => Told::Timers(timers.by_ids(lanes, ids).await?),
-        What::Page { filter, after, most } => {
+        PeerRequest::ByIds(ids) => PeerReply::Timers(timers.by_ids(lanes, ids).await?),
+        PeerRequest::Page { filter, after, most } => {
             // One page of all lanes: a process may have a thousand of them.
             let mut page = Page::default();
             for lane in lanes {
@@ -147,55 +155,55 @@ async fn answer_by(timers: &dyn Timers, lanes: &[u16], what: &What, deadline: De
                 let (timers, more) = list::merged(vec![page, of_lane], *most);
                 page = Page { timers, more };
             }
-            Told::Pages(vec![page])
+            PeerReply::Pages(vec![page])
         }
-        What::Count(filter) => Told::Counted(timers.count(lanes, filter).await?),
-        What::Forecast { now, target } => {
+        PeerRequest::Count(filter) => PeerReply::Counted(timers.count(lanes, filter).await?),
+        PeerRequest::Forecast { now, target } => {
             let all = timers.forecast(lanes, *now, target.as_deref()).await?;
-            Told::Forecast(all, timers.backlog())
+            PeerReply::Forecast(all, timers.backlog())
         }
-        What::Do(commands) => Told::Done(carry_out(timers, commands, deadline).await),
-        What::Answer(ticket) => {
+        PeerRequest::Do(commands) => PeerReply::Done(carry_out(timers, commands, deadline).await),
+        PeerRequest::Answer(ticket) => {
             let lane = lanes.first().copied().unwrap_or_default();
-            Told::Answer(decided(timers, lane, ticket, deadline).await?)
+            PeerReply::Answer(status(timers, lane, ticket, deadline).await?)
         }
-        What::Settle => {
+        PeerRequest::Settle => {
             timers.settle(lanes, deadline.asked().by).await?;
-            Told::Settled
+            PeerReply::Settled
         }
     })
 }
 
 /// What became of a command, within its wait.
-async fn decided(
+async fn status(
     timers: &dyn Timers,
     lane: u16,
     ticket: &str,
     deadline: Deadline,
-) -> Result<Answer, Trouble> {
-    let answer = timers.answer(lane, ticket, deadline.wait_left());
+) -> Result<CommandStatus, TimersError> {
+    let answer = timers.status(lane, ticket, deadline.wait_left());
     // It may be decided, and the state that says how cannot be read.
-    timeout_at(deadline.asked().by.into(), answer).await.unwrap_or(Ok(Answer::Pending))
+    timeout_at(deadline.asked().by.into(), answer).await.unwrap_or(Ok(CommandStatus::Pending))
 }
 
 /// Writes commands; for each the lane and the ticket.
 async fn write(
     timers: &dyn Timers,
-    commands: &[Command],
+    commands: &[TimerCommand],
     deadline: Deadline,
-) -> Vec<Result<(u16, String), Trouble>> {
+) -> Vec<Result<(u16, String), TimersError>> {
     let mut by_lane: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
     for (at, command) in commands.iter().enumerate() {
         by_lane.entry(timers.lane_of(&command.name)).or_default().push(at);
     }
-    let mut tickets: Vec<Result<(u16, String), Trouble>> = commands
+    let mut tickets: Vec<Result<(u16, String), TimersError>> = commands
         .iter()
-        .map(|_| Err(Trouble::Moving("the command was not written".to_owned())))
+        .map(|_| Err(TimersError::Moving("the command was not written".to_owned())))
         .collect();
     for (lane, places) in by_lane {
-        let own: Vec<Command> = places.iter().map(|at| commands[*at].clone()).collect();
-        let told = timers.submit(lane, &own, deadline.asked()).await;
-        for (at, ticket) in places.into_iter().zip(told) {
+        let own: Vec<TimerCommand> = places.iter().map(|at| commands[*at].clone()).collect();
+        let submitted = timers.submit(lane, &own, deadline.asked()).await;
+        for (at, ticket) in places.into_iter().zip(submitted) {
             tickets[at] = ticket.map(|ticket| (lane, ticket));
         }
     }
@@ -205,9 +213,9 @@ async fn write(
 /// Writes all commands before it waits for the first answer, so that they share transactions.
 async fn carry_out(
     timers: &dyn Timers,
-    commands: &[Command],
+    commands: &[TimerCommand],
     deadline: Deadline,
-) -> Vec<Result<(String, Answer), Trouble>> {
+) -> Vec<Result<(String, CommandStatus), TimersError>> {
     let tickets = write(timers, commands, deadline).await;
     let mut done = Vec::with_capacity(tickets.len());
     for ticket in tickets {
@@ -215,8 +223,8 @@ async fn carry_out(
             Err(trouble) => Err(trouble),
             Ok((lane, ticket)) => {
                 // The command stands, whatever keeps the answer away.
-                let answer = decided(timers, lane, &ticket, deadline).await;
-                Ok((ticket, answer.unwrap_or(Answer::Lost)))
+                let answer = status(timers, lane, &ticket, deadline).await;
+                Ok((ticket, answer.unwrap_or(CommandStatus::Lost)))
             }
         });
     }
@@ -225,7 +233,7 @@ async fn carry_out(
 
 /// Where a lane's questions go.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum Route {
     Here,
     At(String),
     /// Nobody is known to have this lane, or it is not ready yet.
@@ -234,14 +242,14 @@ enum Place {
 
 /// Hands questions to the owners.
 #[derive(Clone)]
-pub(super) struct Asker {
+pub(super) struct Owners {
     timers: Arc<dyn Timers>,
     client: reqwest::Client,
     /// When it was last begun to wait until all is settled, of what was waited for until it was.
     settled: Arc<Mutex<Option<Instant>>>,
 }
 
-impl Asker {
+impl Owners {
     pub(super) fn new(timers: Arc<dyn Timers>) -> Self {
         // Instances are on one network; a proxy of the environment is for the world outside.
         let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX);
@@ -255,48 +263,52 @@ impl Asker {
         &*self.timers
     }
 
-    fn place(&self, lane: u16) -> Place {
-        match self.timers.standing(lane) {
-            Standing::Here => Place::Here,
-            Standing::Elsewhere(address) => Place::At(address),
-            Standing::Moving => Place::Nowhere(lane),
+    fn route(&self, lane: u16) -> Route {
+        match self.timers.owner_of(lane) {
+            LaneOwner::Here => Route::Here,
+            LaneOwner::Elsewhere(address) => Route::At(address),
+            LaneOwner::Moving => Route::Nowhere(lane),
         }
     }
 
     /// All lanes by where they are.
-    fn places(
+    fn routes(
         &self,
         lanes: impl Iterator<Item = u16>,
-    ) -> Result<BTreeMap<Place, Vec<u16>>, Trouble> {
-        let mut places: BTreeMap<Place, Vec<u16>> = BTreeMap::new();
+    ) -> Result<BTreeMap<Route, Vec<u16>>, TimersError> {
+        let mut routes: BTreeMap<Route, Vec<u16>> = BTreeMap::new();
         for lane in lanes {
-            match self.place(lane) {
-                Place::Nowhere(lane) => return Err(moving(lane)),
-                place => places.entry(place).or_default().push(lane),
+            match self.route(lane) {
+                Route::Nowhere(lane) => return Err(moving(lane)),
+                route => routes.entry(route).or_default().push(lane),
             }
         }
-        Ok(places)
+        Ok(routes)
     }
 
     /// Asks the owner of one lane.
-    pub(super) async fn one(&self, lane: u16, what: What, deadline: Deadline) -> Reply {
-        self.ask(self.place(lane), vec![lane], what, deadline).await
+    pub(super) async fn one(&self, lane: u16, what: PeerRequest, deadline: Deadline) -> Reply {
+        self.ask(self.route(lane), vec![lane], what, deadline).await
     }
 
     /// Asks the owners of all lanes the same, which changes nothing.
-    pub(super) async fn all(&self, what: What, deadline: Deadline) -> Result<Vec<Told>, Trouble> {
+    pub(super) async fn all(
+        &self,
+        what: PeerRequest,
+        deadline: Deadline,
+    ) -> Result<Vec<PeerReply>, TimersError> {
         self.started()?;
         let lanes = self.timers.lanes();
         let mut asking = JoinSet::new();
-        for (place, lanes) in self.places(0..lanes)? {
-            let (asker, what) = (self.clone(), what.clone());
-            asking.spawn(async move { asker.ask_once(place, lanes, what, deadline).await });
+        for (route, lanes) in self.routes(0..lanes)? {
+            let (owners, what) = (self.clone(), what.clone());
+            asking.spawn(async move { owners.ask_once(route, lanes, what, deadline).await });
         }
-        let mut told = Vec::new();
+        let mut replies = Vec::new();
         while let Some(reply) = asking.join_next().await {
-            told.push(reply.unwrap_or_else(|_| Err(fault()))?);
+            replies.push(reply.unwrap_or_else(|_| Err(fault()))?);
         }
-        Ok(told)
+        Ok(replies)
     }
 
     /// Splits a batch by the owners of its names' lanes, asks each for its part, and puts the parts together again.
@@ -305,31 +317,31 @@ impl Asker {
     pub(super) async fn split<T: Clone + Send + 'static, R: Send + 'static>(
         &self,
         batch: &[T],
-        name: impl Fn(&T) -> &Name,
-        what: impl Fn(Vec<T>) -> What,
-        read: impl Fn(Told) -> Vec<Result<R, Trouble>>,
+        name: impl Fn(&T) -> &TimerName,
+        what: impl Fn(Vec<T>) -> PeerRequest,
+        read: impl Fn(PeerReply) -> Vec<Result<R, TimersError>>,
         deadline: Deadline,
-    ) -> Vec<Result<R, Trouble>> {
-        let mut all: Vec<Option<Result<R, Trouble>>> = batch.iter().map(|_| None).collect();
-        let mut parts: BTreeMap<Place, (Vec<u16>, Vec<usize>)> = BTreeMap::new();
+    ) -> Vec<Result<R, TimersError>> {
+        let mut all: Vec<Option<Result<R, TimersError>>> = batch.iter().map(|_| None).collect();
+        let mut parts: BTreeMap<Route, (Vec<u16>, Vec<usize>)> = BTreeMap::new();
         for (at, each) in batch.iter().enumerate() {
             let lane = self.timers.lane_of(name(each));
-            let (lanes, places) = parts.entry(self.place(lane)).or_default();
+            let (lanes, places) = parts.entry(self.route(lane)).or_default();
             places.push(at);
             if !lanes.contains(&lane) {
                 lanes.push(lane);
             }
         }
         let mut asking = JoinSet::new();
-        for (place, (lanes, places)) in parts {
+        for (route, (lanes, places)) in parts {
             let part: Vec<T> = places.iter().map(|at| batch[*at].clone()).collect();
-            let (asker, what) = (self.clone(), what(part));
-            asking.spawn(async move { (asker.ask(place, lanes, what, deadline).await, places) });
+            let (owners, what) = (self.clone(), what(part));
+            asking.spawn(async move { (owners.ask(route, lanes, what, deadline).await, places) });
         }
         while let Some(Ok((reply, places))) = asking.join_next().await {
             match reply.map(&read) {
-                Ok(told) if told.len() == places.len() => {
-                    for (at, each) in places.into_iter().zip(told) {
+                Ok(replies) if replies.len() == places.len() => {
+                    for (at, each) in places.into_iter().zip(replies) {
                         all[at] = Some(each);
                     }
                 }
@@ -342,34 +354,42 @@ impl Asker {
         all.into_iter().map(|each| each.unwrap_or_else(|| Err(fault()))).collect()
     }
 
-    async fn ask(&self, place: Place, lanes: Vec<u16>, what: What, deadline: Deadline) -> Reply {
+    async fn ask(
+        &self,
+        route: Route,
+        lanes: Vec<u16>,
+        what: PeerRequest,
+        deadline: Deadline,
+    ) -> Reply {
         match what {
-            What::Do(commands) if commands.iter().all(|of| of.order == Order::Cancel) => {
-                self.cancel(place, lanes, commands, deadline).await.map(Told::Done)
+            PeerRequest::Do(commands)
+                if commands.iter().all(|of| of.kind == CommandKind::Cancel) =>
+            {
+                self.cancel(route, lanes, commands, deadline).await.map(PeerReply::Done)
             }
-            What::Answer(ticket) => {
+            PeerRequest::Answer(ticket) => {
                 let lane = lanes.first().copied().unwrap_or_default();
-                self.became(lane, ticket, deadline).await.map(Told::Answer)
+                self.status(lane, ticket, deadline).await.map(PeerReply::Answer)
             }
-            what => self.ask_once(place, lanes, what, deadline).await,
+            what => self.ask_once(route, lanes, what, deadline).await,
         }
     }
 
     /// Asks the instance that is there, once.
     async fn ask_once(
         &self,
-        place: Place,
+        route: Route,
         lanes: Vec<u16>,
-        what: What,
+        what: PeerRequest,
         deadline: Deadline,
     ) -> Reply {
-        let address = match place {
-            Place::Here => return answer(&*self.timers, &lanes, &what, deadline).await,
-            Place::At(address) => address,
-            Place::Nowhere(lane) => return Err(moving(lane)),
+        let address = match route {
+            Route::Here => return answer(&*self.timers, &lanes, &what, deadline).await,
+            Route::At(address) => address,
+            Route::Nowhere(lane) => return Err(moving(lane)),
         };
         let (to, number) = (Some(address.clone()), rand::random());
-        let question = Question { lanes, what, times: deadline.times(), to, number };
+        let question = PeerQuestion { lanes, what, times: deadline.times(), to, number };
         let asked = timeout_at(deadline.by(), self.ask_at(&address, &question)).await;
         asked.unwrap_or_else(|_| Err(silent(&address, &question.what)))
     }
@@ -378,43 +398,46 @@ impl Asker {
     /// As long as Kafka can be written, none of them depends on whether somebody has the lanes.
     async fn cancel(
         &self,
-        place: Place,
+        route: Route,
         lanes: Vec<u16>,
-        commands: Vec<Command>,
+        commands: Vec<TimerCommand>,
         deadline: Deadline,
-    ) -> Result<Vec<Result<(String, Answer), Trouble>>, Trouble> {
+    ) -> Result<Vec<Result<(String, CommandStatus), TimersError>>, TimersError> {
         self.started()?;
-        let first = if place == Place::Here { deadline } else { deadline.of_first_try() };
-        let done = match self.ask_once(place, lanes, What::Do(commands.clone()), first).await {
-            Ok(Told::Done(done)) => done,
+        let first = if route == Route::Here { deadline } else { deadline.of_first_try() };
+        let done = match self.ask_once(route, lanes, PeerRequest::Do(commands.clone()), first).await
+        {
+            Ok(PeerReply::Done(done)) => done,
             Ok(_) => return Err(fault()),
             // Nothing is done, and somebody is there: more of it does not help.
-            Err(Trouble::Busy(detail)) => return Err(Trouble::Busy(detail)),
+            Err(TimersError::Busy(detail)) => return Err(TimersError::Busy(detail)),
             // The owner may have written them, or may write them yet: then they stand there twice. One without a version ends
             // what stands before it, each time, also what was made between the two.
             Err(trouble) => {
                 let tickets = write(&*self.timers, &commands, deadline);
                 let Ok(tickets) = timeout_at(deadline.by(), tickets).await else {
                     let why = "it was not written in time".to_owned();
-                    return Err(no_answer(why, &What::Do(commands)));
+                    return Err(no_answer(why, &PeerRequest::Do(commands)));
                 };
-                let pending = |ticket: Result<(u16, String), Trouble>| match ticket {
-                    Ok((_, of)) => Ok((of, Answer::Pending)),
+                let pending = |ticket: Result<(u16, String), TimersError>| match ticket {
+                    Ok((_, of)) => Ok((of, CommandStatus::Pending)),
                     // That it was not written here says nothing of what the owner did.
-                    Err(_) if matches!(trouble, Trouble::Unknown(_)) => Err(trouble.clone()),
+                    Err(_) if matches!(trouble, TimersError::Unknown(_)) => Err(trouble.clone()),
                     Err(why) => Err(why),
                 };
                 tickets.into_iter().map(pending).collect()
             }
         };
-        let mut known = Vec::with_capacity(done.len());
+        let mut all = Vec::with_capacity(done.len());
         for (each, command) in done.into_iter().zip(&commands) {
-            known.push(match each {
-                Ok((ticket, Answer::Pending | Answer::Lost)) if !deadline.is_wait_over() => {
+            all.push(match each {
+                Ok((ticket, CommandStatus::Pending | CommandStatus::Lost))
+                    if !deadline.is_wait_over() =>
+                {
                     let lane = self.timers.lane_of(&command.name);
                     // The command stands, whatever keeps the answer away.
-                    let answer = self.became(lane, ticket.clone(), deadline).await;
-                    Ok((ticket, answer.unwrap_or(Answer::Lost)))
+                    let answer = self.status(lane, ticket.clone(), deadline).await;
+                    Ok((ticket, answer.unwrap_or(CommandStatus::Lost)))
                 }
                 Ok((ticket, answer)) => {
                     let lane = self.timers.lane_of(&command.name);
@@ -424,29 +447,30 @@ impl Asker {
                 each => each,
             });
         }
-        Ok(known)
+        Ok(all)
     }
 
     /// What became of a command that is written, within its wait: told by who has its lane by then.
-    async fn became(
+    async fn status(
         &self,
         lane: u16,
         ticket: String,
         deadline: Deadline,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<CommandStatus, TimersError> {
         self.started()?;
         loop {
-            let (what, turn) = (What::Answer(ticket.clone()), deadline.of_turn());
-            match self.ask_once(self.place(lane), vec![lane], what, turn).await {
-                Ok(Told::Answer(Answer::Pending)) | Err(Trouble::Moving(_) | Trouble::Away(_)) => {}
-                Ok(Told::Answer(answer)) => {
+            let (what, turn) = (PeerRequest::Answer(ticket.clone()), deadline.of_turn());
+            match self.ask_once(self.route(lane), vec![lane], what, turn).await {
+                Ok(PeerReply::Answer(CommandStatus::Pending))
+                | Err(TimersError::Moving(_) | TimersError::Away(_)) => {}
+                Ok(PeerReply::Answer(answer)) => {
                     return Ok(self.once_settled(lane, &ticket, answer, deadline).await);
                 }
                 Ok(_) => return Err(fault()),
                 Err(trouble) => return Err(trouble),
             }
             if deadline.is_wait_over() {
-                return Ok(Answer::Pending);
+                return Ok(CommandStatus::Pending);
             }
             sleep(PAUSE.min(deadline.wait_left())).await;
         }
@@ -457,20 +481,20 @@ impl Asker {
         &self,
         lane: u16,
         ticket: &str,
-        answer: Answer,
+        answer: CommandStatus,
         deadline: Deadline,
-    ) -> Answer {
-        if !matches!(answer, Answer::Decided { is_last: true, .. }) {
+    ) -> CommandStatus {
+        if !matches!(answer, CommandStatus::Decided { is_last: true, .. }) {
             return answer;
         }
         let settling = deadline.of_settling();
         if timeout_at(settling.by(), self.settle(settling)).await.is_err() {
-            return Answer::Pending;
+            return CommandStatus::Pending;
         }
-        let what = What::Answer(ticket.to_owned());
-        match self.ask_once(self.place(lane), vec![lane], what, deadline.of_turn()).await {
-            Ok(Told::Answer(answer)) => answer,
-            _ => Answer::Pending,
+        let what = PeerRequest::Answer(ticket.to_owned());
+        match self.ask_once(self.route(lane), vec![lane], what, deadline.of_turn()).await {
+            Ok(PeerReply::Answer(answer)) => answer,
+            _ => CommandStatus::Pending,
         }
     }
 
@@ -484,8 +508,8 @@ impl Asker {
             }
             let now = Instant::now();
             // First all stands in its lane. Then that is decided.
-            let in_lane = self.all(What::Settle, deadline).await;
-            if in_lane.is_ok() && self.all(What::Settle, deadline).await.is_ok() {
+            let in_lane = self.all(PeerRequest::Settle, deadline).await;
+            if in_lane.is_ok() && self.all(PeerRequest::Settle, deadline).await.is_ok() {
                 *settled = Some(now);
                 return;
             }
@@ -495,15 +519,15 @@ impl Asker {
     }
 
     /// Refuses a request that cannot be carried out before the lanes are known.
-    fn started(&self) -> Result<(), Trouble> {
+    fn started(&self) -> Result<(), TimersError> {
         if self.timers.lanes() > 0 {
             return Ok(());
         }
-        Err(Trouble::Moving("this instance has not started yet".to_owned()))
+        Err(TimersError::Moving("this instance has not started yet".to_owned()))
     }
 
     /// Asks another instance; one that says nothing has its lanes moving.
-    async fn ask_at(&self, address: &str, question: &Question) -> Reply {
+    async fn ask_at(&self, address: &str, question: &PeerQuestion) -> Reply {
         let body = serde_json::to_vec(&question).map_err(|_| fault())?;
         let headers = seal::of_question(&*self.timers, PATH, &body)?;
         let silence = |error: reqwest::Error| {
@@ -521,64 +545,64 @@ impl Asker {
         let mut reply = reply.and_then(reqwest::Response::error_for_status).map_err(silence)?;
         let given = reply.headers().get(seal::SEAL).and_then(|seal| seal.to_str().ok());
         let given = given.unwrap_or_default().to_owned();
-        let mut told = Vec::new();
+        let mut body = Vec::new();
         while let Some(part) = reply.chunk().await.map_err(silence)? {
-            if told.len() + part.len() > REPLY_BYTES_MAX {
+            if body.len() + part.len() > REPLY_BYTES_MAX {
                 return Err(garbled(&question.what));
             }
-            told.extend_from_slice(&part);
+            body.extend_from_slice(&part);
         }
-        if !seal::is_answer(&*self.timers, &headers[2].1, &told, &given) {
-            tracing::warn!(address, "what answers there is no instance of this namespace");
+        if !seal::is_answer(&*self.timers, &headers[2].1, &body, &given) {
+            tracing::warn!(address, "the server at this address is no instance of this namespace");
             let detail = format!("no instance of this namespace answers at {address}");
             return Err(no_answer(detail, &question.what));
         }
-        serde_json::from_slice::<Reply>(&told).unwrap_or_else(|_| Err(garbled(&question.what)))
+        serde_json::from_slice::<Reply>(&body).unwrap_or_else(|_| Err(garbled(&question.what)))
     }
 }
 
-fn moving(lane: u16) -> Trouble {
-    Trouble::Moving(format!("lane {lane} is on its way from one instance to another"))
+fn moving(lane: u16) -> TimersError {
+    TimersError::Moving(format!("lane {lane} is moving between instances"))
 }
 
-fn away(address: &str) -> Trouble {
-    Trouble::Moving(silence(address))
+fn away(address: &str) -> TimersError {
+    TimersError::Moving(silence(address))
 }
 
 /// The problem to report of an owner that may have been asked.
-fn silent(address: &str, what: &What) -> Trouble {
+fn silent(address: &str, what: &PeerRequest) -> TimersError {
     no_answer(silence(address), what)
 }
 
 fn silence(address: &str) -> String {
-    format!("the owner of its lane does not answer at {address}")
+    format!("the lane's owner does not answer at {address}")
 }
 
 /// The problem to report when there is no response: a change may have been made.
-fn no_answer(why: String, what: &What) -> Trouble {
+fn no_answer(why: String, what: &PeerRequest) -> TimersError {
     if what.is_change() {
-        Trouble::Unknown(format!("{why}; {UNKNOWN}"))
+        TimersError::Unknown(format!("{why}; {UNKNOWN}"))
     } else {
-        Trouble::Moving(why)
+        TimersError::Moving(why)
     }
 }
 
 /// What a request is told that this instance has no more time for, since it stops: a change may have been made.
-pub(super) fn stopping(reads: bool) -> Trouble {
-    let why = "this instance stops".to_owned();
-    if reads { Trouble::Moving(why) } else { Trouble::Unknown(format!("{why}; {UNKNOWN}")) }
+pub(super) fn stopping(reads: bool) -> TimersError {
+    let why = "this instance is stopping".to_owned();
+    if reads { TimersError::Moving(why) } else { TimersError::Unknown(format!("{why}; {UNKNOWN}")) }
 }
 
 /// The problem to report of an answer that cannot be read.
-fn garbled(what: &What) -> Trouble {
+fn garbled(what: &PeerRequest) -> TimersError {
     match fault() {
-        Trouble::Moving(why) => no_answer(why, what),
+        TimersError::Moving(why) => no_answer(why, what),
         other => other,
     }
 }
 
 /// A question whose answer is not of its kind, or that panicked: a mistake of ours, told as what may pass.
-pub(super) fn fault() -> Trouble {
-    tracing::error!("a question about timers was not answered as it should be");
-    Trouble::Moving("it was not answered as it should be; the log has more".to_owned())
+pub(super) fn fault() -> TimersError {
+    tracing::error!("internal error: a query about timers had an unexpected answer");
+    TimersError::Moving("internal error; see the log".to_owned())
 }

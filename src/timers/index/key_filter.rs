@@ -1,21 +1,21 @@
-//! Tells which names are surely not there, in ten bits a name. Most names that come are new, and need no look at the
-//! disk.
+//! A Bloom filter: it says which names are surely not there, in ten bits a name. Most names that come are new, and need no
+//! look at the disk.
 
 /// Bits for each name that it is made for.
 const BITS: usize = 10;
 /// Bits of a name's block, all of one line of memory.
 const BLOCK: usize = 512;
 
-/// A set that may take strangers for its own, one in a hundred, and never the other way round.
+/// May say of one name in a hundred that it is there when it is not, and never the other way round.
 #[derive(Debug, Default)]
-pub(super) struct Filter {
+pub(super) struct KeyFilter {
     blocks: Vec<[u64; BLOCK / 64]>,
     /// How many it has room for.
     room: usize,
     added: usize,
 }
 
-impl Filter {
+impl KeyFilter {
     /// One with room for so many names.
     pub(super) fn new(room: usize) -> Self {
         let blocks = (room * BITS).div_ceil(BLOCK).max(1);

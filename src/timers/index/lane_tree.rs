@@ -1,16 +1,15 @@
 //! One lane's entries: many in each value of the store, in the order of their keys.
 //!
-//! Changes are appended to the store as runs, and kept in memory (*fresh*). A sweep goes round and round over all keys,
-//! and puts the fresh changes of a range into their leaves at once. So a change costs a part of a leaf instead of a
-//! whole one, and the store has few and large values.
+//! It is a small log-structured merge tree. Changes are appended to the store as runs, and kept in memory (the
+//! *memtable*). Compaction goes round and round over all keys, and merges the changes of a range into their leaves at
+//! once. So a change costs a part of a leaf instead of a whole one, and the store has few and large values.
 //!
 //! # Invariants
-//! 1. What is fresh in memory also stands in runs on disk. Runs are deleted oldest first, and only after the sweep went
-//!    round.
-//! 2. A reader that looks into the fresh changes first, and then into the leaf, finds an entry wherever it is on its
-//!    way.
+//! 1. All that is in the memtable also stands in runs on disk. Runs are deleted oldest first, and only after a whole
+//!    round of compaction.
+//! 2. A reader that looks into the memtable first, and then into the leaf, finds an entry wherever it is on its way.
 //! 3. A leaf covers the keys from its own to its next one's; the first one begins with the empty key.
-//! 4. Position and run are written together; what [`Shelf::open`] gave is what was written up to that position.
+//! 4. Position and run are written together; what [`LaneTree::open`] gave is what was written up to that position.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
@@ -18,10 +17,10 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use super::bytes::check;
-use super::filter::Filter;
+use super::key_filter::KeyFilter;
 use super::leaf::{Damaged, Entries, Writer, opened, sealed};
 use super::position::Position;
-use super::store::{Batch, Bytes, Tree, Trouble};
+use super::store::{Batch, Bytes, StoreError, Tree};
 
 /// A leaf that is larger is split. A larger one costs more to write, smaller ones take more of sled's memory.
 const LEAF_MAX: usize = if cfg!(test) { 512 } else { 4_096 };
@@ -30,11 +29,12 @@ const LEAF_MIN: usize = LEAF_MAX / 4;
 /// Bytes of a run in one value of the store.
 const RUN_MAX: usize = if cfg!(test) { 512 } else { 4_096 };
 /// Leaves written in one batch.
-const SWEEP: usize = 16;
-/// Fresh entries, at most: a part of all that there are, but so many in any case. More of them are swept with less work.
-const FRESH: (u64, u64) = (16, if cfg!(test) { 64 } else { 8_192 });
+const COMPACT_MAX: usize = 16;
+/// Entries of the memtable, at most: a part of all that there are, but so many in any case. The more there are, the less work is
+/// it to compact one.
+const MEMTABLE_MAX: (u64, u64) = (16, if cfg!(test) { 64 } else { 8_192 });
 /// The same of all lanes together: each takes some two hundred bytes of memory.
-const FRESH_OF_ALL: u64 = 400_000;
+const MEMTABLE_MAX_OF_ALL: u64 = 400_000;
 /// Runs kept on disk, at most: a part of all entries, within bounds.
 const RUNS: (u64, u64, u64) = (64, if cfg!(test) { 32 } else { 16_384 }, 65_536);
 /// Runs deleted with one batch.
@@ -45,9 +45,9 @@ const RUN: u8 = b'r';
 const ROUND: &[u8] = b"s";
 pub(super) const POSITION: &[u8] = b"p";
 
-type Fresh = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
+type Memtable = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
 
-impl From<Damaged> for Trouble {
+impl From<Damaged> for StoreError {
     fn from(_: Damaged) -> Self {
         Self::Damaged("a value is not what was written".to_owned())
     }
@@ -61,23 +61,23 @@ pub(super) struct Change {
 }
 
 #[derive(Debug, Default)]
-struct View {
-    fresh: Fresh,
+struct Recent {
+    memtable: Memtable,
     position: Option<Position>,
 }
 
 /// What readers share with the writer.
 #[derive(Debug)]
-pub(super) struct Entered {
+pub(super) struct ReadView {
     tree: Tree,
-    view: RwLock<View>,
+    recent: RwLock<Recent>,
 }
 
 /// One leaf, as it stands in the store.
 struct Leaf {
     /// The least key that it may hold.
     from: Vec<u8>,
-    /// Name in the store, and value; `None` where nothing was ever swept.
+    /// Name in the store, and value; `None` where nothing was ever compacted.
     value: Option<(Bytes, Bytes)>,
     next: Option<Vec<u8>>,
 }
@@ -103,34 +103,34 @@ fn range<'a>(from: &'a [u8], next: Option<&'a [u8]>) -> (Bound<&'a [u8]>, Bound<
     (Bound::Included(from), next.map_or(Bound::Unbounded, Bound::Excluded))
 }
 
-impl Entered {
-    fn view(&self) -> RwLockReadGuard<'_, View> {
-        self.view.read()
+impl ReadView {
+    fn recent(&self) -> RwLockReadGuard<'_, Recent> {
+        self.recent.read()
     }
 
-    fn view_mut(&self) -> RwLockWriteGuard<'_, View> {
-        self.view.write()
+    fn recent_mut(&self) -> RwLockWriteGuard<'_, Recent> {
+        self.recent.write()
     }
 
     pub(super) fn position(&self) -> Option<Position> {
-        self.view().position
+        self.recent().position
     }
 
     /// The leaf that covers a key.
-    fn leaf(&self, key: &[u8]) -> Result<Leaf, Trouble> {
+    fn leaf(&self, key: &[u8]) -> Result<Leaf, StoreError> {
         let Some((name, bytes)) = self.tree.floor(&named(LEAF, key))? else {
             return Ok(Leaf { from: Vec::new(), value: None, next: None });
         };
         let next = Entries::of_leaf(&name, &bytes)?.1.map(<[u8]>::to_vec);
         if next.as_deref().is_some_and(|next| next <= key) {
-            return Err(Trouble::Damaged("a leaf is missing".to_owned()));
+            return Err(StoreError::Damaged("a leaf is missing".to_owned()));
         }
         Ok(Leaf { from: name[1..].to_vec(), value: Some((name, bytes)), next })
     }
 
-    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Trouble> {
-        if let Some(fresh) = self.view().fresh.get(key) {
-            return Ok(fresh.as_ref().map(|value| value.to_vec()));
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        if let Some(recent) = self.recent().memtable.get(key) {
+            return Ok(recent.as_ref().map(|value| value.to_vec()));
         }
         let leaf = self.leaf(key)?;
         let Some(entries) = leaf.entries()? else { return Ok(None) };
@@ -142,13 +142,13 @@ impl Entered {
         &self,
         from: &[u8],
         mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), Trouble> {
-        let view = self.view();
+    ) -> Result<(), StoreError> {
+        let recent = self.recent();
         let mut from = from.to_vec();
         loop {
             let leaf = self.leaf(&from)?;
-            let fresh = view.fresh.range::<[u8], _>(range(&from, leaf.next.as_deref()));
-            if merged(leaf.entries()?, fresh, &from, &mut each)?.is_break() {
+            let changes = recent.memtable.range::<[u8], _>(range(&from, leaf.next.as_deref()));
+            if merged(leaf.entries()?, changes, &from, &mut each)?.is_break() {
                 return Ok(());
             }
             match leaf.next {
@@ -159,52 +159,52 @@ impl Entered {
     }
 }
 
-/// Tells the entries of a leaf with what is fresh laid over them, beginning with a key.
+/// Tells the entries of a leaf with those of the memtable laid over them, beginning with a key.
 fn merged<'f>(
     entries: Option<Entries<'_>>,
-    fresh: impl Iterator<Item = (&'f Box<[u8]>, &'f Option<Box<[u8]>>)>,
+    newer: impl Iterator<Item = (&'f Box<[u8]>, &'f Option<Box<[u8]>>)>,
     from: &[u8],
     mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, Damaged> {
-    let mut fresh = fresh.peekable();
-    let mut told = ControlFlow::Continue(());
+    let mut newer = newer.peekable();
+    let mut flow = ControlFlow::Continue(());
     if let Some(entries) = entries {
         entries.each(|key, value| {
             if key < from {
                 return ControlFlow::Continue(());
             }
-            while let Some((fresh_key, fresh_value)) = fresh.next_if(|(fresh, _)| ***fresh <= *key)
+            while let Some((newer_key, newer_value)) = newer.next_if(|(newer, _)| ***newer <= *key)
             {
-                if let Some(value) = fresh_value {
-                    told = each(fresh_key, value);
+                if let Some(value) = newer_value {
+                    flow = each(newer_key, value);
                 }
-                if told.is_break() || **fresh_key == *key {
-                    return told;
+                if flow.is_break() || **newer_key == *key {
+                    return flow;
                 }
             }
             if let Some(value) = value {
-                told = each(key, value);
+                flow = each(key, value);
             }
-            told
+            flow
         })?;
     }
-    for (key, value) in fresh {
-        if told.is_break() {
+    for (key, value) in newer {
+        if flow.is_break() {
             break;
         }
         if let Some(value) = value {
-            told = each(key, value);
+            flow = each(key, value);
         }
     }
-    Ok(told)
+    Ok(flow)
 }
 
 /// The writer's side.
 #[derive(Debug)]
-pub(super) struct Shelf {
-    entered: Arc<Entered>,
+pub(super) struct LaneTree {
+    view: Arc<ReadView>,
     /// Which of the keys that are looked up are surely not there.
-    filter: Filter,
+    filter: KeyFilter,
     /// The next run's number.
     run: u64,
     /// The oldest run that is kept.
@@ -212,7 +212,7 @@ pub(super) struct Shelf {
     round: Round,
 }
 
-/// How far the sweep is on its way round.
+/// How far a round of compaction is.
 #[derive(Debug, Default)]
 struct Round {
     /// Where it goes on: keys before that are in their leaves, as far as runs from before the round have them.
@@ -237,29 +237,29 @@ impl Round {
     }
 
     /// Whether what a run has of a key stands in its leaf.
-    fn has_swept(&self, run: u64, key: &[u8]) -> bool {
+    fn is_compacted(&self, run: u64, key: &[u8]) -> bool {
         run < self.done || run < self.began && *key < *self.cursor
     }
 }
 
-impl Shelf {
+impl LaneTree {
     /// Opens a lane's tree, and tells every entry in the order of the keys. `names`: what of a key is looked up most,
     /// for those that are.
     pub(super) fn open(
         tree: Tree,
         named_by: fn(&[u8]) -> Option<u64>,
         mut each: impl FnMut(&[u8], &[u8]),
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, StoreError> {
         let position = match tree.get(POSITION)? {
             None => None,
             Some(bytes) => match Position::read(&bytes) {
                 Some(position) => Some(position),
-                None => return Err(Trouble::Damaged("the position cannot be read".to_owned())),
+                None => return Err(StoreError::Damaged("the position cannot be read".to_owned())),
             },
         };
         let round =
             tree.get(ROUND)?.map_or_else(|| Ok(Round::default()), |bytes| Round::read(&bytes))?;
-        let mut fresh = Fresh::new();
+        let mut memtable = Memtable::new();
         // Value by value: sled forgets pages only after they were asked for some dozens of times, and a scan asks once.
         let first = tree.ceiling(&[RUN])?.filter(|(name, _)| name[0] == RUN);
         let mut run = match &first {
@@ -271,15 +271,15 @@ impl Shelf {
             let name = named(RUN, &run.to_be_bytes());
             let Some(bytes) = tree.get(&name)? else { break };
             Entries::of_run(&name, &bytes)?.each(|key, value| {
-                if !round.has_swept(run, key) {
-                    fresh.insert(key.into(), value.map(Into::into));
+                if !round.is_compacted(run, key) {
+                    memtable.insert(key.into(), value.map(Into::into));
                 }
                 ControlFlow::Continue(())
             })?;
             run += 1;
         }
         let entries = position.map_or(0, |position| position.entries);
-        let mut filter = Filter::new(usize::try_from(entries).unwrap_or(0) + 4_096);
+        let mut filter = KeyFilter::new(usize::try_from(entries).unwrap_or(0) + 4_096);
         let mut found = position.map(|kept| Position { entries: 0, digest: 0, ..kept });
         let mut tell = |key: &[u8], value: &[u8]| {
             if let Some(found) = &mut found {
@@ -296,32 +296,32 @@ impl Shelf {
             let name = named(LEAF, &from);
             let Some(bytes) = tree.get(&name)? else {
                 if from.is_empty() {
-                    let _ = merged(None, fresh.iter(), &[], &mut tell)?;
+                    let _ = merged(None, memtable.iter(), &[], &mut tell)?;
                     break;
                 }
-                return Err(Trouble::Damaged("a leaf is missing".to_owned()));
+                return Err(StoreError::Damaged("a leaf is missing".to_owned()));
             };
             let (entries, follows) = Entries::of_leaf(&name, &bytes)?;
-            let of_range = fresh.range::<[u8], _>(range(&from, follows));
+            let of_range = memtable.range::<[u8], _>(range(&from, follows));
             let _ = merged(Some(entries), of_range, &[], &mut tell)?;
             next = follows.map(<[u8]>::to_vec);
         }
         if found != position {
             let [found, kept] = [found, position].map(|p| p.map_or(0, |p| p.entries));
             let detail = format!("{found} entries where {kept} were written, or others");
-            return Err(Trouble::Damaged(detail));
+            return Err(StoreError::Damaged(detail));
         }
-        let entered = Arc::new(Entered { tree, view: RwLock::new(View { fresh, position }) });
-        Ok(Self { entered, filter, run, oldest, round })
+        let view = Arc::new(ReadView { tree, recent: RwLock::new(Recent { memtable, position }) });
+        Ok(Self { view, filter, run, oldest, round })
     }
 
-    pub(super) fn entered(&self) -> &Arc<Entered> {
-        &self.entered
+    pub(super) fn view(&self) -> &Arc<ReadView> {
+        &self.view
     }
 
     /// The value of a key that is looked up.
-    pub(super) fn get(&self, key: &[u8], name: u64) -> Result<Option<Vec<u8>>, Trouble> {
-        if self.filter.may_have(name) { self.entered.get(key) } else { Ok(None) }
+    pub(super) fn get(&self, key: &[u8], name: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        if self.filter.may_have(name) { self.view.get(key) } else { Ok(None) }
     }
 
     /// Writes changes to disk with the position that they reach; readers know nothing of them yet.
@@ -329,7 +329,7 @@ impl Shelf {
         &mut self,
         changes: &BTreeMap<Vec<u8>, Change>,
         position: &Position,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), StoreError> {
         let mut batch = Batch::default();
         let mut writer = Writer::run();
         for (key, change) in changes {
@@ -342,7 +342,7 @@ impl Shelf {
             self.end_run(&mut writer, &mut batch);
         }
         batch.put(POSITION, position.bytes().to_vec());
-        self.entered.tree.write(batch)
+        self.view.tree.write(batch)
     }
 
     fn end_run(&mut self, writer: &mut Writer, batch: &mut Batch) {
@@ -363,35 +363,37 @@ impl Shelf {
                 self.filter.add(name);
             }
         }
-        let mut view = self.entered.view_mut();
+        let mut recent = self.view.recent_mut();
         for (key, change) in changes {
             let value = change.new.map(Vec::into_boxed_slice);
-            view.fresh.insert(key.into_boxed_slice(), value);
+            recent.memtable.insert(key.into_boxed_slice(), value);
         }
-        view.position = Some(position);
+        recent.position = Some(position);
     }
 
-    /// Puts what is fresh beyond its bound into leaves, as far as so many changes are to pay for it. `lanes`: how many share
-    /// the memory for it.
-    pub(super) fn sweep(
+    /// Compacts what the memtable has beyond its bound, as far as so many changes are to pay for it. `lanes`: how many
+    /// share the memory for it.
+    pub(super) fn compact(
         &mut self,
         changes: usize,
         lanes: usize,
         named_by: fn(&[u8]) -> Option<u64>,
-    ) -> Result<(), Trouble> {
-        let entries = self.entered.position().map_or(0, |position| position.entries);
-        let fresh_max = (entries / FRESH.0).min(FRESH_OF_ALL / lanes.max(1) as u64).max(FRESH.1);
+    ) -> Result<(), StoreError> {
+        let entries = self.view.position().map_or(0, |position| position.entries);
+        let memtable_max = (entries / MEMTABLE_MAX.0)
+            .min(MEMTABLE_MAX_OF_ALL / lanes.max(1) as u64)
+            .max(MEMTABLE_MAX.1);
         let runs_max = (entries / RUNS.0).clamp(RUNS.1, RUNS.2);
         for _ in 0..4 + changes / 8 {
             let runs = self.run - self.oldest;
-            if self.fresh() as u64 <= fresh_max && runs <= runs_max {
+            if self.memtable_len() as u64 <= memtable_max && runs <= runs_max {
                 break;
             }
-            self.sweep_on()?;
+            self.compact_next()?;
         }
         if self.filter.is_full() {
-            let mut filter = Filter::new(usize::try_from(entries).unwrap_or(0) + 4_096);
-            self.entered.each_from(&[], |key, _| {
+            let mut filter = KeyFilter::new(usize::try_from(entries).unwrap_or(0) + 4_096);
+            self.view.each_from(&[], |key, _| {
                 if let Some(name) = named_by(key) {
                     filter.add(name);
                 }
@@ -402,28 +404,28 @@ impl Shelf {
         Ok(())
     }
 
-    pub(super) fn fresh(&self) -> usize {
-        self.entered.view().fresh.len()
+    pub(super) fn memtable_len(&self) -> usize {
+        self.view.recent().memtable.len()
     }
 
-    /// Writes the next few leaves that something fresh belongs to.
-    fn sweep_on(&mut self) -> Result<(), Trouble> {
+    /// Writes the next few leaves that entries of the memtable belong to.
+    fn compact_next(&mut self) -> Result<(), StoreError> {
         let mut batch = Batch::default();
-        let mut swept: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::with_capacity(SWEEP);
+        let mut compacted: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::with_capacity(COMPACT_MAX);
         let mut at = Some(self.round.cursor.clone());
-        let view = self.entered.view();
-        while swept.len() < SWEEP
+        let recent = self.view.recent();
+        while compacted.len() < COMPACT_MAX
             && let Some(from) = &at
         {
-            let Some((key, _)) = view.fresh.range::<[u8], _>(range(from, None)).next() else {
+            let Some((key, _)) = recent.memtable.range::<[u8], _>(range(from, None)).next() else {
                 at = None;
                 break;
             };
-            let (from, next) = self.sweep_leaf(&view.fresh, key, &mut batch)?;
+            let (from, next) = self.compact_leaf(&recent.memtable, key, &mut batch)?;
             at = next.clone();
-            swept.push((from, next));
+            compacted.push((from, next));
         }
-        drop(view);
+        drop(recent);
         let Round { began, done, .. } = self.round;
         let round = match at {
             Some(cursor) => Round { cursor, began, done },
@@ -434,37 +436,38 @@ impl Shelf {
         for run in self.oldest..prune_to {
             batch.remove(&named(RUN, &run.to_be_bytes()));
         }
-        self.entered.tree.write(batch)?;
+        self.view.tree.write(batch)?;
         (self.round, self.oldest) = (round, prune_to);
-        let mut view = self.entered.view_mut();
-        for (from, next) in swept {
+        let mut recent = self.view.recent_mut();
+        for (from, next) in compacted {
             let from = Bound::Included(from.into_boxed_slice());
             let next = next.map_or(Bound::Unbounded, |next| Bound::Excluded(next.into()));
-            view.fresh.extract_if((from, next), |_, _| true).for_each(drop);
+            recent.memtable.extract_if((from, next), |_, _| true).for_each(drop);
         }
         Ok(())
     }
 
-    /// Merges what is fresh into the leaf of a key; tells the range that this covers.
-    fn sweep_leaf(
+    /// Merges the memtable into the leaf of a key; returns the range that this covers.
+    fn compact_leaf(
         &self,
-        fresh: &Fresh,
+        memtable: &Memtable,
         key: &[u8],
         batch: &mut Batch,
-    ) -> Result<(Vec<u8>, Option<Vec<u8>>), Trouble> {
-        let mut leaves = vec![self.entered.leaf(key)?];
+    ) -> Result<(Vec<u8>, Option<Vec<u8>>), StoreError> {
+        let mut leaves = vec![self.view.leaf(key)?];
         let from = leaves[0].from.clone();
         let mut next = leaves[0].next.clone();
         let size_of = |leaf: &Leaf| {
-            let fresh = fresh.range::<[u8], _>(range(&leaf.from, leaf.next.as_deref()));
-            let fresh = fresh.map(|(key, value)| key.len() + value.as_ref().map_or(0, |v| v.len()));
-            leaf.len() + fresh.sum::<usize>()
+            let changes = memtable.range::<[u8], _>(range(&leaf.from, leaf.next.as_deref()));
+            let changes =
+                changes.map(|(key, value)| key.len() + value.as_ref().map_or(0, |v| v.len()));
+            leaf.len() + changes.sum::<usize>()
         };
         let mut size = size_of(&leaves[0]);
         while size < LEAF_MIN
             && let Some(name) = next
         {
-            let leaf = self.entered.leaf(&name)?;
+            let leaf = self.view.leaf(&name)?;
             batch.remove(&named(LEAF, &leaf.from));
             size += size_of(&leaf);
             next = leaf.next.clone();
@@ -474,8 +477,8 @@ impl Shelf {
         let mut writer = Writer::default();
         let mut begin = from.clone();
         for leaf in &leaves {
-            let fresh = fresh.range::<[u8], _>(range(&leaf.from, leaf.next.as_deref()));
-            let _ = merged(leaf.entries()?, fresh, &[], |key, value| {
+            let changes = memtable.range::<[u8], _>(range(&leaf.from, leaf.next.as_deref()));
+            let _ = merged(leaf.entries()?, changes, &[], |key, value| {
                 if writer.len() >= part {
                     let name = named(LEAF, &begin);
                     batch.put(&name, writer.end_leaf(&name, Some(key)));

@@ -16,8 +16,11 @@ use serde::Deserializer;
 use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::known::{Filter, Name, STATES, Timers};
+use super::model::{Filter, TimerName, TimerState};
 use super::problem::Problem;
+use crate::engine::header::{self, When};
+use crate::engine::timers::{BadVersion, Version};
+use crate::engine::{Millis, UnixMillis};
 
 /// Longest id, in bytes; as in the header contract.
 const ID_BYTES_MAX: usize = 255;
@@ -277,7 +280,7 @@ pub(super) fn member<T: DeserializeOwned>(
 }
 
 /// `id` with `key` or `key_base64` of a JSON object.
-pub(super) fn name(map: &mut Map<String, Value>, at: &str) -> Result<Name, Problem> {
+pub(super) fn name(map: &mut Map<String, Value>, at: &str) -> Result<TimerName, Problem> {
     let text: Option<String> = member(map, at, "id", "a string")?;
     let id = id(text.unwrap_or_default().into_bytes(), &format!("{at}.id"))?;
     let key: Option<String> = member(map, at, "key", "a string")?;
@@ -291,11 +294,11 @@ pub(super) fn name(map: &mut Map<String, Value>, at: &str) -> Result<Name, Probl
         (None, Some(text)) => Some(base64_key(&text, &at)?),
         (None, None) => None,
     };
-    Ok(Name { id, key })
+    Ok(TimerName { id, key })
 }
 
-/// A point in time, in a body as text or as a number.
-pub(super) fn moment(timers: &dyn Timers, value: &Value, at: &str) -> Result<u64, Problem> {
+/// A point in time, as the header contract reads it; in a body as text or as a number.
+pub(super) fn moment(value: &Value, at: &str) -> Result<UnixMillis, Problem> {
     let text = match value {
         Value::String(text) => text.clone(),
         Value::Number(number) => number.to_string(),
@@ -304,32 +307,44 @@ pub(super) fn moment(timers: &dyn Timers, value: &Value, at: &str) -> Result<u64
             return Err(Problem::bad("bad_time", at, detail));
         }
     };
-    timers.moment(&text).map_err(|detail| Problem::bad("bad_time", at, detail))
+    match header::until(&text) {
+        Ok(When::At(at)) => Ok(at),
+        _ => {
+            let detail = format!(
+                "{text:?} is no point in time; want RFC 3339 with a zone, or epoch milliseconds from 10^12 to 10^14"
+            );
+            Err(Problem::bad("bad_time", at, detail))
+        }
+    }
 }
 
-/// A length of time, at most `most_ms`.
-pub(super) fn span(
-    timers: &dyn Timers,
-    text: &str,
-    at: &str,
-    most_ms: u64,
-) -> Result<u64, Problem> {
-    match timers.span(text) {
-        Ok(ms) if ms <= most_ms => Ok(ms),
+/// A length of time in milliseconds, as the header contract reads it; at most `most_ms`.
+pub(super) fn span(text: &str, at: &str, most_ms: u64) -> Result<u64, Problem> {
+    match header::duration(text) {
+        Ok(Millis(ms)) if ms <= most_ms => Ok(ms),
         Ok(_) => {
             let detail = format!("want at most {} s", most_ms / 1_000);
             Err(Problem::bad("bad_duration", at, detail))
         }
-        Err(detail) => Err(Problem::bad("bad_duration", at, detail)),
+        Err(error) => Err(Problem::bad("bad_duration", at, error.to_string())),
     }
 }
 
-/// A filter from texts and times that were read already.
+/// A version, as answers show it.
+pub(super) fn version(text: &str, at: &str) -> Result<Version, Problem> {
+    text.parse().map_err(|error: BadVersion| Problem::bad("bad_version", at, error.to_string()))
+}
+
+/// A state, as answers show it.
+pub(super) fn state(text: &str, at: &str) -> Result<TimerState, Problem> {
+    text.parse().map_err(|_| {
+        let states = TimerState::ALL.map(TimerState::as_str).join(", ");
+        Problem::bad("bad_state", at, format!("{text:?} is no state; want one of {states}"))
+    })
+}
+
+/// Checks a filter whose members were each read already.
 pub(super) fn checked(filter: Filter, at: &str) -> Result<Filter, Problem> {
-    if let Some(state) = filter.state.as_deref().filter(|state| !STATES.contains(state)) {
-        let detail = format!("{state:?} is no state; want one of {}", STATES.join(", "));
-        return Err(Problem::bad("bad_state", format!("{at}.state"), detail));
-    }
     if let (Some(after), Some(before)) = (filter.due_after, filter.due_before)
         && after >= before
     {
