@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use waterclock::engine::Record;
+use waterclock::engine::member::Timing;
 
 use crate::broker::{Place, Position, Refusal};
 use crate::mutation::Mutation;
@@ -44,7 +45,7 @@ impl World {
             let record =
                 crate::workload::record(Some(key(*place).as_bytes()), Some(value.as_bytes()), &[]);
             let partition = self.meta_place(place.partition).partition;
-            Outgoing { topic: Arc::from(META), partition, record, hop: None, due: None }
+            Outgoing { topic: Arc::from(META), partition, record, timing: Timing::Any }
         };
         positions.iter().map(one).collect()
     }

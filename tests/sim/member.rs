@@ -10,18 +10,17 @@
 
 mod batches;
 mod clock;
-mod early;
 mod group;
 mod index;
-mod late;
+mod ledger;
 mod mutating;
 mod reading;
-mod refused;
 mod tally;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use waterclock::engine::member::{Appends, Failures, Step};
 use waterclock::engine::messages::{Answer, Event, Target};
 use waterclock::engine::{BatchId, LaneEngine, Offset, Record, Source, UnixMillis};
 
@@ -31,7 +30,6 @@ use crate::plan::{Kind, SECOND};
 use crate::workload::NUMBER;
 use crate::world::World;
 use clock::Clocks;
-use early::Went;
 use index::{Disk, Pieces, Waiting};
 use reading::Asked;
 use tally::Tally;
@@ -84,19 +82,12 @@ struct Flight {
     /// They may leave once it is committed.
     answers: Vec<Answer>,
     offsets_sent: bool,
-    /// Records handed to brokers, and the targets of those in the last request.
+    /// Records handed to brokers, and the topics of those in the last request.
     sent: usize,
     asked: Vec<Arc<str>>,
-    /// Of the last request: the hops, and where they went.
-    hops: Vec<Option<(Source, UnixMillis)>>,
-    /// The same: where all went, and from when to when those that are deliveries may be there.
-    went: Vec<Went>,
-    /// When the first of all its deliveries expires.
-    expires: Option<UnixMillis>,
-    /// All clocks were held to have reached this when it was sent.
-    since: UnixMillis,
-    /// Hops that came to stand too late for their tier, which the engine is told of.
-    late: Vec<(Source, Offset, UnixMillis)>,
+    /// When its first request was sent, and its last.
+    began: Option<Time>,
+    step: (Step, Time),
 }
 
 pub struct Member {
@@ -147,8 +138,13 @@ pub struct Member {
     clocks: Clocks,
     /// A position was outside of its log: the next take-over compares every one with its log.
     looks_at_ends: bool,
-    /// The last commit was slow: its producer is not to be used again.
-    dirty: bool,
+    /// What the delivery reports of its producer say.
+    appends: Appends,
+    failures: Failures,
+    /// What it writes can be taken back.
+    aborts: bool,
+    /// A connection of its producer has ended.
+    disconnected: bool,
     tick_at: Option<Time>,
     /// When it is woken for a tick, wanted or not.
     ticks: BTreeSet<Time>,
@@ -193,7 +189,10 @@ impl Member {
             last_now: UnixMillis(0),
             clocks: Clocks::default(),
             looks_at_ends: false,
-            dirty: false,
+            appends: Appends::default(),
+            failures: Failures::default(),
+            aborts: false,
+            disconnected: false,
             tick_at: None,
             ticks: BTreeSet::new(),
             poll_queued: false,
@@ -217,6 +216,8 @@ impl Member {
     fn forget(&mut self) {
         self.round += 1;
         self.flights.clear();
+        self.appends = Appends::new(self.aborts);
+        self.failures = Failures::default();
         self.busy = false;
         self.positions.clear();
         self.committing = None;
@@ -265,8 +266,10 @@ impl World {
         let name = self.fresh_name(slot, life);
         let engine = LaneEngine::new(Arc::clone(&self.plan.setup));
         let disk = std::mem::take(&mut self.member(slot).disk);
-        let fresh =
-            Member { life, up: Up::Alive, name, engine: Some(engine), disk, ..Member::new(slot) };
+        let aborts = self.plan.exactly_once();
+        let (engine, appends) = (Some(engine), Appends::new(aborts));
+        let up = Up::Alive;
+        let fresh = Member { life, up, name, engine, disk, appends, aborts, ..Member::new(slot) };
         self.members[slot] = fresh;
         if self.plan.exactly_once() {
             self.renew(slot)

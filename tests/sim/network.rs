@@ -5,9 +5,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use waterclock::engine::member::Timing;
 use waterclock::engine::messages::{Outcome, Target};
 use waterclock::engine::timers::{Found, TimerId};
-use waterclock::engine::{Lane, Offset, Record, Source, TopicId, UnixMillis};
+use waterclock::engine::{Lane, Offset, Record, Source, UnixMillis};
 
 use crate::broker::{Place, Position, Refusal, Writer};
 
@@ -17,10 +18,8 @@ pub struct Outgoing {
     pub topic: Arc<str>,
     pub partition: i32,
     pub record: Record,
-    /// It is a hop: to where, and when the record is due.
-    pub hop: Option<(TopicId, UnixMillis)>,
-    /// It is a delivery: when it is due, and when it expires.
-    pub due: Option<(UnixMillis, Option<UnixMillis>)>,
+    /// When it may be appended.
+    pub timing: Timing,
 }
 
 /// What a member asks of the cluster.
@@ -94,8 +93,8 @@ pub enum Reply {
     /// The end of a partition, as it was asked for.
     End(Source, UnixMillis, Offset),
     Changelog(i32, Why, Offset),
-    /// Where each record stands now, and since when.
-    Produced(Result<Vec<(Offset, UnixMillis)>, Refusal>),
+    /// Where each record stands now, since when, and the node whose clock says so.
+    Produced(Result<Vec<(Offset, UnixMillis, usize)>, Refusal>),
     OffsetsSent(Result<(), Refusal>),
     Ended(Result<(), Refusal>),
     OffsetsCommitted(Result<(), Refusal>),

@@ -2,7 +2,7 @@
 //!
 //! Time jumps from event to event, so seven days of waiting cost nothing.
 
-mod cluster;
+pub mod cluster;
 mod faults;
 mod hostile;
 mod users;

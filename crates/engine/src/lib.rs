@@ -17,6 +17,7 @@ mod hop_buffer;
 mod ids;
 pub mod ladder;
 mod lanes;
+pub mod member;
 pub mod messages;
 pub mod murmur2;
 mod record;

@@ -7,6 +7,7 @@ mod checkpoint;
 mod commit;
 mod fence;
 mod inventory;
+mod lane_batches;
 mod lanes;
 mod rebalance;
 mod thread;

@@ -11,6 +11,7 @@ use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
 use waterclock_engine::header::Code;
+use waterclock_engine::member::Renewed;
 use waterclock_engine::{Millis, Outcome, TopicId};
 
 /// Values of `x-delay-label` that are counted apart.
@@ -183,57 +184,23 @@ pub fn describe() {
     }
 }
 
-/// Why a producer was renewed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Renewed {
-    /// A newer owner of the name fenced it.
-    Fenced,
-    /// Kafka refused a record, or a target.
-    Refused,
-    /// Kafka asked for the transaction to be aborted.
-    Aborted,
-    /// Nobody knows whether the commit happened.
-    Unknown,
-    /// The commit, or all of the transaction, took longer than is safe.
-    Slow,
-    /// A connection of the producer ended.
-    Disconnected,
-    /// A hop came to stand too late for its tier.
-    Late,
-    /// A record came to stand before it was due: a broker's clock was set back.
-    Early,
-    /// A record came to stand after it had expired.
-    Expired,
-}
+/// Why a producer was renewed, and the value of the label `reason` for that.
+const RENEWED: [(Renewed, &str); 9] = [
+    (Renewed::Fenced, "fenced"),
+    (Renewed::Refused, "refused"),
+    (Renewed::Aborted, "aborted"),
+    (Renewed::Unknown, "unknown"),
+    (Renewed::Slow, "slow"),
+    (Renewed::Disconnected, "disconnected"),
+    (Renewed::Late, "late"),
+    (Renewed::Early, "early"),
+    (Renewed::Expired, "expired"),
+];
 
-impl Renewed {
-    const ALL: [Self; 9] = [
-        Self::Fenced,
-        Self::Refused,
-        Self::Aborted,
-        Self::Unknown,
-        Self::Slow,
-        Self::Disconnected,
-        Self::Late,
-        Self::Early,
-        Self::Expired,
-    ];
-
-    /// The value of the label `reason`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Fenced => "fenced",
-            Self::Refused => "refused",
-            Self::Aborted => "aborted",
-            Self::Unknown => "unknown",
-            Self::Slow => "slow",
-            Self::Disconnected => "disconnected",
-            Self::Late => "late",
-            Self::Early => "early",
-            Self::Expired => "expired",
-        }
-    }
+/// The value of the label `reason` for a producer that was renewed.
+#[must_use]
+pub fn reason_of(why: Renewed) -> &'static str {
+    RENEWED.iter().find(|(known, _)| *known == why).map_or("unknown", |(_, label)| label)
 }
 
 /// Why an index was thrown away and begun anew.
@@ -311,7 +278,7 @@ pub struct LaneFigures {
     cancels: Counter,
     cancelled: Counter,
     commit: Histogram,
-    /// By position in [`Renewed::ALL`].
+    /// By position in [`RENEWED`].
     renewed: Vec<Counter>,
     lost: Counter,
     lost_timers: Counter,
@@ -525,7 +492,7 @@ impl LaneFigures {
         let lateness = topics.map(|tier| histogram!(LATENESS, "tier" => tier)).collect();
         let tier = |hold: String| counter!(FORWARDED, "tier" => hold);
         let code = |code: &Code| counter!(DEAD_LETTERS, "code" => code.as_str());
-        let reason = |why: Renewed| counter!(PRODUCERS_RENEWED, "reason" => why.as_str());
+        let reason = |(_, label)| counter!(PRODUCERS_RENEWED, "reason" => label);
         Self {
             lateness,
             delivered: counter!(DELIVERED),
@@ -536,7 +503,7 @@ impl LaneFigures {
             cancels: counter!(CANCELS),
             cancelled: counter!(CANCELLED),
             commit: histogram!(COMMIT),
-            renewed: Renewed::ALL.into_iter().map(reason).collect(),
+            renewed: RENEWED.into_iter().map(reason).collect(),
             lost: counter!(LOST),
             lost_timers: counter!(LOST_TIMERS),
             halved: counter!(HALVED),
@@ -607,7 +574,7 @@ impl LaneFigures {
 
     /// A producer was renewed.
     pub fn renewed(&self, why: Renewed) {
-        let at = Renewed::ALL.iter().position(|known| *known == why);
+        let at = RENEWED.iter().position(|(known, _)| *known == why);
         if let Some(counter) = at.and_then(|at| self.renewed.get(at)) {
             counter.increment(1);
         }

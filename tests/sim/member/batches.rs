@@ -3,24 +3,26 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use waterclock::engine::member::{ErrorClass, Step};
 use waterclock::engine::messages::{
     Answer, Batch, ChangeReason, Destination, Event, HeaderRewrite, Produce,
 };
-use waterclock::engine::{BatchId, Blame, Limits, Offset, UnixMillis};
+use waterclock::engine::{BatchId, Limits, Offset, UnixMillis};
 
-use super::early::went;
-use super::late::hop_of;
 use super::mutating::reverse_ties;
 use super::{Flight, Phase, Positions, Up, number_of};
-use crate::broker::{Position, Refusal, Writer};
+use crate::broker::{Position, Refusal, Time, Writer};
 use crate::mutation::Mutation;
 use crate::network::{NOBODY, Outgoing, Reply, Request, Scheduled, Wake};
 use crate::plan::SECOND;
 use crate::workload::java_partition;
 use crate::world::World;
+use crate::world::cluster::PATIENCE;
 
 /// Records that one produce request carries, at most.
 const PRODUCE_MAX: u64 = 40;
+/// After this long all that is left of a batch is in one request.
+const PRODUCES_FOR: Time = 2 * SECOND;
 
 impl World {
     // Batches.
@@ -83,11 +85,8 @@ impl World {
             offsets_sent: false,
             sent: 0,
             asked: Vec::new(),
-            hops: Vec::new(),
-            went: Vec::new(),
-            expires: sends.iter().filter_map(|send| send.expires).min(),
-            since: UnixMillis(0),
-            late: Vec::new(),
+            began: None,
+            step: (Step::Begin, self.at),
         };
         self.member(slot).flights.push_back(flight);
     }
@@ -109,13 +108,7 @@ impl World {
             (None, Some(key)) => java_partition(key, count as u32),
             (None, None) => self.chance.below(count) as i32,
         };
-        let (hop, due) = match send.to {
-            Destination::Lane(topic) => (Some((topic, send.due)), None),
-            Destination::Target(_) => (None, Some(send.due)),
-            _ => (None, None),
-        };
-        let due = due.map(|due| (due, send.expires));
-        Outgoing { topic, partition, record, hop, due }
+        Outgoing { topic, partition, record, timing: self.plan.setup.timing(send) }
     }
 
     /// No record leaves that a cancel covers which its owner could have read: it stood in the lane's intake when the lane
@@ -171,14 +164,16 @@ impl World {
             return;
         }
         let most = self.chance.between(1, PRODUCE_MAX) as usize;
-        let since = self.members[slot].last_now;
+        self.begin_batch(slot);
+        let at = self.at;
         let Some(flight) = self.member(slot).flights.front_mut() else { return };
         if !flight.outgoing.is_empty() {
+            // The real one has them all on their way at once.
+            let is_soon = flight.began.is_none_or(|began| at - began < PRODUCES_FOR);
+            let most = if is_soon { most } else { usize::MAX };
             let count = most.min(flight.outgoing.len());
             let records: Vec<Outgoing> = flight.outgoing.drain(..count).collect();
-            flight.hops = records.iter().map(hop_of).collect();
-            flight.went = records.iter().map(went).collect();
-            flight.since = since;
+            flight.step = (Step::Produce, at);
             flight.asked = records.iter().map(|of| Arc::clone(&of.topic)).collect();
             flight.sent += count;
             return self.produce_some(slot, records);
@@ -190,21 +185,24 @@ impl World {
         let Some(flight) = self.member(slot).flights.front_mut() else { return };
         if !flight.offsets_sent && !flight.positions.is_empty() {
             flight.offsets_sent = true;
+            flight.step = (Step::SendOffsets, at);
             let positions = flight.positions.clone();
             if self.mutation == Some(Mutation::RecordsAlone) {
                 return self.reply(slot, Reply::OffsetsSent(Ok(())));
             }
             let identity = self.members[slot].identity();
             let request = Request::SendOffsets(writer, identity, positions);
-            self.hold_offsets(slot, &request);
-            return self.ask(slot, request);
+            return self.ask_for_offsets(slot, request);
         }
         if flight.sent == 0 && flight.positions.is_empty() {
             // Nothing but answers: there is no transaction to commit.
             return self.finished(slot);
         }
-        if self.has_expired(slot) {
-            return self.refuse(slot, Blame::Expired);
+        if !self.may_commit(slot) {
+            return;
+        }
+        if let Some(flight) = self.member(slot).flights.front_mut() {
+            flight.step = (Step::Commit, at);
         }
         self.commit(slot, writer);
     }
@@ -247,16 +245,28 @@ impl World {
     }
 
     /// Holds the first request with offsets up, perhaps: the client asks again, and is answered (F17).
-    fn hold_offsets(&mut self, slot: usize, request: &Request) {
+    fn ask_for_offsets(&mut self, slot: usize, request: Request) {
         if !self.commits_fail(self.plan.network.commit_held) {
-            return;
+            return self.ask(slot, request);
         }
         self.count("offsets held up");
-        let process = self.members[slot].process();
+        let looks_well = self.mutation == Some(Mutation::ReusesAfterOffsets);
+        self.ask_again(slot, request, looks_well);
+    }
+
+    /// The first of two requests is held up. The client asks again at once, since its connection has ended, or when it had no
+    /// answer for long enough.
+    fn ask_again(&mut self, slot: usize, request: Request, looks_well: bool) {
+        let (process, round) = (self.members[slot].process(), self.members[slot].round);
         let late = self.chance.spread(100, 30 * SECOND);
         self.after(late, Scheduled::Arrives(process, NOBODY, request.clone()));
-        if self.mutation != Some(Mutation::ReusesAfterOffsets) {
-            self.member(slot).dirty = true;
+        if looks_well {
+            self.ask(slot, request);
+        } else if self.chance.percent(50) {
+            self.member(slot).disconnected = true;
+            self.ask(slot, request);
+        } else {
+            self.after(PATIENCE, Scheduled::Arrives(process, round, request));
         }
     }
 
@@ -274,10 +284,7 @@ impl World {
         if self.commits_fail(self.plan.network.commit_held) {
             // The client gave up on the first request, asked again, and is told that it is done (F16).
             self.count("commits held up");
-            let late = self.chance.spread(100, 30 * SECOND);
-            let held = Request::EndTransaction(writer.clone(), true);
-            self.after(late, Scheduled::Arrives(process, NOBODY, held));
-            self.member(slot).dirty = true;
+            return self.ask_again(slot, Request::EndTransaction(writer, true), false);
         }
         if !self.commits_fail(self.plan.network.commit_unknown) {
             return self.ask(slot, Request::EndTransaction(writer, true));
@@ -301,6 +308,7 @@ impl World {
         match reply {
             Reply::Init(Ok(writer)) => {
                 self.member(slot).writer = Some(writer);
+                self.member(slot).disconnected = false;
                 match self.members[slot].phase {
                     Phase::Starting => self.join(slot),
                     _ => self.fetch_committed(slot),
@@ -316,44 +324,36 @@ impl World {
             Reply::End(source, at, end) => self.told_end(slot, source, at, end),
             Reply::Changelog(lane, why, end) => self.wait_for_index(slot, lane, why, end),
             Reply::Produced(Ok(stand)) => {
-                if self.stands_late_enough(slot, &stand) && self.stands_in_time(slot, &stand) {
-                    self.member(slot).busy = false;
-                    self.drive(slot);
-                }
+                self.written(slot, &stand);
+                self.member(slot).busy = false;
+                self.drive(slot);
             }
             Reply::OffsetsSent(Ok(())) => {
                 self.member(slot).busy = false;
                 self.drive(slot);
             }
-            // Its request may still be on its way somewhere, and would end what is begun next (KAFKA-17754).
-            Reply::Ended(Ok(()))
-                if std::mem::take(&mut self.member(slot).dirty)
-                    && self.mutation != Some(Mutation::ReusesDirty) =>
-            {
-                self.discard(slot, "commits slow");
+            Reply::Ended(Ok(())) => {
+                if self.is_clean(slot) {
+                    self.finished(slot);
+                }
             }
-            Reply::Ended(Ok(())) => self.finished(slot),
             Reply::OffsetsCommitted(Ok(())) => self.offsets_committed(slot),
             Reply::TimedOut if self.mutation == Some(Mutation::GoesOnAfterUnknown) => {
                 let ended = self.members[slot].flights.front().is_some_and(|f| f.offsets_sent);
                 if ended { self.finished(slot) } else { self.discard(slot, "timed out") }
             }
-            Reply::TimedOut => {
-                self.blame_brokers(slot);
-                self.discard(slot, "timed out");
-            }
+            Reply::TimedOut => self.timed_out(slot),
             Reply::Produced(Err(refusal))
             | Reply::OffsetsSent(Err(refusal))
             | Reply::Ended(Err(refusal))
             | Reply::OffsetsCommitted(Err(refusal)) => match refusal {
-                Refusal::IllegalGeneration => self.discard(slot, "old generation"),
-                Refusal::Fenced => self.discard(slot, "fenced"),
-                Refusal::InvalidState => {
-                    self.blame_brokers(slot);
-                    self.discard(slot, "commit aborted");
+                Refusal::IllegalGeneration => {
+                    self.broken(slot, ErrorClass::Other, "old generation")
                 }
-                Refusal::Poison => self.refused(slot, Blame::Record),
-                Refusal::Denied => self.refused(slot, Blame::Target),
+                Refusal::Fenced => self.broken(slot, ErrorClass::Fenced, "fenced"),
+                Refusal::InvalidState => self.broken(slot, ErrorClass::Other, "commit aborted"),
+                Refusal::Poison => self.refused(slot, ErrorClass::TooLarge),
+                Refusal::Denied => self.refused(slot, ErrorClass::Forbidden),
                 refusal => {
                     self.breach("liveness", format!("a batch that can never pass: {refusal:?}"))
                 }
@@ -375,7 +375,7 @@ impl World {
         };
         self.answer_all(slot, &flight.answers);
         self.delete_records(slot, flight.positions);
-        self.tell_late(slot, flight.late);
+        self.tell_late(slot, flight.id);
         self.tell(slot, flight.id);
     }
 
@@ -390,7 +390,7 @@ impl World {
         member.acknowledged.extend(&flight.numbers);
         member.positions.extend(flight.positions);
         self.commit_offsets(slot);
-        self.tell_late(slot, flight.late);
+        self.tell_late(slot, flight.id);
         self.tell(slot, flight.id);
     }
 

@@ -5,7 +5,9 @@
 //! node's clock (`early`). In `at_least_once` nothing can be aborted, and where targets keep their writers' times
 //! nobody learns the clock. There such a node is taken to be known, as nothing is promised of it.
 
-use waterclock::engine::UnixMillis;
+use std::time::Duration;
+
+use waterclock::engine::{UnixMillis, member};
 
 use crate::broker::{EPOCH_MS, Time};
 use crate::mutation::Mutation;
@@ -60,25 +62,42 @@ impl World {
         now
     }
 
+    /// What is known of the clocks now.
+    pub(super) fn known_clocks(&mut self, slot: usize) -> member::Clocks {
+        let (now, at) = (self.now(slot), Duration::from_millis(self.at));
+        let nodes = &self.members[slot].clocks.nodes;
+        let of = self.plan.unprobed.filter(|node| nodes.get(*node).is_some_and(Option::is_some));
+        let unprobed = of.and_then(|node| i32::try_from(node).ok()).into_iter().collect();
+        member::Clocks { at, now, unprobed }
+    }
+
     /// What an append tells of a node's clock.
-    pub(super) fn learn_clock(
-        &mut self,
-        slot: usize,
-        node: usize,
-        appended: UnixMillis,
-        is_behind: bool,
-    ) {
-        let fresh = Bound { clock: appended.0, at: self.at };
-        let known = self.members[slot].clocks.nodes[node];
-        if is_behind {
+    pub(super) fn learn_clock(&mut self, slot: usize, news: member::News) {
+        let fresh = Bound { clock: news.appended.0, at: self.at };
+        let took = self.at - news.since.as_millis() as Time;
+        let Some(bound) = usize::try_from(news.leader)
+            .ok()
+            .and_then(|node| self.members[slot].clocks.nodes.get_mut(node))
+        else {
+            return;
+        };
+        let known = bound.map(|known| known.now(self.at));
+        let stepped_back = known.is_some_and(|known| known > fresh.clock + took);
+        if stepped_back && self.mutation == Some(Mutation::IgnoresStepBack) {
+            return;
+        }
+        if stepped_back || known.is_none_or(|known| known <= fresh.clock) {
+            *bound = Some(fresh);
+        }
+        if stepped_back || known.is_none() {
             self.member(slot).last_now = UnixMillis(0);
             self.count(if known.is_some() { "steps back seen" } else { "clocks learned" });
         }
-        let renews = self.plan.unprobed == Some(node)
-            && known.is_some_and(|known| known.now(self.at) <= fresh.clock);
-        if is_behind || renews {
-            self.member(slot).clocks.nodes[node] = Some(fresh);
-        }
+    }
+
+    /// A clock is behind its bound: all are asked at once.
+    pub(super) fn doubt_clocks(&mut self, slot: usize) {
+        self.member(slot).clocks.probed = None;
     }
 
     fn probe(&mut self, slot: usize) {

@@ -176,7 +176,6 @@ impl World {
         // Not running: a step's orders are not carried out any more.
         self.member(slot).phase = Phase::Renewing;
         self.step(slot, Event::Revoked);
-        self.member(slot).dirty = false;
         if finishing || why == "old generation" || why == "old position" {
             self.join(slot);
         } else if self.plan.exactly_once() {

@@ -13,7 +13,7 @@ use crate::plan::{SECOND, SESSION, TRANSACTION};
 /// The node that coordinates the group and all transactions.
 const COORDINATOR: usize = 0;
 /// A client waits this long for an answer: `socket.timeout.ms`.
-const PATIENCE: Time = 8 * SECOND;
+pub const PATIENCE: Time = 8 * SECOND;
 
 impl World {
     /// Nothing comes from this partition's leader at present.
@@ -270,7 +270,7 @@ impl World {
         &mut self,
         writer: Option<&Writer>,
         records: Vec<Outgoing>,
-    ) -> Result<Vec<(Offset, UnixMillis)>, Refusal> {
+    ) -> Result<Vec<(Offset, UnixMillis, usize)>, Refusal> {
         if let Some(writer) = writer {
             self.after(TRANSACTION + SECOND, Scheduled::Expire(Arc::clone(&writer.id)));
         }
@@ -279,7 +279,8 @@ impl World {
             let topic = self.broker.topic(&sent.topic).ok_or(Refusal::UnknownTopic)?;
             let place = Place { topic, partition: sent.partition };
             let offset = self.broker.produce(self.at, writer, place, sent.record)?;
-            stand.push((offset, self.broker.clock(self.broker.leader(place), self.at)));
+            let node = self.broker.leader(place);
+            stand.push((offset, self.broker.clock(node, self.at), node));
         }
         self.stirred = true;
         Ok(stand)

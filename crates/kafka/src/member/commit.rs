@@ -19,11 +19,9 @@
 //!    abandoned thread produces nothing by a producer that it initialises after that, and nobody hears its reports
 //!    (docs/adr/0017).
 
-mod blame;
 mod delivery_reports;
-mod early;
-mod late_hops;
-mod letters;
+mod error_class;
+mod place;
 mod transaction;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -36,13 +34,14 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use rdkafka::consumer::ConsumerGroupMetadata;
 
-use super::changelog_end::Written;
 use crate::client::Connection;
 use crate::cluster::BrokerClock;
-use waterclock_engine::{Batch, BatchId, Commit, Destination, Refused, Setup, Source, Topics};
-use waterclock_telemetry::{LaneFigures, Renewed};
+use waterclock_engine::member::{LateHop, Renewed, Timing};
+use waterclock_engine::{
+    Batch, BatchId, Commit, Destination, Offset, Produce, Refused, Source, UnixMillis,
+};
 
-pub(crate) use late_hops::Late;
+use delivery_reports::DeliveryReports;
 use transaction::Work;
 pub(crate) use transaction::{TURNS, chunks, offsets_of};
 
@@ -75,10 +74,31 @@ pub(crate) struct CommitterConfig {
     /// The least `max.message.bytes` of the targets in use: no batch may be larger, since a broker refuses a
     /// whole batch for its size, however small its records are.
     pub batch_bytes: Arc<AtomicUsize>,
-    /// Told how far `<ns>.timers` is written.
-    pub written: Arc<Written>,
-    /// What the engine is given.
-    pub setup: Arc<Setup>,
+}
+
+/// What is told once a batch is done; it is given the brokers' time.
+pub(crate) type Tally = Box<dyn FnOnce(UnixMillis) + Send>;
+
+/// Who decides about the records of the batches: lanes today, workers next. What a committer must know of it.
+pub(crate) trait BatchOwner: Send + Sync {
+    /// The topic that a record goes to.
+    fn topic<'a>(&'a self, to: &'a Destination) -> &'a Arc<str>;
+    /// The topics of the offsets that are committed, by [`TopicId`](waterclock_engine::TopicId).
+    fn sources(&self) -> &[Arc<str>];
+    /// The topic that positions are written to besides, if there is one.
+    fn checkpoints(&self) -> Option<&Arc<str>>;
+    /// When a record may be appended.
+    fn timing(&self, send: &Produce) -> Timing;
+    /// Whether it matters where a record stands: [`stands`](Self::stands) is told.
+    fn is_followed(&self, send: &Produce) -> bool;
+    /// A record that is followed counts from now on; without an offset nobody knows where it stands.
+    fn stands(&self, partition: i32, offset: Option<Offset>);
+    /// What to tell once this batch is done.
+    fn tally(&self, batch: &Batch) -> Tally;
+    /// A transaction took so long.
+    fn committed(&self, took: Duration);
+    /// A producer is renewed.
+    fn renewed(&self, why: Renewed);
 }
 
 /// What a member has of an assignment: the right to commit its offsets.
@@ -112,7 +132,7 @@ enum Order {
 pub(crate) enum Report {
     /// Every record of the batch is acknowledged and, in `exactly_once`, its transaction committed.
     /// With hops in it that came to stand late.
-    Done(BatchId, Vec<Late>),
+    Done(BatchId, Vec<LateHop>),
     /// A batch failed, or may have: take the lanes over anew once [`Committer::ready`] says so. With what Kafka refused,
     /// if that is why, and the topics of records that were not taken in time.
     Failed { why: String, refused: Option<Refused>, doubted: Vec<Arc<str>> },
@@ -193,9 +213,8 @@ pub(crate) struct Committer {
 /// What each thread is made from.
 struct Parts {
     setting: CommitterConfig,
-    topics: Arc<Names>,
+    owner: Arc<dyn BatchOwner>,
     clock: Arc<BrokerClock>,
-    figures: Arc<LaneFigures>,
 }
 
 /// What one thread is handed, and what it says.
@@ -213,15 +232,14 @@ impl Parts {
         let shared = Arc::new(Shared::default());
         let mut work = Work {
             setting: self.setting.clone(),
-            topics: Arc::clone(&self.topics),
+            owner: Arc::clone(&self.owner),
             clock: Arc::clone(&self.clock),
-            figures: Arc::clone(&self.figures),
             shared: Arc::clone(&shared),
             orders: orders.clone(),
             reports: outbox,
             outlets: VecDeque::new(),
             batch_bytes: 0,
-            ledger: Arc::default(),
+            ledger: Arc::new(DeliveryReports::new(false)),
         };
         let thread =
             std::thread::Builder::new().name("wc-commit".into()).spawn(move || work.run(&inbox))?;
@@ -236,11 +254,10 @@ impl Committer {
     /// The operating system gives no thread.
     pub(crate) fn start(
         setting: CommitterConfig,
-        topics: Arc<Names>,
+        owner: Arc<dyn BatchOwner>,
         clock: Arc<BrokerClock>,
-        figures: Arc<LaneFigures>,
     ) -> std::io::Result<Self> {
-        let parts = Parts { setting, topics, clock, figures };
+        let parts = Parts { setting, owner, clock };
         let hand = Mutex::new(parts.start()?);
         Ok(Self { parts, hand })
     }
@@ -338,7 +355,7 @@ impl Committer {
         let open = left.shared.lock().open;
         if open > 0 {
             // It may yet be carried out.
-            self.parts.figures.renewed(Renewed::Unknown);
+            self.parts.owner.renewed(Renewed::Unknown);
         }
         tracing::info!(open, step, "other producers from now on, which fence what is on its way");
         Ok(())
@@ -381,54 +398,23 @@ pub(crate) struct NotReady {
     pub fatal: bool,
 }
 
-/// Topic names as a batch needs them.
-#[derive(Debug)]
-pub(crate) struct Names {
-    lanes: Vec<Arc<str>>,
-    tiers_from: usize,
-    dead: Arc<str>,
-    timers: Arc<str>,
-    meta: Arc<str>,
-}
-
-impl Names {
-    /// The names of a namespace's topics.
-    #[must_use]
-    pub(crate) fn new(topics: &Topics) -> Self {
-        Self {
-            lanes: topics.names().to_vec(),
-            tiers_from: topics.intakes.len(),
-            dead: topics.dead(),
-            timers: topics.timers(),
-            meta: topics.meta(),
-        }
-    }
-
-    fn of<'a>(&'a self, to: &'a Destination) -> &'a Arc<str> {
-        match to {
-            Destination::Lane(topic) => &self.lanes[usize::from(topic.0)],
-            Destination::Target(name) => name,
-            Destination::Dead => &self.dead,
-            Destination::Timers => &self.timers,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::changelog_end::Written;
+    use super::super::lane_batches::LaneBatches;
     use super::*;
     use crate::client::settings::Given;
     use waterclock_engine::allow::Allow;
     use waterclock_engine::ladder::Ladder;
     use waterclock_engine::state::StateKey;
-    use waterclock_engine::{Intake, Limits, Millis};
+    use waterclock_engine::{Intake, Limits, Millis, Setup, Topics};
+    use waterclock_telemetry::LaneFigures;
 
     /// In `at_least_once` a producer is there at once, and no broker needs to be.
     fn committer() -> Committer {
         let ladder = Ladder::new(&[Millis(1_000)], &[], Millis(2_000)).unwrap();
         let intake = Intake::new("", None, None, Allow::new("ns", None).unwrap());
         let topics = Topics::new("ns", vec![intake], ladder);
-        let names = Arc::new(Names::new(&topics));
         let (key, limits) = (StateKey::new([1; 32]), Limits::default());
         let setting = CommitterConfig {
             connection: Connection::new("127.0.0.1:1", Given::new()),
@@ -436,11 +422,11 @@ mod tests {
             transaction_timeout: Duration::from_secs(1),
             delivery: Delivery::AtLeastOnce,
             batch_bytes: Arc::new(AtomicUsize::new(1_000)),
-            written: Arc::new(Written::new(1)),
-            setup: Arc::new(Setup { lanes: 1, topics, key, limits }),
         };
+        let setup = Arc::new(Setup { lanes: 1, topics, key, limits });
         let figures = Arc::new(LaneFigures::new(["intake".to_owned()], [Millis(1_000)]));
-        Committer::start(setting, names, Arc::new(BrokerClock::new()), figures).unwrap()
+        let owner = LaneBatches::new(setup, Arc::new(Written::new(1)), figures);
+        Committer::start(setting, Arc::new(owner), Arc::new(BrokerClock::new())).unwrap()
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Collects what the delivery reports say, and what the metrics get when a batch is done.
+//! Collects what the delivery reports say.
 
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -13,96 +13,87 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message as _, Timestamp};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
-use super::blame::{self, CHECKPOINT, Named, Of};
-use super::early::{Began, Early};
-use super::late_hops::LateHops;
-use super::letters;
-use super::{Order, Report, Shared, Written};
+use super::error_class::class;
+use super::place::{CHECKPOINT, Of};
+use super::{BatchOwner, Order, Report, Shared, Tally};
 use crate::client::connect;
 use crate::client::oauth::tokens;
 use crate::client::raw;
-use crate::cluster::BrokerClock;
-use waterclock_engine::header;
-use waterclock_engine::messages::{ChangeReason, DeadLetter};
-use waterclock_engine::{
-    Batch, BatchId, Commit, Destination, HeaderRewrite, Lane, Offset, Record, TopicId, UnixMillis,
-};
-use waterclock_telemetry::LaneFigures;
+use crate::cluster::{BrokerClock, probe};
+use waterclock_engine::member::{Appended, Appends, Clocks, Failures, News};
+use waterclock_engine::{Batch, BatchId, Commit, Offset, UnixMillis};
 
-/// What the delivery reports say: how much of each batch is still on its way.
-#[derive(Debug, Default)]
+/// What the delivery reports of a set of producers say.
+#[derive(Debug)]
 pub(super) struct DeliveryReports {
+    /// What the times of the batches in flight count from.
+    epoch: Instant,
+    /// How much of each batch is still on its way (`at_least_once`).
     pub(super) batches: Mutex<VecDeque<Open>>,
     /// Connections that ended with requests on them, perhaps.
     pub(super) lost: AtomicU64,
-    pub(super) failed: Mutex<Failed>,
-    /// Where what went to `<ns>.timers` stands, until its transaction has committed.
-    timers: Mutex<Vec<(Lane, Option<Offset>)>>,
-    /// None before a producer was made.
-    pub(super) hops: Option<LateHops>,
-    early: Mutex<Early>,
-}
-
-/// Records whose delivery reports say that they failed.
-#[derive(Debug, Default)]
-pub(super) struct Failed {
-    /// The first of them, in words.
-    pub(super) first: Option<String>,
-    /// Those that were refused for what they are, or for where they go.
-    pub(super) refused: Vec<Named>,
-    /// Topics of those that were not taken in time, each once.
-    pub(super) doubted: Vec<Arc<str>>,
+    failures: Mutex<Failures>,
+    appends: Mutex<Appends>,
+    /// Where records stand that are followed, until their transaction has committed.
+    followed: Mutex<Vec<(i32, Option<Offset>)>>,
 }
 
 impl DeliveryReports {
-    pub(super) fn new(hops: Option<LateHops>) -> Self {
-        Self { hops, ..Self::default() }
+    /// `aborts`: what was written can be taken back.
+    pub(super) fn new(aborts: bool) -> Self {
+        Self {
+            epoch: Instant::now(),
+            batches: Mutex::default(),
+            lost: AtomicU64::default(),
+            failures: Mutex::default(),
+            appends: Mutex::new(Appends::new(aborts)),
+            followed: Mutex::default(),
+        }
     }
 
-    pub(super) fn failed(&self) -> MutexGuard<'_, Failed> {
-        self.failed.lock()
+    pub(super) fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock()
     }
 
-    pub(super) fn early(&self) -> MutexGuard<'_, Early> {
-        self.early.lock()
+    pub(super) fn appends(&self) -> MutexGuard<'_, Appends> {
+        self.appends.lock()
     }
 
-    fn timers(&self) -> MutexGuard<'_, Vec<(Lane, Option<Offset>)>> {
-        self.timers.lock()
+    /// A batch is about to be produced.
+    pub(super) fn begin(&self, batch: &Batch, owner: &dyn BatchOwner, clock: &BrokerClock) {
+        let at = Instant::now();
+        let now = clock.now(at).unwrap_or_default();
+        let at = at.saturating_duration_since(self.epoch);
+        let clocks = Clocks { at, now, unprobed: clock.unprobed() };
+        let times = batch.sends.iter().map(|send| owner.timing(send)).collect();
+        self.appends().begin(batch.id, times, clocks);
     }
 
-    /// What went to `<ns>.timers` counts from now on.
-    pub(super) fn count_timers(&self, written: &Written) {
-        for (lane, offset) in self.timers().drain(..) {
-            written.raise(lane, offset);
+    /// What is followed counts from now on.
+    pub(super) fn tell_followed(&self, owner: &dyn BatchOwner) {
+        for (partition, offset) in self.followed.lock().drain(..) {
+            owner.stands(partition, offset);
         }
     }
 }
 
-#[derive(Debug)]
+/// A batch in flight.
 pub(super) struct Open {
     pub(super) id: BatchId,
     pub(super) left: usize,
     pub(super) commits: Vec<Commit>,
-    pub(super) told: Told,
-    pub(super) began: Began,
+    pub(super) tally: Tally,
 }
 
-/// What the metrics get when a batch is done.
-#[derive(Debug, Default)]
-pub(super) struct Told {
-    /// Where each waited last, and when it was due.
-    delivered: Vec<(TopicId, UnixMillis)>,
-    labels: HashMap<Box<str>, u64>,
-    forwarded: Vec<(usize, u64)>,
-    moved: u64,
-    dead: Vec<DeadLetter>,
-    recorded: u64,
-    cancelled: u64,
+impl std::fmt::Debug for Open {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Open").field("id", &self.id).field("left", &self.left).finish()
+    }
 }
 
 pub(super) struct Context {
     pub(super) ledger: Arc<DeliveryReports>,
+    pub(super) clock: Arc<BrokerClock>,
     pub(super) done: Option<Done>,
 }
 
@@ -112,8 +103,7 @@ pub(super) struct Done {
     pub(super) shared: Arc<Shared>,
     pub(super) reports: Sender<Report>,
     pub(super) clock: Arc<BrokerClock>,
-    pub(super) figures: Arc<LaneFigures>,
-    pub(super) written: Arc<Written>,
+    pub(super) owner: Arc<dyn BatchOwner>,
 }
 
 impl ClientContext for Context {
@@ -156,75 +146,61 @@ impl ProducerContext for Context {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
-        let Of { batch, at, is_timer } = Of::read(opaque);
+        let of = Of::read(opaque);
         let message = match result {
             Ok(message) => message,
-            Err((error, message)) => return self.failed((batch, at), error, message),
+            Err((error, message)) => return self.failed((of.batch, of.at), error, message),
         };
-        // One that was sent twice is acknowledged without an offset.
-        let offset = Some(Offset(message.offset())).filter(|offset| offset.0 >= 0);
-        if let Some(hops) = &self.ledger.hops {
-            let appended = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
-            let appended = appended.filter(|ms| *ms > 0 && offset.is_some()).map(UnixMillis);
-            hops.appended((batch, at), offset, appended);
-        }
-        let appended = match message.timestamp() {
-            Timestamp::LogAppendTime(at) => {
-                Some((raw::broker_of(message), UnixMillis(u64::try_from(at).unwrap_or_default())))
+        let told = appended(message);
+        let place = (of.batch, of.at);
+        let news = self.ledger.appends().appended(place, told, message.topic());
+        if let Some(News { leader, appended, since }) = news {
+            let since = self.ledger.epoch + since;
+            if self.clock.learn(leader, appended, since, Instant::now()) {
+                probe::stepped_back(leader);
             }
-            _ => None,
-        };
-        // Without a transaction it is there already.
-        if let Some(appended) = appended.filter(|_| self.done.is_none()) {
-            self.ledger.early().appended((batch, at), appended, message.topic());
         }
-        if is_timer && let Ok(lane) = u16::try_from(message.partition()) {
-            self.ledger.timers().push((Lane(lane), offset));
+        if of.is_followed {
+            self.ledger.followed.lock().push((message.partition(), told.offset));
         }
-        let Some(done) = self.done.as_ref().filter(|_| at != CHECKPOINT) else { return };
+        let Some(done) = self.done.as_ref().filter(|_| of.at != CHECKPOINT) else { return };
         let mut batches = self.ledger.batches.lock();
-        if let Some(open) = batches.iter_mut().find(|open| open.id == batch) {
+        if let Some(open) = batches.iter_mut().find(|open| open.id == of.batch) {
             open.left = open.left.saturating_sub(1);
-            if let Some(shown) = appended.and_then(|(broker, at)| open.began.shown_by(broker, at)) {
-                shown.tell(&done.clock);
-            }
         }
-        self.ledger.count_timers(&done.written);
-        done.finish(&mut batches, self.ledger.hops.as_ref());
+        // It is there already.
+        self.ledger.tell_followed(&*done.owner);
+        done.finish(&mut batches, &self.ledger);
+    }
+}
+
+/// What a delivery report says of a record that was written.
+fn appended(message: &BorrowedMessage<'_>) -> Appended {
+    let (time, leader) = match message.timestamp() {
+        Timestamp::LogAppendTime(at) => (Some(at), Some(raw::broker_of(message))),
+        Timestamp::CreateTime(at) => (Some(at), None),
+        Timestamp::NotAvailable => (None, None),
+    };
+    Appended {
+        // One that was sent twice is acknowledged without an offset.
+        offset: Some(Offset(message.offset())).filter(|offset| offset.0 >= 0),
+        time: time.and_then(|ms| u64::try_from(ms).ok()).map(UnixMillis),
+        leader,
     }
 }
 
 impl Context {
-    fn failed(
-        &self,
-        (batch, at): (BatchId, usize),
-        error: &KafkaError,
-        message: &BorrowedMessage<'_>,
-    ) {
-        let is_checkpoint = at == CHECKPOINT;
+    fn failed(&self, place: (BatchId, usize), error: &KafkaError, message: &BorrowedMessage<'_>) {
+        let is_checkpoint = place.1 == CHECKPOINT;
+        let (topic, partition) = (message.topic(), message.partition());
         if is_checkpoint && self.done.is_some() {
-            let partition = message.partition();
             return tracing::warn!(%error, partition, "a checkpoint was not written");
         }
-        let mut failed = self.ledger.failed();
-        let blame = error.rdkafka_error_code().and_then(blame::blame);
-        let blame = blame.filter(|_| !is_checkpoint);
-        if blame.is_none() && !failed.doubted.iter().any(|topic| **topic == *message.topic()) {
-            failed.doubted.push(message.topic().into());
-        }
-        if blame.is_none() && failed.first.is_some() {
-            return;
-        }
-        let what = format!("{} partition {}: {error}", message.topic(), message.partition());
-        if let Some(blame) = blame {
-            let why = what.as_str().into();
-            failed.refused.push(Named { batch, at, blame, why });
-        }
-        if failed.first.is_none() {
-            if let Some(done) = &self.done {
-                let _ = done.orders.send(Order::Failed(what.clone()));
-            }
-            failed.first = Some(what);
+        let place = (!is_checkpoint).then_some(place);
+        let what = || format!("{topic} partition {partition}: {error}");
+        let is_first = self.ledger.failures().add(place, class(error), topic, what);
+        if let Some(done) = self.done.as_ref().filter(|_| is_first) {
+            let _ = done.orders.send(Order::Failed(what()));
         }
     }
 }
@@ -232,83 +208,19 @@ impl Context {
 impl Done {
     /// Reports the batches at the front that are complete. One whose record failed never is: it stays, and nothing
     /// after it is reported.
-    pub(super) fn finish(&self, batches: &mut VecDeque<Open>, hops: Option<&LateHops>) {
+    pub(super) fn finish(&self, batches: &mut VecDeque<Open>, ledger: &DeliveryReports) {
         while batches.front().is_some_and(|open| open.left == 0)
             && let Some(open) = batches.pop_front()
         {
-            open.told.tell(&self.clock, &self.figures);
+            (open.tally)(self.clock.now(Instant::now()).unwrap_or_default());
             self.shared.update(|progress| {
                 progress.open = progress.open.saturating_sub(1);
                 progress.commits.extend(open.commits.into_iter().map(|c| (c.source, c)));
             });
-            let late = hops.map_or_else(Vec::new, |hops| hops.take(open.id));
+            let late = ledger.appends().end(open.id);
             let _ = self.reports.send(Report::Done(open.id, late));
         }
     }
-}
-
-impl Told {
-    pub(super) fn of(batch: &Batch, tiers_from: usize) -> Self {
-        let mut told = Self::default();
-        for send in &batch.sends {
-            match (&send.to, &send.rewrite) {
-                (Destination::Target(_), rewrite) => {
-                    let from = if let HeaderRewrite::Deliver { from, .. } = rewrite {
-                        *from
-                    } else {
-                        TopicId(0)
-                    };
-                    told.delivered.push((from, send.due));
-                    if let Some(label) = label_of(&send.record) {
-                        *told.labels.entry(label.into()).or_default() += 1;
-                    }
-                }
-                (Destination::Lane(topic), _) if usize::from(topic.0) < tiers_from => {
-                    told.moved += 1
-                }
-                (Destination::Lane(topic), _) => {
-                    let tier = usize::from(topic.0) - tiers_from;
-                    match told.forwarded.iter_mut().find(|(known, _)| *known == tier) {
-                        Some((_, count)) => *count += 1,
-                        None => told.forwarded.push((tier, 1)),
-                    }
-                }
-                (Destination::Dead, HeaderRewrite::Dead(letter)) => {
-                    told.dead.push((**letter).clone())
-                }
-                (Destination::Timers, HeaderRewrite::Timer(timer)) => match timer.reason {
-                    ChangeReason::Recorded => told.recorded += 1,
-                    ChangeReason::Suppressed | ChangeReason::Cancelled => told.cancelled += 1,
-                    _ => {}
-                },
-                (Destination::Dead | Destination::Timers, _) => {}
-            }
-        }
-        told
-    }
-
-    pub(super) fn tell(&self, clock: &BrokerClock, figures: &LaneFigures) {
-        let now = clock.now(Instant::now()).unwrap_or(UnixMillis(0));
-        figures.delivered(self.delivered.iter().map(|(from, due)| (*from, now - *due)));
-        self.labels.iter().for_each(|(label, count)| figures.labelled(label, *count));
-        for (tier, count) in &self.forwarded {
-            figures.forwarded(*tier, *count);
-        }
-        figures.moved(self.moved);
-        figures.cancels(self.recorded, self.cancelled);
-        for letter in &self.dead {
-            figures.dead_letter(letter.code);
-            letters::tell(letter);
-        }
-    }
-}
-
-/// The label of a record that is delivered, if it has one.
-fn label_of(record: &Record) -> Option<&str> {
-    let mut headers = record.headers();
-    let label =
-        headers.find(|(name, _)| *name == header::LABEL.as_bytes()).and_then(|(_, value)| value)?;
-    std::str::from_utf8(label).ok().filter(|label| !label.is_empty())
 }
 
 #[cfg(test)]

@@ -11,18 +11,21 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
-use super::blame::{self, CHECKPOINT, Named, Of};
-use super::delivery_reports::{Context, DeliveryReports, Done, Open, Told};
-use super::early::{Began, Untimely};
-use super::late_hops::LateHops;
-use super::{AssignmentEpoch, CommitterConfig, Delivery, Job, Late, Names, Order, Report, Shared};
+use super::delivery_reports::{Context, DeliveryReports, Done, Open};
+use super::error_class::{broken, class, class_of};
+use super::place::{CHECKPOINT, Of};
+use super::{
+    AssignmentEpoch, BatchOwner, CommitterConfig, Delivery, Job, Order, Report, Shared, Tally,
+};
 use crate::client::connect::{SOCKET_TIMEOUT, close};
 use crate::client::raw::{AddHeader, Outlet, ask};
 use crate::cluster::BrokerClock;
 use crate::member::checkpoint;
 use crate::meta::CHECKPOINT_PARTITION;
-use waterclock_engine::{Batch, BatchId, Blame, Commit, Destination, Refused, UnixMillis};
-use waterclock_telemetry::{LaneFigures, Renewed};
+use waterclock_engine::member::{
+    Broken, Course, Dirty, ErrorClass, Failed, LateHop, Patience, Step, Untimely,
+};
+use waterclock_engine::{Batch, BatchId, Commit, UnixMillis};
 
 /// Partitions in one call that sends offsets, at most: the broker's record of them has a limit, too.
 const OFFSETS_PER_CALL: usize = 100;
@@ -38,14 +41,8 @@ const FLUSH_MAX: Duration = Duration::from_secs(1);
 /// that begins again meanwhile is told to wait: librdkafka does so for 20 ms. The other one need not.
 pub(crate) const TURNS: usize = 2;
 
-/// Longest wait for a commit where all before it has taken `socket.timeout.ms`: its producers are not used again anyway.
-const DOUBTED_COMMIT_MAX: Duration = Duration::from_secs(2);
-
 /// Longest wait for a producer's first connection.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// Longest wait for a transaction's offsets: a coordinator that stands still is asked once more, on a new connection. Another
-/// client finds another one sooner.
-const OFFSETS_MAX: Duration = SOCKET_TIMEOUT.saturating_add(CONNECT_MAX);
 /// Longest wait for a producer to close; it takes a tenth of a second.
 const CLOSE_MAX: Duration = Duration::from_secs(3);
 
@@ -57,9 +54,8 @@ type Producer = ThreadedProducer<Context>;
 /// The committing thread's own state.
 pub(super) struct Work {
     pub(super) setting: CommitterConfig,
-    pub(super) topics: Arc<Names>,
+    pub(super) owner: Arc<dyn BatchOwner>,
     pub(super) clock: Arc<BrokerClock>,
-    pub(super) figures: Arc<LaneFigures>,
     pub(super) shared: Arc<Shared>,
     pub(super) orders: Sender<Order>,
     pub(super) reports: Sender<Report>,
@@ -77,7 +73,7 @@ impl Work {
                 _ if self.shared.is_left() => break,
                 Order::Stop => break,
                 Order::Failed(detail) if !self.outlets.is_empty() => {
-                    self.fail(&Dirty::produce(detail), None);
+                    self.fail(&Dirty::not_written(Step::Produce, detail), None);
                 }
                 Order::Failed(_) => {}
                 Order::Ready => self.make_ready(),
@@ -113,12 +109,13 @@ impl Work {
             Delivery::AtLeastOnce => self.produce_only(job),
         };
         match result {
-            Ok(Some(told)) => {
-                self.figures.committed(started.elapsed());
+            Ok(Some(tally)) => {
+                self.owner.committed(started.elapsed());
                 self.outlets.rotate_left(1);
-                told.tell(&self.clock, &self.figures);
+                tally(self.clock.now(Instant::now()).unwrap_or_default());
                 self.shared.update(|progress| progress.open = progress.open.saturating_sub(1));
-                let _ = self.reports.send(Report::Done(id, self.late(id)));
+                let late: Vec<LateHop> = self.ledger.appends().end(id);
+                let _ = self.reports.send(Report::Done(id, late));
             }
             Ok(None) => {}
             Err(dirty) => self.fail(&dirty, Some(id)),
@@ -136,13 +133,13 @@ impl Work {
         let mut took = Duration::ZERO;
         let mut write = || -> Result<(), Dirty> {
             if exactly_once {
-                outlet.producer().begin_transaction().map_err(|e| Dirty::new("begin", &e))?;
+                outlet.producer().begin_transaction().map_err(|e| failed(Step::Begin, &e))?;
             }
-            checkpoints(outlet, &self.topics, commits, tenure, BatchId(0))?;
+            checkpoints(outlet, &*self.owner, commits, tenure, BatchId(0))?;
             if exactly_once {
                 let commit = Instant::now();
                 let committed = outlet.commit(timeout);
-                committed.map_err(|(_, text)| Dirty { step: "commit", ..Dirty::produce(text) })?;
+                committed.map_err(|(_, text)| Dirty::not_written(Step::Commit, text))?;
                 took = commit.elapsed();
             }
             Ok(())
@@ -173,16 +170,13 @@ impl Work {
             "the targets in use take batches of another size, renewing the producer"
         );
         for outlet in &self.outlets {
-            outlet.producer().flush(SOCKET_TIMEOUT).map_err(|e| Dirty::new("flush", &e))?;
+            outlet.producer().flush(SOCKET_TIMEOUT).map_err(|e| failed(Step::Flush, &e))?;
         }
-        let ledger = std::mem::take(&mut self.ledger);
         self.close();
-        if ledger.failed().first.is_some() {
-            let dirty = Dirty::produce("a record failed".to_owned());
-            self.ledger = ledger;
-            return Err(dirty);
+        if self.ledger.failures().any() {
+            return Err(Dirty::not_written(Step::Produce, "a record failed".to_owned()));
         }
-        self.make().map_err(|e| Dirty::new("init", &e))
+        self.make().map_err(|e| failed(Step::Init, &e))
     }
 
     /// Closes the producers. One that hangs is left behind: the next producer of its id fences it.
@@ -194,51 +188,42 @@ impl Work {
 
     /// Drops the producer and says why; `batch`: the only one that can have failed.
     fn fail(&mut self, dirty: &Dirty, batch: Option<BatchId>) {
+        let step = dirty.step.as_str();
         if self.shared.is_left() {
-            tracing::info!(step = dirty.step, error = %dirty.detail, "what was left behind has failed");
+            tracing::info!(step, error = %dirty.detail, "what was left behind has failed");
             return self.close();
         }
         self.shared.at("may_checkpoint");
-        // What came too late was found out by us: no right of ours has to do with it.
-        let is_ours = |blame: &Blame| matches!(blame, Blame::Late | Blame::Expired);
-        let blame = dirty.blame.filter(|blame| is_ours(blame) || self.may_checkpoint());
+        let may_write = !dirty.must_ask_for_rights() || self.may_checkpoint();
         self.shared.at("close");
         // Before the ledger is read: a producer that is dropped hands out its last delivery reports.
         self.close();
-        let ledger = std::mem::take(&mut self.ledger);
-        let named = std::mem::take(&mut ledger.failed().refused);
-        let doubted = std::mem::take(&mut ledger.failed().doubted);
-        let refused = blame::gather(named).or_else(|| {
-            let (batch, blame) = (batch?, blame?);
-            Some(Refused { batch, named: Vec::new(), blame, why: dirty.detail.as_str().into() })
-        });
-        let is_refusal = refused
-            .as_ref()
-            .is_some_and(|refused| !matches!(refused.blame, Blame::Late | Blame::Expired));
-        let reason = if is_refusal { Renewed::Refused } else { dirty.reason };
+        let Failed { reason, refused, doubted } =
+            dirty.conclude(batch, may_write, &mut self.ledger.failures());
+        let label = waterclock_telemetry::reason_of(reason);
         tracing::warn!(
-            step = dirty.step,
-            reason = reason.as_str(),
+            step,
+            reason = label,
             named = refused.as_ref().map_or(0, |refused| refused.named.len()),
             error = %dirty.detail,
             "batch failed, renewing the producer"
         );
-        self.figures.renewed(reason);
+        self.owner.renewed(reason);
         self.shared.update(|progress| {
             progress.open = 0;
             progress.ready = false;
             // Acknowledged records stay: the lane thread may commit them before it takes the lanes over.
         });
-        let why = format!("{}: {}", dirty.step, dirty.detail);
+        let why = format!("{step}: {}", dirty.detail);
         let _ = self.reports.send(Report::Failed { why, refused, doubted });
     }
 
-    /// Whether we may write to `<ns>.meta`. Every transaction does, and one whose partitions cannot be added does not say
+    /// Whether we may write checkpoints. Every transaction does, and one whose partitions cannot be added does not say
     /// which: what is wrong with a topic of our own must not be blamed on records.
     fn may_checkpoint(&self) -> bool {
         let Some(outlet) = self.outlets.front() else { return false };
-        let meta = self.topics.meta.to_string();
-        match ask::topics(outlet.producer().client(), &[meta], SOCKET_TIMEOUT) {
+        let Some(topic) = self.owner.checkpoints() else { return true };
+        match ask::topics(outlet.producer().client(), &[topic.to_string()], SOCKET_TIMEOUT) {
             Ok(told) => told.iter().all(|(_, rights)| {
                 rights.as_ref().is_ok_and(|rights| rights.contains(&ask::Right::Write))
             }),
@@ -250,124 +235,88 @@ impl Work {
     }
 
     /// One transaction; `Ok(Some)` is told when it committed cleanly.
-    fn transaction(&mut self, job: Job) -> Result<Option<Told>, Dirty> {
+    fn transaction(&mut self, job: Job) -> Result<Option<Tally>, Dirty> {
         let Some(outlet) = self.outlets.front_mut() else { return Ok(None) };
         let Job { batch, tenure } = job;
-        let told = Told::of(&batch, self.topics.tiers_from);
-        let (began, timeout) = (Instant::now(), self.setting.transaction_timeout);
+        let tally = self.owner.tally(&batch);
+        let (began, patience) = (Instant::now(), patience(&self.setting));
         fail::fail_point!("before_begin", |_| std::process::abort());
         self.shared.at("begin");
-        outlet.producer().begin_transaction().map_err(|e| Dirty::new("begin", &e))?;
+        outlet.producer().begin_transaction().map_err(|e| failed(Step::Begin, &e))?;
         self.shared.at("produce");
         fail::fail_point!("before_produce", |_| std::process::abort());
-        if let Some(hops) = &self.ledger.hops {
-            hops.begin(&batch);
-        }
-        self.ledger.early().begin(&batch, Began::new(&self.clock));
-        produce(outlet, &self.topics, &batch, &self.ledger, self.clock.now(began))?;
-        checkpoints(outlet, &self.topics, &batch.commits, &tenure, batch.id)?;
+        self.ledger.begin(&batch, &*self.owner, &self.clock);
+        produce(outlet, &*self.owner, &batch, &self.ledger, self.clock.now(began))?;
+        checkpoints(outlet, &*self.owner, &batch.commits, &tenure, batch.id)?;
         fail::fail_point!("after_produce", |_| std::process::abort());
         self.shared.at("send_offsets");
         for chunk in chunks(&batch.commits) {
-            let offsets = offsets_of(chunk, &self.topics.lanes)?;
+            let offsets = offsets_of(chunk, self.owner.sources())
+                .map_err(|e| failed(Step::SendOffsets, &e))?;
             outlet
                 .producer()
-                .send_offsets_to_transaction(&offsets, &tenure.group, timeout.min(OFFSETS_MAX))
-                .map_err(|e| Dirty::new("send_offsets", &e))?;
+                .send_offsets_to_transaction(&offsets, &tenure.group, patience.for_offsets())
+                .map_err(|e| failed(Step::SendOffsets, &e))?;
         }
         fail::fail_point!("after_send_offsets", |_| std::process::abort());
         self.shared.at("flush");
         // The commit reports a failure, as it waits for the same records.
-        outlet.flush(timeout);
-        let (shown, untimely) = self.ledger.early().take(self.clock.now(Instant::now()));
-        shown.iter().for_each(|append| append.tell(&self.clock));
-        let aborted = |reason, blame, detail| Err(Dirty { step: "commit", reason, blame, detail });
-        match untimely {
-            Some(Untimely::Early(detail)) => {
+        outlet.flush(patience.transaction_timeout);
+        let verdict = self.ledger.appends().before_commit(batch.id, self.clock.now(Instant::now()));
+        if let Err(untimely) = verdict {
+            if matches!(untimely, Untimely::Early(_)) {
                 self.clock.doubt();
-                return aborted(Renewed::Early, None, detail);
             }
-            Some(Untimely::Expired(detail)) => {
-                return aborted(Renewed::Expired, Some(Blame::Expired), detail);
-            }
-            None => {}
-        }
-        if let Some(detail) = self.ledger.hops.as_ref().and_then(LateHops::refused) {
-            return aborted(Renewed::Late, Some(Blame::Late), detail);
+            return Err(Dirty::untimely(untimely));
         }
         self.shared.at("commit");
         let commit = Instant::now();
         fail::fail_point!("commit_hangs");
         fail::fail_point!("before_commit", |_| std::process::abort());
-        // Its coordinator may be what stands still; others find a new one.
-        let most = if began.elapsed() < SOCKET_TIMEOUT { timeout } else { DOUBTED_COMMIT_MAX };
-        outlet.commit(most).map_err(|(code, text)| Dirty {
-            step: "commit",
-            reason: Renewed::Unknown,
-            blame: blame::of_transaction(code, &text),
-            detail: self.why(text),
+        outlet.commit(patience.for_commit(began.elapsed())).map_err(|(code, text)| {
+            Dirty::broken(Step::Commit, self.with_first(broken(class_of(code), text)))
         })?;
         fail::fail_point!("after_commit", |_| std::process::abort());
-        self.ledger.count_timers(&self.setting.written);
+        self.ledger.tell_followed(&*self.owner);
         self.clean(began, commit.elapsed())?;
-        Ok(Some(told))
+        Ok(Some(tally))
     }
 
-    /// Whether a transaction whose commit said OK was clean: none of its requests, neither the commit nor its offsets,
-    /// was sent again while the first one may still be on its way. librdkafka sends a request again after
-    /// `socket.timeout.ms`, without an error, and when a connection has ended.
+    /// Whether a transaction whose commit said OK was clean.
     fn clean(&self, began: Instant, commit: Duration) -> Result<(), Dirty> {
         if keeps_dirty_producers() {
             return Ok(());
         }
-        let dirty = |reason, detail| Err(Dirty { step: "commit", reason, blame: None, detail });
-        if commit > SOCKET_TIMEOUT / 2 {
-            return dirty(Renewed::Slow, format!("the commit took {commit:?}"));
-        }
-        let took = began.elapsed();
-        if took >= SOCKET_TIMEOUT {
-            return dirty(Renewed::Slow, format!("the transaction took {took:?}"));
-        }
-        // Since the producer was made: of a second one at the same broker within 30 s librdkafka says nothing.
-        if self.ledger.lost.load(Ordering::SeqCst) > 0 {
-            return dirty(Renewed::Disconnected, "a connection to a broker ended".to_owned());
-        }
-        Ok(())
+        let disconnected = self.ledger.lost.load(Ordering::SeqCst) > 0;
+        Course { took: began.elapsed(), commit, disconnected }.clean(patience(&self.setting))
     }
 
     /// What went wrong, with the first record that failed if one is known.
-    fn why(&self, error: String) -> String {
-        match self.ledger.failed().first.take() {
-            Some(failed) => format!("{error}; {failed}"),
-            None => error,
+    fn with_first(&self, broken: Broken) -> Broken {
+        match self.ledger.failures().take_first() {
+            Some(first) => Broken { detail: format!("{}; {first}", broken.detail), ..broken },
+            None => broken,
         }
     }
 
     /// Hands the batch to the producer; its delivery reports finish it.
-    fn produce_only(&mut self, job: Job) -> Result<Option<Told>, Dirty> {
+    fn produce_only(&mut self, job: Job) -> Result<Option<Tally>, Dirty> {
         let Some(outlet) = self.outlets.front_mut() else { return Ok(None) };
         let batch = job.batch;
-        let told = Told::of(&batch, self.topics.tiers_from);
+        let tally = self.owner.tally(&batch);
         let (left, commits) = (batch.sends.len(), batch.commits.clone());
-        let open = Open { id: batch.id, left, commits, told, began: Began::new(&self.clock) };
-        self.ledger.batches.lock().push_back(open);
-        if let Some(hops) = &self.ledger.hops {
-            hops.begin(&batch);
-        }
+        self.ledger.batches.lock().push_back(Open { id: batch.id, left, commits, tally });
+        self.ledger.begin(&batch, &*self.owner, &self.clock);
         let at = self.clock.now(Instant::now());
         fail::fail_point!("before_produce", |_| std::process::abort());
-        produce(outlet, &self.topics, &batch, &self.ledger, at)?;
+        produce(outlet, &*self.owner, &batch, &self.ledger, at)?;
         fail::fail_point!("after_produce", |_| std::process::abort());
         if batch.sends.is_empty() {
             // Nothing will be acknowledged: look whether it is at the front now.
             let mut batches = self.ledger.batches.lock();
-            self.done().finish(&mut batches, self.ledger.hops.as_ref());
+            self.done().finish(&mut batches, &self.ledger);
         }
         Ok(None)
-    }
-
-    fn late(&self, batch: BatchId) -> Vec<Late> {
-        self.ledger.hops.as_ref().map_or_else(Vec::new, |hops| hops.take(batch))
     }
 
     fn done(&self) -> Done {
@@ -376,8 +325,7 @@ impl Work {
             shared: Arc::clone(&self.shared),
             reports: self.reports.clone(),
             clock: Arc::clone(&self.clock),
-            figures: Arc::clone(&self.figures),
-            written: Arc::clone(&self.setting.written),
+            owner: Arc::clone(&self.owner),
         }
     }
 
@@ -389,15 +337,7 @@ impl Work {
             Ok(()) => self.shared.update(|progress| progress.ready = true),
             Err(error) => {
                 self.close();
-                let fatal = matches!(
-                    error.rdkafka_error_code(),
-                    Some(
-                        RDKafkaErrorCode::TransactionalIdAuthorizationFailed
-                            | RDKafkaErrorCode::ClusterAuthorizationFailed
-                            | RDKafkaErrorCode::InvalidTransactionTimeout
-                            | RDKafkaErrorCode::UnsupportedFeature
-                    )
-                );
+                let fatal = class(&error) == ErrorClass::NeverAllowed;
                 tracing::warn!(%error, fatal, "no producer yet");
                 if fatal {
                     self.shared.update(|progress| progress.fatal = Some(error.to_string()));
@@ -409,9 +349,8 @@ impl Work {
     /// New producers; with a transactional id each fences the one before and decides what that left open.
     fn make(&mut self) -> Result<(), KafkaError> {
         self.shared.at("init");
-        let refuses = self.setting.delivery == Delivery::ExactlyOnce;
-        let hops = LateHops::new(Arc::clone(&self.setting.setup), refuses);
-        self.ledger = Arc::new(DeliveryReports::new(Some(hops)));
+        let aborts = self.setting.delivery == Delivery::ExactlyOnce;
+        self.ledger = Arc::new(DeliveryReports::new(aborts));
         self.batch_bytes = self.batch_bytes();
         let turns = if self.setting.delivery == Delivery::ExactlyOnce { TURNS } else { 1 };
         for turn in 0..turns {
@@ -453,7 +392,8 @@ impl Work {
             config.set_log_level(RDKafkaLogLevel::Info);
         }
         let done = (!exactly_once).then(|| self.done());
-        let context = Context { ledger: Arc::clone(&self.ledger), done };
+        let (ledger, clock) = (Arc::clone(&self.ledger), Arc::clone(&self.clock));
+        let context = Context { ledger, clock, done };
         let producer: Producer = config.create_with_context(context)?;
         if exactly_once {
             // A client without a connection looks for its coordinator every half second only; any question makes one first.
@@ -467,69 +407,44 @@ impl Work {
     }
 }
 
-/// For the test that shows what happens without invariant 2.
+/// For the test that shows what happens without invariant 2 of the committer.
 fn keeps_dirty_producers() -> bool {
     fail::fail_point!("keep_dirty_producer", |_| true);
     false
 }
 
-/// Why a producer is not used again.
-#[derive(Debug)]
-struct Dirty {
-    step: &'static str,
-    reason: Renewed,
-    /// What the failure may be due to, if no record was named.
-    blame: Option<Blame>,
-    detail: String,
+fn patience(setting: &CommitterConfig) -> Patience {
+    let transaction_timeout = setting.transaction_timeout;
+    Patience { socket_timeout: SOCKET_TIMEOUT, transaction_timeout }
 }
 
-impl Dirty {
-    fn new(step: &'static str, error: &KafkaError) -> Self {
-        let fenced = matches!(
-            error.rdkafka_error_code(),
-            Some(RDKafkaErrorCode::Fenced | RDKafkaErrorCode::ProducerFenced)
-        );
-        let reason = if fenced { Renewed::Fenced } else { Renewed::Aborted };
-        let detail = error.to_string();
-        let code = error.rdkafka_error_code();
-        Self {
-            step,
-            reason,
-            blame: code.and_then(|code| blame::of_transaction(code, &detail)),
-            detail,
-        }
-    }
-
-    /// A record was refused, or could not be handed over: the ledger knows which.
-    fn produce(detail: String) -> Self {
-        Self { step: "produce", reason: Renewed::Aborted, blame: None, detail }
-    }
+/// A call of the client has failed.
+fn failed(step: Step, error: &KafkaError) -> Dirty {
+    Dirty::broken(step, broken(class(error), error.to_string()))
 }
 
 /// Enqueues every record of a batch. They have the brokers' time: a target that keeps its writers' times refuses those of a
 /// clock that is an hour off.
 fn produce(
     outlet: &mut Outlet<Context>,
-    topics: &Names,
+    owner: &dyn BatchOwner,
     batch: &Batch,
     ledger: &DeliveryReports,
     at_time: Option<UnixMillis>,
 ) -> Result<(), Dirty> {
     let deadline = Instant::now() + ENQUEUE_MAX;
     for (at, send) in batch.sends.iter().enumerate() {
-        let topic = topics.of(&send.to);
-        let opaque = Of { batch: batch.id, at, is_timer: send.to == Destination::Timers }.opaque();
+        let topic = owner.topic(&send.to);
+        let place = (batch.id, at);
+        let opaque = Of { batch: batch.id, at, is_followed: owner.is_followed(send) }.opaque();
         let enqueued = enqueue(deadline, || {
             let headers = |add: &mut AddHeader<'_>| send.headers(add);
             outlet.produce(topic, send.partition, at_time, send.body(), headers, opaque)
         });
         if let Err(error) = enqueued {
             let detail = format!("{topic}: {error}");
-            if let Some(blame) = error.rdkafka_error_code().and_then(blame::blame) {
-                let why = detail.as_str().into();
-                ledger.failed().refused.push(Named { batch: batch.id, at, blame, why });
-            }
-            return Err(Dirty::produce(detail));
+            ledger.failures().refuse(place, class(&error), &detail);
+            return Err(Dirty::not_written(Step::Produce, detail));
         }
     }
     Ok(())
@@ -538,23 +453,22 @@ fn produce(
 /// Enqueues the checkpoints of these positions.
 fn checkpoints(
     outlet: &mut Outlet<Context>,
-    topics: &Names,
+    owner: &dyn BatchOwner,
     commits: &[Commit],
     tenure: &AssignmentEpoch,
     batch: BatchId,
 ) -> Result<(), Dirty> {
     fail::fail_point!("no_checkpoints", |_| Ok(()));
     let deadline = Instant::now() + ENQUEUE_MAX;
-    let opaque = Of { batch, at: CHECKPOINT, is_timer: false }.opaque();
+    let Some(meta) = owner.checkpoints() else { return Ok(()) };
+    let opaque = Of { batch, at: CHECKPOINT, is_followed: false }.opaque();
     for commit in commits {
         let topic = usize::from(commit.source.topic.0);
         let Some(id) = tenure.ids.get(topic) else { continue };
-        let record = checkpoint::record(&topics.lanes[topic], id, commit);
+        let record = checkpoint::record(&owner.sources()[topic], id, commit);
         let partition = Some(CHECKPOINT_PARTITION);
-        enqueue(deadline, || {
-            outlet.produce(&topics.meta, partition, None, &record, |_| {}, opaque)
-        })
-        .map_err(|error| Dirty::produce(format!("{}: {error}", topics.meta)))?;
+        enqueue(deadline, || outlet.produce(meta, partition, None, &record, |_| {}, opaque))
+            .map_err(|error| Dirty::not_written(Step::Produce, format!("{meta}: {error}")))?;
     }
     Ok(())
 }
@@ -608,10 +522,4 @@ pub(crate) fn offsets_of(
         }
     }
     Ok(list)
-}
-
-impl From<KafkaError> for Dirty {
-    fn from(error: KafkaError) -> Self {
-        Self::new("offsets", &error)
-    }
 }

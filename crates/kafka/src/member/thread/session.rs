@@ -24,13 +24,13 @@ use crate::client::seldom::Seldom;
 use crate::cluster::end_offsets;
 use crate::cluster::targets::Answer;
 use crate::cluster::wall_clock_steps::Waits;
-use crate::member::commit::{
-    AssignmentEpoch, Committer, CommitterConfig, Delivery, Late, Names, Report, TURNS,
-};
+use crate::member::commit::{AssignmentEpoch, Committer, CommitterConfig, Delivery, Report, TURNS};
 use crate::member::fence::Fence;
 use crate::member::inventory;
+use crate::member::lane_batches::LaneBatches;
 use crate::member::rebalance::{Context, Who};
 use crate::member::timers::AssignmentEvent;
+use waterclock_engine::member::LateHop;
 use waterclock_engine::{
     Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Offset, Source, UnixMillis,
 };
@@ -155,13 +155,11 @@ impl<'a> Session<'a> {
             transaction_timeout: plan.transaction_timeout,
             delivery: plan.delivery,
             batch_bytes: Arc::clone(shared.lookup.record_bytes_least()),
-            written: Arc::clone(&shared.written),
-            setup: Arc::clone(&plan.setup),
         };
-        let names = Arc::new(Names::new(&plan.setup.topics));
-        let committer =
-            Committer::start(setting, names, Arc::clone(&shared.clock), Arc::clone(figures))
-                .map_err(|e| Error::Client { what: "producer thread", source: Box::new(e) })?;
+        let (setup, written) = (Arc::clone(&plan.setup), Arc::clone(&shared.written));
+        let batches = Arc::new(LaneBatches::new(setup, written, Arc::clone(figures)));
+        let committer = Committer::start(setting, batches, Arc::clone(&shared.clock))
+            .map_err(|e| Error::Client { what: "producer thread", source: Box::new(e) })?;
         let committer = Arc::new(committer);
         let who = Who {
             group: plan.namespace.clone(),
@@ -595,7 +593,7 @@ impl<'a> Session<'a> {
                     answers.iter().for_each(|answer| self.figures.answered(answer.outcome));
                     self.shared.timers.answered(answers);
                 }
-                for Late { source, offset, due } in late {
+                for LateHop { source, offset, due } in late {
                     self.step(Event::Late { source, offset, due });
                 }
                 self.step(Event::Committed(id));

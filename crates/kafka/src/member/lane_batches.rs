@@ -1,0 +1,159 @@
+//! What a committer must know of the batches of lanes: names, when records may be appended, what the metrics get.
+
+mod letters;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::changelog_end::Written;
+use super::commit::{BatchOwner, Tally};
+use waterclock_engine::header;
+use waterclock_engine::member::{Renewed, Timing};
+use waterclock_engine::messages::{ChangeReason, DeadLetter};
+use waterclock_engine::{
+    Batch, Destination, HeaderRewrite, Lane, Offset, Produce, Record, Setup, TopicId, UnixMillis,
+};
+use waterclock_telemetry::LaneFigures;
+
+/// The batches of one lane thread.
+pub(crate) struct LaneBatches {
+    setup: Arc<Setup>,
+    dead: Arc<str>,
+    timers: Arc<str>,
+    meta: Arc<str>,
+    /// Told how far `<ns>.timers` is written.
+    written: Arc<Written>,
+    figures: Arc<LaneFigures>,
+}
+
+impl LaneBatches {
+    pub(crate) fn new(setup: Arc<Setup>, written: Arc<Written>, figures: Arc<LaneFigures>) -> Self {
+        let topics = &setup.topics;
+        let (dead, timers, meta) = (topics.dead(), topics.timers(), topics.meta());
+        Self { setup, dead, timers, meta, written, figures }
+    }
+}
+
+impl BatchOwner for LaneBatches {
+    fn topic<'a>(&'a self, to: &'a Destination) -> &'a Arc<str> {
+        match to {
+            Destination::Lane(topic) => self.setup.topics.name(*topic),
+            Destination::Target(name) => name,
+            Destination::Dead => &self.dead,
+            Destination::Timers => &self.timers,
+        }
+    }
+
+    fn sources(&self) -> &[Arc<str>] {
+        self.setup.topics.names()
+    }
+
+    fn checkpoints(&self) -> Option<&Arc<str>> {
+        Some(&self.meta)
+    }
+
+    fn timing(&self, send: &Produce) -> Timing {
+        self.setup.timing(send)
+    }
+
+    fn is_followed(&self, send: &Produce) -> bool {
+        send.to == Destination::Timers
+    }
+
+    fn stands(&self, partition: i32, offset: Option<Offset>) {
+        if let Ok(lane) = u16::try_from(partition) {
+            self.written.raise(Lane(lane), offset);
+        }
+    }
+
+    fn tally(&self, batch: &Batch) -> Tally {
+        let told = Told::of(batch, self.setup.topics.intakes.len());
+        let figures = Arc::clone(&self.figures);
+        Box::new(move |now| told.tell(now, &figures))
+    }
+
+    fn committed(&self, took: Duration) {
+        self.figures.committed(took);
+    }
+
+    fn renewed(&self, why: Renewed) {
+        self.figures.renewed(why);
+    }
+}
+
+/// What the metrics get when a batch is done.
+#[derive(Debug, Default)]
+struct Told {
+    /// Where each waited last, and when it was due.
+    delivered: Vec<(TopicId, UnixMillis)>,
+    labels: HashMap<Box<str>, u64>,
+    forwarded: Vec<(usize, u64)>,
+    moved: u64,
+    dead: Vec<DeadLetter>,
+    recorded: u64,
+    cancelled: u64,
+}
+
+impl Told {
+    fn of(batch: &Batch, tiers_from: usize) -> Self {
+        let mut told = Self::default();
+        for send in &batch.sends {
+            match (&send.to, &send.rewrite) {
+                (Destination::Target(_), rewrite) => {
+                    let from = if let HeaderRewrite::Deliver { from, .. } = rewrite {
+                        *from
+                    } else {
+                        TopicId(0)
+                    };
+                    told.delivered.push((from, send.due));
+                    if let Some(label) = label_of(&send.record) {
+                        *told.labels.entry(label.into()).or_default() += 1;
+                    }
+                }
+                (Destination::Lane(topic), _) if usize::from(topic.0) < tiers_from => {
+                    told.moved += 1
+                }
+                (Destination::Lane(topic), _) => {
+                    let tier = usize::from(topic.0) - tiers_from;
+                    match told.forwarded.iter_mut().find(|(known, _)| *known == tier) {
+                        Some((_, count)) => *count += 1,
+                        None => told.forwarded.push((tier, 1)),
+                    }
+                }
+                (Destination::Dead, HeaderRewrite::Dead(letter)) => {
+                    told.dead.push((**letter).clone())
+                }
+                (Destination::Timers, HeaderRewrite::Timer(timer)) => match timer.reason {
+                    ChangeReason::Recorded => told.recorded += 1,
+                    ChangeReason::Suppressed | ChangeReason::Cancelled => told.cancelled += 1,
+                    _ => {}
+                },
+                (Destination::Dead | Destination::Timers, _) => {}
+            }
+        }
+        told
+    }
+
+    fn tell(&self, now: UnixMillis, figures: &LaneFigures) {
+        figures.delivered(self.delivered.iter().map(|(from, due)| (*from, now - *due)));
+        self.labels.iter().for_each(|(label, count)| figures.labelled(label, *count));
+        for (tier, count) in &self.forwarded {
+            figures.forwarded(*tier, *count);
+        }
+        figures.moved(self.moved);
+        figures.cancels(self.recorded, self.cancelled);
+        for letter in &self.dead {
+            figures.dead_letter(letter.code);
+            letters::tell(letter);
+        }
+    }
+}
+
+/// The label of a record that is delivered, if it has one.
+fn label_of(record: &Record) -> Option<&str> {
+    let mut headers = record.headers();
+    let label =
+        headers.find(|(name, _)| *name == header::LABEL.as_bytes()).and_then(|(_, value)| value)?;
+    std::str::from_utf8(label).ok().filter(|label| !label.is_empty())
+}
