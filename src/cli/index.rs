@@ -6,11 +6,9 @@ mod verify;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::{Exit, Failure, Global, Outcome, output};
+use super::{Exit, Failure, Global, Outcome, exit, output, table};
 use crate::app::instance::{DIRECTORIES, Instance};
 use crate::app::lanes;
 use crate::config::{Config, Overrides};
@@ -97,7 +95,7 @@ impl IndexCommand {
         // As `run` takes it: neither runs while the other does.
         let fresh = uuid::Uuid::new_v4().simple().to_string();
         let held = Instance::claim(Some(&directory), None, &fresh[..12]);
-        let _held = held.map_err(|error| Failure::new(Exit::of_instance(&error), error))?;
+        let _held = held.map_err(|error| Failure::new(exit::of_instance(&error), error))?;
         match self.what {
             What::Inspect => inspect(&place, global.json()),
             What::Verify { limit } => {
@@ -123,15 +121,6 @@ fn identity(connection: &Connection, config: &Config) -> Result<Identity, Failur
     })?;
     let identity = Indexing::identity(&config.namespace, &in_force);
     identity.ok_or_else(|| failed(Error::NoClusterId))
-}
-
-fn progress(length: u64) -> ProgressBar {
-    let bar = ProgressBar::new(length);
-    let template = "{elapsed_precise} {msg:10} {wide_bar} {pos}/{len}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
 }
 
 /// What `inspect` says of a lane.
@@ -214,8 +203,7 @@ fn inspect(place: &Path, json: bool) -> Outcome {
         output::line(&told.to_string())?;
         return Ok(exit);
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    let mut table = table::plain();
     table.set_header(["lane", "state", "next offset", "as of", "pending", "ended", "void"]);
     table.add_rows(rows.iter().map(Row::cells));
     output::line(&format!(

@@ -7,11 +7,11 @@ use std::num::NonZeroU16;
 use std::str::FromStr;
 
 use clap::Args;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table};
 use serde_json::{Value, json};
 
 use super::topics::{Holds, configured};
-use super::{Exit, Failure, Global, Outcome, output};
+use super::{Exit, Failure, Global, Outcome, output, table};
 use crate::config::Overrides;
 use crate::engine::Millis;
 use crate::engine::header::duration;
@@ -233,8 +233,7 @@ impl Sheet {
     }
 
     fn table(&self) -> Table {
-        let mut table = Table::new();
-        table.load_preset(presets::NOTHING);
+        let mut table = table::plain();
         table.set_header(["delays", "hops, max", "hops, mean", "appends, max", "appends, mean"]);
         for (delays, figures) in &self.rows {
             table.add_row([

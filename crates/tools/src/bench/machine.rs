@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::kafka::bench;
+use waterclock_kafka::bench;
 
 /// The machine and the versions.
 #[derive(Clone, Debug, Serialize)]

@@ -11,7 +11,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Bar, BarChart, BarGroup, Block, Paragraph, Sparkline, Widget};
 
 use super::ledger::{BARS_MS, Figures, SLOT, Slot};
-use crate::engine::Millis;
+use super::spec::Spec;
+use waterclock_engine::Millis;
 
 /// Columns of the figures beside the vessels.
 const FIGURES_WIDTH: u16 = 26;
@@ -33,31 +34,10 @@ pub(super) enum Phase {
     Leaving,
 }
 
-/// What stays the same while the demo runs.
-#[derive(Clone, Debug)]
-pub(super) struct Scene {
-    /// Which broker.
-    pub(super) broker: String,
-    /// Which delivery, in the words of the configuration.
-    pub(super) delivery: &'static str,
-    /// What should be known about the broker.
-    pub(super) note: String,
-    /// What lateness is measured from and to.
-    pub(super) measured: &'static str,
-    /// Names of the tiers, shortest hold first.
-    pub(super) tiers: Vec<String>,
-    /// Lanes.
-    pub(super) lanes: u16,
-    /// How long records are written.
-    pub(super) total: Millis,
-    /// Records a second.
-    pub(super) rate: u32,
-}
-
 /// One moment of the demo.
 #[derive(Clone, Debug)]
 pub(super) struct Picture<'a> {
-    pub(super) scene: &'a Scene,
+    pub(super) spec: &'a Spec,
     pub(super) phase: Phase,
     pub(super) elapsed: Millis,
     pub(super) figures: &'a Figures,
@@ -70,7 +50,7 @@ pub(super) struct Picture<'a> {
 impl Picture<'_> {
     /// How far the demo is, in words.
     pub(super) fn clock(&self) -> String {
-        let (elapsed, total) = (self.elapsed.0 / 1_000, self.scene.total.0 / 1_000);
+        let (elapsed, total) = (self.elapsed.0 / 1_000, self.spec.total.0 / 1_000);
         match self.phase {
             Phase::Running => {
                 format!("{elapsed} s of {total} s, {} s left", total - elapsed.min(total))
@@ -109,19 +89,19 @@ pub(super) fn draw(frame: &mut Frame<'_>, picture: &Picture<'_>) {
 }
 
 fn heading(picture: &Picture<'_>, area: Rect, buffer: &mut Buffer) {
-    let scene = picture.scene;
+    let spec = picture.spec;
     let text = vec![
         Line::from(vec![
             Span::from(" waterclock demo ").bold().cyan(),
             Span::from(format!("  {}", picture.clock())),
         ]),
         Line::from(vec![
-            Span::from(format!(" {}, ", scene.broker)),
-            Span::from(scene.delivery).bold(),
-            Span::from(format!(", {} lanes, {} records/s and bursts", scene.lanes, scene.rate)),
+            Span::from(format!(" {}, ", spec.broker)),
+            Span::from(spec.delivery).bold(),
+            Span::from(format!(", {} lanes, {} records/s and bursts", spec.lanes, spec.rate)),
         ]),
-        Line::from(format!(" {}", scene.note)).yellow(),
-        Line::from(format!(" lateness: {}", scene.measured)).dark_gray(),
+        Line::from(format!(" {}", spec.note)).yellow(),
+        Line::from(format!(" lateness: {}", spec.measured)).dark_gray(),
     ];
     Paragraph::new(text).render(area, buffer);
 }
@@ -138,7 +118,7 @@ fn vessels(picture: &Picture<'_>, area: Rect, buffer: &mut Buffer) {
     let inner = block.inner(area);
     block.render(area, buffer);
     let levels = &picture.figures.levels;
-    let tiers = picture.scene.tiers.iter().zip(&levels.tiers);
+    let tiers = picture.spec.tiers.iter().zip(&levels.tiers);
     let mut all = vec![Vessel { name: "moving", level: levels.moving, colour: Color::Gray }];
     all.extend(
         tiers.map(|(name, level)| Vessel { name, level: *level, colour: Color::Blue }).rev(),
@@ -237,7 +217,7 @@ fn curve_of_deliveries(picture: &Picture<'_>, area: Rect, buffer: &mut Buffer) {
         let all: u64 = slots.iter().map(|slot| slot.delivered).sum();
         all * 1_000 / (SLOT.0 * slots.len().max(1) as u64)
     };
-    let values = squeezed(&picture.figures.slots, picture.scene.total, inner.width, sum);
+    let values = squeezed(&picture.figures.slots, picture.spec.total, inner.width, sum);
     Sparkline::default().data(&values).block(block).cyan().render(area, buffer);
 }
 
@@ -251,7 +231,7 @@ fn curve_of_lateness(picture: &Picture<'_>, area: Rect, buffer: &mut Buffer) {
         .bold()
         .render(text, buffer);
     let most = |slots: &[Slot]| slots.iter().map(|slot| slot.late_ms_max).max().unwrap_or(0);
-    let values = squeezed(&picture.figures.slots, picture.scene.total, inner.width, most);
+    let values = squeezed(&picture.figures.slots, picture.spec.total, inner.width, most);
     Sparkline::default().data(&values).magenta().render(curve, buffer);
 }
 
@@ -281,10 +261,10 @@ mod tests {
 
     use super::super::ledger::Levels;
     use super::*;
-    use crate::engine::header::Code;
+    use waterclock_engine::header::Code;
 
-    fn scene() -> Scene {
-        Scene {
+    fn spec() -> Spec {
+        Spec {
             broker: "embedded stand-in broker".to_owned(),
             delivery: "at_least_once",
             note: "No Kafka: nothing on disk".to_owned(),
@@ -316,9 +296,9 @@ mod tests {
 
     /// What stands on a terminal of this size, a line each.
     fn drawn(width: u16, height: u16, figures: &Figures, trouble: Option<&str>) -> Vec<String> {
-        let scene = scene();
+        let spec = spec();
         let picture = Picture {
-            scene: &scene,
+            spec: &spec,
             phase: Phase::Running,
             elapsed: Millis(10_000),
             figures,

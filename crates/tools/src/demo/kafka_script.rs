@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
-use super::stop::Stop;
+use crate::stop::Stop;
 
 /// Between two looks whether the script has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Why there is no Kafka by the script.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ScriptError {
+pub(super) enum KafkaScriptError {
     /// Say where it is, or run in a clone of the repository.
     #[error(
         "no scripts/kafka above the working directory or this program; name it with WATERCLOCK_KAFKA_SCRIPT, or \
@@ -63,10 +63,10 @@ impl ScriptedKafka {
     /// Starts one; its data goes to a fresh temporary directory.
     ///
     /// # Errors
-    /// See [`ScriptError`]; nothing is left running.
-    pub(super) fn start(path: Option<&Path>, stop: &Stop) -> Result<Self, ScriptError> {
-        let path = path.map(Path::to_owned).or_else(found).ok_or(ScriptError::Missing)?;
-        let failed = |source| ScriptError::Run { path: path.clone(), source };
+    /// See [`KafkaScriptError`]; nothing is left running.
+    pub(super) fn start(path: Option<&Path>, stop: &Stop) -> Result<Self, KafkaScriptError> {
+        let path = path.map(Path::to_owned).or_else(found).ok_or(KafkaScriptError::Missing)?;
+        let failed = |source| KafkaScriptError::Run { path: path.clone(), source };
         let name = format!("waterclock-demo-{}", uuid::Uuid::new_v4().simple());
         let directory = std::env::temp_dir().join(name);
         let mut child =
@@ -74,17 +74,17 @@ impl ScriptedKafka {
         let ended = wait(&mut child, stop).map_err(failed)?;
         let mut kafka = Self { path: path.clone(), directory, brokers: String::new() };
         if stop.asked() {
-            return Err(ScriptError::Interrupted);
+            return Err(KafkaScriptError::Interrupted);
         }
         if !ended.success() {
-            return Err(ScriptError::Failed { path, status: ended });
+            return Err(KafkaScriptError::Failed { path, status: ended });
         }
         let mut printed = String::new();
         if let Some(mut stdout) = child.stdout.take() {
             stdout.read_to_string(&mut printed).map_err(failed)?;
         }
         let brokers = printed.lines().find_map(|line| line.strip_prefix("KAFKA_BOOTSTRAP="));
-        kafka.brokers = brokers.ok_or(ScriptError::Silent { path })?.to_owned();
+        kafka.brokers = brokers.ok_or(KafkaScriptError::Silent { path })?.to_owned();
         Ok(kafka)
     }
 }

@@ -10,13 +10,13 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::blocking::{Client, Response};
 
 use super::Failed;
-use super::cases::{Bench, Held};
+use super::cases::{Cases, Held};
 use super::report::{Timers, name};
 use super::service::Service;
 use super::tally::Lateness;
-use crate::config::Delivery;
-use crate::engine::{Millis, murmur2};
-use crate::kafka::bench::{self, Directions, Watch as _, id, key};
+use waterclock_engine::{Millis, murmur2};
+use waterclock_kafka::Delivery;
+use waterclock_kafka::bench::{self, Directions, Watch as _, id, key};
 
 /// Requests of each kind.
 const LOOK_UPS: u64 = 5_000;
@@ -61,7 +61,7 @@ impl Asker {
     }
 }
 
-impl Bench<'_> {
+impl Cases<'_> {
     /// Submits timers that are due in hours, and looks at the process.
     pub(super) fn timers(&self, delivery: Delivery, timers: u64) -> Result<Timers, Failed> {
         let most = Some(timers + timers / 10 + 10_000);
@@ -73,18 +73,18 @@ impl Bench<'_> {
         let empty_seconds = began.elapsed().as_secs_f64();
         let topic = self.topic(&format!("timers-{}", name(delivery)));
         bench::create(&self.connection, std::slice::from_ref(&topic), self.lanes)?;
-        self.progress.phase("submitting timers", timers);
+        self.observer.phase("submitting timers", timers);
         let began = Instant::now();
         let mut writer = self.submitter()?;
         let directions = Directions { target: &topic, tracked: true };
         for n in 0..timers {
             // Spread over a day, and none of it while this runs.
             let due = self.now() + Millis(2 * 3_600_000 + n * 7_919 % (22 * 3_600_000));
-            writer.write(&self.payload.record(n, due, Some(directions)), self.progress)?;
-            self.progress.done(n);
+            writer.write(&self.payload.record(n, due, Some(directions)), self.observer)?;
+            self.observer.done(n);
         }
-        writer.settle(self.progress)?;
-        self.progress.phase("waiting until nothing is left to do", 0);
+        writer.settle(self.observer)?;
+        self.observer.phase("waiting until nothing is left to do", 0);
         self.settle(&service)?;
         let took_seconds = began.elapsed().as_secs_f64();
         let (settled_bytes, peak_bytes) = (service.memory(), service.memory_peak());
@@ -95,7 +95,7 @@ impl Bench<'_> {
         let mut wrong = 0;
         let (mut request, mut look_up, mut cancel) =
             (Lateness::new(), Lateness::new(), Lateness::new());
-        self.progress.phase("looking timers up", LOOK_UPS);
+        self.observer.phase("looking timers up", LOOK_UPS);
         let live = format!("{}/health/live", asker.base);
         for at in 0..LOOK_UPS {
             let n = at.wrapping_mul(0x9e37_79b9) % timers;
@@ -105,7 +105,7 @@ impl Bench<'_> {
             wrong += u64::from(!says(&text, "state", "delay"));
             self.look(at)?;
         }
-        self.progress.phase("cancelling timers", CANCELS);
+        self.observer.phase("cancelling timers", CANCELS);
         for at in 0..CANCELS.min(timers / 2) {
             thread::sleep(PAUSE);
             let n = at * (timers / CANCELS).max(1);
@@ -116,9 +116,9 @@ impl Bench<'_> {
         }
 
         let none = || Failed::Nothing { topic: topic.clone() };
-        self.progress.phase("starting again with the index", 0);
+        self.observer.phase("starting again with the index", 0);
         let warm = self.restart(service, timers, most, delivery, None)?;
-        self.progress.phase("starting again without the index", 0);
+        self.observer.phase("starting again without the index", 0);
         let cold = self.restart(warm.0, timers, most, delivery, Some(&index))?;
         Ok(Timers {
             delivery: name(delivery),
@@ -139,8 +139,8 @@ impl Bench<'_> {
 
     /// Shows how far it is; ends it when somebody wants that.
     fn look(&self, at: u64) -> Result<(), Failed> {
-        self.progress.done(at);
-        if self.progress.stopped() { Err(bench::Error::Interrupted.into()) } else { Ok(()) }
+        self.observer.done(at);
+        if self.observer.stopped() { Err(bench::Error::Interrupted.into()) } else { Ok(()) }
     }
 
     /// Ends a process and starts another one; how long until it finds a timer of each lane.

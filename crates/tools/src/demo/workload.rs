@@ -11,8 +11,8 @@ use rand::Rng;
 use rand::seq::IndexedRandom as _;
 
 use super::ledger::Expect;
-use crate::engine::header::{self, Code};
-use crate::engine::{Millis, Record, UnixMillis, murmur2};
+use waterclock_engine::header::{self, Code};
+use waterclock_engine::{Millis, Record, UnixMillis, murmur2};
 
 /// The delays, each as often as it stands here.
 const DELAYS_MS: [u64; 14] = [
@@ -40,7 +40,7 @@ pub(super) const NUMBER: &str = "demo-number";
 
 /// Where a record is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Destination {
     /// To the intake, by the key's partition.
     Intake,
     /// To the intake, into this partition, as a client with another partitioner does.
@@ -51,8 +51,8 @@ pub(super) enum Way {
 
 /// One record to write.
 #[derive(Clone, Debug)]
-pub(super) struct Order {
-    pub(super) way: Way,
+pub(super) struct Submission {
+    pub(super) destination: Destination,
     pub(super) record: Record,
     pub(super) expect: Expect,
 }
@@ -71,7 +71,7 @@ enum Kind {
 
 /// Decides what is written next.
 #[derive(Debug)]
-pub(super) struct Mix {
+pub(super) struct Workload {
     target: Arc<str>,
     lanes: u16,
     /// Hold of the shortest tier.
@@ -96,7 +96,7 @@ const BADS: [Code; 5] = [
     Code::UnknownHeader,
 ];
 
-impl Mix {
+impl Workload {
     pub(super) fn new(
         target: &Arc<str>,
         lanes: u16,
@@ -126,14 +126,14 @@ impl Mix {
         elapsed: Millis,
         now: UnixMillis,
         random: &mut impl Rng,
-    ) -> Option<Order> {
+    ) -> Option<Submission> {
         let left = self.total.saturating_sub(elapsed).saturating_sub(MARGIN);
         let key = KEYS.choose(random).copied().unwrap_or_default();
         let kind = self.kind(elapsed, left, now, random)?;
         if let Kind::Cancelled(delay) = kind {
             self.cancels.push_back((elapsed + delay.half(), number, key));
         }
-        Some(self.order(number, key, kind))
+        Some(self.submission(number, key, kind))
     }
 
     /// A record whose time to be cancelled has come: its number, and what cancels it.
@@ -182,18 +182,18 @@ impl Mix {
         })
     }
 
-    fn order(&self, number: u32, key: &str, kind: Kind) -> Order {
+    fn submission(&self, number: u32, key: &str, kind: Kind) -> Submission {
         let id = id(number);
         let number = number.to_string();
         let mut headers: Vec<(&str, String)> = vec![(NUMBER, number)];
         let target = self.target.to_string();
-        let mut way = Way::Intake;
+        let mut destination = Destination::Intake;
         let expect = match kind {
             Kind::After(delay) | Kind::Foreign(delay) => {
                 headers.extend([(header::DELAY, delay.to_string()), (header::TARGET, target)]);
                 if let Kind::Foreign(_) = kind {
                     let own = murmur2::partition(key.as_bytes(), self.lanes);
-                    way = Way::Partition((own + 1) % self.lanes);
+                    destination = Destination::Partition((own + 1) % self.lanes);
                 }
                 Expect::After(delay)
             }
@@ -208,7 +208,7 @@ impl Mix {
             }
             Kind::Direct => {
                 headers.push((header::TARGET, target));
-                way = Way::Tier;
+                destination = Destination::Tier;
                 Expect::After(self.shortest)
             }
             Kind::Bad(code) => {
@@ -240,7 +240,7 @@ impl Mix {
         let value = format!("{{\"leaf\":\"{key}\",\"wish\":\"{kind:?}\"}}");
         let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
         let record = Record::new(Some(key.as_bytes()), Some(value.as_bytes()), headers);
-        Order { way, record, expect }
+        Submission { destination, record, expect }
     }
 }
 
@@ -263,34 +263,34 @@ mod tests {
     use super::*;
 
     /// Every record of a demo of `seconds` at `rate` a second, with when it was written.
-    fn whole(seconds: u64, rate: u32) -> Vec<(Millis, Order)> {
+    fn whole(seconds: u64, rate: u32) -> Vec<(Millis, Submission)> {
         let mut random = StdRng::seed_from_u64(7);
-        let target = Arc::from("orders");
+        let target = Arc::from("submissions");
         let total = Millis(seconds * 1_000);
-        let mut mix = Mix::new(&target, 4, Millis(1_000), total, rate);
-        let mut orders = Vec::new();
+        let mut workload = Workload::new(&target, 4, Millis(1_000), total, rate);
+        let mut submissions = Vec::new();
         for step in 0..seconds * u64::from(rate) {
             let at = Millis(step * 1_000 / u64::from(rate));
             let now = UnixMillis(1_700_000_000_300) + at;
-            for _ in 0..=mix.burst() {
-                let order = mix.next(orders.len() as u32, at, now, &mut random);
-                orders.extend(order.map(|order| (at, order)));
+            for _ in 0..=workload.burst() {
+                let submission = workload.next(submissions.len() as u32, at, now, &mut random);
+                submissions.extend(submission.map(|submission| (at, submission)));
             }
         }
-        orders
+        submissions
     }
 
     #[test]
     fn whatever_is_written_falls_due_before_the_end() {
         for seconds in [2, 6, 30] {
-            for (at, order) in whole(seconds, 50) {
-                let due = match order.expect {
+            for (at, submission) in whole(seconds, 50) {
+                let due = match submission.expect {
                     Expect::After(delay) => UnixMillis(1_700_000_000_300) + at + delay,
                     Expect::At(due) => due,
                     Expect::Dead(_) => continue,
                 };
                 let end = UnixMillis(1_700_000_000_300) + Millis(seconds * 1_000);
-                assert!(due + MARGIN <= end, "{seconds} s, written at {at}: {order:?}");
+                assert!(due + MARGIN <= end, "{seconds} s, written at {at}: {submission:?}");
             }
         }
     }
@@ -299,11 +299,11 @@ mod tests {
     fn what_is_to_be_cancelled_is_cancelled_once_and_well_before_it_is_due() {
         let mut random = StdRng::seed_from_u64(7);
         let total = Millis(30_000);
-        let mut mix = Mix::new(&Arc::from("orders"), 4, Millis(1_000), total, 200);
+        let mut workload = Workload::new(&Arc::from("submissions"), 4, Millis(1_000), total, 200);
         let (mut ids, mut number) = (std::collections::BTreeMap::new(), 0);
         let mut cancelled = 0;
         for at in (0..30_000).step_by(5).map(Millis) {
-            while let Some((number, cancel)) = mix.cancel(at) {
+            while let Some((number, cancel)) = workload.cancel(at) {
                 let read = header::read(cancel.headers()).expect("sound");
                 assert_eq!(read.action, header::TimerAction::Cancel);
                 let id = read.id.expect("an id").to_vec();
@@ -312,13 +312,13 @@ mod tests {
                 assert!(at + Millis(1_495) <= due, "{number}: at {at}, due {due}");
                 cancelled += 1;
             }
-            if let Some(order) =
-                mix.next(number, at, UnixMillis(1_700_000_000_300) + at, &mut random)
+            if let Some(submission) =
+                workload.next(number, at, UnixMillis(1_700_000_000_300) + at, &mut random)
             {
-                let Expect::After(delay) = order.expect else { continue };
-                let read = header::read(order.record.headers()).expect("sound");
+                let Expect::After(delay) = submission.expect else { continue };
+                let read = header::read(submission.record.headers()).expect("sound");
                 let (id, key) =
-                    (read.id.map(<[u8]>::to_vec), order.record.key().map(<[u8]>::to_vec));
+                    (read.id.map(<[u8]>::to_vec), submission.record.key().map(<[u8]>::to_vec));
                 ids.extend(id.map(|id| (id, (key.expect("a key"), at + delay))));
             }
             number += 1;
@@ -328,10 +328,12 @@ mod tests {
 
     #[test]
     fn every_way_in_and_every_kind_of_bad_record_is_taken() {
-        let orders = whole(30, 200);
-        let count = |what: &dyn Fn(&Order) -> bool| orders.iter().filter(|(_, o)| what(o)).count();
-        assert!(count(&|o| o.way == Way::Tier) > 50);
-        assert!(count(&|o| matches!(o.way, Way::Partition(_))) > 50);
+        let submissions = whole(30, 200);
+        let count = |what: &dyn Fn(&Submission) -> bool| {
+            submissions.iter().filter(|(_, o)| what(o)).count()
+        };
+        assert!(count(&|o| o.destination == Destination::Tier) > 50);
+        assert!(count(&|o| matches!(o.destination, Destination::Partition(_))) > 50);
         assert!(count(&|o| matches!(o.expect, Expect::At(_))) > 500);
         for code in BADS {
             assert!(count(&|o| o.expect == Expect::Dead(code)) >= 2, "{code}");
@@ -342,23 +344,23 @@ mod tests {
     #[test]
     fn the_contract_refuses_the_bad_ones_as_expected_and_no_other() {
         let key = "amber";
-        for (_, order) in whole(30, 50) {
-            let read = header::read(order.record.headers()).map_err(|refusal| refusal.code);
-            match order.expect {
+        for (_, submission) in whole(30, 50) {
+            let read = header::read(submission.record.headers()).map_err(|refusal| refusal.code);
+            match submission.expect {
                 // These two are not read from the headers: the engine finds them.
                 Expect::Dead(code @ (Code::MissingTarget | Code::TargetDenied)) => {
                     assert!(read.is_ok(), "{code}");
                 }
                 Expect::Dead(code) => assert_eq!(read.err(), Some(code)),
-                _ => assert!(read.is_ok(), "{key}: {order:?}"),
+                _ => assert!(read.is_ok(), "{key}: {submission:?}"),
             }
         }
     }
 
     #[test]
     fn a_record_carries_its_number() {
-        let (_, order) = whole(2, 50).remove(3);
-        assert_eq!(number_of(&order.record), Some(3));
+        let (_, submission) = whole(2, 50).remove(3);
+        assert_eq!(number_of(&submission.record), Some(3));
         assert_eq!(number_of(&Record::empty()), None);
     }
 }

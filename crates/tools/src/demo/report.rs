@@ -3,14 +3,15 @@
 use serde_json::{Value, json};
 
 use super::ledger::Figures;
-use super::view::{Picture, Scene};
-use crate::engine::Millis;
+use super::spec::Spec;
+use super::view::Picture;
+use waterclock_engine::Millis;
 
 /// One line, for pipes and logs.
 pub(super) fn line(picture: &Picture<'_>) -> String {
-    let Picture { scene, elapsed, figures, .. } = picture;
+    let Picture { spec, elapsed, figures, .. } = picture;
     let levels = &figures.levels;
-    let tiers: Vec<String> = scene
+    let tiers: Vec<String> = spec
         .tiers
         .iter()
         .zip(&levels.tiers)
@@ -39,7 +40,7 @@ pub(super) fn line(picture: &Picture<'_>) -> String {
 /// How the demo ended.
 #[derive(Clone, Debug)]
 pub(super) struct Summary<'a> {
-    pub(super) scene: &'a Scene,
+    pub(super) spec: &'a Spec,
     pub(super) elapsed: Millis,
     /// Somebody ended it before its time.
     pub(super) interrupted: bool,
@@ -49,13 +50,13 @@ pub(super) struct Summary<'a> {
 impl Summary<'_> {
     /// For people.
     pub(super) fn text(&self) -> String {
-        let (scene, figures) = (self.scene, self.figures);
+        let (spec, figures) = (self.spec, self.figures);
         let ended = if self.interrupted { "interrupted after" } else { "ended after" };
         let seconds = self.elapsed.0 as f64 / 1_000.0;
         let mut lines = vec![
             format!("waterclock demo, {ended} {seconds:.1} s"),
-            format!("  broker        {}, {}", scene.broker, scene.delivery),
-            format!("                {}", scene.note),
+            format!("  broker        {}, {}", spec.broker, spec.delivery),
+            format!("                {}", spec.note),
             format!("  sent          {} ({} of them bad on purpose)", figures.sent, figures.bad),
             format!("  delivered     {}", figures.delivered),
             format!("  cancelled     {}{}", figures.cancelled, self.of_cancelled()),
@@ -67,7 +68,7 @@ impl Summary<'_> {
                 "  lateness      p50 {} ms, p90 {} ms, p99 {} ms, max {} ms",
                 figures.late_p50, figures.late_p90, figures.late_p99, figures.late_max
             ),
-            format!("                {}", scene.measured),
+            format!("                {}", spec.measured),
         ];
         if figures.unsent > 0 {
             lines.push(format!(
@@ -102,12 +103,12 @@ impl Summary<'_> {
 
     /// For programs.
     pub(super) fn json(&self) -> Value {
-        let (scene, figures) = (self.scene, self.figures);
+        let (spec, figures) = (self.spec, self.figures);
         json!({
-            "broker": scene.broker,
-            "note": scene.note,
-            "delivery": scene.delivery,
-            "lanes": scene.lanes,
+            "broker": spec.broker,
+            "note": spec.note,
+            "delivery": spec.delivery,
+            "lanes": spec.lanes,
             "elapsed_ms": self.elapsed.0,
             "interrupted": self.interrupted,
             "sent": figures.sent,
@@ -127,7 +128,7 @@ impl Summary<'_> {
                 "p99": figures.late_p99,
                 "max": figures.late_max,
             },
-            "lateness_measured": scene.measured,
+            "lateness_measured": spec.measured,
         })
     }
 }

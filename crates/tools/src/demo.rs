@@ -9,13 +9,13 @@
 //! 2. Clients end before the broker, and topics are deleted after the clients: see `play`.
 //! 3. With `--json` standard output has the summary and nothing else.
 
+mod environment;
+mod kafka_script;
 mod ledger;
-mod mix;
 mod report;
-mod script;
-mod stage;
-mod stop;
+mod spec;
 mod view;
+mod workload;
 
 use parking_lot::{Mutex, MutexGuard};
 use std::io::{self, IsTerminal as _, Write as _};
@@ -27,19 +27,21 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use waterclock_engine::header;
+use waterclock_engine::{Millis, Record, UnixMillis};
+use waterclock_kafka::{self as kafka, Ack, Feed, KafkaError, Processor, Seen, Tail, member};
+use waterclock_terminal::{Exit, Failure, Key, Outcome, Screen, output};
+
+use self::environment::{Choice, Environment, LANES};
 use self::ledger::{Arrival, Figures, Ledger};
-use self::mix::{Mix, Way};
 use self::report::Summary;
-use self::stage::{Choice, LANES, Stage};
-use self::stop::Stop;
-use self::view::{Phase, Picture, Scene};
-use super::screen::Screen;
-use super::{Exit, Failure, Global, Outcome, output};
-use crate::config::Overrides;
-use crate::engine::header;
-use crate::engine::{Millis, Record, UnixMillis};
-use crate::kafka::{self, Ack, Feed, KafkaError, Processor, Seen, Tail, member};
-use crate::timers;
+use self::spec::Spec;
+use self::view::{Phase, Picture};
+use self::workload::{Destination, Workload};
+use crate::Program;
+use crate::stop::Stop;
 
 /// Between two drawings.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
@@ -63,8 +65,8 @@ const EMBEDDED_WAIT: Duration = Duration::from_millis(5);
 const KAFKA_WAIT: Duration = Duration::from_millis(500);
 
 /// Arguments of `demo`.
-#[derive(Args)]
-pub(super) struct Demo {
+#[derive(Args, Debug)]
+pub struct Demo {
     /// Seconds for which records are written
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(2..=3_600))]
     seconds: u32,
@@ -117,18 +119,19 @@ fn unavailable(error: DemoError) -> Failure {
 }
 
 impl Demo {
-    pub(super) fn run(self, global: &Global) -> Outcome {
+    /// Plays the demo, and prints its summary.
+    ///
+    /// # Errors
+    /// There is no broker to play on, or something that must not end ended.
+    pub fn run(self, program: &dyn Program) -> Outcome {
         let stop = Stop::listen()
             .map_err(|error| internal(DemoError::System("listen for signals", error)))?;
         let plain = self.plain || !io::stdout().is_terminal();
-        let choice = match (&global.brokers, self.kafka) {
-            (Some(_), true) => return Err(Failure::new(Exit::Usage, DemoError::Both)),
-            (Some(_), false) => {
-                let config = global.load(Overrides::default())?;
-                Choice::Brokers(crate::app::lanes::connection(&config))
-            }
-            (None, true) => Choice::Script(self.kafka_script.as_deref()),
-            (None, false) => Choice::Embedded,
+        let choice = match (program.names_brokers(), self.kafka) {
+            (true, true) => return Err(Failure::new(Exit::Usage, DemoError::Both)),
+            (true, false) => Choice::Brokers(program.connection()?),
+            (false, true) => Choice::Script(self.kafka_script.as_deref()),
+            (false, false) => Choice::Embedded,
         };
         tell(match choice {
             Choice::Embedded => {
@@ -138,18 +141,18 @@ impl Demo {
             Choice::Brokers(_) => "making topics of its own, which are deleted at the end",
             Choice::Script(_) => "starting a Kafka with scripts/kafka",
         });
-        let stage = match Stage::set(&choice, &stop) {
+        let environment = match Environment::prepare(program, &choice, &stop) {
             Err(_) if stop.asked() => return output_interrupted(),
-            set => set?,
+            prepared => prepared?,
         };
-        let scene = stage.scene(Millis(u64::from(self.seconds) * 1_000), self.rate);
-        let Some((elapsed, figures)) = play(&stage, &scene, plain, global.json(), &stop)? else {
+        let spec = environment.spec(Millis(u64::from(self.seconds) * 1_000), self.rate);
+        let Some((elapsed, figures)) = play(program, &environment, &spec, plain, &stop)? else {
             return output_interrupted();
         };
-        drop(stage);
+        drop(environment);
         let interrupted = stop.asked();
-        let summary = Summary { scene: &scene, elapsed, interrupted, figures: &figures };
-        if global.json() {
+        let summary = Summary { spec: &spec, elapsed, interrupted, figures: &figures };
+        if program.is_json() {
             output::line(&summary.json().to_string())?;
         } else {
             output::write(summary.text().as_bytes())?;
@@ -168,29 +171,30 @@ fn output_interrupted() -> Outcome {
 ///
 /// When this returns every client of the demo's is closed, but for those that the processor leaves to the exit.
 fn play(
-    stage: &Stage,
-    scene: &Scene,
+    program: &dyn Program,
+    environment: &Environment,
+    spec: &Spec,
     plain: bool,
-    json: bool,
     stop: &Stop,
 ) -> Result<Option<(Millis, Figures)>, Failure> {
     let client = |error| unavailable(DemoError::Client(error));
-    let ledger = Arc::new(Mutex::new(Ledger::new(&stage.ladder, stage.horizon)));
-    let tails = Tails::new(stage).map_err(client)?;
+    let ledger = Arc::new(Mutex::new(Ledger::new(&environment.ladder, environment.horizon)));
+    let tails = Tails::new(environment).map_err(client)?;
     let books = Arc::clone(&ledger);
-    let mut feed = Feed::new(&stage.connection, move |ack| acked(&books, &ack)).map_err(client)?;
-    let (processor, _) = timers::start(&stage.settings, None).map_err(client)?;
-    if !joined(&processor, stop)? || !warm(stage, &mut feed, &tails, stop)? {
+    let mut feed =
+        Feed::new(&environment.connection, move |ack| acked(&books, &ack)).map_err(client)?;
+    let processor = environment.start(program)?;
+    if !joined(&processor, stop)? || !warm(environment, &mut feed, &tails, stop)? {
         processor.stop();
         let _ = processor.ended().recv_timeout(LEAVE_MAX);
         return Ok(None);
     }
 
     let started = Instant::now();
-    let reading = tails.start(stage, &ledger, started)?;
-    let mut show = Show::new(scene, started, &ledger, &processor, plain, json)?;
-    let writing = Writing::start(stage, scene, feed, &ledger, started)?;
-    let total = Duration::from_millis(scene.total.0);
+    let reading = tails.start(environment, &ledger, started)?;
+    let mut show = Show::new(spec, started, &ledger, &processor, plain, program.is_json())?;
+    let writing = Writing::start(environment, spec, feed, &ledger, started)?;
+    let total = Duration::from_millis(spec.total.0);
     let mut failed = Ok(());
     show.until(Phase::Running, stop, || {
         failed = alive(&processor, &reading, &writing);
@@ -270,14 +274,14 @@ fn joined(processor: &Processor, stop: &Stop) -> Result<bool, Failure> {
 /// Sends a record through every lane, so that what a broker does for its first transaction and its first fetch is not
 /// taken for what it always does. They carry no number, so nobody counts them; false when somebody ended the demo.
 fn warm<F: Fn(Ack) + Send + Sync>(
-    stage: &Stage,
+    environment: &Environment,
     feed: &mut Feed<F>,
     tails: &Tails,
     stop: &Stop,
 ) -> Result<bool, Failure> {
     tell("a record through every lane first, not counted; then the clock starts");
-    let intake = kafka::topics::Names::new(&stage.namespace).intake().into();
-    let headers = [(header::DELAY, "100"), (header::TARGET, &*stage.target)];
+    let intake = kafka::topics::Names::new(&environment.namespace).intake().into();
+    let headers = [(header::DELAY, "100"), (header::TARGET, &*environment.target)];
     let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
     let record = Record::new(None, Some(b"warm"), headers);
     for lane in 0..LANES {
@@ -314,13 +318,30 @@ fn alive(processor: &Processor, reading: &Reading, writing: &Writing) -> Result<
     Ok(())
 }
 
+/// The terminal, taken over, and what draws on it.
+struct View {
+    // Dropped first: it shows the cursor again where it is.
+    terminal: Terminal<CrosstermBackend<io::Stdout>>,
+    screen: Screen,
+}
+
+impl View {
+    fn open() -> io::Result<Self> {
+        let screen = Screen::open()?;
+        let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        Ok(Self { terminal, screen })
+    }
+}
+
 /// What is shown, and where.
 struct Show<'a> {
-    scene: &'a Scene,
+    spec: &'a Spec,
     started: Instant,
     ledger: &'a Mutex<Ledger>,
     processor: &'a Processor,
-    screen: Option<Screen>,
+    view: Option<View>,
+    /// The terminal is gone.
+    is_over: bool,
     /// Lines go to standard error, since standard output is for the summary.
     json: bool,
     told: Option<Instant>,
@@ -329,20 +350,30 @@ struct Show<'a> {
 
 impl<'a> Show<'a> {
     fn new(
-        scene: &'a Scene,
+        spec: &'a Spec,
         started: Instant,
         ledger: &'a Mutex<Ledger>,
         processor: &'a Processor,
         plain: bool,
         json: bool,
     ) -> Result<Self, Failure> {
-        let screen = if plain {
+        let view = if plain {
             None
         } else {
-            let opened = Screen::open();
+            let opened = View::open();
             Some(opened.map_err(|e| internal(DemoError::System("take the terminal over", e)))?)
         };
-        Ok(Self { scene, started, ledger, processor, screen, json, told: None, full: 0 })
+        Ok(Self {
+            spec,
+            started,
+            ledger,
+            processor,
+            view,
+            is_over: false,
+            json,
+            told: None,
+            full: 0,
+        })
     }
 
     fn elapsed(&self) -> Millis {
@@ -357,15 +388,15 @@ impl<'a> Show<'a> {
         mut done: impl FnMut() -> bool,
     ) -> Result<(), Failure> {
         while !done() {
-            self.show(phase)?;
-            match &self.screen {
+            self.show(phase, stop)?;
+            match &self.view {
                 None => std::thread::sleep(DRAW_EVERY),
-                Some(screen) => {
-                    let ends = screen
-                        .ends(DRAW_EVERY)
-                        .map_err(|e| internal(DemoError::System("read the keys", e)))?;
-                    if ends {
-                        stop.ask();
+                Some(view) => {
+                    let key = view.screen.wait(DRAW_EVERY);
+                    match key.map_err(|e| internal(DemoError::System("read the keys", e)))? {
+                        Key::None => {}
+                        Key::End => stop.ask(),
+                        Key::Gone => self.leave_terminal(stop),
                     }
                 }
             }
@@ -373,9 +404,16 @@ impl<'a> Show<'a> {
         Ok(())
     }
 
-    fn show(&mut self, phase: Phase) -> Result<(), Failure> {
+    /// Nobody sees anything any more: ends the demo as a key would.
+    fn leave_terminal(&mut self, stop: &Stop) {
+        self.view = None;
+        self.is_over = true;
+        stop.ask();
+    }
+
+    fn show(&mut self, phase: Phase, stop: &Stop) -> Result<(), Failure> {
         let line_is_due = self.told.is_none_or(|told| told.elapsed() >= LINE_EVERY);
-        if self.screen.is_none() && !line_is_due {
+        if self.is_over || self.view.is_none() && !line_is_due {
             return Ok(());
         }
         let figures = lock(self.ledger).figures(kafka::wall_clock());
@@ -383,17 +421,18 @@ impl<'a> Show<'a> {
         let highest = levels.tiers.iter().chain([&levels.moving, &levels.wheel]).max();
         self.full = self.full.max(highest.copied().unwrap_or(0));
         let picture = Picture {
-            scene: self.scene,
+            spec: self.spec,
             phase,
             elapsed: self.elapsed(),
             figures: &figures,
             full: self.full,
             trouble: trouble(self.processor),
         };
-        if let Some(screen) = &mut self.screen {
-            return screen
-                .draw(|frame| view::draw(frame, &picture))
-                .map_err(|e| internal(DemoError::System("draw", e)));
+        if let Some(view) = &mut self.view {
+            if view.terminal.draw(|frame| view::draw(frame, &picture)).is_err() {
+                self.leave_terminal(stop);
+            }
+            return Ok(());
         }
         // Lines keep to whole seconds, whatever a look costs.
         self.told = Some(self.told.map_or_else(Instant::now, |told| told + LINE_EVERY));
@@ -421,28 +460,28 @@ struct Reading {
 }
 
 impl Tails {
-    fn new(stage: &Stage) -> Result<Self, KafkaError> {
-        let wait = if stage.is_embedded { EMBEDDED_WAIT } else { KAFKA_WAIT };
-        let names = kafka::topics::Names::new(&stage.namespace);
-        let mut lanes = names.of_lanes(&[], &stage.ladder);
+    fn new(environment: &Environment) -> Result<Self, KafkaError> {
+        let wait = if environment.is_embedded { EMBEDDED_WAIT } else { KAFKA_WAIT };
+        let names = kafka::topics::Names::new(&environment.namespace);
+        let mut lanes = names.of_lanes(&[], &environment.ladder);
         lanes.push(names.dead());
-        let target = vec![stage.target.to_string()];
+        let target = vec![environment.target.to_string()];
         Ok(Self {
-            lanes: Tail::new(&stage.connection, lanes, LANES, wait)?,
-            target: Tail::new(&stage.connection, target, LANES, wait)?,
+            lanes: Tail::new(&environment.connection, lanes, LANES, wait)?,
+            target: Tail::new(&environment.connection, target, LANES, wait)?,
         })
     }
 
     fn start(
         self,
-        stage: &Stage,
+        environment: &Environment,
         ledger: &Arc<Mutex<Ledger>>,
         started: Instant,
     ) -> Result<Reading, Failure> {
         let Self { lanes, target } = self;
         let stop = Arc::new(AtomicBool::new(false));
         // The dead letters stand after the intake and the tiers.
-        let dead = 1 + stage.ladder.tiers().len();
+        let dead = 1 + environment.ladder.tiers().len();
         let books = Arc::clone(ledger);
         let of_lanes = read(lanes, &stop, move |seen, number| match seen.topic.checked_sub(1) {
             Some(tier) if tier + 1 == dead => {
@@ -451,7 +490,7 @@ impl Tails {
             tier => lock(&books).seen(number, tier, seen.stamped),
         });
         let books = Arc::clone(ledger);
-        let is_embedded = stage.is_embedded;
+        let is_embedded = environment.is_embedded;
         let of_target = read(target, &stop, move |seen, number| {
             let arrived: UnixMillis = kafka::wall_clock();
             let measured = if is_embedded { arrived } else { seen.stamped };
@@ -476,7 +515,7 @@ fn read(
     std::thread::Builder::new().name("wc-demo-reader".into()).spawn(move || {
         while !stop.load(Ordering::Relaxed) {
             if let Some(seen) = tail.next(Duration::from_millis(100))?
-                && let Some(number) = mix::number_of(&seen.record)
+                && let Some(number) = workload::number_of(&seen.record)
             {
                 saw(&seen, number);
             }
@@ -513,8 +552,8 @@ struct Writing {
 
 impl Writing {
     fn start<F: Fn(Ack) + Send + Sync>(
-        stage: &Stage,
-        scene: &Scene,
+        environment: &Environment,
+        spec: &Spec,
         mut feed: Feed<F>,
         ledger: &Arc<Mutex<Ledger>>,
         started: Instant,
@@ -522,13 +561,13 @@ impl Writing {
         let stop = Arc::new(AtomicBool::new(false));
         let failed = Arc::new(AtomicBool::new(false));
         let (stopped, fails) = (Arc::clone(&stop), Arc::clone(&failed));
-        let shortest = stage.ladder.tiers()[0].hold;
-        let mix = Mix::new(&stage.target, LANES, shortest, scene.total, scene.rate);
-        let names = kafka::topics::Names::new(&stage.namespace);
+        let shortest = environment.ladder.tiers()[0].hold;
+        let workload = Workload::new(&environment.target, LANES, shortest, spec.total, spec.rate);
+        let names = kafka::topics::Names::new(&environment.namespace);
         let topics = [names.intake().into(), names.tier(shortest).into()];
-        let (ledger, rate) = (Arc::clone(ledger), scene.rate);
+        let (ledger, rate) = (Arc::clone(ledger), spec.rate);
         let thread = std::thread::Builder::new().name("wc-demo-producer".into()).spawn(move || {
-            let written = write(&mut feed, mix, &topics, &ledger, started, rate, &stopped)
+            let written = write(&mut feed, workload, &topics, &ledger, started, rate, &stopped)
                 .and_then(|()| feed.flush(Duration::from_secs(5)));
             fails.store(written.is_err(), Ordering::Relaxed);
             written
@@ -549,7 +588,7 @@ impl Writing {
 /// Writes at the given rate until told to stop, or until nothing more would be due in time.
 fn write<F: Fn(Ack) + Send + Sync>(
     feed: &mut Feed<F>,
-    mut mix: Mix,
+    mut workload: Workload,
     topics: &[Arc<str>; 2],
     ledger: &Mutex<Ledger>,
     started: Instant,
@@ -561,21 +600,22 @@ fn write<F: Fn(Ack) + Send + Sync>(
     while !stop.load(Ordering::Relaxed) {
         let elapsed = Millis(started.elapsed().as_millis() as u64);
         let owed = elapsed.0 * u64::from(rate) / 1_000;
-        while written < owed || mix.burst() > 0 {
-            written += u64::from(mix.burst() == 0);
+        while written < owed || workload.burst() > 0 {
+            written += u64::from(workload.burst() == 0);
             let number = lock(ledger).next_number();
-            let Some(order) = mix.next(number, elapsed, kafka::wall_clock(), &mut random) else {
+            let Some(next) = workload.next(number, elapsed, kafka::wall_clock(), &mut random)
+            else {
                 return Ok(());
             };
-            let (topic, partition, tier) = match order.way {
-                Way::Intake => (&topics[0], None, None),
-                Way::Partition(partition) => (&topics[0], Some(i32::from(partition)), None),
-                Way::Tier => (&topics[1], None, Some(0)),
+            let (topic, partition, tier) = match next.destination {
+                Destination::Intake => (&topics[0], None, None),
+                Destination::Partition(partition) => (&topics[0], Some(i32::from(partition)), None),
+                Destination::Tier => (&topics[1], None, Some(0)),
             };
-            lock(ledger).handed(order.expect, tier);
-            feed.send(topic, partition, &order.record, number as usize)?;
+            lock(ledger).handed(next.expect, tier);
+            feed.send(topic, partition, &next.record, number as usize)?;
         }
-        while let Some((number, cancel)) = mix.cancel(elapsed) {
+        while let Some((number, cancel)) = workload.cancel(elapsed) {
             feed.send(&topics[0], None, &cancel, CANCELS | number as usize)?;
         }
         std::thread::sleep(Duration::from_millis(5));

@@ -8,8 +8,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Exit, Failure, Outcome};
-use crate::engine::UnixMillis;
+use waterclock_engine::UnixMillis;
+
+use crate::{Exit, Failure, Outcome};
 
 /// Standard output cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +18,10 @@ use crate::engine::UnixMillis;
 struct Unwritten(#[source] std::io::Error);
 
 /// Writes a result. A reader that has gone (as in `| head`) has seen enough.
-pub(super) fn write(bytes: &[u8]) -> Outcome {
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn write(bytes: &[u8]) -> Outcome {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -28,18 +32,23 @@ pub(super) fn write(bytes: &[u8]) -> Outcome {
 }
 
 /// Writes one line of text.
-pub(super) fn line(text: &str) -> Outcome {
+///
+/// # Errors
+/// As [`write`].
+pub fn line(text: &str) -> Outcome {
     write(format!("{text}\n").as_bytes())
 }
 
 /// A point in time as RFC 3339 in UTC, with milliseconds; as a number when no calendar has it.
-pub(super) fn time(at: UnixMillis) -> String {
+#[must_use]
+pub fn time(at: UnixMillis) -> String {
     let timestamp = i64::try_from(at.0).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     timestamp.map_or_else(|| at.0.to_string(), |t| format!("{t:.3}"))
 }
 
 /// Bytes for a terminal: text as it is, but for what steers a terminal; anything else in hexadecimal.
-pub(super) fn shown(bytes: Option<&[u8]>) -> String {
+#[must_use]
+pub fn shown(bytes: Option<&[u8]>) -> String {
     let Some(bytes) = bytes else { return "null".to_owned() };
     match std::str::from_utf8(bytes) {
         Ok(text) => printable(text),
@@ -51,7 +60,8 @@ pub(super) fn shown(bytes: Option<&[u8]>) -> String {
 }
 
 /// The same, at most `max` characters of it.
-pub(super) fn shortened(bytes: Option<&[u8]>, max: usize) -> String {
+#[must_use]
+pub fn shortened(bytes: Option<&[u8]>, max: usize) -> String {
     // Four bytes are the longest character, and hexadecimal is longer than what it shows.
     let cut = bytes.map(|bytes| &bytes[..bytes.len().min(max * 4)]);
     let text = match cut.map(std::str::from_utf8) {
@@ -78,7 +88,7 @@ fn printable(text: &str) -> String {
 }
 
 /// Bytes for a program, as the HTTP API has a key: under their name as text or null, or what is no UTF-8 under `<name>_base64`.
-pub(super) fn put_bytes(object: &mut Value, name: &str, bytes: Option<&[u8]>) {
+pub fn put_bytes(object: &mut Value, name: &str, bytes: Option<&[u8]>) {
     match bytes.map(|bytes| (bytes, std::str::from_utf8(bytes))) {
         None => object[name] = Value::Null,
         Some((_, Ok(text))) => object[name] = text.into(),

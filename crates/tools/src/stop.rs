@@ -1,4 +1,4 @@
-//! Whether somebody wants the demo to end: by a signal, or by a key where the terminal makes keys of signals.
+//! Whether somebody wants a tool to end: by a signal, or by a key where the terminal makes keys of signals.
 
 use std::io;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How often somebody asked.
+/// How many times somebody asked for the end.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stop(Arc<AtomicUsize>);
+pub(crate) struct Stop(Arc<AtomicUsize>);
 
 impl Stop {
     /// Counts SIGINT and SIGTERM from now on, which end the process no more by themselves.
     ///
     /// # Errors
     /// The system gives no thread, or no signals.
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         let stop = Self::default();
         let asked = stop.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -23,7 +23,7 @@ impl Stop {
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         drop(entered);
-        std::thread::Builder::new().name("wc-demo-signals".into()).spawn(move || {
+        std::thread::Builder::new().name("wc-tool-signals".into()).spawn(move || {
             runtime.block_on(async {
                 loop {
                     tokio::select! {
@@ -38,17 +38,17 @@ impl Stop {
     }
 
     /// Once more.
-    pub(super) fn ask(&self) {
+    pub(crate) fn ask(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether to end.
-    pub(super) fn asked(&self) -> bool {
+    pub(crate) fn asked(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }
 
     /// Whether to end without waiting for what is due soon.
-    pub(super) fn insisted(&self) -> bool {
+    pub(crate) fn insisted(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 1
     }
 }

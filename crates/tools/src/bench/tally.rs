@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::timeline::Samples;
-use crate::engine::UnixMillis;
+use waterclock_engine::UnixMillis;
 
 /// Highest lateness that is told apart, in microseconds: an hour.
 const LATENESS_US_MAX: u64 = 3_600_000_000;

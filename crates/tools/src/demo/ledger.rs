@@ -15,9 +15,9 @@ use std::collections::VecDeque;
 
 use hdrhistogram::Histogram;
 
-use crate::engine::header::Code;
-use crate::engine::ladder::Ladder;
-use crate::engine::{Millis, UnixMillis};
+use waterclock_engine::header::Code;
+use waterclock_engine::ladder::Ladder;
+use waterclock_engine::{Millis, UnixMillis};
 
 /// A cancel that is acknowledged this long before the due time wins. The contract promises 50 ms; the rest is for the
 /// clocks of an onlooker.

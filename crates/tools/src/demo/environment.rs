@@ -5,17 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::script::{ScriptError, ScriptedKafka};
-use super::stop::Stop;
-use super::view::Scene;
-use crate::app::lanes;
-use crate::cli::{Exit, Failure};
-use crate::config::{Config, Delivery, LadderConfig};
-use crate::engine::Millis;
-use crate::engine::ladder::{Ladder, LadderError};
-use crate::engine::state::StateKey;
-use crate::kafka::topics::{self, Kind, Names, TopicSpec};
-use crate::kafka::{Connection, Embedded, KafkaError, Settings};
+use waterclock_engine::Millis;
+use waterclock_engine::ladder::{Ladder, LadderError};
+use waterclock_engine::state::StateKey;
+use waterclock_kafka::topics::{self, Kind, Names, Request, TopicSpec};
+use waterclock_kafka::{Connection, Delivery, Embedded, KafkaError, Processor};
+use waterclock_terminal::{Exit, Failure};
+
+use super::kafka_script::{KafkaScriptError, ScriptedKafka};
+use super::spec::Spec;
+use crate::stop::Stop;
+use crate::{DemoBroker, DemoConfig, Program};
 
 /// A ladder short enough to be seen filling and emptying.
 const HOLDS_MS: [u64; 5] = [1_000, 2_000, 5_000, 10_000, 20_000];
@@ -43,30 +43,29 @@ pub(super) enum Choice<'a> {
     Script(Option<&'a Path>),
 }
 
-/// Why there is no stage.
+/// Why there is no environment.
 #[derive(Debug, thiserror::Error)]
-enum StageError {
+enum EnvironmentError {
     #[error("could not start the embedded broker")]
     Embedded(#[source] KafkaError),
     #[error("could not get a Kafka for the demo")]
-    Script(#[source] ScriptError),
+    Script(#[source] KafkaScriptError),
     #[error("could not make the demo's topics")]
     Topics(#[source] topics::Error),
     #[error("the demo's ladder does not hold")]
     Ladder(#[source] LadderError),
-    #[error("could not set the processor up")]
-    Setup(#[source] lanes::Error),
 }
 
 /// Everything that the demo stands on; what was made for it goes when this is dropped, so drop the clients first.
-pub(super) struct Stage {
+pub(super) struct Environment {
     pub(super) connection: Connection,
     pub(super) namespace: String,
     pub(super) target: Arc<str>,
     pub(super) ladder: Ladder,
     pub(super) horizon: Millis,
     pub(super) is_embedded: bool,
-    pub(super) settings: Settings,
+    config: DemoConfig,
+    key: StateKey,
     broker: String,
     // Dropped in this order: topics before the broker that has them.
     _made: Option<MadeTopics>,
@@ -74,30 +73,35 @@ pub(super) struct Stage {
     _scripted: Option<ScriptedKafka>,
 }
 
-impl Stage {
+impl Environment {
     /// Gets the broker and makes the topics.
-    pub(super) fn set(choice: &Choice<'_>, stop: &Stop) -> Result<Self, Failure> {
+    pub(super) fn prepare(
+        program: &dyn Program,
+        choice: &Choice<'_>,
+        stop: &Stop,
+    ) -> Result<Self, Failure> {
         let tag = uuid::Uuid::new_v4().simple().to_string();
         let namespace = format!("waterclock-demo-{}", &tag[..8]);
         let target: Arc<str> = format!("{namespace}.leaves").into();
         let config = config(&namespace, &target, !matches!(choice, Choice::Embedded));
-        let ladder = Ladder::new(&config.holds().unwrap_or_default(), &[], config.lead())
+        let request = program.demo_topics(&config);
+        let ladder = Ladder::new(&config.holds, &[], request.lead_max)
             .and_then(|ladder| ladder.check(config.horizon).map(|()| ladder))
-            .map_err(|error| Failure::new(Exit::Internal, StageError::Ladder(error)))?;
+            .map_err(|error| Failure::new(Exit::Internal, EnvironmentError::Ladder(error)))?;
 
         let scripted = match choice {
-            Choice::Script(path) => Some(
-                ScriptedKafka::start(*path, stop)
-                    .map_err(|error| Failure::new(Exit::Unavailable, StageError::Script(error)))?,
-            ),
+            Choice::Script(path) => Some(ScriptedKafka::start(*path, stop).map_err(|error| {
+                Failure::new(Exit::Unavailable, EnvironmentError::Script(error))
+            })?),
             _ => None,
         };
         let names = own_topics(&namespace, &target, &ladder);
         let embedded = match choice {
-            Choice::Embedded => Some(
-                Embedded::start(names.iter().map(String::as_str), LANES)
-                    .map_err(|error| Failure::new(Exit::Internal, StageError::Embedded(error)))?,
-            ),
+            Choice::Embedded => {
+                Some(Embedded::start(names.iter().map(String::as_str), LANES).map_err(|error| {
+                    Failure::new(Exit::Internal, EnvironmentError::Embedded(error))
+                })?)
+            }
             _ => None,
         };
         let (connection, broker) = match (choice, &embedded, &scripted) {
@@ -121,27 +125,23 @@ impl Stage {
             (None, StateKey::new(bytes))
         } else {
             let (made, key) =
-                make_topics(&connection, &config, names, &target).map_err(|error| {
+                make_topics(&connection, &request, names, &target).map_err(|error| {
                     let exit =
                         if error.is_away() { Exit::Unavailable } else { Exit::Configuration };
-                    Failure::new(exit, StageError::Topics(error))
+                    Failure::new(exit, EnvironmentError::Topics(error))
                 })?;
             (Some(made), key)
         };
 
-        let setup = lanes::setup(&config, LANES, ladder.clone(), key)
-            .map_err(|error| Failure::new(Exit::Internal, StageError::Setup(error)))?;
-        let settings =
-            lanes::settings(&config, connection.clone(), ("demo", &tag), &tag[8..16], setup);
-        let is_embedded = embedded.is_some();
         Ok(Self {
             connection,
             namespace,
             target,
             ladder,
             horizon: config.horizon,
-            is_embedded,
-            settings: Settings { embedded: is_embedded, ..settings },
+            is_embedded: embedded.is_some(),
+            config,
+            key,
             broker,
             _made: made,
             _embedded: embedded,
@@ -149,8 +149,19 @@ impl Stage {
         })
     }
 
+    /// Starts the lane threads.
+    pub(super) fn start(&self, program: &dyn Program) -> Result<Processor, Failure> {
+        let broker = DemoBroker {
+            connection: self.connection.clone(),
+            ladder: self.ladder.clone(),
+            key: self.key.clone(),
+            is_embedded: self.is_embedded,
+        };
+        program.start_demo(&self.config, broker)
+    }
+
     /// What is to be said about it.
-    pub(super) fn scene(&self, total: Millis, rate: u32) -> Scene {
+    pub(super) fn spec(&self, total: Millis, rate: u32) -> Spec {
         let (delivery, note, measured) = if self.is_embedded {
             (
                 "at_least_once",
@@ -164,7 +175,7 @@ impl Stage {
                 "due time to append time in the target, by the broker's clock",
             )
         };
-        Scene {
+        Spec {
             broker: self.broker.clone(),
             delivery,
             note: note.to_owned(),
@@ -177,17 +188,16 @@ impl Stage {
     }
 }
 
-fn config(namespace: &str, target: &str, exactly_once: bool) -> Config {
-    Config {
+fn config(namespace: &str, target: &str, exactly_once: bool) -> DemoConfig {
+    DemoConfig {
         namespace: namespace.to_owned(),
+        target: target.to_owned(),
         delivery: if exactly_once { Delivery::ExactlyOnce } else { Delivery::AtLeastOnce },
-        allow: Some(vec![regex::escape(target)]),
+        holds: HOLDS_MS.map(Millis).to_vec(),
         horizon: HORIZON,
-        hop_linger: Some(HOP_LINGER),
-        ladder: Some(LadderConfig::Holds(HOLDS_MS.map(Millis).to_vec())),
-        lanes: Some(LANES),
+        hop_linger: HOP_LINGER,
+        lanes: LANES,
         drain: DRAIN,
-        ..Config::default()
     }
 }
 
@@ -202,19 +212,18 @@ fn own_topics(namespace: &str, target: &str, ladder: &Ladder) -> Vec<String> {
 /// Makes the topics on a real Kafka as `topics apply` does, and the target beside them.
 fn make_topics(
     connection: &Connection,
-    config: &Config,
+    request: &Request,
     mut names: Vec<String>,
     target: &str,
 ) -> Result<(MadeTopics, StateKey), topics::Error> {
-    names.push(Names::new(&config.namespace).meta());
+    names.push(Names::new(&request.namespace).meta());
     // First, so that what was made before something failed goes, too.
     let made = MadeTopics {
         connection: connection.clone(),
-        group: config.namespace.clone(),
+        group: request.namespace.clone(),
         topics: names,
     };
-    let request = lanes::request(config);
-    topics::apply(connection, &request)?;
+    topics::apply(connection, request)?;
     let stamped = ("message.timestamp.type".to_owned(), "LogAppendTime".to_owned());
     let spec = TopicSpec {
         name: target.to_owned(),
@@ -225,7 +234,7 @@ fn make_topics(
         advice: BTreeMap::new(),
     };
     topics::create(connection, &[spec])?;
-    let in_force = topics::check(connection, &request)?;
+    let in_force = topics::check(connection, request)?;
     Ok((made, StateKey::new(in_force.secret.bytes())))
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::machine::Machine;
 use super::tally::{Check, Spread};
 use super::timeline::Point;
-use crate::config::Delivery;
+use waterclock_kafka::Delivery;
 
 /// What stands where nothing was measured.
 const NONE: &str = "-";
@@ -333,7 +333,7 @@ impl Report {
             kernel.as_deref().unwrap_or("unknown"),
             load(load_before),
             load(load_after),
-            crate::engine::Millis(*delay_ms),
+            waterclock_engine::Millis(*delay_ms),
         )
     }
 

@@ -11,11 +11,11 @@ use super::machine::Cpu;
 use super::report::{Copies, Floor, Pending, Process, Spike, Steady, median, name, ratio};
 use super::service::{Service, Start};
 use super::tally::{Check, Tally};
-use super::{Failed, Progress};
-use crate::config::Delivery;
-use crate::engine::{Millis, UnixMillis};
-use crate::kafka::bench::{self, Directions, Payload, Watch, Writer};
-use crate::kafka::{BrokerClock, Connection};
+use super::{Failed, Observer};
+use waterclock_engine::{Millis, UnixMillis};
+use waterclock_kafka::Delivery;
+use waterclock_kafka::bench::{self, Directions, Payload, Watch, Writer};
+use waterclock_kafka::{BrokerClock, Connection};
 
 /// Copies of each kind; the median counts.
 const COPY_ROUNDS: usize = 3;
@@ -35,14 +35,14 @@ const SETTLE_MAX: Duration = Duration::from_secs(1_800);
 const WARM: u64 = 200;
 
 /// What all cases work with.
-pub(super) struct Bench<'a> {
+pub(super) struct Cases<'a> {
     pub(super) connection: Connection,
     pub(super) namespace: String,
     pub(super) config_file: Option<PathBuf>,
     pub(super) lanes: u16,
     pub(super) clock: Arc<BrokerClock>,
     pub(super) payload: Payload,
-    pub(super) progress: &'a Progress,
+    pub(super) observer: &'a Observer,
     pub(super) dir: PathBuf,
     /// Where profiles go, if they are wanted.
     pub(super) profiles: Option<PathBuf>,
@@ -50,7 +50,7 @@ pub(super) struct Bench<'a> {
 
 /// Ends a reader whose writer has failed.
 struct Reading<'a> {
-    progress: &'a Progress,
+    observer: &'a Observer,
     over: &'a AtomicBool,
 }
 
@@ -58,7 +58,7 @@ impl Watch for Reading<'_> {
     fn done(&self, _: u64) {}
 
     fn stopped(&self) -> bool {
-        self.over.load(Ordering::Relaxed) || self.progress.stopped()
+        self.over.load(Ordering::Relaxed) || self.observer.stopped()
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) enum Held {
     Memory,
 }
 
-impl Bench<'_> {
+impl Cases<'_> {
     pub(super) fn topic(&self, name: &str) -> String {
         format!("{}-{name}", self.namespace)
     }
@@ -84,7 +84,7 @@ impl Bench<'_> {
             if left == Millis(0) {
                 return Ok(());
             }
-            if self.progress.stopped() {
+            if self.observer.stopped() {
                 return Err(bench::Error::Interrupted.into());
             }
             thread::sleep(Duration::from_millis(left.0.min(50)));
@@ -101,14 +101,14 @@ impl Bench<'_> {
     ) -> Result<(Tally, T), Failed> {
         let by = Instant::now() + longest;
         let over = AtomicBool::new(false);
-        let watch = Reading { progress: self.progress, over: &over };
+        let watch = Reading { observer: self.observer, over: &over };
         thread::scope(|scope| {
             let reading = scope.spawn(|| {
                 let mut tally = Tally::new(expected);
                 bench::read(&self.connection, topic, self.lanes, by, &watch, |arrival| {
                     let at_us = self.clock.now_us(arrival.at).unwrap_or_default();
                     let all = tally.meet(arrival.n, arrival.due, arrival.appended, at_us);
-                    self.progress.done(tally.check.seen);
+                    self.observer.done(tally.check.seen);
                     if all { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 })?;
                 Ok::<_, bench::Error>(tally)
@@ -136,9 +136,9 @@ impl Bench<'_> {
             let turn = start + Millis(n * 1_000 / rate);
             self.sleep_until(turn)?;
             let directions = target.map(Directions::to);
-            writer.write(&self.payload.record(n, turn + delay, directions), self.progress)?;
+            writer.write(&self.payload.record(n, turn + delay, directions), self.observer)?;
         }
-        writer.settle(self.progress)?;
+        writer.settle(self.observer)?;
         Ok(())
     }
 
@@ -150,14 +150,14 @@ impl Bench<'_> {
     ) -> Result<(Vec<Copies>, f64), Failed> {
         let source = self.topic("source");
         bench::create(&self.connection, std::slice::from_ref(&source), self.lanes)?;
-        self.progress.phase("writing what is copied", records);
+        self.observer.phase("writing what is copied", records);
         let mut writer = Writer::new(&self.connection, &source, self.lanes, 5)?;
         let began = Instant::now();
         for n in 0..records {
-            writer.write(&self.payload.record(n, UnixMillis(0), None), self.progress)?;
-            self.progress.done(n);
+            writer.write(&self.payload.record(n, UnixMillis(0), None), self.observer)?;
+            self.observer.done(n);
         }
-        writer.settle(self.progress)?;
+        writer.settle(self.observer)?;
         let written_per_second = records as f64 / began.elapsed().as_secs_f64();
 
         let of = |delivery| (delivery, Vec::new(), Vec::new());
@@ -167,13 +167,13 @@ impl Bench<'_> {
             for (delivery, rates, checks) in &mut all {
                 let to = self.topic(&format!("copy-{}-{round}", name(*delivery)));
                 bench::create(&self.connection, std::slice::from_ref(&to), self.lanes)?;
-                self.progress.phase("copying", records);
+                self.observer.phase("copying", records);
                 let id = (*delivery == Delivery::ExactlyOnce).then_some(to.as_str());
                 let topics = (source.as_str(), to.as_str());
                 let copied =
-                    bench::copy(&self.connection, topics, self.lanes, records, id, self.progress)?;
+                    bench::copy(&self.connection, topics, self.lanes, records, id, self.observer)?;
                 rates.push(copied.records as f64 / copied.took.as_secs_f64());
-                self.progress.phase("checking the copy", records);
+                self.observer.phase("checking the copy", records);
                 let (tally, ()) = self.measure(&to, records, WAIT_MAX, || Ok(()))?;
                 checks.push(tally.check);
             }
@@ -192,11 +192,11 @@ impl Bench<'_> {
         let topic = self.topic("floor");
         bench::create(&self.connection, std::slice::from_ref(&topic), self.lanes)?;
         let count = rate * seconds;
-        self.progress.phase("floor of lateness", count);
+        self.observer.phase("floor of lateness", count);
         let longest = Duration::from_secs(seconds) + WAIT_MAX;
         let (tally, ()) = self.measure(&topic, count, longest, || {
             let mut writer = Writer::new(&self.connection, &topic, self.lanes, 0)?;
-            writer.warm_up(self.progress)?;
+            writer.warm_up(self.observer)?;
             self.drip(&mut writer, (rate, count), Millis(0), None)
         })?;
         let arrival_ms = tally.arrival.spread().ok_or(Failed::Nothing { topic })?;
@@ -249,14 +249,14 @@ impl Bench<'_> {
     fn warm_up(&self, service: &mut Service, topic: &str) -> Result<(), Failed> {
         let target = self.topic(topic);
         bench::create(&self.connection, std::slice::from_ref(&target), self.lanes)?;
-        self.progress.phase("waiting for waterclock", WARM);
+        self.observer.phase("waiting for waterclock", WARM);
         let (tally, ()) = self.measure(&target, WARM, WAIT_MAX, || {
             let mut writer = self.submitter()?;
             for n in 0..WARM {
                 let record = self.payload.record(n, self.now(), Some(Directions::to(&target)));
-                writer.write(&record, self.progress)?;
+                writer.write(&record, self.observer)?;
             }
-            writer.settle(self.progress)?;
+            writer.settle(self.observer)?;
             // One that ends by itself has a reason to tell, which is better than silence.
             thread::sleep(Duration::from_millis(500));
             service.ended().map_or(Ok(()), |log| Err(Failed::Ended(log)))
@@ -284,7 +284,7 @@ impl Bench<'_> {
         let topic = self.topic(&format!("steady-{}", name(delivery)));
         bench::create(&self.connection, std::slice::from_ref(&topic), self.lanes)?;
         let count = rate * seconds;
-        self.progress.phase("steady rate", count);
+        self.observer.phase("steady rate", count);
         let before = service.cpu();
         let longest = Duration::from_secs(seconds) + Duration::from_millis(delay.0) + WAIT_MAX;
         let (tally, ()) = self.measure(&topic, count, longest, || {
@@ -312,18 +312,18 @@ impl Bench<'_> {
         if before == 0 {
             bench::create(&self.connection, std::slice::from_ref(&topic), self.lanes)?;
         }
-        self.progress.phase("submitting what stays pending", pending);
+        self.observer.phase("submitting what stays pending", pending);
         let began = Instant::now();
         let mut writer = self.submitter()?;
         for n in before..pending {
             // Spread over a day, and none of it while this runs.
             let due = self.now() + Millis(2 * 3_600_000 + n * 7_919 % (22 * 3_600_000));
             writer
-                .write(&self.payload.record(n, due, Some(Directions::to(&topic))), self.progress)?;
-            self.progress.done(n);
+                .write(&self.payload.record(n, due, Some(Directions::to(&topic))), self.observer)?;
+            self.observer.done(n);
         }
-        writer.settle(self.progress)?;
-        self.progress.phase("waiting until nothing is left to do", 0);
+        writer.settle(self.observer)?;
+        self.observer.phase("waiting until nothing is left to do", 0);
         let idle_core = self.settle(service)?;
         Ok(Pending {
             delivery: name(delivery),
@@ -342,7 +342,7 @@ impl Bench<'_> {
         loop {
             let (before, began) = (service.cpu(), Instant::now());
             while began.elapsed() < SETTLE_LOOK {
-                if self.progress.stopped() {
+                if self.observer.stopped() {
                     return Err(bench::Error::Interrupted.into());
                 }
                 thread::sleep(Duration::from_millis(50));
@@ -381,17 +381,17 @@ impl Bench<'_> {
         let start = service.cpu();
         let longest = Duration::from_millis(ahead) + WAIT_MAX;
         let written = || {
-            self.progress.phase("submitting a spike", records);
+            self.observer.phase("submitting a spike", records);
             let mut writer = self.submitter()?;
             let began = Instant::now();
             let directions = Directions { target: &topic, tracked };
             for n in 0..records {
-                writer.write(&self.payload.record(n, due, Some(directions)), self.progress)?;
-                self.progress.done(n);
+                writer.write(&self.payload.record(n, due, Some(directions)), self.observer)?;
+                self.observer.done(n);
             }
-            writer.settle(self.progress)?;
+            writer.settle(self.observer)?;
             let (took, ended) = (began.elapsed(), self.now());
-            self.progress.phase("spike", records);
+            self.observer.phase("spike", records);
             self.sleep_until(due - Millis(200))?;
             Ok((took, due.0 as i64 - ended.0 as i64, service.cpu()))
         };

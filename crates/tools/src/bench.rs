@@ -13,24 +13,22 @@ mod tally;
 mod timeline;
 mod timers;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
+use waterclock_engine::{Millis, UnixMillis, header};
+use waterclock_kafka::bench::{self as kafka, Payload, Watch};
+use waterclock_kafka::topics;
+use waterclock_kafka::{BrokerClock, Connection, Delivery, Probe};
+use waterclock_terminal::{Exit, Failure, Outcome, Progress, output};
 
-use super::{Exit, Failure, Global, Outcome, output};
-use crate::app::lanes;
-use crate::config::{Config, Delivery, Overrides};
-use crate::engine::{Millis, header};
-use crate::kafka::bench::{self as kafka, Payload, Watch};
-use crate::kafka::topics;
-use crate::kafka::{BrokerClock, Connection, Probe};
+use crate::Program;
 
-use cases::{Bench, Held};
+use cases::{Cases, Held};
 use machine::Machine;
 use report::{Asked, Report};
 
@@ -40,8 +38,8 @@ const TIME_MAX: Duration = Duration::from_secs(20);
 const FLOOR_SECONDS_MAX: u64 = 10;
 
 /// Arguments of `bench`.
-#[derive(Args)]
-pub(super) struct Run {
+#[derive(Args, Debug)]
+pub struct Bench {
     /// Records of a copy and of a spike, or pending ones
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..=50_000_000))]
     records: u64,
@@ -80,7 +78,7 @@ pub(super) struct Run {
     kafka: Option<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum Ways {
     Both,
@@ -88,7 +86,7 @@ enum Ways {
     AtLeastOnce,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Case {
     /// Only the raw copy
     Copy,
@@ -177,33 +175,20 @@ impl From<Failed> for Failure {
 }
 
 /// What a person sees meanwhile, and whether they want it to end.
-struct Progress {
-    /// Hides itself where standard error is no terminal.
-    bar: ProgressBar,
+struct Observer {
+    progress: Progress,
     stop: Arc<AtomicBool>,
 }
 
-impl Progress {
-    fn new(stop: Arc<AtomicBool>) -> Self {
-        let bar = ProgressBar::new(0);
-        if let Ok(style) = ProgressStyle::with_template(
-            "{elapsed_precise} {msg:24} {wide_bar} {pos}/{len} {per_sec}",
-        ) {
-            bar.set_style(style);
-        }
-        Self { bar, stop }
-    }
-
+impl Observer {
     fn phase(&self, what: &'static str, records: u64) {
-        self.bar.set_message(what);
-        self.bar.set_length(records);
-        self.bar.set_position(0);
+        self.progress.begin(what, records);
     }
 }
 
-impl Watch for Progress {
+impl Watch for Observer {
     fn done(&self, count: u64) {
-        self.bar.set_position(count);
+        self.progress.set(count);
     }
 
     fn stopped(&self) -> bool {
@@ -251,59 +236,63 @@ impl Drop for Corner {
     }
 }
 
-impl Run {
-    pub(super) fn run(self, global: &Global) -> Outcome {
-        let mut config = global.load(Overrides::default())?;
-        config.namespace = format!("waterclock-bench-{:08x}", rand::random::<u32>());
-        config.lanes = Some(self.lanes);
-        let connection = global.connection(&config);
+impl Bench {
+    /// Measures, and prints what was measured.
+    ///
+    /// # Errors
+    /// Nothing could be measured, or a check of what was measured failed.
+    pub fn run(self, program: &dyn Program) -> Outcome {
+        let namespace = format!("waterclock-bench-{:08x}", rand::random::<u32>());
+        let request = program.bench_topics(&namespace, self.lanes)?;
+        let connection = program.connection()?;
         let stop = Arc::new(AtomicBool::new(false));
         listen(Arc::clone(&stop));
-        let progress = Progress::new(stop);
-        let report = self.measure(&config, global, connection, &progress);
-        progress.bar.finish_and_clear();
-        self.show(&report?, global.json())
+        let observer = Observer { progress: Progress::new(0), stop };
+        let report = self.measure(program, connection, &request, &observer);
+        drop(observer);
+        self.show(&report?, program.is_json())
     }
 
     fn measure(
         &self,
-        config: &Config,
-        global: &Global,
+        program: &dyn Program,
         connection: Connection,
-        progress: &Progress,
+        request: &topics::Request,
+        observer: &Observer,
     ) -> Result<Report, Failed> {
+        let namespace = &request.namespace;
         if let Some(profiles) = &self.profile {
             std::fs::create_dir_all(profiles)
                 .map_err(|source| Failed::Unwritten { path: profiles.clone(), source })?;
         }
         let mut machine = Machine::look(self.kafka.clone());
-        let dir = cases::directory(&config.namespace).map_err(Failed::Start)?;
+        let dir = cases::directory(namespace).map_err(Failed::Start)?;
         let _corner = Corner {
             connection: connection.clone(),
-            namespace: config.namespace.clone(),
+            namespace: namespace.clone(),
             dir: dir.clone(),
         };
-        progress.phase("making topics", 0);
-        topics::apply(&connection, &lanes::request(config))?;
+        observer.phase("making topics", 0);
+        topics::apply(&connection, request)?;
         let clock = Arc::new(BrokerClock::new());
-        let meta = format!("{}.meta", config.namespace);
+        let meta = format!("{namespace}.meta");
         let _probe = Probe::start(&connection, meta, Arc::clone(&clock))
             .map_err(|source| kafka::Error::Kafka { what: "ask for the brokers' time", source })?;
-        let bench = Bench {
+        let bench = Cases {
             connection,
-            namespace: config.namespace.clone(),
-            config_file: global.config_file(),
+            namespace: namespace.clone(),
+            config_file: program.config_file().map(Path::to_owned),
             lanes: self.lanes,
             clock,
             payload: Payload::default(),
-            progress,
+            observer,
             dir,
             profiles: self.profile.clone(),
         };
-        let began = wait_for_time(&bench.clock, progress)?;
+        let began = wait_for_time(&bench.clock, observer)?;
         let mut report = Report {
             began: output::time(began),
-            namespace: config.namespace.clone(),
+            namespace: namespace.clone(),
             asked: Asked {
                 records: self.records,
                 rate: self.rate,
@@ -325,7 +314,7 @@ impl Run {
         Ok(report)
     }
 
-    fn cases(&self, bench: &Bench<'_>, report: &mut Report) -> Result<(), Failed> {
+    fn cases(&self, bench: &Cases<'_>, report: &mut Report) -> Result<(), Failed> {
         let deliveries = self.delivery.all();
         match self.case {
             Case::Pending => return self.pending(bench, report),
@@ -368,7 +357,7 @@ impl Run {
     }
 
     /// No copies, whose source would only fill the disk: nothing here is a rate.
-    fn pending(&self, bench: &Bench<'_>, report: &mut Report) -> Result<(), Failed> {
+    fn pending(&self, bench: &Cases<'_>, report: &mut Report) -> Result<(), Failed> {
         for delivery in self.delivery.all() {
             let service = bench.service(*delivery, Held::Tiers)?;
             let mut before = 0;
@@ -424,16 +413,13 @@ impl Run {
     }
 }
 
-fn wait_for_time(
-    clock: &BrokerClock,
-    progress: &Progress,
-) -> Result<crate::engine::UnixMillis, Failed> {
+fn wait_for_time(clock: &BrokerClock, observer: &Observer) -> Result<UnixMillis, Failed> {
     let by = Instant::now() + TIME_MAX;
     while Instant::now() < by {
         if let Some(now) = clock.now(Instant::now()) {
             return Ok(now);
         }
-        if progress.stopped() {
+        if observer.stopped() {
             return Err(kafka::Error::Interrupted.into());
         }
         std::thread::sleep(Duration::from_millis(20));
