@@ -1,4 +1,4 @@
-# The same binary as `cargo build --release --locked`, in a small image that runs it as nobody in particular.
+# The binary without the commands `bench` and `demo`, in a small image that runs it as nobody in particular.
 FROM rust:1.95.0-bookworm AS build
 # The image's own toolchain, which is the one of rust-toolchain.toml.
 ENV RUSTUP_TOOLCHAIN=1.95.0
@@ -6,6 +6,8 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc g++ make perl \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
+# With jemalloc,tools it has `bench` and `demo`, too.
+ARG FEATURES=jemalloc
 # What it depends on is a layer of its own: librdkafka and OpenSSL are not built again when only the sources have changed.
 COPY Cargo.toml Cargo.lock ./
 COPY crates/client/Cargo.toml crates/client/
@@ -13,14 +15,17 @@ COPY crates/engine/Cargo.toml crates/engine/
 COPY crates/fuzz-targets/Cargo.toml crates/fuzz-targets/
 COPY crates/kafka/Cargo.toml crates/kafka/
 COPY crates/telemetry/Cargo.toml crates/telemetry/
+COPY crates/terminal/Cargo.toml crates/terminal/
+COPY crates/tools/Cargo.toml crates/tools/
 RUN for crate in . crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done && echo 'fn main() {}' > src/main.rs \
-    && cargo build --release --locked \
+    && cargo build --release --locked --package waterclock --no-default-features --features "$FEATURES" \
     && rm -r src crates/*/src
 COPY topics topics
 COPY crates crates
 COPY src src
 # Cargo goes by times, and these files may be older than the empty ones.
-RUN touch src/main.rs src/lib.rs crates/*/src/lib.rs && cargo build --release --locked
+RUN touch src/main.rs src/lib.rs crates/*/src/lib.rs \
+    && cargo build --release --locked --package waterclock --no-default-features --features "$FEATURES"
 
 FROM debian:bookworm-slim
 # The authorities that TLS is checked against where no ssl.ca.location is set.

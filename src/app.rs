@@ -29,7 +29,7 @@ use crate::telemetry::{self, Figures, TelemetryError};
 use health::Health;
 use instance::Instance;
 use lanes::Started;
-use timers::Known;
+use timers::TimersOfInstance;
 
 /// How often what was recorded is moved into the histograms' buckets, so that it does not pile up between scrapes.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
@@ -67,7 +67,7 @@ pub enum Error {
     #[error("a lane thread cannot go on")]
     Lanes(#[from] member::Error),
     /// A lane thread ended by a mistake of ours; the log has more. What was in flight is taken over by others.
-    #[error("a lane thread ended without a word")]
+    #[error("a lane thread ended unexpectedly")]
     Died,
 }
 
@@ -97,12 +97,12 @@ pub async fn run_reloading(
         Ok(figures) => Some(figures),
         Err(TelemetryError::Taken) => {
             tracing::info!(
-                "this process has a recorder of metrics, which gets ours; /metrics shows none"
+                "another metrics recorder is installed in this process and gets our metrics; /metrics is empty"
             );
             None
         }
         Err(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "no metrics are kept");
+            tracing::warn!(error = &error as &dyn std::error::Error, "no metrics are recorded");
             None
         }
     };
@@ -122,8 +122,8 @@ pub async fn run_reloading(
     let front = (Hosts::new(own), Arc::clone(&gate));
     let health = Arc::new(Health::new(figures.clone(), gate));
     let status = Arc::clone(&health) as Arc<dyn api::Status>;
-    let known = Arc::new(Known::new(advertise.clone()));
-    let timers = Arc::clone(&known) as Arc<dyn api::timers::known::Timers>;
+    let known = Arc::new(TimersOfInstance::new(advertise.clone()));
+    let timers = Arc::clone(&known) as Arc<dyn api::timers::model::Timers>;
     let serving = tokio::spawn(api::serve(listener, status, timers, front, closed(&stopping)));
     let tidying = tokio::spawn(tidy(figures, closed(&stopping)));
 
@@ -140,7 +140,7 @@ async fn lanes(
     config: Config,
     advertise: String,
     mut reloads: mpsc::Receiver<Config>,
-    (health, known): (&Arc<Health>, &Known),
+    (health, known): (&Arc<Health>, &TimersOfInstance),
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let mut stop = pin!(stop);
@@ -217,14 +217,14 @@ const FILES_MIN: u64 = 512;
 /// Without files there are no connections, which then looks as if no broker were there.
 fn warn_if_short_of(files: Option<u64>) {
     if let Some(limit) = files.filter(|limit| *limit < FILES_MIN) {
-        tracing::warn!(limit, "few files may be open here: at {FILES_MIN} and more none is missed");
+        tracing::warn!(limit, "the limit of open files is low; want at least {FILES_MIN}");
     }
 }
 
 fn warn_if_open(config: &Config) {
     if config.allow(MAIN_INTAKE).is_ok_and(|allow| allow.is_open()) {
         tracing::warn!(
-            "every topic is allowed: anyone who may write a delay may have it delivered to any topic"
+            "every topic is allowed: whoever may write to an intake may deliver to any topic"
         );
     }
 }
@@ -247,7 +247,7 @@ fn reload(now: &Config, new: &Config, processor: &Processor) -> Config {
     tracing::info!("configuration read again; its allow-lists are in force");
     warn_if_open(&reloaded);
     if !restart.is_empty() {
-        tracing::warn!(keys = restart.join(", "), "changed, and in force only after a restart");
+        tracing::warn!(keys = restart.join(", "), "these keys changed and take effect only after a restart");
     }
     reloaded
 }
@@ -294,7 +294,7 @@ async fn drained(drain: Duration, running: JoinHandle<Result<(), Error>>) -> Res
     match tokio::time::timeout(drain, running).await {
         Ok(ended) => ended.unwrap_or(Err(Error::Died)),
         Err(_) => {
-            tracing::warn!("the drain took too long; what is left is taken over by others");
+            tracing::warn!("the drain took too long; other instances take over what is left");
             Ok(())
         }
     }

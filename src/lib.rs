@@ -39,6 +39,7 @@
 //! - Figures go to the host's `metrics` recorder if it has installed one before; else one is installed.
 //! - [`run`] returns when it has drained. A future that is dropped before tells the lane threads to stop, and does not wait.
 //! - Two in one process need a data directory each.
+//! - `default-features = false` leaves out what only the binary needs: its allocator, and `bench` and `demo`.
 
 pub mod api;
 pub mod app;
@@ -57,6 +58,11 @@ pub use waterclock_client as client;
 pub use waterclock_engine as engine;
 /// The shell around Kafka: moves records, decides nothing.
 pub use waterclock_kafka as kafka;
+/// How commands talk: results, failures, progress.
+pub(crate) use waterclock_terminal as terminal;
+/// `bench` and `demo`, which only the feature `tools` takes in.
+#[cfg(feature = "tools")]
+pub(crate) use waterclock_tools as tools;
 
 pub use app::{Error, run};
 pub use config::Config;

@@ -86,7 +86,7 @@ impl Timers for Keeper {
     }
 
     fn loaded(&self, assignment: u64, lane: Lane) {
-        self.replies.known(assignment, lane);
+        self.replies.loaded(assignment, lane);
     }
 
     fn leave(&self, assignment: u64) {
@@ -101,7 +101,7 @@ impl Timers for Keeper {
         before: UnixMillis,
         to: &Sender<AssignmentEvent>,
     ) {
-        self.follower.forgettable(assignment, lane, before, to);
+        self.follower.list_expired(assignment, lane, before, to);
     }
 
     fn recall(

@@ -4,8 +4,10 @@
 #[allow(dead_code, reason = "the tests on a real Kafka use another part of it")]
 #[path = "support/binary.rs"]
 mod binary;
+#[path = "support/terminal.rs"]
+mod terminal;
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use binary::{patience, waterclock};
+use terminal::on_a_terminal;
 
 fn demo(arguments: &[&str]) -> Command {
     let mut command = waterclock();
@@ -65,6 +68,25 @@ fn interrupted(is_time: impl Fn(&str) -> bool) -> (String, Output) {
     assert!(asked.elapsed() < Duration::from_secs(60) * patience(), "{told}");
     assert_eq!(output.status.code(), Some(0), "{told}");
     (told, output)
+}
+
+#[test]
+fn the_demo_ends_when_its_terminal_is_gone() {
+    let mut command = demo(&["--seconds", "600"]);
+    let mut window = on_a_terminal(command.env("TERM", "xterm"));
+    let mut demo = command.stderr(Stdio::null()).spawn().expect("the binary runs");
+    drop(command);
+    let (mut drawn, mut part) = (Vec::new(), [0; 4_096]);
+    while !String::from_utf8_lossy(&drawn).contains("delivered") {
+        let length = window.read(&mut part).expect("it draws");
+        drawn.extend_from_slice(&part[..length]);
+    }
+    drop(window);
+    let gone = Instant::now();
+    while demo.try_wait().expect("its end").is_none() {
+        assert!(gone.elapsed() < Duration::from_secs(60) * patience(), "it goes on");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// The records that a line of progress says were sent.

@@ -30,7 +30,7 @@ import sys
 import time
 from contextlib import closing
 from datetime import datetime, timedelta
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener, install_opener, urlopen
 
@@ -272,6 +272,9 @@ commands = {
 command, count = commands.get(sys.argv[1] if len(sys.argv) > 1 else "", (None, 0))
 if command is None or len(sys.argv) != 2 + count:
     sys.exit(__doc__)
-answer = command(*sys.argv[2:])
+try:
+    answer = command(*sys.argv[2:])
+except URLError as error:
+    sys.exit(f"SERVER {SERVER} does not answer: {error}")
 if answer:
     print(answer)

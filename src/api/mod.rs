@@ -1,6 +1,6 @@
 //! What a running process serves on `--http`: health, metrics and timers.
 //!
-//! It knows the process only through [`Status`] and [`timers::known::Timers`].
+//! It knows the process only through [`Status`] and [`timers::model::Timers`].
 //!
 //! # Invariants
 //! 1. A client may send slowly, send much, read its responses slowly, or open many connections. It costs a bounded

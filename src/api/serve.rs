@@ -23,7 +23,7 @@ use super::gate::{Gate, Held};
 use super::health::{Status, router};
 use super::hosts::Hosts;
 use super::stream::Stream;
-use super::timers::{self, known::Timers};
+use super::timers::{self, model::Timers};
 
 /// Bounds of time and number; a test has others, so as not to take so long.
 #[derive(Clone, Copy)]

@@ -3,8 +3,8 @@
 //! A restart finds its name again. So its own transactional id fences its old producer at once, instead of after the
 //! transaction's timeout. Of two processes on one directory, the second is refused.
 //!
-//! Beside the name stands the home, which tells this directory from all others. A process that holds the lock knows
-//! that the last owner of this home is dead, and may take its place in the group (docs/adr/0015).
+//! Beside the name stands the directory id, a random word that tells this directory from all others. A process that holds the lock knows
+//! that the last process that used this directory is dead, and may take its place in the group (docs/adr/0015).
 //!
 //! A crash of the machine, or a hand, can leave a file that holds neither. Such a file is made anew, and set aside
 //! unless it is empty. The cost: the process waits for its earlier place in the group and for its earlier open
@@ -59,7 +59,7 @@ pub struct Instance {
     /// The name.
     pub name: String,
     /// Tells the data directory from those of other processes that were given the same name.
-    pub home: String,
+    pub directory_id: String,
     /// The data directory.
     pub directory: PathBuf,
     /// Those of the file as it was found, and as it is.
@@ -69,7 +69,7 @@ pub struct Instance {
 impl Instance {
     /// Takes a data directory: the one asked for, or the first of this working directory that no other process holds.
     ///
-    /// `name`: the one asked for, else the one kept there, else `fresh`, which is kept from then on and is the home of a
+    /// `name`: the one asked for, else the one kept there, else `fresh`, which is kept from then on and is the id of a
     /// directory that has none.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Instance {
         let mut found = Vec::new();
         let read = (&file).take(FILE_BYTES_MAX).read_to_end(&mut found);
         read.map_err(failed("read the instance file of"))?;
-        let (kept, home) = match words(&found) {
+        let (kept, directory_id) = match words(&found) {
             Some(words) => {
                 if was_there && found.is_empty() {
                     tracing::warn!(
@@ -124,11 +124,12 @@ impl Instance {
             }
         };
         let or_fresh = |kept: &str| if kept.is_empty() { fresh } else { kept }.to_owned();
-        let (name, home) = (name.map_or_else(|| or_fresh(kept), str::to_owned), or_fresh(home));
+        let (name, directory_id) =
+            (name.map_or_else(|| or_fresh(kept), str::to_owned), or_fresh(directory_id));
         if !is_good(&name) {
             return Err(Error::BadName(name));
         }
-        let text = format!("{name}\n{home}\n");
+        let text = format!("{name}\n{directory_id}\n");
         let mut locks = vec![file];
         if text.as_bytes() != found {
             let fresh = directory.join(FRESH);
@@ -143,7 +144,7 @@ impl Instance {
             });
             locks.push(written.map_err(failed("write the instance file of"))?);
         }
-        Ok(Self { name, home, directory: directory.to_owned(), _locks: locks })
+        Ok(Self { name, directory_id, directory: directory.to_owned(), _locks: locks })
     }
 }
 
@@ -170,11 +171,14 @@ fn lock(directory: &Path, path: &Path) -> Result<File, Error> {
     }
 }
 
-/// The name and the home, each empty where there is none yet; `None`: the file is damaged.
+/// The name and the directory_id, each empty where there is none yet; `None`: the file is damaged.
 fn words(found: &[u8]) -> Option<(&str, &str)> {
     let text = str::from_utf8(found).ok()?.trim();
-    let (name, home) = text.split_once('\n').unwrap_or((text, ""));
-    [name, home].iter().all(|word| word.is_empty() || is_good(word)).then_some((name, home))
+    let (name, directory_id) = text.split_once('\n').unwrap_or((text, ""));
+    [name, directory_id]
+        .iter()
+        .all(|word| word.is_empty() || is_good(word))
+        .then_some((name, directory_id))
 }
 
 fn is_good(word: &str) -> bool {
@@ -191,15 +195,15 @@ mod tests {
         let base = tempfile::tempdir().expect("a directory");
         let directory = base.path().join("0");
         let first = Instance::claim(Some(&directory), None, "amber-1").expect("free");
-        assert_eq!((&*first.name, &*first.home), ("amber-1", "amber-1"));
+        assert_eq!((&*first.name, &*first.directory_id), ("amber-1", "amber-1"));
         let second = Instance::claim(Some(&directory), None, "amber-2");
         assert!(matches!(second, Err(Error::InUse(_))), "{second:?}");
         drop(first);
         let again = Instance::claim(Some(&directory), None, "amber-3").expect("free again");
-        assert_eq!((&*again.name, &*again.home), ("amber-1", "amber-1"));
+        assert_eq!((&*again.name, &*again.directory_id), ("amber-1", "amber-1"));
         drop(again);
         let asked = Instance::claim(Some(&directory), Some("blue"), "amber-4").expect("free again");
-        assert_eq!((&*asked.name, &*asked.home), ("blue", "amber-1"));
+        assert_eq!((&*asked.name, &*asked.directory_id), ("blue", "amber-1"));
     }
 
     #[test]
@@ -207,10 +211,10 @@ mod tests {
         let base = tempfile::tempdir().expect("a directory");
         std::fs::write(base.path().join(FILE), "amber-1\n").expect("written");
         let first = Instance::claim(Some(base.path()), None, "fresh").expect("free");
-        assert_eq!((&*first.name, &*first.home), ("amber-1", "fresh"));
+        assert_eq!((&*first.name, &*first.directory_id), ("amber-1", "fresh"));
         drop(first);
         let again = Instance::claim(Some(base.path()), None, "another").expect("free again");
-        assert_eq!((&*again.name, &*again.home), ("amber-1", "fresh"));
+        assert_eq!((&*again.name, &*again.directory_id), ("amber-1", "fresh"));
     }
 
     #[test]
@@ -221,13 +225,13 @@ mod tests {
             let path = base.path().join(FILE);
             std::fs::write(&path, damaged).expect("written");
             let first = Instance::claim(Some(base.path()), None, "fresh").expect("made anew");
-            assert_eq!((&*first.name, &*first.home), ("fresh", "fresh"));
+            assert_eq!((&*first.name, &*first.directory_id), ("fresh", "fresh"));
             assert_eq!(std::fs::read(base.path().join(DAMAGED)).expect("kept"), damaged);
             let second = Instance::claim(Some(base.path()), None, "other");
             assert!(matches!(second, Err(Error::InUse(_))), "{second:?}");
             drop(first);
             let again = Instance::claim(Some(base.path()), None, "other").expect("free again");
-            assert_eq!((&*again.name, &*again.home), ("fresh", "fresh"));
+            assert_eq!((&*again.name, &*again.directory_id), ("fresh", "fresh"));
         }
     }
 

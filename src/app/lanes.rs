@@ -131,7 +131,7 @@ pub fn start(
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
                         brokers = config.brokers,
-                        "Kafka does not answer, asking again; if it is elsewhere, say so with --brokers or WATERCLOCK_BROKERS"
+                        "Kafka does not answer, trying again; if it runs elsewhere, set --brokers or WATERCLOCK_BROKERS"
                     );
                 }
                 waits(&format!("Kafka does not answer at {}", config.brokers));
@@ -144,7 +144,7 @@ pub fn start(
         refuse_weak(&in_force.notes)?;
     }
     for note in &in_force.notes {
-        tracing::warn!(topic = note.topic, what = %note.what, remedy = %note.remedy, "topic could be better");
+        tracing::warn!(topic = note.topic, what = %note.what, remedy = %note.remedy, "a topic setting could be better");
     }
     let mut first_intake = in_force.first_intake.clone();
     // An instance that ran without this note would, at a later start, take the intake that it finds then for the first
@@ -156,10 +156,10 @@ pub fn start(
                 let why = &error as &dyn std::error::Error;
                 tracing::warn!(
                     error = why,
-                    "the main intake's id could not be noted, trying again"
+                    "could not record the topic id of the main intake, trying again"
                 );
                 waits(&format!(
-                    "the main intake's id could not be noted in {}.meta: {error}; it is tried again",
+                    "could not record the topic id of the main intake in {}.meta: {error}; trying again",
                     config.namespace
                 ));
                 std::thread::sleep(ASK_AGAIN);
@@ -170,8 +170,8 @@ pub fn start(
     let indexing = Indexing::open(&config.namespace, &in_force, &directory)?;
     let key = StateKey::new(in_force.secret.bytes());
     let setup = setup(config, in_force.lanes, in_force.ladder, key)?;
-    let (name, home) = (&*instance.name, &*instance.home);
-    let settings = settings(config, connection, (name, home), &BrokerClock::boot(), setup);
+    let (name, directory_id) = (&*instance.name, &*instance.directory_id);
+    let settings = settings(config, connection, (name, directory_id), &BrokerClock::boot(), setup);
     let names = topics::Names::new(&config.namespace);
     let watched = Some(Wanted { names, specs: in_force.specs });
     let settings = Settings { watched, first_intake, ..settings };
@@ -271,8 +271,8 @@ pub fn setup(
 pub fn settings(
     config: &Config,
     connection: Connection,
-    (instance, home): (&str, &str),
-    boot: &str,
+    (instance, directory_id): (&str, &str),
+    incarnation: &str,
     setup: Arc<Setup>,
 ) -> Settings {
     let duration = |ms: Millis| Duration::from_millis(ms.0);
@@ -280,8 +280,8 @@ pub fn settings(
         connection,
         namespace: config.namespace.clone(),
         instance: instance.to_owned(),
-        home: home.to_owned(),
-        boot: boot.to_owned(),
+        home: directory_id.to_owned(),
+        boot: incarnation.to_owned(),
         setup,
         delivery: match config.delivery {
             Delivery::ExactlyOnce => kafka::Delivery::ExactlyOnce,

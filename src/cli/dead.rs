@@ -9,10 +9,9 @@ use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand};
-use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::{Value, json};
 
-use super::{Exit, Failure, Global, Outcome, output};
+use super::{Exit, Failure, Global, Outcome, output, table};
 use crate::config::Overrides;
 use crate::engine::header;
 use crate::engine::{Offset, Record};
@@ -123,11 +122,8 @@ fn list(letters: &DeadLetters, limit: usize, filter: &Filter, json: bool) -> Out
     if rows.is_empty() {
         return output::line("no dead letters");
     }
-    let mut table = Table::new();
-    table
-        .load_preset(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_header(["place", "time", "code", "stood at", "key", "target", "detail"]);
+    let mut table = table::fitted();
+    table.set_header(["place", "time", "code", "stood at", "key", "target", "detail"]);
     table.add_rows(rows.iter().map(Row::cells));
     output::line(&table.trim_fmt())
 }

@@ -6,11 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::{Value, json};
 
 use super::door::DoorError;
-use super::{Exit, Failure, Global, Outcome, again, output};
+use super::{Exit, Failure, Global, Outcome, again, output, table};
 use crate::app::{instance, lanes};
 use crate::config::{Config, Delivery, Overrides};
 use crate::engine::Millis;
@@ -180,11 +179,8 @@ impl Report {
 
     /// What was seen as a table; what to do below it, each on a line of its own, so that a command can be copied whole.
     fn text(&self, config: &Config) -> String {
-        let mut table = Table::new();
-        table
-            .load_preset(presets::NOTHING)
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_header(["", "", "looked at", "where", "seen"]);
+        let mut table = table::fitted();
+        table.set_header(["", "", "looked at", "where", "seen"]);
         let mut todo = String::new();
         let mut number = 0;
         for finding in &self.findings {

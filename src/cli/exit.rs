@@ -1,37 +1,8 @@
-//! Exit codes: what a process tells its caller. `docs/cli.md` has the same table; a test compares them.
-
-use std::process::ExitCode;
+//! The exit codes of what ends an instance. The codes themselves are in `crates/terminal`.
 
 use crate::app::{self, instance, lanes};
 use crate::kafka::{TakeOverError, member};
-
-/// How a command ended. The numbers from 64 on are those of BSD's `sysexits.h`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Exit {
-    /// Done as asked.
-    Ok = 0,
-    /// It worked, and the answer is no: something was found, is missing, or was refused.
-    Negative = 1,
-    /// The arguments are wrong, or ask for something that the contract refuses. Nothing was sent.
-    Usage = 2,
-    /// Kafka, or the instance that has to answer, cannot be reached (`EX_UNAVAILABLE`); trying again may help.
-    Unavailable = 69,
-    /// A mistake of waterclock or of the system it runs on (`EX_SOFTWARE`).
-    Internal = 70,
-    /// The data directory, or the instance's name, is in use by another process (`EX_CANTCREAT`).
-    InUse = 73,
-    /// It is written, and not decided yet (`EX_TEMPFAIL`); ask again.
-    Pending = 75,
-    /// The configuration is wrong (`EX_CONFIG`); trying again does not help.
-    Configuration = 78,
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
-    }
-}
+use crate::terminal::Exit;
 
 impl From<&app::Error> for Exit {
     fn from(error: &app::Error) -> Self {
@@ -51,20 +22,18 @@ impl From<&app::Error> for Exit {
     }
 }
 
-impl Exit {
-    /// Of a data directory that was not to be had.
-    pub(super) fn of_instance(error: &instance::Error) -> Self {
-        match error {
-            instance::Error::InUse(_) | instance::Error::AllInUse => Self::InUse,
-            // It must be mended, or another one named.
-            instance::Error::Io { .. } | instance::Error::BadName(_) => Self::Configuration,
-        }
+/// Of a data directory that was not to be had.
+pub(super) fn of_instance(error: &instance::Error) -> Exit {
+    match error {
+        instance::Error::InUse(_) | instance::Error::AllInUse => Exit::InUse,
+        // It must be mended, or another one named.
+        instance::Error::Io { .. } | instance::Error::BadName(_) => Exit::Configuration,
     }
 }
 
 fn of_start(error: &lanes::Error) -> Exit {
     match error {
-        lanes::Error::Instance(error) => Exit::of_instance(error),
+        lanes::Error::Instance(error) => of_instance(error),
         lanes::Error::Index(_) => Exit::InUse,
         lanes::Error::Topics(error) if error.is_away() => Exit::Unavailable,
         // The topics are configuration, too: it is a person who has to mend them.
@@ -72,32 +41,5 @@ fn of_start(error: &lanes::Error) -> Exit {
             Exit::Configuration
         }
         lanes::Error::Client(_) => Exit::Internal,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_document_lists_every_exit_code() {
-        let document = include_str!("../../docs/cli.md");
-        let all = [
-            Exit::Ok,
-            Exit::Negative,
-            Exit::Usage,
-            Exit::Unavailable,
-            Exit::Internal,
-            Exit::InUse,
-            Exit::Pending,
-            Exit::Configuration,
-        ];
-        let listed: Vec<&str> = document
-            .lines()
-            .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
-            .filter(|cell| cell.parse::<u8>().is_ok())
-            .collect();
-        let want: Vec<String> = all.iter().map(|exit| (*exit as u8).to_string()).collect();
-        assert_eq!(listed, want);
     }
 }

@@ -1,81 +1,43 @@
-//! Why a command failed, and how that is told.
+//! Prints why a command failed.
 
 use std::error::Error;
 use std::fmt::Write as _;
 
 use serde_json::json;
 
-use super::{Exit, again};
+use super::again;
 use crate::config::{Config, ConfigErrors, Invalid, Origin};
 use crate::kafka::NoAnswer;
+use crate::terminal::Failure;
 
-/// What a subcommand gives back.
-pub type Outcome = Result<Exit, Failure>;
-
-/// Why a command failed, with its exit code.
-#[derive(Debug)]
-pub struct Failure {
-    exit: Exit,
-    cause: Cause,
+/// Writes it to standard error: `error: what: because`, or one JSON object.
+pub(super) fn report(failure: &Failure, json: bool) {
+    let text = if json { format!("{}\n", as_json(failure)) } else { as_text(failure) };
+    // If nobody reads standard error, the exit code is all that is left.
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
 }
 
-#[derive(Debug)]
-enum Cause {
-    Configuration(ConfigErrors),
-    Other(Box<dyn Error + Send + Sync>),
+fn as_text(failure: &Failure) -> String {
+    match failure.error().downcast_ref() {
+        Some(ConfigErrors(all)) => all.iter().fold(String::new(), |mut text, invalid| {
+            let _ = writeln!(text, "error: configuration: {invalid}");
+            text
+        }),
+        None => format!("error: {}\n", again::mended(&chain(failure.error()).join(": "))),
+    }
 }
 
-impl Failure {
-    /// A failure with an error of the room that it happened in; its sources are told, too.
-    pub fn new(exit: Exit, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { exit, cause: Cause::Other(error.into()) }
-    }
-
-    /// A configuration that is wrong.
-    #[must_use]
-    pub fn configuration(errors: ConfigErrors) -> Self {
-        Self { exit: Exit::Configuration, cause: Cause::Configuration(errors) }
-    }
-
-    /// The code to end with.
-    #[must_use]
-    pub fn exit(&self) -> Exit {
-        self.exit
-    }
-
-    /// Writes it to standard error: `error: what: because`, or one JSON object.
-    pub fn report(&self, json: bool) {
-        let text = if json { format!("{}\n", self.as_json()) } else { self.as_text() };
-        // If nobody reads standard error, the exit code is all that is left.
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
-    }
-
-    fn as_text(&self) -> String {
-        match &self.cause {
-            Cause::Configuration(ConfigErrors(all)) => {
-                all.iter().fold(String::new(), |mut text, invalid| {
-                    let _ = writeln!(text, "error: configuration: {invalid}");
-                    text
-                })
-            }
-            Cause::Other(error) => {
-                format!("error: {}\n", again::mended(&chain(error.as_ref()).join(": ")))
-            }
+fn as_json(failure: &Failure) -> serde_json::Value {
+    let exit = failure.exit() as u8;
+    match failure.error().downcast_ref() {
+        Some(ConfigErrors(all)) => {
+            let invalid: Vec<_> = all.iter().map(invalid).collect();
+            json!({ "error": "configuration", "exit": exit, "invalid": invalid })
         }
-    }
-
-    fn as_json(&self) -> serde_json::Value {
-        let exit = self.exit as u8;
-        match &self.cause {
-            Cause::Configuration(ConfigErrors(all)) => {
-                let invalid: Vec<_> = all.iter().map(invalid).collect();
-                json!({ "error": "configuration", "exit": exit, "invalid": invalid })
-            }
-            Cause::Other(error) => {
-                let chain: Vec<_> =
-                    chain(error.as_ref()).iter().map(|text| again::mended(text)).collect();
-                json!({ "error": chain[0], "because": chain[1..], "exit": exit })
-            }
+        None => {
+            let chain: Vec<_> =
+                chain(failure.error()).iter().map(|text| again::mended(text)).collect();
+            json!({ "error": chain[0], "because": chain[1..], "exit": exit })
         }
     }
 }
@@ -117,6 +79,7 @@ fn chain(error: &(dyn Error + 'static)) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::terminal::Exit;
 
     #[derive(Debug, thiserror::Error)]
     #[error("could not pour")]
@@ -150,9 +113,9 @@ mod tests {
     fn the_report_walks_the_chain_of_causes() {
         let failure = Failure::new(Exit::Unavailable, Outer(std::fmt::Error));
         let because = std::fmt::Error.to_string();
-        assert_eq!(failure.as_text(), format!("error: could not pour: {because}\n"));
+        assert_eq!(as_text(&failure), format!("error: could not pour: {because}\n"));
         assert_eq!(
-            failure.as_json(),
+            as_json(&failure),
             json!({ "error": "could not pour", "because": [because], "exit": 69 })
         );
     }

@@ -1,12 +1,12 @@
 //! `waterclock forecast`: how much falls due when, per target, and what stands in each tier.
 
 use clap::{Args, ValueEnum};
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::Table;
 use reqwest::Method;
 use serde_json::Value;
 
 use super::door::{Kind, Where};
-use super::{Global, Outcome, output};
+use super::{Global, Outcome, output, table};
 use crate::config::Overrides;
 use crate::engine::{Millis, UnixMillis};
 
@@ -59,8 +59,7 @@ fn sum(counts: &[Value]) -> u64 {
 }
 
 fn new<const N: usize>(heads: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    let mut table = table::fitted();
     table.set_header(heads);
     table
 }

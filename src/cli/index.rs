@@ -6,11 +6,9 @@ mod verify;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::{Exit, Failure, Global, Outcome, output};
+use super::{Exit, Failure, Global, Outcome, exit, output, table};
 use crate::app::instance::{DIRECTORIES, Instance};
 use crate::app::lanes;
 use crate::config::{Config, Overrides};
@@ -18,7 +16,7 @@ use crate::engine::Lane;
 use crate::kafka::topics;
 use crate::kafka::{Connection, ReadError};
 use crate::timers::Indexing;
-use crate::timers::index::{self, Figures, Identity, Index, Position};
+use crate::timers::index::{self, Identity, Index, IndexCounts, Position};
 
 /// Where the index is, below the data directory.
 const INDEX: &str = "index";
@@ -97,7 +95,7 @@ impl IndexCommand {
         // As `run` takes it: neither runs while the other does.
         let fresh = uuid::Uuid::new_v4().simple().to_string();
         let held = Instance::claim(Some(&directory), None, &fresh[..12]);
-        let _held = held.map_err(|error| Failure::new(Exit::of_instance(&error), error))?;
+        let _held = held.map_err(|error| Failure::new(exit::of_instance(&error), error))?;
         match self.what {
             What::Inspect => inspect(&place, global.json()),
             What::Verify { limit } => {
@@ -125,26 +123,17 @@ fn identity(connection: &Connection, config: &Config) -> Result<Identity, Failur
     identity.ok_or_else(|| failed(Error::NoClusterId))
 }
 
-fn progress(length: u64) -> ProgressBar {
-    let bar = ProgressBar::new(length);
-    let template = "{elapsed_precise} {msg:10} {wide_bar} {pos}/{len}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
-}
-
 /// What `inspect` says of a lane.
 struct Row {
     lane: Lane,
-    found: Result<Option<(Position, Figures)>, String>,
+    found: Result<Option<(Position, IndexCounts)>, String>,
 }
 
 impl Row {
     fn of(index: &mut Index, lane: Lane) -> Result<Self, index::Error> {
         let found = match index.load(lane, |_| ()) {
             Ok(None) => Ok(None),
-            Ok(Some(position)) => Ok(Some((position, index.reader().figures_of(lane)?))),
+            Ok(Some(position)) => Ok(Some((position, index.reader().counts_of(lane)?))),
             Err(index::Error::Broken { detail, .. }) => Err(detail),
             Err(other) => return Err(other),
         };
@@ -159,9 +148,9 @@ impl Row {
             Ok(None) => return vec![lane, "empty".to_owned()],
             Err(detail) => return vec![lane, format!("broken: {detail}")],
             Ok(Some((position, figures))) => {
-                let Figures { live, ended, voids, .. } = figures;
+                let IndexCounts { live, ended, cancel_marks, .. } = figures;
                 let numbers = [position.next.0.to_string(), output::time(position.at)];
-                let counts = [live, ended, voids].map(u64::to_string);
+                let counts = [live, ended, cancel_marks].map(u64::to_string);
                 numbers.into_iter().chain(counts)
             }
         };
@@ -173,14 +162,14 @@ impl Row {
         match &self.found {
             Ok(None) => json!({ "lane": lane, "state": "empty" }),
             Err(detail) => json!({ "lane": lane, "state": "broken", "detail": detail }),
-            Ok(Some((position, Figures { live, ended, voids, .. }))) => json!({
+            Ok(Some((position, IndexCounts { live, ended, cancel_marks, .. }))) => json!({
                 "lane": lane,
                 "state": "whole",
                 "next": position.next.0,
                 "at": position.at.0,
                 "pending": live,
                 "ended": ended,
-                "void": voids,
+                "void": cancel_marks,
             }),
         }
     }
@@ -214,8 +203,7 @@ fn inspect(place: &Path, json: bool) -> Outcome {
         output::line(&told.to_string())?;
         return Ok(exit);
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    let mut table = table::plain();
     table.set_header(["lane", "state", "next offset", "as of", "pending", "ended", "void"]);
     table.add_rows(rows.iter().map(Row::cells));
     output::line(&format!(

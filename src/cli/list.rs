@@ -4,13 +4,12 @@ use std::fmt::Write as _;
 use std::str::FromStr;
 
 use clap::Args;
-use comfy_table::{ContentArrangement, Table, presets};
 use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::Value;
 
 use super::door::{Kind, StartWait, Where};
-use super::{Exit, Global, Outcome, output};
+use super::{Exit, Global, Outcome, output, table};
 use crate::config::Overrides;
 use crate::engine::UnixMillis;
 use crate::engine::header;
@@ -96,7 +95,7 @@ impl List {
             left = left.saturating_sub(timers.len() as u64);
             next = told["next"].as_str().map(str::to_owned);
             let is_last = next.is_none() || left == 0;
-            let text = if global.json() { lines(&timers) } else { table(&timers, is_first) };
+            let text = if global.json() { lines(&timers) } else { page_table(&timers, is_first) };
             output::write(text.as_bytes())?;
             is_first &= timers.is_empty();
             if is_last {
@@ -118,12 +117,11 @@ fn lines(timers: &[Value]) -> String {
 }
 
 /// A table of a page; the heads of its columns only above the first.
-fn table(timers: &[Value], with_heads: bool) -> String {
+fn page_table(timers: &[Value], with_heads: bool) -> String {
     if timers.is_empty() {
         return String::new();
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    let mut table = table::fitted();
     if with_heads {
         table.set_header(["due", "state", "target", "key", "id", "label", "lane"]);
     }
@@ -143,8 +141,7 @@ fn table(timers: &[Value], with_heads: bool) -> String {
 
 /// Everything that is known of a timer, a line each.
 pub(super) fn whole(timer: &Value) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    let mut table = table::plain();
     let mut row = |name: &str, value: String| {
         table.add_row([name.to_owned(), value]);
     };

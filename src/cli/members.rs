@@ -1,11 +1,10 @@
 //! `waterclock members`: which instances run, which lanes each has, and how each is.
 
 use clap::Args;
-use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::{Value, json};
 
 use super::door::{Where, members};
-use super::{Exit, Global, Outcome, output};
+use super::{Exit, Global, Outcome, output, table};
 use crate::config::{Config, Overrides};
 use crate::kafka::Member;
 
@@ -23,7 +22,7 @@ impl Members {
         } else if told.is_empty() {
             output::line("no members: no instance of this namespace runs")?;
         } else {
-            output::line(&table(&told))?;
+            output::line(&members_table(&told))?;
         }
         let is_well = !told.is_empty() && told.iter().all(|member| member["health"] == "ready");
         Ok(if is_well { Exit::Ok } else { Exit::Negative })
@@ -44,9 +43,8 @@ fn told(member: &Member, global: &Global, config: &Config) -> Value {
         "health": word, "reasons": reasons })
 }
 
-fn table(members: &[Value]) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+fn members_table(members: &[Value]) -> String {
+    let mut table = table::fitted();
     table.set_header(["instance", "address", "lanes", "health"]);
     table.add_rows(members.iter().map(|member| {
         let word = |name: &str| output::shown(member[name].as_str().map(str::as_bytes));

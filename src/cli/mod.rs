@@ -7,10 +7,8 @@
 //! that what is wrong there stops it before anything connects.
 
 mod again;
-mod bench;
 mod cancel;
 mod dead;
-mod demo;
 mod doctor;
 mod door;
 mod exit;
@@ -21,13 +19,13 @@ mod index;
 mod list;
 mod members;
 mod name;
-mod output;
 mod plan;
 mod reschedule;
 mod run;
-mod screen;
 mod send;
 mod status;
+mod table;
+mod tools;
 mod top;
 mod topics;
 
@@ -36,13 +34,13 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
-pub use exit::Exit;
-pub use failure::{Failure, Outcome};
+pub use crate::terminal::{Exit, Failure, Outcome};
 
 use crate::app::lanes;
 use crate::config::{Config, ConfigErrors, LogConfig, LogLevel, Overrides};
 use crate::kafka::Connection;
 use crate::telemetry;
+use crate::terminal::output;
 
 /// Delayed delivery for Apache Kafka: a header in, a record out, on time, exactly once, in order.
 #[derive(Parser)]
@@ -94,7 +92,7 @@ enum Command {
     /// Shows what a ladder costs, or proposes one
     Plan(plan::Plan),
     /// Shows delays for half a minute: by itself on a stand-in broker, with --kafka or --brokers on a real Kafka
-    Demo(demo::Demo),
+    Demo(tools::Demo),
     /// Submits one record, to be delivered later
     Send(send::Send),
     /// Keeps pending timers from being delivered: one by its ID, or many by a filter, which are counted first
@@ -120,7 +118,7 @@ enum Command {
     /// Looks at the index of an instance that does not run, compares it with Kafka, makes it anew
     Index(index::IndexCommand),
     /// Measures how fast and how late, beside the raw limits of the same brokers
-    Bench(bench::Run),
+    Bench(tools::Bench),
     /// Prints completions for a shell
     Completions {
         /// Which shell
@@ -141,18 +139,12 @@ impl Global {
         self.json
     }
 
-    /// The file of the configuration, if one was named.
-    #[must_use]
-    pub fn config_file(&self) -> Option<PathBuf> {
-        self.config.clone()
-    }
-
     /// Loads all layers, `flags` above them; `--brokers` and `--namespace` are added here.
     ///
     /// # Errors
     /// Everything that is wrong; [`main`] prints it.
     pub fn load(&self, flags: Overrides) -> Result<Config, Failure> {
-        self.read(flags).map_err(Failure::configuration)
+        self.read(flags).map_err(|errors| Failure::new(Exit::Configuration, errors))
     }
 
     fn read(&self, flags: Overrides) -> Result<Config, ConfigErrors> {
@@ -186,7 +178,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") {
-                Failure::new(Exit::Usage, in_one_line(&error)).report(true);
+                failure::report(&Failure::new(Exit::Usage, in_one_line(&error)), true);
                 return Exit::Usage.into();
             }
             // Help and version are no errors, and go to standard output; a closed pipe is nobody's problem.
@@ -224,7 +216,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            failure.report(json);
+            failure::report(&failure, json);
             failure.exit().into()
         }
     }

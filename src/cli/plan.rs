@@ -7,15 +7,17 @@ use std::num::NonZeroU16;
 use std::str::FromStr;
 
 use clap::Args;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table};
 use serde_json::{Value, json};
 
 use super::topics::{Holds, configured};
-use super::{Exit, Failure, Global, Outcome, output};
+use super::{Exit, Failure, Global, Outcome, output, table};
 use crate::config::Overrides;
 use crate::engine::Millis;
 use crate::engine::header::duration;
-use crate::engine::ladder::{Delays, Figures, Ladder, LadderError, Leg, Preset, figures, propose};
+use crate::engine::ladder::{
+    Delays, HopFigures, Ladder, LadderError, Leg, Preset, figures, propose,
+};
 use crate::kafka::topics::{Kind, LANES_DEFAULT, Names, TopicSpec, holds_text, wanted};
 
 /// Columns of the longest bar.
@@ -184,7 +186,7 @@ struct Sheet {
     lanes: u16,
     /// Further intakes.
     further: Vec<String>,
-    rows: Vec<(Delays, Figures)>,
+    rows: Vec<(Delays, HopFigures)>,
     way: Millis,
 }
 
@@ -231,8 +233,7 @@ impl Sheet {
     }
 
     fn table(&self) -> Table {
-        let mut table = Table::new();
-        table.load_preset(presets::NOTHING);
+        let mut table = table::plain();
         table.set_header(["delays", "hops, max", "hops, mean", "appends, max", "appends, mean"]);
         for (delays, figures) in &self.rows {
             table.add_row([

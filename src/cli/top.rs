@@ -10,17 +10,16 @@ use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use comfy_table::{Table, presets};
-use ratatui::widgets::Paragraph;
+use comfy_table::Table;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::door::{Kind, Where, members};
-use super::screen::Screen;
-use super::{Exit, Failure, Global, Outcome, output};
+use super::{Exit, Failure, Global, Outcome, output, table};
 use crate::config::{Config, Overrides};
 use crate::engine::{Millis, UnixMillis};
 use crate::kafka::{Connection, Member, wall_clock};
+use crate::terminal::{Key, Screen};
 
 /// Arguments of `top`.
 #[derive(Args)]
@@ -52,9 +51,10 @@ impl Top {
         let (mut before, mut now) = (None, first);
         loop {
             let text = format!("{}\n\nq or Ctrl-C ends it", now.text(before.as_ref(), &config));
-            let draw = screen.draw(|frame| frame.render_widget(Paragraph::new(text), frame.area()));
-            draw.map_err(no("draw"))?;
-            if screen.ends(Duration::from_secs(self.every)).map_err(no("read the keys"))? {
+            screen.draw(&text).map_err(no("draw"))?;
+            if screen.wait(Duration::from_secs(self.every)).map_err(no("read the keys"))?
+                != Key::None
+            {
                 return Ok(Exit::Ok);
             }
             // Keys that end nothing, and a window of another size, must not have it asked more often.
@@ -266,7 +266,7 @@ impl Look {
             in_words(lateness.bound(990.0)),
             self.overdue(),
         );
-        let mut table = table([
+        let mut table = headed([
             "instance",
             "address",
             "lanes",
@@ -280,7 +280,7 @@ impl Look {
             table.add_row(seen.row(before.and_then(|old| old.rate_from(self, seen))));
         }
         let _ = writeln!(text, "{}\n", table.trim_fmt());
-        let mut tiers = self::table(["stands in", "offsets not done, up to 15 s ago"]);
+        let mut tiers = headed(["stands in", "offsets not done, up to 15 s ago"]);
         tiers.add_rows(self.tiers().into_iter().map(|(tier, count)| [tier, count.to_string()]));
         let _ = write!(text, "{}", tiers.trim_fmt());
         if let Some(due) = self.due() {
@@ -375,9 +375,9 @@ impl Seen {
     }
 }
 
-fn table<const N: usize>(heads: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(heads);
+fn headed<const N: usize>(heads: [&str; N]) -> Table {
+    let mut table = table::plain();
+    table.set_header(heads);
     table
 }
 

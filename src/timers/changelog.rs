@@ -14,9 +14,9 @@
 //! 4. No lane thread waits for it; it waits for no lane thread. It joins no group and commits nothing.
 
 mod following;
+mod holding;
 mod indexing;
 mod progress;
-mod telling;
 mod upkeep;
 mod work;
 
@@ -48,13 +48,13 @@ const WAIT: Duration = Duration::from_secs(1);
 const NICE: i32 = 10;
 
 #[derive(Debug)]
-enum Order {
+enum Request {
     /// Tell what holds of these lanes; each with where its changelog ended when it was taken over.
     Begin { assignment: u64, lanes: Vec<(Lane, Offset)>, to: Sender<AssignmentEvent> },
     /// The lanes of this assignment are another's.
     Leave { assignment: u64 },
     /// Tell which timers of the lane are final since before a time.
-    Forgettable { assignment: u64, lane: Lane, before: UnixMillis, to: Sender<AssignmentEvent> },
+    ListExpired { assignment: u64, lane: Lane, before: UnixMillis, to: Sender<AssignmentEvent> },
     /// Tell how these timers of the lane ended.
     Recall { assignment: u64, lane: Lane, timers: Vec<TimerId>, to: Sender<AssignmentEvent> },
     /// Tell which pending timers of the lane were due before a time, by what the index has.
@@ -67,7 +67,7 @@ pub(super) type Overdue = (Lane, UnixMillis, Option<index::After>);
 /// Handle on the following thread, which ends with the last handle.
 #[derive(Clone, Debug)]
 pub(super) struct Follower {
-    orders: Sender<Order>,
+    requests: Sender<Request>,
     written: Arc<Written>,
     progress: Arc<Progress>,
     reader: Option<index::Reader>,
@@ -100,7 +100,7 @@ impl Follower {
         }
         let reader = index.as_ref().map(Index::reader);
         let consumer = TopicReader::new(&connection, CLIENT, Isolation::Committed, WAIT)?;
-        let (sender, orders) = crossbeam_channel::unbounded();
+        let (requests, receiver) = crossbeam_channel::unbounded();
         let work = Work {
             index,
             connection,
@@ -122,10 +122,10 @@ impl Follower {
             .name("wc-index".into())
             .spawn(move || {
                 step_back();
-                work.run(&orders);
+                work.run(&receiver);
             })
             .map_err(|_| KafkaError::Canceled)?;
-        Ok(Self { orders: sender, written, progress, reader })
+        Ok(Self { requests, written, progress, reader })
     }
 
     /// Has a lane thread told what holds of these lanes, each of which has its changelog's end with it.
@@ -138,23 +138,24 @@ impl Follower {
         for (lane, end) in &lanes {
             self.written.begin(*lane, *end);
         }
-        let _ = self.orders.send(Order::Begin { assignment, lanes, to: to.clone() });
+        let _ = self.requests.send(Request::Begin { assignment, lanes, to: to.clone() });
     }
 
     /// The lanes of this assignment are another's from now on, or are to be told again.
     pub(super) fn leave(&self, assignment: u64) {
-        let _ = self.orders.send(Order::Leave { assignment });
+        let _ = self.requests.send(Request::Leave { assignment });
     }
 
     /// Has a lane thread told which timers of a lane are final since before a time, in all that is committed by now.
-    pub(super) fn forgettable(
+    pub(super) fn list_expired(
         &self,
         assignment: u64,
         lane: Lane,
         before: UnixMillis,
         to: &Sender<AssignmentEvent>,
     ) {
-        let _ = self.orders.send(Order::Forgettable { assignment, lane, before, to: to.clone() });
+        let _ =
+            self.requests.send(Request::ListExpired { assignment, lane, before, to: to.clone() });
     }
 
     /// Has a lane thread told how timers of a lane ended, by all that is committed by now.
@@ -165,12 +166,12 @@ impl Follower {
         timers: Vec<TimerId>,
         to: &Sender<AssignmentEvent>,
     ) {
-        let _ = self.orders.send(Order::Recall { assignment, lane, timers, to: to.clone() });
+        let _ = self.requests.send(Request::Recall { assignment, lane, timers, to: to.clone() });
     }
 
     /// Has a lane thread told which pending timers of a lane were due before a time.
     pub(super) fn overdue(&self, assignment: u64, of: Overdue, to: &Sender<AssignmentEvent>) {
-        let _ = self.orders.send(Order::Overdue { assignment, of, to: to.clone() });
+        let _ = self.requests.send(Request::Overdue { assignment, of, to: to.clone() });
     }
 
     /// For look-ups of timers; `None`: this run has no index.
@@ -191,6 +192,6 @@ fn step_back() {
     // Elsewhere it is a process that is nice, and not a thread.
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::nice(NICE) {
-        tracing::debug!(%error, "the index's thread has the priority of all others");
+        tracing::debug!(%error, "could not lower the priority of the index thread");
     }
 }

@@ -5,19 +5,15 @@ use std::sync::Arc;
 
 use crate::engine::header::{self, Refusal};
 use crate::engine::state::{self, Bound, Kind, State};
-use crate::engine::timers::Version;
+use crate::engine::timers::{TimerName, Version};
 use crate::engine::{Record, Setup, UnixMillis};
 
 /// A header by which a cancel is known again in the intake, where Kafka does not say where it stands. It means nothing.
 const MARK: &str = "waterclock-command";
 
 /// A cancel of a timer, whichever version is pending, or of one version.
-pub(super) fn cancel(
-    setup: &Setup,
-    key: Option<&[u8]>,
-    id: &[u8],
-    version: Option<Version>,
-) -> Record {
+pub(super) fn cancel(setup: &Setup, name: &TimerName, version: Option<Version>) -> Record {
+    let (key, id) = (name.key.as_deref(), name.id.as_bytes());
     let sealed = version.map(|version| {
         let bound = Bound { key, id: Some(id), ..Bound::default() };
         let tag = setup.topics.intakes[0].tag();

@@ -26,7 +26,7 @@ const KEPT_MAX: usize = 100_000;
 
 /// Where a lane is, as far as this process knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
+pub enum LaneState {
     /// The lane runs here, and all of its timers are known.
     Here,
     /// The lane was taken over, and not all of its timers are known yet.
@@ -59,7 +59,7 @@ impl Done {
 
 #[derive(Debug, Default)]
 struct OfLane {
-    standing: Standing,
+    state: LaneState,
     assignment: u64,
     /// All is decided that stood in its intakes when it was taken over.
     has_caught_up: bool,
@@ -135,7 +135,7 @@ impl Replies {
         let mut state = self.lock();
         for lane in lanes {
             if let Some(of) = state.lanes.get_mut(usize::from(lane.0)) {
-                *of = OfLane { standing: Standing::Moving, assignment, has_caught_up: false };
+                *of = OfLane { state: LaneState::Moving, assignment, has_caught_up: false };
             }
             let ends = ends.iter().filter(|(source, _)| source.lane == *lane).copied().collect();
             state.add(Goal {
@@ -153,12 +153,12 @@ impl Replies {
     }
 
     /// All of this lane is known.
-    pub(super) fn known(&self, assignment: u64, lane: Lane) {
+    pub(super) fn loaded(&self, assignment: u64, lane: Lane) {
         let mut state = self.lock();
         if let Some(of) = state.lanes.get_mut(usize::from(lane.0))
             && of.assignment == assignment
         {
-            of.standing = Standing::Here;
+            of.state = LaneState::Here;
         }
     }
 
@@ -167,7 +167,7 @@ impl Replies {
         let mut state = self.lock();
         for of in &mut state.lanes {
             if of.assignment == assignment {
-                of.standing = Standing::Elsewhere;
+                of.state = LaneState::Elsewhere;
             }
         }
         state.goals.retain(|_, goal| goal.assignment != assignment || !goal.of_take_over);
@@ -210,8 +210,8 @@ impl Replies {
     }
 
     /// Where a lane is.
-    pub(super) fn standing(&self, lane: Lane) -> Standing {
-        self.lock().lanes.get(usize::from(lane.0)).map_or(Standing::Elsewhere, |of| of.standing)
+    pub(super) fn lane_state(&self, lane: Lane) -> LaneState {
+        self.lock().lanes.get(usize::from(lane.0)).map_or(LaneState::Elsewhere, |of| of.state)
     }
 
     /// Whether all is decided that stood in the intakes of a lane when it was taken over.
@@ -290,7 +290,7 @@ impl Replies {
         let ends = ends.iter().filter(|(source, _)| source.lane == lane).copied().collect();
         let mut state = self.lock();
         let of = state.lanes.get(usize::from(lane.0))?;
-        let assignment = (of.standing == Standing::Here).then_some(of.assignment)?;
+        let assignment = (of.state == LaneState::Here).then_some(of.assignment)?;
         let goal = Goal { assignment, lane, ends, of_take_over: false, is_reached: false };
         let number = state.add(goal);
         self.count(&state);
@@ -315,7 +315,7 @@ impl Replies {
             return Reply::Answer(*answer);
         }
         let lane = state.lanes.get(usize::from(source.lane.0));
-        if lane.is_none_or(|of| of.standing == Standing::Elsewhere) {
+        if lane.is_none_or(|of| of.state == LaneState::Elsewhere) {
             return Reply::Gone;
         }
         if state.done.get(&source).is_some_and(|done| done.has(offset)) {
@@ -352,7 +352,7 @@ impl Waiting<'_> {
         let state = self.replies.lock();
         let goal = state.goals.get(&self.number)?;
         let of = state.lanes.get(usize::from(goal.lane.0))?;
-        let is_here = of.standing == Standing::Here && of.assignment == goal.assignment;
+        let is_here = of.state == LaneState::Here && of.assignment == goal.assignment;
         is_here.then_some(goal.is_reached)
     }
 }
@@ -389,11 +389,11 @@ mod tests {
         let replies = Replies::new(2);
         assert!(matches!(replies.wait(INTAKE, Offset(7), soon()).await, Reply::Gone), "never here");
         replies.begin(5, &[LANE], [(INTAKE, Done::new(Offset(4), ""))], &[]);
-        assert_eq!(replies.standing(LANE), Standing::Moving);
-        replies.known(4, LANE);
-        assert_eq!(replies.standing(LANE), Standing::Moving, "of an assignment before");
-        replies.known(5, LANE);
-        assert_eq!(replies.standing(LANE), Standing::Here);
+        assert_eq!(replies.lane_state(LANE), LaneState::Moving);
+        replies.loaded(4, LANE);
+        assert_eq!(replies.lane_state(LANE), LaneState::Moving, "of an assignment before");
+        replies.loaded(5, LANE);
+        assert_eq!(replies.lane_state(LANE), LaneState::Here);
         assert!(matches!(replies.wait(INTAKE, Offset(3), soon()).await, Reply::Before));
         assert!(matches!(replies.wait(INTAKE, Offset(7), soon()).await, Reply::Nothing));
         let late = || Instant::now() + Duration::from_secs(60);
@@ -407,7 +407,7 @@ mod tests {
         let (reply, ()) =
             tokio::join!(replies.wait(INTAKE, Offset(9), late()), async { replies.leave(5) });
         assert!(matches!(reply, Reply::Gone));
-        assert_eq!(replies.standing(LANE), Standing::Elsewhere);
+        assert_eq!(replies.lane_state(LANE), LaneState::Elsewhere);
     }
 
     #[tokio::test]
@@ -418,7 +418,7 @@ mod tests {
         assert!(!replies.decided(&[LANE], &ends, late()).await, "never here");
         replies.begin(5, &[LANE], [], &[(INTAKE, Offset(4))]);
         assert_eq!(replies.goals(5), [(0, vec![(INTAKE, Offset(4))])], "where it ended");
-        replies.known(5, LANE);
+        replies.loaded(5, LANE);
         assert!(!replies.has_caught_up(LANE));
         replies.reached(&[0]);
         assert!(replies.has_caught_up(LANE));
@@ -436,7 +436,7 @@ mod tests {
         let (is_decided, ()) = tokio::join!(replies.decided(&[LANE], &ends, late()), async {
             replies.leave(5);
             replies.begin(6, &[LANE], [], &[]);
-            replies.known(6, LANE);
+            replies.loaded(6, LANE);
         });
         assert!(!is_decided, "taken over anew");
         assert!(!replies.has_caught_up(LANE), "taken over anew");

@@ -26,20 +26,23 @@ use super::commands;
 use super::find_record::{self, Search};
 use super::replies::{Replies, Reply};
 use crate::engine::header::Code;
-use crate::engine::timers::{About, Found, Timer, TimerId, TimerState, Version};
+use crate::engine::timers::{
+    About, CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, Found, LaneTimer, Timer,
+    TimerCommand, TimerId, TimerName, TimerState, Version,
+};
 use crate::engine::{
     Lane, Millis, Offset, Outcome, Record, Setup, Source, TopicId, Tracking, UnixMillis, murmur2,
 };
 use crate::kafka::end_offsets::{self, EndOffsets};
 use crate::kafka::{BrokerClock, Connection, KafkaError, SubmitError, Submitter, Written};
-use crate::timers::index::{self, After, Counted, Filter, Forecast, Page, Reader};
+use crate::timers::index::{self, After, Counted, Listing, Reader};
 
 pub(crate) use super::find_record::MAX as SEARCH_MAX;
-pub use super::replies::Standing;
+pub use super::replies::LaneState;
 pub use super::ticket::{BadTicket, Ticket};
 
 /// How long a look-up waits for the index, which is behind by the time that a commit's markers take.
-const FRESH_MAX: Duration = Duration::from_secs(2);
+const CATCH_UP_MAX: Duration = Duration::from_secs(2);
 /// How long it sleeps while the follower asks for the end of a lane.
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 /// Questions that read the index at once. Each is short.
@@ -55,23 +58,23 @@ const TURN_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The lane is not here, or not all of its timers are known yet. Ask its owner, or again soon.
-    #[error("lane {} is on its way from one member to another", .0.0)]
+    #[error("lane {} is moving between members", .0.0)]
     Moving(Lane),
     /// The index has not read yet what it must have. Ask again soon.
     #[error("the index of lane {} is not up to date yet", .0.0)]
     Behind(Lane),
     /// What stands in the lane's intakes was not all decided in time. Nothing was written; ask again soon.
-    #[error("not all is decided yet that stands in lane {}", .0.0)]
+    #[error("lane {} has commands that are not decided yet", .0.0)]
     Undecided(Lane),
     /// There is no index in this run: its disk is full or does not work. A person must mend that, or another member answers
     /// when it has the lane.
     #[error("this process runs without an index")]
     Without,
     /// As much is looked up already as may be at once. Nothing was written; try again.
-    #[error("too much is looked up here at once")]
+    #[error("too many look-ups at once")]
     Busy,
     /// A mistake of ours; the log has more.
-    #[error("the question was not answered as it should be; the log has more")]
+    #[error("internal error; see the log")]
     Fault,
     /// There was no time left to write the command. Nothing was written; try again.
     #[error("there was no time left to write the command; nothing was written")]
@@ -84,7 +87,7 @@ pub enum Error {
     NotPending(Option<TimerState>),
     /// Another version was put in the place of the one that was named, or that was pending when it was asked; nothing was
     /// written.
-    #[error("another version is in its place: {0}")]
+    #[error("another version took its place: {0}")]
     Superseded(Version),
     /// It would be due later than is accepted; nothing was written.
     #[error("it would be due more than {0} from now (max-delay)")]
@@ -96,82 +99,6 @@ pub enum Error {
     /// Kafka does not let us look for the record. Nothing was written; try again.
     #[error("could not look for the timer's record")]
     Search(#[source] KafkaError),
-}
-
-/// What to do to a timer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Command {
-    /// The key of its record.
-    pub key: Option<Vec<u8>>,
-    /// Its id.
-    pub id: Vec<u8>,
-    /// Only if it is this version.
-    pub version: Option<Version>,
-    /// What.
-    pub order: Order,
-}
-
-/// See [`Command`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// It is not to be delivered.
-    Cancel,
-    /// It is to be delivered then.
-    Reschedule(UnixMillis),
-}
-
-/// What became of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decided {
-    /// It is decided, and committed.
-    Decided(Fate),
-    /// As before, but the command named no version: this is how the last known version ended. One that was submitted
-    /// after that, and before the command, may stand in another lane's intakes, or in another intake, until all is
-    /// [settled](Service::settle).
-    Last(Fate),
-    /// It is written, and not decided within the wait.
-    Pending,
-    /// It is written, and the lane has gone, or it was decided before the lane came here.
-    Lost,
-}
-
-/// How a command was decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// The timer will never be in its target.
-    Cancelled,
-    /// It was there before.
-    Delivered,
-    /// Another version was put in the place of the one that was meant.
-    Superseded,
-    /// It is due at another time now.
-    Replaced,
-    /// Nothing was pending, and something is now.
-    Created,
-    /// The cancel is remembered; what it hits is not known (`tracking = "cancellations"`).
-    Recorded,
-    /// Nothing that it is about is known to have been pending, delivered or cancelled; it ended so, and as a dead letter by
-    /// that code, if that is known.
-    Unknown(Option<(TimerState, Option<Code>)>),
-    /// It is a dead letter.
-    Refused(Code),
-}
-
-impl Fate {
-    /// As programs see it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Cancelled => "cancelled",
-            Self::Delivered => "delivered",
-            Self::Superseded => "superseded",
-            Self::Replaced => "replaced",
-            Self::Created => "created",
-            Self::Recorded => "recorded",
-            Self::Unknown(_) => "unknown",
-            Self::Refused(_) => "refused",
-        }
-    }
 }
 
 /// What a service is made from.
@@ -249,8 +176,9 @@ impl Service {
 
     /// The lane of a timer.
     #[must_use]
-    pub fn lane_of(&self, key: Option<&[u8]>, id: &[u8]) -> Lane {
-        Lane(murmur2::partition(key.unwrap_or(id), self.setup.lanes))
+    pub fn lane_of(&self, name: &TimerName) -> Lane {
+        let key = name.key.as_deref().unwrap_or(name.id.as_bytes());
+        Lane(murmur2::partition(key, self.setup.lanes))
     }
 
     /// Whether timers are tracked, so that they can be looked up.
@@ -267,8 +195,8 @@ impl Service {
 
     /// Where a lane is, as far as this process knows.
     #[must_use]
-    pub fn standing(&self, lane: Lane) -> Standing {
-        self.replies.standing(lane)
+    pub fn lane_state(&self, lane: Lane) -> LaneState {
+        self.replies.lane_state(lane)
     }
 
     /// The timer of this name: pending, or what became of the last version of it, as long as that is kept.
@@ -313,12 +241,13 @@ impl Service {
         lanes: Vec<Lane>,
         ids: Vec<Vec<u8>>,
         most: usize,
-    ) -> Result<Vec<(Lane, Timer)>, Error> {
+    ) -> Result<Vec<LaneTimer>, Error> {
         self.look(&lanes.clone(), move |reader| {
             let mut all = Vec::new();
             for lane in lanes {
                 for id in &ids {
-                    all.extend(reader.by_id(lane, id, most)?.into_iter().map(|of| (lane, of)));
+                    let found = reader.by_id(lane, id, most)?;
+                    all.extend(found.into_iter().map(|timer| LaneTimer { lane, timer }));
                 }
             }
             Ok(all)
@@ -336,7 +265,7 @@ impl Service {
         filter: Filter,
         after: Option<After>,
         most: usize,
-    ) -> Result<Page, Error> {
+    ) -> Result<Listing, Error> {
         self.look(&[lane], move |reader| reader.page(lane, &filter, after, most)).await
     }
 
@@ -378,15 +307,15 @@ impl Service {
     async fn look<T: Send + 'static>(
         &self,
         lanes: &[Lane],
-        question: impl FnOnce(&Reader) -> Result<T, index::Error> + Send + 'static,
+        query: impl FnOnce(&Reader) -> Result<T, index::Error> + Send + 'static,
     ) -> Result<T, Error> {
         let reader = self.reader.clone().ok_or(Error::Without)?;
-        let by = Instant::now() + FRESH_MAX;
+        let by = Instant::now() + CATCH_UP_MAX;
         for lane in lanes {
-            self.fresh(*lane, by).await?;
+            self.catch_up(*lane, by).await?;
         }
-        let told = in_turn(&self.reads, move || question(&reader)).await?;
-        told.map_err(|error| {
+        let answer = in_turn(&self.reads, move || query(&reader)).await?;
+        answer.map_err(|error| {
             tracing::debug!(error = &error as &dyn std::error::Error, "looking a timer up");
             Error::Behind(lanes.first().copied().unwrap_or_default())
         })
@@ -405,21 +334,23 @@ impl Service {
             partitions.extend(lanes.iter().map(|lane| (Arc::clone(name), i32::from(lane.0))));
         }
         let (ends, left) = (self.ends.clone(), by.saturating_duration_since(Instant::now()));
-        let asked = in_turn(&self.reads, move || ends.wait(&partitions, left.min(FRESH_MAX)));
-        let told = asked.await?;
-        let told = told.inspect_err(|error| tracing::debug!(%error, "asking where intakes end"));
-        let Ok(told) = told else { return Err(undecided) };
-        let end = |told: end_offsets::EndOffset| {
-            let lane = Lane(u16::try_from(told.partition).ok()?);
-            Some((Source { topic: topics.find(&told.topic)?, lane }, told.last?))
+        let listing = in_turn(&self.reads, move || ends.wait(&partitions, left.min(CATCH_UP_MAX)));
+        let listed = listing.await?;
+        let listed = listed.inspect_err(
+            |error| tracing::debug!(%error, "could not list the intakes' end offsets"),
+        );
+        let Ok(listed) = listed else { return Err(undecided) };
+        let end = |end: end_offsets::EndOffset| {
+            let lane = Lane(u16::try_from(end.partition).ok()?);
+            Some((Source { topic: topics.find(&end.topic)?, lane }, end.last?))
         };
-        let ends: Vec<_> = told.into_iter().filter_map(end).collect();
+        let ends: Vec<_> = listed.into_iter().filter_map(end).collect();
         if self.replies.decided(lanes, &ends, by).await { Ok(()) } else { Err(undecided) }
     }
 
     /// Waits until what the index says of a lane is true.
-    async fn fresh(&self, lane: Lane, by: Instant) -> Result<(), Error> {
-        while self.standing(lane) == Standing::Here {
+    async fn catch_up(&self, lane: Lane, by: Instant) -> Result<(), Error> {
+        while self.lane_state(lane) == LaneState::Here {
             let Some(mark) = self.written.mark(lane) else {
                 // The follower asks for the end.
                 if Instant::now() > by {
@@ -430,7 +361,7 @@ impl Service {
             };
             match self.progress.wait(lane, mark, by).await {
                 // It may have gone while that was waited for.
-                Reach::Reached if self.standing(lane) == Standing::Here => return Ok(()),
+                Reach::Reached if self.lane_state(lane) == LaneState::Here => return Ok(()),
                 Reach::Reached => break,
                 Reach::Behind => return Err(Error::Behind(lane)),
                 Reach::Without => return Err(Error::Without),
@@ -447,7 +378,7 @@ impl Service {
     pub async fn command(
         &self,
         lane: Lane,
-        commands: &[Command],
+        commands: &[TimerCommand],
         (came, by): (Instant, Instant),
     ) -> Vec<Result<Ticket, Error>> {
         let mut records = Vec::with_capacity(commands.len());
@@ -455,7 +386,7 @@ impl Service {
         for command in commands {
             made.push(self.record(lane, command, (came, by)).await.map(|record| {
                 records.push(record);
-                TimerId::new(command.key.as_deref(), &command.id)
+                TimerId::of_name(&command.name)
             }));
         }
         // This process may have stood still. Then the caller has gone on, and the version that it meant may not be the
@@ -467,7 +398,7 @@ impl Service {
         let ticket = |made: Result<TimerId, Error>| {
             let timer_id = made?;
             let offset = offsets.next().ok_or(Error::NotFound)??;
-            Ok(Ticket { lane, offset, name: timer_id })
+            Ok(Ticket { lane, offset, timer_id })
         };
         made.into_iter().map(ticket).collect()
     }
@@ -522,19 +453,17 @@ impl Service {
     async fn record(
         &self,
         lane: Lane,
-        command: &Command,
+        command: &TimerCommand,
         (came, by): (Instant, Instant),
     ) -> Result<Record, Error> {
-        let Command { key, id, version, order } = command;
-        let due = match order {
-            Order::Cancel => {
-                return Ok(commands::cancel(&self.setup, key.as_deref(), id, *version));
-            }
-            Order::Reschedule(due) => *due,
+        let TimerCommand { name, version, kind } = command;
+        let due = match kind {
+            CommandKind::Cancel => return Ok(commands::cancel(&self.setup, name, *version)),
+            CommandKind::Reschedule(due) => *due,
         };
         let max = self.setup.limits.max_delay;
         let now = self.now().unwrap_or_default();
-        let timer_id = TimerId::new(key.as_deref(), id);
+        let timer_id = TimerId::of_name(name);
         let by = by.checked_sub(WRITE_MIN).unwrap_or(by).min(Instant::now() + find_record::MAX);
         let found = timeout_at(by.into(), async {
             let timer = match self.pending(lane, timer_id, *version).await {
@@ -609,45 +538,53 @@ impl Service {
     ///
     /// # Errors
     /// The command stands; ask again.
-    pub async fn answer(&self, ticket: &Ticket, wait: Duration) -> Result<Decided, Error> {
+    pub async fn answer(&self, ticket: &Ticket, wait: Duration) -> Result<CommandStatus, Error> {
         let source = Source { topic: TopicId(0), lane: ticket.lane };
         let reply = self.replies.wait(source, ticket.offset, Instant::now() + wait).await;
         let answer = match reply {
             // Of another cluster, or of a topic that was made anew.
-            Reply::Answer(answer) if answer.timer_id != ticket.name => return Ok(Decided::Lost),
+            Reply::Answer(answer) if answer.timer_id != ticket.timer_id => {
+                return Ok(CommandStatus::Lost);
+            }
             Reply::Answer(answer) => answer,
-            Reply::Nothing => return Ok(Decided::Pending),
-            Reply::Before | Reply::Gone => return Ok(Decided::Lost),
+            Reply::Nothing => return Ok(CommandStatus::Pending),
+            Reply::Before | Reply::Gone => return Ok(CommandStatus::Lost),
         };
-        let fate = match answer.outcome {
-            Outcome::Recorded => Fate::Recorded,
-            Outcome::Cancelled => Fate::Cancelled,
-            Outcome::Superseded => Fate::Superseded,
-            Outcome::Replaced => Fate::Replaced,
-            Outcome::Created => Fate::Created,
-            Outcome::Refused(code) => Fate::Refused(code),
+        let (outcome, state, code) = match answer.outcome {
+            Outcome::Recorded => (CommandOutcome::Recorded, None, None),
+            Outcome::Cancelled => (CommandOutcome::Cancelled, None, None),
+            Outcome::Superseded => (CommandOutcome::Superseded, None, None),
+            Outcome::Replaced => (CommandOutcome::Replaced, None, None),
+            Outcome::Created => (CommandOutcome::Created, None, None),
+            Outcome::Refused(code) => (CommandOutcome::Refused, None, Some(code)),
             Outcome::Absent => self.absent(ticket, answer.about).await?,
         };
-        let is_end = matches!(fate, Fate::Delivered | Fate::Unknown(Some(_)));
+        let is_end = outcome == CommandOutcome::Delivered || state.is_some();
         let is_last = is_end && matches!(answer.about, About::Before(_));
-        Ok(if is_last { Decided::Last(fate) } else { Decided::Decided(fate) })
+        Ok(CommandStatus::Decided { outcome, state, code, is_last })
     }
 
-    /// What became of what a command is about, of which nothing was pending when it was decided.
-    async fn absent(&self, ticket: &Ticket, about: About) -> Result<Fate, Error> {
+    /// What became of what a command is about, of which nothing was pending when it was decided: the outcome, and how the timer
+    /// ended if the outcome does not say it.
+    async fn absent(
+        &self,
+        ticket: &Ticket,
+        about: About,
+    ) -> Result<(CommandOutcome, Option<TimerState>, Option<Code>), Error> {
         if !self.tracks() {
-            return Ok(Fate::Unknown(None));
+            return Ok((CommandOutcome::Unknown, None, None));
         }
-        let (lane, timer_id) = (ticket.lane, ticket.name);
+        let (lane, timer_id) = (ticket.lane, ticket.timer_id);
         // The command itself was decided, and so was what stands before it.
         let last = self.look(&[lane], move |reader| reader.find(lane, timer_id)).await?;
+        let code = last.as_ref().and_then(|last| last.code);
         Ok(match about.found(last.as_ref()) {
-            Found::Replaced => Fate::Superseded,
-            Found::Done => Fate::Replaced,
-            Found::Ended(TimerState::Cancelled) => Fate::Cancelled,
-            Found::Ended(TimerState::Delivered) => Fate::Delivered,
-            Found::Ended(state) => Fate::Unknown(Some((state, last.and_then(|last| last.code)))),
-            Found::Nothing => Fate::Unknown(None),
+            Found::Replaced => (CommandOutcome::Superseded, None, None),
+            Found::Done => (CommandOutcome::Replaced, None, None),
+            Found::Ended(TimerState::Cancelled) => (CommandOutcome::Cancelled, None, None),
+            Found::Ended(TimerState::Delivered) => (CommandOutcome::Delivered, None, None),
+            Found::Ended(state) => (CommandOutcome::Unknown, Some(state), code),
+            Found::Nothing => (CommandOutcome::Unknown, None, None),
         })
     }
 }
@@ -665,7 +602,7 @@ async fn in_turn<T: Send + 'static>(
         done
     });
     working.await.map_err(|error| {
-        tracing::error!(%error, "a question about timers has failed");
+        tracing::error!(%error, "a query about timers panicked");
         Error::Fault
     })
 }

@@ -15,12 +15,12 @@ pub struct Ticket {
     /// The offset in the lane's partition of the main intake.
     pub offset: Offset,
     /// The timer.
-    pub name: TimerId,
+    pub timer_id: TimerId,
 }
 
 impl fmt::Display for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}-{:?}", self.lane.0, self.offset.0, self.name)
+        write!(f, "{}-{}-{:?}", self.lane.0, self.offset.0, self.timer_id)
     }
 }
 
@@ -54,7 +54,7 @@ fn read(text: &str) -> Option<Ticket> {
     Some(Ticket {
         lane: Lane(lane.parse().ok()?),
         offset: Offset(offset.parse().ok()?),
-        name: TimerId(bytes),
+        timer_id: TimerId(bytes),
     })
 }
 
@@ -67,7 +67,7 @@ mod tests {
         let ticket = Ticket {
             lane: Lane(3),
             offset: Offset(1_042),
-            name: TimerId::new(Some(b"order-7"), b"reminder"),
+            timer_id: TimerId::new(Some(b"order-7"), b"reminder"),
         };
         assert_eq!(ticket.to_string().parse(), Ok(ticket));
         let name = "00112233445566778899aabbccddeeff";

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::support::terminal::on_a_terminal;
 use crate::support::{Fixture, Mode, PATIENCE, assert_each_once, eventually, waterclock, whole};
 
 /// Exit code, what it says, and its error.
@@ -229,6 +230,29 @@ fn top_draws_on_a_terminal_until_a_key_ends_it() {
     let (enter, leave) = ("\x1b[?1049h", "\x1b[?1049l");
     assert!(text.contains(enter) && text.contains(leave), "the screen as it was: {text:?}");
     process.stop_well();
+}
+
+#[test]
+fn top_ends_when_its_terminal_is_gone() {
+    let fixture = Fixture::with("top-gone", |request| request.lanes = Some(1));
+    let mut command = waterclock();
+    let (brokers, namespace) = (&*fixture.connection.brokers, fixture.namespace());
+    // It waits for a key when the terminal goes, and is not about to draw.
+    command.args(["top", "--every", "600", "--brokers", brokers, "--namespace", namespace]);
+    let mut window = on_a_terminal(command.env("TERM", "xterm"));
+    let mut child = command.spawn().expect("the binary runs");
+    drop(command);
+    let (mut drawn, mut part) = (Vec::new(), [0; 4_096]);
+    while !String::from_utf8_lossy(&drawn).contains("Ctrl-C") {
+        let length = window.read(&mut part).expect("it draws");
+        drawn.extend_from_slice(&part[..length]);
+    }
+    drop(window);
+    let code = eventually("it ends", || {
+        let ended = child.try_wait().map_err(|error| error.to_string())?;
+        ended.map(|status| status.code()).ok_or_else(|| "it goes on".to_owned())
+    });
+    assert_eq!(code, Some(0));
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod producer;
 mod proxy;
 mod reader;
 pub mod secure;
+pub mod terminal;
 pub mod wire;
 
 use std::time::{Duration, Instant};

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::Error;
+use super::{Error, Timer};
 
 /// What became of a timer that was to be cancelled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,43 +93,6 @@ impl Filter {
 pub(super) fn millis(at: SystemTime) -> u64 {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-/// A timer, as the index knows it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[non_exhaustive]
-pub struct Timer {
-    /// Its id.
-    pub id: String,
-    /// The key of its record, if it has one that is text.
-    #[serde(default)]
-    pub key: Option<String>,
-    /// The key of its record in base64, if it has one that is no text.
-    #[serde(default)]
-    pub key_base64: Option<String>,
-    /// `delay` while it is pending; else `delivered`, `cancelled`, `expired`, `dead` or `lost`.
-    pub state: String,
-    /// The topic that it is for.
-    #[serde(default)]
-    pub target: Option<String>,
-    /// When it is or was due, in milliseconds since 1970.
-    #[serde(default)]
-    pub due: u64,
-    /// Its lane.
-    #[serde(default)]
-    pub lane: u16,
-    /// Its label.
-    #[serde(default)]
-    pub label: Option<String>,
-    /// Which of the records of this id it is.
-    #[serde(default)]
-    pub version: Option<String>,
-    /// Why it was dead-lettered: a code of the header contract.
-    #[serde(default)]
-    pub code: Option<String>,
-    /// Since when it is in this state, in milliseconds since 1970.
-    #[serde(default)]
-    pub since: Option<u64>,
 }
 
 #[derive(Deserialize)]

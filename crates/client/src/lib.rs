@@ -51,6 +51,7 @@ mod error;
 mod message;
 #[cfg(test)]
 mod tests;
+mod timer;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,10 +64,11 @@ use waterclock_engine::{Lane, Record, murmur2};
 use waterclock_kafka::meta::{Follower, LadderInForce};
 use waterclock_kafka::{Connection, Receipt, SubmitError, Submitter, settings};
 
-pub use ask::{Filter, Outcome, Rescheduled, Timer};
+pub use ask::{Filter, Outcome, Rescheduled};
 pub use delayed::Delayed;
 pub use error::Error;
 pub use message::Message;
+pub use timer::Timer;
 
 use ask::Ask;
 

@@ -1,7 +1,11 @@
 //! Names of places: lanes, topics of a lane, partitions, offsets.
 
+use serde::{Deserialize, Serialize};
+
 /// Partition number `p` of every lane topic, with one owner at a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Lane(pub u16);
 
 /// A lane topic, as its index in [`Topics`](super::Topics): intakes first, then tiers, shortest hold first.

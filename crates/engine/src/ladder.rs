@@ -22,7 +22,7 @@ use std::str::FromStr;
 use super::Millis;
 use super::header::duration;
 
-pub use plan::{Delays, Figures, figures, propose};
+pub use plan::{Delays, HopFigures, figures, propose};
 
 /// Lead of a tier unless configured otherwise; a tier of a shorter hold has half its hold.
 pub const LEAD_MAX: Millis = Millis(2_000);

@@ -64,7 +64,7 @@ use super::messages::{Action, Batch, Destination, Event, HeaderRewrite, Produce,
 use super::setup::Setup;
 use super::targets::Targets;
 use super::timers::{CancelMark, Live};
-use super::window::Standing;
+use super::window::OffsetState;
 use super::{BatchId, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis};
 use agenda::Agenda;
 use batches::Batches;
@@ -215,8 +215,8 @@ impl LaneEngine {
     }
 
     /// The pending offsets of each partition that runs here, as far as it was read.
-    pub fn standings(&self) -> impl Iterator<Item = Read> {
-        self.partitions.standings()
+    pub fn read_positions(&self) -> impl Iterator<Item = Read> {
+        self.partitions.read_positions()
     }
 
     // Lanes come and go.
@@ -306,16 +306,16 @@ impl LaneEngine {
             return;
         }
         let mut any = false;
-        while let Some((held, standing)) = self.partitions.release(now, source) {
+        while let Some((held, state)) = self.partitions.release(now, source) {
             let size = held.record.size();
             self.memory.unbuffer(size);
             any = true;
-            match standing {
-                Standing::New | Standing::Known if !is_known && has_id(&held.record) => {
+            match state {
+                OffsetState::New | OffsetState::Known if !is_known && has_id(&held.record) => {
                     self.partitions.keep_early(source, held);
                 }
-                Standing::New | Standing::Known => self.accept(now, source, held, out),
-                Standing::Done => {
+                OffsetState::New | OffsetState::Known => self.accept(now, source, held, out),
+                OffsetState::Done => {
                     self.memory.free(size);
                     self.batches.touch();
                 }

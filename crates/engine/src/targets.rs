@@ -28,33 +28,33 @@ const TARGET_STALE: u64 = 8;
 
 /// The description of a target, and since when it is known.
 #[derive(Debug)]
-struct Known {
+struct TargetState {
     target: Option<Target>,
     /// When it was told; before, it was never asked.
-    told: UnixMillis,
+    described_at: UnixMillis,
     /// It is being described.
-    asked: bool,
+    is_requested: bool,
     /// Intakes whose policy lets a record go there, as bits: asked once for each, not for every record.
     allowed: u64,
     /// Records that wait for the answer.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
     parked: Vec<Box<PendingRecord>>,
     /// Partitions that have no leader.
-    away: Arc<[i32]>,
+    leaderless: Arc<[i32]>,
     /// Since when there are such.
-    away_since: Option<UnixMillis>,
+    leaderless_since: Option<UnixMillis>,
 }
 
-impl Known {
+impl TargetState {
     fn new() -> Self {
         Self {
             target: None,
-            told: UnixMillis(0),
-            asked: false,
+            described_at: UnixMillis(0),
+            is_requested: false,
             allowed: 0,
             parked: Vec::new(),
-            away: Arc::default(),
-            away_since: None,
+            leaderless: Arc::default(),
+            leaderless_since: None,
         }
     }
 
@@ -64,13 +64,13 @@ impl Known {
 
     /// The description, if it counts now; and whether it is time to ask again.
     fn answer(&self, now: UnixMillis, fresh: Millis) -> (Option<Target>, bool) {
-        let age = now - self.told;
+        let age = now - self.described_at;
         match self.target {
             None => (None, true),
             Some(Target::Found { .. }) if age.0 > fresh.0 * TARGET_STALE => (None, true),
             // Asked again soon: a topic made a moment ago shall not cost a dead letter for long.
             Some(target) if !is_there(target) && age.0 > fresh.0 / 15 => (None, true),
-            Some(target) if !self.away.is_empty() => (Some(target), age.0 > fresh.0 / 15),
+            Some(target) if !self.leaderless.is_empty() => (Some(target), age.0 > fresh.0 / 15),
             Some(target) => (Some(target), age > fresh),
         }
     }
@@ -84,7 +84,7 @@ fn is_there(target: Target) -> bool {
 /// All targets that are known by name.
 #[derive(Debug)]
 pub(super) struct Targets {
-    known: HashMap<Arc<str>, Known>,
+    by_name: HashMap<Arc<str>, TargetState>,
     /// With more names than this those that no record is for are forgotten.
     names_max: usize,
     /// How many records wait for answers, and their bytes.
@@ -95,7 +95,7 @@ pub(super) struct Targets {
 
 impl Targets {
     pub(super) fn new() -> Self {
-        Self { known: HashMap::new(), names_max: TARGETS_MAX, parked: (0, 0), deferred: 0 }
+        Self { by_name: HashMap::new(), names_max: TARGETS_MAX, parked: (0, 0), deferred: 0 }
     }
 
     /// The lanes are gone, with the records that wait. Targets are described anew.
@@ -107,18 +107,18 @@ impl Targets {
 
     /// The name of a target: one allocation per name, not per record.
     pub(super) fn name(&self, target: &str) -> Arc<str> {
-        let known = self.known.get_key_value(target);
-        known.map_or_else(|| Arc::from(target), |(name, _)| Arc::clone(name))
+        let state = self.by_name.get_key_value(target);
+        state.map_or_else(|| Arc::from(target), |(name, _)| Arc::clone(name))
     }
 
     /// Whether the policy of this intake is known to let a record go there.
     pub(super) fn is_allowed(&self, target: &str, intake: u16) -> bool {
-        self.known.get(target).is_some_and(|known| known.allows(intake))
+        self.by_name.get(target).is_some_and(|state| state.allows(intake))
     }
 
     /// The policies have changed.
     pub(super) fn forget_policies(&mut self) {
-        self.known.values_mut().for_each(|known| known.allowed = 0);
+        self.by_name.values_mut().for_each(|state| state.allowed = 0);
     }
 
     // Descriptions.
@@ -132,9 +132,9 @@ impl Targets {
         name: &str,
         intake: u16,
     ) -> (Option<Target>, bool) {
-        let Some(known) = self.known.get(name) else { return (None, true) };
-        let (answer, is_time) = known.answer(now, limits.target_fresh);
-        (answer, is_time && !known.asked || !known.allows(intake))
+        let Some(state) = self.by_name.get(name) else { return (None, true) };
+        let (answer, is_time) = state.answer(now, limits.target_fresh);
+        (answer, is_time && !state.is_requested || !state.allows(intake))
     }
 
     /// The description of a target for a record that is for it; and whether it must be asked for, which counts as done. The
@@ -146,18 +146,18 @@ impl Targets {
         name: &Arc<str>,
         allowed: Option<u16>,
     ) -> (Option<Target>, bool) {
-        if self.known.len() >= self.names_max && !self.known.contains_key(name) {
-            self.known
-                .retain(|name, known| Arc::strong_count(name) > 1 || !known.parked.is_empty());
+        if self.by_name.len() >= self.names_max && !self.by_name.contains_key(name) {
+            self.by_name
+                .retain(|name, state| Arc::strong_count(name) > 1 || !state.parked.is_empty());
             // Looking through them costs the less the rarer it is.
-            self.names_max = TARGETS_MAX.max(self.known.len() * 2);
+            self.names_max = TARGETS_MAX.max(self.by_name.len() * 2);
         }
-        let known = self.known.entry(Arc::clone(name)).or_insert_with(Known::new);
+        let state = self.by_name.entry(Arc::clone(name)).or_insert_with(TargetState::new);
         if let Some(intake) = allowed {
-            known.allowed |= 1_u64.checked_shl(u32::from(intake)).unwrap_or(0);
+            state.allowed |= 1_u64.checked_shl(u32::from(intake)).unwrap_or(0);
         }
-        let (answer, is_time) = known.answer(now, limits.target_fresh);
-        (answer, is_time && !std::mem::replace(&mut known.asked, true))
+        let (answer, is_time) = state.answer(now, limits.target_fresh);
+        (answer, is_time && !std::mem::replace(&mut state.is_requested, true))
     }
 
     /// Whether a target may have gained the partition that it lacked when it was described, so that the record must wait;
@@ -169,12 +169,12 @@ impl Targets {
         name: &str,
         refusal: &Refusal,
     ) -> (bool, bool) {
-        let Some(known) = self.known.get_mut(name) else { return (false, false) };
-        let is_old = (now - known.told).0 > limits.target_fresh.0 / 15;
+        let Some(state) = self.by_name.get_mut(name) else { return (false, false) };
+        let is_old = (now - state.described_at).0 > limits.target_fresh.0 / 15;
         if refusal.code != Code::BadPartition || !is_old {
             return (false, false);
         }
-        (true, !std::mem::replace(&mut known.asked, true))
+        (true, !std::mem::replace(&mut state.is_requested, true))
     }
 
     /// Takes the description of a target. Gives back the records that wait for it, and whether any can go there.
@@ -185,11 +185,11 @@ impl Targets {
         name: &str,
         target: Target,
     ) -> Option<(Vec<Box<PendingRecord>>, bool)> {
-        let known = self.known.get_mut(name)?;
-        known.target = Some(target);
-        known.told = now;
-        known.asked = false;
-        let entries = std::mem::take(&mut known.parked);
+        let state = self.by_name.get_mut(name)?;
+        state.target = Some(target);
+        state.described_at = now;
+        state.is_requested = false;
+        let entries = std::mem::take(&mut state.parked);
         self.unpark(&entries);
         Some((entries, is_there(target)))
     }
@@ -197,8 +197,8 @@ impl Targets {
     /// Forgets the descriptions of these targets. Names that are no targets are ignored.
     pub(super) fn invalidate(&mut self, names: &[Arc<str>]) {
         for name in names {
-            if let Some(known) = self.known.get_mut(name) {
-                known.target = None;
+            if let Some(state) = self.by_name.get_mut(name) {
+                state.target = None;
             }
         }
     }
@@ -207,34 +207,34 @@ impl Targets {
 
     /// These partitions of a target have no leader now; none: all of them have.
     pub(super) fn set_outage(&mut self, now: UnixMillis, name: &str, partitions: Arc<[i32]>) {
-        let Some(known) = self.known.get_mut(name) else { return };
-        known.away_since = match known.away_since {
+        let Some(state) = self.by_name.get_mut(name) else { return };
+        state.leaderless_since = match state.leaderless_since {
             _ if partitions.is_empty() => None,
             Some(since) => Some(since),
             None => Some(now),
         };
-        known.away = partitions;
+        state.leaderless = partitions;
     }
 
     /// Since when partitions of a target have no leader.
     pub(super) fn away_since(&self, name: &str) -> Option<UnixMillis> {
-        self.known.get(name)?.away_since
+        self.by_name.get(name)?.leaderless_since
     }
 
     /// Where a due record goes: the partition that it asks for, or any. `None`: that one has no leader.
     pub(super) fn partition_for(
         &self,
         entry: &PendingRecord,
-        asked: Option<i32>,
+        explicit: Option<i32>,
     ) -> Option<Option<i32>> {
-        let known = self.known.get(&entry.target)?;
-        if known.away.is_empty() {
-            return Some(asked);
+        let state = self.by_name.get(&entry.target)?;
+        if state.leaderless.is_empty() {
+            return Some(explicit);
         }
-        let Some(Target::Found { partitions, .. }) = known.target else { return Some(asked) };
-        let is_away = |partition: i32| known.away.contains(&partition);
-        let wanted = match (asked, entry.record.key()) {
-            (Some(asked), _) => asked,
+        let Some(Target::Found { partitions, .. }) = state.target else { return Some(explicit) };
+        let is_leaderless = |partition: i32| state.leaderless.contains(&partition);
+        let wanted = match (explicit, entry.record.key()) {
+            (Some(explicit), _) => explicit,
             (None, Some(key)) => {
                 let count = u16::try_from(partitions).ok()?;
                 i32::from(murmur2::partition(key, count))
@@ -243,10 +243,10 @@ impl Targets {
             (None, None) => {
                 let from = entry.offset.0.rem_euclid(i64::from(partitions.max(1))) as i32;
                 let mut others = (from..partitions).chain(0..from);
-                return others.find(|partition| !is_away(*partition)).map(Some);
+                return others.find(|partition| !is_leaderless(*partition)).map(Some);
             }
         };
-        (!is_away(wanted)).then_some(asked)
+        (!is_leaderless(wanted)).then_some(explicit)
     }
 
     /// A due record goes back to a tier.
@@ -256,7 +256,7 @@ impl Targets {
 
     /// Due records that were deferred since the start, and when the first is due of those that wait.
     pub(super) fn counts(&self) -> (u64, Option<UnixMillis>) {
-        let parked = self.known.values().flat_map(|known| &known.parked);
+        let parked = self.by_name.values().flat_map(|state| &state.parked);
         (self.deferred, parked.map(|entry| entry.due).min())
     }
 
@@ -275,9 +275,9 @@ impl Targets {
         if records >= PARKED_MAX || records > 0 && bytes + size > bytes_max {
             return Some(entry);
         }
-        let Some(known) = self.known.get_mut(&entry.target) else { return Some(entry) };
+        let Some(state) = self.by_name.get_mut(&entry.target) else { return Some(entry) };
         self.parked = (records + 1, bytes + size);
-        known.parked.push(entry);
+        state.parked.push(entry);
         None
     }
 
@@ -288,15 +288,15 @@ impl Targets {
         mut which: impl FnMut(&PendingRecord) -> bool,
     ) -> Vec<Box<PendingRecord>> {
         let at = |entry: &PendingRecord| (entry.source, entry.offset);
-        let first = |known: &Known| known.parked.first().map(|entry| at(entry));
-        let mut waiting: Vec<&mut Known> =
-            self.known.values_mut().filter(|known| !known.parked.is_empty()).collect();
+        let first = |state: &TargetState| state.parked.first().map(|entry| at(entry));
+        let mut waiting: Vec<&mut TargetState> =
+            self.by_name.values_mut().filter(|state| !state.parked.is_empty()).collect();
         // Not in the order of a table of names, which is another one in each process: neither who is asked about, since some may
         // be enough, nor what is taken.
-        waiting.sort_by_key(|known| first(known));
+        waiting.sort_by_key(|state| first(state));
         let mut taken: Vec<Box<PendingRecord>> = Vec::new();
-        for known in waiting {
-            taken.extend(known.parked.extract_if(.., |entry| which(entry)));
+        for state in waiting {
+            taken.extend(state.parked.extract_if(.., |entry| which(entry)));
         }
         taken.sort_by_key(|entry| at(entry));
         self.unpark(&taken);

@@ -6,8 +6,12 @@
 use std::fmt;
 use std::ops::{Add, Sub};
 
+use serde::{Deserialize, Serialize};
+
 /// Milliseconds since the Unix epoch, UTC. The engine never asks for one; it is handed one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct UnixMillis(pub u64);
 
 /// A length of time in milliseconds; never a point in time.

@@ -13,16 +13,18 @@
 //! 5. A query may ask for one version, or for what was there before a place. Its answer is about exactly that:
 //!    [`About::found`] is the only place that says so.
 //!
-//! `code` has their form on the wire.
+//! `code` has their form on the wire, `query` what callers ask about them.
 
 mod about;
 mod code;
+mod query;
 mod remembered;
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use super::header::Code;
@@ -30,7 +32,11 @@ use super::{Offset, UnixMillis};
 
 pub use about::{About, Found, Replaced};
 pub use code::{Change, DecodeError, KEY_MAX, VERSION};
-pub(super) use code::{Told, value};
+pub(super) use code::{TimerFields, value};
+pub use query::{
+    CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TimerCommand,
+    TimerName,
+};
 pub(super) use remembered::{ByName, Names, Pending, Remembered};
 
 /// Bytes of a [`TimerId`] that stand for the id alone.
@@ -54,6 +60,12 @@ impl TimerId {
         bytes[..ID_PREFIX].copy_from_slice(&id_prefix(id));
         bytes[ID_PREFIX..].copy_from_slice(&hash.finalize()[..16 - ID_PREFIX]);
         Self(bytes)
+    }
+
+    /// The timer of a name.
+    #[must_use]
+    pub fn of_name(name: &TimerName) -> Self {
+        Self::new(name.key.as_deref(), name.id.as_bytes())
     }
 }
 
@@ -168,6 +180,18 @@ impl fmt::Display for Version {
     }
 }
 
+impl Serialize for Version {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Version {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// Tells the topics apart that a record may have been submitted to: the beginning of a hash of the name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TopicMark(u16);
@@ -226,7 +250,8 @@ impl FromStr for Version {
 }
 
 /// The state of a timer, or of one version of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum TimerState {
     /// It is pending.
     Delay,
@@ -311,6 +336,12 @@ pub struct Timer {
 }
 
 impl Timer {
+    /// Since when it is in this state, as answers show it. One that was refused at once is kept as ended before it came.
+    #[must_use]
+    pub fn shown_since(&self) -> UnixMillis {
+        self.since.max(self.version.first_appended)
+    }
+
     /// What the engine is told of it, if it is pending.
     #[must_use]
     pub fn live(&self) -> Option<Live> {

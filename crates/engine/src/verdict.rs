@@ -20,7 +20,7 @@ use super::murmur2;
 use super::setup::{Intake, Setup, Topics};
 use super::state::{Kind, Sealed, State, SubmissionOrder};
 use super::targets::Targets;
-use super::timers::{Replaced, TimerId, TimerState, Told, Version, value};
+use super::timers::{Replaced, TimerFields, TimerId, TimerState, Version, value};
 use super::{Cut, CutBy, Lane, Millis, NOT_KEPT, Offset, Record, Source, TopicId, UnixMillis};
 
 /// A pending record, with all that is known of it.
@@ -148,7 +148,7 @@ pub(super) fn accept(
     appended: UnixMillis,
     record: Record,
 ) -> Verdict {
-    match known(setup, targets, (source, offset), appended, &record) {
+    match from_headers(setup, targets, (source, offset), appended, &record) {
         Err(refusal) => Verdict::Refuse(record, refusal),
         Ok((entry, lane)) => {
             let entry = Box::new(PendingRecord { record, ..entry });
@@ -162,7 +162,7 @@ pub(super) fn accept(
 }
 
 /// All that follows from the headers; the pending record's own record is left empty. Also the lane, if it is another one.
-fn known(
+fn from_headers(
     setup: &Setup,
     targets: &Targets,
     (source, offset): (Source, Offset),
@@ -174,7 +174,7 @@ fn known(
             CutBy::Unreadable => Code::Unreadable,
             CutBy::Record | CutBy::Batch | CutBy::Headers => Code::TooLarge,
         };
-        return Err(refusal(code, told(cut, setup.limits.record_bytes_max)));
+        return Err(refusal(code, cut_detail(cut, setup.limits.record_bytes_max)));
     }
     let directive = header::read(record.headers())?;
     let size = record.size();
@@ -335,7 +335,7 @@ pub(super) fn before(first_appended: UnixMillis) -> UnixMillis {
 
 /// What can be said of the timer of a record that breaks the contract, as its lane knows it: that it is dead, by a code. Nothing
 /// of a command, of a record whose id or key is not known, and of one that is not in its timer's lane.
-pub(super) fn unborn<'a>(
+pub(super) fn never_pending<'a>(
     setup: &Setup,
     source: Source,
     offset: Offset,
@@ -363,9 +363,9 @@ pub(super) fn unborn<'a>(
     let target = of(header::TARGET).and_then(|target| std::str::from_utf8(target).ok());
     let target = target.filter(|target| header::topic_name(target).is_ok()).unwrap_or_default();
     let timer_id = TimerId::new(key, id);
-    let told = move |code| {
+    let change = move |code| {
         let version = Version { first_appended, offset: order.offset };
-        let told = Told {
+        let fields = TimerFields {
             state: TimerState::Dead,
             version,
             supersedes: None,
@@ -378,13 +378,13 @@ pub(super) fn unborn<'a>(
             key,
             code: Some(code),
         };
-        timer_record(timer_id, &told)
+        timer_record(timer_id, &fields)
     };
-    Some((timer_id, told))
+    Some((timer_id, change))
 }
 
 /// What was left out of a record, for people.
-fn told(cut: &Cut, most: usize) -> String {
+fn cut_detail(cut: &Cut, most: usize) -> String {
     let Cut { bytes, others, .. } = cut;
     let why = match cut.by {
         CutBy::Record => format!("{bytes} bytes; waterclock's own topics take {most}"),
@@ -654,7 +654,7 @@ pub(super) fn deliver(
         return Err(refusal(Code::TooLarge, detail));
     }
     let stage = StateChange { supersedes, ..StateChange::new(TimerState::Delivered, now) };
-    let timer = entry.decided.then(|| said(entry, &directive, stage)).flatten();
+    let timer = entry.decided.then(|| timer_change(entry, &directive, stage)).flatten();
     Ok(Delivery { partition: directive.partition, trace, timer })
 }
 
@@ -683,12 +683,12 @@ impl StateChange {
 }
 
 /// The record of `<ns>.timers` that says what has become of a record's timer; none if it has no id.
-pub(super) fn said(
+pub(super) fn timer_change(
     entry: &PendingRecord,
     directive: &Directive<'_>,
     stage: StateChange,
 ) -> Option<Record> {
-    let told = Told {
+    let fields = TimerFields {
         state: stage.state,
         version: entry.version(),
         supersedes: stage.supersedes,
@@ -700,10 +700,10 @@ pub(super) fn said(
         key: entry.record.key(),
         code: stage.code,
     };
-    Some(timer_record(entry.timer_id?, &told))
+    Some(timer_record(entry.timer_id?, &fields))
 }
 
 /// A record of `<ns>.timers`.
-pub(super) fn timer_record(timer_id: TimerId, told: &Told<'_>) -> Record {
-    Record::new(Some(&timer_id.0), Some(&value(told)), std::iter::empty())
+pub(super) fn timer_record(timer_id: TimerId, fields: &TimerFields<'_>) -> Record {
+    Record::new(Some(&timer_id.0), Some(&value(fields)), std::iter::empty())
 }

@@ -7,7 +7,7 @@
 //! # Invariants
 //! 1. An offset is done only after [`finish`](Window::finish), or when the log no longer shows it.
 //! 2. Loading a commit and reading again from its offset meets every pending offset once, as pending, and every other
-//!    offset below [`upto`](Window::upto) as [`Standing::Done`].
+//!    offset below [`upto`](Window::upto) as [`OffsetState::Done`].
 //! 3. Metadata is never longer than [`METADATA_MAX`]: `room` allows only what even the worst order of completion can
 //!    bear, because finishing never makes the encoding longer (see [`code`]).
 //! 4. Memory follows the blocks of offsets that hold something pending, not the distance between them.
@@ -23,9 +23,9 @@ mod code;
 use code::{BLOCK_SHIFT, Block, PENDING_BITS_MAX};
 pub use code::{METADATA_MAX, WindowError};
 
-/// The standing of an offset when its record is read.
+/// The state of an offset when its record is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum OffsetState {
     /// Read for the first time: it is pending from now on.
     New,
     /// Pending when it was loaded (or before a rewind), and read again: handle it.
@@ -38,7 +38,7 @@ pub enum Standing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Began {
     /// What to do with the record.
-    pub standing: Standing,
+    pub state: OffsetState,
     /// Pending offsets below this one that were expected again and not shown: they were deleted under us.
     /// They are given up here and now; the caller counts them.
     pub lost: u32,
@@ -147,7 +147,7 @@ impl Window {
             return self.begin_again(at);
         }
         self.mark(at);
-        Began { standing: Standing::New, lost: 0 }
+        Began { state: OffsetState::New, lost: 0 }
     }
 
     /// The record's outcome is in the batch that is being closed. It must have begun and not finished yet.
@@ -170,7 +170,7 @@ impl Window {
         lost
     }
 
-    /// Everything read from `from` on was dropped and will be read again: it begins as [`Standing::Known`] then.
+    /// Everything read from `from` on was dropped and will be read again: it begins as [`OffsetState::Known`] then.
     pub fn rewind(&mut self, from: Offset) {
         let read = if self.cursor < self.known { self.cursor } else { self.upto };
         self.cursor = from.0.min(read);
@@ -248,16 +248,16 @@ impl Window {
     fn begin_again(&mut self, at: i64) -> Began {
         let lost = self.give_up(at);
         self.cursor = at.saturating_add(1).clamp(self.cursor, self.known.max(self.cursor));
-        let standing = if at >= self.upto {
+        let state = if at >= self.upto {
             self.measure();
             self.mark(at);
-            Standing::New
+            OffsetState::New
         } else if self.find(at).is_some_and(|i| self.blocks[i].has(at)) {
-            Standing::Known
+            OffsetState::Known
         } else {
-            Standing::Done
+            OffsetState::Done
         };
-        Began { standing, lost }
+        Began { state, lost }
     }
 
     /// Clears what was expected in `[cursor, before)` and not shown.

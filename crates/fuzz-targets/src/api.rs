@@ -1,6 +1,6 @@
 //! Tokens of the API.
 
-use waterclock::api::timers::known::{Cursor, Filter};
+use waterclock::api::timers::model::{Cursor, Filter};
 use waterclock::api::timers::token;
 
 /// Whatever a caller comes back with is refused, or is what was given out.

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
-use waterclock::api::timers::known::{Cursor, Filter};
+use waterclock::api::timers::model::{Cursor, Filter};
 use waterclock::index::fuzz as store;
 use waterclock::timers::service::Ticket;
 
@@ -14,7 +14,7 @@ use waterclock_engine::header::{
 use waterclock_engine::ladder;
 use waterclock_engine::state::{Bound, Kind, State, StateKey, SubmissionOrder};
 use waterclock_engine::timers::{Change, TimerState, Version};
-use waterclock_engine::window::{METADATA_MAX, Standing, Window};
+use waterclock_engine::window::{METADATA_MAX, OffsetState, Window};
 use waterclock_engine::{Millis, Offset, UnixMillis};
 
 /// Names of the contract, so that a fuzzer need not guess them.
@@ -149,7 +149,7 @@ pub fn metadata(bytes: &[u8]) {
         let offset = Offset(at);
         if step & 1 == 0 && window.room(offset) {
             let begun = window.begin(offset);
-            if step & 2 == 0 && begun.standing != Standing::Done {
+            if step & 2 == 0 && begun.state != OffsetState::Done {
                 window.finish(offset);
             }
             at += 1;
@@ -222,9 +222,9 @@ pub fn tokens(bytes: &[u8]) {
     let filter = Filter {
         target: text(input.null_or_part()),
         label: text(input.null_or_part()),
-        state: text(input.null_or_part()),
-        due_after: (kind & 2 == 0).then(|| input.number()),
-        due_before: (kind & 4 == 0).then(|| input.number()),
+        state: text(input.null_or_part()).and_then(|text| text.parse().ok()),
+        due_after: (kind & 2 == 0).then(|| UnixMillis(input.number())),
+        due_before: (kind & 4 == 0).then(|| UnixMillis(input.number())),
     };
     if kind & 1 == 0 {
         api::come_back(&String::from_utf8_lossy(input.0), &filter, now);

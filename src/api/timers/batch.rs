@@ -10,14 +10,14 @@ use axum::response::IntoResponse as _;
 use axum::{Extension, Json};
 use serde_json::{Map, Value, json};
 
-use super::ask::{Asker, Told, What};
 use super::deadline::{self, Deadline};
 use super::guard::Came;
-use super::known::{Answer, Command, Name, Order, Timer, Trouble};
+use super::json;
+use super::model::{CommandKind, CommandStatus, LaneTimer, TimerCommand, TimerName, TimersError};
+use super::peer::{Owners, PeerReply, PeerRequest};
 use super::problem::Problem;
-use super::shown;
 use super::token::Ticket;
-use super::{Answered, BATCH_MAX, key_needed, keyed, read, single, tracked};
+use super::{Answered, BATCH_MAX, key_needed, keyed, params, single, tracked};
 
 /// An element of a batch, or what is wrong with it.
 type Element<T> = Result<T, Wrong>;
@@ -35,7 +35,7 @@ fn elements<T>(
     known: &[&str],
     read_one: impl Fn(&mut Map<String, Value>, &str) -> Result<T, Problem>,
 ) -> Result<Vec<Element<T>>, Problem> {
-    let all: Option<Vec<Value>> = read::member(body, "body", "timers", "an array")?;
+    let all: Option<Vec<Value>> = params::member(body, "body", "timers", "an array")?;
     let all = all.unwrap_or_default();
     if !(1..=BATCH_MAX).contains(&all.len()) {
         let detail = format!("it has {} elements; want 1 to {BATCH_MAX}", all.len());
@@ -44,7 +44,7 @@ fn elements<T>(
     let mut elements = Vec::with_capacity(all.len());
     for (n, value) in all.into_iter().enumerate() {
         let (at, name) = (format!("body.timers[{n}]"), as_sent(&value));
-        let read = read::object(value, &at, known).and_then(|mut map| read_one(&mut map, &at));
+        let read = params::object(value, &at, known).and_then(|mut map| read_one(&mut map, &at));
         elements.push(read.map_err(|problem| Wrong { name, problem }));
     }
     if elements.iter().any(Result::is_ok) {
@@ -53,7 +53,7 @@ fn elements<T>(
     match elements.into_iter().next() {
         Some(Err(wrong)) => Err(wrong.problem),
         // There is at least one, and none is right.
-        _ => Err(super::ask::fault().into()),
+        _ => Err(super::peer::fault().into()),
     }
 }
 
@@ -75,43 +75,44 @@ fn in_place<T>(elements: Vec<Element<T>>, answers: impl IntoIterator<Item = Valu
 
 /// `POST /v1/timers:batchGet`: for each name its timer, or `"state": "unknown"`.
 pub(super) async fn get(
-    State(asker): State<Asker>,
+    State(owners): State<Owners>,
     Extension(came): Extension<Came>,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
     let deadline = Deadline::new(came.at, deadline::LOOK);
-    let mut body = read::body(body, &["timers"])?;
-    let elements = elements(&mut body, &["id", "key", "key_base64"], read::name)?;
-    let names: Vec<Name> = elements.iter().filter_map(|name| name.as_ref().ok().cloned()).collect();
-    tracked(asker.timers())?;
-    let found = asker.split(&names, |name| name, What::Find, read_found, deadline).await;
+    let mut body = params::body(body, &["timers"])?;
+    let elements = elements(&mut body, &["id", "key", "key_base64"], params::name)?;
+    let names: Vec<TimerName> =
+        elements.iter().filter_map(|name| name.as_ref().ok().cloned()).collect();
+    tracked(owners.timers())?;
+    let found = owners.split(&names, |name| name, PeerRequest::Find, read_found, deadline).await;
     let missing = names.iter().zip(&found).filter(|(name, found)| is_missing(name, found));
-    let keyed = keyed(&asker, missing.map(|(name, _)| name.id.clone()).collect(), deadline).await;
+    let keyed = keyed(&owners, missing.map(|(name, _)| name.id.clone()).collect(), deadline).await;
     let mut all = Vec::with_capacity(names.len());
     let places = elements.iter().enumerate().filter(|(_, element)| element.is_ok());
     for ((n, _), (name, found)) in places.zip(names.iter().zip(found)) {
         let told = match found {
-            Ok(Some(timer)) => Ok(shown::timer(&timer)),
+            Ok(Some(timer)) => Ok(json::timer(&timer)),
             found if is_missing(name, &found) => {
                 forgotten(&keyed, name, n).map_or_else(|| Ok(unknown(name)), Err)
             }
             Ok(None) => Ok(unknown(name)),
             Err(trouble) => Err(trouble.into()),
         };
-        all.push(told.unwrap_or_else(|problem| failed(shown::name(name), &problem)));
+        all.push(told.unwrap_or_else(|problem| failed(json::name(name), &problem)));
     }
     Ok(Json(json!({ "timers": in_place(elements, all) })).into_response())
 }
 
 /// Whether nobody has this name, and its key may have been forgotten.
-fn is_missing(name: &Name, found: &Result<Option<Timer>, Trouble>) -> bool {
+fn is_missing(name: &TimerName, found: &Result<Option<LaneTimer>, TimersError>) -> bool {
     name.key.is_none() && matches!(found, Ok(None))
 }
 
 /// The problem with a name that no timer has: timers with a key have its id, or that is not known.
 fn forgotten(
-    keyed: &Result<BTreeMap<String, Vec<Timer>>, Trouble>,
-    name: &Name,
+    keyed: &Result<BTreeMap<String, Vec<LaneTimer>>, TimersError>,
+    name: &TimerName,
     n: usize,
 ) -> Option<Problem> {
     match keyed {
@@ -123,15 +124,15 @@ fn forgotten(
     }
 }
 
-fn unknown(name: &Name) -> Value {
-    let mut map = shown::name(name);
+fn unknown(name: &TimerName) -> Value {
+    let mut map = json::name(name);
     map.insert("state".to_owned(), json!("unknown"));
     Value::Object(map)
 }
 
-fn read_found(told: Told) -> Vec<Result<Option<Timer>, Trouble>> {
+fn read_found(told: PeerReply) -> Vec<Result<Option<LaneTimer>, TimersError>> {
     match told {
-        Told::Found(found) => found.into_iter().map(Ok).collect(),
+        PeerReply::Found(found) => found.into_iter().map(Ok).collect(),
         _ => Vec::new(),
     }
 }
@@ -143,39 +144,40 @@ fn failed(mut map: Map<String, Value>, problem: &Problem) -> Value {
 
 /// `POST /v1/timers:batchCancel`: for each name what became of its cancel.
 pub(super) async fn cancel(
-    State(asker): State<Asker>,
+    State(owners): State<Owners>,
     Extension(came): Extension<Came>,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
-    let mut body = read::body(body, &["timers", "wait"])?;
+    let mut body = params::body(body, &["timers", "wait"])?;
     let want = "a length of time as text, as in \"5s\"";
-    let wait: Option<String> = read::member(&mut body, "body", "wait", want)?;
-    let deadline = Deadline::new(came.at, single::wait(&asker, wait, "body.wait")?);
+    let wait: Option<String> = params::member(&mut body, "body", "wait", want)?;
+    let deadline = Deadline::new(came.at, single::wait(wait, "body.wait")?);
     let known = ["id", "key", "key_base64", "version"];
     let elements = elements(&mut body, &known, |map, at| {
-        let name = read::name(map, at)?;
-        let text: Option<String> = read::member(map, at, "version", "a string")?;
-        let version = single::version(asker.timers(), text, &format!("{at}.version"))?;
-        Ok(Command { name, version, order: Order::Cancel })
+        let name = params::name(map, at)?;
+        let text: Option<String> = params::member(map, at, "version", "a string")?;
+        let at = format!("{at}.version");
+        let version = text.map(|text| params::version(&text, &at)).transpose()?;
+        Ok(TimerCommand { name, version, kind: CommandKind::Cancel })
     })?;
     let right = elements.iter().enumerate().filter_map(|(n, of)| Some((n, of.as_ref().ok()?)));
-    let commands: Vec<(usize, Command)> = right.map(|(n, of)| (n, of.clone())).collect();
+    let commands: Vec<(usize, TimerCommand)> = right.map(|(n, of)| (n, of.clone())).collect();
     // A mistake in one does not stop the others.
-    let refused = refused(&asker, &commands, deadline.before_command()).await;
+    let refused = refused(&owners, &commands, deadline.before_command()).await;
     let meant = commands.iter().zip(&refused).filter(|(_, problem)| problem.is_none());
-    let meant: Vec<Command> = meant.map(|((_, command), _)| command.clone()).collect();
-    let mut done = carry_out(&asker, &meant, deadline).await.into_iter();
+    let meant: Vec<TimerCommand> = meant.map(|((_, command), _)| command.clone()).collect();
+    let mut done = carry_out(&owners, &meant, deadline).await.into_iter();
     let mut all = Vec::with_capacity(commands.len());
-    for ((_, Command { name, .. }), problem) in commands.into_iter().zip(refused) {
+    for ((_, TimerCommand { name, .. }), problem) in commands.into_iter().zip(refused) {
         let told = problem.map_or_else(
-            || done.next().unwrap_or_else(|| Err(super::ask::fault())).map_err(Problem::from),
+            || done.next().unwrap_or_else(|| Err(super::peer::fault())).map_err(Problem::from),
             Err,
         );
         all.push(match told {
             Ok((ticket, answer)) => {
-                shown::outcome(&Ticket { name, ticket, puts_off: false }, &answer)
+                json::outcome(&Ticket { name, ticket, puts_off: false }, &answer)
             }
-            Err(problem) => failed(shown::name(&name), &problem),
+            Err(problem) => failed(json::name(&name), &problem),
         });
     }
     Ok(Json(json!({ "timers": in_place(elements, all) })).into_response())
@@ -183,32 +185,35 @@ pub(super) async fn cancel(
 
 /// For each command, with its place in the batch, why a cancel of it is not carried out: no timer has it, and others have its id with a key.
 async fn refused(
-    asker: &Asker,
-    commands: &[(usize, Command)],
+    owners: &Owners,
+    commands: &[(usize, TimerCommand)],
     deadline: Deadline,
 ) -> Vec<Option<Problem>> {
     let mut refused: Vec<Option<Problem>> = commands.iter().map(|_| None).collect();
-    if !asker.timers().tracks() {
+    if !owners.timers().tracks() {
         return refused;
     }
     let keyless = commands.iter().enumerate().filter(|(_, (_, of))| of.name.key.is_none());
-    let keyless: Vec<(usize, usize, Name)> =
+    let keyless: Vec<(usize, usize, TimerName)> =
         keyless.map(|(at, (n, of))| (at, *n, of.name.clone())).collect();
-    let ask = |part: Vec<(usize, usize, Name)>| {
-        What::Find(part.into_iter().map(|(_, _, name)| name).collect())
+    let ask = |part: Vec<(usize, usize, TimerName)>| {
+        PeerRequest::Find(part.into_iter().map(|(_, _, name)| name).collect())
     };
-    let found = asker.split(&keyless, |(_, _, name)| name, ask, read_found, deadline).await;
+    let found = owners.split(&keyless, |(_, _, name)| name, ask, read_found, deadline).await;
     let missing =
         keyless.iter().zip(&found).filter(|((_, _, name), found)| is_missing(name, found));
     let keyed =
-        keyed(asker, missing.map(|((_, _, name), _)| name.id.clone()).collect(), deadline).await;
+        keyed(owners, missing.map(|((_, _, name), _)| name.id.clone()).collect(), deadline).await;
     for ((at, n, name), found) in keyless.iter().zip(found) {
         refused[*at] = match (found, &keyed) {
             (Ok(Some(_)), _) => None,
-            (Err(Trouble::Busy(detail)), _) => Some(Trouble::Busy(detail).into()),
+            (Err(TimersError::Busy(detail)), _) => Some(TimersError::Busy(detail).into()),
             // What cannot be looked up is taken as it was said, as a single cancel is.
             (Err(_), _)
-            | (Ok(None), Err(Trouble::Moving(_) | Trouble::Away(_) | Trouble::NoIndex(_))) => None,
+            | (
+                Ok(None),
+                Err(TimersError::Moving(_) | TimersError::Away(_) | TimersError::NoIndex(_)),
+            ) => None,
             (Ok(None), keyed) => forgotten(keyed, name, *n),
         };
     }
@@ -217,16 +222,16 @@ async fn refused(
 
 /// Hands commands to the owners of their lanes; for each its ticket, and what became of it.
 pub(super) async fn carry_out(
-    asker: &Asker,
-    commands: &[Command],
+    owners: &Owners,
+    commands: &[TimerCommand],
     deadline: Deadline,
-) -> Vec<Result<(String, Answer), Trouble>> {
-    asker.split(commands, |command| &command.name, What::Do, read_done, deadline).await
+) -> Vec<Result<(String, CommandStatus), TimersError>> {
+    owners.split(commands, |command| &command.name, PeerRequest::Do, read_done, deadline).await
 }
 
-fn read_done(told: Told) -> Vec<Result<(String, Answer), Trouble>> {
+fn read_done(told: PeerReply) -> Vec<Result<(String, CommandStatus), TimersError>> {
     match told {
-        Told::Done(done) => done,
+        PeerReply::Done(done) => done,
         _ => Vec::new(),
     }
 }

@@ -18,19 +18,20 @@ use axum::response::IntoResponse as _;
 use axum::{Extension, Json};
 use serde_json::{Map, Value, json};
 
-use super::ask::{Asker, Told, What, fault};
 use super::deadline::{self, Deadline};
 use super::guard::Came;
-use super::known::{Answer, Command, Filter, Order};
+use super::model::{CommandKind, CommandStatus, Filter, TimerCommand, TimerState};
+use super::peer::{Owners, PeerReply, PeerRequest, fault};
 use super::problem::Problem;
 use super::token::{self, BadToken, COUNT_MS_MAX, Counted};
-use super::{Answered, batch, list, read, single, tracked};
+use super::{Answered, batch, list, params, single, tracked};
+use crate::engine::UnixMillis;
 
 /// How many timers one request cancels, unless it says so itself.
 const LIMIT: usize = 500;
 
-fn counted(asker: &Asker, token: &str, now: u64) -> Result<Counted, Problem> {
-    Counted::of_token(|what| asker.timers().seal(what), token, now).map_err(|bad| {
+fn counted(owners: &Owners, token: &str, now: u64) -> Result<Counted, Problem> {
+    Counted::of_token(|what| owners.timers().seal(what), token, now).map_err(|bad| {
         let detail = match bad {
             BadToken::Expired => "it has expired; count again",
             _ => "it is not a token that a count of this namespace gave",
@@ -40,45 +41,45 @@ fn counted(asker: &Asker, token: &str, now: u64) -> Result<Counted, Problem> {
 }
 
 pub(super) async fn cancel(
-    State(asker): State<Asker>,
+    State(owners): State<Owners>,
     Extension(came): Extension<Came>,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
     let filters = ["target", "label", "due_after", "due_before", "all"];
     let known = [&filters[..], &["token", "page", "limit"]].concat();
-    let mut body = read::body(body, &known)?;
-    let token: Option<String> = read::member(&mut body, "body", "token", "a string")?;
+    let mut body = params::body(body, &known)?;
+    let token: Option<String> = params::member(&mut body, "body", "token", "a string")?;
     match token {
-        None => count(&asker, body, Deadline::new(came.at, deadline::COUNT)).await,
+        None => count(&owners, body, Deadline::new(came.at, deadline::COUNT)).await,
         Some(token) => {
             if let Some(name) = filters.iter().find(|name| body.contains_key(**name)) {
                 let detail = "the token has its filter in it; say nothing beside it";
                 return Err(Problem::bad("filter_and_token", format!("body.{name}"), detail));
             }
             let deadline = Deadline::new(came.at, deadline::ALL_LANES);
-            carry_out(&asker, &token, body, deadline).await
+            carry_out(&owners, &token, body, deadline).await
         }
     }
 }
 
-async fn count(asker: &Asker, mut body: Map<String, Value>, deadline: Deadline) -> Answered {
+async fn count(owners: &Owners, mut body: Map<String, Value>, deadline: Deadline) -> Answered {
     for name in ["page", "limit"] {
         if body.contains_key(name) {
             let detail = "only with the token of a count; leave it out to count";
             return Err(Problem::bad("no_token", format!("body.{name}"), detail));
         }
     }
-    let all: Option<bool> = read::member(&mut body, "body", "all", "true or false")?;
-    let mut time = |name: &str| -> Result<Option<u64>, Problem> {
+    let all: Option<bool> = params::member(&mut body, "body", "all", "true or false")?;
+    let mut time = |name: &str| -> Result<Option<UnixMillis>, Problem> {
         match body.remove(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => read::moment(asker.timers(), &value, &format!("body.{name}")).map(Some),
+            Some(value) => params::moment(&value, &format!("body.{name}")).map(Some),
         }
     };
     let (due_after, due_before) = (time("due_after")?, time("due_before")?);
     let filter = Filter {
-        target: read::member(&mut body, "body", "target", "a string")?,
-        label: read::member(&mut body, "body", "label", "a string")?,
+        target: params::member(&mut body, "body", "target", "a string")?,
+        label: params::member(&mut body, "body", "label", "a string")?,
         state: None,
         due_after,
         due_before,
@@ -91,63 +92,63 @@ async fn count(asker: &Asker, mut body: Map<String, Value>, deadline: Deadline) 
         };
         return Err(Problem::bad("means_all", "body", detail));
     }
-    let filter = Filter { state: Some("delay".to_owned()), ..read::checked(filter, "body")? };
-    tracked(asker.timers())?;
-    let at = asker.timers().now().ok_or_else(single::no_time)?;
+    let filter = Filter { state: Some(TimerState::Delay), ..params::checked(filter, "body")? };
+    tracked(owners.timers())?;
+    let at = owners.timers().now().ok_or_else(single::no_time)?;
     let mut count = 0;
-    for told in asker.all(What::Count(filter.clone()), deadline).await? {
-        let Told::Counted(counted) = told else { return Err(fault().into()) };
+    for told in owners.all(PeerRequest::Count(filter.clone()), deadline).await? {
+        let PeerReply::Counted(counted) = told else { return Err(fault().into()) };
         count += counted;
     }
-    let token = Counted { filter, at, count }.token(|what| asker.timers().seal(what));
+    let token = Counted { filter, at, count }.token(|what| owners.timers().seal(what));
     let expires = at + COUNT_MS_MAX;
     Ok(Json(json!({ "count": count, "token": token, "expires": expires })).into_response())
 }
 
 async fn carry_out(
-    asker: &Asker,
+    owners: &Owners,
     token: &str,
     mut body: Map<String, Value>,
     deadline: Deadline,
 ) -> Answered {
-    let now = asker.timers().now().ok_or_else(single::no_time)?;
-    let counted = counted(asker, token, now)?;
-    let limit: Option<usize> = read::member(&mut body, "body", "limit", "a number")?;
+    let now = owners.timers().now().ok_or_else(single::no_time)?;
+    let counted = counted(owners, token, now)?;
+    let limit: Option<usize> = params::member(&mut body, "body", "limit", "a number")?;
     let limit = limit.unwrap_or(LIMIT);
     if !(1..=list::LIMIT_MAX).contains(&limit) {
         let detail = format!("want 1 to {}", list::LIMIT_MAX);
         return Err(Problem::bad("bad_limit", "body.limit", detail));
     }
-    let page: Option<String> = read::member(&mut body, "body", "page", "a string")?;
+    let page: Option<String> = params::member(&mut body, "body", "page", "a string")?;
     let after = page.map(|page| list::place(&page, &counted.filter)).transpose()?;
-    tracked(asker.timers())?;
+    tracked(owners.timers())?;
     let wait = Duration::from_millis(super::WAIT_MS);
     let look = deadline.with_time_for(wait);
-    let (timers, next) = list::page(asker, &counted.filter, after, limit, look).await?;
+    let (timers, next) = list::page(owners, &counted.filter, after, limit, look).await?;
     // A key that is not kept whole names no timer.
     let (meant, unnamed): (Vec<_>, Vec<_>) = timers
         .into_iter()
-        .filter(|timer| timer.born() < counted.at)
-        .partition(|timer| !timer.key_cut);
-    let commands: Vec<Command> = meant
+        .filter(|of| of.timer.version.first_appended.0 < counted.at)
+        .partition(|of| !of.timer.key_cut);
+    let commands: Vec<TimerCommand> = meant
         .into_iter()
-        .map(|timer| Command {
-            name: timer.name,
-            version: Some(timer.version),
-            order: Order::Cancel,
+        .map(|of| TimerCommand {
+            name: of.name(),
+            version: Some(of.timer.version),
+            kind: CommandKind::Cancel,
         })
         .collect();
-    let mut outcomes: BTreeMap<String, u64> = BTreeMap::new();
-    for done in batch::carry_out(asker, &commands, deadline.wait_at_most(wait)).await {
+    let mut outcomes: BTreeMap<&str, u64> = BTreeMap::new();
+    for done in batch::carry_out(owners, &commands, deadline.wait_at_most(wait)).await {
         let word = match done {
-            Ok((_, Answer::Decided { outcome, .. })) => outcome,
-            Ok((_, Answer::Pending | Answer::Lost)) => "pending".to_owned(),
-            Err(_) => "failed".to_owned(),
+            Ok((_, CommandStatus::Decided { outcome, .. })) => outcome.as_str(),
+            Ok((_, CommandStatus::Pending | CommandStatus::Lost)) => "pending",
+            Err(_) => "failed",
         };
         *outcomes.entry(word).or_default() += 1;
     }
     if !unnamed.is_empty() {
-        outcomes.insert("key_too_long".to_owned(), unnamed.len() as u64);
+        outcomes.insert("key_too_long", unnamed.len() as u64);
     }
     let next = next.map(|cursor| token::of_page(cursor, &counted.filter));
     let told = json!({ "count": counted.count, "outcomes": outcomes, "next": next });

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::known::Asked;
+use super::model::RequestTimes;
 
 /// What an answer may take beyond the wait of its request.
 const GRACE: Duration = Duration::from_secs(2);
@@ -104,8 +104,8 @@ impl Deadline {
     }
 
     /// As the instance is asked that owns the lane, so that its answer is here in time.
-    pub(super) fn asked(self) -> Asked {
-        Asked { came: self.came, by: self.by.checked_sub(HANDOVER).unwrap_or(self.by) }
+    pub(super) fn asked(self) -> RequestTimes {
+        RequestTimes { came: self.came, by: self.by.checked_sub(HANDOVER).unwrap_or(self.by) }
     }
 
     /// As another instance is told. Instants mean nothing there.

@@ -9,25 +9,25 @@ use axum::response::IntoResponse as _;
 use axum::{Extension, Json};
 use serde_json::json;
 
-use super::ask::{Asker, Told, What, fault};
 use super::deadline::{self, Deadline};
 use super::guard::Came;
-use super::known::Forecast;
-use super::read::Query;
+use super::model::Forecast;
+use super::params::Query;
+use super::peer::{Owners, PeerReply, PeerRequest, fault};
 use super::{Answered, single};
 
 pub(super) async fn forecast(
-    State(asker): State<Asker>,
+    State(owners): State<Owners>,
     Extension(came): Extension<Came>,
     uri: Uri,
 ) -> Answered {
     let deadline = Deadline::new(came.at, deadline::ALL_LANES);
     let mut query = Query::read(uri.query(), &["target"])?;
     let target = query.text("target")?;
-    let now = asker.timers().now().ok_or_else(single::no_time)?;
+    let now = owners.timers().now().ok_or_else(single::no_time)?;
     let (mut targets, mut tiers) = (BTreeMap::new(), Vec::<(String, u64)>::new());
-    for told in asker.all(What::Forecast { now, target }, deadline).await? {
-        let Told::Forecast(of_targets, of_tiers) = told else { return Err(fault().into()) };
+    for told in owners.all(PeerRequest::Forecast { now, target }, deadline).await? {
+        let PeerReply::Forecast(of_targets, of_tiers) = told else { return Err(fault().into()) };
         for forecast in of_targets {
             add(&mut targets, forecast);
         }
@@ -41,7 +41,7 @@ pub(super) async fn forecast(
     let tiers: Vec<_> =
         tiers.into_iter().map(|(tier, count)| json!({ "tier": tier, "pending": count })).collect();
     let targets: Vec<Forecast> = targets.into_values().collect();
-    let tracking = if asker.timers().tracks() { "full" } else { "cancellations" };
+    let tracking = if owners.timers().tracks() { "full" } else { "cancellations" };
     let all = json!({ "from": now - now % 60_000, "tracking": tracking, "targets": targets, "tiers": tiers });
     Ok(Json(all).into_response())
 }

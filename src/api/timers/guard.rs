@@ -15,7 +15,7 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::super::gate::{Gate, Held, Kind, Place, Who};
 use super::super::hosts::{Foreign, Hosts};
-use super::known::Timers;
+use super::model::Timers;
 use super::problem::Problem;
 use super::{BODY_BYTES_MAX, single};
 use crate::telemetry;

@@ -9,14 +9,15 @@ use axum::response::IntoResponse as _;
 use axum::{Extension, Json};
 use serde_json::json;
 
-use super::ask::{Asker, Told, What, fault};
 use super::deadline::{self, Deadline};
 use super::guard::Came;
-use super::known::{Cursor, Filter, Page, Timer, Trouble};
+use super::model::{Cursor, Filter, LaneTimer, Page, TimersError};
+use super::params::{self, Query};
+use super::peer::{Owners, PeerReply, PeerRequest, fault};
 use super::problem::Problem;
-use super::read::{self, Query};
 use super::token::{self, BadToken};
-use super::{Answered, shown, tracked};
+use super::{Answered, json, tracked};
+use crate::engine::UnixMillis;
 
 /// How many timers a page has, unless the request says so.
 const LIMIT: usize = 100;
@@ -28,40 +29,40 @@ const ROUNDS_MAX: usize = 20;
 const FILTERS: [&str; 5] = ["target", "label", "state", "due_after", "due_before"];
 
 pub(super) async fn list(
-    State(asker): State<Asker>,
+    State(owners): State<Owners>,
     Extension(came): Extension<Came>,
     uri: Uri,
 ) -> Answered {
     let deadline = Deadline::new(came.at, deadline::ALL_LANES);
     let known = [&FILTERS[..], &["limit", "page"]].concat();
     let mut query = Query::read(uri.query(), &known)?;
-    let filter = filter(&asker, &mut query)?;
+    let filter = filter(&mut query)?;
     let limit = limit(query.text("limit")?)?;
     let after = match query.text("page")? {
         Some(token) => Some(place(&token, &filter)?),
         None => None,
     };
-    tracked(asker.timers())?;
-    let (timers, next) = page(&asker, &filter, after, limit, deadline).await?;
-    let timers: Vec<_> = timers.iter().map(shown::timer).collect();
+    tracked(owners.timers())?;
+    let (timers, next) = page(&owners, &filter, after, limit, deadline).await?;
+    let timers: Vec<_> = timers.iter().map(json::timer).collect();
     let next = next.map(|cursor| token::of_page(cursor, &filter));
     Ok(Json(json!({ "timers": timers, "next": next })).into_response())
 }
 
-fn filter(asker: &Asker, query: &mut Query) -> Result<Filter, Problem> {
-    let mut time = |name: &str| -> Result<Option<u64>, Problem> {
+fn filter(query: &mut Query) -> Result<Filter, Problem> {
+    let mut time = |name: &str| -> Result<Option<UnixMillis>, Problem> {
         let Some(text) = query.text(name)? else { return Ok(None) };
-        read::moment(asker.timers(), &text.into(), &format!("query.{name}")).map(Some)
+        params::moment(&text.into(), &format!("query.{name}")).map(Some)
     };
     let (due_after, due_before) = (time("due_after")?, time("due_before")?);
     let filter = Filter {
         target: query.text("target")?,
         label: query.text("label")?,
-        state: query.text("state")?,
+        state: query.text("state")?.map(|text| params::state(&text, "query.state")).transpose()?,
         due_after,
         due_before,
     };
-    read::checked(filter, "query")
+    params::checked(filter, "query")
 }
 
 fn limit(text: Option<String>) -> Result<usize, Problem> {
@@ -88,19 +89,19 @@ pub(super) fn place(token: &str, filter: &Filter) -> Result<Cursor, Problem> {
 
 /// At most `limit` timers behind a place, in order, and where the next page begins; `None`: there is none.
 pub(super) async fn page(
-    asker: &Asker,
+    owners: &Owners,
     filter: &Filter,
     mut after: Option<Cursor>,
     limit: usize,
     deadline: Deadline,
-) -> Result<(Vec<Timer>, Option<Cursor>), Trouble> {
+) -> Result<(Vec<LaneTimer>, Option<Cursor>), TimersError> {
     let mut all = Vec::new();
     for _ in 0..ROUNDS_MAX {
         let most = limit - all.len();
-        let what = What::Page { filter: filter.clone(), after, most };
+        let what = PeerRequest::Page { filter: filter.clone(), after, most };
         let mut pages = Vec::new();
-        for told in asker.all(what, deadline).await? {
-            let Told::Pages(of_lanes) = told else { return Err(fault()) };
+        for told in owners.all(what, deadline).await? {
+            let PeerReply::Pages(of_lanes) = told else { return Err(fault()) };
             pages.extend(of_lanes);
         }
         let (timers, more) = merged(pages, most);
@@ -114,16 +115,15 @@ pub(super) async fn page(
 }
 
 /// The first `most` of all lanes, and where to go on.
-pub(super) fn merged(pages: Vec<Page>, most: usize) -> (Vec<Timer>, Option<Cursor>) {
-    let place = |timer: &Timer| Cursor { due: timer.due, order: timer.order };
+pub(super) fn merged(pages: Vec<Page>, most: usize) -> (Vec<LaneTimer>, Option<Cursor>) {
     // Up to here every lane has looked.
     let looked = pages.iter().filter_map(|page| page.more).min();
-    let mut timers: Vec<Timer> = pages.into_iter().flat_map(|page| page.timers).collect();
-    timers.retain(|timer| looked.is_none_or(|looked| place(timer) <= looked));
-    timers.sort_by_key(place);
+    let mut timers: Vec<LaneTimer> = pages.into_iter().flat_map(|page| page.timers).collect();
+    timers.retain(|timer| looked.is_none_or(|looked| Cursor::of(timer) <= looked));
+    timers.sort_by_key(Cursor::of);
     if timers.len() > most {
         timers.truncate(most);
-        let last = timers.last().map(place);
+        let last = timers.last().map(Cursor::of);
         return (timers, last);
     }
     (timers, looked)
@@ -131,24 +131,26 @@ pub(super) fn merged(pages: Vec<Page>, most: usize) -> (Vec<Timer>, Option<Curso
 
 #[cfg(test)]
 mod tests {
-    use super::super::known::Name;
     use super::*;
+    use crate::engine::timers::{Timer, TimerId, TimerState, Version};
+    use crate::engine::{Lane, Offset};
 
-    fn timer(due: u64) -> Timer {
-        Timer {
-            name: Name { id: due.to_string(), key: None },
-            key_cut: false,
-            order: [due as u8; 16],
-            state: "delay".to_owned(),
-            target: "out".to_owned(),
-            due,
-            lane: 0,
-            label: None,
-            version: "1-1".to_owned(),
+    fn timer(due: u64) -> LaneTimer {
+        let timer = Timer {
+            timer_id: TimerId([due as u8; 16]),
+            state: TimerState::Delay,
+            version: Version { first_appended: UnixMillis(1), offset: Offset(1) },
             supersedes: None,
-            since: 1,
+            due: UnixMillis(due),
+            since: UnixMillis(1),
+            target: "out".into(),
+            label: None,
+            id: due.to_string().into_bytes().into(),
+            key: None,
+            key_cut: false,
             code: None,
-        }
+        };
+        LaneTimer { lane: Lane(0), timer }
     }
 
     fn cursor(due: u64) -> Cursor {
@@ -173,7 +175,7 @@ mod tests {
         ];
         for (why, pages, want, next) in cases {
             let (timers, more) = merged(pages, 3);
-            let dues: Vec<u64> = timers.iter().map(|timer| timer.due).collect();
+            let dues: Vec<u64> = timers.iter().map(|of| of.timer.due.0).collect();
             assert_eq!((&dues[..], more), (want, next.map(cursor)), "{why}");
         }
     }

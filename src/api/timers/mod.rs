@@ -9,20 +9,20 @@
 //! 3. A cancel or another time is decided where the timer's record is, in the order of the lane's commands. This room
 //!    only hands it on and waits for it.
 //!
-//! What it does not do: it knows neither Kafka nor the index, but only [`Timers`].
+//! PeerRequest it does not do: it knows neither Kafka nor the index, but only [`Timers`].
 
-mod ask;
 mod batch;
 mod bulk;
 mod deadline;
 mod forecast;
 mod guard;
-pub mod known;
+mod json;
 mod list;
+pub mod model;
+mod params;
+mod peer;
 mod problem;
-mod read;
 mod seal;
-mod shown;
 mod single;
 pub mod token;
 
@@ -36,14 +36,13 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
-use serde_json::json;
 
 use super::gate::{Gate, Held, Who};
 use super::hosts::Hosts;
-use ask::{Asker, Question, Told, What};
 use deadline::Deadline;
 use guard::Guard;
-use known::{Name, Timer, Timers, Trouble};
+use model::{LaneTimer, TimerName, Timers, TimersError};
+use peer::{Owners, PeerQuestion, PeerReply, PeerRequest};
 use problem::Problem;
 use seal::Seen;
 
@@ -66,13 +65,13 @@ type Answered = Result<Response, Problem>;
 
 /// What a request is told that there is no more time for, since this instance stops; `reads`: it changes nothing.
 pub(super) fn stopping(reads: bool) -> Response {
-    Problem::from(ask::stopping(reads)).into_response()
+    Problem::from(peer::stopping(reads)).into_response()
 }
 
 pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> Router {
-    let asker = Asker::new(Arc::clone(&timers));
+    let owners = Owners::new(Arc::clone(&timers));
     let door = Arc::new(Door { gate: Arc::clone(&gate), seen: Seen::new(SEALS_MAX) });
-    let peer = Router::new().route(ask::PATH, post(peer)).with_state((asker.clone(), door));
+    let peer = Router::new().route(peer::PATH, post(peer)).with_state((owners.clone(), door));
     Router::new()
         .route("/v1/timers", get(list::list))
         .route("/v1/timers/", single::methods())
@@ -85,7 +84,7 @@ pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> 
         .route("/v1/{*rest}", get(no_such).post(no_such).put(no_such).delete(no_such))
         .method_not_allowed_fallback(no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .with_state(asker)
+        .with_state(owners)
         .layer(middleware::from_fn_with_state(
             Arc::new(Guard { timers, hosts, gate }),
             guard::callers,
@@ -111,15 +110,15 @@ struct Door {
 
 /// What another instance asks about lanes that run here. Who it is is known before anything of the body is read, and that
 /// no browser can: this page is asked by any name.
-async fn peer(State((asker, door)): State<(Asker, Arc<Door>)>, request: Request) -> Answered {
+async fn peer(State((owners, door)): State<(Owners, Arc<Door>)>, request: Request) -> Answered {
     let arrived = Instant::now();
-    let path = request.uri().path_and_query().map_or(ask::PATH, |path| path.as_str());
+    let path = request.uri().path_and_query().map_or(peer::PATH, |path| path.as_str());
     let asked = (request.method().as_str(), path);
-    let sealed = seal::question(asker.timers(), asked, request.headers())?;
+    let sealed = seal::question(owners.timers(), asked, request.headers())?;
     let held = request.extensions().get::<Held>().cloned();
     let body = guard::whole(request.into_body(), PEER_BYTES_MAX).await?;
     sealed.check(&body)?;
-    let question: Question = serde_json::from_slice(&body).map_err(|error| {
+    let question: PeerQuestion = serde_json::from_slice(&body).map_err(|error| {
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "not_a_question", error.to_string())
     })?;
     let kind = question.what.kind();
@@ -130,17 +129,17 @@ async fn peer(State((asker, door)): State<(Asker, Arc<Door>)>, request: Request)
             if question.what.is_change() {
                 // Somebody else may have recorded it: it is carried out once, and here.
                 let to = question.to.as_deref();
-                sealed.is_first(asker.timers(), &door.seen, to, question.times.left_ms)?;
+                sealed.is_first(owners.timers(), &door.seen, to, question.times.left_ms)?;
             }
             let deadline = Deadline::of_question(arrived, times);
-            ask::answer(asker.timers(), &question.lanes, &question.what, deadline).await
+            peer::answer(owners.timers(), &question.lanes, &question.what, deadline).await
         }
         // This instance stood still, or the network did. The caller has gone on.
-        (Ok(_), None) => Err(Trouble::Moving("it was asked too long ago".to_owned())),
-        (Err(full), _) => Err(Trouble::Busy(format!("of other instances {full}"))),
+        (Ok(_), None) => Err(TimersError::Moving("it was asked too long ago".to_owned())),
+        (Err(full), _) => Err(TimersError::Busy(format!("of other instances {full}"))),
     };
     let told = serde_json::to_vec(&reply).unwrap_or_default();
-    let seal = sealed.answer(asker.timers(), &told);
+    let seal = sealed.answer(owners.timers(), &told);
     if let Ok(place) = place {
         guard::finish((kind, place), held);
     }
@@ -152,7 +151,7 @@ async fn peer(State((asker, door)): State<(Asker, Arc<Door>)>, request: Request)
 /// Refuses what needs to know timers where none are known.
 fn tracked(timers: &dyn Timers) -> Result<(), Problem> {
     if timers.lanes() == 0 {
-        return Err(Trouble::Moving("this instance has not started yet".to_owned()).into());
+        return Err(TimersError::Moving("this instance has not started yet".to_owned()).into());
     }
     if timers.tracks() {
         return Ok(());
@@ -166,30 +165,30 @@ fn tracked(timers: &dyn Timers) -> Result<(), Problem> {
 
 /// The timers with a key that have these ids, by id: a request that left a key out may mean one of them.
 async fn keyed(
-    asker: &Asker,
+    owners: &Owners,
     ids: Vec<String>,
     deadline: Deadline,
-) -> Result<BTreeMap<String, Vec<Timer>>, Trouble> {
-    let mut keyed: BTreeMap<String, Vec<Timer>> = BTreeMap::new();
+) -> Result<BTreeMap<String, Vec<LaneTimer>>, TimersError> {
+    let mut keyed: BTreeMap<String, Vec<LaneTimer>> = BTreeMap::new();
     if ids.is_empty() {
         return Ok(keyed);
     }
-    for told in asker.all(What::ByIds(ids), deadline).await? {
-        let Told::Timers(found) = told else { return Err(ask::fault()) };
-        for timer in found.into_iter().filter(|timer| timer.name.key.is_some()) {
-            keyed.entry(timer.name.id.clone()).or_default().push(timer);
+    for told in owners.all(PeerRequest::ByIds(ids), deadline).await? {
+        let PeerReply::Timers(found) = told else { return Err(peer::fault()) };
+        for of in found.into_iter().filter(|of| of.timer.key.is_some()) {
+            keyed.entry(of.name().id).or_default().push(of);
         }
     }
     Ok(keyed)
 }
 
 /// Says whose key is missing.
-fn key_needed(timers: &[Timer], at: &str) -> Problem {
-    let mut names: Vec<&Name> = timers.iter().map(|timer| &timer.name).collect();
+fn key_needed(timers: &[LaneTimer], at: &str) -> Problem {
+    let mut names: Vec<TimerName> = timers.iter().map(LaneTimer::name).collect();
     names.sort();
-    let names: Vec<_> = names.into_iter().take(KEYS_SHOWN).map(shown::name).collect();
+    let names: Vec<_> = names.iter().take(KEYS_SHOWN).map(json::name).collect();
     let detail = "the timer of this id has a key, which is a part of its name: say it, too";
-    Problem::bad("key_needed", at, detail).with("timers", json!(names))
+    Problem::bad("key_needed", at, detail).with("timers", serde_json::json!(names))
 }
 
 #[cfg(test)]

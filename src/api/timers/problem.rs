@@ -1,18 +1,18 @@
-//! Errors as `application/problem+json` (RFC 9457): a word for programs, a sentence for people.
+//! Errors as `application/problem+json` (RFC 9457): a code for programs, a sentence for people.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use super::known::Trouble;
+use super::model::TimersError;
 
-/// An answer that is none.
+/// Why a request was not answered.
 #[derive(Debug)]
-pub(super) struct Problem(Box<Told>);
+pub(super) struct Problem(Box<Body>);
 
 #[derive(Debug)]
-struct Told {
+struct Body {
     status: StatusCode,
     code: String,
     detail: String,
@@ -24,7 +24,7 @@ struct Told {
 
 impl Problem {
     pub(super) fn new(status: StatusCode, code: &str, detail: impl Into<String>) -> Self {
-        Self(Box::new(Told {
+        Self(Box::new(Body {
             status,
             code: code.to_owned(),
             detail: detail.into(),
@@ -34,18 +34,18 @@ impl Problem {
         }))
     }
 
-    /// The caller may come again after so many seconds.
+    /// The caller may try again after so many seconds.
     fn later(mut self, seconds: u32) -> Self {
         self.0.retry_s = Some(seconds);
         self
     }
 
-    /// As much is asked already as may be at once.
+    /// Too many requests are being answered already.
     pub(super) fn busy(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "too_busy", detail).later(1)
     }
 
-    /// Something in the request that is not as it has to be.
+    /// A mistake in the request.
     pub(super) fn bad(code: &str, at: impl Into<String>, detail: impl Into<String>) -> Self {
         let mut bad = Self::new(StatusCode::BAD_REQUEST, code, detail);
         bad.0.at = Some(at.into());
@@ -73,95 +73,95 @@ impl Problem {
     }
 }
 
-/// What a problem of this type is, in one sentence, whatever the request was.
+/// What a problem of this type is, in a few words, whatever the request was.
 fn title(code: &str) -> &'static str {
     let found = TITLES.iter().find(|(of, _)| *of == code);
     found.map_or("the request cannot be applied", |(_, title)| title)
 }
 
-/// By code. What the header contract refuses in a change of a timer has the last of `title`.
+/// By code. A change that the header contract refuses has the default of `title`.
 #[rustfmt::skip]
 const TITLES: [(&str, &str); 49] = [
-    ("answer_lost",       "what became of this command is not known any more"),
-    ("bad_base64",        "this is no base64"),
-    ("bad_batch",         "a batch has too many timers, or none"),
-    ("bad_duration",      "this is no duration, or one that is too long"),
-    ("bad_encoding",      "a % in the address is not followed by two hexadecimal digits"),
-    ("bad_id",            "this cannot be an id"),
+    ("answer_lost",       "the outcome of this command is no longer known"),
+    ("bad_base64",        "not base64"),
+    ("bad_batch",         "a batch must have 1 to 1000 timers"),
+    ("bad_duration",      "not a duration, or too long"),
+    ("bad_encoding",      "a % in the URL is not followed by two hexadecimal digits"),
+    ("bad_id",            "not a valid id"),
     ("bad_limit",         "the limit is out of range"),
-    ("bad_page",          "this is no page that an answer named"),
-    ("bad_state",         "there is no such state"),
-    ("bad_ticket",        "this is no ticket that an answer gave"),
-    ("bad_time",          "this is no point in time"),
-    ("bad_token",         "this is no token that a count gave, or it has ended"),
-    ("bad_version",       "this is no version"),
-    ("bad_window",        "the window ends before it begins"),
-    ("cross_site",        "a page of another origin may not ask"),
+    ("bad_page",          "not a page token of this list"),
+    ("bad_state",         "not a state of a timer"),
+    ("bad_ticket",        "not a ticket of a command"),
+    ("bad_time",          "not a point in time"),
+    ("bad_token",         "not a token of a count, or it has expired"),
+    ("bad_version",       "not a version of a timer"),
+    ("bad_window",        "the time window ends before it begins"),
+    ("cross_site",        "requests from pages of other origins are not allowed"),
     ("delay_too_long",    "the delay is longer than max-delay"),
-    ("doubled_member",    "a member of the body stands there twice"),
-    ("doubled_parameter", "a parameter stands there twice"),
-    ("filter_and_token",  "a token stands for its filter: say one of them"),
-    ("foreign_host",      "this instance has no such name"),
+    ("doubled_member",    "a member of the body appears twice"),
+    ("doubled_parameter", "a query parameter appears twice"),
+    ("filter_and_token",  "a token already contains its filter: send only one of them"),
+    ("foreign_host",      "this instance does not answer for this host name"),
     ("kafka_away",        "Kafka does not answer"),
-    ("key_needed",        "the timer's key is part of its name, and is missing"),
-    ("lane_moving",       "the owner of the timer's lane is not available now"),
-    ("means_all",         "this filter means every timer"),
+    ("key_needed",        "the timer has a key, and the key is missing"),
+    ("lane_moving",       "lane owner unavailable"),
+    ("means_all",         "this filter matches every timer"),
     ("no_body",           "the body could not be read"),
-    ("no_index",          "timers cannot be looked up in this lane now"),
-    ("no_such_method",    "the page does not take this method"),
-    ("no_such_page",      "there is no such page"),
-    ("no_time",           "a new time is missing, or there are two"),
+    ("no_index",          "look-ups are not available in this lane now"),
+    ("no_such_method",    "method not allowed on this path"),
+    ("no_such_page",      "no such path"),
+    ("no_time",           "want exactly one new time"),
     ("no_token",          "the token of a count is missing"),
-    ("not_a_peer",        "no instance of this namespace asks"),
-    ("not_a_question",    "no instance asks so"),
+    ("not_a_peer",        "not a request of another instance of this namespace"),
+    ("not_a_question",    "not a query that instances send to each other"),
     ("not_an_object",     "want a JSON object"),
-    ("not_json",          "the body is no JSON"),
-    ("not_json_type",     "the body's Content-Type is not application/json"),
+    ("not_json",          "the body is not JSON"),
+    ("not_json_type",     "the Content-Type is not application/json"),
     ("not_pending",       "the timer is not pending"),
     ("not_tracked",       "timers are not tracked here"),
-    ("not_utf8",          "this is no UTF-8"),
+    ("not_utf8",          "not UTF-8"),
     ("record_not_found",  "the timer's record was not found in time"),
     ("refused",           "the command was refused, and is a dead letter"),
-    ("superseded",        "another version took the place of this one"),
-    ("too_busy",          "as much is asked here as may be at once"),
-    ("too_large",         "the body is larger than it may be, or ended too soon"),
-    ("too_slow",          "the body was not there in time"),
-    ("two_keys",          "a key stands there twice"),
-    ("unknown_member",    "there is no such member"),
-    ("unknown_parameter", "there is no such parameter"),
-    ("unknown_timer",     "no timer of this name is known"),
-    ("wrong_type",        "a member is of another type"),
+    ("superseded",        "another version replaced this one"),
+    ("too_busy",          "too many requests at once"),
+    ("too_large",         "the body is too large, or ended too soon"),
+    ("too_slow",          "the body did not arrive in time"),
+    ("two_keys",          "send key or key_base64, not both"),
+    ("unknown_member",    "unknown member in the body"),
+    ("unknown_parameter", "unknown query parameter"),
+    ("unknown_timer",     "no such timer"),
+    ("wrong_type",        "a member has the wrong type"),
 ];
 
-impl From<Trouble> for Problem {
-    fn from(trouble: Trouble) -> Self {
+impl From<TimersError> for Problem {
+    fn from(trouble: TimersError) -> Self {
         match trouble {
-            Trouble::Moving(detail) | Trouble::Unknown(detail) => {
+            TimersError::Moving(detail) | TimersError::Unknown(detail) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "lane_moving", detail).later(1)
             }
-            Trouble::Away(detail) => {
+            TimersError::Away(detail) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "kafka_away", detail).later(5)
             }
-            Trouble::Busy(detail) => Self::busy(detail),
-            Trouble::NoIndex(detail) => {
+            TimersError::Busy(detail) => Self::busy(detail),
+            TimersError::NoIndex(detail) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_index", detail).later(30)
             }
-            Trouble::NotFound(detail) => {
+            TimersError::NotFound(detail) => {
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 Self::new(status, "record_not_found", detail).later(5)
             }
-            Trouble::NotPending(state) => {
+            TimersError::NotPending(state) => {
                 let detail = match &state {
-                    Some(state) => format!("its state is {state}"),
+                    Some(state) => format!("its state is {}", state.as_str()),
                     None => "no such version is known to be pending".to_owned(),
                 };
                 let problem = Self::new(StatusCode::CONFLICT, "not_pending", detail);
                 match state {
-                    Some(state) => problem.with("state", json!(state)),
+                    Some(state) => problem.with("state", json!(state.as_str())),
                     None => problem,
                 }
             }
-            Trouble::Refused(code, detail) => {
+            TimersError::Refused(code, detail) => {
                 // What no state of any timer would make right is wrong in the request.
                 let is_bad = ["bad_ticket", "bad_version", "delay_too_long"].contains(&&*code);
                 let status = if is_bad { StatusCode::BAD_REQUEST } else { StatusCode::CONFLICT };

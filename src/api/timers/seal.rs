@@ -18,7 +18,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
-use super::known::{Timers, Trouble};
+use super::model::{Timers, TimersError};
 use super::problem::Problem;
 use crate::telemetry;
 
@@ -52,9 +52,10 @@ pub(super) fn of_question(
     timers: &dyn Timers,
     path: &str,
     body: &[u8],
-) -> Result<[(&'static str, String); 3], Trouble> {
+) -> Result<[(&'static str, String); 3], TimersError> {
     let now = timers.now();
-    let now = now.ok_or_else(|| Trouble::Away("the brokers' time is not known yet".to_owned()))?;
+    let now =
+        now.ok_or_else(|| TimersError::Away("the brokers' time is not known yet".to_owned()))?;
     let (time, digest) = (now.to_string(), digest(body));
     let seal = seal(timers, "peer", &["POST", path, &time, &digest]);
     Ok([(TIME, time), (DIGEST, digest), (SEAL, seal)])
@@ -120,7 +121,7 @@ pub(super) fn question(
 ) -> Result<Sealed, Problem> {
     // Before that there is neither a time nor a secret.
     let Some(now) = timers.now() else {
-        return Err(Trouble::Moving("this instance has not started yet".to_owned()).into());
+        return Err(TimersError::Moving("this instance has not started yet".to_owned()).into());
     };
     let text = |name: &str| {
         let mut values = headers.get_all(name).iter();
@@ -165,7 +166,7 @@ impl Sealed {
         }
         // What this instance was asked before it started, it may have done before it last ended.
         let (Some(now), Some(since)) = (timers.now(), timers.since()) else {
-            return Err(Trouble::Moving("this instance has not started yet".to_owned()).into());
+            return Err(TimersError::Moving("this instance has not started yet".to_owned()).into());
         };
         if self.asked < since {
             return Err(stranger("it was asked before this instance started"));

@@ -11,48 +11,62 @@ use axum::routing::{MethodRouter, get};
 use axum::{Extension, Json};
 use serde_json::Value;
 
-use super::ask::{Asker, Told, What, fault};
 use super::deadline::{self, Deadline};
 use super::guard::Came;
-use super::known::{Answer, Command, Name, Order, Timer, Timers, Trouble};
+use super::json;
+use super::model::{
+    CommandKind, CommandOutcome, CommandStatus, LaneTimer, TimerCommand, TimerName, TimerState,
+    TimersError,
+};
+use super::params::{self, Query};
+use super::peer::{Owners, PeerReply, PeerRequest, fault};
 use super::problem::Problem;
-use super::read::{self, Query};
-use super::shown;
 use super::token::Ticket;
 use super::{Answered, WAIT_MS, WAIT_MS_MAX, key_needed, keyed, tracked};
+use crate::engine::UnixMillis;
+use crate::engine::header::Code;
+use crate::engine::timers::Version;
 
 /// Begins the path of one timer.
 pub(super) const TIMERS: &str = "/v1/timers/";
 /// Begins the path of one ticket.
 pub(super) const CANCELS: &str = "/v1/cancels/";
 
-pub(super) fn methods() -> MethodRouter<Asker> {
+pub(super) fn methods() -> MethodRouter<Owners> {
     get(find).delete(cancel).patch(reschedule)
 }
 
-async fn find(State(asker): State<Asker>, Extension(came): Extension<Came>, uri: Uri) -> Answered {
+async fn find(
+    State(owners): State<Owners>,
+    Extension(came): Extension<Came>,
+    uri: Uri,
+) -> Answered {
     let deadline = Deadline::new(came.at, deadline::LOOK);
-    let id = read::id_of_path(uri.path(), TIMERS)?;
+    let id = params::id_of_path(uri.path(), TIMERS)?;
     let mut query = Query::read(uri.query(), &["key", "key_base64"])?;
-    let name = Name { id, key: query.key()? };
-    tracked(asker.timers())?;
-    match found(&asker, &name, deadline).await? {
-        Some(timer) => Ok(Json(shown::timer(&timer)).into_response()),
-        None => Err(nobody(&asker, &name, deadline).await),
+    let name = TimerName { id, key: query.key()? };
+    tracked(owners.timers())?;
+    match found(&owners, &name, deadline).await? {
+        Some(timer) => Ok(Json(json::timer(&timer)).into_response()),
+        None => Err(nobody(&owners, &name, deadline).await),
     }
 }
 
-async fn found(asker: &Asker, name: &Name, deadline: Deadline) -> Result<Option<Timer>, Trouble> {
-    let what = What::Find(vec![name.clone()]);
-    match asker.one(asker.timers().lane_of(name), what, deadline).await? {
-        Told::Found(mut found) => Ok(found.pop().flatten()),
+async fn found(
+    owners: &Owners,
+    name: &TimerName,
+    deadline: Deadline,
+) -> Result<Option<LaneTimer>, TimersError> {
+    let what = PeerRequest::Find(vec![name.clone()]);
+    match owners.one(owners.timers().lane_of(name), what, deadline).await? {
+        PeerReply::Found(mut found) => Ok(found.pop().flatten()),
         _ => Err(fault()),
     }
 }
 
 /// Why there is no timer of this name.
-async fn nobody(asker: &Asker, name: &Name, deadline: Deadline) -> Problem {
-    if let Err(problem) = must_have_no_key(asker, name, deadline).await {
+async fn nobody(owners: &Owners, name: &TimerName, deadline: Deadline) -> Problem {
+    if let Err(problem) = must_have_no_key(owners, name, deadline).await {
         return problem;
     }
     Problem::new(
@@ -64,29 +78,33 @@ async fn nobody(asker: &Asker, name: &Name, deadline: Deadline) -> Problem {
 }
 
 async fn cancel(
-    State(asker): State<Asker>,
+    State(owners): State<Owners>,
     Extension(came): Extension<Came>,
     uri: Uri,
 ) -> Answered {
-    let id = read::id_of_path(uri.path(), TIMERS)?;
+    let id = params::id_of_path(uri.path(), TIMERS)?;
     let mut query = Query::read(uri.query(), &["key", "key_base64", "version", "wait"])?;
-    let name = Name { id, key: query.key()? };
-    let version = version(asker.timers(), query.text("version")?, "query.version")?;
-    let deadline = Deadline::new(came.at, wait(&asker, query.text("wait")?, "query.wait")?);
+    let name = TimerName { id, key: query.key()? };
+    let version = version(&mut query)?;
+    let deadline = Deadline::new(came.at, wait(query.text("wait")?, "query.wait")?);
     // Without its key a timer is not meant; somebody has forgotten it.
-    if name.key.is_none() && asker.timers().tracks() {
-        may_have_no_key(&asker, &name, deadline.before_command()).await?;
+    if name.key.is_none() && owners.timers().tracks() {
+        may_have_no_key(&owners, &name, deadline.before_command()).await?;
     }
-    let command = Command { name: name.clone(), version, order: Order::Cancel };
-    answered(&name, false, done(&asker, command, deadline).await?)
+    let command = TimerCommand { name: name.clone(), version, kind: CommandKind::Cancel };
+    answered(&name, false, done(&owners, command, deadline).await?)
 }
 
 /// Refuses a cancel without a key that means no timer, but for one whose key was forgotten. Where that cannot be looked up the
 /// cancel is taken as it was said: it may be meant so, and be urgent, and it does nothing to a timer with a key.
-async fn may_have_no_key(asker: &Asker, name: &Name, deadline: Deadline) -> Result<(), Problem> {
-    let keyed = match found(asker, name, deadline).await {
+async fn may_have_no_key(
+    owners: &Owners,
+    name: &TimerName,
+    deadline: Deadline,
+) -> Result<(), Problem> {
+    let keyed = match found(owners, name, deadline).await {
         Ok(Some(_)) => return Ok(()),
-        Ok(None) => keyed(asker, vec![name.id.clone()], deadline).await,
+        Ok(None) => keyed(owners, vec![name.id.clone()], deadline).await,
         Err(trouble) => Err(trouble),
     };
     match keyed {
@@ -94,60 +112,59 @@ async fn may_have_no_key(asker: &Asker, name: &Name, deadline: Deadline) -> Resu
             Some(timers) => Err(key_needed(timers, "query.key")),
             None => Ok(()),
         },
-        Err(Trouble::Busy(detail)) => Err(Trouble::Busy(detail).into()),
+        Err(TimersError::Busy(detail)) => Err(TimersError::Busy(detail).into()),
         Err(_) => Ok(()),
     }
 }
 
 /// Refuses a name without a key of an id that timers with a key have.
-async fn must_have_no_key(asker: &Asker, name: &Name, deadline: Deadline) -> Result<(), Problem> {
+async fn must_have_no_key(
+    owners: &Owners,
+    name: &TimerName,
+    deadline: Deadline,
+) -> Result<(), Problem> {
     if name.key.is_some() {
         return Ok(());
     }
-    match keyed(asker, vec![name.id.clone()], deadline).await?.get(&name.id) {
+    match keyed(owners, vec![name.id.clone()], deadline).await?.get(&name.id) {
         Some(timers) => Err(key_needed(timers, "query.key")),
         None => Ok(()),
     }
 }
 
-/// A version as answers show it.
-pub(super) fn version(
-    timers: &dyn Timers,
-    text: Option<String>,
-    at: &str,
-) -> Result<Option<String>, Problem> {
-    let bad = |detail: String| Problem::bad("bad_version", at, detail);
-    text.as_deref().map(|text| timers.version(text).map_err(bad)).transpose()?;
-    Ok(text)
+/// The version that a request is about.
+fn version(query: &mut Query) -> Result<Option<Version>, Problem> {
+    let text = query.text("version")?;
+    text.map(|text| params::version(&text, "query.version")).transpose()
 }
 
 /// How long to wait for what becomes of a command.
-pub(super) fn wait(asker: &Asker, text: Option<String>, at: &str) -> Result<Duration, Problem> {
+pub(super) fn wait(text: Option<String>, at: &str) -> Result<Duration, Problem> {
     let read = |text: String| {
         // Headers take a bare number for milliseconds. Here it is far more often meant as seconds.
         if text.bytes().all(|byte| byte.is_ascii_digit()) && text.bytes().any(|byte| byte != b'0') {
             let detail = format!("{text:?} has no unit; want one, as in \"{text}s\" or \"500ms\"");
             return Err(Problem::bad("bad_duration", at, detail));
         }
-        read::span(asker.timers(), &text, at, WAIT_MS_MAX)
+        params::span(&text, at, WAIT_MS_MAX)
     };
     text.map_or(Ok(WAIT_MS), read).map(Duration::from_millis)
 }
 
 async fn reschedule(
-    State(asker): State<Asker>,
+    State(owners): State<Owners>,
     Extension(came): Extension<Came>,
     uri: Uri,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
-    let id = read::id_of_path(uri.path(), TIMERS)?;
+    let id = params::id_of_path(uri.path(), TIMERS)?;
     let mut query = Query::read(uri.query(), &["key", "key_base64", "version", "wait"])?;
-    let name = Name { id, key: query.key()? };
-    let version = version(asker.timers(), query.text("version")?, "query.version")?;
-    let deadline = Deadline::new(came.at, wait(&asker, query.text("wait")?, "query.wait")?);
-    let mut body = read::body(body, &["due", "delay"])?;
+    let name = TimerName { id, key: query.key()? };
+    let version = version(&mut query)?;
+    let deadline = Deadline::new(came.at, wait(query.text("wait")?, "query.wait")?);
+    let mut body = params::body(body, &["due", "delay"])?;
     let due = match (body.remove("due"), body.remove("delay")) {
-        (Some(due), None) => read::moment(asker.timers(), &due, "body.due")?,
+        (Some(due), None) => params::moment(&due, "body.due")?,
         (None, Some(delay)) => {
             let text = match delay {
                 Value::String(text) => text,
@@ -157,8 +174,8 @@ async fn reschedule(
                     return Err(Problem::bad("bad_duration", "body.delay", detail));
                 }
             };
-            let delay = read::span(asker.timers(), &text, "body.delay", u64::MAX)?;
-            came.time.ok_or_else(no_time)?.checked_add(delay).ok_or_else(|| {
+            let delay = params::span(&text, "body.delay", u64::MAX)?;
+            came.time.ok_or_else(no_time)?.checked_add(delay).map(UnixMillis).ok_or_else(|| {
                 Problem::bad("bad_duration", "body.delay", "it ends after the end of time")
             })?
         }
@@ -166,98 +183,104 @@ async fn reschedule(
             return Err(Problem::bad("no_time", "body", "say due or delay, and only one of them"));
         }
     };
-    tracked(asker.timers())?;
-    let command = Command { name: name.clone(), version, order: Order::Reschedule(due) };
-    match done(&asker, command, deadline).await {
+    tracked(owners.timers())?;
+    let command = TimerCommand { name: name.clone(), version, kind: CommandKind::Reschedule(due) };
+    match done(&owners, command, deadline).await {
         // Its lane's owner has seen all that stood there by then: there is none, or nothing of it is pending.
-        Err(Trouble::NotPending(None)) => Err(match found(&asker, &name, deadline).await? {
-            Some(_) => Trouble::NotPending(None).into(),
-            None => nobody(&asker, &name, deadline).await,
+        Err(TimersError::NotPending(None)) => Err(match found(&owners, &name, deadline).await? {
+            Some(_) => TimersError::NotPending(None).into(),
+            None => nobody(&owners, &name, deadline).await,
         }),
         done => answered(&name, true, done?),
     }
 }
 
 pub(super) fn no_time() -> Problem {
-    Trouble::Away("the brokers' time is not known yet".to_owned()).into()
+    TimersError::Away("the brokers' time is not known yet".to_owned()).into()
 }
 
 /// Has a command carried out; its ticket, and what became of it.
 async fn done(
-    asker: &Asker,
-    command: Command,
+    owners: &Owners,
+    command: TimerCommand,
     deadline: Deadline,
-) -> Result<(String, Answer), Trouble> {
-    let lane = asker.timers().lane_of(&command.name);
-    match asker.one(lane, What::Do(vec![command]), deadline).await? {
-        Told::Done(mut done) => done.pop().unwrap_or_else(|| Err(fault())),
+) -> Result<(String, CommandStatus), TimersError> {
+    let lane = owners.timers().lane_of(&command.name);
+    match owners.one(lane, PeerRequest::Do(vec![command]), deadline).await? {
+        PeerReply::Done(mut done) => done.pop().unwrap_or_else(|| Err(fault())),
         _ => Err(fault()),
     }
 }
 
-fn answered(name: &Name, puts_off: bool, (ticket, answer): (String, Answer)) -> Answered {
+fn answered(
+    name: &TimerName,
+    puts_off: bool,
+    (ticket, answer): (String, CommandStatus),
+) -> Answered {
     told(&Ticket { name: name.clone(), ticket, puts_off }, &answer)
 }
 
 /// 200 with what is decided, or 202 with where to ask again. Another time that was not given is a conflict.
-fn told(ticket: &Ticket, answer: &Answer) -> Answered {
-    let body = Json(shown::outcome(ticket, answer));
+fn told(ticket: &Ticket, answer: &CommandStatus) -> Answered {
+    let body = Json(json::outcome(ticket, answer));
     Ok(match answer {
-        Answer::Decided { outcome, state, code, .. }
-            if ticket.puts_off && outcome != "replaced" =>
+        CommandStatus::Decided { outcome, state, code, .. }
+            if ticket.puts_off && *outcome != CommandOutcome::Replaced =>
         {
-            return Err(not_put_off(outcome, state.as_deref(), code.as_deref()));
+            return Err(not_put_off(*outcome, *state, *code));
         }
-        Answer::Decided { .. } => body.into_response(),
-        Answer::Pending | Answer::Lost => {
-            (StatusCode::ACCEPTED, [(header::LOCATION, shown::again(ticket))], body).into_response()
+        CommandStatus::Decided { .. } => body.into_response(),
+        CommandStatus::Pending | CommandStatus::Lost => {
+            (StatusCode::ACCEPTED, [(header::LOCATION, json::status_path(ticket))], body)
+                .into_response()
         }
     })
 }
 
 /// Why a timer is not due at another time now.
-fn not_put_off(outcome: &str, state: Option<&str>, code: Option<&str>) -> Problem {
-    let refused = |code: &str, detail: String| Trouble::Refused(code.to_owned(), detail).into();
+fn not_put_off(outcome: CommandOutcome, state: Option<TimerState>, code: Option<Code>) -> Problem {
+    let refused = |code: &str, detail: String| TimersError::Refused(code.to_owned(), detail).into();
     match outcome {
-        "superseded" => {
+        CommandOutcome::Superseded => {
             let detail = "another version was put in its place before this was decided";
             refused("superseded", detail.to_owned())
         }
-        "refused" => {
-            let code = code.unwrap_or("unknown");
+        CommandOutcome::Refused => {
+            let code = code.map_or("unknown", Code::as_str);
             let detail = format!("its record with the other time is a dead letter ({code})");
             refused("refused", detail)
         }
-        "delivered" | "cancelled" => Trouble::NotPending(Some(outcome.to_owned())).into(),
-        _ => Trouble::NotPending(state.map(str::to_owned)).into(),
+        CommandOutcome::Delivered => TimersError::NotPending(Some(TimerState::Delivered)).into(),
+        CommandOutcome::Cancelled => TimersError::NotPending(Some(TimerState::Cancelled)).into(),
+        _ => TimersError::NotPending(state).into(),
     }
 }
 
 /// Asks again what became of a command.
 pub(super) async fn again(
-    State(asker): State<Asker>,
+    State(owners): State<Owners>,
     Extension(came): Extension<Came>,
     uri: Uri,
 ) -> Answered {
     let mut query = Query::read(uri.query(), &["wait"])?;
-    let deadline = Deadline::new(came.at, wait(&asker, query.text("wait")?, "query.wait")?);
+    let deadline = Deadline::new(came.at, wait(query.text("wait")?, "query.wait")?);
     let text = uri.path().strip_prefix(CANCELS).unwrap_or_default();
     let ticket = Ticket::decode(text).ok_or_else(|| {
         Problem::bad("bad_ticket", "path.ticket", "it is not one that an answer gave")
     })?;
-    let lane = asker.timers().lane_of(&ticket.name);
-    let what = What::Answer(ticket.ticket.clone());
-    match asker.one(lane, what, deadline).await? {
-        Told::Answer(Answer::Lost) => lost(&asker, &ticket, deadline).await,
-        Told::Answer(answer) => told(&ticket, &answer),
+    let lane = owners.timers().lane_of(&ticket.name);
+    let what = PeerRequest::Answer(ticket.ticket.clone());
+    match owners.one(lane, what, deadline).await? {
+        PeerReply::Answer(CommandStatus::Lost) => lost(&owners, &ticket, deadline).await,
+        PeerReply::Answer(answer) => told(&ticket, &answer),
         _ => Err(fault().into()),
     }
 }
 
 /// The instance that knew the outcome does not run the lane any more: the timer's present state tells most of it.
-async fn lost(asker: &Asker, ticket: &Ticket, deadline: Deadline) -> Answered {
-    let state = match found(asker, &ticket.name, deadline).await? {
-        Some(timer) => shown::timer(&timer),
+async fn lost(owners: &Owners, ticket: &Ticket, deadline: Deadline) -> Answered {
+    let state = match found(owners, &ticket.name, deadline).await? {
+        Some(timer) => json::timer(&timer),
         None => Value::Null,
     };
     Err(Problem::new(

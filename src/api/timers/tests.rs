@@ -11,8 +11,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::super::{Report, Status, serve};
-use super::known::*;
+use super::model::*;
 use super::*;
+use crate::engine::timers::{Timer, TimerId, Version};
+use crate::engine::{Lane, Offset, UnixMillis};
 use crate::patient::{eventually, patient};
 
 /// How soon an answer must be there that waits for nothing.
@@ -21,12 +23,12 @@ const SOON: Duration = Duration::from_secs(5);
 /// What Kafka is to real instances: all timers, and who has which lane.
 #[derive(Default)]
 struct World {
-    timers: Vec<Timer>,
+    timers: Vec<LaneTimer>,
     /// By lane: which instance has it; `None`: it moves.
     owners: Vec<Option<usize>>,
     addresses: Vec<String>,
     /// Answers that are still to be given, by ticket.
-    answers: HashMap<String, Answer>,
+    answers: HashMap<String, CommandStatus>,
     now: u64,
     since: u64,
     pending: bool,
@@ -39,12 +41,12 @@ struct World {
     /// How often each lane was settled.
     settled: [usize; LANES as usize],
     /// What answers become once each lane was settled, and again.
-    moved: Option<Answer>,
+    moved: Option<CommandStatus>,
 }
 
 impl World {
-    fn find(&mut self, name: &Name) -> Option<&mut Timer> {
-        self.timers.iter_mut().find(|timer| timer.name == *name)
+    fn find(&mut self, name: &TimerName) -> Option<&mut Timer> {
+        self.timers.iter_mut().find(|of| of.name() == *name).map(|of| &mut of.timer)
     }
 }
 
@@ -61,29 +63,19 @@ impl Instance {
 
 impl Instance {
     fn page_of(&self, lane: u16, filter: &Filter, after: Option<Cursor>, most: usize) -> Page {
-        let place = |timer: &Timer| Cursor { due: timer.due, order: timer.order };
-        let mut behind: Vec<Timer> = self
+        let mut behind: Vec<LaneTimer> = self
             .world()
             .timers
             .iter()
-            .filter(|timer| timer.lane == lane && after.is_none_or(|after| place(timer) > after))
+            .filter(|of| of.lane.0 == lane && after.is_none_or(|after| Cursor::of(of) > after))
             .cloned()
             .collect();
-        behind.sort_by_key(place);
+        behind.sort_by_key(Cursor::of);
         // An index looks at a bounded number in one call, whatever it finds.
         let more = behind.len() > most.min(3);
         behind.truncate(most.min(3));
-        let more = behind.last().filter(|_| more).map(place);
-        let equal = |want: &Option<String>, is: Option<&String>| {
-            want.as_ref().is_none_or(|want| is == Some(want))
-        };
-        behind.retain(|timer| {
-            equal(&filter.target, Some(&timer.target))
-                && equal(&filter.label, timer.label.as_ref())
-                && equal(&filter.state, Some(&timer.state))
-                && filter.due_after.is_none_or(|after| timer.due >= after)
-                && filter.due_before.is_none_or(|before| timer.due < before)
-        });
+        let more = behind.last().filter(|_| more).map(Cursor::of);
+        behind.retain(|of| filter.matches(&of.timer));
         Page { timers: behind, more }
     }
 
@@ -102,7 +94,7 @@ impl Instance {
 
 const LANES: u16 = 4;
 
-fn lane_of(name: &Name) -> u16 {
+fn lane_of(name: &TimerName) -> u16 {
     let bytes = name.key.as_deref().unwrap_or(name.id.as_bytes());
     bytes.iter().map(|byte| u16::from(*byte)).sum::<u16>() % LANES
 }
@@ -112,16 +104,16 @@ impl Timers for Instance {
         LANES
     }
 
-    fn lane_of(&self, name: &Name) -> u16 {
+    fn lane_of(&self, name: &TimerName) -> u16 {
         lane_of(name)
     }
 
-    fn standing(&self, lane: u16) -> Standing {
+    fn owner_of(&self, lane: u16) -> LaneOwner {
         let world = self.world();
         match world.owners[usize::from(lane)] {
-            Some(owner) if owner == self.me => Standing::Here,
-            Some(owner) => Standing::Elsewhere(world.addresses[owner].clone()),
-            None => Standing::Moving,
+            Some(owner) if owner == self.me => LaneOwner::Here,
+            Some(owner) => LaneOwner::Elsewhere(world.addresses[owner].clone()),
+            None => LaneOwner::Moving,
         }
     }
 
@@ -146,30 +138,13 @@ impl Timers for Instance {
         sha2::Sha256::new().chain_update("secret").chain_update(what).finalize().into()
     }
 
-    fn span(&self, text: &str) -> Result<u64, String> {
-        if let Ok(ms) = text.parse() {
-            return Ok(ms);
-        }
-        let seconds = text.strip_suffix('s').unwrap_or("x").parse::<u64>();
-        seconds
-            .map(|s| s.saturating_mul(1_000))
-            .map_err(|_| format!("{text:?} is no length of time"))
-    }
-
-    fn moment(&self, text: &str) -> Result<u64, String> {
-        text.parse().map_err(|_| format!("{text:?} is no point in time"))
-    }
-
-    fn version(&self, text: &str) -> Result<(), String> {
-        if text.contains('-') { Ok(()) } else { Err(format!("{text:?} is no version")) }
-    }
-
     fn find<'a>(
         &'a self,
-        names: &'a [(u16, Name)],
-    ) -> Soon<'a, Result<Vec<Option<Timer>>, Trouble>> {
-        let mut world = self.world();
-        let found = names.iter().map(|(_, name)| world.find(name).cloned()).collect();
+        names: &'a [(u16, TimerName)],
+    ) -> Soon<'a, Result<Vec<Option<LaneTimer>>, TimersError>> {
+        let world = self.world();
+        let of = |name: &TimerName| world.timers.iter().find(|of| of.name() == *name).cloned();
+        let found = names.iter().map(|(_, name)| of(name)).collect();
         Box::pin(ready(Ok(found)))
     }
 
@@ -177,9 +152,9 @@ impl Timers for Instance {
         &'a self,
         lanes: &'a [u16],
         ids: &'a [String],
-    ) -> Soon<'a, Result<Vec<Timer>, Trouble>> {
+    ) -> Soon<'a, Result<Vec<LaneTimer>, TimersError>> {
         let world = self.world();
-        let fits = |timer: &&Timer| lanes.contains(&timer.lane) && ids.contains(&timer.name.id);
+        let fits = |of: &&LaneTimer| lanes.contains(&of.lane.0) && ids.contains(&of.name().id);
         Box::pin(ready(Ok(world.timers.iter().filter(fits).cloned().collect())))
     }
 
@@ -189,11 +164,15 @@ impl Timers for Instance {
         filter: &'a Filter,
         after: Option<Cursor>,
         most: usize,
-    ) -> Soon<'a, Result<Page, Trouble>> {
+    ) -> Soon<'a, Result<Page, TimersError>> {
         Box::pin(ready(Ok(self.page_of(lane, filter, after, most))))
     }
 
-    fn count<'a>(&'a self, lanes: &'a [u16], filter: &'a Filter) -> Soon<'a, Result<u64, Trouble>> {
+    fn count<'a>(
+        &'a self,
+        lanes: &'a [u16],
+        filter: &'a Filter,
+    ) -> Soon<'a, Result<u64, TimersError>> {
         Box::pin(ready(Ok(lanes.iter().map(|lane| self.count_of(*lane, filter)).sum())))
     }
 
@@ -202,13 +181,13 @@ impl Timers for Instance {
         lanes: &'a [u16],
         now: u64,
         _: Option<&'a str>,
-    ) -> Soon<'a, Result<Vec<Forecast>, Trouble>> {
+    ) -> Soon<'a, Result<Vec<Forecast>, TimersError>> {
         let world = self.world();
-        let of_lanes = world.timers.iter().filter(|timer| lanes.contains(&timer.lane));
-        let all = of_lanes.map(|timer| {
+        let of_lanes = world.timers.iter().filter(|of| lanes.contains(&of.lane.0));
+        let all = of_lanes.map(|LaneTimer { timer, .. }| {
             let mut minutes = vec![0; 60];
-            minutes[((timer.due - now) / 60_000) as usize] = 1;
-            let target = timer.target.clone();
+            minutes[((timer.due.0 - now) / 60_000) as usize] = 1;
+            let target = timer.target.to_string();
             let (hours, days) = (vec![1], vec![1]);
             Forecast { target, total: 1, minutes, hours, days, ..Forecast::default() }
         });
@@ -222,77 +201,76 @@ impl Timers for Instance {
     fn submit<'a>(
         &'a self,
         _: u16,
-        commands: &'a [Command],
-        _: Asked,
-    ) -> Soon<'a, Vec<Result<String, Trouble>>> {
+        commands: &'a [TimerCommand],
+        _: RequestTimes,
+    ) -> Soon<'a, Vec<Result<String, TimersError>>> {
         let mut world = self.world();
         if world.late == Some(self.me) {
-            let late = Trouble::Moving("no time left; nothing was written".to_owned());
+            let late = TimersError::Moving("no time left; nothing was written".to_owned());
             return Box::pin(ready(commands.iter().map(|_| Err(late.clone())).collect()));
         }
         let mut tickets = Vec::new();
         for command in commands {
             let now = world.now;
             let outcome = match world.find(&command.name) {
-                None if matches!(command.order, Order::Reschedule(_)) => {
-                    tickets.push(Err(Trouble::NotPending(None)));
+                None if matches!(command.kind, CommandKind::Reschedule(_)) => {
+                    tickets.push(Err(TimersError::NotPending(None)));
                     continue;
                 }
-                None => "unknown",
-                Some(timer) if command.version.as_ref().is_some_and(|v| *v != timer.version) => {
-                    "superseded"
+                None => CommandOutcome::Unknown,
+                Some(timer) if command.version.is_some_and(|version| version != timer.version) => {
+                    CommandOutcome::Superseded
                 }
-                Some(timer) if timer.state == "delay" => match command.order {
-                    Order::Cancel => {
-                        timer.state = "cancelled".to_owned();
-                        timer.since = now;
-                        "cancelled"
+                Some(timer) if timer.state == TimerState::Delay => match command.kind {
+                    CommandKind::Cancel => {
+                        timer.state = TimerState::Cancelled;
+                        timer.since = UnixMillis(now);
+                        CommandOutcome::Cancelled
                     }
-                    Order::Reschedule(due) => {
+                    CommandKind::Reschedule(due) => {
                         timer.due = due;
-                        "replaced"
+                        CommandOutcome::Replaced
                     }
                 },
-                Some(timer) if timer.state == "delivered" => "delivered",
-                Some(_) => "cancelled",
+                Some(timer) if timer.state == TimerState::Delivered => CommandOutcome::Delivered,
+                Some(_) => CommandOutcome::Cancelled,
             };
             let ticket = format!("{}", world.answers.len());
-            let is_last = world.is_last && outcome == "delivered";
-            let outcome = outcome.to_owned();
-            let answer = Answer::Decided { outcome, state: None, code: None, is_last };
-            world.answers.insert(ticket.clone(), answer);
+            let is_last = world.is_last && outcome == CommandOutcome::Delivered;
+            let status = CommandStatus::Decided { outcome, state: None, code: None, is_last };
+            world.answers.insert(ticket.clone(), status);
             tickets.push(Ok(ticket));
         }
         Box::pin(ready(tickets))
     }
 
-    fn answer<'a>(
+    fn status<'a>(
         &'a self,
         _: u16,
         ticket: &'a str,
         wait: Duration,
-    ) -> Soon<'a, Result<Answer, Trouble>> {
+    ) -> Soon<'a, Result<CommandStatus, TimersError>> {
         Box::pin(async move {
             if self.world().pending {
                 tokio::time::sleep(wait).await;
-                return Ok(Answer::Pending);
+                return Ok(CommandStatus::Pending);
             }
-            Ok(self.world().answers.get(ticket).cloned().unwrap_or(Answer::Lost))
+            Ok(self.world().answers.get(ticket).copied().unwrap_or(CommandStatus::Lost))
         })
     }
 
-    fn settle<'a>(&'a self, lanes: &'a [u16], by: Instant) -> Soon<'a, Result<(), Trouble>> {
+    fn settle<'a>(&'a self, lanes: &'a [u16], by: Instant) -> Soon<'a, Result<(), TimersError>> {
         Box::pin(async move {
             if self.world().unsettled == Some(self.me) {
                 tokio::time::sleep_until(by.into()).await;
-                return Err(Trouble::Moving("not settled".to_owned()));
+                return Err(TimersError::Moving("not settled".to_owned()));
             }
             let mut world = self.world();
             lanes.iter().for_each(|lane| world.settled[usize::from(*lane)] += 1);
             if world.settled.iter().all(|times| *times >= 2)
                 && let Some(moved) = world.moved.take()
             {
-                world.answers.values_mut().for_each(|answer| *answer = moved.clone());
+                world.answers.values_mut().for_each(|answer| *answer = moved);
             }
             Ok(())
         })
@@ -349,32 +327,36 @@ impl Pair {
         change(&mut self.world.lock())
     }
 
-    fn put(&self, id: &str, key: Option<&[u8]>, due_in_ms: u64) -> Name {
-        let name = Name { id: id.to_owned(), key: key.map(<[u8]>::to_vec) };
+    fn put(&self, id: &str, key: Option<&[u8]>, due_in_ms: u64) -> TimerName {
+        let name = TimerName { id: id.to_owned(), key: key.map(<[u8]>::to_vec) };
         self.with(|world| {
             let n = world.timers.len();
             let mut order = [0; 16];
             order[8..].copy_from_slice(&(n as u64).to_be_bytes());
-            world.timers.push(Timer {
-                lane: lane_of(&name),
-                name: name.clone(),
-                key_cut: false,
-                order,
-                state: "delay".to_owned(),
-                target: if n % 2 == 0 { "even" } else { "odd" }.to_owned(),
-                due: NOW + due_in_ms,
-                label: None,
-                version: format!("{}-{n}", NOW - 1_000),
+            let timer = Timer {
+                timer_id: TimerId(order),
+                state: TimerState::Delay,
+                version: Version {
+                    first_appended: UnixMillis(NOW - 1_000),
+                    offset: Offset(n as i64),
+                },
                 supersedes: None,
-                since: NOW - 1_000,
+                due: UnixMillis(NOW + due_in_ms),
+                since: UnixMillis(NOW - 1_000),
+                target: if n % 2 == 0 { "even" } else { "odd" }.into(),
+                label: None,
+                id: id.as_bytes().into(),
+                key: key.map(Into::into),
+                key_cut: false,
                 code: None,
-            });
+            };
+            world.timers.push(LaneTimer { lane: Lane(lane_of(&name)), timer });
         });
         name
     }
 
-    fn state(&self, name: &Name) -> String {
-        self.with(|world| world.find(name).expect("known").state.clone())
+    fn state(&self, name: &TimerName) -> &'static str {
+        self.with(|world| world.find(name).expect("known").state.as_str())
     }
 
     /// Asks one of them: status, headers and body.
@@ -406,7 +388,7 @@ impl Pair {
     /// What an instance sends with a question.
     fn sealed(&self, question: &str) -> [(&'static str, String); 3] {
         let instance = Instance { world: Arc::clone(&self.world), me: 0 };
-        seal::of_question(&instance, ask::PATH, question.as_bytes()).expect("a seal")
+        seal::of_question(&instance, peer::PATH, question.as_bytes()).expect("a seal")
     }
 
     /// Asks one of them as another instance does: status and body.
@@ -495,7 +477,7 @@ async fn how_the_last_version_ended_is_told_once_all_is_settled_in_all_lanes() {
     let pair = Pair::start().await;
     for key in ["a", "b", "c", "d"] {
         let name = pair.put("t", Some(key.as_bytes()), 1_000);
-        pair.with(|world| world.find(&name).unwrap().state = "delivered".to_owned());
+        pair.with(|world| world.find(&name).unwrap().state = TimerState::Delivered);
     }
     let path = "/v1/timers/t?key=a";
     let settled = || pair.with(|world| std::mem::take(&mut world.settled));
@@ -523,8 +505,8 @@ async fn how_the_last_version_ended_is_told_once_all_is_settled_in_all_lanes() {
     }
     assert_eq!(settled(), [2; 4], "once for all of them");
     // A later version was on its way.
-    let (outcome, state, code) = ("cancelled".to_owned(), None, None);
-    let moved = Answer::Decided { outcome, state, code, is_last: false };
+    let (outcome, state, code) = (CommandOutcome::Cancelled, None, None);
+    let moved = CommandStatus::Decided { outcome, state, code, is_last: false };
     pair.with(|world| world.moved = Some(moved));
     let again = pending["again"].as_str().expect("where to ask again");
     let (status, told) = pair.both("GET", again, None).await;
@@ -580,7 +562,7 @@ async fn while_a_lane_moves_or_its_owner_is_silent_a_caller_is_told_to_come_agai
     let question = json!({ "lanes": [lane], "what": { "ByIds": ["t"] } }).to_string();
     let other = 1 - owner.unwrap();
     let headers = pair.sealed(&question);
-    let (status, reply) = pair.peer(other, ask::PATH, &headers, &question).await;
+    let (status, reply) = pair.peer(other, peer::PATH, &headers, &question).await;
     assert!(status == 200 && reply.contains("Moving"), "{reply}");
     assert_eq!(pair.state(&name), "delay");
 }
@@ -604,7 +586,7 @@ async fn a_cancel_for_a_lane_that_nobody_has_is_written_and_told_by_who_has_it_n
         let owners = pair.with(|world| world.owners.clone());
         pair.with(|world| (0..usize::from(LANES)).for_each(|lane| change(world, lane)));
         // At once: it is written.
-        let version = pair.with(|world| world.find(&names[1]).expect("known").version.clone());
+        let version = pair.with(|world| world.find(&names[1]).expect("known").version.to_string());
         let single = format!("/v1/timers/t?key=single+{n}&wait=0s");
         let mut again = String::new();
         for path in [
@@ -669,10 +651,10 @@ async fn beside_an_owner_that_is_silent_a_cancel_is_written_here_and_answered_in
     }
     // Connections are accepted, as the system does for a process that stands still, and nobody answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (own, other): (Vec<&Name>, Vec<&Name>) =
+    let (own, other): (Vec<&TimerName>, Vec<&TimerName>) =
         names.iter().partition(|name| lane_of(name).is_multiple_of(2));
     pair.with(|world| world.addresses[1] = silent.local_addr().unwrap().to_string());
-    let key = |name: &Name| String::from_utf8(name.key.clone().unwrap()).unwrap();
+    let key = |name: &TimerName| String::from_utf8(name.key.clone().unwrap()).unwrap();
     let began = Instant::now();
     let in_time = |wait: u64, what: &str| {
         let took = began.elapsed();
@@ -707,11 +689,8 @@ async fn beside_an_owner_that_is_silent_a_cancel_is_written_here_and_answered_in
         in_time(1, "another time");
     };
     tokio::join!(cancel, batch, put_off);
-    let states = |of: &[&Name]| of.iter().map(|name| pair.state(name)).collect::<Vec<_>>();
-    assert_eq!(
-        (states(&own[..1]), states(&other)),
-        (vec!["cancelled".to_owned()], vec!["cancelled".to_owned(); 2])
-    );
+    let states = |of: &[&TimerName]| of.iter().map(|name| pair.state(name)).collect::<Vec<_>>();
+    assert_eq!((states(&own[..1]), states(&other)), (vec!["cancelled"], vec!["cancelled"; 2]));
 }
 
 #[tokio::test]
@@ -724,7 +703,7 @@ async fn nobody_is_told_that_nothing_was_written_once_an_owner_was_asked_to_writ
     let keys: Vec<String> = (0..8).map(|n| format!("k{n}")).collect();
     let of_other = |key: &&String| {
         let key = Some(key.as_bytes().to_vec());
-        !lane_of(&Name { id: "t".to_owned(), key }).is_multiple_of(2)
+        !lane_of(&TimerName { id: "t".to_owned(), key }).is_multiple_of(2)
     };
     let key = keys.iter().find(of_other).expect("one of them");
     let body = json!({ "timers": [{ "id": "t", "key": key }], "wait": "0s" }).to_string();
@@ -733,7 +712,7 @@ async fn nobody_is_told_that_nothing_was_written_once_an_owner_was_asked_to_writ
         let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
         between.push(proxy.local_addr().unwrap().to_string());
         let status = StatusCode::from_u16(status).unwrap();
-        let app = Router::new().route(ask::PATH, post(async move || status));
+        let app = Router::new().route(peer::PATH, post(async move || status));
         tokio::spawn(async move { axum::serve(proxy, app).await });
     }
     type Change<'a> = &'a (dyn Fn(&mut World) + Sync);
@@ -767,20 +746,20 @@ async fn a_question_that_nobody_waits_for_any_more_is_not_carried_out() {
     let pair = Pair::start().await;
     let name = pair.put("t", Some(b"k"), 1_000);
     let (lane, owner) = (lane_of(&name), usize::from(lane_of(&name) % 2));
-    let command = Command { name: name.clone(), version: None, order: Order::Cancel };
+    let command = TimerCommand { name: name.clone(), version: None, kind: CommandKind::Cancel };
     let times = json!({ "age_ms": 0, "wait_ms": 500, "left_ms": 1_000 });
     let to = pair.addresses[owner].to_string();
     let question =
         json!({ "lanes": [lane], "what": { "Do": [command] }, "times": times, "to": to });
     let question = question.to_string();
     let sealed = pair.sealed(&question);
-    // It stood in the way for as long as its asker waited.
+    // It stood in the way for as long as its owners waited.
     pair.with(|world| world.now += 1_000);
-    let (status, told) = pair.peer(owner, ask::PATH, &sealed, &question).await;
+    let (status, told) = pair.peer(owner, peer::PATH, &sealed, &question).await;
     assert!(status == 200 && told.contains("too long ago"), "{told}");
     assert_eq!(pair.state(&name), "delay");
     pair.with(|world| world.now -= 1);
-    let (status, told) = pair.peer(owner, ask::PATH, &sealed, &question).await;
+    let (status, told) = pair.peer(owner, peer::PATH, &sealed, &question).await;
     assert!(status == 200 && told.contains("cancelled"), "{told}");
     assert_eq!(pair.state(&name), "cancelled");
 }
@@ -790,16 +769,16 @@ async fn a_change_that_somebody_has_recorded_is_made_once_and_by_whom_it_was_ask
     let pair = Pair::start().await;
     let name = pair.put("t", Some(b"k"), 1_000);
     let (lane, owner) = (lane_of(&name), usize::from(lane_of(&name) % 2));
-    let command = Command { name: name.clone(), version: None, order: Order::Cancel };
+    let command = TimerCommand { name: name.clone(), version: None, kind: CommandKind::Cancel };
     let of = |to: Option<usize>, number: u64| {
         let to = to.map(|to| pair.addresses[to].to_string());
         let times = json!({ "age_ms": 0, "wait_ms": 500, "left_ms": 20_000 });
         json!({ "lanes": [lane], "what": { "Do": [command] }, "times": times, "to": to, "number": number }).to_string()
     };
-    let anew = || pair.with(|world| world.find(&name).unwrap().state = "delay".to_owned());
+    let anew = || pair.with(|world| world.find(&name).unwrap().state = TimerState::Delay);
     let question = of(Some(owner), 1);
     let sealed = pair.sealed(&question);
-    let (status, told) = pair.peer(owner, ask::PATH, &sealed, &question).await;
+    let (status, told) = pair.peer(owner, peer::PATH, &sealed, &question).await;
     assert!(status == 200 && told.contains("cancelled"), "{told}");
     // Somebody makes it anew, and somebody else repeats what he has heard: at once, and as late as it is valid.
     anew();
@@ -807,7 +786,7 @@ async fn a_change_that_somebody_has_recorded_is_made_once_and_by_whom_it_was_ask
         [(0, 403, "not_a_peer"), (19_999, 403, "not_a_peer"), (20_000, 200, "too long ago")]
     {
         pair.with(|world| world.now = NOW + later_ms);
-        let (told_status, told) = pair.peer(owner, ask::PATH, &sealed, &question).await;
+        let (told_status, told) = pair.peer(owner, peer::PATH, &sealed, &question).await;
         assert!(told_status == status && told.contains(why), "{later_ms}: {told_status} {told}");
         assert_eq!(pair.state(&name), "delay", "{later_ms}");
     }
@@ -815,7 +794,7 @@ async fn a_change_that_somebody_has_recorded_is_made_once_and_by_whom_it_was_ask
     pair.with(|world| (world.now, world.owners[usize::from(lane)]) = (NOW, Some(1 - owner)));
     for (why, question) in [("of another", of(Some(owner), 2)), ("of nobody", of(None, 3))] {
         let sealed = pair.sealed(&question);
-        let (status, told) = pair.peer(1 - owner, ask::PATH, &sealed, &question).await;
+        let (status, told) = pair.peer(1 - owner, peer::PATH, &sealed, &question).await;
         assert!(status == 403 && told.contains("not_a_peer"), "{why}: {status} {told}");
     }
     assert_eq!(pair.state(&name), "delay");
@@ -826,7 +805,7 @@ async fn a_change_that_somebody_has_recorded_is_made_once_and_by_whom_it_was_ask
         world.owners[usize::from(lane)] = Some(owner);
         (world.now, world.since) = (NOW + 5_000, NOW + 1);
     });
-    let (status, told) = pair.peer(owner, ask::PATH, &sealed, &question).await;
+    let (status, told) = pair.peer(owner, peer::PATH, &sealed, &question).await;
     assert!(status == 403 && told.contains("before this instance started"), "{status} {told}");
     assert_eq!(pair.state(&name), "delay");
     // The same asked again by callers is another question, also within a millisecond.
@@ -863,12 +842,12 @@ async fn a_list_over_all_lanes_is_in_the_order_of_due_time_and_complete() {
             }
         }
         let mut want: Vec<String> = pair.with(|world| {
-            let fits = |timer: &&Timer| match filter {
+            let fits = |of: &&LaneTimer| match filter {
                 "" => true,
-                "&target=odd" => timer.target == "odd",
-                _ => (2_000..5_000).contains(&(timer.due - NOW)),
+                "&target=odd" => &*of.timer.target == "odd",
+                _ => (2_000..5_000).contains(&(of.timer.due.0 - NOW)),
             };
-            world.timers.iter().filter(fits).map(|timer| timer.name.id.clone()).collect()
+            world.timers.iter().filter(fits).map(|of| of.name().id).collect()
         });
         assert!(seen.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{filter}: {seen:?}");
         let mut ids: Vec<String> = seen.into_iter().map(|(_, id)| id).collect();
@@ -881,7 +860,7 @@ async fn a_list_over_all_lanes_is_in_the_order_of_due_time_and_complete() {
 #[tokio::test]
 async fn a_bulk_cancel_does_what_was_counted_and_no_more() {
     let pair = Pair::start().await;
-    let names: Vec<Name> =
+    let names: Vec<TimerName> =
         (0..20_u64).map(|n| pair.put(&format!("t{n}"), Some(&[n as u8]), n * 1_000)).collect();
     let filter = r#"{"target":"odd","due_before":1700000015000}"#;
     let (status, _, told) = pair.ask(0, "POST", "/v1/timers:bulkCancel", Some(filter)).await;
@@ -889,7 +868,9 @@ async fn a_bulk_cancel_does_what_was_counted_and_no_more() {
     let token = told["token"].as_str().unwrap().to_owned();
     assert!(names.iter().all(|name| pair.state(name) == "delay"), "a count changes nothing");
     // One of them is replaced after the count.
-    pair.with(|world| world.find(&names[3]).unwrap().version = format!("{NOW}-99"));
+    pair.with(|world| {
+        world.find(&names[3]).unwrap().version = format!("{NOW}-99").parse().unwrap()
+    });
     let (mut cancelled, mut page) = (0, Value::Null);
     loop {
         let body = json!({ "token": token, "page": page, "limit": 2 }).to_string();
@@ -1040,7 +1021,7 @@ async fn bad_input_is_named_and_changes_nothing() {
 #[tokio::test]
 async fn batches_answer_for_each_and_times_can_be_changed() {
     let pair = Pair::start().await;
-    let names: Vec<Name> =
+    let names: Vec<TimerName> =
         ["a", "b", "c", "d"].iter().map(|key| pair.put("t", Some(key.as_bytes()), 1_000)).collect();
     let asked = r#"{"timers":[{"id":"t","key":"a"},{"id":"x","key":"y"},{"id":"t","key_base64":"Yg=="},{"id":"t","key":"c"}]}"#;
     let (_, told) = pair.both("POST", "/v1/timers:batchGet", Some(asked)).await;
@@ -1060,22 +1041,20 @@ async fn batches_answer_for_each_and_times_can_be_changed() {
     for (body, due) in bodies {
         let (status, told) = pair.both("PATCH", "/v1/timers/t?key=d", Some(body)).await;
         assert_eq!((status, &told["outcome"]), (200, &json!("replaced")));
-        assert_eq!(pair.with(|world| world.find(&names[3]).unwrap().due), NOW + due);
+        assert_eq!(pair.with(|world| world.find(&names[3]).unwrap().due.0), NOW + due);
     }
     // What was not put off is a conflict, also for who asks again.
     let body = Some(r#"{"delay":"7s"}"#);
-    let decided = |outcome: &str, state: Option<&str>| {
-        let state = state.map(str::to_owned);
-        Answer::Decided { outcome: outcome.to_owned(), state, code: None, is_last: false }
-    };
+    let decided =
+        |outcome, state| CommandStatus::Decided { outcome, state, code: None, is_last: false };
     #[rustfmt::skip]
     let cases = [
-        ("superseded",  None,            409, "superseded",   None),
-        ("cancelled",   None,            409, "not_pending",  Some("cancelled")),
-        ("delivered",   None,            409, "not_pending",  Some("delivered")),
-        ("unknown",     Some("expired"), 409, "not_pending",  Some("expired")),
-        ("unknown",     None,            409, "not_pending",  None),
-        ("refused",     None,            409, "refused",      None),
+        (CommandOutcome::Superseded, None,                      409, "superseded",   None),
+        (CommandOutcome::Cancelled,  None,                      409, "not_pending",  Some("cancelled")),
+        (CommandOutcome::Delivered,  None,                      409, "not_pending",  Some("delivered")),
+        (CommandOutcome::Unknown,    Some(TimerState::Expired), 409, "not_pending",  Some("expired")),
+        (CommandOutcome::Unknown,    None,                      409, "not_pending",  None),
+        (CommandOutcome::Refused,    None,                      409, "refused",      None),
     ];
     for (outcome, state, status, code, shown) in cases {
         pair.with(|world| world.pending = true);
@@ -1088,14 +1067,14 @@ async fn batches_answer_for_each_and_times_can_be_changed() {
         });
         let (told_status, _, told) = pair.ask(1, "GET", &again, None).await;
         let seen = (told_status, &told["code"], told["state"].as_str());
-        assert_eq!(seen, (status, &json!(code), shown), "{outcome}: {told}");
+        assert_eq!(seen, (status, &json!(code), shown), "{outcome:?}: {told}");
     }
 }
 
 #[tokio::test]
 async fn what_is_wrong_with_one_of_a_batch_stands_in_its_place_and_the_others_are_answered() {
     let pair = Pair::start().await;
-    let names: Vec<Name> =
+    let names: Vec<TimerName> =
         ["a", "b"].iter().map(|key| pair.put("t", Some(key.as_bytes()), 1_000)).collect();
     let long = "x".repeat(256);
     #[rustfmt::skip]
@@ -1162,7 +1141,7 @@ async fn a_delay_counts_from_when_its_request_came() {
     let mut told = String::new();
     stream.read_to_string(&mut told).await.unwrap();
     assert!(told.starts_with("HTTP/1.1 200"), "{told}");
-    assert_eq!(pair.with(|world| world.find(&name).unwrap().due), NOW + 7_000);
+    assert_eq!(pair.with(|world| world.find(&name).unwrap().due.0), NOW + 7_000);
 }
 
 #[tokio::test]
@@ -1203,22 +1182,22 @@ async fn an_instance_is_known_by_its_seal_and_nobody_else_is_answered() {
     };
     let twice = [&sealed[..], &sealed[2..]].concat();
     type Case<'a> = (&'a str, &'a str, Vec<(&'static str, String)>, &'a str);
-    let (status, told) = pair.peer(owner, ask::PATH, &sealed, &asked).await;
+    let (status, told) = pair.peer(owner, peer::PATH, &sealed, &asked).await;
     assert!(status == 200 && told.contains("\"t\""), "{told}");
     let (now, other) = ((NOW + 1).to_string(), question("u"));
     let (_, digest) = pair.sealed(&other)[1].clone();
     #[rustfmt::skip]
     let cases: [Case<'_>; 10] = [
-        ("no headers",              ask::PATH,              vec![],                             &asked),
-        ("no time",                 ask::PATH,              without("waterclock-time"),         &asked),
-        ("no seal",                 ask::PATH,              without("waterclock-seal"),         &asked),
-        ("an empty seal",           ask::PATH,              with("waterclock-seal", ""),        &asked),
-        ("two seals",               ask::PATH,              twice,                              &asked),
-        ("another time",            ask::PATH,              with("waterclock-time", &now),      &asked),
+        ("no headers",              peer::PATH,              vec![],                             &asked),
+        ("no time",                 peer::PATH,              without("waterclock-time"),         &asked),
+        ("no seal",                 peer::PATH,              without("waterclock-seal"),         &asked),
+        ("an empty seal",           peer::PATH,              with("waterclock-seal", ""),        &asked),
+        ("two seals",               peer::PATH,              twice,                              &asked),
+        ("another time",            peer::PATH,              with("waterclock-time", &now),      &asked),
         ("another query",           "/v1/peer?a=b",         sealed.to_vec(),                    &asked),
-        ("another body",            ask::PATH,              sealed.to_vec(),                    &other),
-        ("another digest",          ask::PATH,              with("waterclock-digest", &digest), &other),
-        ("a body that is longer",   ask::PATH,              sealed.to_vec(),                    &format!("{asked} ")),
+        ("another body",            peer::PATH,              sealed.to_vec(),                    &other),
+        ("another digest",          peer::PATH,              with("waterclock-digest", &digest), &other),
+        ("a body that is longer",   peer::PATH,              sealed.to_vec(),                    &format!("{asked} ")),
     ];
     for (why, path, headers, body) in cases {
         let (status, told) = pair.peer(owner, path, &headers, body).await;
@@ -1227,7 +1206,7 @@ async fn an_instance_is_known_by_its_seal_and_nobody_else_is_answered() {
     // By the brokers' time: 30 s of age or of difference are taken, and no more.
     for (at, want) in [(30_000, 200), (30_001, 403), (-30_000, 200), (-30_001, 403)] {
         pair.with(|world| world.now = NOW.wrapping_add_signed(at));
-        let (status, told) = pair.peer(owner, ask::PATH, &sealed, &asked).await;
+        let (status, told) = pair.peer(owner, peer::PATH, &sealed, &asked).await;
         assert_eq!(status, want, "{at}: {told}");
     }
 }
@@ -1239,7 +1218,7 @@ async fn an_answer_that_is_no_owners_is_not_given_out() {
     let fake = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = fake.local_addr().unwrap().to_string();
     let answer = async || r#"{"Ok":{"Found":[null]}}"#;
-    let app = Router::new().route(ask::PATH, post(answer));
+    let app = Router::new().route(peer::PATH, post(answer));
     tokio::spawn(async move { axum::serve(fake, app).await });
     let lane = lane_of(&name);
     pair.with(|world| world.addresses[usize::from(lane % 2)] = address);
@@ -1253,7 +1232,8 @@ async fn callers_that_wait_are_bounded_and_keep_nobody_from_looking() {
     let pair = Arc::new(Pair::start().await);
     pair.put("t", Some(b"k"), 1_000);
     pair.with(|world| world.pending = true);
-    let owner = usize::from(lane_of(&Name { id: "t".to_owned(), key: Some(b"k".to_vec()) }) % 2);
+    let owner =
+        usize::from(lane_of(&TimerName { id: "t".to_owned(), key: Some(b"k".to_vec()) }) % 2);
     let mut waiting = tokio::task::JoinSet::new();
     for _ in 0..20 {
         let pair = Arc::clone(&pair);

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
-use super::known::{Cursor, Filter, Name};
+use super::model::{Cursor, Filter, TimerName};
 
 /// How long a count may be acted on.
 pub const COUNT_MS_MAX: u64 = 15 * 60_000;
@@ -112,7 +112,7 @@ impl Counted {
 pub struct Ticket {
     /// The timer.
     #[serde(rename = "n")]
-    pub name: Name,
+    pub name: TimerName,
     /// Where the command stands.
     #[serde(rename = "t")]
     pub ticket: String,

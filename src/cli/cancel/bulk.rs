@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
@@ -11,6 +10,7 @@ use crate::cli::door::{Door, Kind, Where};
 use crate::cli::list::Moment;
 use crate::cli::{Exit, Global, Outcome, again, output};
 use crate::config::Config;
+use crate::terminal::Progress;
 
 /// Where it is asked for.
 const PATH: &str = "v1/timers:bulkCancel";
@@ -88,28 +88,25 @@ impl Bulk {
 }
 
 fn carry_out(door: &Door, token: &str, json: bool) -> Outcome {
-    let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {wide_bar} {pos}/{len}") {
-        bar.set_style(style);
-    }
+    let progress = Progress::new(0);
     let mut outcomes: BTreeMap<String, u64> = BTreeMap::new();
     let mut page = Value::Null;
     loop {
         let body = json!({ "token": token, "page": page });
         let told = door.ask(Kind::Page, &Method::POST, PATH, &[], Some(&body));
-        let told = told.inspect_err(|_| bar.abandon())?;
-        bar.set_length(told["count"].as_u64().unwrap_or_default());
+        let told = told.inspect_err(|_| progress.keep())?;
+        progress.set_length(told["count"].as_u64().unwrap_or_default());
         for (outcome, count) in told["outcomes"].as_object().into_iter().flatten() {
             let count = count.as_u64().unwrap_or_default();
             *outcomes.entry(outcome.clone()).or_default() += count;
-            bar.inc(count);
+            progress.add(count);
         }
         page = told["next"].clone();
         if page.is_null() {
             break;
         }
     }
-    bar.finish_and_clear();
+    drop(progress);
     // What was delivered or superseded meanwhile is not what was to be cancelled any more.
     let left = ["failed", "pending", "refused", "key_too_long"];
     let is_whole = !left.iter().any(|word| outcomes.contains_key(*word));

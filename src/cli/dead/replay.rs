@@ -8,7 +8,6 @@
 //! 4. A copy is under the rules of the intake by which the record came: no replay gets round an allow-list.
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::filter::Filter;
@@ -17,6 +16,7 @@ use crate::cli::{Exit, Failure, Outcome, output};
 use crate::engine::header::{self, When};
 use crate::engine::{Millis, NOT_KEPT, Record, UnixMillis};
 use crate::kafka::{DeadLetters, DeadRecord, Receipt, Stands, SubmitError, Submitter};
+use crate::terminal::Progress;
 
 /// Arguments of `dead replay`.
 #[derive(Args)]
@@ -80,28 +80,22 @@ impl Replay {
         json: bool,
     ) -> Outcome {
         let main = format!("{namespace}.intake");
-        let bar = ProgressBar::new(0);
-        if let Ok(style) =
-            ProgressStyle::with_template("{elapsed_precise} {msg:24} {wide_bar} {pos}/{len}")
-        {
-            bar.set_style(style);
-        }
         let mut run = Run {
             replay: &self,
             main,
             submitter,
             json,
-            bar,
+            progress: Progress::new(0),
             replayed: 0,
             not_kept: Vec::new(),
             failure: None,
             lanes: None,
         };
         if self.places.is_empty() {
-            run.bar.set_length(letters.span());
+            run.progress.set_length(letters.span());
             letters.read(|letter| run.one(&letter)).map_err(of_kafka)?;
         } else {
-            run.bar.set_length(self.places.len() as u64);
+            run.progress.set_length(self.places.len() as u64);
             // Looked up before anything is sent, so that a slip of the pen sends nothing.
             let mut found = Vec::new();
             for Place { partition, offset } in &self.places {
@@ -112,7 +106,6 @@ impl Replay {
             }
             found.iter().for_each(|letter| run.one(letter));
         }
-        run.bar.finish_and_clear();
         if let Some(failure) = run.failure {
             return Err(failure);
         }
@@ -132,7 +125,7 @@ struct Run<'a> {
     main: String,
     submitter: Submitter,
     json: bool,
-    bar: ProgressBar,
+    progress: Progress,
     replayed: u64,
     /// Where those stand that were passed over, since there is no value to be sent.
     not_kept: Vec<String>,
@@ -144,7 +137,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn one(&mut self, letter: &DeadRecord) {
-        self.bar.inc(1);
+        self.progress.add(1);
         if self.failure.is_some() || !self.replay.filter.takes(letter) {
             return;
         }
@@ -171,7 +164,7 @@ impl Run<'_> {
         let told = match sent {
             Ok(receipt) => {
                 self.replayed += 1;
-                self.bar.set_message(format!("{} replayed", self.replayed));
+                self.progress.set_phase(format!("{} replayed", self.replayed));
                 self.tell(letter, &intake, receipt)
             }
             Err(source) => {
@@ -219,7 +212,7 @@ impl Run<'_> {
             (false, Some(to)) => format!("{place} -> {intake}/{}", to.partition),
             (false, None) => format!("{place} -> {intake}"),
         };
-        self.bar.suspend(|| output::line(&line))
+        self.progress.aside(|| output::line(&line))
     }
 }
 

@@ -4,13 +4,14 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{Error, failed, progress};
+use super::{Error, failed};
 use crate::cli::{Outcome, output};
 use crate::config::Config;
 use crate::engine::timers::Change;
 use crate::engine::{Lane, Offset, UnixMillis};
 use crate::kafka::{Changelog, Connection, Logged, wall_clock};
-use crate::timers::index::{BATCH_MAX, Figures, Identity, Index};
+use crate::terminal::Progress;
+use crate::timers::index::{BATCH_MAX, Identity, Index, IndexCounts};
 
 pub(super) fn run(
     connection: &Connection,
@@ -23,7 +24,7 @@ pub(super) fn run(
     let began = std::time::Instant::now();
     let done = rebuild(connection, config, identity, place, lanes).map_err(failed)?;
     let Done { figures, records, unreadable, disk_bytes } = done;
-    let Figures { lanes, live, ended, voids } = figures;
+    let IndexCounts { lanes, live, ended, cancel_marks } = figures;
     let seconds = began.elapsed().as_secs_f64();
     if json {
         let told = json!({
@@ -32,7 +33,7 @@ pub(super) fn run(
             "unreadable": unreadable,
             "pending": live,
             "ended": ended,
-            "void": voids,
+            "void": cancel_marks,
             "disk_bytes": disk_bytes,
             "seconds": seconds,
         });
@@ -43,13 +44,13 @@ pub(super) fn run(
         n => format!("; passed over {n} records that this version cannot read"),
     };
     output::line(&format!(
-        "made anew in {seconds:.1} s from {records} records of {lanes} lanes: {live} pending, {ended} ended, {voids} \
+        "made anew in {seconds:.1} s from {records} records of {lanes} lanes: {live} pending, {ended} ended, {cancel_marks} \
          void{unread}"
     ))
 }
 
 struct Done {
-    figures: Figures,
+    figures: IndexCounts,
     records: u64,
     unreadable: u64,
     disk_bytes: u64,
@@ -75,13 +76,13 @@ fn rebuild(
         lanes = all;
     }
     let mut index = Index::anew(place, identity)?;
-    let bar = progress(lanes.iter().map(|lane| changelog.span(*lane)).sum());
+    let progress = Progress::new(lanes.iter().map(|lane| changelog.span(*lane)).sum());
     let (mut records, mut unreadable) = (0, 0);
     for lane in lanes {
-        bar.set_message(format!("lane {}", lane.0));
+        progress.set_phase(format!("lane {}", lane.0));
         // Nothing from before is missing when the end is reached.
         let now = wall_clock();
-        let before = bar.position();
+        let before = progress.done();
         let mut batch: Vec<Change> = Vec::with_capacity(BATCH_MAX);
         let mut first = None;
         let end = changelog.read::<Error>(lane, |Logged { offset, at, change, .. }| {
@@ -92,17 +93,16 @@ fn rebuild(
             }
             if batch.len() >= BATCH_MAX {
                 let first = *first.get_or_insert(offset);
-                bar.set_position(before + (offset.0 - first.0).max(0).unsigned_abs());
+                progress.set(before + (offset.0 - first.0).max(0).unsigned_abs());
                 apply(&mut index, lane, &mut batch, offset.next(), at)?;
             }
             Ok(())
         })?;
         apply(&mut index, lane, &mut batch, end, now)?;
-        bar.set_position(before + changelog.span(lane));
+        progress.set(before + changelog.span(lane));
     }
-    bar.finish_and_clear();
     let done = Done {
-        figures: index.reader().figures()?,
+        figures: index.reader().counts()?,
         records,
         unreadable,
         disk_bytes: index.disk_bytes()?,

@@ -7,15 +7,15 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
 
-use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
-use super::{Error, failed, progress};
-use crate::cli::{Exit, Outcome, output};
+use super::{Error, failed};
+use crate::cli::{Exit, Outcome, output, table};
 use crate::config::Config;
 use crate::engine::timers::{Change, TimerId};
 use crate::engine::{Lane, Offset};
 use crate::kafka::{Changelog, Connection, Logged};
+use crate::terminal::Progress;
 use crate::timers::index::{self, Identity, Index};
 
 /// Characters of an id in the table.
@@ -231,8 +231,7 @@ pub(super) fn run(
             "{entries} entries of {lanes} lanes, {found} differences; {since} records behind the changelog's end, \
              {unreadable} that this version cannot read"
         );
-        let mut table = Table::new();
-        table.load_preset(presets::NOTHING);
+        let mut table = table::plain();
         table.set_header(["lane", "offset", "what", "id", "about"]);
         table.add_rows(listed.iter().map(Difference::cells));
         if listed.is_empty() { summary } else { format!("{}\n{summary}", table.trim_fmt()) }
@@ -254,10 +253,10 @@ fn verify(
     }
     let changelog = Changelog::open(connection, &config.namespace)?;
     let lanes = index.lanes()?;
-    let bar = progress(lanes.iter().map(|lane| changelog.span(*lane)).sum());
+    let progress = Progress::new(lanes.iter().map(|lane| changelog.span(*lane)).sum());
     let mut report = Report::default();
     for lane in lanes {
-        bar.set_message(format!("lane {}", lane.0));
+        progress.set_phase(format!("lane {}", lane.0));
         let position = match index.load(lane, |_| ()) {
             Ok(None) => continue,
             Ok(Some(position)) => position,
@@ -271,17 +270,17 @@ fn verify(
             Err(other) => return Err(other.into()),
         };
         report.lanes += 1;
-        let before = bar.position();
+        let before = progress.done();
         let (mut log, mut records) = (Log::default(), 0_u64);
         changelog.read::<Error>(lane, |logged| {
             log.take(logged, position.next);
             records += 1;
             if records.is_multiple_of(1_000) {
-                bar.set_position(before + records);
+                progress.set(before + records);
             }
             Ok(())
         })?;
-        bar.set_position(before + changelog.span(lane));
+        progress.set(before + changelog.span(lane));
         report.since += log.since;
         report.unreadable += log.unreadable;
         index.entries(lane, |change| {
@@ -295,7 +294,6 @@ fn verify(
         }
         index.release(lane);
     }
-    bar.finish_and_clear();
     index.close();
     Ok(report)
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crossbeam_channel::Sender;
 
-use super::telling::Holding;
+use super::holding::Holding;
 use crate::engine::timers::{Change, Ended, TimerId};
 use crate::engine::{Event, Lane, Millis, Offset, UnixMillis};
 use crate::kafka::member::AssignmentEvent;
@@ -42,9 +42,9 @@ pub(super) struct Following {
     /// Append time of the last of them.
     pub(super) at: UnixMillis,
     /// What to report once reading is past this; `None` once it is reported.
-    pub(super) telling: Option<(Offset, Holding)>,
+    pub(super) handover: Option<(Offset, Holding)>,
     /// Timers that are final since before this time are told once reading is past that.
-    pub(super) forgettable: Option<(Offset, UnixMillis)>,
+    pub(super) expired: Option<(Offset, UnixMillis)>,
     /// How these timers ended is told once reading is past that; `None`: it is not known yet how far that is.
     pub(super) recall: Option<(Option<Offset>, Vec<TimerId>)>,
     /// Records that this version cannot read.
@@ -54,7 +54,7 @@ pub(super) struct Following {
 impl Following {
     /// Whether somebody waits until reading has come to some offset.
     pub(super) fn is_awaited(&self) -> bool {
-        self.telling.is_some() || self.forgettable.is_some() || self.recall.is_some()
+        self.handover.is_some() || self.expired.is_some() || self.recall.is_some()
     }
 
     pub(super) fn take(&mut self, has_index: bool, key: Option<&[u8]>, value: Option<&[u8]>) {
@@ -62,7 +62,7 @@ impl Following {
             self.unreadable += 1;
             return;
         };
-        if let Some((_, holding)) = &mut self.telling {
+        if let Some((_, holding)) = &mut self.handover {
             holding.take(&change);
         }
         if has_index {
@@ -82,7 +82,7 @@ impl Following {
             tracing::error!(
                 lane = lane.0,
                 records,
-                "records of another version, or of somebody else's, were passed over in the changelog"
+                "skipped records of the changelog that this version cannot read"
             );
         }
     }

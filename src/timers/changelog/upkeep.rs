@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::TryRecvError;
 
 use super::following::Loading;
+use super::holding::Holding;
 use super::indexing::give_up;
-use super::telling::Holding;
 use super::work::Work;
 use crate::engine::{Event, Lane, Offset};
 use crate::kafka::end_offsets;
@@ -28,7 +28,7 @@ impl Work {
     /// Says how far the lanes are that come up.
     pub(super) fn say(&mut self) {
         let left = self.lanes.values().filter_map(|following| {
-            let (end, _) = following.telling.as_ref()?;
+            let (end, _) = following.handover.as_ref()?;
             Some(end.0.saturating_sub(following.next.0).max(0).unsigned_abs())
         });
         let (lanes, offsets) = left.fold((0_u64, 0_u64), |(n, sum), left| (n + 1, sum + left));
@@ -104,8 +104,8 @@ impl Work {
 
     fn sizes(&self, lag: u64) -> Result<(), index::Error> {
         let Some(index) = &self.index else { return Ok(()) };
-        let index::Figures { live, ended, voids, .. } = index.reader().figures()?;
-        let entries = live + ended + voids;
+        let index::IndexCounts { live, ended, cancel_marks, .. } = index.reader().counts()?;
+        let entries = live + ended + cancel_marks;
         let disk_bytes = index.disk_bytes()?;
         telemetry::index_size(entries, disk_bytes);
         telemetry::index_lag(lag);
@@ -136,19 +136,19 @@ impl Work {
                         let unknown = timers.into_iter().map(|timer_id| (timer_id, None));
                         following.tell_ended(*lane, unknown.collect());
                     }
-                    if following.forgettable.take().is_some() {
+                    if following.expired.take().is_some() {
                         let event = Event::Expired { lane: *lane, timers: Vec::new() };
                         let told = AssignmentEvent { assignment: following.assignment, event };
                         let _ = following.to.send(told);
                     }
                 }
-                self.lanes.retain(|_, following| following.telling.is_some());
+                self.lanes.retain(|_, following| following.handover.is_some());
             }
         }
         for (lane, following) in &mut self.lanes {
             following.next = Offset(0);
             following.changes.clear();
-            if let Some((_, holding)) = &mut following.telling {
+            if let Some((_, holding)) = &mut following.handover {
                 *holding = Holding::default();
             }
             self.progress.set(*lane, None);

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::following::{Following, Loading, is_stale};
-use super::telling::Holding;
+use super::holding::Holding;
 use super::upkeep::LOOK_SOON;
-use super::{CLIENT, Order, Progress, WAIT};
-use crate::engine::timers::{TimerId, TimerState};
+use super::{CLIENT, Progress, Request, WAIT};
+use crate::engine::timers::{Filter, TimerId, TimerState};
 use crate::engine::{Event, Lane, Millis, Offset, UnixMillis};
 use crate::kafka::end_offsets::{self, EndOffsets};
 use crate::kafka::member::AssignmentEvent;
@@ -58,18 +58,18 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn run(mut self, orders: &Receiver<Order>) {
+    pub(super) fn run(mut self, requests: &Receiver<Request>) {
         loop {
-            let order = match (self.lanes.is_empty(), orders.try_recv()) {
+            let request = match (self.lanes.is_empty(), requests.try_recv()) {
                 (_, Ok(order)) => Ok(order),
-                (true, _) => orders.recv_timeout(POLL_MAX * 20),
+                (true, _) => requests.recv_timeout(POLL_MAX * 20),
                 (false, Err(crossbeam_channel::TryRecvError::Disconnected)) => {
                     Err(RecvTimeoutError::Disconnected)
                 }
                 (false, Err(_)) => Err(RecvTimeoutError::Timeout),
             };
-            match order {
-                Ok(order) => self.obey(order),
+            match request {
+                Ok(request) => self.serve(request),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => self.turn(),
             }
@@ -79,9 +79,9 @@ impl Work {
         }
     }
 
-    fn obey(&mut self, order: Order) {
-        match order {
-            Order::Begin { assignment, lanes, to } => {
+    fn serve(&mut self, request: Request) {
+        match request {
+            Request::Begin { assignment, lanes, to } => {
                 if self.loading.lanes == 0 {
                     self.loading = Loading::new();
                 }
@@ -98,8 +98,8 @@ impl Work {
                         next,
                         changes: Vec::new(),
                         at: UnixMillis(0),
-                        telling: Some((end, holding)),
-                        forgettable: None,
+                        handover: Some((end, holding)),
+                        expired: None,
                         recall: None,
                         unreadable: 0,
                     };
@@ -107,11 +107,11 @@ impl Work {
                     self.progress.set(lane, None);
                     self.is_moved = true;
                     // What the index has may be all.
-                    self.tell();
+                    self.hand_over();
                 }
                 self.look = Instant::now() + LOOK_SOON;
             }
-            Order::Leave { assignment } => {
+            Request::Leave { assignment } => {
                 let gone = self.lanes.extract_if(.., |_, of| of.assignment == assignment);
                 for (lane, _) in gone.collect::<Vec<_>>() {
                     self.progress.set(lane, None);
@@ -120,28 +120,28 @@ impl Work {
                         index.release(lane);
                     }
                 }
-                if !self.lanes.values().any(|of| of.telling.is_some()) {
+                if !self.lanes.values().any(|of| of.handover.is_some()) {
                     self.loading.lanes = 0;
                     telemetry::lanes_loading(0, 0);
                 }
             }
-            Order::Recall { assignment, lane, timers, to } => {
+            Request::Recall { assignment, lane, timers, to } => {
                 self.recall((assignment, lane), timers, &to);
             }
-            Order::Overdue { assignment, of, to } => {
+            Request::Overdue { assignment, of, to } => {
                 let lane = of.0;
-                let index::Page { timers, more } = self.overdue(of);
+                let index::Listing { timers, more } = self.overdue(of);
                 let _ = to.send(AssignmentEvent {
                     assignment,
                     event: Event::Overdue { lane, timers, more },
                 });
             }
-            Order::Forgettable { assignment, lane, before, to } => {
+            Request::ListExpired { assignment, lane, before, to } => {
                 // Without a mark, the committed end is unknown. It will be known soon; ask again in a minute.
                 let mark = self.written.mark(lane).filter(|_| self.index.is_some());
                 let following = self.lanes.get_mut(&lane).filter(|of| of.assignment == assignment);
                 match (following, mark) {
-                    (Some(following), Some(mark)) => following.forgettable = Some((mark, before)),
+                    (Some(following), Some(mark)) => following.expired = Some((mark, before)),
                     // Without an index nobody knows; they are forgotten in a run that has one.
                     _ => {
                         let event = Event::Expired { lane, timers: Vec::new() };
@@ -171,21 +171,21 @@ impl Work {
     }
 
     /// Pending timers that were due before a time. Without an index nobody knows; they are found in a run that has one.
-    fn overdue(&self, (lane, before, after): super::Overdue) -> index::Page {
+    fn overdue(&self, (lane, before, after): super::Overdue) -> index::Listing {
         let Some(reader) = self.index.as_ref().map(Index::reader) else {
-            return index::Page::default();
+            return index::Listing::default();
         };
         let found = reader.first_due(lane).and_then(|first| match first {
             Some(first) if first < before => {
-                let filter = index::Filter {
-                    phase: Some(TimerState::Delay),
-                    due_from: Some(first),
+                let filter = Filter {
+                    state: Some(TimerState::Delay),
+                    due_after: Some(first),
                     due_before: Some(before),
-                    ..index::Filter::default()
+                    ..Filter::default()
                 };
                 reader.page(lane, &filter, after, OVERDUE_MAX)
             }
-            _ => Ok(index::Page::default()),
+            _ => Ok(index::Listing::default()),
         });
         // An error of the index is found by the thread that writes to it.
         found.unwrap_or_default()
@@ -241,7 +241,7 @@ impl Work {
         let mut done = self.write();
         if done.is_ok() && self.lanes.values().any(Following::is_awaited) {
             self.pass();
-            self.tell();
+            self.hand_over();
             done = self.forget().and_then(|()| self.remember());
         }
         if let Err(error) = done.and_then(|()| self.look()) {
@@ -260,13 +260,13 @@ impl Work {
                     let Some(following) = lane.and_then(|lane| self.lanes.get_mut(&lane)) else {
                         continue;
                     };
-                    self.loading.records += u64::from(following.telling.is_some());
+                    self.loading.records += u64::from(following.handover.is_some());
                     following.take(self.index.is_some(), message.key(), message.value());
                     following.next = message.offset().next();
                     following.at = message.appended().unwrap_or(following.at);
                 }
                 Some(Polled::Outside(error)) => {
-                    tracing::warn!(%error, "records of the changelog were deleted, reading lanes anew");
+                    tracing::warn!(%error, "records of the changelog were deleted, reading the lanes again");
                     if let Err(error) = self.read_anew() {
                         self.failed(error);
                     }
@@ -299,7 +299,7 @@ impl Work {
             }
             following.changes.clear();
             following.next = Offset(0);
-            if let Some((_, holding)) = &mut following.telling {
+            if let Some((_, holding)) = &mut following.handover {
                 *holding = Holding::default();
             }
             if let Some(index) = &mut self.index {
@@ -325,19 +325,19 @@ impl Work {
     }
 
     /// Tells of the lanes that are read to where somebody waits for it.
-    fn tell(&mut self) {
+    fn hand_over(&mut self) {
         for (lane, following) in &mut self.lanes {
             let next = following.next;
-            if let Some((_, holding)) = following.telling.take_if(|(end, _)| next >= *end) {
+            if let Some((_, holding)) = following.handover.take_if(|(end, _)| next >= *end) {
                 following.say_unreadable(*lane);
-                holding.tell(*lane, following.assignment, &following.to);
+                holding.hand_over(*lane, following.assignment, &following.to);
                 self.progress.set(*lane, Some(next));
             }
         }
         if self.index.is_none() {
             // Nobody needs to hear more of those that were told.
             let before = self.lanes.len();
-            self.lanes.retain(|_, following| following.telling.is_some());
+            self.lanes.retain(|_, following| following.handover.is_some());
             self.is_moved |= before != self.lanes.len();
         }
         self.say();
@@ -348,7 +348,7 @@ impl Work {
         let Some(index) = &mut self.index else { return Ok(()) };
         for (lane, following) in &mut self.lanes {
             let next = following.next;
-            if let Some((_, before)) = following.forgettable.take_if(|(mark, _)| next >= *mark) {
+            if let Some((_, before)) = following.expired.take_if(|(mark, _)| next >= *mark) {
                 let timers = index.ended(*lane, before, FORGET_MAX)?;
                 let event = Event::Expired { lane: *lane, timers };
                 let _ =

@@ -29,7 +29,7 @@ fn word(bytes: &[u8]) -> u64 {
 }
 
 /// Appends a number: seven bits in a byte, the least first.
-pub(super) fn put(to: &mut Vec<u8>, mut number: u64) {
+pub(super) fn put_varint(to: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         to.push(number as u8 | 0x80);
         number >>= 7;
@@ -38,7 +38,7 @@ pub(super) fn put(to: &mut Vec<u8>, mut number: u64) {
 }
 
 /// Takes a number from the front; `None` if there is none.
-pub(super) fn take(from: &mut &[u8]) -> Option<u64> {
+pub(super) fn take_varint(from: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..64).step_by(7) {
         let (byte, rest) = from.split_first()?;

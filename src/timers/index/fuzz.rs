@@ -3,13 +3,13 @@
 
 use std::ops::ControlFlow;
 
-use super::{entry, leaf, texts};
+use super::{entry, leaf, string_table};
 use crate::engine::timers::{Timer, TimerId};
 
 /// Reads a value of the store, and each entry in it as everything that it could be.
 pub fn read(name: &[u8], value: &[u8], is_leaf: bool) {
-    let mut texts = texts::Texts::default();
-    texts.add("orders");
+    let mut strings = string_table::StringTable::default();
+    strings.add("orders");
     let entries = if is_leaf {
         leaf::Entries::of_leaf(name, value).map(|(entries, _)| entries)
     } else {
@@ -21,9 +21,9 @@ pub fn read(name: &[u8], value: &[u8], is_leaf: bool) {
         let name = TimerId([7; 16]);
         if let Some(value) = value {
             let _ = (entry::read_due(value), entry::due_value(value));
-            let _ = (entry::read_live(name, value, &texts), entry::read_void(name, value));
-            if let Some(timer) = entry::read_timer(name, value, &texts) {
-                kept(&timer, &texts);
+            let _ = (entry::read_live(name, value, &strings), entry::read_cancel_mark(name, value));
+            if let Some(timer) = entry::read_timer(name, value, &strings) {
+                kept(&timer, &strings);
             }
         }
         ControlFlow::Continue(())
@@ -36,9 +36,9 @@ pub fn read_sealed(name: &[u8], bytes: &[u8], is_leaf: bool) {
 }
 
 /// A timer that was read is written and read back.
-fn kept(timer: &Timer, texts: &texts::Texts) {
-    let value = entry::timer_value(timer, texts);
-    assert_eq!(entry::read_timer(timer.timer_id, &value, texts).as_ref(), Some(timer));
+fn kept(timer: &Timer, strings: &string_table::StringTable) {
+    let value = entry::timer_value(timer, strings);
+    assert_eq!(entry::read_timer(timer.timer_id, &value, strings).as_ref(), Some(timer));
 }
 
 /// What is written is read back, entry by entry.

@@ -6,11 +6,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::bytes::check;
-use super::entry::{self, DUE, END, TEXT, TIMER, VOID};
+use super::entry::{self, CANCEL_MARK, DUE, END, TEXT, TIMER};
+use super::lane_tree::{self, LaneTree, ReadView};
 use super::position::Position;
-use super::shelf::{self, Entered, Shelf};
-use super::store::{Tree, Trouble};
-use super::texts::Texts;
+use super::store::{StoreError, Tree};
+use super::string_table::StringTable;
 use crate::engine::timers::{CancelMark, Change, Live, Timer, TimerId, TimerState};
 use crate::engine::{Offset, UnixMillis};
 
@@ -20,18 +20,18 @@ pub enum Held {
     /// A pending timer.
     Live(Live),
     /// Void versions of a timer.
-    Void(CancelMark),
+    CancelMark(CancelMark),
 }
 
 /// What is kept in memory of a lane's entries.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    pub(super) texts: Texts,
+    pub(super) strings: StringTable,
     /// Pending timers by number of their target and minute of their due time.
     pub(super) due: BTreeMap<(u32, u32), u32>,
     pub(super) live: u64,
     pub(super) ended: u64,
-    pub(super) voids: u64,
+    pub(super) cancel_marks: u64,
 }
 
 /// The minute in which something is due; the last one stands for all that follow.
@@ -43,7 +43,9 @@ impl Tables {
     fn count(&mut self, state: TimerState, target: &str, due: UnixMillis, is_there: bool) {
         let count = if state.is_final() { &mut self.ended } else { &mut self.live };
         *count = if is_there { *count + 1 } else { count.saturating_sub(1) };
-        let Some(target) = self.texts.number(target).filter(|_| !state.is_final()) else { return };
+        let Some(target) = self.strings.number(target).filter(|_| !state.is_final()) else {
+            return;
+        };
         let due = (target, minute(due));
         if is_there {
             *self.due.entry(due).or_default() += 1;
@@ -59,7 +61,7 @@ impl Tables {
 /// What readers have of a lane.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) entered: Arc<Entered>,
+    pub(super) view: Arc<ReadView>,
     tables: RwLock<Tables>,
 }
 
@@ -73,55 +75,55 @@ impl Shared {
     }
 
     /// The timer of a name.
-    pub(super) fn timer(&self, timer_id: TimerId) -> Result<Option<Timer>, Trouble> {
-        let found = self.entered.get(&entry::timer_key(timer_id))?;
+    pub(super) fn timer(&self, timer_id: TimerId) -> Result<Option<Timer>, StoreError> {
+        let found = self.view.get(&entry::timer_key(timer_id))?;
         found.map(|value| self.read_timer(timer_id, &value)).transpose()
     }
 
-    pub(super) fn read_timer(&self, timer_id: TimerId, value: &[u8]) -> Result<Timer, Trouble> {
-        entry::read_timer(timer_id, value, &self.tables().texts).ok_or_else(|| unreadable(TIMER))
+    pub(super) fn read_timer(&self, timer_id: TimerId, value: &[u8]) -> Result<Timer, StoreError> {
+        entry::read_timer(timer_id, value, &self.tables().strings).ok_or_else(|| unreadable(TIMER))
     }
 }
 
-pub(super) fn unreadable(kind: u8) -> Trouble {
-    Trouble::Damaged(format!("an entry of kind {kind} cannot be read"))
+pub(super) fn unreadable(kind: u8) -> StoreError {
+    StoreError::Damaged(format!("an entry of kind {kind} cannot be read"))
 }
 
 /// The writer's side of a lane.
 #[derive(Debug)]
 pub(super) struct Lane {
-    shelf: Shelf,
+    tree: LaneTree,
     shared: Arc<Shared>,
 }
 
 impl Lane {
     /// Opens a lane, and tells what holds of it.
-    pub(super) fn open(tree: Tree, mut each: impl FnMut(Held)) -> Result<Self, Trouble> {
+    pub(super) fn open(tree: Tree, mut each: impl FnMut(Held)) -> Result<Self, StoreError> {
         let mut tables = Tables::default();
-        let mut trouble = None;
+        let mut error = None;
         let mut dues = 0_u64;
-        let shelf = Shelf::open(tree, entry::looked_up, |key, value| {
-            let told = match key.first() {
+        let tree = LaneTree::open(tree, entry::looked_up, |key, value| {
+            let read = match key.first() {
                 Some(&DUE) => {
                     dues += 1;
                     Some(())
                 }
                 Some(&END) => Some(()),
-                _ => tell(&mut tables, key, value, &mut each),
+                _ => load_entry(&mut tables, key, value, &mut each),
             };
-            if told.is_none() {
+            if read.is_none() {
                 let kind = key.first().copied().unwrap_or(u8::MAX);
-                trouble.get_or_insert_with(|| unreadable(kind));
+                error.get_or_insert_with(|| unreadable(kind));
             }
         })?;
-        if let Some(trouble) = trouble {
-            return Err(trouble);
+        if let Some(error) = error {
+            return Err(error);
         }
         if dues != tables.live + tables.ended {
-            return Err(Trouble::Damaged(format!("{dues} timers by due time, others by name")));
+            return Err(StoreError::Damaged(format!("{dues} timers by due time, others by name")));
         }
-        let shared = Shared { entered: Arc::clone(shelf.entered()), tables: RwLock::new(tables) };
-        Ok(Self { shelf, shared: Arc::new(shared) })
+        let shared = Shared { view: Arc::clone(tree.view()), tables: RwLock::new(tables) };
+        Ok(Self { tree, shared: Arc::new(shared) })
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -129,7 +131,7 @@ impl Lane {
     }
 
     pub(super) fn position(&self) -> Option<Position> {
-        self.shared.entered.position()
+        self.shared.view.position()
     }
 
     /// Carries changes out, and tells how far the lane's entries reach now. `lanes`: how many are open.
@@ -139,7 +141,7 @@ impl Lane {
         next: Offset,
         at: UnixMillis,
         lanes: usize,
-    ) -> Result<Position, Trouble> {
+    ) -> Result<Position, StoreError> {
         let kept = self.position().unwrap_or_default();
         let mut position = Position { next, at, ..kept };
         let mut work = Work { lane: self, changes: BTreeMap::new(), counts: Vec::new() };
@@ -148,7 +150,7 @@ impl Lane {
         }
         let Work { mut changes, counts, .. } = work;
         changes.retain(|_, change| change.old != change.new);
-        for (key, shelf::Change { old, new }) in &changes {
+        for (key, lane_tree::Change { old, new }) in &changes {
             if let Some(old) = old {
                 position.remove(check(key, old));
             }
@@ -156,41 +158,43 @@ impl Lane {
                 position.add(check(key, new));
             }
         }
-        self.shelf.write(&changes, &position)?;
+        self.tree.write(&changes, &position)?;
         let mut tables = self.shared.tables_mut();
         for count in counts {
             match count {
-                Count::Timer { phase: state, target, due, is_there } => {
+                Count::Timer { state, target, due, is_there } => {
                     tables.count(state, &target, due, is_there);
                 }
-                Count::Void { is_there: true } => tables.voids += 1,
-                Count::Void { is_there: false } => tables.voids = tables.voids.saturating_sub(1),
+                Count::CancelMark { is_there: true } => tables.cancel_marks += 1,
+                Count::CancelMark { is_there: false } => {
+                    tables.cancel_marks = tables.cancel_marks.saturating_sub(1)
+                }
             }
         }
         drop(tables);
         let size = changes.len();
-        self.shelf.show(changes, position, entry::looked_up);
-        self.shelf.sweep(size, lanes, entry::looked_up)?;
+        self.tree.show(changes, position, entry::looked_up);
+        self.tree.compact(size, lanes, entry::looked_up)?;
         Ok(position)
     }
 
     /// Tells all timers and what is void.
-    pub(super) fn entries(&self, mut each: impl FnMut(Change)) -> Result<(), Trouble> {
+    pub(super) fn entries(&self, mut each: impl FnMut(Change)) -> Result<(), StoreError> {
         let mut unread = None;
-        self.shared.entered.each_from(&[TIMER], |key, value| {
+        self.shared.view.each_from(&[TIMER], |key, value| {
             let kind = key.first().copied().unwrap_or_default();
-            let told = match kind {
+            let read = match kind {
                 TIMER => entry::name_in(key)
                     .and_then(|timer_id| {
-                        entry::read_timer(timer_id, value, &self.shared.tables().texts)
+                        entry::read_timer(timer_id, value, &self.shared.tables().strings)
                     })
                     .map(Change::Timer),
-                VOID => entry::name_in(key)
-                    .and_then(|timer_id| entry::read_void(timer_id, value))
+                CANCEL_MARK => entry::name_in(key)
+                    .and_then(|timer_id| entry::read_cancel_mark(timer_id, value))
                     .map(Change::CancelMark),
                 _ => return ControlFlow::Continue(()),
             };
-            match told {
+            match read {
                 Some(change) => {
                     each(change);
                     ControlFlow::Continue(())
@@ -205,9 +209,13 @@ impl Lane {
     }
 
     /// Timers that ended before a time, the oldest first.
-    pub(super) fn ended(&self, before: UnixMillis, most: usize) -> Result<Vec<TimerId>, Trouble> {
+    pub(super) fn ended(
+        &self,
+        before: UnixMillis,
+        most: usize,
+    ) -> Result<Vec<TimerId>, StoreError> {
         let mut ended = Vec::new();
-        self.shared.entered.each_from(&[END], |key, _| match (key.first(), entry::timed(key)) {
+        self.shared.view.each_from(&[END], |key, _| match (key.first(), entry::timed(key)) {
             (Some(&END), Some((at, timer_id))) if at < before && ended.len() < most => {
                 ended.push(timer_id);
                 ControlFlow::Continue(())
@@ -219,23 +227,28 @@ impl Lane {
 }
 
 /// Tells one entry while a lane is opened; `None`: it cannot be read.
-fn tell(tables: &mut Tables, key: &[u8], value: &[u8], each: &mut impl FnMut(Held)) -> Option<()> {
+fn load_entry(
+    tables: &mut Tables,
+    key: &[u8],
+    value: &[u8],
+    each: &mut impl FnMut(Held),
+) -> Option<()> {
     match *key.first()? {
         TEXT => {
             let number = u32::from_be_bytes(key[1..].try_into().ok()?);
             let text = std::str::from_utf8(value).ok()?;
-            return (tables.texts.add(text) == number).then_some(());
+            return (tables.strings.add(text) == number).then_some(());
         }
         TIMER => {
-            let (state, live) = entry::read_live(entry::name_in(key)?, value, &tables.texts)?;
+            let (state, live) = entry::read_live(entry::name_in(key)?, value, &tables.strings)?;
             tables.count(state, &live.target, live.due, true);
             if !state.is_final() {
                 each(Held::Live(live));
             }
         }
-        VOID => {
-            tables.voids += 1;
-            each(Held::Void(entry::read_void(entry::name_in(key)?, value)?));
+        CANCEL_MARK => {
+            tables.cancel_marks += 1;
+            each(Held::CancelMark(entry::read_cancel_mark(entry::name_in(key)?, value)?));
         }
         _ => return None,
     }
@@ -243,53 +256,53 @@ fn tell(tables: &mut Tables, key: &[u8], value: &[u8], each: &mut impl FnMut(Hel
 }
 
 enum Count {
-    Timer { phase: TimerState, target: Arc<str>, due: UnixMillis, is_there: bool },
-    Void { is_there: bool },
+    Timer { state: TimerState, target: Arc<str>, due: UnixMillis, is_there: bool },
+    CancelMark { is_there: bool },
 }
 
 /// What a batch comes to.
 struct Work<'a> {
     lane: &'a mut Lane,
-    changes: BTreeMap<Vec<u8>, shelf::Change>,
+    changes: BTreeMap<Vec<u8>, lane_tree::Change>,
     counts: Vec<Count>,
 }
 
 impl Work<'_> {
     /// What an entry is after what was done so far.
-    fn now(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Trouble> {
+    fn now(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         match self.changes.get(key) {
             Some(change) => Ok(change.new.clone()),
             None => match entry::looked_up(key) {
-                Some(name) => self.lane.shelf.get(key, name),
-                None => self.lane.shared.entered.get(key),
+                Some(name) => self.lane.tree.get(key, name),
+                None => self.lane.shared.view.get(key),
             },
         }
     }
 
     fn set(&mut self, key: Vec<u8>, old: Option<Vec<u8>>, new: Option<Vec<u8>>) {
-        self.changes.entry(key).or_insert(shelf::Change { old, new: None }).new = new;
+        self.changes.entry(key).or_insert(lane_tree::Change { old, new: None }).new = new;
     }
 
-    fn change(&mut self, change: &Change) -> Result<(), Trouble> {
+    fn change(&mut self, change: &Change) -> Result<(), StoreError> {
         match change {
             Change::Timer(timer) => {
                 self.forget(timer.timer_id)?;
                 self.number(&timer.target);
-                let takes_labels = self.lane.shared.tables().texts.takes_labels();
+                let takes_labels = self.lane.shared.tables().strings.takes_labels();
                 if let Some(label) = timer.label.as_ref().filter(|_| takes_labels) {
                     self.number(label);
                 }
                 self.enter(timer)?;
             }
             Change::ForgottenTimer(timer_id) => self.forget(*timer_id)?,
-            Change::CancelMark(mark) => self.void(mark.timer_id, Some(mark.value()))?,
-            Change::ForgottenCancelMark(timer_id) => self.void(*timer_id, None)?,
+            Change::CancelMark(mark) => self.set_cancel_mark(mark.timer_id, Some(mark.value()))?,
+            Change::ForgottenCancelMark(timer_id) => self.set_cancel_mark(*timer_id, None)?,
         }
         Ok(())
     }
 
     /// Takes a timer out of all orders.
-    fn forget(&mut self, timer_id: TimerId) -> Result<(), Trouble> {
+    fn forget(&mut self, timer_id: TimerId) -> Result<(), StoreError> {
         let key = entry::timer_key(timer_id);
         let Some(value) = self.now(&key)? else { return Ok(()) };
         let timer = self.lane.shared.read_timer(timer_id, &value)?;
@@ -303,8 +316,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn enter(&mut self, timer: &Timer) -> Result<(), Trouble> {
-        let value = entry::timer_value(timer, &self.lane.shared.tables().texts);
+    fn enter(&mut self, timer: &Timer) -> Result<(), StoreError> {
+        let value = entry::timer_value(timer, &self.lane.shared.tables().strings);
         let by_due = entry::due_value(&value).ok_or_else(|| unreadable(TIMER))?;
         self.set(entry::timer_key(timer.timer_id), None, Some(value));
         self.set(entry::timed_key(DUE, timer.due, timer.timer_id), None, Some(by_due));
@@ -318,17 +331,21 @@ impl Work<'_> {
 
     fn count(&mut self, timer: &Timer, is_there: bool) {
         let (state, target, due) = (timer.state, Arc::clone(&timer.target), timer.due);
-        self.counts.push(Count::Timer { phase: state, target, due, is_there });
+        self.counts.push(Count::Timer { state, target, due, is_there });
     }
 
-    fn void(&mut self, timer_id: TimerId, new: Option<Vec<u8>>) -> Result<(), Trouble> {
-        let key = entry::void_key(timer_id);
+    fn set_cancel_mark(
+        &mut self,
+        timer_id: TimerId,
+        new: Option<Vec<u8>>,
+    ) -> Result<(), StoreError> {
+        let key = entry::cancel_mark_key(timer_id);
         let old = self.now(&key)?;
         if old.is_some() {
-            self.counts.push(Count::Void { is_there: false });
+            self.counts.push(Count::CancelMark { is_there: false });
         }
         if new.is_some() {
-            self.counts.push(Count::Void { is_there: true });
+            self.counts.push(Count::CancelMark { is_there: true });
         }
         self.set(key, old, new);
         Ok(())
@@ -336,8 +353,8 @@ impl Work<'_> {
 
     /// Gives a text a number, if it has none.
     fn number(&mut self, text: &str) {
-        if self.lane.shared.tables().texts.number(text).is_none() {
-            let number = self.lane.shared.tables_mut().texts.add(text);
+        if self.lane.shared.tables().strings.number(text).is_none() {
+            let number = self.lane.shared.tables_mut().strings.add(text);
             self.set(entry::text_key(number), None, Some(text.as_bytes().to_vec()));
         }
     }

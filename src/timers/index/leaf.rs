@@ -15,7 +15,7 @@
 
 use std::ops::ControlFlow;
 
-use super::bytes::{check, put, take, take_bytes};
+use super::bytes::{check, put_varint, take_bytes, take_varint};
 
 /// Bytes at the end of each value.
 const CHECK: usize = 8;
@@ -48,10 +48,10 @@ impl Writer {
     /// Adds an entry; `None`: it is removed.
     pub(super) fn add(&mut self, key: &[u8], value: Option<&[u8]>) {
         let shared = self.last.iter().zip(key).take_while(|(a, b)| a == b).count();
-        put(&mut self.bytes, shared as u64);
-        put(&mut self.bytes, (key.len() - shared) as u64);
+        put_varint(&mut self.bytes, shared as u64);
+        put_varint(&mut self.bytes, (key.len() - shared) as u64);
         self.bytes.extend_from_slice(&key[shared..]);
-        put(&mut self.bytes, value.map_or(0, |value| value.len() as u64 + 1));
+        put_varint(&mut self.bytes, value.map_or(0, |value| value.len() as u64 + 1));
         self.bytes.extend_from_slice(value.unwrap_or_default());
         self.last.truncate(shared);
         self.last.extend_from_slice(&key[shared..]);
@@ -68,7 +68,7 @@ impl Writer {
         self.last.clear();
         let next = next.unwrap_or_default();
         let mut bytes = Vec::with_capacity(self.bytes.len() + next.len() + 2 + CHECK);
-        put(&mut bytes, next.len() as u64);
+        put_varint(&mut bytes, next.len() as u64);
         bytes.extend_from_slice(next);
         bytes.append(&mut self.bytes);
         sealed(name, bytes)
@@ -107,7 +107,7 @@ impl<'a> Entries<'a> {
         bytes: &'a [u8],
     ) -> Result<(Self, Option<&'a [u8]>), Damaged> {
         let mut rest = opened(name, bytes)?;
-        let next = take(&mut rest).and_then(|length| take_bytes(&mut rest, length));
+        let next = take_varint(&mut rest).and_then(|length| take_bytes(&mut rest, length));
         let next = next.ok_or(Damaged)?;
         Ok((Self { rest, key: Vec::new() }, (!next.is_empty()).then_some(next)))
     }
@@ -117,13 +117,13 @@ impl<'a> Entries<'a> {
         if self.rest.is_empty() {
             return Ok(None);
         }
-        let shared = take(&mut self.rest).and_then(|shared| usize::try_from(shared).ok());
+        let shared = take_varint(&mut self.rest).and_then(|shared| usize::try_from(shared).ok());
         let shared = shared.filter(|shared| *shared <= self.key.len()).ok_or(Damaged)?;
-        let further = take(&mut self.rest).ok_or(Damaged)?;
+        let further = take_varint(&mut self.rest).ok_or(Damaged)?;
         let further = take_bytes(&mut self.rest, further).ok_or(Damaged)?;
         self.key.truncate(shared);
         self.key.extend_from_slice(further);
-        match take(&mut self.rest).ok_or(Damaged)? {
+        match take_varint(&mut self.rest).ok_or(Damaged)? {
             0 => Ok(Some(None)),
             length => Ok(Some(Some(take_bytes(&mut self.rest, length - 1).ok_or(Damaged)?))),
         }

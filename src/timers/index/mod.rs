@@ -20,18 +20,18 @@
 mod bytes;
 mod directory;
 mod entry;
-mod filter;
 #[doc(hidden)]
 pub mod fuzz;
+mod key_filter;
 mod lane;
+mod lane_tree;
 mod leaf;
 mod position;
 mod reader;
-mod shelf;
 mod store;
+mod string_table;
 #[cfg(test)]
 mod tests;
-mod texts;
 
 use parking_lot::{RwLock, RwLockWriteGuard};
 use std::collections::HashMap;
@@ -45,8 +45,8 @@ use crate::telemetry::{self, Rebuilt};
 pub use self::directory::ASIDE_MAX;
 pub use self::lane::Held;
 pub use self::position::Position;
-pub use self::reader::{Counted, Figures, Filter, Forecast, LOOKED_AT_MAX, Page, Reader};
-use self::store::{Store, Trouble};
+pub use self::reader::{Counted, IndexCounts, LOOKED_AT_MAX, Listing, Reader};
+use self::store::{Store, StoreError};
 pub use crate::engine::After;
 
 /// Changes of one call of [`Index::apply`], at most: sled's memory grows with its batches.
@@ -124,7 +124,7 @@ pub enum Error {
         detail: String,
     },
     /// It was set aside or closed. A new one may be built: ask again later.
-    #[error("the index is set aside until it is built anew")]
+    #[error("the index is set aside until it is rebuilt")]
     Aside,
     /// Nothing of this lane is open: another instance has it, or it is being taken over. Ask again later.
     #[error("the index of lane {} is not open", .0.0)]
@@ -193,12 +193,12 @@ impl Index {
         if !path.exists() {
             return Ok(None);
         }
-        let trouble = |what| {
+        let error = |what| {
             let path = path.clone();
-            move |trouble: Trouble| trouble.into_error(what, &path)
+            move |error: StoreError| error.into_error(what, &path)
         };
-        let store = Store::open(&path).map_err(trouble("open"))?;
-        let text = store.identity().map_err(trouble("read the identity of"))?;
+        let store = Store::open(&path).map_err(error("open"))?;
+        let text = store.identity().map_err(error("read the identity of"))?;
         let identity = text.as_deref().and_then(Identity::read);
         let identity = identity.ok_or_else(|| foreign(&path, text.as_deref()))?;
         Ok(Some(Self::of(store, directory, &identity, lock)))
@@ -263,9 +263,9 @@ impl Index {
         Ok(Self { store, ..self })
     }
 
-    fn trouble(&self, what: &'static str) -> impl Fn(Trouble) -> Error + use<> {
+    fn error(&self, what: &'static str) -> impl Fn(StoreError) -> Error + use<> {
         let directory = self.directory.clone();
-        move |trouble| trouble.into_error(what, &directory)
+        move |error| error.into_error(what, &directory)
     }
 
     /// Reads a lane from disk and opens it for readers. Tells what holds of it, and then how far that reaches; nothing and
@@ -279,12 +279,14 @@ impl Index {
             // The caller's part of it is guarded with the rest: what it was told is not used then.
             store::guard(|| lane::Lane::open(tree, each))
         });
-        let opened = opened.map_err(|trouble| {
-            let trouble = match trouble {
-                Trouble::Damaged(detail) => Trouble::Damaged(format!("lane {}: {detail}", lane.0)),
+        let opened = opened.map_err(|error| {
+            let error = match error {
+                StoreError::Damaged(detail) => {
+                    StoreError::Damaged(format!("lane {}: {detail}", lane.0))
+                }
                 other => other,
             };
-            self.trouble("read")(trouble)
+            self.error("read")(error)
         })?;
         let position = opened.position();
         self.shared().open.insert(lane, Arc::clone(opened.shared()));
@@ -324,9 +326,9 @@ impl Index {
         next: Offset,
         at: UnixMillis,
     ) -> Result<Position, Error> {
-        let trouble = self.trouble("write to");
+        let error = self.error("write to");
         let lanes = self.lanes.len();
-        self.lane(lane)?.apply(changes, next, at, lanes).map_err(trouble)
+        self.lane(lane)?.apply(changes, next, at, lanes).map_err(error)
     }
 
     /// Timers that ended before a time, the oldest first, at most so many.
@@ -339,8 +341,8 @@ impl Index {
         before: UnixMillis,
         most: usize,
     ) -> Result<Vec<TimerId>, Error> {
-        let trouble = self.trouble("read");
-        self.lane(lane)?.ended(before, most).map_err(trouble)
+        let error = self.error("read");
+        self.lane(lane)?.ended(before, most).map_err(error)
     }
 
     /// The timer of a name, pending or ended.
@@ -348,8 +350,8 @@ impl Index {
     /// # Errors
     /// [`Error::Broken`]: begin anew.
     pub fn find(&mut self, lane: Lane, timer_id: TimerId) -> Result<Option<Timer>, Error> {
-        let trouble = self.trouble("read");
-        self.lane(lane)?.shared().timer(timer_id).map_err(trouble)
+        let error = self.error("read");
+        self.lane(lane)?.shared().timer(timer_id).map_err(error)
     }
 
     /// Tells all that a lane has, as changes that would make it.
@@ -357,8 +359,8 @@ impl Index {
     /// # Errors
     /// [`Error::Broken`]: begin anew. What was told before is right, but not all.
     pub fn entries(&mut self, lane: Lane, each: impl FnMut(Change)) -> Result<(), Error> {
-        let trouble = self.trouble("read");
-        self.lane(lane)?.entries(each).map_err(trouble)
+        let error = self.error("read");
+        self.lane(lane)?.entries(each).map_err(error)
     }
 
     /// Lets a lane go that is another's now: it takes no memory any more, and readers do not find it.
@@ -376,10 +378,10 @@ impl Index {
         self.release(lane);
         let cleared = self.store.tree(&tree(lane)).and_then(|old| {
             // First what makes the rest believed.
-            old.remove(shelf::POSITION)?;
+            old.remove(lane_tree::POSITION)?;
             self.store.drop_tree(&tree(lane))
         });
-        cleared.map_err(self.trouble("clear"))
+        cleared.map_err(self.error("clear"))
     }
 
     /// Throws a lane away because the changelog has gone past what it knows, and counts that as a rebuild.
@@ -390,7 +392,7 @@ impl Index {
         tracing::warn!(
             lane = lane.0,
             reason = reason.as_str(),
-            "the lane's index is of no use; it is read from the changelog again"
+            "the lane's index is broken; rebuilding it from the changelog"
         );
         telemetry::index_rebuilt(reason);
         self.clear(lane)
@@ -401,7 +403,7 @@ impl Index {
     /// # Errors
     /// [`Error::Broken`]: begin anew.
     pub fn lanes(&self) -> Result<Vec<Lane>, Error> {
-        let names = self.store.trees().map_err(self.trouble("read"))?;
+        let names = self.store.trees().map_err(self.error("read"))?;
         let mut lanes: Vec<Lane> = names.iter().filter_map(|name| lane_of(name)).collect();
         lanes.sort_unstable();
         Ok(lanes)
@@ -412,7 +414,7 @@ impl Index {
     /// # Errors
     /// [`Error::Disk`]: the system does not tell.
     pub fn disk_bytes(&self) -> Result<u64, Error> {
-        self.store.disk_bytes().map_err(self.trouble("measure"))
+        self.store.disk_bytes().map_err(self.error("measure"))
     }
 
     /// Hands everything to the operating system and closes; what goes wrong with that is made good by the changelog.
@@ -439,7 +441,7 @@ fn lane_of(tree: &[u8]) -> Option<Lane> {
     Some(Lane(u16::from_be_bytes(number.try_into().ok()?)))
 }
 
-impl Trouble {
+impl StoreError {
     fn into_error(self, what: &'static str, at: &Path) -> Error {
         let path = at.to_owned();
         let broken = |reason, detail| Error::Broken { reason, what, path: path.clone(), detail };
@@ -467,13 +469,13 @@ impl Trouble {
 }
 
 fn open_store(path: &Path, identity: &Identity) -> Result<Store, Error> {
-    let trouble = |what| move |trouble: Trouble| trouble.into_error(what, path);
-    let store = Store::open(path).map_err(trouble("open"))?;
+    let error = |what| move |error: StoreError| error.into_error(what, path);
+    let store = Store::open(path).map_err(error("open"))?;
     let text = identity.text();
-    match store.identity().map_err(trouble("read the identity of"))? {
+    match store.identity().map_err(error("read the identity of"))? {
         Some(found) if found == text.as_bytes() => Ok(store),
         None if store.is_empty() => {
-            store.set_identity(text.as_bytes()).map_err(trouble("name"))?;
+            store.set_identity(text.as_bytes()).map_err(error("name"))?;
             Ok(store)
         }
         found => {
@@ -499,7 +501,7 @@ fn begin_anew(directory: &Path, identity: &Identity, why: &Error) -> Result<Stor
         reason = reason.as_str(),
         %why,
         anew = %path.display(),
-        "the index is set aside and read from the changelog again"
+        "the index is set aside; rebuilding it from the changelog"
     );
     telemetry::index_rebuilt(reason);
     open_store(&path, identity)

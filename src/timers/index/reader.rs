@@ -8,33 +8,18 @@ use std::sync::Arc;
 use super::entry::{self, DUE, Due, TIMER};
 use super::lane::{Shared, minute, unreadable};
 use super::position::Position;
-use super::store::Trouble;
+use super::store::StoreError;
 use super::{Error, Lanes};
-use crate::engine::timers::{Timer, TimerId, TimerState, id_prefix};
+use crate::engine::timers::{Filter, Forecast, Timer, TimerId, id_prefix};
 use crate::engine::{After, Lane, UnixMillis};
 use crate::telemetry::Rebuilt;
 
 /// Entries looked at in one call, at most: about a millisecond.
 pub const LOOKED_AT_MAX: usize = 4_096;
 
-/// Which timers are meant; what is `None` holds for all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// Those with this target.
-    pub target: Option<String>,
-    /// Those with this label.
-    pub label: Option<String>,
-    /// Those in this phase.
-    pub phase: Option<TimerState>,
-    /// Those due then or later.
-    pub due_from: Option<UnixMillis>,
-    /// Those due before.
-    pub due_before: Option<UnixMillis>,
-}
-
 /// Some of the timers that are meant, by due time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
+pub struct Listing {
     /// Perhaps none, even if there are more.
     pub timers: Vec<Timer>,
     /// Where to go on, unless these were the last.
@@ -50,28 +35,9 @@ pub struct Counted {
     pub more: Option<After>,
 }
 
-/// When pending timers of one target fall due. All intervals begin with the minute that is running.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Forecast {
-    /// Which.
-    pub target: Arc<str>,
-    /// All of them.
-    pub total: u64,
-    /// Due before this minute.
-    pub overdue: u64,
-    /// In each of the next 60 minutes.
-    pub minutes: Vec<u64>,
-    /// In each of the next 24 hours.
-    pub hours: Vec<u64>,
-    /// In each of the next 30 days.
-    pub days: Vec<u64>,
-    /// After that.
-    pub later: u64,
-}
-
 /// What stands in the index of the lanes that are open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct IndexCounts {
     /// Lanes.
     pub lanes: u64,
     /// Pending timers.
@@ -79,7 +45,7 @@ pub struct Figures {
     /// Timers that ended and are kept for their history.
     pub ended: u64,
     /// Timers with void versions.
-    pub voids: u64,
+    pub cancel_marks: u64,
 }
 
 /// Asks the index. Any number of them, in any threads; every call is short.
@@ -89,10 +55,10 @@ pub struct Reader {
 }
 
 impl Reader {
-    fn ask<T>(
+    fn with_lane<T>(
         &self,
         lane: Lane,
-        question: impl FnOnce(&Shared) -> Result<T, Trouble>,
+        query: impl FnOnce(&Shared) -> Result<T, StoreError>,
     ) -> Result<T, Error> {
         let (shared, path) = {
             let lanes = self.lanes.read();
@@ -103,9 +69,9 @@ impl Reader {
             (shared.ok_or(Error::Closed(lane))?, Arc::clone(&lanes.path))
         };
         // Also the end of the last handle is guarded: it may be what closes a store that was set aside.
-        let answer = super::store::guard(move || question(&shared));
-        answer.map_err(|trouble| {
-            let error = trouble.into_error("read", &path);
+        let answer = super::store::guard(move || query(&shared));
+        answer.map_err(|error| {
+            let error = error.into_error("read", &path);
             if let Error::Broken { reason, detail, .. } = &error {
                 self.found_broken(*reason, detail);
             }
@@ -124,7 +90,7 @@ impl Reader {
     /// # Errors
     /// [`Error::Closed`] and [`Error::Aside`]: not now. [`Error::Broken`]: not now, either; it will be renewed.
     pub fn position(&self, lane: Lane) -> Result<Option<Position>, Error> {
-        self.ask(lane, |shared| Ok(shared.entered.position()))
+        self.with_lane(lane, |shared| Ok(shared.view.position()))
     }
 
     /// The timer of a name, pending or ended.
@@ -132,7 +98,7 @@ impl Reader {
     /// # Errors
     /// As those of [`position`](Self::position).
     pub fn find(&self, lane: Lane, timer_id: TimerId) -> Result<Option<Timer>, Error> {
-        self.ask(lane, |shared| shared.timer(timer_id))
+        self.with_lane(lane, |shared| shared.timer(timer_id))
     }
 
     /// All timers of an id that are in this lane, whatever their keys; at most so many.
@@ -140,10 +106,10 @@ impl Reader {
     /// # Errors
     /// As those of [`position`](Self::position).
     pub fn by_id(&self, lane: Lane, id: &[u8], most: usize) -> Result<Vec<Timer>, Error> {
-        self.ask(lane, |shared| {
+        self.with_lane(lane, |shared| {
             let prefix = [&[TIMER][..], &id_prefix(id)].concat();
             let mut values = Vec::new();
-            shared.entered.each_from(&prefix, |key, value| {
+            shared.view.each_from(&prefix, |key, value| {
                 match entry::name_in(key).filter(|_| key.starts_with(&prefix)) {
                     // Another id may have the same prefix, so these are some more than are told.
                     Some(timer_id) if values.len() < most.saturating_add(64) => {
@@ -171,8 +137,8 @@ impl Reader {
         filter: &Filter,
         after: Option<After>,
         most: usize,
-    ) -> Result<Page, Error> {
-        self.ask(lane, |shared| {
+    ) -> Result<Listing, Error> {
+        self.with_lane(lane, |shared| {
             let mut meant = Vec::new();
             let more = scan(shared, filter, after, |at, _| {
                 meant.push(at);
@@ -182,9 +148,9 @@ impl Reader {
             for (due, timer_id) in meant {
                 // It may have changed since.
                 let timer = shared.timer(timer_id)?.filter(|timer| timer.due == due);
-                timers.extend(timer.filter(|timer| filter.takes(timer)));
+                timers.extend(timer.filter(|timer| filter.matches(timer)));
             }
-            Ok(Page { timers, more })
+            Ok(Listing { timers, more })
         })
     }
 
@@ -193,7 +159,7 @@ impl Reader {
     /// # Errors
     /// As those of [`position`](Self::position).
     pub fn first_due(&self, lane: Lane) -> Result<Option<UnixMillis>, Error> {
-        self.ask(lane, |shared| {
+        self.with_lane(lane, |shared| {
             let tables = shared.tables();
             let (mut first, mut from) = (None, Some(0));
             // The first of each target.
@@ -217,7 +183,7 @@ impl Reader {
         filter: &Filter,
         after: Option<After>,
     ) -> Result<Counted, Error> {
-        self.ask(lane, |shared| {
+        self.with_lane(lane, |shared| {
             let (mut count, mut unsure) = (0, Vec::new());
             let more = scan(shared, filter, after, |(_, timer_id), is_sure| {
                 if is_sure {
@@ -229,7 +195,7 @@ impl Reader {
             })?;
             for name in unsure {
                 let timer = shared.timer(name)?;
-                count += u64::from(timer.is_some_and(|timer| filter.takes(&timer)));
+                count += u64::from(timer.is_some_and(|timer| filter.matches(&timer)));
             }
             Ok(Counted { count, more })
         })
@@ -245,20 +211,20 @@ impl Reader {
         now: UnixMillis,
         target: Option<&str>,
     ) -> Result<Vec<Forecast>, Error> {
-        self.ask(lane, |shared| {
+        self.with_lane(lane, |shared| {
             let tables = shared.tables();
             let from = minute(now);
             let mut targets: BTreeMap<u32, Forecast> = BTreeMap::new();
-            let only = match target.map(|target| tables.texts.number(target)) {
+            let only = match target.map(|target| tables.strings.number(target)) {
                 Some(None) => return Ok(Vec::new()),
                 Some(Some(number)) => number..=number,
                 None => 0..=u32::MAX,
             };
             let dues = tables.due.range((*only.start(), 0)..=(*only.end(), u32::MAX));
             for (&(target, minute), &count) in dues {
-                let Some(text) = tables.texts.text(target) else { continue };
-                let forecast = targets.entry(target).or_insert_with(|| Forecast::of(text));
-                forecast.add(minute.checked_sub(from), u64::from(count));
+                let Some(text) = tables.strings.text(target) else { continue };
+                let forecast = targets.entry(target).or_insert_with(|| nothing_due(text));
+                add(forecast, minute.checked_sub(from), u64::from(count));
             }
             Ok(targets.into_values().collect())
         })
@@ -268,17 +234,17 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error::Aside`]: not now.
-    pub fn figures(&self) -> Result<Figures, Error> {
+    pub fn counts(&self) -> Result<IndexCounts, Error> {
         let lanes = self.lanes.read();
         if lanes.is_aside {
             return Err(Error::Aside);
         }
-        let all = lanes.open.values().map(|shared| Figures::of(shared));
-        Ok(all.fold(Figures::default(), |sum, of| Figures {
+        let all = lanes.open.values().map(|shared| IndexCounts::of(shared));
+        Ok(all.fold(IndexCounts::default(), |sum, of| IndexCounts {
             lanes: sum.lanes + of.lanes,
             live: sum.live + of.live,
             ended: sum.ended + of.ended,
-            voids: sum.voids + of.voids,
+            cancel_marks: sum.cancel_marks + of.cancel_marks,
         }))
     }
 
@@ -286,53 +252,39 @@ impl Reader {
     ///
     /// # Errors
     /// As those of [`position`](Self::position).
-    pub fn figures_of(&self, lane: Lane) -> Result<Figures, Error> {
-        self.ask(lane, |shared| Ok(Figures::of(shared)))
+    pub fn counts_of(&self, lane: Lane) -> Result<IndexCounts, Error> {
+        self.with_lane(lane, |shared| Ok(IndexCounts::of(shared)))
     }
 }
 
-impl Figures {
+impl IndexCounts {
     fn of(shared: &Shared) -> Self {
         let tables = shared.tables();
-        Self { lanes: 1, live: tables.live, ended: tables.ended, voids: tables.voids }
+        Self { lanes: 1, live: tables.live, ended: tables.ended, cancel_marks: tables.cancel_marks }
     }
 }
 
-impl Forecast {
-    fn of(target: &Arc<str>) -> Self {
-        let target = Arc::clone(target);
-        let (minutes, hours, days) = (vec![0; 60], vec![0; 24], vec![0; 30]);
-        Self { target, total: 0, overdue: 0, minutes, hours, days, later: 0 }
-    }
-
-    /// Counts timers that are due so many minutes from now; `None`: in the past.
-    fn add(&mut self, minutes: Option<u32>, count: u64) {
-        self.total += count;
-        let Some(minutes) = minutes.map(|minutes| minutes as usize) else {
-            self.overdue += count;
-            return;
-        };
-        let spans = [(&mut self.minutes, 1), (&mut self.hours, 60), (&mut self.days, 24 * 60)];
-        for (slots, length) in spans {
-            if let Some(slot) = slots.get_mut(minutes / length) {
-                *slot += count;
-            }
-        }
-        if minutes / (24 * 60) >= self.days.len() {
-            self.later += count;
-        }
-    }
+/// A forecast of a target for which nothing is pending.
+fn nothing_due(target: &str) -> Forecast {
+    let (minutes, hours, days) = (vec![0; 60], vec![0; 24], vec![0; 30]);
+    Forecast { target: target.to_owned(), minutes, hours, days, ..Forecast::default() }
 }
 
-impl Filter {
-    /// Whether a timer is meant.
-    #[must_use]
-    pub fn takes(&self, timer: &Timer) -> bool {
-        self.target.as_deref().is_none_or(|target| *timer.target == *target)
-            && self.label.as_deref().is_none_or(|label| timer.label.as_deref() == Some(label))
-            && self.phase.is_none_or(|state| timer.state == state)
-            && self.due_from.is_none_or(|from| timer.due >= from)
-            && self.due_before.is_none_or(|before| timer.due < before)
+/// Counts timers that are due so many minutes from now; `None`: in the past.
+fn add(forecast: &mut Forecast, minutes: Option<u32>, count: u64) {
+    forecast.total += count;
+    let Some(minutes) = minutes.map(|minutes| minutes as usize) else {
+        forecast.overdue += count;
+        return;
+    };
+    let Forecast { minutes: by_minute, hours, days, later, .. } = forecast;
+    for (slots, length) in [(&mut *by_minute, 1), (&mut *hours, 60), (&mut *days, 24 * 60)] {
+        if let Some(slot) = slots.get_mut(minutes / length) {
+            *slot += count;
+        }
+    }
+    if minutes / (24 * 60) >= days.len() {
+        *later += count;
     }
 }
 
@@ -343,8 +295,8 @@ fn scan(
     filter: &Filter,
     after: Option<After>,
     mut meant: impl FnMut(After, bool) -> ControlFlow<()>,
-) -> Result<Option<After>, Trouble> {
-    let mut from = entry::timed_key(DUE, filter.due_from.unwrap_or_default(), TimerId::default());
+) -> Result<Option<After>, StoreError> {
+    let mut from = entry::timed_key(DUE, filter.due_after.unwrap_or_default(), TimerId::default());
     if let Some((due, timer_id)) = after {
         // The least key behind that of this timer.
         let behind = [&entry::timed_key(DUE, due, timer_id)[..], &[0]].concat();
@@ -354,7 +306,7 @@ fn scan(
         let tables = shared.tables();
         let number = |text: &Option<String>| {
             text.as_deref()
-                .map(|text| tables.texts.number(text).map(|number| u64::from(number) + 1))
+                .map(|text| tables.strings.number(text).map(|number| u64::from(number) + 1))
         };
         (number(&filter.target), number(&filter.label))
     };
@@ -364,37 +316,37 @@ fn scan(
         (Some(_), Some(0)) => None,
         (Some(wanted), found) => Some(wanted.is_some() && wanted == found),
     };
-    let (mut looked_at, mut more, mut trouble) = (0, None, None);
-    shared.entered.each_from(&from, |key, value| {
+    let (mut looked_at, mut more, mut error) = (0, None, None);
+    shared.view.each_from(&from, |key, value| {
         let Some(at) = entry::timed(key).filter(|_| key.first() == Some(&DUE)) else {
             return ControlFlow::Break(());
         };
         if filter.due_before.is_some_and(|before| at.0 >= before) {
             return ControlFlow::Break(());
         }
-        let Some(Due { phase: state, target, label }) = entry::read_due(value) else {
-            trouble = Some(unreadable(DUE));
+        let Some(Due { state, target, label }) = entry::read_due(value) else {
+            error = Some(unreadable(DUE));
             return ControlFlow::Break(());
         };
         looked_at += 1;
         let fits = [
-            Some(filter.phase.is_none_or(|wanted| wanted == state)),
+            Some(filter.state.is_none_or(|wanted| wanted == state)),
             fits(wanted.0, Some(target)),
             fits(wanted.1, label),
         ];
-        let told = if fits.contains(&Some(false)) {
+        let go_on = if fits.contains(&Some(false)) {
             ControlFlow::Continue(())
         } else {
             meant(at, !fits.contains(&None))
         };
-        if told.is_break() || looked_at >= LOOKED_AT_MAX {
+        if go_on.is_break() || looked_at >= LOOKED_AT_MAX {
             more = Some(at);
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
     })?;
-    match trouble {
-        Some(trouble) => Err(trouble),
+    match error {
+        Some(error) => Err(error),
         None => Ok(more),
     }
 }

@@ -12,25 +12,25 @@ const IDENTITY: &[u8] = b"identity";
 
 /// What went wrong in the store.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum StoreError {
     Sled(sled::Error),
     Panic(String),
     /// What it gave is not what was written.
     Damaged(String),
 }
 
-fn guarded<T>(access: impl FnOnce() -> sled::Result<T>) -> Result<T, Trouble> {
-    guard(|| access().map_err(Trouble::Sled))
+fn guarded<T>(access: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
+    guard(|| access().map_err(StoreError::Sled))
 }
 
 /// Turns a panic into an error.
-pub(super) fn guard<T>(access: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
+pub(super) fn guard<T>(access: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     match catch_unwind(AssertUnwindSafe(access)) {
         Ok(done) => done,
         Err(panic) => {
-            let said = panic.downcast_ref::<String>().cloned();
-            let said = said.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-            Err(Trouble::Panic(said.unwrap_or_else(|| "without a word".to_owned())))
+            let message = panic.downcast_ref::<String>().cloned();
+            let message = message.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+            Err(StoreError::Panic(message.unwrap_or_else(|| "without a word".to_owned())))
         }
     }
 }
@@ -45,7 +45,7 @@ pub(super) struct Store {
 pub(super) type Bytes = sled::IVec;
 
 impl Store {
-    pub(super) fn open(path: &Path) -> Result<Self, Trouble> {
+    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         guarded(|| {
             let config = sled::Config::new()
                 .path(path)
@@ -55,11 +55,11 @@ impl Store {
         })
     }
 
-    pub(super) fn identity(&self) -> Result<Option<Vec<u8>>, Trouble> {
+    pub(super) fn identity(&self) -> Result<Option<Vec<u8>>, StoreError> {
         guarded(|| Ok(self.db.get(IDENTITY)?.map(|found| found.to_vec())))
     }
 
-    pub(super) fn set_identity(&self, text: &[u8]) -> Result<(), Trouble> {
+    pub(super) fn set_identity(&self, text: &[u8]) -> Result<(), StoreError> {
         guarded(|| self.db.insert(IDENTITY, text).map(drop))
     }
 
@@ -69,21 +69,21 @@ impl Store {
     }
 
     /// The tree of this name, which is made if it is not there.
-    pub(super) fn tree(&self, name: &[u8]) -> Result<Tree, Trouble> {
+    pub(super) fn tree(&self, name: &[u8]) -> Result<Tree, StoreError> {
         guarded(|| Ok(Tree { tree: self.db.open_tree(name)? }))
     }
 
     /// The names of all trees.
-    pub(super) fn trees(&self) -> Result<Vec<Bytes>, Trouble> {
+    pub(super) fn trees(&self) -> Result<Vec<Bytes>, StoreError> {
         guarded(|| Ok(self.db.tree_names()))
     }
 
     /// Throws a tree away.
-    pub(super) fn drop_tree(&self, name: &[u8]) -> Result<(), Trouble> {
+    pub(super) fn drop_tree(&self, name: &[u8]) -> Result<(), StoreError> {
         guarded(|| self.db.drop_tree(name).map(drop))
     }
 
-    pub(super) fn disk_bytes(&self) -> Result<u64, Trouble> {
+    pub(super) fn disk_bytes(&self) -> Result<u64, StoreError> {
         guarded(|| self.db.size_on_disk())
     }
 
@@ -127,25 +127,25 @@ impl Batch {
 }
 
 impl Tree {
-    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Trouble> {
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         guarded(|| self.tree.get(key))
     }
 
     /// The last entry that is not beyond a key.
-    pub(super) fn floor(&self, key: &[u8]) -> Result<Option<(Bytes, Bytes)>, Trouble> {
+    pub(super) fn floor(&self, key: &[u8]) -> Result<Option<(Bytes, Bytes)>, StoreError> {
         guarded(|| self.tree.range(..=key).next_back().transpose())
     }
 
     /// The first entry that is not before a key.
-    pub(super) fn ceiling(&self, key: &[u8]) -> Result<Option<(Bytes, Bytes)>, Trouble> {
+    pub(super) fn ceiling(&self, key: &[u8]) -> Result<Option<(Bytes, Bytes)>, StoreError> {
         guarded(|| self.tree.range(key..).next().transpose())
     }
 
-    pub(super) fn remove(&self, key: &[u8]) -> Result<(), Trouble> {
+    pub(super) fn remove(&self, key: &[u8]) -> Result<(), StoreError> {
         guarded(|| self.tree.remove(key).map(drop))
     }
 
-    pub(super) fn write(&self, batch: Batch) -> Result<(), Trouble> {
+    pub(super) fn write(&self, batch: Batch) -> Result<(), StoreError> {
         fail::fail_point!("before_index_write", |_| std::process::abort());
         guarded(|| {
             fail::fail_point!("index-write", |_| Err(sled::Error::Io(

@@ -7,7 +7,9 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::engine::header::Code;
-use crate::engine::timers::{CancelMark, Live, Replaced, Timer, TimerState, Version, VersionBound};
+use crate::engine::timers::{
+    CancelMark, Filter, Live, Replaced, Timer, TimerState, Version, VersionBound,
+};
 
 mod answers;
 mod damage;
@@ -62,7 +64,7 @@ fn loaded(index: &mut Index, lane: Lane) -> Result<(Option<Position>, Model), Er
     let (mut live, mut model) = (BTreeMap::new(), Model::default());
     let position = index.load(lane, |held| match held {
         Held::Live(timer) => drop(live.insert(timer.timer_id, timer)),
-        Held::Void(mark) => drop(model.cancel_marks.insert(mark.timer_id, mark)),
+        Held::CancelMark(mark) => drop(model.cancel_marks.insert(mark.timer_id, mark)),
     })?;
     model.timers = listed(&index.reader(), lane, &Filter::default())?;
     assert_eq!(model.live(), live, "what the engine is told is what is listed");
@@ -294,7 +296,7 @@ fn what_the_system_says_decides_who_is_to_act() {
         ("sled's word for its own mistakes", Other,             "broken"),
     ];
     for (why, kind, want) in cases {
-        let trouble = Trouble::Sled(sled::Error::Io(kind.into()));
+        let trouble = StoreError::Sled(sled::Error::Io(kind.into()));
         let found = match trouble.into_error("read", Path::new("index")) {
             Error::Refused { .. } => "refused",
             Error::Disk { .. } => "disk",
@@ -323,7 +325,7 @@ fn only_the_newest_stores_that_were_set_aside_are_kept() {
 
 /// What breaks an index, as far as these tests are concerned.
 fn broken() -> Error {
-    let trouble = Trouble::Damaged("a test".to_owned());
+    let trouble = StoreError::Damaged("a test".to_owned());
     trouble.into_error("read", Path::new("index"))
 }
 

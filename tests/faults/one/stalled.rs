@@ -118,7 +118,7 @@ fn f43_a_process_with_too_few_files_says_so_and_breaks_nothing() {
     let load = Load::begin(&fixture, Mix::default());
     let limited = ["prlimit", "--nofile=64"];
     let mut process = fixture.launch(mode()).through(&limited).spawn();
-    process.wait_until_logged(PATIENCE, "few files may be open");
+    process.wait_until_logged(PATIENCE, "the limit of open files is low");
     // It meets the limit, and then is not ready, or it is and delivers; both are right.
     eventually("it meets the limit", || {
         let open =

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use waterclock::engine::Offset;
-use waterclock::engine::window::{Standing, Window};
+use waterclock::engine::window::{OffsetState, Window};
 
 use super::{Accepted, Found, View, ledger};
 use crate::broker::{Place, Time};
@@ -127,7 +127,7 @@ fn pending(world: &World, place: Place) -> BTreeSet<Offset> {
         return BTreeSet::new();
     };
     let ahead = all().filter(|offset| offset.0 >= position.next);
-    ahead.filter(|offset| window.begin(*offset).standing != Standing::Done).collect()
+    ahead.filter(|offset| window.begin(*offset).state != OffsetState::Done).collect()
 }
 
 /// Promise 2: nothing is pending.

@@ -40,14 +40,14 @@ impl Delays {
 
 /// What delays cost on a ladder.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Figures {
+pub struct HopFigures {
     /// Hops of the delay that makes the most; of a distribution, of any delay up to its longest.
     pub hops_max: u32,
     /// Mean of the hops, when no time is lost between them.
     pub hops_mean: f64,
 }
 
-impl Figures {
+impl HopFigures {
     /// Appends per record in the mean: the intake's, the hops and the target's.
     #[must_use]
     pub fn appends_mean(&self) -> f64 {
@@ -63,14 +63,14 @@ impl Figures {
 
 /// What these delays cost on a ladder.
 #[must_use]
-pub fn figures(ladder: &Ladder, delays: &Delays, horizon: Millis) -> Figures {
+pub fn figures(ladder: &Ladder, delays: &Delays, horizon: Millis) -> HopFigures {
     let hops_max = match delays {
         Delays::Uniform(max) | Delays::LogUniform(_, max) => ladder.hops_max(*max, horizon),
         Delays::Exactly(delays) => {
             delays.iter().map(|&delay| ladder.hops(delay, horizon)).max().unwrap_or_default()
         }
     };
-    Figures { hops_max, hops_mean: mean(ladder, &delays.samples(SAMPLES), horizon) }
+    HopFigures { hops_max, hops_mean: mean(ladder, &delays.samples(SAMPLES), horizon) }
 }
 
 fn mean(ladder: &Ladder, delays: &[Millis], horizon: Millis) -> f64 {

@@ -4,7 +4,7 @@
 //! # Invariants
 //! 1. A decision reads, and changes nothing. The same record and the same knowledge give the same decision.
 //! 2. A decision is about a record of this lane only when all that counts for it is known: its lane's timers, and how its
-//!    timer ended if it comes late ([`Known::history`]).
+//!    timer ended if it comes late ([`Facts::history`]).
 //! 3. What is refused is refused for the first of these reasons: Kafka refused the record alone; its intake does not allow
 //!    its target; its target cannot take it; too many timers are remembered. Intake and target count when a record is accepted
 //!    and when it is due, not on its way down.
@@ -80,7 +80,7 @@ pub(super) enum Change {
 
 /// What is known when a record is decided about.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known<'a> {
+pub(super) struct Facts<'a> {
     pub(super) setup: &'a Setup,
     pub(super) timers: &'a Timers,
     pub(super) poison: &'a Poison,
@@ -88,12 +88,12 @@ pub(super) struct Known<'a> {
     pub(super) partitions: &'a Partitions,
 }
 
-impl Known<'_> {
+impl Facts<'_> {
     /// How a record's timer has ended, as far as it counts for that record.
     pub(super) fn history(&self, now: UnixMillis, entry: &PendingRecord) -> History {
         let Some(timer_id) = entry.timer_id else { return History::Known(None) };
         let (lane, past) = (entry.source.lane, &self.timers.past);
-        if past.is_asked((lane, timer_id)) {
+        if past.has_waiting((lane, timer_id)) {
             return History::Unknown;
         }
         if !self.past_counts(entry) {

@@ -13,21 +13,23 @@ use super::super::messages::{
 };
 use super::super::setup::Tracking;
 use super::super::state::Kind;
-use super::super::timers::{CancelMark, Pending, Replaced, TimerId, TimerState, Told, Version};
+use super::super::timers::{
+    CancelMark, Pending, Replaced, TimerFields, TimerId, TimerState, Version,
+};
 use super::super::verdict::{self, Origin, PendingRecord, StateChange, Verdict};
-use super::admission::{Admission, Change, GoOn, Known};
+use super::admission::{Admission, Change, Facts, GoOn};
 use super::duplicates::HOPS_MAX;
 use super::hops::last_for_overdue;
-use super::lifecycle::{answer, told};
+use super::lifecycle::{answer, fields_of_cancel};
 use super::past::{History, Waiting};
 use super::writes::PendingWrite;
 use super::{Lane, LaneEngine, Millis, Offset, Record, Source, TopicId, UnixMillis};
 
 impl LaneEngine {
     /// All that is known when a record is decided about.
-    fn known(&self) -> Known<'_> {
+    fn facts(&self) -> Facts<'_> {
         let Self { setup, timers, poison, targets, partitions, .. } = self;
-        Known { setup, timers, poison, targets, partitions }
+        Facts { setup, timers, poison, targets, partitions }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -51,7 +53,7 @@ impl LaneEngine {
                 self.admit(now, entry, out);
             }
             Verdict::Move(entry, lane) => {
-                let admission = self.known().decide_move(&entry, lane);
+                let admission = self.facts().decide_move(&entry, lane);
                 self.apply(now, entry, admission, out);
             }
             Verdict::Refuse(record, refusal) => {
@@ -77,14 +79,14 @@ impl LaneEngine {
         mut entry: Box<PendingRecord>,
         out: &mut Vec<Action>,
     ) {
-        let Some(past) = (match self.known().history(now, &entry) {
+        let Some(past) = (match self.facts().history(now, &entry) {
             History::Known(past) => Some(past),
             History::Unknown => None,
         }) else {
             return self.ask_for(now, entry);
         };
         entry.order.offset = self.timers.recognised(&entry, past).offset;
-        let admission = self.known().decide(now, &entry, past);
+        let admission = self.facts().decide(now, &entry, past);
         self.apply(now, entry, admission, out);
     }
 
@@ -144,7 +146,7 @@ impl LaneEngine {
             RefuseMove(refusal) => {
                 let PendingRecord { source, offset, appended, record, timer_id, .. } = *entry;
                 let letter = self.letter((source, offset), appended, record, refusal);
-                self.bury(letter, timer_id.is_some());
+                self.write_dead_letter(letter, timer_id.is_some());
             }
             Admission::Refuse(refusal) => self.refuse(now, *entry, refusal),
         }
@@ -241,7 +243,7 @@ impl LaneEngine {
         let stage = StateChange { supersedes, ..StateChange::new(TimerState::Delay, now) };
         let label = directive.label.and_then(|label| std::str::from_utf8(label).ok());
         self.timers.make_live(entry, timer_id, label, supersedes);
-        if let Some(record) = verdict::said(entry, &directive, stage) {
+        if let Some(record) = verdict::timer_change(entry, &directive, stage) {
             let lane = entry.source.lane;
             self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Created));
         }
@@ -295,7 +297,7 @@ impl LaneEngine {
     fn ask_for(&mut self, now: UnixMillis, entry: Box<PendingRecord>) {
         let Some(timer_id) = entry.timer_id else { return };
         let of = (entry.source.lane, timer_id);
-        if !self.timers.past.is_asked(of) {
+        if !self.timers.past.has_waiting(of) {
             if self.is_strict() {
                 self.strict_order.lower_floor(of.0, (entry.due, entry.order));
             }
@@ -351,7 +353,8 @@ impl LaneEngine {
     fn miss(&mut self, now: UnixMillis, entry: PendingRecord, answer: Option<Answer>) {
         let lane = entry.source.lane;
         let directive = header::read(entry.record.headers()).unwrap_or_default();
-        let said = verdict::said(&entry, &directive, StateChange::new(TimerState::Cancelled, now));
+        let said =
+            verdict::timer_change(&entry, &directive, StateChange::new(TimerState::Cancelled, now));
         if let (Some(timer_id), Some(record)) = (entry.timer_id, said) {
             self.timers.end(now, lane, timer_id);
             self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Missed));
@@ -374,8 +377,11 @@ impl LaneEngine {
         let table = self.timers.table();
         let (at, words) = ((live.version, live.due), table.words(live));
         let supersedes = table.replaced(lane, timer_id);
-        let told = Told { supersedes, ..told(&cancel, TimerState::Cancelled, now, at, words) };
-        let record = verdict::timer_record(timer_id, &told);
+        let fields = TimerFields {
+            supersedes,
+            ..fields_of_cancel(&cancel, TimerState::Cancelled, now, at, words)
+        };
+        let record = verdict::timer_record(timer_id, &fields);
         self.timers.end(now, lane, timer_id);
         self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Cancelled));
         self.writes.keep_with_next();
@@ -405,8 +411,8 @@ impl LaneEngine {
         let Some(note) = self.timers.follow(lane, mark, by) else { return };
         let at = (note.version, note.due);
         let words = (&*note.target, note.label.as_deref());
-        let told = told(cancel, TimerState::Delay, now, at, words);
-        let record = verdict::timer_record(mark.timer_id, &told);
+        let fields = fields_of_cancel(cancel, TimerState::Delay, now, at, words);
+        let record = verdict::timer_record(mark.timer_id, &fields);
         self.writes.keep_with_next();
         self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Created));
     }
@@ -423,7 +429,7 @@ impl LaneEngine {
             self.timers.count_duplicate();
         }
         // Not much longer than it may matter. In time for its due time if that is ahead; else not much later than it is.
-        let kept_until = self.known().kept_until(&entry);
+        let kept_until = self.facts().kept_until(&entry);
         let most = kept_until - now + Millis(self.setup.limits.duplicates_kept.0 / 8);
         let ladder = &self.setup.topics.ladder;
         let pick = |remains: Millis| {

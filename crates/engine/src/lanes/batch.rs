@@ -162,8 +162,9 @@ impl LaneEngine {
         match (named, timer) {
             (Some(named), Some(record)) => {
                 self.timers.end(now, source.lane, named.timer_id);
-                let said = PendingWrite::timer_change(source.lane, record, ChangeReason::Delivered);
-                builder.take(said);
+                let change =
+                    PendingWrite::timer_change(source.lane, record, ChangeReason::Delivered);
+                builder.take(change);
             }
             // From here on it stands in a tier, and nowhere else.
             (Some(named), None) if is_hop => {

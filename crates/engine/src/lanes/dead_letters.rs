@@ -29,16 +29,16 @@ impl LaneEngine {
         let timer = self.end_dead(now, &entry, refusal.code);
         let answer =
             if entry.decided { None } else { answer(&entry, Outcome::Refused(refusal.code)) };
-        let unborn = self.unborn(&entry, refusal.code);
+        let never_pending = self.never_pending(&entry, refusal.code);
         let PendingRecord { source, offset, appended, record, timer_id, .. } = entry;
         let letter =
             PendingWrite { answer, ..self.letter((source, offset), appended, record, refusal) };
-        match (timer, unborn) {
-            (None, Some((timer_id, said))) => {
-                self.bury_unborn(now, (source.lane, timer_id), letter, said);
+        match (timer, never_pending) {
+            (None, Some((timer_id, change))) => {
+                self.write_once_recalled(now, (source.lane, timer_id), letter, change);
             }
-            (timer @ Some(_), _) => self.bury_told(source.lane, letter, timer),
-            (None, None) => self.bury(letter, timer_id.is_some()),
+            (timer @ Some(_), _) => self.write_dead_letter_and_change(source.lane, letter, timer),
+            (None, None) => self.write_dead_letter(letter, timer_id.is_some()),
         }
     }
 
@@ -52,18 +52,22 @@ impl LaneEngine {
         refusal: Refusal,
     ) {
         let setup = Arc::clone(&self.setup);
-        let timer_id = asked(&record).filter(|_| setup.topics.tier_of(source.topic).is_none());
+        let timer_id =
+            timer_of_command(&record).filter(|_| setup.topics.tier_of(source.topic).is_none());
         let outcome = Outcome::Refused(refusal.code);
-        let unborn = verdict::unborn(&setup, source, offset, appended, &record);
-        let unborn = unborn.filter(|(timer_id, _)| self.is_news(source.lane, *timer_id));
-        let said = unborn.map(|(timer_id, told)| (timer_id, told(refusal.code)));
+        let never_pending = verdict::never_pending(&setup, source, offset, appended, &record);
+        let never_pending =
+            never_pending.filter(|(timer_id, _)| self.is_news(source.lane, *timer_id));
+        let change = never_pending.map(|(timer_id, make)| (timer_id, make(refusal.code)));
         let letter = self.letter((source, offset), appended, record, refusal);
         // A refused caller gets no other answer.
         let about = About::Before(Version { first_appended: appended, offset });
         let answer = timer_id.map(|timer_id| Answer { source, offset, timer_id, about, outcome });
         let letter = PendingWrite { answer, ..letter };
-        match said {
-            Some((timer_id, said)) => self.bury_unborn(now, (source.lane, timer_id), letter, said),
+        match change {
+            Some((timer_id, change)) => {
+                self.write_once_recalled(now, (source.lane, timer_id), letter, change)
+            }
             None => self.writes.push_letter(letter),
         }
     }
@@ -76,7 +80,7 @@ impl LaneEngine {
         // The leader's clock may be ahead of ours; what is dead since before it came never was pending.
         let since = now.max(entry.first_appended);
         let stage = StateChange { supersedes, ..dead(code, since) };
-        let record = verdict::said(entry, &directive, stage);
+        let record = verdict::timer_change(entry, &directive, stage);
         self.timers.end(now, entry.source.lane, timer_id);
         record
     }
@@ -84,7 +88,7 @@ impl LaneEngine {
     /// The timer change for a record that is refused before it was pending. The timer counts as dead since before the
     /// record came, which tells this record from the version that was pending. There is no change if another version is
     /// pending, or if the record creates no version.
-    fn unborn(&self, entry: &PendingRecord, code: Code) -> Option<(TimerId, Record)> {
+    fn never_pending(&self, entry: &PendingRecord, code: Code) -> Option<(TimerId, Record)> {
         let makes = !matches!(entry.origin, Origin::Cancel(_) | Origin::Replace(Some(_)));
         let timer_id = entry.timer_id.filter(|_| makes && !entry.decided)?;
         if !self.is_news(entry.source.lane, timer_id) {
@@ -92,7 +96,7 @@ impl LaneEngine {
         }
         let directive = header::read(entry.record.headers()).ok()?;
         let stage = dead(code, verdict::before(entry.first_appended));
-        Some((timer_id, verdict::said(entry, &directive, stage)?))
+        Some((timer_id, verdict::timer_change(entry, &directive, stage)?))
     }
 
     /// Whether it may be said what became of a record of this timer that was refused.
@@ -102,21 +106,33 @@ impl LaneEngine {
 
     /// A dead letter of a record that never was pending, and the timer change to write if nothing is known of the
     /// timer.
-    fn bury_unborn(&mut self, now: UnixMillis, of: Of, letter: PendingWrite, said: Record) {
-        self.timers.past.wait(of, Waiting::Refused(Box::new((letter, said))));
+    fn write_once_recalled(
+        &mut self,
+        now: UnixMillis,
+        of: Of,
+        letter: PendingWrite,
+        change: Record,
+    ) {
+        self.timers.past.wait(of, Waiting::Refused(Box::new((letter, change))));
         self.agenda.wake(now);
     }
 
     /// A dead letter of a record with an id, together with what is said of its timer.
-    pub(super) fn bury_told(&mut self, lane: Lane, letter: PendingWrite, said: Option<Record>) {
-        let with_next = said.is_some();
+    pub(super) fn write_dead_letter_and_change(
+        &mut self,
+        lane: Lane,
+        letter: PendingWrite,
+        change: Option<Record>,
+    ) {
+        let with_next = change.is_some();
         self.writes.push(PendingWrite { with_next, ..letter });
-        let said = said.map(|said| PendingWrite::timer_change(lane, said, ChangeReason::Dead));
-        self.writes.extend(said);
+        let change =
+            change.map(|change| PendingWrite::timer_change(lane, change, ChangeReason::Dead));
+        self.writes.extend(change);
     }
 
     /// A dead letter waits for its batch.
-    pub(super) fn bury(&mut self, letter: PendingWrite, has_id: bool) {
+    pub(super) fn write_dead_letter(&mut self, letter: PendingWrite, has_id: bool) {
         if has_id { self.writes.push(letter) } else { self.writes.push_letter(letter) }
     }
 
@@ -152,7 +168,7 @@ fn dead(code: Code, since: UnixMillis) -> StateChange {
 }
 
 /// The timer that a record which breaks the contract is about, if it is a command.
-fn asked(record: &Record) -> Option<TimerId> {
+fn timer_of_command(record: &Record) -> Option<TimerId> {
     let of = |wanted: &str| {
         let mut headers = record.headers();
         headers.find(|(name, _)| *name == wanted.as_bytes()).and_then(|(_, value)| value)

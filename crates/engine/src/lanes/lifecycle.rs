@@ -20,7 +20,7 @@
 use super::super::header;
 use super::super::messages::{Answer, Outcome};
 use super::super::timers::{
-    About, CancelMark, Ended, Live, Remembered, Replaced, TimerId, TimerState, Told, Version,
+    About, CancelMark, Ended, Live, Remembered, Replaced, TimerFields, TimerId, TimerState, Version,
 };
 use super::super::verdict::{Origin, PendingRecord};
 use super::duplicates::{Duplicates, Note};
@@ -148,7 +148,7 @@ impl Timers {
     /// A record of the pending version of a timer is here.
     pub(super) fn here(&mut self, lane: Lane, timer_id: TimerId) {
         self.table.set_here(lane, timer_id, true);
-        self.calling.met(lane, timer_id);
+        self.calling.found(lane, timer_id);
     }
 
     /// A record of the pending version of a timer stands in a tier, and nowhere else.
@@ -293,15 +293,15 @@ impl Timers {
 }
 
 /// What a cancel leads to for a version, with the names that the cancel has for its timer.
-pub(super) fn told<'a>(
+pub(super) fn fields_of_cancel<'a>(
     cancel: &'a PendingRecord,
     state: TimerState,
     since: UnixMillis,
     (version, due): (Version, UnixMillis),
     (target, label): (&'a str, Option<&'a str>),
-) -> Told<'a> {
+) -> TimerFields<'a> {
     let directive = header::read(cancel.record.headers()).unwrap_or_default();
-    Told {
+    TimerFields {
         state,
         version,
         supersedes: None,

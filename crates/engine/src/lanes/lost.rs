@@ -45,7 +45,7 @@ const CLOCKS_APART: Millis = Millis(5_000);
 /// Which timers the roll call looks for.
 #[derive(Debug, Default)]
 pub(super) struct Calling {
-    stage: Stage,
+    stage: RollStage,
     /// Whose turn it is, and where its listing goes on.
     lane: u16,
     after: Option<After>,
@@ -54,7 +54,7 @@ pub(super) struct Calling {
 }
 
 #[derive(Debug, Default)]
-enum Stage {
+enum RollStage {
     #[default]
     Fresh,
     /// The next question is due then.
@@ -76,7 +76,7 @@ struct Roll {
     /// Writes that were decided before may carry them.
     behind: Behind,
     absent: ByName<Timer>,
-    asked: Option<UnixMillis>,
+    ends_listed: Option<UnixMillis>,
 }
 
 impl Calling {
@@ -91,8 +91,8 @@ impl Calling {
     }
 
     /// A record of this version is here.
-    pub(super) fn met(&mut self, lane: Lane, timer_id: TimerId) {
-        if let Stage::Called(roll) = &mut self.stage
+    pub(super) fn found(&mut self, lane: Lane, timer_id: TimerId) {
+        if let RollStage::Called(roll) = &mut self.stage
             && roll.lane == lane
         {
             roll.absent.remove(&timer_id);
@@ -101,14 +101,14 @@ impl Calling {
     /// What is to be done next.
     pub(super) fn turn(&mut self, now: UnixMillis) -> Turn {
         match &self.stage {
-            Stage::Fresh => {
-                self.stage = Stage::Idle(now + ASK_EVERY);
+            RollStage::Fresh => {
+                self.stage = RollStage::Idle(now + ASK_EVERY);
                 Turn::Wait
             }
-            Stage::Counting(_) => Turn::Count,
-            Stage::Idle(at) if *at <= now => Turn::Ask,
-            Stage::Called(_) => Turn::Call,
-            Stage::Idle(_) | Stage::Asked(_) => Turn::Wait,
+            RollStage::Counting(_) => Turn::Count,
+            RollStage::Idle(at) if *at <= now => Turn::Ask,
+            RollStage::Called(_) => Turn::Call,
+            RollStage::Idle(_) | RollStage::Asked(_) => Turn::Wait,
         }
     }
 
@@ -116,7 +116,7 @@ impl Calling {
     /// by here, too.
     pub(super) fn wake_at(&self) -> Option<UnixMillis> {
         match &self.stage {
-            Stage::Called(Roll { asked: Some(asked), .. }) => Some(*asked + ENDS_EVERY),
+            RollStage::Called(Roll { ends_listed: Some(at), .. }) => Some(*at + ENDS_EVERY),
             _ => None,
         }
     }
@@ -133,18 +133,18 @@ impl Calling {
         let lanes = lanes.max(1);
         let mut of = (0..lanes).map(|n| (self.lane + n) % lanes);
         let Some(of) = of.find(|lane| is_at_work(Lane(*lane))) else {
-            self.stage = Stage::Idle(now + ASK_EVERY);
+            self.stage = RollStage::Idle(now + ASK_EVERY);
             return None;
         };
         self.after = self.after.filter(|_| of == self.lane);
         self.lane = of;
-        self.stage = Stage::Asked(Lane(of));
+        self.stage = RollStage::Asked(Lane(of));
         Some((Lane(of), self.after))
     }
 
     /// The index has answered about a lane; false: it was not asked.
     pub(super) fn answered(&mut self, lane: Lane, more: Option<After>) -> bool {
-        let is_asked = matches!(self.stage, Stage::Asked(asked) if asked == lane);
+        let is_asked = matches!(self.stage, RollStage::Asked(asked) if asked == lane);
         if is_asked {
             self.after = more;
         }
@@ -163,15 +163,15 @@ impl Calling {
         if absent.is_empty() {
             return self.next_call(now);
         }
-        let roll = Roll { lane, at: now, has_landed: false, behind, absent, asked: None };
-        self.stage = Stage::Called(roll);
+        let roll = Roll { lane, at: now, has_landed: false, behind, absent, ends_listed: None };
+        self.stage = RollStage::Called(roll);
     }
 
     fn next_call(&mut self, now: UnixMillis) {
         if self.after.is_none() {
             self.lane = self.lane.wrapping_add(1);
         }
-        self.stage = Stage::Idle(now + ASK_EVERY);
+        self.stage = RollStage::Idle(now + ASK_EVERY);
     }
 
     /// Looks whether all was let go that could hold the absent ones.
@@ -180,7 +180,7 @@ impl Calling {
         now: UnixMillis,
         (setup, partitions, writes, batches): (&Setup, &Partitions, &Writes, &Batches),
     ) -> Look {
-        let Stage::Called(roll) = &mut self.stage else { return Look::Wait };
+        let RollStage::Called(roll) = &mut self.stage else { return Look::Wait };
         if !roll.behind.is_committed(writes, batches) {
             return Look::Wait;
         }
@@ -199,8 +199,8 @@ impl Calling {
         }
         if now > at + GIVE_UP_AFTER {
             self.next_call(now);
-        } else if roll.asked.is_none_or(|asked| asked + ENDS_EVERY <= now) {
-            roll.asked = Some(now);
+        } else if roll.ends_listed.is_none_or(|at| at + ENDS_EVERY <= now) {
+            roll.ends_listed = Some(now);
             return Look::Ask(behind);
         }
         Look::Wait
@@ -210,7 +210,7 @@ impl Calling {
 
     /// The lane to count next, if none is counted and no roll is called. `may`: it is at work.
     pub(super) fn to_count(&self, now: UnixMillis, may: impl Fn(Lane) -> bool) -> Option<Lane> {
-        if !matches!(self.stage, Stage::Fresh | Stage::Idle(_)) {
+        if !matches!(self.stage, RollStage::Fresh | RollStage::Idle(_)) {
             return None;
         }
         // The one that waits for longest: one that cannot be read keeps no other waiting.
@@ -225,22 +225,22 @@ impl Calling {
 
     /// Begins to count a lane. What is decided by now may carry what is missing.
     pub(super) fn begin_to_count(&mut self, lane: Lane, behind: Behind) {
-        self.stage = Stage::Counting(Counting::new(lane, behind));
+        self.stage = RollStage::Counting(Counting::new(lane, behind));
     }
 
     /// The lane that is counted.
     pub(super) fn counting(&mut self) -> Option<&mut Counting> {
-        if let Stage::Counting(counting) = &mut self.stage { Some(counting) } else { None }
+        if let RollStage::Counting(counting) = &mut self.stage { Some(counting) } else { None }
     }
 
     /// Whether a lane is counted.
     pub(super) fn is_counting(&self) -> bool {
-        matches!(self.stage, Stage::Counting(_))
+        matches!(self.stage, RollStage::Counting(_))
     }
 
     /// Nothing follows from the count any more.
     pub(super) fn end_count(&mut self) {
-        self.stage = Stage::Fresh;
+        self.stage = RollStage::Fresh;
     }
 
     /// A lane need not be counted again.

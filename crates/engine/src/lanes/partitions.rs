@@ -11,7 +11,7 @@
 use super::super::hold::{Held, Hold};
 use super::super::messages::{Commit, Start};
 use super::super::setup::Setup;
-use super::super::window::{Began, Standing, Window};
+use super::super::window::{Began, OffsetState, Window};
 use super::figures::{Figures, Read};
 use super::{Lane, Millis, Offset, Source, TopicId, UnixMillis};
 
@@ -156,7 +156,7 @@ impl Partitions {
     }
 
     /// The pending offsets of each partition, as far as it was read.
-    pub(super) fn standings(&self) -> impl Iterator<Item = Read> {
+    pub(super) fn read_positions(&self) -> impl Iterator<Item = Read> {
         self.iter().map(|(source, Hold { window, .. })| Read {
             source,
             upto: window.upto(),
@@ -177,10 +177,14 @@ impl Partitions {
     // Records and offsets.
 
     /// Lets the head of a partition go, if it may.
-    pub(super) fn release(&mut self, now: UnixMillis, source: Source) -> Option<(Held, Standing)> {
-        let (held, Began { standing, lost }) = self.get_mut(source)?.release(now)?;
+    pub(super) fn release(
+        &mut self,
+        now: UnixMillis,
+        source: Source,
+    ) -> Option<(Held, OffsetState)> {
+        let (held, Began { state, lost }) = self.get_mut(source)?.release(now)?;
         self.lost += u64::from(lost);
-        Some((held, standing))
+        Some((held, state))
     }
 
     /// These are done: the next commits say so.

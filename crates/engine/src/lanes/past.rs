@@ -52,14 +52,14 @@ pub(super) struct Past {
     waiting: BTreeMap<Of, VecDeque<Waiting>>,
     /// Timers that the next question is about, which nobody has begun to ask.
     wanted: Vec<Of>,
-    stage: Stage,
+    stage: RecallStage,
     /// The index's answer about the timer that is being decided about.
-    told: Option<(Of, Option<Ended>)>,
+    recalled: Option<(Of, Option<Ended>)>,
 }
 
 /// Where the question stands.
 #[derive(Debug, Default)]
-enum Stage {
+enum RecallStage {
     #[default]
     Idle,
     /// Earlier decisions are not committed yet. The query is about these timers and no others: a decision about another
@@ -75,8 +75,8 @@ impl Default for Past {
             ends: vec![UnixMillis(0); SLOTS].into(),
             waiting: BTreeMap::new(),
             wanted: Vec::new(),
-            stage: Stage::Idle,
-            told: None,
+            stage: RecallStage::Idle,
+            recalled: None,
         }
     }
 }
@@ -93,7 +93,7 @@ impl Past {
         let end = &mut self.ends[slot(timer_id)];
         *end = at.max(*end);
         // It is not what was told any more.
-        self.told.take_if(|(of, _)| *of == (lane, timer_id));
+        self.recalled.take_if(|(of, _)| *of == (lane, timer_id));
     }
 
     /// The rank of the first that waits in a lane, of those that order matters for.
@@ -133,7 +133,9 @@ impl Past {
         entry: &PendingRecord,
         ends_from: Option<UnixMillis>,
     ) -> History {
-        if let Some((_, ended)) = self.told.filter(|(told, _)| *told == (lane, timer_id)) {
+        if let Some((_, ended)) =
+            self.recalled.filter(|(recalled, _)| *recalled == (lane, timer_id))
+        {
             return History::Known(ended);
         }
         let is_late = entry.origin == Origin::Duplicate
@@ -145,7 +147,7 @@ impl Past {
     }
 
     /// Whether records of a timer wait: later ones wait behind them.
-    pub(super) fn is_asked(&self, of: Of) -> bool {
+    pub(super) fn has_waiting(&self, of: Of) -> bool {
         !self.waiting.is_empty() && self.waiting.contains_key(&of)
     }
 
@@ -168,32 +170,32 @@ impl Past {
     ) -> BTreeMap<Lane, Vec<TimerId>> {
         let mut by_lane: BTreeMap<Lane, Vec<TimerId>> = BTreeMap::new();
         let (mut behind, wanted) = match std::mem::take(&mut self.stage) {
-            Stage::Idle if self.wanted.is_empty() => return by_lane,
-            Stage::Idle => (Behind::all(writes), std::mem::take(&mut self.wanted)),
-            Stage::Behind(behind, wanted) => (behind, wanted),
-            asked @ Stage::Asked(_) => {
+            RecallStage::Idle if self.wanted.is_empty() => return by_lane,
+            RecallStage::Idle => (Behind::all(writes), std::mem::take(&mut self.wanted)),
+            RecallStage::Behind(behind, wanted) => (behind, wanted),
+            asked @ RecallStage::Asked(_) => {
                 self.stage = asked;
                 return by_lane;
             }
         };
         if !behind.is_committed(writes, batches) {
-            self.stage = Stage::Behind(behind, wanted);
+            self.stage = RecallStage::Behind(behind, wanted);
             return by_lane;
         }
         for (lane, timer_id) in wanted {
             by_lane.entry(lane).or_default().push(timer_id);
         }
-        self.stage = Stage::Asked(by_lane.keys().copied().collect());
+        self.stage = RecallStage::Asked(by_lane.keys().copied().collect());
         by_lane
     }
 
     /// A lane has answered; false: it was not asked.
     pub(super) fn answered(&mut self, lane: Lane) -> bool {
-        let Stage::Asked(lanes) = &mut self.stage else { return false };
+        let RecallStage::Asked(lanes) = &mut self.stage else { return false };
         let Some(at) = lanes.iter().position(|asked| *asked == lane) else { return false };
         lanes.remove(at);
         if lanes.is_empty() {
-            self.stage = Stage::Idle;
+            self.stage = RecallStage::Idle;
         }
         true
     }
@@ -202,13 +204,13 @@ impl Past {
     /// for it.
     pub(super) fn learn(&mut self, of: Of, ended: Option<Ended>) -> Option<VecDeque<Waiting>> {
         let queue = self.waiting.remove(&of)?;
-        self.told = Some((of, ended));
+        self.recalled = Some((of, ended));
         Some(queue)
     }
 
     /// All that waited for the last answer is decided.
     pub(super) fn forget(&mut self) {
-        self.told = None;
+        self.recalled = None;
     }
 }
 

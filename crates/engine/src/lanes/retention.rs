@@ -27,7 +27,7 @@ const NOTES_MAX: usize = 200_000;
 /// Where the question stands.
 #[derive(Debug, Default)]
 pub(super) struct Retention {
-    stage: Stage,
+    stage: RetentionStage,
     /// Timers that ended since.
     notes: Names,
     is_overrun: bool,
@@ -36,7 +36,7 @@ pub(super) struct Retention {
 }
 
 #[derive(Debug, Default)]
-enum Stage {
+enum RetentionStage {
     /// No question is open; the next one is due then, once that is set.
     #[default]
     Fresh,
@@ -50,7 +50,8 @@ enum Stage {
 impl Retention {
     /// A timer has ended.
     pub(super) fn note(&mut self, timer_id: TimerId) {
-        if matches!(self.stage, Stage::Fresh | Stage::Idle(_)) || self.is_overrun {
+        if matches!(self.stage, RetentionStage::Fresh | RetentionStage::Idle(_)) || self.is_overrun
+        {
             return;
         }
         self.notes.insert(timer_id);
@@ -68,22 +69,23 @@ impl Retention {
         lanes: impl FnOnce() -> Vec<Lane>,
     ) -> (Vec<Lane>, Option<UnixMillis>) {
         match self.stage {
-            Stage::Fresh => self.stage = Stage::Idle(now + ASK_EVERY),
-            Stage::Idle(at) if at <= now => {
-                *self = Self { stage: Stage::Behind(Behind::all(writes)), ..Self::default() };
+            RetentionStage::Fresh => self.stage = RetentionStage::Idle(now + ASK_EVERY),
+            RetentionStage::Idle(at) if at <= now => {
+                *self =
+                    Self { stage: RetentionStage::Behind(Behind::all(writes)), ..Self::default() };
             }
             _ => {}
         }
-        let mut asked = Vec::new();
-        if let Stage::Behind(behind) = &mut self.stage
+        let mut to_ask = Vec::new();
+        if let RetentionStage::Behind(behind) = &mut self.stage
             && behind.is_committed(writes, batches)
         {
-            asked = lanes();
-            self.stage = Stage::Asked(asked.clone());
+            to_ask = lanes();
+            self.stage = RetentionStage::Asked(to_ask.clone());
             self.settle(now);
         }
-        let at = if let Stage::Idle(at) = self.stage { Some(at) } else { None };
-        (asked, at)
+        let at = if let RetentionStage::Idle(at) = self.stage { Some(at) } else { None };
+        (to_ask, at)
     }
 
     /// A lane has answered. Gives back what is to be forgotten; `None`: too much has ended meanwhile, or it was not asked.
@@ -93,7 +95,7 @@ impl Retention {
         mut timers: Vec<TimerId>,
         is_live: impl Fn(TimerId) -> bool,
     ) -> Option<Vec<TimerId>> {
-        let Stage::Asked(lanes) = &mut self.stage else { return None };
+        let RetentionStage::Asked(lanes) = &mut self.stage else { return None };
         let at = lanes.iter().position(|asked| *asked == lane)?;
         lanes.remove(at);
         self.again |= !timers.is_empty();
@@ -103,11 +105,11 @@ impl Retention {
 
     /// Begins to wait for the next question once all lanes have answered. Says when it is due.
     pub(super) fn settle(&mut self, now: UnixMillis) -> Option<UnixMillis> {
-        if !matches!(&self.stage, Stage::Asked(lanes) if lanes.is_empty()) {
+        if !matches!(&self.stage, RetentionStage::Asked(lanes) if lanes.is_empty()) {
             return None;
         }
         let at = now + if self.again { Millis(0) } else { ASK_EVERY };
-        *self = Self { stage: Stage::Idle(at), ..Self::default() };
+        *self = Self { stage: RetentionStage::Idle(at), ..Self::default() };
         Some(at)
     }
 }

@@ -305,7 +305,7 @@ mod tests {
 
     /// What Kafka says of a failed batch.
     #[derive(Clone, Copy, Debug)]
-    enum Told {
+    enum Reported {
         /// Only the culprits.
         Culprits,
         /// All that went in one request with a culprit: records of the same number modulo this.
@@ -319,7 +319,7 @@ mod tests {
         n: usize,
         poison: &[usize],
         blame: Blame,
-        told: Told,
+        reported: Reported,
         test_max: usize,
     ) -> (Vec<usize>, usize) {
         let mut suspects: Suspects<usize> = Suspects::default();
@@ -364,10 +364,10 @@ mod tests {
                 }
                 failed += 1;
                 let named: Vec<usize> = (0..batch.len())
-                    .filter(|i| match told {
-                        Told::Culprits => bad.contains(&batch[*i]),
-                        Told::Requests(by) => bad.iter().any(|at| at % by == batch[*i] % by),
-                        Told::Nobody => false,
+                    .filter(|i| match reported {
+                        Reported::Culprits => bad.contains(&batch[*i]),
+                        Reported::Requests(by) => bad.iter().any(|at| at % by == batch[*i] % by),
+                        Reported::Nobody => false,
                     })
                     .collect();
                 suspects.refused(NOW, &sends, true, &no(blame, &named));
@@ -384,10 +384,10 @@ mod tests {
         fn every_culprit_is_found_no_innocent_is_and_failures_grow_with_the_logarithm(
             n in 1_usize..400,
             seeds in proptest::collection::btree_set(any::<usize>(), 0..5),
-            told in prop_oneof![
-                Just(Told::Culprits),
-                (1_usize..6).prop_map(Told::Requests),
-                Just(Told::Nobody),
+            reported in prop_oneof![
+                Just(Reported::Culprits),
+                (1_usize..6).prop_map(Reported::Requests),
+                Just(Reported::Nobody),
             ],
             unclear in any::<bool>(),
             test_max in 1_usize..500,
@@ -396,7 +396,7 @@ mod tests {
             poison.sort_unstable();
             poison.dedup();
             let blame = if unclear { Blame::Unclear } else { Blame::Record };
-            let (guilty, failed) = play(n, &poison, blame, told, test_max);
+            let (guilty, failed) = play(n, &poison, blame, reported, test_max);
             prop_assert_eq!(&guilty, &poison);
             let logarithm = n.next_power_of_two().ilog2() as usize;
             let strikes = if unclear { usize::from(STRIKES) - 1 } else { 0 };

@@ -332,7 +332,7 @@ fn a_missing_target_is_found_out_before_anything_is_produced() {
 }
 
 /// Dead letters and deliveries of the batch that this tick gives.
-fn told(world: &mut World, ms: u64) -> (usize, usize) {
+fn answered(world: &mut World, ms: u64) -> (usize, usize) {
     let sends = batch(world.after(ms)).sends;
     let count = |to: fn(&Destination) -> bool| sends.iter().filter(|send| to(&send.to)).count();
     (count(|to| *to == Destination::Dead), count(|to| matches!(to, Destination::Target(_))))
@@ -359,7 +359,7 @@ fn more_records_than_may_wait_for_unknown_targets_go_on_and_hold_nobody_up() {
     let parked = world.engine.targets.parked_len();
     assert!(parked > 0 && parked < 60, "{parked:?}");
     world.submit("k", &[("x-delay", "1000"), good]);
-    assert_eq!(told(&mut world, 1_000), (0, 1), "it is on time");
+    assert_eq!(answered(&mut world, 1_000), (0, 1), "it is on time");
     let deferred = world.engine.figures().deferred;
     assert_eq!(deferred as usize, 60 - parked, "those that had no room are due, too");
     for n in 0..60 {
@@ -368,7 +368,7 @@ fn more_records_than_may_wait_for_unknown_targets_go_on_and_hold_nobody_up() {
     assert_eq!(world.engine.targets.parked_len(), 0);
     let in_flight = world.engine.batches.first().expect("a batch");
     world.tell(Event::Committed(in_flight));
-    assert_eq!(told(&mut world, 100), (parked, 0));
+    assert_eq!(answered(&mut world, 100), (parked, 0));
 }
 
 #[test]
@@ -408,7 +408,7 @@ fn nothing_is_produced_to_a_target_of_which_was_heard_long_ago() {
     assert!(matches!(&out[..], [Action::DescribeTarget(_)]), "{out:?}");
     assert!(no_batch(&world.after(50)), "its limits may be others");
     world.tell(Event::Target("orders.good".into(), FOUND));
-    assert_eq!(told(&mut world, 0), (0, 1));
+    assert_eq!(answered(&mut world, 0), (0, 1));
 }
 
 #[test]
@@ -437,7 +437,7 @@ fn a_target_that_is_closed_costs_dead_letters_and_no_test() {
     world.tell(Event::Target("orders.closed".into(), Target::Closed));
     world.tell(Event::Target("orders.open".into(), FOUND));
     assert_eq!(world.engine.figures().suspects, 1, "nothing is produced there");
-    assert_eq!(told(&mut world, 0), (1, 0));
+    assert_eq!(answered(&mut world, 0), (1, 0));
 }
 
 #[test]
@@ -486,7 +486,11 @@ fn a_record_that_is_larger_than_what_may_wait_for_a_lookup_is_told_all_the_same(
     let large = Record::new(Some(b"k"), Some(&value), headers);
     world.record(source(0, lane), large);
     world.tell(Event::Target(target.into(), Target::Missing));
-    assert_eq!(told(&mut world, 100), (1, 0), "it is a dead letter, and does not wait for ever");
+    assert_eq!(
+        answered(&mut world, 100),
+        (1, 0),
+        "it is a dead letter, and does not wait for ever"
+    );
 }
 
 #[test]
@@ -736,7 +740,7 @@ struct Strict<'a> {
     records: Vec<Vec<(&'a str, &'a str)>>,
     commits: Vec<Commit>,
     /// Batches in the order in which they were handed out: the `n` of each send, and whether the batch went through.
-    told: Vec<(Vec<String>, bool)>,
+    batches: Vec<(Vec<String>, bool)>,
     dead: Vec<(String, Code)>,
 }
 
@@ -768,8 +772,8 @@ impl Strict<'_> {
                     headers_of(send).into_iter().find(|(name, _)| name == "n").unwrap().1
                 };
                 let fine = !batch.sends.iter().any(refuses);
-                self.told.push((batch.sends.iter().map(n).collect(), fine));
-                assert!(self.told.len() < 100, "no end: {:?}", self.told);
+                self.batches.push((batch.sends.iter().map(n).collect(), fine));
+                assert!(self.batches.len() < 100, "no end: {:?}", self.batches);
                 if !fine {
                     let why = "no".into();
                     let named = Vec::new();
@@ -793,7 +797,7 @@ impl Strict<'_> {
 
 fn strict<'a>(records: Vec<Vec<(&'a str, &'a str)>>) -> Strict<'a> {
     let world = World::new(&[1, 60], Limits::default());
-    Strict { world, records, commits: Vec::new(), told: Vec::new(), dead: Vec::new() }
+    Strict { world, records, commits: Vec::new(), batches: Vec::new(), dead: Vec::new() }
 }
 
 #[test]
@@ -807,10 +811,10 @@ fn a_record_that_kafka_refuses_is_found_by_halving_and_the_others_are_delivered(
     };
     strict.run(Blame::Record, poison);
     assert_eq!(strict.dead, [("5".to_owned(), Code::TargetRefused)]);
-    let failed = strict.told.iter().filter(|(_, fine)| !fine).count();
-    assert_eq!(failed, 4, "eight, four, two, one: {:?}", strict.told);
+    let failed = strict.batches.iter().filter(|(_, fine)| !fine).count();
+    assert_eq!(failed, 4, "eight, four, two, one: {:?}", strict.batches);
     let mut through: Vec<String> =
-        strict.told.iter().filter(|(_, fine)| *fine).flat_map(|(n, _)| n.clone()).collect();
+        strict.batches.iter().filter(|(_, fine)| *fine).flat_map(|(n, _)| n.clone()).collect();
     through.sort();
     assert_eq!(through, names, "each once, the dead letter among them");
     assert_eq!(strict.world.engine.figures().suspects, 0);
@@ -826,8 +830,8 @@ fn a_target_that_we_may_not_write_to_is_found_and_its_records_are_dead_at_once()
     strict.run(Blame::Target, |send| send.to == Destination::Target("orders.denied".into()));
     let dead: Vec<&str> = strict.dead.iter().map(|(n, _)| n.as_str()).collect();
     assert_eq!(dead, ["0", "1", "2"]);
-    let failed = strict.told.iter().filter(|(_, fine)| !fine).count();
-    assert_eq!(failed, 2, "both targets, then the one: {:?}", strict.told);
+    let failed = strict.batches.iter().filter(|(_, fine)| !fine).count();
+    assert_eq!(failed, 2, "both targets, then the one: {:?}", strict.batches);
 
     // Within half a minute nothing is tried there; after it one batch is.
     let lane = source(0, murmur2::partition(b"k", LANES));

@@ -39,10 +39,14 @@ impl LaneEngine {
                 match waiting {
                     Waiting::Entry(entry) => self.admit(now, entry, out),
                     Waiting::Refused(refused) => {
-                        let (letter, said) = *refused;
+                        let (letter, change) = *refused;
                         let is_live = self.timers.table().live(lane, timer_id).is_some();
                         let is_known = ended.is_some() || is_live;
-                        self.bury_told(lane, letter, (!is_known).then_some(said));
+                        self.write_dead_letter_and_change(
+                            lane,
+                            letter,
+                            (!is_known).then_some(change),
+                        );
                     }
                 }
             }

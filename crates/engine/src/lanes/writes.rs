@@ -54,7 +54,7 @@ impl PendingWrite {
     /// Whether this timer change reports a timer as lost.
     fn is_of_a_lost_one(&self) -> bool {
         let rewrite = self.send.as_ref().map(|send| &send.rewrite);
-        matches!(rewrite, Some(HeaderRewrite::Timer(said)) if said.reason == ChangeReason::Lost)
+        matches!(rewrite, Some(HeaderRewrite::Timer(change)) if change.reason == ChangeReason::Lost)
     }
 }
 

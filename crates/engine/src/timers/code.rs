@@ -62,7 +62,7 @@ pub enum Change {
 
 /// A timer's fields, borrowed: what [`value`] writes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told<'a> {
+pub(crate) struct TimerFields<'a> {
     pub(crate) state: TimerState,
     pub(crate) version: Version,
     pub(crate) supersedes: Option<Replaced>,
@@ -77,40 +77,41 @@ pub(crate) struct Told<'a> {
 }
 
 /// The value of a timer's record. Target, id and label have the lengths that the header contract allows.
-pub(crate) fn value(told: &Told<'_>) -> Vec<u8> {
-    let cut = told.key.is_some_and(|key| key.len() > KEY_MAX);
-    write(told, cut)
+pub(crate) fn value(fields: &TimerFields<'_>) -> Vec<u8> {
+    let cut = fields.key.is_some_and(|key| key.len() > KEY_MAX);
+    write(fields, cut)
 }
 
-fn write(told: &Told<'_>, cut: bool) -> Vec<u8> {
-    let key = told.key.map(|key| &key[..key.len().min(KEY_MAX)]);
+fn write(fields: &TimerFields<'_>, cut: bool) -> Vec<u8> {
+    let key = fields.key.map(|key| &key[..key.len().min(KEY_MAX)]);
     let mut bytes = Vec::with_capacity(
-        71 + told.target.len()
-            + told.id.len()
-            + told.label.map_or(0, |label| 1 + label.len())
-            + told.code.map_or(0, |code| 1 + code.as_str().len())
+        71 + fields.target.len()
+            + fields.id.len()
+            + fields.label.map_or(0, |label| 1 + label.len())
+            + fields.code.map_or(0, |code| 1 + code.as_str().len())
             + key.map_or(0, <[u8]>::len),
     );
-    let state = STATES.iter().find(|(state, _)| *state == told.state).map_or(0, |(_, byte)| *byte);
+    let state =
+        STATES.iter().find(|(state, _)| *state == fields.state).map_or(0, |(_, byte)| *byte);
     let flag = |is: bool, flag: u8| if is { flag } else { 0 };
     let flags = flag(key.is_some(), HAS_KEY)
         | flag(cut, KEY_CUT)
-        | flag(told.supersedes.is_some(), SUPERSEDES)
-        | flag(told.label.is_some(), HAS_LABEL)
-        | flag(told.code.is_some(), HAS_CODE)
-        | flag(told.supersedes.is_some_and(|of| of.first != of.last), SEVERAL_OF_THEM);
+        | flag(fields.supersedes.is_some(), SUPERSEDES)
+        | flag(fields.label.is_some(), HAS_LABEL)
+        | flag(fields.code.is_some(), HAS_CODE)
+        | flag(fields.supersedes.is_some_and(|of| of.first != of.last), SEVERAL_OF_THEM);
     bytes.extend([VERSION, state, flags]);
-    put_version(&mut bytes, told.version);
-    bytes.extend(told.due.0.to_be_bytes());
-    bytes.extend(told.since.0.to_be_bytes());
-    if let Some(Replaced { first, last }) = told.supersedes {
+    put_version(&mut bytes, fields.version);
+    bytes.extend(fields.due.0.to_be_bytes());
+    bytes.extend(fields.since.0.to_be_bytes());
+    if let Some(Replaced { first, last }) = fields.supersedes {
         put_version(&mut bytes, last);
         if first != last {
             put_version(&mut bytes, first);
         }
     }
-    let code = told.code.map(|code| code.as_str().as_bytes());
-    let parts = [Some(told.target.as_bytes()), Some(told.id), told.label, code];
+    let code = fields.code.map(|code| code.as_str().as_bytes());
+    let parts = [Some(fields.target.as_bytes()), Some(fields.id), fields.label, code];
     for part in parts.into_iter().flatten() {
         let part = &part[..part.len().min(usize::from(u8::MAX))];
         bytes.push(part.len() as u8);
@@ -175,7 +176,7 @@ impl Change {
     pub fn encode(&self) -> (Vec<u8>, Option<Vec<u8>>) {
         match self {
             Self::Timer(timer) => {
-                let told = Told {
+                let fields = TimerFields {
                     state: timer.state,
                     version: timer.version,
                     supersedes: timer.supersedes,
@@ -187,7 +188,7 @@ impl Change {
                     key: timer.key.as_deref(),
                     code: timer.code,
                 };
-                (timer.timer_id.0.to_vec(), Some(write(&told, timer.key_cut)))
+                (timer.timer_id.0.to_vec(), Some(write(&fields, timer.key_cut)))
             }
             Self::CancelMark(mark) => (CancelMark::key(mark.timer_id).to_vec(), Some(mark.value())),
             Self::ForgottenTimer(timer_id) => (timer_id.0.to_vec(), None),

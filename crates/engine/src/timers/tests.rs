@@ -265,7 +265,7 @@ fn what_is_not_ours_or_is_newer_is_refused_with_a_reason() {
 fn of_a_long_key_the_beginning_is_kept_and_that_it_is_cut() {
     for (len, cut) in [(KEY_MAX, false), (KEY_MAX + 1, true), (1 << 20, true)] {
         let key = vec![b'k'; len];
-        let told = Told {
+        let fields = TimerFields {
             state: TimerState::Delay,
             version: version_at(1, 2),
             supersedes: None,
@@ -277,7 +277,7 @@ fn of_a_long_key_the_beginning_is_kept_and_that_it_is_cut() {
             key: Some(&key),
             code: None,
         };
-        let value = value(&told);
+        let value = value(&fields);
         let Ok(Change::Timer(timer)) = Change::decode(Some(&[7; 16]), Some(&value)) else {
             panic!("{len}")
         };

@@ -50,7 +50,7 @@ impl Pair {
             return false;
         }
         let began = self.window.begin(Offset(at));
-        assert_eq!(began, Began { standing: Standing::New, lost: 0 });
+        assert_eq!(began, Began { state: OffsetState::New, lost: 0 });
         self.model.log.insert(at);
         self.model.pending.insert(at);
         self.model.upto = at + 1;
@@ -103,12 +103,12 @@ impl Pair {
             let began = self.window.begin(Offset(at));
             lost += began.lost as usize;
             let want = if model.done.contains(&at) {
-                Standing::Done
+                OffsetState::Done
             } else {
                 model.pending.insert(at);
-                if at < model.committed_upto { Standing::Known } else { Standing::New }
+                if at < model.committed_upto { OffsetState::Known } else { OffsetState::New }
             };
-            assert_eq!(began.standing, want, "{at}");
+            assert_eq!(began.state, want, "{at}");
         }
         // As if the rest had not been written yet.
         model.log.split_off(&unread);
@@ -423,9 +423,9 @@ fn what_the_log_no_longer_shows_is_given_up_and_counted() {
     window.finish(Offset(12));
     let (next, metadata) = window.commit().unwrap();
     let mut window = Window::load(next, &metadata).unwrap();
-    assert_eq!(window.begin(Offset(11)), Began { standing: Standing::Known, lost: 1 });
+    assert_eq!(window.begin(Offset(11)), Began { state: OffsetState::Known, lost: 1 });
     assert_eq!(window.commit().unwrap().0, Offset(11), "what is given up is committed");
-    assert_eq!(window.begin(Offset(12)), Began { standing: Standing::Done, lost: 0 });
+    assert_eq!(window.begin(Offset(12)), Began { state: OffsetState::Done, lost: 0 });
     assert_eq!(window.pass(Offset(4_999)), 1, "600");
     assert_eq!(window.pass(Offset(9_000)), 1, "5000");
     assert_eq!(window.pass(Offset(9_000)), 0);
@@ -448,12 +448,15 @@ fn what_was_dropped_after_a_rewind_begins_as_known() {
     assert_eq!(window.lowest(20).count(), 5);
     window.rewind(Offset(8));
     assert_eq!(window.lowest(20).count(), 5, "5 is still to be read again");
-    for (at, standing) in
-        [(5, Standing::Known), (6, Standing::Known), (7, Standing::Done), (8, Standing::Known)]
-    {
-        assert_eq!(window.begin(Offset(at)), Began { standing, lost: 0 });
+    for (at, state) in [
+        (5, OffsetState::Known),
+        (6, OffsetState::Known),
+        (7, OffsetState::Done),
+        (8, OffsetState::Known),
+    ] {
+        assert_eq!(window.begin(Offset(at)), Began { state, lost: 0 });
     }
-    assert_eq!(window.begin(Offset(10)), Began { standing: Standing::New, lost: 1 });
+    assert_eq!(window.begin(Offset(10)), Began { state: OffsetState::New, lost: 1 });
 }
 
 #[test]
@@ -508,7 +511,7 @@ fn a_full_window_whose_records_were_all_deleted_does_not_bar_the_next_one() {
     assert!(!window.room(Offset(at + 9)), "all before it are there");
     window.rewind(Offset(2));
     let began = window.begin(Offset(at + 9));
-    assert_eq!(began, Began { standing: Standing::New, lost: at as u32 - 2 });
+    assert_eq!(began, Began { state: OffsetState::New, lost: at as u32 - 2 });
     assert_eq!(window.pending(), 2);
 }
 
@@ -534,7 +537,7 @@ fn a_log_that_was_cut_loses_what_was_pending_there_and_keeps_what_is_done_above(
         let cut = Window::cut(next, &metadata, Offset(start)).unwrap();
         assert_eq!((cut.0, cut.2), (Offset(low), lost), "{why}");
         let mut window = Window::load(cut.0, &cut.1).unwrap();
-        let again = (low..100).filter(|at| window.begin(Offset(*at)).standing != Standing::Done);
+        let again = (low..100).filter(|at| window.begin(Offset(*at)).state != OffsetState::Done);
         assert_eq!(again.collect::<Vec<_>>(), left, "{why}");
     }
 }

@@ -5,11 +5,17 @@ use super::*;
 fn filters() -> impl Strategy<Value = Filter> {
     let target = prop::option::of((0..4_u8).prop_map(|n| format!("target-{n}")));
     let label = prop::option::of((0..40_u8).prop_map(|n| format!("label-{}", n * 2)));
-    let phase = prop::option::of(prop::sample::select(&TimerState::ALL[..]));
+    let state = prop::option::of(prop::sample::select(&TimerState::ALL[..]));
     let due = || prop::option::of((0..100_u64).prop_map(|n| UnixMillis(n * 1_000_000)));
-    (target, label, phase, due(), due()).prop_map(|(target, label, state, due_from, due_before)| {
-        Filter { target, label, phase: state, due_from, due_before }
-    })
+    (target, label, state, due(), due()).prop_map(
+        |(target, label, state, due_after, due_before)| Filter {
+            target,
+            label,
+            state,
+            due_after,
+            due_before,
+        },
+    )
 }
 
 proptest! {
@@ -24,7 +30,7 @@ proptest! {
         index.load(Lane(0), |_| ()).expect("whole");
         let reader = index.reader();
         let mut wanted = model_at(next).timers;
-        wanted.retain(|_, timer| filter.takes(timer));
+        wanted.retain(|_, timer| filter.matches(timer));
         let counted = reader.count(Lane(0), &filter, None).expect("told");
         prop_assert_eq!((counted.count, counted.more), (wanted.len() as u64, None));
         prop_assert_eq!(listed(&reader, Lane(0), &filter).expect("told"), wanted);
@@ -84,7 +90,7 @@ fn a_forecast_counts_by_target_from_the_minute_that_is_running() {
     let now = 1_000 * day;
     #[rustfmt::skip]
     let dues = [
-        // target, due,                 phase
+        // target, due,                 state
         ("a", now - minute,             TimerState::Delay),
         ("a", now,                      TimerState::Delay),
         ("a", now + minute - 1,         TimerState::Delay),
@@ -130,8 +136,8 @@ fn a_forecast_counts_by_target_from_the_minute_that_is_running() {
         let none = index.reader().forecast(Lane(0), UnixMillis(now), Some("z")).expect("told");
         assert_eq!(none, []);
     }
-    let figures = index.reader().figures().expect("told");
-    assert_eq!((figures.lanes, figures.live, figures.ended, figures.voids), (1, 9, 2, 0));
+    let counts = index.reader().counts().expect("told");
+    assert_eq!((counts.lanes, counts.live, counts.ended, counts.cancel_marks), (1, 9, 2, 0));
 }
 
 #[test]
@@ -150,5 +156,5 @@ fn a_reader_says_when_there_is_nothing_to_ask_and_goes_on_with_what_is_new() {
     assert_eq!(reader.position(Lane(0)).expect("told").map(|p| p.next), Some(Offset(50)));
     index.close();
     assert!(matches!(reader.position(Lane(0)), Err(Error::Aside)));
-    assert!(matches!(reader.figures(), Err(Error::Aside)));
+    assert!(matches!(reader.counts(), Err(Error::Aside)));
 }

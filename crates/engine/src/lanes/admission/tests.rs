@@ -37,17 +37,17 @@ impl World {
         }
     }
 
-    fn known(&self) -> Known<'_> {
+    fn facts(&self) -> Facts<'_> {
         let Self { setup, timers, poison, targets, partitions } = self;
-        Known { setup, timers, poison, targets, partitions }
+        Facts { setup, timers, poison, targets, partitions }
     }
 
     /// Decides, and makes sure that asking again gives the same.
     fn decide(&self, now: UnixMillis, entry: &PendingRecord) -> Admission {
-        let History::Known(past) = self.known().history(now, entry) else {
+        let History::Known(past) = self.facts().history(now, entry) else {
             panic!("the index need not be asked")
         };
-        let decide = || self.known().decide(now, entry, past);
+        let decide = || self.facts().decide(now, entry, past);
         assert_eq!(format!("{:?}", decide()), format!("{:?}", decide()));
         decide()
     }
@@ -103,7 +103,7 @@ fn the_first_create_is_pending_and_a_second_one_waits_for_what_comes_late() {
     let second = entry(2, Origin::Create);
     let aside = world.decide(NOW, &second);
     assert!(matches!(aside, Admission::SetAside(of) if of == first.version()), "{aside:?}");
-    let later = world.known().kept_until(&second);
+    let later = world.facts().kept_until(&second);
     let aside = world.decide(later, &second);
     assert!(matches!(aside, Admission::Duplicate), "{aside:?}");
 }
@@ -167,7 +167,7 @@ fn what_may_not_go_on_is_refused_for_its_first_reason() {
 #[test]
 fn what_belongs_to_another_lane_is_moved_or_says_nothing_of_its_timer() {
     let world = World::new(Limits::default());
-    let moved = |entry: &PendingRecord| world.known().decide_move(entry, Lane(3));
+    let moved = |entry: &PendingRecord| world.facts().decide_move(entry, Lane(3));
     let create = entry(1, Origin::Create);
     assert!(matches!(moved(&create), Admission::Move(Lane(3), TopicId(0), _)));
     let denied = PendingRecord { target: Arc::from("payments"), ..entry(1, Origin::Create) };

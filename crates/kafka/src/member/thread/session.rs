@@ -352,7 +352,7 @@ impl<'a> Session<'a> {
         self.figures.halved(figures.halvings - self.counted.halvings);
         self.counted = figures;
         if self.status.reads.is_asked() {
-            self.status.reads.tell(self.engine.standings().collect());
+            self.status.reads.tell(self.engine.read_positions().collect());
         }
     }
 

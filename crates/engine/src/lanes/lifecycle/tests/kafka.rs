@@ -519,6 +519,6 @@ impl Kafka {
 
     /// How many records are pending.
     pub(super) fn pending(&self) -> usize {
-        self.engine.standings().map(|read| read.pending).sum()
+        self.engine.read_positions().map(|read| read.pending).sum()
     }
 }
