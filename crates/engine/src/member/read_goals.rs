@@ -95,13 +95,13 @@ impl ReadGoals {
     }
 
     /// Goals for which something waits, or may wait; `awaited` says of which tiers.
-    fn awaited(&self, awaited: impl Fn(Source) -> bool) -> impl Iterator<Item = &ReadGoal> {
+    fn urgent(&self, awaited: impl Fn(Source) -> bool) -> impl Iterator<Item = &ReadGoal> {
         self.goals.iter().filter(move |goal| self.is_intake(goal) || awaited(goal.source))
     }
 
     /// How long to wait before the next look; `None`: nothing is to be reached soon.
     pub fn patience(&self, awaited: impl Fn(Source) -> bool) -> Option<Millis> {
-        self.awaited(awaited).next().map(|_| LOOK_SOON)
+        self.urgent(awaited).next().map(|_| LOOK_SOON)
     }
 
     /// Whether a goal is to be looked at now: something waits for it or may, it is new, or all are looked at.
@@ -157,7 +157,7 @@ impl ReadGoals {
         if !is_over(self.looked_for_open, LOOK_FOR_OPEN, now) {
             return Vec::new();
         }
-        let long = self.awaited(awaited).filter(|goal| now.saturating_sub(goal.since) >= LONG);
+        let long = self.urgent(awaited).filter(|goal| now.saturating_sub(goal.since) >= LONG);
         let mut suspects: Vec<Source> = long.map(|goal| goal.source).collect();
         suspects.sort_unstable();
         suspects.dedup();
@@ -207,7 +207,7 @@ impl ReadGoals {
             return None;
         }
         let late =
-            self.awaited(awaited).find(|goal| now.saturating_sub(goal.since) >= SAY_BEHIND)?.source;
+            self.urgent(awaited).find(|goal| now.saturating_sub(goal.since) >= SAY_BEHIND)?.source;
         self.told = Some(now);
         Some(late)
     }
