@@ -214,7 +214,7 @@ fn reached_at(local: SocketAddr) -> String {
 /// Connections to a few brokers from every client, the index, and callers of the API.
 const FILES_MIN: u64 = 512;
 
-/// Without files there are no connections, which then looks as if no broker were there.
+/// Without file descriptors there are no connections, and it seems as if no broker answered.
 fn warn_if_short_of(files: Option<u64>) {
     if let Some(limit) = files.filter(|limit| *limit < FILES_MIN) {
         tracing::warn!(limit, "the limit of open files is low; want at least {FILES_MIN}");
@@ -247,7 +247,10 @@ fn reload(now: &Config, new: &Config, processor: &Processor) -> Config {
     tracing::info!("configuration read again; its allow-lists are in force");
     warn_if_open(&reloaded);
     if !restart.is_empty() {
-        tracing::warn!(keys = restart.join(", "), "these keys changed and take effect only after a restart");
+        tracing::warn!(
+            keys = restart.join(", "),
+            "these keys changed and take effect only after a restart"
+        );
     }
     reloaded
 }

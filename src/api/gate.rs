@@ -1,8 +1,8 @@
-//! Bounds how many requests of each kind run at once, so that no kind takes the places of another.
+//! Bounds how many requests of each kind run at once, so that no kind takes the permits of another.
 //!
 //! # Invariants
-//! 1. A kind that has no place left refuses: nobody waits for a place.
-//! 2. All places together are fewer than connections: one is always left for health and metrics.
+//! 1. A kind that has no permit left refuses: no request waits for one.
+//! 2. All permits together are fewer than connections: one is always left for health and metrics.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ struct Room {
 #[derive(Debug, Default)]
 struct Taken {
     next: u64,
-    /// Since when each place is taken; the first is the oldest.
+    /// Since when each permit is taken; the first is the oldest.
     since: BTreeMap<u64, Instant>,
     refused: Option<Instant>,
 }
@@ -99,27 +99,27 @@ impl Room {
     }
 }
 
-/// A place that a request has until this is dropped.
+/// The right of a request to run; dropping it gives the room back.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Permit {
     room: Arc<Room>,
     number: u64,
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.room.lock().since.remove(&self.number);
     }
 }
 
-/// Places of requests whose answers are not handed to the system yet, of one connection.
+/// Permits of requests whose answers are not handed to the system yet, of one connection.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Held(Arc<Mutex<Vec<Place>>>);
+pub(super) struct Held(Arc<Mutex<Vec<Permit>>>);
 
 impl Held {
-    /// Keeps a place until the answer is written.
-    pub(super) fn keep(&self, place: Place) {
-        self.0.lock().push(place);
+    /// Keeps a permit until the answer is written.
+    pub(super) fn keep(&self, permit: Permit) {
+        self.0.lock().push(permit);
     }
 
     /// All of it is written.
@@ -156,11 +156,11 @@ impl Gate {
         self.rooms.iter().find(|room| room.who == who && room.kind == kind)
     }
 
-    /// A place for a request.
+    /// A permit for a request.
     ///
     /// # Errors
     /// None is left; says how many there are.
-    pub(super) fn enter(&self, who: Who, kind: Kind) -> Result<Place, String> {
+    pub(super) fn enter(&self, who: Who, kind: Kind) -> Result<Permit, String> {
         let room = self.room(who, kind).ok_or_else(|| format!("no {}", kind.as_str()))?;
         let mut taken = room.lock();
         let now = Instant::now();
@@ -172,7 +172,7 @@ impl Gate {
         taken.next += 1;
         let number = taken.next;
         taken.since.insert(number, now);
-        Ok(Place { room: Arc::clone(room), number })
+        Ok(Permit { room: Arc::clone(room), number })
     }
 
     /// Why the API cannot be counted on now; nothing: it can.
@@ -196,8 +196,8 @@ mod tests {
     #[test]
     fn a_kind_that_is_full_refuses_says_so_and_takes_no_place_of_another() {
         let gate = Gate::new(None);
-        let mut places: Vec<Place> =
-            (0..256).map(|_| gate.enter(Who::Caller, Kind::Wait).expect("a place")).collect();
+        let mut permits: Vec<Permit> =
+            (0..256).map(|_| gate.enter(Who::Caller, Kind::Wait).expect("a permit")).collect();
         assert_eq!(gate.trouble().len(), 1, "full: {:?}", gate.trouble());
         assert!(gate.enter(Who::Caller, Kind::Wait).is_err());
         for (who, kind) in [(Who::Caller, Kind::Look), (Who::Caller, Kind::Large)] {
@@ -205,7 +205,7 @@ mod tests {
         }
         assert!(gate.enter(Who::Peer, Kind::Wait).is_ok());
         assert_eq!(gate.taken(), 256);
-        places.pop();
+        permits.pop();
         assert_eq!(gate.trouble().len(), 1, "it has refused just now");
         assert!(gate.enter(Who::Caller, Kind::Wait).is_ok());
         let room = gate.room(Who::Caller, Kind::Wait).expect("a room");
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn a_look_up_that_hangs_is_told_and_a_wait_may_be_long() {
         let gate = Gate::new(None);
-        let _places = [Kind::Wait, Kind::Look].map(|kind| gate.enter(Who::Caller, kind));
+        let _permits = [Kind::Wait, Kind::Look].map(|kind| gate.enter(Who::Caller, kind));
         let later = Instant::now() + LOOK_MAX + Duration::from_secs(1);
         let told: Vec<String> = gate.rooms.iter().filter_map(|room| room.trouble(later)).collect();
         assert!(matches!(&told[..], [one] if one.contains("does not answer")), "{told:?}");
@@ -229,8 +229,8 @@ mod tests {
         {
             let gate = Gate::new(files);
             assert_eq!(gate.connections, connections, "{files:?}");
-            let places: usize = gate.rooms.iter().map(|room| room.most).sum();
-            assert!(places < connections, "{files:?}: {places}");
+            let permits: usize = gate.rooms.iter().map(|room| room.most).sum();
+            assert!(permits < connections, "{files:?}: {permits}");
             assert!(gate.rooms.iter().all(|room| room.most > 0), "{files:?}");
         }
     }

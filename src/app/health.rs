@@ -97,15 +97,15 @@ impl Status for Health {
             }
             Some(_) => {}
         }
-        let mut said = processor.unfit();
-        said.iter_mut().for_each(|unfit| unfit.insert_str(0, "nothing new is admitted: "));
-        said.extend(
+        let mut reasons = processor.unfit();
+        reasons.iter_mut().for_each(|unfit| unfit.insert_str(0, "nothing new is admitted: "));
+        reasons.extend(
             processor
                 .weak()
                 .into_iter()
                 .map(|weak| format!("one lost broker loses records: {weak}")),
         );
-        said.extend(processor.skewed().into_iter().map(|(broker, ahead_ms)| {
+        reasons.extend(processor.skewed().into_iter().map(|(broker, ahead_ms)| {
             format!("the clock of broker {broker} is {ahead_ms} ms ahead of this machine's")
         }));
         let views = processor.statuses().iter().map(|status| View {
@@ -114,7 +114,7 @@ impl Status for Health {
             lanes: status.lanes.load(Ordering::Relaxed),
         });
         let mut report = ready(views);
-        report.reasons.append(&mut said);
+        report.reasons.append(&mut reasons);
         if let Some(offset) = crate::kafka::damaged() {
             report.ok = false;
             report.reasons.push(format!(

@@ -18,9 +18,9 @@ use crate::timers::{self, Indexing, Service, index};
 use super::instance::{self, Instance};
 
 /// Kafka is asked again after this long when it does not answer at the start.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// Between two lines that say so.
-const SAY_AGAIN: Duration = Duration::from_secs(60);
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Where the index is, below the data directory.
 const INDEX: &str = "index";
@@ -122,12 +122,12 @@ pub fn start(
     let instance =
         Instance::claim(config.data_dir.as_deref(), config.instance.as_deref(), &fresh[..12])?;
     let connection = connection(config);
-    let mut said: Option<Instant> = None;
+    let mut warned_at: Option<Instant> = None;
     let in_force = loop {
         match topics::check(&connection, &request(config)) {
             Err(error) if error.is_away() && !stopping.load(Ordering::Relaxed) => {
-                if said.is_none_or(|at| at.elapsed() >= SAY_AGAIN) {
-                    said = Some(Instant::now());
+                if warned_at.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+                    warned_at = Some(Instant::now());
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
                         brokers = config.brokers,
@@ -135,7 +135,7 @@ pub fn start(
                     );
                 }
                 waits(&format!("Kafka does not answer at {}", config.brokers));
-                std::thread::sleep(ASK_AGAIN);
+                std::thread::sleep(RETRY_EVERY);
             }
             answer => break answer?,
         }
@@ -162,7 +162,7 @@ pub fn start(
                     "could not record the topic id of the main intake in {}.meta: {error}; trying again",
                     config.namespace
                 ));
-                std::thread::sleep(ASK_AGAIN);
+                std::thread::sleep(RETRY_EVERY);
             }
         }
     }
@@ -196,8 +196,8 @@ pub fn start(
     );
     let (processor, service) = timers::start(&settings, indexing).map_err(Error::Client)?;
     let meta = format!("{}.meta", config.namespace);
-    let (describe, heard) = (processor.describes(me), processor.heard());
-    let members = Members::start(&settings.connection, &meta, describe, heard);
+    let (describe, changed) = (processor.describes(me), processor.heard());
+    let members = Members::start(&settings.connection, &meta, describe, changed);
     Ok(Started {
         processor,
         service,
@@ -319,9 +319,9 @@ mod tests {
             finding("b", Severity::Weak),
             finding("c", Severity::Weak),
         ];
-        let told = refuse_weak(&notes).expect_err("two are weak").to_string();
+        let error = refuse_weak(&notes).expect_err("two are weak").to_string();
         for word in ["2 topics", "b has", "1 of 3", "mend b", "--weak-topics"] {
-            assert!(told.contains(word), "{word:?} is not in {told:?}");
+            assert!(error.contains(word), "{word:?} is not in {error:?}");
         }
     }
 }

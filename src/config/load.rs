@@ -125,14 +125,14 @@ impl Config {
     /// # Errors
     /// Every range and relation that does not hold, at once; [`run`](crate::run) expects that they do.
     pub fn checked(self) -> Result<Self, ConfigErrors> {
-        let told = |fault: check::Fault| Invalid {
+        let invalid = |fault: check::Fault| Invalid {
             key: fault.key,
             origin: Origin::Code,
             line: None,
             value: fault.value,
             want: fault.want,
         };
-        let found: Vec<Invalid> = check::check(&self).into_iter().map(told).collect();
+        let found: Vec<Invalid> = check::check(&self).into_iter().map(invalid).collect();
         if found.is_empty() { Ok(self) } else { Err(ConfigErrors(found)) }
     }
 

@@ -110,7 +110,7 @@ impl Follower {
             clock,
             ends,
             written: Arc::clone(&written),
-            asked: None,
+            listing: None,
             lanes: BTreeMap::new(),
             progress: Arc::clone(&progress),
             is_moved: false,

@@ -1,9 +1,8 @@
 //! Finds the record of a pending timer, so that it can be due at another time.
 //!
-//! The index knows when a timer is due, not where its record stands. The record goes down the ladder by a rule. So it
-//! is known in which tier it should be, and about when it was appended there. If it is not there, because it was late
-//! or was spilled, the search reads all tiers. A record that was let go stays in its topic for a while, and any copy of
-//! it serves.
+//! The index knows when a timer is due, not where its record stands. The record goes down the ladder by a rule, which says
+//! in which tier it should be, and about when it was appended there. If it is not there, because it was late or was spilled,
+//! the search reads all tiers. A record that was let go stays in its topic for a while, and any copy of it will do.
 //!
 //! # Invariants
 //! 1. The result is a record of that version: its state says so and is authentic; or it stands where that version was
@@ -27,11 +26,11 @@ const CLIENT: &str = "waterclock-desk";
 const WAIT: Duration = Duration::from_millis(50);
 /// How long the whole search may take at most.
 pub(crate) const MAX: Duration = Duration::from_secs(10);
-/// A partition of which nothing comes for this long is read to its end, or its end cannot be read.
+/// If nothing comes from a partition for this long, it is read to its end, or its end cannot be read.
 const SILENCE_MAX: Duration = Duration::from_millis(500);
 /// librdkafka counts in whole milliseconds: a question ends a little before the time that it was given.
 const EARLY_MAX: Duration = Duration::from_millis(20);
-/// How much earlier than by the rule a record may have been appended: less was collected, a clock differs.
+/// How much earlier than by the rule a record may have been appended: the linger was shorter, a clock differs.
 const EARLIER: Millis = Millis(2_000);
 /// How much later the search looks before it reads everything.
 const LATER: Millis = Millis(30_000);
@@ -83,7 +82,7 @@ impl<'a> Search<'a> {
             }
             match self.look(&reader, topic, place) {
                 Ok(None) => {}
-                // There was no time left for a last question: that says nothing of Kafka.
+                // There was no time left for a last request: that is no error of Kafka.
                 Err(_) if Instant::now() + EARLY_MAX >= self.by => break,
                 found => return found,
             }
@@ -111,8 +110,8 @@ impl<'a> Search<'a> {
             }
         };
         reader.assign(name, [(partition, from)])?;
-        let mut heard = Instant::now();
-        while Instant::now() < self.by && heard.elapsed() < SILENCE_MAX {
+        let mut last_at = Instant::now();
+        while Instant::now() < self.by && last_at.elapsed() < SILENCE_MAX {
             let message = match reader.poll(Duration::from_millis(50)) {
                 None => continue,
                 Some(Polled::Record(message)) => message,
@@ -128,7 +127,7 @@ impl<'a> Search<'a> {
                     continue;
                 }
             };
-            heard = Instant::now();
+            last_at = Instant::now();
             if message.topic() != &**name {
                 continue;
             }
@@ -235,7 +234,7 @@ pub(super) fn find_header(
     since: UnixMillis,
     by: Instant,
 ) -> Result<Option<Offset>, KafkaError> {
-    // A transaction that is open in the intake, of whomever, must not keep it from us.
+    // An open transaction of another producer in the intake must not hide it from us.
     let reader = TopicReader::to_ends(connection, CLIENT, Isolation::Uncommitted, WAIT)?;
     know(&reader, topic, by)?;
     let since = UnixMillis(since.0.saturating_sub(EARLIER.0));

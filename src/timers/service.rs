@@ -1,16 +1,16 @@
 //! Answers for the timers of the lanes that run here: looks them up, writes commands about them, reports their outcome.
 //!
-//! Any number of tasks may ask. Nothing here decides: a command is written to the lane's intake, and the engine reports
-//! its outcome, in the order of the log, after it was committed.
+//! Any number of tasks may use it. It decides nothing: it writes a command to the lane's intake, and the engine reports the
+//! outcome, in the order of the log, after it was committed.
 //!
 //! # Invariants
 //! 1. An answer about a timer covers everything that was committed about it here before the question. It waits until
 //!    the index has read all that was written to `<ns>.timers` by then. The owner is the only one that writes there.
-//! 2. There is no answer about a lane that is not here, or not known yet. That a timer does not exist is reported only
-//!    once everything is decided that stood in the lane's intakes when it was taken over.
+//! 2. There is no answer about a lane that is not here, or whose timers are not loaded yet. That a timer does not exist is
+//!    reported only once everything is decided that stood in the lane's intakes when it was taken over.
 //! 3. An answer to a command is of a batch that was committed.
-//! 4. That a timer cannot be given another time is reported only once everything is decided that stood in the lane's
-//!    intakes after the request came.
+//! 4. That a timer cannot be rescheduled is reported only once everything is decided that stood in the lane's intakes after
+//!    the request came.
 //! 5. A task that waits holds no thread. A task that reads the disk, or Kafka, has a thread for as long as it reads,
 //!    and there are only so many of these: [`READS_MAX`], [`SEARCHES_MAX`].
 
@@ -43,15 +43,15 @@ pub use super::ticket::{BadTicket, Ticket};
 
 /// How long a look-up waits for the index, which is behind by the time that a commit's markers take.
 const CATCH_UP_MAX: Duration = Duration::from_secs(2);
-/// How long it sleeps while the follower asks for the end of a lane.
-const ASK_AGAIN: Duration = Duration::from_millis(5);
-/// Questions that read the index at once. Each is short.
+/// How long it sleeps while the follower lists the end of a lane.
+const RETRY_EVERY: Duration = Duration::from_millis(5);
+/// Queries that read the index at once. Each is short.
 const READS_MAX: usize = 32;
 /// Searches for a record at once. Each has a Kafka client of its own, for [`SEARCH_MAX`] at most.
 const SEARCHES_MAX: usize = 8;
 /// How much of a command's time must be left for writing it, once its record is found.
 const WRITE_MIN: Duration = Duration::from_millis(250);
-/// How long a question waits for its turn to read.
+/// How long a query waits for its turn to read.
 const TURN_MAX: Duration = Duration::from_secs(2);
 
 /// Why there is no answer.
@@ -73,7 +73,7 @@ pub enum Error {
     /// As much is looked up already as may be at once. Nothing was written; try again.
     #[error("too many look-ups at once")]
     Busy,
-    /// A mistake of ours; the log has more.
+    /// A bug of ours; the log has more.
     #[error("internal error; see the log")]
     Fault,
     /// There was no time left to write the command. Nothing was written; try again.
@@ -356,7 +356,7 @@ impl Service {
                 if Instant::now() > by {
                     return Err(Error::Behind(lane));
                 }
-                sleep(ASK_AGAIN).await;
+                sleep(RETRY_EVERY).await;
                 continue;
             };
             match self.progress.wait(lane, mark, by).await {
@@ -389,8 +389,8 @@ impl Service {
                 TimerId::of_name(&command.name)
             }));
         }
-        // This process may have stood still. Then the caller has gone on, and the version that it meant may not be the
-        // same now.
+        // This process may have hung. Then the caller no longer waits, and another version may be pending than the one that
+        // it meant.
         if Instant::now() >= by {
             return made.into_iter().map(|made| Err(made.err().unwrap_or(Error::Late))).collect();
         }
@@ -467,7 +467,7 @@ impl Service {
         let by = by.checked_sub(WRITE_MIN).unwrap_or(by).min(Instant::now() + find_record::MAX);
         let found = timeout_at(by.into(), async {
             let timer = match self.pending(lane, timer_id, *version).await {
-                // It may have been made, or made anew, just before this was asked.
+                // It may have been created or replaced just before the request came.
                 Err(Error::NotPending(_) | Error::Superseded(_) | Error::Undecided(_)) => {
                     self.settle(&[lane], by).await?;
                     self.pending(lane, timer_id, *version).await?
@@ -486,7 +486,7 @@ impl Service {
                 // place was not meant.
                 _ => {
                     let pending = self.pending(lane, timer_id, Some(meant)).await?;
-                    // Without a name, what was pending when it was asked was meant: this one came later.
+                    // Without a version, the one that was pending when the request came was meant: this one came later.
                     Err(if is_late { Error::Superseded(pending.version) } else { Error::NotFound })
                 }
             }
@@ -589,7 +589,7 @@ impl Service {
     }
 }
 
-/// Does what blocks, on a thread, when it is its turn. The turn ends with the work, also when nobody waits for it any more.
+/// Does blocking work on a thread, when it is its turn. The turn ends with the work, also when no task waits for it any more.
 async fn in_turn<T: Send + 'static>(
     turns: &Arc<Semaphore>,
     work: impl FnOnce() -> T + Send + 'static,

@@ -25,7 +25,7 @@ pub(super) struct Held {
     pub(super) record: Record,
 }
 
-/// What the partition's fetching should become.
+/// How fetching of the partition is to change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Pause,
@@ -70,8 +70,8 @@ impl Hold {
         }
     }
 
-    /// Everything before the end was read, and so was what stood here at a time (zero where that is not known). What
-    /// stands last may be no record (a marker), so that only who reads can tell.
+    /// Reading has passed the end that the partition had at a time (zero: that time is not known). The last entry may be a
+    /// transaction marker, so only the shell can say this.
     pub(super) fn passed(&mut self, at: UnixMillis) {
         // Dropped records are read again; until then nobody can tell.
         if self.dropped.is_none() {
@@ -91,12 +91,12 @@ impl Hold {
         first.map_or(self.read_upto, |first| first.min(self.read_upto))
     }
 
-    /// When a record is due at the earliest that is not let go, if none here is due sooner than `reach` after its append.
+    /// The earliest due time of any record that is not let go, if none here is due sooner than `reach` after its append.
     pub(super) fn floor(&self, reach: Millis) -> UnixMillis {
         self.buffer.front().map_or(self.read_upto, |held| held.appended) + reach
     }
 
-    /// Whether what stands at this offset was let go, or was never there.
+    /// Whether this offset was let go, or never had a record.
     pub(super) fn is_gone(&self, offset: Offset) -> bool {
         self.next > offset && self.buffer.front().is_none_or(|held| held.offset > offset)
     }
@@ -111,7 +111,7 @@ impl Hold {
         self.window.low()
     }
 
-    /// Whether what stands at this offset is not done.
+    /// Whether this offset is not done.
     pub(super) fn is_open(&self, offset: Offset) -> bool {
         self.window.is_open(offset)
     }
@@ -121,7 +121,7 @@ impl Hold {
         self.next >= self.end && self.buffer.front().is_none_or(|held| held.offset >= self.end)
     }
 
-    /// Whether nothing is read late here: all that should have been let go was.
+    /// Whether the partition is on time: all that should have been let go was.
     pub(super) fn on_time(&self, now: UnixMillis) -> bool {
         self.caught_up() || self.head().or(self.dropped).is_some_and(|head| head > now)
     }
@@ -168,7 +168,7 @@ impl Hold {
         if self.wait == Millis(0) { UnixMillis(0) } else { held.appended + self.wait }
     }
 
-    /// Whether the head may go but for the window.
+    /// Whether only a full window keeps the head.
     pub(super) fn blocked(&self, now: UnixMillis) -> bool {
         self.head().is_some_and(|head| head <= now) && !self.roomy()
     }

@@ -30,8 +30,8 @@ pub enum Event {
         /// This is the last part: the lane may go to work.
         last: bool,
     },
-    /// Follows `Assigned` where the main intake is not the first one of its name: offsets there say nothing of what was submitted
-    /// before or after what stood in another.
+    /// Follows `Assigned` where the main intake was recreated: its offsets do not order its records against those of the earlier
+    /// topic.
     Recreated,
     /// The group took everything back, or the last commit failed: all that is held is dropped.
     Revoked,
@@ -55,8 +55,8 @@ pub enum Event {
         /// When that was: a lower bound of its leader's time then. Zero if it was not asked for.
         at: UnixMillis,
     },
-    /// A hop of a batch in flight was appended later than its tier needs ([`Setup::tardiness`]); told before the batch is
-    /// [`Committed`](Event::Committed). Of several of one batch in one partition: the last offset, the least due time.
+    /// A hop of a batch in flight was appended later than its tier needs ([`Setup::tardiness`]). It comes before the batch is
+    /// [`Committed`](Event::Committed). For several hops of one batch in one partition: the last offset, the least due time.
     Late {
         /// The tier's partition.
         source: Source,
@@ -65,8 +65,8 @@ pub enum Event {
         /// When it is due.
         due: UnixMillis,
     },
-    /// Timers of a lane that are final for longer than `history`, by what was committed when
-    /// [`Action::ListExpired`] was carried out; it is answered by this once, with none if there are none.
+    /// Timers of a lane that have been final for longer than `history`, by what was committed when
+    /// [`Action::ListExpired`] was carried out. Answers that action once, with no timers if there are none.
     Expired {
         /// Which lane.
         lane: Lane,
@@ -81,7 +81,7 @@ pub enum Event {
         /// Which timers, and how they ended.
         timers: Vec<(TimerId, Option<Ended>)>,
     },
-    /// Pending timers of a lane that are overdue, by what is known on disk. Answers [`Action::Overdue`] once.
+    /// Pending timers of a lane that are overdue, by the index. Answers [`Action::Overdue`] once.
     Overdue {
         /// Which lane.
         lane: Lane,
@@ -90,21 +90,21 @@ pub enum Event {
         /// Where to go on, unless these were the last.
         more: Option<After>,
     },
-    /// Records that are left of a lane, some of them: told while [`Action::Inventory`] is carried out.
+    /// Some of the records that are left of a lane. Comes while [`Action::Inventory`] is carried out.
     Left {
         /// Which lane.
         lane: Lane,
         /// Where they stand, and which timers they are of.
         records: Vec<Left>,
     },
-    /// All that is left of a lane was told. Answers [`Action::Inventory`] once.
+    /// The inventory of a lane has ended. Answers [`Action::Inventory`] once.
     Counted {
         /// Which lane.
         lane: Lane,
         /// Every partition was read to where it ended when this action was given, or later.
         whole: bool,
     },
-    /// The answer to [`Action::DescribeTarget`]; also told unasked when it changed.
+    /// Answers [`Action::DescribeTarget`]; also comes unasked when the description changed.
     Target(Arc<str>, Target),
     /// Which partitions of a target have no leader now, ascending. Comes before each `Target`.
     TargetOutage(Arc<str>, Arc<[i32]>),
@@ -116,8 +116,8 @@ pub enum Event {
     /// The same setup with other allow-lists. From now on they hold for records that come in, and for records that
     /// fire.
     Policies(Arc<Setup>),
-    /// A batch failed, and the reason may lie in one of its records or targets; `Revoked` and `Assigned` follow. Never
-    /// told of troubles of brokers, networks, coordinators or fencing: no record is to blame for those.
+    /// A batch failed, and the reason may be one of its records or targets; `Revoked` and `Assigned` follow. Failures of
+    /// brokers, networks, coordinators or fencing do not cause it: no record is to blame for those.
     Refused(Refused),
     /// Nothing new, but time has passed.
     Tick,
@@ -172,7 +172,7 @@ pub struct Start {
     pub next: Offset,
     /// The metadata of the commit that said so; empty when there is none.
     pub metadata: String,
-    /// Where its log ended when it was taken over: what users were told is written stands before it.
+    /// Where its log ended when it was taken over: every record that was acknowledged to a user by then stands before it.
     pub end: Offset,
     /// Records of the partition were found gone before they were done. The committed position may still be the one that
     /// was found outside of its log: then a member that takes the lane over before it is counted finds the gap, too.
@@ -275,7 +275,7 @@ pub struct Batch {
     pub sends: Vec<Produce>,
     /// Where reading stands once they are there. Only partitions that changed.
     pub commits: Vec<Commit>,
-    /// What the commands in it came to. Nobody may learn of it before the batch is committed.
+    /// The outcomes of the commands in it. They may be published only after the batch is committed.
     pub answers: Vec<Answer>,
 }
 
@@ -294,10 +294,10 @@ pub struct Answer {
     pub outcome: Outcome,
 }
 
-/// What a command came to.
+/// The outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Only written down: with [`Tracking::Cancellations`](super::Tracking) it is not known what is pending.
+    /// Recorded only: with [`Tracking::Cancellations`](super::Tracking) the lane does not know what is pending.
     Recorded,
     /// The pending version was cancelled. It will never be in its target.
     Cancelled,
@@ -308,7 +308,7 @@ pub enum Outcome {
     Replaced,
     /// Nothing was pending; its version is now.
     Created,
-    /// Nothing that it is about was pending. What became of that is asked of the index:
+    /// Nothing that it is about was pending. The index knows what became of it:
     /// [`About::found`](super::timers::About::found).
     Absent,
     /// It is a dead letter.

@@ -186,12 +186,12 @@ pub struct Limits {
     pub large_bytes: usize,
     /// The horizon of large records.
     pub large_horizon: Millis,
-    /// A partition is paused when what was read of it is not let go for longer than this.
+    /// A partition is paused when the last record read of it must wait for longer than this.
     pub read_ahead: Millis,
     /// A paused partition is resumed this long before the last record read of it is let go. librdkafka took up to a
     /// second to deliver again after a resume (core notes 3).
     pub resume_lead: Millis,
-    /// How long what is known of a target counts as known; of a missing one, a fifteenth of it.
+    /// How long a description of a target is valid; that of a missing one, for a fifteenth of it.
     pub target_fresh: Millis,
     /// What the engine remembers of records with an id.
     pub tracking: Tracking,
@@ -200,11 +200,11 @@ pub struct Limits {
     pub settle: Option<Millis>,
     /// In which order records of one key arrive when their lane is late.
     pub arrival: Arrival,
-    /// How long it is kept what became of a timer.
+    /// How long the outcome of a timer is kept.
     pub history: Millis,
-    /// How long a tracked timer is overdue at least before it can be lost: an append may be held up, and clocks differ and step.
+    /// How long a tracked timer must be overdue before it can be lost: an append may be delayed, and clocks differ and step.
     pub lost_after: Millis,
-    /// How long a create that finds a version pending is kept, lest a cancel that was submitted between the two is on its way.
+    /// How long a duplicate create is kept: a cancel that was submitted between the two may still come.
     pub duplicates_kept: Millis,
     /// Timers that are remembered, pending ones and cancel marks together, at most.
     pub tracked_max: usize,
@@ -253,20 +253,20 @@ pub struct Setup {
     pub limits: Limits,
 }
 
-/// What becomes of a hop by when it was appended.
+/// What follows from the time at which a hop was appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tardy {
-    /// It is let go in time, or soon all the same.
+    /// It is let go in time, or only a little late.
     No,
-    /// It stands in the shortest tier, where order is strict: the engine is to be told of it
+    /// It is late in the shortest tier, in strict order: the engine is to be told of it
     /// ([`Event::Late`](super::Event::Late)).
     Tell,
-    /// It must not be committed; where that cannot be helped any more, the engine is to be told of it.
+    /// It must not be committed. If it already is, the engine is to be told of it.
     Refuse,
 }
 
 impl Setup {
-    /// What a hop to this topic means that is due then and was appended then by its leader's clock.
+    /// Judges a hop to this topic by its due time and by its append time, of the leader's clock.
     #[must_use]
     pub fn tardiness(&self, topic: TopicId, due: UnixMillis, appended: UnixMillis) -> Tardy {
         let Some(tier) = self.topics.tier_of(topic) else { return Tardy::No };
@@ -328,7 +328,7 @@ impl Setup {
         Some(tier.wait() + guard)
     }
 
-    /// The same, but for where records of each intake may go: one for each of [`Topics::intakes`], in their order.
+    /// The same setup with other allow-lists: one for each of [`Topics::intakes`], in their order.
     #[must_use]
     pub fn with_allow(&self, allow: impl IntoIterator<Item = Allow>) -> Self {
         let mut setup = self.clone();

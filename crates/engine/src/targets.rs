@@ -1,4 +1,4 @@
-//! What is known of targets, and the records that wait to learn it.
+//! Descriptions of targets, and the records that wait for one.
 //!
 //! # Invariants
 //! 1. Nothing is produced to a target without a description for [`TARGET_STALE`] times `target_fresh`: its limits may
@@ -17,24 +17,25 @@ use super::setup::Limits;
 use super::verdict::PendingRecord;
 use super::{Millis, UnixMillis};
 
-/// Names of targets remembered; beyond it those that no record is for are forgotten.
+/// Names of targets to remember; beyond that, those that no record needs are forgotten.
 const TARGETS_MAX: usize = 4_096;
-/// Records that wait for answers, at most: all of them are asked for within a second.
+/// Records that may wait for descriptions, which come within a second.
 const PARKED_MAX: usize = 16_384;
 /// The part of the memory budget that they may take.
 const PARKED_SHARE: usize = 8;
-/// So much older than `target_fresh` an answer is none: four minutes. The shell remembers for five what a target takes.
+/// A description that is this many times older than `target_fresh` is not valid: four minutes. The shell keeps the limits of a
+/// target for five.
 const TARGET_STALE: u64 = 8;
 
 /// The description of a target, and since when it is known.
 #[derive(Debug)]
 struct TargetState {
     target: Option<Target>,
-    /// When it was told; before, it was never asked.
+    /// When it was described; zero: never.
     described_at: UnixMillis,
     /// It is being described.
     is_requested: bool,
-    /// Intakes whose policy lets a record go there, as bits: asked once for each, not for every record.
+    /// Intakes whose policy lets a record go there, as bits: checked once for each intake, not for every record.
     allowed: u64,
     /// Records that wait for the answer.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
@@ -62,13 +63,13 @@ impl TargetState {
         self.allowed.checked_shr(u32::from(intake)).is_some_and(|bits| bits & 1 == 1)
     }
 
-    /// The description, if it counts now; and whether it is time to ask again.
+    /// The description, if it is valid now; and whether it is time to describe the target again.
     fn answer(&self, now: UnixMillis, fresh: Millis) -> (Option<Target>, bool) {
         let age = now - self.described_at;
         match self.target {
             None => (None, true),
             Some(Target::Found { .. }) if age.0 > fresh.0 * TARGET_STALE => (None, true),
-            // Asked again soon: a topic made a moment ago shall not cost a dead letter for long.
+            // Describe it again soon, so that a topic that was just made does not cause dead letters for long.
             Some(target) if !is_there(target) && age.0 > fresh.0 / 15 => (None, true),
             Some(target) if !self.leaderless.is_empty() => (Some(target), age.0 > fresh.0 / 15),
             Some(target) => (Some(target), age > fresh),
@@ -81,13 +82,13 @@ fn is_there(target: Target) -> bool {
     matches!(target, Target::Found { .. })
 }
 
-/// All targets that are known by name.
+/// All targets by name.
 #[derive(Debug)]
 pub(super) struct Targets {
     by_name: HashMap<Arc<str>, TargetState>,
-    /// With more names than this those that no record is for are forgotten.
+    /// Beyond this many names, those that no record needs are forgotten.
     names_max: usize,
-    /// How many records wait for answers, and their bytes.
+    /// How many records wait for descriptions, and their bytes.
     parked: (usize, usize),
     /// Due records that went back to a tier because of an outage of their target.
     deferred: u64,

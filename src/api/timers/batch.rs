@@ -22,14 +22,14 @@ use super::{Answered, BATCH_MAX, key_needed, keyed, params, single, tracked};
 /// An element of a batch, or what is wrong with it.
 type Element<T> = Result<T, Wrong>;
 
-/// An element that names no timer, or asks for what there is not.
+/// An element that is not valid.
 struct Wrong {
-    /// As it was sent, so that its sender knows it again.
+    /// As it was sent, so that its sender recognizes it.
     name: Map<String, Value>,
     problem: Problem,
 }
 
-/// Reads `timers`, an array of objects with these members, each by itself. A batch of which nothing is right is refused.
+/// Reads `timers`, an array of objects with these members, each by itself. A batch without a valid element is refused.
 fn elements<T>(
     body: &mut Map<String, Value>,
     known: &[&str],
@@ -59,18 +59,18 @@ fn elements<T>(
 
 /// What an element says of its name.
 fn as_sent(value: &Value) -> Map<String, Value> {
-    let said = |member: &str| Some((member.to_owned(), value.get(member)?.clone()));
-    ["id", "key", "key_base64"].into_iter().filter_map(said).collect()
+    let sent = |member: &str| Some((member.to_owned(), value.get(member)?.clone()));
+    ["id", "key", "key_base64"].into_iter().filter_map(sent).collect()
 }
 
-/// The answers of what was right, each at its place among all elements.
+/// The answers to the valid elements, each at its place among all elements.
 fn in_place<T>(elements: Vec<Element<T>>, answers: impl IntoIterator<Item = Value>) -> Vec<Value> {
     let mut answers = answers.into_iter();
-    let told = elements.into_iter().map(|element| match element {
+    let all = elements.into_iter().map(|element| match element {
         Ok(_) => answers.next().unwrap_or_default(),
         Err(Wrong { name, problem }) => failed(name, &problem),
     });
-    told.collect()
+    all.collect()
 }
 
 /// `POST /v1/timers:batchGet`: for each name its timer, or `"state": "unknown"`.
@@ -91,7 +91,7 @@ pub(super) async fn get(
     let mut all = Vec::with_capacity(names.len());
     let places = elements.iter().enumerate().filter(|(_, element)| element.is_ok());
     for ((n, _), (name, found)) in places.zip(names.iter().zip(found)) {
-        let told = match found {
+        let shown = match found {
             Ok(Some(timer)) => Ok(json::timer(&timer)),
             found if is_missing(name, &found) => {
                 forgotten(&keyed, name, n).map_or_else(|| Ok(unknown(name)), Err)
@@ -99,12 +99,12 @@ pub(super) async fn get(
             Ok(None) => Ok(unknown(name)),
             Err(trouble) => Err(trouble.into()),
         };
-        all.push(told.unwrap_or_else(|problem| failed(json::name(name), &problem)));
+        all.push(shown.unwrap_or_else(|problem| failed(json::name(name), &problem)));
     }
     Ok(Json(json!({ "timers": in_place(elements, all) })).into_response())
 }
 
-/// Whether nobody has this name, and its key may have been forgotten.
+/// Whether no timer has this name, and its key may have been forgotten.
 fn is_missing(name: &TimerName, found: &Result<Option<LaneTimer>, TimersError>) -> bool {
     name.key.is_none() && matches!(found, Ok(None))
 }
@@ -130,8 +130,8 @@ fn unknown(name: &TimerName) -> Value {
     Value::Object(map)
 }
 
-fn read_found(told: PeerReply) -> Vec<Result<Option<LaneTimer>, TimersError>> {
-    match told {
+fn read_found(reply: PeerReply) -> Vec<Result<Option<LaneTimer>, TimersError>> {
+    match reply {
         PeerReply::Found(found) => found.into_iter().map(Ok).collect(),
         _ => Vec::new(),
     }
@@ -169,11 +169,11 @@ pub(super) async fn cancel(
     let mut done = carry_out(&owners, &meant, deadline).await.into_iter();
     let mut all = Vec::with_capacity(commands.len());
     for ((_, TimerCommand { name, .. }), problem) in commands.into_iter().zip(refused) {
-        let told = problem.map_or_else(
+        let result = problem.map_or_else(
             || done.next().unwrap_or_else(|| Err(super::peer::fault())).map_err(Problem::from),
             Err,
         );
-        all.push(match told {
+        all.push(match result {
             Ok((ticket, answer)) => {
                 json::outcome(&Ticket { name, ticket, puts_off: false }, &answer)
             }
@@ -208,7 +208,7 @@ async fn refused(
         refused[*at] = match (found, &keyed) {
             (Ok(Some(_)), _) => None,
             (Err(TimersError::Busy(detail)), _) => Some(TimersError::Busy(detail).into()),
-            // What cannot be looked up is taken as it was said, as a single cancel is.
+            // If that cannot be looked up, the cancel goes on as it is, as a single cancel does.
             (Err(_), _)
             | (
                 Ok(None),
@@ -229,8 +229,8 @@ pub(super) async fn carry_out(
     owners.split(commands, |command| &command.name, PeerRequest::Do, read_done, deadline).await
 }
 
-fn read_done(told: PeerReply) -> Vec<Result<(String, CommandStatus), TimersError>> {
-    match told {
+fn read_done(reply: PeerReply) -> Vec<Result<(String, CommandStatus), TimersError>> {
+    match reply {
         PeerReply::Done(done) => done,
         _ => Vec::new(),
     }

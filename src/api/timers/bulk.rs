@@ -96,8 +96,8 @@ async fn count(owners: &Owners, mut body: Map<String, Value>, deadline: Deadline
     tracked(owners.timers())?;
     let at = owners.timers().now().ok_or_else(single::no_time)?;
     let mut count = 0;
-    for told in owners.all(PeerRequest::Count(filter.clone()), deadline).await? {
-        let PeerReply::Counted(counted) = told else { return Err(fault().into()) };
+    for reply in owners.all(PeerRequest::Count(filter.clone()), deadline).await? {
+        let PeerReply::Counted(counted) = reply else { return Err(fault().into()) };
         count += counted;
     }
     let token = Counted { filter, at, count }.token(|what| owners.timers().seal(what));
@@ -151,6 +151,6 @@ async fn carry_out(
         outcomes.insert("key_too_long", unnamed.len() as u64);
     }
     let next = next.map(|cursor| token::of_page(cursor, &counted.filter));
-    let told = json!({ "count": counted.count, "outcomes": outcomes, "next": next });
-    Ok(Json(told).into_response())
+    let answer = json!({ "count": counted.count, "outcomes": outcomes, "next": next });
+    Ok(Json(answer).into_response())
 }

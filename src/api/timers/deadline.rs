@@ -104,7 +104,7 @@ impl Deadline {
     }
 
     /// As the instance is asked that owns the lane, so that its answer is here in time.
-    pub(super) fn asked(self) -> RequestTimes {
+    pub(super) fn request_times(self) -> RequestTimes {
         RequestTimes { came: self.came, by: self.by.checked_sub(HANDOVER).unwrap_or(self.by) }
     }
 
@@ -115,7 +115,7 @@ impl Deadline {
         Times {
             age_ms: ms(now.saturating_duration_since(self.came)),
             wait_ms: ms(self.wait.saturating_duration_since(now)),
-            left_ms: ms(self.asked().by.saturating_duration_since(now)),
+            left_ms: ms(self.request_times().by.saturating_duration_since(now)),
         }
     }
 }
@@ -178,7 +178,7 @@ mod tests {
             }
             let look = deadline.before_command().by.saturating_duration_since(Instant::now());
             assert!(look <= FIRST_LOOK_MAX, "{wait_ms}: {look:?}");
-            assert!(deadline.asked().by < deadline.by, "{wait_ms}");
+            assert!(deadline.request_times().by < deadline.by, "{wait_ms}");
         }
     }
 }

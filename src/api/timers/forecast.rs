@@ -26,8 +26,8 @@ pub(super) async fn forecast(
     let target = query.text("target")?;
     let now = owners.timers().now().ok_or_else(single::no_time)?;
     let (mut targets, mut tiers) = (BTreeMap::new(), Vec::<(String, u64)>::new());
-    for told in owners.all(PeerRequest::Forecast { now, target }, deadline).await? {
-        let PeerReply::Forecast(of_targets, of_tiers) = told else { return Err(fault().into()) };
+    for reply in owners.all(PeerRequest::Forecast { now, target }, deadline).await? {
+        let PeerReply::Forecast(of_targets, of_tiers) = reply else { return Err(fault().into()) };
         for forecast in of_targets {
             add(&mut targets, forecast);
         }

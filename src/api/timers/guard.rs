@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. No web page gets past: not by a name that points here, not from another origin, and not with a form.
-//! 2. No byte of a body is read before its request has a place. All of the body is here before anything is done.
+//! 2. No byte of a body is read before its request has a permit. All of the body is here before anything is done.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
-use super::super::gate::{Gate, Held, Kind, Place, Who};
+use super::super::gate::{Gate, Held, Kind, Permit, Who};
 use super::super::hosts::{Foreign, Hosts};
 use super::model::Timers;
 use super::problem::Problem;
@@ -34,7 +34,7 @@ pub(super) struct Came {
     pub(super) at: Instant,
 }
 
-/// What callers have to get past.
+/// Checks the requests of callers.
 pub(super) struct Guard {
     pub(super) timers: Arc<dyn Timers>,
     pub(super) hosts: Hosts,
@@ -48,26 +48,26 @@ pub(super) async fn callers(
     next: Next,
 ) -> Response {
     match let_in(&guard, request).await {
-        Ok((request, place)) => {
+        Ok((request, permit)) => {
             let held = request.extensions().get::<Held>().cloned();
             let mut response = next.run(request).await;
             let no_store = HeaderValue::from_static("no-store");
             response.headers_mut().insert(header::CACHE_CONTROL, no_store);
-            finish(place, held);
+            finish(permit, held);
             response
         }
         Err(problem) => problem.into_response(),
     }
 }
 
-/// Gives a place back when the answer has been written, if that may be large.
-pub(super) fn finish((kind, place): (Kind, Place), held: Option<Held>) {
+/// Gives a permit back when the answer has been written, if that may be large.
+pub(super) fn finish((kind, permit): (Kind, Permit), held: Option<Held>) {
     if let (Kind::Large, Some(held)) = (kind, held) {
-        held.keep(place);
+        held.keep(permit);
     }
 }
 
-async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Place)), Problem> {
+async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Permit)), Problem> {
     guard.hosts.check(&request).map_err(foreign)?;
     let kind = kind(request.method(), request.uri().path());
     let takes_body = matches!(*request.method(), Method::POST | Method::PATCH);
@@ -76,12 +76,12 @@ async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Plac
         let detail = "a body is JSON, and its Content-Type application/json";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json_type", detail));
     }
-    let place = guard.gate.enter(Who::Caller, kind).map_err(Problem::busy)?;
+    let permit = guard.gate.enter(Who::Caller, kind).map_err(Problem::busy)?;
     let most = if kind == Kind::Large { BODY_BYTES_MAX } else { SMALL_BYTES_MAX };
     let (mut head, body) = request.into_parts();
     head.extensions.insert(Came { time: guard.timers.now(), at: Instant::now() });
     let body = whole(body, most).await?;
-    Ok((Request::from_parts(head, Body::from(body)), (kind, place)))
+    Ok((Request::from_parts(head, Body::from(body)), (kind, permit)))
 }
 
 fn foreign(why: Foreign) -> Problem {

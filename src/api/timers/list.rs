@@ -1,7 +1,7 @@
 //! `GET /v1/timers`: all timers that fit a filter, page by page in the order of due time, over all lanes.
 //!
-//! Every lane gives its next timers behind the place where the last page ended. A lane may stop looking before its end;
-//! then what the others found behind that place is not shown yet, so that the order holds over all pages.
+//! Every lane returns its next timers behind the place where the last page ended. A lane may stop before its end. Then what
+//! the other lanes found behind that point is not shown yet, so that the order holds over all pages.
 
 use axum::extract::State;
 use axum::http::Uri;
@@ -21,9 +21,9 @@ use crate::engine::UnixMillis;
 
 /// How many timers a page has, unless the request says so.
 const LIMIT: usize = 100;
-/// The most that may be said.
+/// The highest limit.
 pub(super) const LIMIT_MAX: usize = 1_000;
-/// How often lanes are asked for one page, when little of what they look at fits.
+/// How often lanes are queried for one page, if few of their timers match.
 const ROUNDS_MAX: usize = 20;
 /// The parameters that are filters.
 const FILTERS: [&str; 5] = ["target", "label", "state", "due_after", "due_before"];
@@ -100,8 +100,8 @@ pub(super) async fn page(
         let most = limit - all.len();
         let what = PeerRequest::Page { filter: filter.clone(), after, most };
         let mut pages = Vec::new();
-        for told in owners.all(what, deadline).await? {
-            let PeerReply::Pages(of_lanes) = told else { return Err(fault()) };
+        for reply in owners.all(what, deadline).await? {
+            let PeerReply::Pages(of_lanes) = reply else { return Err(fault()) };
             pages.extend(of_lanes);
         }
         let (timers, more) = merged(pages, most);

@@ -48,30 +48,30 @@ use seal::Seen;
 
 /// Bytes of a body: a batch of names with keys.
 const BODY_BYTES_MAX: usize = 1 << 20;
-/// Bytes of what an instance is asked by another: a batch, with its keys in base64.
+/// Bytes of a request of another instance: a batch, with its keys in base64.
 const PEER_BYTES_MAX: usize = 4 << 20;
-/// Seals of changes that are remembered at once: each for a few seconds, as long as somebody waits for its answer.
+/// Seals of changes that are remembered at once: each for a few seconds, as long as its caller waits.
 const SEALS_MAX: usize = 100_000;
-/// How long a caller waits for what becomes of a command unless it says so.
+/// How long a caller waits for the outcome of a command by default.
 const WAIT_MS: u64 = 5_000;
-/// The longest that it may say.
+/// The longest wait that it may set.
 const WAIT_MS_MAX: u64 = 60_000;
 /// Names in one batch.
 const BATCH_MAX: usize = 1_000;
-/// Names that are told of where a key is missing.
+/// Names shown where a key is missing.
 const KEYS_SHOWN: usize = 10;
 
 type Answered = Result<Response, Problem>;
 
-/// What a request is told that there is no more time for, since this instance stops; `reads`: it changes nothing.
+/// The answer to a request for which there is no time left, since this instance stops; `reads`: it changes nothing.
 pub(super) fn stopping(reads: bool) -> Response {
     Problem::from(peer::stopping(reads)).into_response()
 }
 
 pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> Router {
     let owners = Owners::new(Arc::clone(&timers));
-    let door = Arc::new(Door { gate: Arc::clone(&gate), seen: Seen::new(SEALS_MAX) });
-    let peer = Router::new().route(peer::PATH, post(peer)).with_state((owners.clone(), door));
+    let peers = Arc::new(PeerGate { gate: Arc::clone(&gate), seen: Seen::new(SEALS_MAX) });
+    let peer = Router::new().route(peer::PATH, post(peer)).with_state((owners.clone(), peers));
     Router::new()
         .route("/v1/timers", get(list::list))
         .route("/v1/timers/", single::methods())
@@ -102,19 +102,22 @@ async fn no_such_method(uri: Uri) -> Problem {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", detail)
 }
 
-/// What stands before the questions of other instances.
-struct Door {
+/// Checks the requests of other instances.
+struct PeerGate {
     gate: Arc<Gate>,
     seen: Seen,
 }
 
-/// What another instance asks about lanes that run here. Who it is is known before anything of the body is read, and that
-/// no browser can: this page is asked by any name.
-async fn peer(State((owners, door)): State<(Owners, Arc<Door>)>, request: Request) -> Answered {
+/// Answers another instance about lanes that run here. The seal in the headers is checked before any of the body is read. No
+/// browser can make one, so this path takes any host name.
+async fn peer(
+    State((owners, peers)): State<(Owners, Arc<PeerGate>)>,
+    request: Request,
+) -> Answered {
     let arrived = Instant::now();
     let path = request.uri().path_and_query().map_or(peer::PATH, |path| path.as_str());
-    let asked = (request.method().as_str(), path);
-    let sealed = seal::question(owners.timers(), asked, request.headers())?;
+    let target = (request.method().as_str(), path);
+    let sealed = seal::question(owners.timers(), target, request.headers())?;
     let held = request.extensions().get::<Held>().cloned();
     let body = guard::whole(request.into_body(), PEER_BYTES_MAX).await?;
     sealed.check(&body)?;
@@ -122,33 +125,33 @@ async fn peer(State((owners, door)): State<(Owners, Arc<Door>)>, request: Reques
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "not_a_question", error.to_string())
     })?;
     let kind = question.what.kind();
-    let place = door.gate.enter(Who::Peer, kind);
+    let permit = peers.gate.enter(Who::Peer, kind);
     let times = question.times.after(sealed.underway_ms());
-    let reply = match (&place, times) {
+    let reply = match (&permit, times) {
         (Ok(_), Some(times)) => {
             if question.what.is_change() {
-                // Somebody else may have recorded it: it is carried out once, and here.
+                // Somebody may have recorded the request: it is carried out once, and here only.
                 let to = question.to.as_deref();
-                sealed.is_first(owners.timers(), &door.seen, to, question.times.left_ms)?;
+                sealed.is_first(owners.timers(), &peers.seen, to, question.times.left_ms)?;
             }
             let deadline = Deadline::of_question(arrived, times);
             peer::answer(owners.timers(), &question.lanes, &question.what, deadline).await
         }
-        // This instance stood still, or the network did. The caller has gone on.
+        // This instance hung, or the network did. The caller no longer waits.
         (Ok(_), None) => Err(TimersError::Moving("it was asked too long ago".to_owned())),
         (Err(full), _) => Err(TimersError::Busy(format!("of other instances {full}"))),
     };
-    let told = serde_json::to_vec(&reply).unwrap_or_default();
-    let seal = sealed.answer(owners.timers(), &told);
-    if let Ok(place) = place {
-        guard::finish((kind, place), held);
+    let body = serde_json::to_vec(&reply).unwrap_or_default();
+    let seal = sealed.answer(owners.timers(), &body);
+    if let Ok(permit) = permit {
+        guard::finish((kind, permit), held);
     }
     let json = HeaderValue::from_static("application/json");
-    Ok(([(HeaderName::from_static(seal::SEAL), seal), (header::CONTENT_TYPE, json)], told)
+    Ok(([(HeaderName::from_static(seal::SEAL), seal), (header::CONTENT_TYPE, json)], body)
         .into_response())
 }
 
-/// Refuses what needs to know timers where none are known.
+/// Refuses what needs tracked timers if there are none.
 fn tracked(timers: &dyn Timers) -> Result<(), Problem> {
     if timers.lanes() == 0 {
         return Err(TimersError::Moving("this instance has not started yet".to_owned()).into());
@@ -173,8 +176,8 @@ async fn keyed(
     if ids.is_empty() {
         return Ok(keyed);
     }
-    for told in owners.all(PeerRequest::ByIds(ids), deadline).await? {
-        let PeerReply::Timers(found) = told else { return Err(peer::fault()) };
+    for reply in owners.all(PeerRequest::ByIds(ids), deadline).await? {
+        let PeerReply::Timers(found) = reply else { return Err(peer::fault()) };
         for of in found.into_iter().filter(|of| of.timer.key.is_some()) {
             keyed.entry(of.name().id).or_default().push(of);
         }
@@ -182,7 +185,7 @@ async fn keyed(
     Ok(keyed)
 }
 
-/// Says whose key is missing.
+/// The problem that a key is missing, with the names that were perhaps meant.
 fn key_needed(timers: &[LaneTimer], at: &str) -> Problem {
     let mut names: Vec<TimerName> = timers.iter().map(LaneTimer::name).collect();
     names.sort();

@@ -53,7 +53,7 @@ pub(super) struct PeerQuestion {
     /// change.
     #[serde(default)]
     pub(super) to: Option<String>,
-    /// Tells it from the same question of another request, so that each has a seal of its own.
+    /// Makes the seal of each request its own, also of the same question.
     #[serde(default)]
     pub(super) number: u64,
 }
@@ -168,7 +168,7 @@ async fn answer_by(
             PeerReply::Answer(status(timers, lane, ticket, deadline).await?)
         }
         PeerRequest::Settle => {
-            timers.settle(lanes, deadline.asked().by).await?;
+            timers.settle(lanes, deadline.request_times().by).await?;
             PeerReply::Settled
         }
     })
@@ -183,7 +183,9 @@ async fn status(
 ) -> Result<CommandStatus, TimersError> {
     let answer = timers.status(lane, ticket, deadline.wait_left());
     // It may be decided, and the state that says how cannot be read.
-    timeout_at(deadline.asked().by.into(), answer).await.unwrap_or(Ok(CommandStatus::Pending))
+    timeout_at(deadline.request_times().by.into(), answer)
+        .await
+        .unwrap_or(Ok(CommandStatus::Pending))
 }
 
 /// Writes commands; for each the lane and the ticket.
@@ -202,7 +204,7 @@ async fn write(
         .collect();
     for (lane, places) in by_lane {
         let own: Vec<TimerCommand> = places.iter().map(|at| commands[*at].clone()).collect();
-        let submitted = timers.submit(lane, &own, deadline.asked()).await;
+        let submitted = timers.submit(lane, &own, deadline.request_times()).await;
         for (at, ticket) in places.into_iter().zip(submitted) {
             tickets[at] = ticket.map(|ticket| (lane, ticket));
         }
@@ -240,12 +242,12 @@ enum Route {
     Nowhere(u16),
 }
 
-/// Hands questions to the owners.
+/// Sends queries to the owners of lanes.
 #[derive(Clone)]
 pub(super) struct Owners {
     timers: Arc<dyn Timers>,
     client: reqwest::Client,
-    /// When it was last begun to wait until all is settled, of what was waited for until it was.
+    /// When the last wait began that ended with all settled.
     settled: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -291,7 +293,7 @@ impl Owners {
         self.ask(self.route(lane), vec![lane], what, deadline).await
     }
 
-    /// Asks the owners of all lanes the same, which changes nothing.
+    /// Asks the owners of all lanes the same query, which changes nothing.
     pub(super) async fn all(
         &self,
         what: PeerRequest,
@@ -375,7 +377,7 @@ impl Owners {
         }
     }
 
-    /// Asks the instance that is there, once.
+    /// Asks the instance of a route, once.
     async fn ask_once(
         &self,
         route: Route,
@@ -390,12 +392,12 @@ impl Owners {
         };
         let (to, number) = (Some(address.clone()), rand::random());
         let question = PeerQuestion { lanes, what, times: deadline.times(), to, number };
-        let asked = timeout_at(deadline.by(), self.ask_at(&address, &question)).await;
-        asked.unwrap_or_else(|_| Err(silent(&address, &question.what)))
+        let answered = timeout_at(deadline.by(), self.ask_at(&address, &question)).await;
+        answered.unwrap_or_else(|_| Err(silent(&address, &question.what)))
     }
 
-    /// Has cancels written, by the owner of their lanes or, if that does not answer, here; and waits for what becomes of them.
-    /// As long as Kafka can be written, none of them depends on whether somebody has the lanes.
+    /// Has cancels written, by the owner of their lanes or, if that does not answer, here; then waits for their outcomes. As long
+    /// as Kafka takes writes, a cancel does not depend on whether the lanes have an owner.
     async fn cancel(
         &self,
         route: Route,
@@ -409,10 +411,10 @@ impl Owners {
         {
             Ok(PeerReply::Done(done)) => done,
             Ok(_) => return Err(fault()),
-            // Nothing is done, and somebody is there: more of it does not help.
+            // Nothing is done, and the owner is there: another attempt would not help.
             Err(TimersError::Busy(detail)) => return Err(TimersError::Busy(detail)),
-            // The owner may have written them, or may write them yet: then they stand there twice. One without a version ends
-            // what stands before it, each time, also what was made between the two.
+            // The owner may have written them, or may still write them: then they stand there twice. A cancel without a version
+            // ends what stands before it, each time, also what was created between the two.
             Err(trouble) => {
                 let tickets = write(&*self.timers, &commands, deadline);
                 let Ok(tickets) = timeout_at(deadline.by(), tickets).await else {
@@ -421,7 +423,7 @@ impl Owners {
                 };
                 let pending = |ticket: Result<(u16, String), TimersError>| match ticket {
                     Ok((_, of)) => Ok((of, CommandStatus::Pending)),
-                    // That it was not written here says nothing of what the owner did.
+                    // That it was not written here does not mean that the owner did not write it.
                     Err(_) if matches!(trouble, TimersError::Unknown(_)) => Err(trouble.clone()),
                     Err(why) => Err(why),
                 };
@@ -450,7 +452,7 @@ impl Owners {
         Ok(all)
     }
 
-    /// What became of a command that is written, within its wait: told by who has its lane by then.
+    /// What became of a written command, within its wait, by the owner that its lane has by then.
     async fn status(
         &self,
         lane: u16,
@@ -476,7 +478,7 @@ impl Owners {
         }
     }
 
-    /// An answer that no version changes any more which was submitted before its command.
+    /// An answer that can no longer change by a version that was submitted before its command.
     async fn once_settled(
         &self,
         lane: u16,
@@ -498,12 +500,12 @@ impl Owners {
         }
     }
 
-    /// Waits until all is decided, in all lanes, that stood in the intakes when a request came; as long as it takes. All that
-    /// came meanwhile is waited for together.
+    /// Waits until all is decided, in all lanes, that stood in the intakes when a request came; as long as it takes. Requests
+    /// that came meanwhile share one wait.
     async fn settle(&self, deadline: Deadline) {
         loop {
             let mut settled = self.settled.lock().await;
-            if settled.is_some_and(|at| at >= deadline.asked().came) {
+            if settled.is_some_and(|at| at >= deadline.request_times().came) {
                 return;
             }
             let now = Instant::now();
@@ -513,7 +515,7 @@ impl Owners {
                 *settled = Some(now);
                 return;
             }
-            // Nobody else tries it meanwhile.
+            // The lock is held: no other request tries it meanwhile.
             sleep(PAUSE).await;
         }
     }
@@ -526,22 +528,23 @@ impl Owners {
         Err(TimersError::Moving("this instance has not started yet".to_owned()))
     }
 
-    /// Asks another instance; one that says nothing has its lanes moving.
+    /// Asks another instance. If it does not answer, its lanes count as moving.
     async fn ask_at(&self, address: &str, question: &PeerQuestion) -> Reply {
         let body = serde_json::to_vec(&question).map_err(|_| fault())?;
         let headers = seal::of_question(&*self.timers, PATH, &body)?;
         let silence = |error: reqwest::Error| {
             tracing::debug!(%error, address, "the owner of a lane does not answer");
-            // A connection that is refused, and a question that is, are quick: nothing was done, and nothing is lost. What else has
-            // no seal is of a proxy that stands between the two, which may have handed the question on.
+            // A refused connection, and a request that the instance refuses, are quick: nothing was done. Any other answer without
+            // a seal is of a proxy between the two, which may have forwarded the request.
             let is_refusal = error.status().is_some_and(|status| status.is_client_error());
             let is_refused = error.is_connect() && !error.is_timeout() || is_refusal;
             if is_refused { away(address) } else { silent(address, &question.what) }
         };
-        let asked = self.client.post(format!("http://{address}{PATH}")).body(body);
-        let asked = asked.header("content-type", "application/json");
-        let asked = headers.iter().fold(asked, |asked, (name, value)| asked.header(*name, value));
-        let reply = asked.send().await;
+        let request = self.client.post(format!("http://{address}{PATH}")).body(body);
+        let request = request.header("content-type", "application/json");
+        let request =
+            headers.iter().fold(request, |request, (name, value)| request.header(*name, value));
+        let reply = request.send().await;
         let mut reply = reply.and_then(reqwest::Response::error_for_status).map_err(silence)?;
         let given = reply.headers().get(seal::SEAL).and_then(|seal| seal.to_str().ok());
         let given = given.unwrap_or_default().to_owned();
@@ -587,7 +590,7 @@ fn no_answer(why: String, what: &PeerRequest) -> TimersError {
     }
 }
 
-/// What a request is told that this instance has no more time for, since it stops: a change may have been made.
+/// The problem of a request for which a stopping instance has no time left: a change may have been made.
 pub(super) fn stopping(reads: bool) -> TimersError {
     let why = "this instance is stopping".to_owned();
     if reads { TimersError::Moving(why) } else { TimersError::Unknown(format!("{why}; {UNKNOWN}")) }
@@ -601,7 +604,7 @@ fn garbled(what: &PeerRequest) -> TimersError {
     }
 }
 
-/// A question whose answer is not of its kind, or that panicked: a mistake of ours, told as what may pass.
+/// The problem of a query whose answer is not of its kind, or that panicked: a bug of ours, reported as temporary.
 pub(super) fn fault() -> TimersError {
     tracing::error!("internal error: a query about timers had an unexpected answer");
     TimersError::Moving("internal error; see the log".to_owned())

@@ -204,9 +204,9 @@ mod tests {
             })
             .filter(is_code)
             .collect();
-        let told: BTreeSet<&str> = TITLES.iter().map(|(code, _)| *code).collect();
+        let titled: BTreeSet<&str> = TITLES.iter().map(|(code, _)| *code).collect();
         assert_eq!(
-            codes, told,
+            codes, titled,
             "docs/http-api.md has those on the left, and the titles are of those on the right"
         );
         let titles: BTreeSet<&str> = TITLES.iter().map(|(_, title)| *title).collect();

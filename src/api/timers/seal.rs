@@ -1,14 +1,14 @@
-//! How instances know each other: by the namespace's secret, which only they can read.
+//! How instances authenticate each other: by a MAC with the namespace's secret, which only they can read.
 //!
-//! A question has three headers: the brokers' time at which it was asked, the digest of its body, and a seal over the
-//! method, the path with its query, the time and the digest. So it is known who asks before anything of a body is read.
-//! An answer has a seal, too, over the seal of its question and its own body.
+//! A request has three headers: the brokers' time at which it was made, the digest of its body, and a seal (the MAC) over
+//! method, path with query, time and digest. So an instance knows the sender before it reads the body. An answer has a seal,
+//! too, over the seal of its request and its own body.
 //!
 //! The time is the brokers', as both know it: no machine's clock matters.
 //!
-//! Somebody who listens on the network can repeat a question while its seal is valid. To answer the same again does no harm;
-//! to change something again does. So a question that changes something is carried out once: it names who is asked, and
-//! its seal is remembered for as long as it is valid.
+//! Somebody who listens on the network can repeat a request while its seal is valid. Repeating a query does no harm, but
+//! repeating a change does. So an instance carries a change out once: the request names its receiver, and the receiver
+//! remembers the seal for as long as it is valid.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashSet};
@@ -26,7 +26,7 @@ const TIME: &str = "waterclock-time";
 const DIGEST: &str = "waterclock-digest";
 /// The header of a seal.
 pub(super) const SEAL: &str = "waterclock-seal";
-/// How old a question may be, or how far ahead, in milliseconds: what two instances know of the brokers' time differs by less.
+/// How old a request may be, or how far ahead, in milliseconds: the brokers' time differs by less between two instances.
 const AGE_MS_MAX: u64 = 30_000;
 
 fn digest(body: &[u8]) -> String {
@@ -38,7 +38,7 @@ fn seal(timers: &dyn Timers, of: &str, parts: &[&str]) -> String {
     URL_SAFE_NO_PAD.encode(timers.seal(text.as_bytes()))
 }
 
-/// Every byte is looked at, so that the time tells nothing of where they differ.
+/// Compares every byte, so that the time it takes does not show where they differ.
 fn is_same(a: &str, b: &str) -> bool {
     let differs = a.bytes().zip(b.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
     a.len() == b.len() && differs == 0

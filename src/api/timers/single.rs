@@ -87,7 +87,7 @@ async fn cancel(
     let name = TimerName { id, key: query.key()? };
     let version = version(&mut query)?;
     let deadline = Deadline::new(came.at, wait(query.text("wait")?, "query.wait")?);
-    // Without its key a timer is not meant; somebody has forgotten it.
+    // The caller may have forgotten the key.
     if name.key.is_none() && owners.timers().tracks() {
         may_have_no_key(&owners, &name, deadline.before_command()).await?;
     }
@@ -95,8 +95,8 @@ async fn cancel(
     answered(&name, false, done(&owners, command, deadline).await?)
 }
 
-/// Refuses a cancel without a key that means no timer, but for one whose key was forgotten. Where that cannot be looked up the
-/// cancel is taken as it was said: it may be meant so, and be urgent, and it does nothing to a timer with a key.
+/// Refuses a cancel without a key if no timer has that name, but timers with a key have its id: the caller forgot the key. If
+/// that cannot be looked up, the cancel goes on as it is: it may be meant so, and urgent, and cannot hit a timer with a key.
 async fn may_have_no_key(
     owners: &Owners,
     name: &TimerName,
@@ -141,7 +141,7 @@ fn version(query: &mut Query) -> Result<Option<Version>, Problem> {
 /// How long to wait for what becomes of a command.
 pub(super) fn wait(text: Option<String>, at: &str) -> Result<Duration, Problem> {
     let read = |text: String| {
-        // Headers take a bare number for milliseconds. Here it is far more often meant as seconds.
+        // In headers a bare number means milliseconds. Here callers far more often mean seconds.
         if text.bytes().all(|byte| byte.is_ascii_digit()) && text.bytes().any(|byte| byte != b'0') {
             let detail = format!("{text:?} has no unit; want one, as in \"{text}s\" or \"500ms\"");
             return Err(Problem::bad("bad_duration", at, detail));
@@ -186,7 +186,7 @@ async fn reschedule(
     tracked(owners.timers())?;
     let command = TimerCommand { name: name.clone(), version, kind: CommandKind::Reschedule(due) };
     match done(&owners, command, deadline).await {
-        // Its lane's owner has seen all that stood there by then: there is none, or nothing of it is pending.
+        // The lane's owner has decided all that stood there: there is no such timer, or it is not pending.
         Err(TimersError::NotPending(None)) => Err(match found(&owners, &name, deadline).await? {
             Some(_) => TimersError::NotPending(None).into(),
             None => nobody(&owners, &name, deadline).await,
@@ -199,7 +199,7 @@ pub(super) fn no_time() -> Problem {
     TimersError::Away("the brokers' time is not known yet".to_owned()).into()
 }
 
-/// Has a command carried out; its ticket, and what became of it.
+/// Has a command carried out; returns its ticket and its outcome.
 async fn done(
     owners: &Owners,
     command: TimerCommand,
@@ -217,11 +217,11 @@ fn answered(
     puts_off: bool,
     (ticket, answer): (String, CommandStatus),
 ) -> Answered {
-    told(&Ticket { name: name.clone(), ticket, puts_off }, &answer)
+    respond(&Ticket { name: name.clone(), ticket, puts_off }, &answer)
 }
 
-/// 200 with what is decided, or 202 with where to ask again. Another time that was not given is a conflict.
-fn told(ticket: &Ticket, answer: &CommandStatus) -> Answered {
+/// 200 with the outcome, or 202 with the path to ask again. A reschedule that did not succeed is a conflict.
+fn respond(ticket: &Ticket, answer: &CommandStatus) -> Answered {
     let body = Json(json::outcome(ticket, answer));
     Ok(match answer {
         CommandStatus::Decided { outcome, state, code, .. }
@@ -237,7 +237,7 @@ fn told(ticket: &Ticket, answer: &CommandStatus) -> Answered {
     })
 }
 
-/// Why a timer is not due at another time now.
+/// Why a reschedule did not succeed.
 fn not_put_off(outcome: CommandOutcome, state: Option<TimerState>, code: Option<Code>) -> Problem {
     let refused = |code: &str, detail: String| TimersError::Refused(code.to_owned(), detail).into();
     match outcome {
@@ -272,12 +272,12 @@ pub(super) async fn again(
     let what = PeerRequest::Answer(ticket.ticket.clone());
     match owners.one(lane, what, deadline).await? {
         PeerReply::Answer(CommandStatus::Lost) => lost(&owners, &ticket, deadline).await,
-        PeerReply::Answer(answer) => told(&ticket, &answer),
+        PeerReply::Answer(answer) => respond(&ticket, &answer),
         _ => Err(fault().into()),
     }
 }
 
-/// The instance that knew the outcome does not run the lane any more: the timer's present state tells most of it.
+/// The instance that knew the outcome no longer runs the lane: the timer's present state says most of it.
 async fn lost(owners: &Owners, ticket: &Ticket, deadline: Deadline) -> Answered {
     let state = match found(owners, &ticket.name, deadline).await? {
         Some(timer) => json::timer(&timer),

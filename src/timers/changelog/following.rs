@@ -16,7 +16,7 @@ const AHEAD_MAX: Millis = Millis(600_000);
 #[derive(Debug)]
 pub(super) struct Loading {
     pub(super) began: Instant,
-    pub(super) said: Instant,
+    pub(super) logged_at: Instant,
     pub(super) lanes: usize,
     /// Entries that the index had of them.
     pub(super) indexed: u64,
@@ -27,7 +27,7 @@ pub(super) struct Loading {
 impl Loading {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self { began: now, said: now, lanes: 0, indexed: 0, records: 0 }
+        Self { began: now, logged_at: now, lanes: 0, indexed: 0, records: 0 }
     }
 }
 

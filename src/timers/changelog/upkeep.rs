@@ -18,7 +18,7 @@ use crate::timers::index;
 /// How often to check whether lanes have reached the end of the changelog, which keeps them from getting old.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How often to log how far it is.
-const SAY_EVERY: Duration = Duration::from_secs(2);
+const LOG_EVERY: Duration = Duration::from_secs(2);
 /// How often an index is begun anew in one run. What breaks more often has a cause that beginning anew does not mend.
 const RENEWALS_MAX: u32 = 3;
 /// The same after lanes came or something was written: a restart soon after finds the index up with the changelog.
@@ -33,12 +33,12 @@ impl Work {
         });
         let (lanes, offsets) = left.fold((0_u64, 0_u64), |(n, sum), left| (n + 1, sum + left));
         telemetry::lanes_loading(lanes, offsets);
-        let Loading { began, said, lanes: all, indexed, records } = &mut self.loading;
+        let Loading { began, logged_at, lanes: all, indexed, records } = &mut self.loading;
         if lanes == 0 && *all > 0 {
             let (lanes, took) = (std::mem::take(all), began.elapsed());
             tracing::info!(lanes, indexed, records, ?took, "read what is pending");
-        } else if lanes > 0 && said.elapsed() >= SAY_EVERY {
-            *said = Instant::now();
+        } else if lanes > 0 && logged_at.elapsed() >= LOG_EVERY {
+            *logged_at = Instant::now();
             let of = *all;
             tracing::info!(lanes, of, offsets_left = offsets, records, "reading what is pending");
         }
@@ -47,12 +47,12 @@ impl Work {
     /// Asks now and then where the changelog ends. Notes which lanes have nothing left to read, and so are up with it.
     /// Fills in unknown marks of how far it is written.
     pub(super) fn look(&mut self) -> Result<(), index::Error> {
-        if let Some((answers, gaps, mut lag)) = self.asked.take() {
+        if let Some((answers, gaps, mut lag)) = self.listing.take() {
             loop {
                 match answers.try_recv() {
                     Ok(answer) => lag += self.ends(&answer.told, &gaps)?,
                     Err(TryRecvError::Empty) => {
-                        self.asked = Some((answers, gaps, lag));
+                        self.listing = Some((answers, gaps, lag));
                         return Ok(());
                     }
                     Err(TryRecvError::Disconnected) => return self.sizes(lag),
@@ -70,7 +70,7 @@ impl Work {
                 self.lanes.keys().map(|lane| (Arc::clone(&self.topic), i32::from(lane.0)));
             let (reply, answers) = crossbeam_channel::unbounded();
             self.ends.ask(0, partitions.collect(), false, &reply);
-            self.asked = Some((answers, gaps, 0));
+            self.listing = Some((answers, gaps, 0));
         }
         Ok(())
     }
@@ -78,21 +78,21 @@ impl Work {
     /// Takes ends in; gives how many offsets the index is behind them.
     fn ends(
         &mut self,
-        told: &[end_offsets::EndOffset],
+        listed: &[end_offsets::EndOffset],
         gaps: &[(Lane, u64)],
     ) -> Result<u64, index::Error> {
         self.pass();
         let Some(index) = &mut self.index else { return Ok(0) };
         let mut lag = 0;
-        for told in told {
-            let lane = u16::try_from(told.partition).map(Lane).ok();
-            let (Some(lane), Some(end)) = (lane, told.last) else { continue };
+        for listing in listed {
+            let lane = u16::try_from(listing.partition).map(Lane).ok();
+            let (Some(lane), Some(end)) = (lane, listing.last) else { continue };
             let Some(following) = self.lanes.get(&lane) else { continue };
             if let Some((_, gap)) = gaps.iter().find(|(of, _)| *of == lane) {
                 self.written.mend(lane, *gap, end);
             }
             if following.next >= end {
-                index.apply(lane, &[], following.next, told.at)?;
+                index.apply(lane, &[], following.next, listing.at)?;
                 self.progress.set(lane, Some(following.next));
             } else {
                 lag += (end.0 - following.next.0).unsigned_abs();
@@ -138,8 +138,8 @@ impl Work {
                     }
                     if following.expired.take().is_some() {
                         let event = Event::Expired { lane: *lane, timers: Vec::new() };
-                        let told = AssignmentEvent { assignment: following.assignment, event };
-                        let _ = following.to.send(told);
+                        let answer = AssignmentEvent { assignment: following.assignment, event };
+                        let _ = following.to.send(answer);
                     }
                 }
                 self.lanes.retain(|_, following| following.handover.is_some());

@@ -31,7 +31,7 @@ const OVERDUE_MAX: usize = 500;
 const FORGET_MAX: usize = 500;
 
 /// Where ends come, lanes with what they will make good of them, and how far the index is behind those that came.
-type Asked = (Receiver<end_offsets::Answer>, Vec<(Lane, u64)>, u64);
+type EndsListing = (Receiver<end_offsets::Answer>, Vec<(Lane, u64)>, u64);
 
 /// The thread that owns the index.
 pub(super) struct Work {
@@ -46,7 +46,7 @@ pub(super) struct Work {
     pub(super) ends: EndOffsets,
     pub(super) written: Arc<Written>,
     /// The ends on their way.
-    pub(super) asked: Option<Asked>,
+    pub(super) listing: Option<EndsListing>,
     pub(super) lanes: BTreeMap<Lane, Following>,
     pub(super) progress: Arc<Progress>,
     /// The consumer does not read yet what is followed.

@@ -1,9 +1,9 @@
 //! The index: a copy on disk of the changelog `<ns>.timers`. Thanks to it a restart need not read all of the changelog,
 //! and neither need a query for timers.
 //!
-//! It is a cache and no more (ADR 0008, ADR 0011). sled's flush is no fsync. After a power cut, a full disk or a
-//! flipped bit, sled panics as often as it returns an error. So every access runs under `catch_unwind`. Whatever is not
-//! beyond doubt is set aside, and read from the changelog again.
+//! It is only a cache (ADR 0008, ADR 0011). sled's flush is no fsync. After a power cut, a full disk or a flipped bit, sled
+//! panics as often as it returns an error. So every access runs under `catch_unwind`. An index that fails any check is set
+//! aside, and rebuilt from the changelog.
 //!
 //! # Invariants
 //! 1. Entries and the position in the changelog that they reach change together, in one batch of one tree.
@@ -446,7 +446,7 @@ impl StoreError {
         let path = at.to_owned();
         let broken = |reason, detail| Error::Broken { reason, what, path: path.clone(), detail };
         match self {
-            Self::Panic(said) => broken(Rebuilt::Panicked, said),
+            Self::Panic(message) => broken(Rebuilt::Panicked, message),
             Self::Damaged(detail) => broken(Rebuilt::Corrupt, detail),
             Self::Sled(sled::Error::Io(source)) if source.to_string().contains(LOCKED) => {
                 Error::InUse(path)

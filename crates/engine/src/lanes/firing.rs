@@ -26,7 +26,7 @@ impl LaneEngine {
 
     // What it waits for.
 
-    /// Gives a record back that may fire, and keeps one that must wait.
+    /// Returns a record that may fire, and keeps one that must wait.
     fn let_through(
         &mut self,
         now: UnixMillis,
@@ -87,7 +87,7 @@ impl LaneEngine {
         }
     }
 
-    /// Has those fire that wait for their order no more, by putting them back among what is due.
+    /// Puts records whose turn has come back among those that are due.
     pub(super) fn fire_ordered(&mut self) {
         if self.is_strict() {
             let Self { setup, partitions, poison, timers, strict_order, .. } = self;
@@ -96,7 +96,7 @@ impl LaneEngine {
         }
     }
 
-    /// Something became known of a lane: the next tick looks which waiting records fire by that.
+    /// A lane has made progress: the next tick checks which waiting records may fire.
     pub(super) fn wake_waiting(&mut self, lane: Lane) {
         if self.strict_order.first(lane).is_some() {
             self.agenda.wake(UnixMillis(0));
@@ -105,7 +105,7 @@ impl LaneEngine {
 
     // What is to be known for that.
 
-    /// A record is due then: what is due by that time must be known of a partition.
+    /// A record is due then, so the partition must be known to be read up to there.
     pub(super) fn want(&mut self, now: UnixMillis, source: Source, due: UnixMillis) {
         let known = (&*self.setup, &self.partitions);
         if let Some(at) = self.watermarks.want(now, known, source, due) {
@@ -113,7 +113,7 @@ impl LaneEngine {
         }
     }
 
-    /// A record with a key is due then: by that time all partitions of its lane must be known about.
+    /// A record with a key is due then, so all partitions of its lane must be known to be read up to there.
     pub(super) fn want_all(&mut self, now: UnixMillis, lane: Lane, due: UnixMillis) {
         for source in self.partitions.of_lane(lane) {
             self.want(now, source, due + Millis(1));
@@ -137,7 +137,7 @@ impl LaneEngine {
         }
     }
 
-    /// Everything that stood in a partition at a time was told.
+    /// A partition was read up to where it ended at a time.
     pub(super) fn read_up_to(&mut self, now: UnixMillis, source: Source, at: UnixMillis) {
         let Some(hold) = self.partitions.get_mut(source) else { return };
         hold.passed(at);
@@ -226,7 +226,7 @@ impl LaneEngine {
         }
     }
 
-    /// Delivers a record, if its partition has a leader. `mark`: it is to be remembered.
+    /// Delivers a record, if its partition has a leader. `mark`: remember it.
     fn deliver(
         &mut self,
         now: UnixMillis,

@@ -4,8 +4,8 @@
 //! # Invariants
 //! 1. A record that waits here is taken once its intake in its lane is let go up to `due - settle`, by the append times
 //!    there. As long as that is not known, it waits.
-//! 2. Nothing is asked for that reading has told anyway, nothing twice at a time, and nothing more often than every half
-//!    reach in a partition (`settle` of an intake, the hold but for the lead of a tier), however much is due.
+//! 2. No end offset is listed that reading has passed anyway, none twice at a time, and none more often than every half
+//!    reach of a partition (`settle` for an intake, hold minus lead for a tier), however much is due.
 //! 3. A record without an id waits for nothing here. What strict order waits for is in [`strict_order`](super::strict_order).
 
 use std::collections::BTreeSet;
@@ -22,18 +22,18 @@ use super::{Millis, Offset, Source, TopicId, UnixMillis};
 /// Strict order where nothing waits for cancels.
 const SETTLE: Millis = Millis(50);
 
-/// A partition, as far as records wait for what stands there.
+/// What waits for one partition.
 #[derive(Debug, Default)]
 struct IntakeWatermark {
-    /// Its end is being asked for.
+    /// Its end offset is being listed.
     asked: bool,
-    /// When to ask again; multiples of half the reach.
+    /// When to list it again; multiples of half the reach.
     wanted: BTreeSet<UnixMillis>,
     /// Due records with an id that wait for what stands in this intake.
     waiting: Waiting,
 }
 
-/// How much later than its append a record here is due, at least, if anything waits for what is here.
+/// A record here is due at least this long after its append, if anything waits for this partition.
 pub(super) fn reach(setup: &Setup, topic: TopicId) -> Option<Millis> {
     let (limits, topics) = (&setup.limits, &setup.topics);
     match (limits.arrival, topics.tier_of(topic)) {
@@ -63,7 +63,7 @@ impl IntakeWatermarks {
 
     // Questions.
 
-    /// A record is due then: what is due by that time must be known of a partition. Says when to ask.
+    /// A record is due then, so the partition must be known to be read up to there. Returns when to list its end.
     pub(super) fn want(
         &mut self,
         now: UnixMillis,
@@ -126,12 +126,12 @@ impl IntakeWatermarks {
         (ask, next)
     }
 
-    /// Takes down that the end of a partition is being asked for; false: it is already.
+    /// Notes that the end of a partition is being listed; false: it was noted already.
     pub(super) fn ask(&mut self, source: Source) -> bool {
         self.get_mut(source).is_some_and(|watermark| !std::mem::replace(&mut watermark.asked, true))
     }
 
-    /// A question about a partition was answered. Says when the first record is due that waits for it.
+    /// The end of a partition was listed. Returns when the first record is due that waits for it.
     pub(super) fn answered(&mut self, source: Source) -> Option<UnixMillis> {
         let watermark = self.get_mut(source)?;
         watermark.asked = false;

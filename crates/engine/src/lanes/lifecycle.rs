@@ -60,7 +60,7 @@ pub(super) struct Timers {
     pub(super) past: Past,
     /// What is to be forgotten.
     pub(super) retention: Retention,
-    /// What has no record any more.
+    /// Timers whose records are gone.
     pub(super) calling: Calling,
     /// The main intake was recreated.
     is_recreated: bool,
@@ -86,7 +86,7 @@ impl Timers {
         *self = Self { calling, counts: self.counts, ..Self::new(lanes) };
     }
 
-    /// What is known of timers now.
+    /// The timers that are remembered.
     pub(super) fn table(&self) -> &Remembered {
         &self.table
     }
@@ -156,7 +156,7 @@ impl Timers {
         self.table.set_here(lane, timer_id, false);
     }
 
-    /// A version is pending no more.
+    /// A version is no longer pending.
     pub(super) fn end(&mut self, now: UnixMillis, lane: Lane, timer_id: TimerId) {
         let live = self.table.live(lane, timer_id);
         let at = live.map_or(now, |live| now.max(live.version.first_appended));
@@ -176,7 +176,7 @@ impl Timers {
         self.table.put_cancel_mark(lane, mark);
     }
 
-    /// Forgets cancel marks whose time is over, of the lanes that may: at most so many.
+    /// Forgets cancel marks whose time is over, in the lanes that may forget; at most so many.
     pub(super) fn forget(
         &mut self,
         now: UnixMillis,
@@ -186,8 +186,8 @@ impl Timers {
         self.table.forget(now, most, may)
     }
 
-    /// The index has told which timers of a lane have expired. Gives back what is to be forgotten; `None`: too much has
-    /// happened meanwhile, or nobody asked.
+    /// The index has listed the expired timers of a lane. Returns those to forget; `None`: too much has happened meanwhile, or
+    /// there was no such query.
     pub(super) fn expired(&mut self, lane: Lane, timers: Vec<TimerId>) -> Option<Vec<TimerId>> {
         let table = &self.table;
         let is_live = |timer_id| table.live(lane, timer_id).is_some();
@@ -234,7 +234,7 @@ impl Timers {
 
     // Duplicates.
 
-    /// A record is a duplicate that was none before.
+    /// A record has become a duplicate.
     pub(super) fn count_duplicate(&mut self) {
         self.counts.duplicates += 1;
     }
@@ -260,7 +260,7 @@ impl Timers {
         has_room
     }
 
-    /// A duplicate has come up, and is decided about.
+    /// A duplicate has come up, and is being decided.
     pub(super) fn no_more_aside(&mut self, entry: &PendingRecord) {
         if let Some(timer_id) = entry.timer_id.filter(|_| entry.origin == Origin::Duplicate) {
             self.duplicates.forget(timer_id, entry.version());
@@ -292,7 +292,7 @@ impl Timers {
     }
 }
 
-/// What a cancel leads to for a version, with the names that the cancel has for its timer.
+/// The timer change of a version that a cancel ends; key and id are those of the cancel.
 pub(super) fn fields_of_cancel<'a>(
     cancel: &'a PendingRecord,
     state: TimerState,

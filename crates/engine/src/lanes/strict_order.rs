@@ -25,7 +25,7 @@ use super::rank::{Rank, Waiting, rank_key};
 use super::reread::Evicted;
 use super::{Lane, Offset, Source, UnixMillis};
 
-/// Where records may be that are to fire before others: besides those that wait here, and those that hop.
+/// Where else records may be that must fire before others: besides those that wait here, and those that hop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Elsewhere<'a> {
     pub(super) setup: &'a Setup,
@@ -78,7 +78,7 @@ impl StrictOrder {
         firsts.min_by_key(|(key, _)| **key).map(|(_, entry)| &**entry)
     }
 
-    /// The rank of what a lane is to deliver first, of what was let go: it waits, or was evicted.
+    /// The rank of the first record that the lane is to deliver, of those that were let go: it waits, or was evicted.
     pub(super) fn first(&self, lane: Lane) -> Option<Rank> {
         let waiting = self.waiting.get(usize::from(lane.0))?;
         let first = waiting.first_key_value().map(|((due, order, ..), _)| (*due, *order));
@@ -152,7 +152,7 @@ impl StrictOrder {
         floor
     }
 
-    /// Something is held for a test, or hops: what is to come after it waits for that.
+    /// A record is held for a test, or hops: records with a later rank wait for it.
     pub(super) fn lower_floor(&mut self, lane: Lane, rank: Rank) {
         if let Some(found) = &mut self.found[usize::from(lane.0)] {
             *found = rank.min(*found);
@@ -173,7 +173,7 @@ impl StrictOrder {
 
     // Records that wait.
 
-    /// Gives a due record back whose turn it is, and keeps one that must wait.
+    /// Returns a due record if it is its turn, and keeps it otherwise.
     pub(super) fn let_arrive(
         &mut self,
         elsewhere: Elsewhere<'_>,
@@ -228,8 +228,8 @@ impl StrictOrder {
         out
     }
 
-    /// Takes those that are due last, until they are so many bytes; the very first stays. So in the end those that are due
-    /// first are here together, and nothing goes round for ever.
+    /// Takes those that are due last, until they have so many bytes; the very first one stays. So in the end the records that
+    /// are due first are here together, and no record circles for ever.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
     pub(super) fn take_last(&mut self, bytes: usize) -> Vec<Box<PendingRecord>> {
         let (mut out, mut freed) = (Vec::new(), 0);

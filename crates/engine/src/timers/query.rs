@@ -13,7 +13,7 @@ pub struct TimerName {
     /// As the producer gave it: 1 to 255 bytes without control characters.
     pub id: String,
     /// The key of the record.
-    #[serde(with = "base64_bytes")]
+    #[serde(default, with = "base64_bytes")]
     pub key: Option<Vec<u8>>,
 }
 
@@ -79,7 +79,7 @@ struct PeerTimer {
     /// Only the last of the versions that it replaced: nobody is shown the others.
     supersedes: Option<Version>,
     since: UnixMillis,
-    #[serde(with = "code_or_none")]
+    #[serde(default, with = "code_or_none")]
     code: Option<Code>,
 }
 
@@ -174,7 +174,7 @@ pub enum CommandStatus {
         /// How the timer ended that the command is about, where the outcome does not say it.
         state: Option<TimerState>,
         /// Why it was refused, or why the timer is a dead letter.
-        #[serde(with = "code_or_none")]
+        #[serde(default, with = "code_or_none")]
         code: Option<Code>,
         /// The command named no version, and this is how the last known version ended. One that was submitted after that,
         /// and before the command, may still stand in another lane's intakes, or in another intake.
