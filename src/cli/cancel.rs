@@ -8,11 +8,11 @@ mod bulk;
 
 use std::time::{Duration, Instant};
 
+use crate::client::http::Method;
 use clap::Args;
-use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::door::{Door, DoorError, Kind, Where, only, wait};
+use super::client::{Client, ClientError, Kind, ServerArg, only, wait};
 use super::name::{self, Key};
 use super::send::{intake_topic, of_kafka, refused};
 use super::{Exit, Failure, Global, Outcome, again, output};
@@ -49,7 +49,7 @@ pub(super) struct Cancel {
     #[command(flatten)]
     bulk: Bulk,
     #[command(flatten)]
-    server: Where,
+    server: ServerArg,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -81,8 +81,8 @@ impl Cancel {
         let Some(id) = &self.id else {
             return match &self.again {
                 Some(ticket) => {
-                    let door = self.server.open_within(self.wait, global, &config)?;
-                    self.again(&door, ticket, global.json())
+                    let client = self.server.open_within(self.wait, global, &config)?;
+                    self.again(&client, ticket, global.json())
                 }
                 None => self.bulk.run(&self.server, global, &config),
             };
@@ -93,18 +93,18 @@ impl Cancel {
             self.submit(id, &record, global, &config)?;
             return show(&self.decided(id, global, &config), &self.server, global.json());
         }
-        let door = match self.server.open_within(self.wait, global, &config) {
+        let client = match self.server.open_within(self.wait, global, &config) {
             // Nobody runs. And who may write cancels need not be let read who the members are.
-            Err(DoorError::Nobody(_) | DoorError::Members(_)) => None,
-            Err(DoorError::Silent { .. }) if !self.server.is_named() => None,
-            door => Some(door?),
+            Err(ClientError::Nobody(_) | ClientError::Members(_)) => None,
+            Err(ClientError::Silent { .. }) if !self.server.is_named() => None,
+            client => Some(client?),
         };
-        let told = match door.map(|door| self.ask(id, &door)) {
+        let told = match client.map(|client| self.ask(id, &client)) {
             None => return self.write(id, &record, global, &config),
             // One that was named is not passed over; and a version that was asked for is for an instance to cancel, if nobody
             // has done so already.
-            Some(Err(DoorError::Silent { is_open, .. }))
-                if !(self.server.is_named() || is_open && self.only.is_some()) =>
+            Some(Err(ClientError::Silent { may_be_done, .. }))
+                if !(self.server.is_named() || may_be_done && self.only.is_some()) =>
             {
                 // The instance that did not answer may have written it, too: two cancels have the same effect as one.
                 return self.write(id, &record, global, &config);
@@ -114,21 +114,21 @@ impl Cancel {
         show(&told, &self.server, global.json())
     }
 
-    fn ask(&self, id: &str, door: &Door) -> Result<Value, DoorError> {
+    fn ask(&self, id: &str, client: &Client) -> Result<Value, ClientError> {
         let mut timer = self.key.timer(id);
         timer["version"] = json!(self.only);
         let body = json!({ "timers": [timer], "wait": asked(self.wait) });
         let kind = Kind::Cancel(self.wait);
-        let told = door.ask(kind, &Method::POST, "v1/timers:batchCancel", &[], Some(&body))?;
+        let told = client.ask(kind, &Method::POST, "v1/timers:batchCancel", &[], Some(&body))?;
         only(&told).cloned()
     }
 
-    fn again(&self, door: &Door, ticket: &str, json: bool) -> Outcome {
+    fn again(&self, client: &Client, ticket: &str, json: bool) -> Outcome {
         // It stands in what was told as a path.
         let ticket = ticket.rsplit('/').next().unwrap_or_default();
         let wait = [("wait", asked(self.wait))];
         let kind = Kind::Again(self.wait);
-        let told = door.ask(kind, &Method::GET, &format!("v1/cancels/{ticket}"), &wait, None)?;
+        let told = client.ask(kind, &Method::GET, &format!("v1/cancels/{ticket}"), &wait, None)?;
         show(&told, &self.server, json)
     }
 
@@ -151,8 +151,8 @@ impl Cancel {
     fn decided(&self, id: &str, global: &Global, config: &Config) -> Value {
         let until = Instant::now() + self.wait;
         let mut told = self.pending(id);
-        let Ok(door) = self.server.open_within(self.wait, global, config) else { return told };
-        while let Ok(timer) = door.look_up(&self.key.timer(id)) {
+        let Ok(client) = self.server.open_within(self.wait, global, config) else { return told };
+        while let Ok(timer) = client.look_up(&self.key.timer(id)) {
             match timer["state"].as_str() {
                 Some(outcome @ ("cancelled" | "delivered")) => {
                     told["outcome"] = json!(outcome);
@@ -201,7 +201,7 @@ pub(super) fn asked(wait: Duration) -> String {
 }
 
 /// Tells an outcome, and ends with the code that goes with it.
-pub(super) fn show(told: &Value, server: &Where, json: bool) -> Outcome {
+pub(super) fn show(told: &Value, server: &ServerArg, json: bool) -> Outcome {
     let outcome = told["outcome"].as_str().unwrap_or("unknown");
     if json {
         output::line(&told.to_string())?;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::door::DoorError;
+use super::client::ClientError;
 use super::{Exit, Failure, Global, Outcome, again, output, table};
 use crate::app::{instance, lanes};
 use crate::config::{Config, Delivery, Overrides};
@@ -114,7 +114,7 @@ struct Said {
 fn said(config: &Config, connection: &Connection) -> Result<Said, Failure> {
     let namespace = &config.namespace;
     let roster = match Roster::read(connection, &format!("{namespace}.meta"), namespace) {
-        Err(MetaError::Away(error)) => return Err(DoorError::Kafka(error).into()),
+        Err(MetaError::Away(error)) => return Err(ClientError::Kafka(error).into()),
         // That the topic is not there, or may not be read, is found besides.
         roster => roster.unwrap_or_default(),
     };

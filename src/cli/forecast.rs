@@ -1,11 +1,11 @@
 //! `waterclock forecast`: how much falls due when, per target, and what stands in each tier.
 
+use crate::client::http::Method;
 use clap::{Args, ValueEnum};
 use comfy_table::Table;
-use reqwest::Method;
 use serde_json::Value;
 
-use super::door::{Kind, Where};
+use super::client::{Kind, ServerArg};
 use super::{Global, Outcome, output, table};
 use crate::config::Overrides;
 use crate::engine::{Millis, UnixMillis};
@@ -20,7 +20,7 @@ pub(super) struct Forecast {
     #[arg(long)]
     by: Option<By>,
     #[command(flatten)]
-    server: Where,
+    server: ServerArg,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -36,9 +36,9 @@ enum By {
 impl Forecast {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
-        let door = self.server.open(global, &config)?;
+        let client = self.server.open(global, &config)?;
         let query: Vec<_> = self.target.into_iter().map(|target| ("target", target)).collect();
-        let told = door.ask(Kind::AllLanes, &Method::GET, "v1/forecast", &query, None)?;
+        let told = client.ask(Kind::AllLanes, &Method::GET, "v1/forecast", &query, None)?;
         if global.json() {
             return output::line(&told.to_string());
         }

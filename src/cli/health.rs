@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use clap::Args;
 use serde_json::Value;
 
-use super::door::Where;
+use super::client::ServerArg;
 use super::{Exit, Failure, Global, Outcome, output};
 use crate::config::Overrides;
 
@@ -24,7 +24,7 @@ impl Health {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
         let here = config.http.map(|address| format!("http://{}", reached(address)));
-        let server = self.server.or(here).map(Where::at);
+        let server = self.server.or(here).map(ServerArg::at);
         let server = server.ok_or_else(|| Failure::new(Exit::Usage, Error::Unnamed))?;
         let path = if self.live { "health/live" } else { "health/ready" };
         let told = server.open(global, &config)?.look(path)?;

@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::str::FromStr;
 
+use crate::client::http::Method;
 use clap::Args;
 use jiff::Timestamp;
-use reqwest::Method;
 use serde_json::Value;
 
-use super::door::{Kind, StartWait, Where};
+use super::client::{Kind, ServerArg, StartWait};
 use super::{Exit, Global, Outcome, output, table};
 use crate::config::Overrides;
 use crate::engine::UnixMillis;
@@ -44,7 +44,7 @@ pub(super) struct List {
     #[command(flatten)]
     wait: StartWait,
     #[command(flatten)]
-    server: Where,
+    server: ServerArg,
 }
 
 /// A point in time in epoch milliseconds, as a person says it.
@@ -73,7 +73,7 @@ impl FromStr for Moment {
 impl List {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
-        let door = self.server.open_within(self.wait.wait, global, &config)?;
+        let client = self.server.open_within(self.wait.wait, global, &config)?;
         let time = |at: Option<Moment>| at.map(|at| at.0.to_string());
         let filters = [
             ("target", self.target),
@@ -90,7 +90,7 @@ impl List {
             let mut query = filters.clone();
             query.push(("limit", left.min(PAGE).to_string()));
             query.extend(next.take().map(|next| ("page", next)));
-            let told = door.ask(Kind::AllLanes, &Method::GET, "v1/timers", &query, None)?;
+            let told = client.ask(Kind::AllLanes, &Method::GET, "v1/timers", &query, None)?;
             let timers = told["timers"].as_array().cloned().unwrap_or_default();
             left = left.saturating_sub(timers.len() as u64);
             next = told["next"].as_str().map(str::to_owned);

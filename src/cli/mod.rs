@@ -8,9 +8,9 @@
 
 mod again;
 mod cancel;
+mod client;
 mod dead;
 mod doctor;
-mod door;
 mod exit;
 mod failure;
 mod forecast;

@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
+use crate::client::http::{Method, Url};
 use clap::Args;
-use reqwest::{Method, Url};
 use serde_json::{Value, json};
 
 use super::cancel::{asked, show};
-use super::door::{Kind, Where, wait};
+use super::client::{Kind, ServerArg, wait};
 use super::name::Key;
 use super::send::refused;
 use super::{Exit, Failure, Global, Outcome};
@@ -40,7 +40,7 @@ pub(super) struct Reschedule {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = wait)]
     wait: Duration,
     #[command(flatten)]
-    server: Where,
+    server: ServerArg,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -55,9 +55,9 @@ impl Reschedule {
         let mut query = vec![("wait", asked(self.wait))];
         query.extend(self.key.query());
         query.extend(self.only.clone().map(|only| ("version", only)));
-        let door = self.server.open_within(self.wait, global, &config)?;
+        let client = self.server.open_within(self.wait, global, &config)?;
         let kind = Kind::Reschedule(self.wait);
-        let told = door.ask(kind, &Method::PATCH, &path, &query, Some(&body))?;
+        let told = client.ask(kind, &Method::PATCH, &path, &query, Some(&body))?;
         show(&told, &self.server, global.json())
     }
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::door::{StartWait, Where};
+use super::client::{ServerArg, StartWait};
 use super::name::Key;
 use super::send::{intake_topic, of_kafka};
 use super::{Exit, Global, Outcome, list, output};
@@ -24,7 +24,7 @@ pub(super) struct Status {
     #[command(flatten)]
     wait: StartWait,
     #[command(flatten)]
-    server: Where,
+    server: ServerArg,
 }
 
 impl Status {
@@ -38,8 +38,8 @@ impl Status {
                 return Err(of_kafka(SubmitError::NoTopic { topic }));
             }
         }
-        let door = self.server.open_within(self.wait.wait, global, &config)?;
-        let timer = &door.look_up(&self.key.timer(&self.id))?;
+        let client = self.server.open_within(self.wait.wait, global, &config)?;
+        let timer = &client.look_up(&self.key.timer(&self.id))?;
         let is_known = timer["state"] != "unknown";
         if global.json() {
             output::line(&timer.to_string())?;

@@ -9,12 +9,12 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
 
+use crate::client::http::Method;
 use clap::Args;
 use comfy_table::Table;
-use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::door::{Kind, Where, members};
+use super::client::{Client, Kind, members};
 use super::{Exit, Failure, Global, Outcome, output, table};
 use crate::config::{Config, Overrides};
 use crate::engine::{Millis, UnixMillis};
@@ -40,7 +40,7 @@ impl Top {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
         let connection = global.connection(&config);
-        let first = Look::take(global, &config, &connection)?;
+        let first = Look::take(&config, &connection)?;
         if self.once || global.json() || !io::stdout().is_terminal() {
             let shown = if global.json() { first.json(&config) } else { first.text(None, &config) };
             output::line(&shown)?;
@@ -61,7 +61,7 @@ impl Top {
             if now.at.elapsed() < Duration::from_secs(self.every) {
                 continue;
             }
-            before = Some(std::mem::replace(&mut now, Look::take(global, &config, &connection)?));
+            before = Some(std::mem::replace(&mut now, Look::take(&config, &connection)?));
         }
     }
 }
@@ -167,7 +167,7 @@ fn in_words(bound: String) -> String {
 }
 
 impl Look {
-    fn take(global: &Global, config: &Config, connection: &Connection) -> Result<Self, Failure> {
+    fn take(config: &Config, connection: &Connection) -> Result<Self, Failure> {
         let (at, wall) = (Instant::now(), wall_clock());
         let members = members(connection, config)?;
         let members: Vec<Seen> = std::thread::scope(|scope| {
@@ -175,9 +175,8 @@ impl Look {
                 .into_iter()
                 .map(|member| {
                     scope.spawn(move || {
-                        let door =
-                            Where::at(format!("http://{}", member.address)).open(global, config);
-                        let told = door.ok().and_then(|door| door.read("metrics").ok());
+                        let client = Client::of_member(&member);
+                        let told = client.ok().and_then(|client| client.read("metrics").ok());
                         let metrics = told.map(|(_, text)| Metrics::read(&text));
                         Seen { member, metrics }
                     })
@@ -187,9 +186,8 @@ impl Look {
         });
         let answers = members.iter().find(|seen| seen.metrics.is_some());
         let forecast = answers.and_then(|seen| {
-            let door =
-                Where::at(format!("http://{}", seen.member.address)).open(global, config).ok()?;
-            door.ask(Kind::AllLanes, &Method::GET, "v1/forecast", &[], None).ok()
+            let client = Client::of_member(&seen.member).ok()?;
+            client.ask(Kind::AllLanes, &Method::GET, "v1/forecast", &[], None).ok()
         });
         Ok(Self { at, wall, members, forecast })
     }

@@ -1,4 +1,4 @@
-//! Requests to an instance over HTTP.
+//! What a service asks instances, and what they answer.
 //!
 //! # Invariants
 //! 1. The client repeats only what may be repeated: a look-up; a cancel, which gets the same answer again; and a time
@@ -7,12 +7,14 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
-use reqwest::{Method, Response, StatusCode, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::http::{
+    Answer, Http, Method, NoAnswer, PAUSE, Problem, Request, StatusCode, Url, WAIT_MAX, below,
+    origin,
+};
 use super::{Error, Timer};
 
 /// What became of a timer that was to be cancelled.
@@ -149,59 +151,11 @@ struct Page {
     next: Option<String>,
 }
 
-/// A problem as of RFC 9457, as far as it is told on.
-#[derive(Default, Deserialize)]
-struct Problem {
-    #[serde(default)]
-    code: String,
-    #[serde(default)]
-    detail: String,
-}
-
-/// The longest that an instance can be asked to wait.
-const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Timers that can be named at once, and listed at once.
 const AT_ONCE: usize = 1_000;
-/// Longest wait for a connection.
-const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// How much longer than what was asked for an answer may take.
-const BESIDE: Duration = Duration::from_secs(3);
-/// Between two attempts, where nobody says how long.
-const PAUSE: Duration = Duration::from_millis(200);
-/// The longest pause that a server may ask for.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
-
-/// Makes the HTTP client. Instances that are found through Kafka are on our network, and so is a server on this machine: a proxy
-/// of the environment is for the world outside.
-///
-/// # Errors
-/// The system has no random numbers or no certificates to offer.
-pub(super) fn http(server: Option<&Url>) -> Result<reqwest::Client, Error> {
-    let mut builder = reqwest::Client::builder().connect_timeout(CONNECT_MAX);
-    if server.is_none_or(|url| url.host_str().is_some_and(waterclock_kafka::is_loopback)) {
-        builder = builder.no_proxy();
-    }
-    builder.build().map_err(|error| Error::Start(Box::new(error)))
-}
-
-/// Reads the address of a server: what follows the host is kept in front of the paths.
-///
-/// # Errors
-/// It is none.
-pub(super) fn address(text: &str) -> Result<Url, Error> {
-    let no = || Error::Address { url: text.to_owned() };
-    let url = Url::parse(text).map_err(|_| no())?;
-    let is_http = matches!(url.scheme(), "http" | "https") && url.has_host();
-    if is_http { Ok(url) } else { Err(no()) }
-}
-
 /// The address below which all timers are, or what is done with many of them: `{base}/v1/{what}`.
 pub(super) fn timers(base: &Url, what: &str) -> Url {
-    let mut url = base.clone();
-    if let Ok(mut path) = url.path_segments_mut() {
-        path.pop_if_empty().extend(["v1", what]);
-    }
-    url
+    below(base, &["v1", what])
 }
 
 /// A timer, as a body names it.
@@ -226,10 +180,7 @@ fn wait(until: Instant) -> String {
 
 /// The address of one timer: `{base}/v1/timers/{id}?key=...`.
 pub(super) fn timer(base: &Url, key: Option<&[u8]>, id: &str) -> Url {
-    let mut url = base.clone();
-    if let Ok(mut path) = url.path_segments_mut() {
-        path.pop_if_empty().extend(["v1", "timers", id]);
-    }
+    let mut url = below(base, &["v1", "timers", id]);
     match key.map(|key| (key, std::str::from_utf8(key))) {
         None => {}
         Some((_, Ok(text))) => {
@@ -244,7 +195,7 @@ pub(super) fn timer(base: &Url, key: Option<&[u8]>, id: &str) -> Url {
 
 /// One thing to be asked until there is an answer.
 pub(super) struct Ask<'a> {
-    pub(super) http: &'a reqwest::Client,
+    pub(super) http: &'a Http,
     /// How long in all.
     pub(super) within: Duration,
 }
@@ -255,11 +206,10 @@ impl Ask<'_> {
         &self,
         at: impl Fn(usize) -> Result<Url, Error>,
     ) -> Result<Outcome, Error> {
-        let Some(response) = self.decided(&Method::DELETE, None, at).await? else {
+        let Some(answer) = self.decided(&Method::DELETE, None, at).await? else {
             return Ok(Outcome::Pending);
         };
-        let url = place(response.url());
-        read::<Decided>(response).await?.outcome(url)
+        read::<Decided>(&answer)?.outcome(origin(&answer.url))
     }
 
     /// Gives a timer another time, in milliseconds since 1970.
@@ -288,22 +238,20 @@ impl Ask<'_> {
         method: &Method,
         body: Option<&Value>,
         at: impl Fn(usize) -> Result<Url, Error>,
-    ) -> Result<Option<Response>, Error> {
+    ) -> Result<Option<Answer>, Error> {
         let until = Instant::now() + self.within;
         let at = |attempt| {
             let mut url = at(attempt)?;
             url.query_pairs_mut().append_pair("wait", &wait(until));
             Ok(url)
         };
-        let mut response = self.insist(method, body, until, at).await?;
-        while response.status() == StatusCode::ACCEPTED {
-            let next = response.headers().get(LOCATION).and_then(|next| next.to_str().ok());
-            let next = next.and_then(|next| response.url().join(next).ok());
-            let (Some(next), true) = (next, Instant::now() + PAUSE < until) else {
+        let mut answer = self.insist(method, body, until, at).await?;
+        while answer.status == StatusCode::ACCEPTED {
+            let (Some(next), true) = (answer.location, Instant::now() + PAUSE < until) else {
                 return Ok(None);
             };
             tokio::time::sleep(PAUSE).await;
-            response = match self.insist(&Method::GET, None, until, |_| Ok(next.clone())).await {
+            answer = match self.insist(&Method::GET, None, until, |_| Ok(next.clone())).await {
                 // Its lane has moved, and who would have known has forgotten.
                 Err(Error::Refused { status: 410, .. }) => {
                     self.insist(method, body, until, at).await?
@@ -311,7 +259,7 @@ impl Ask<'_> {
                 answered => answered?,
             };
         }
-        Ok(Some(response))
+        Ok(Some(answer))
     }
 
     /// Cancels many; what became of each, in the same order.
@@ -325,14 +273,13 @@ impl Ask<'_> {
         for names in names.chunks(AT_ONCE) {
             let timers: Vec<Value> = names.iter().map(|(key, id)| named(*key, id)).collect();
             let body = json!({ "timers": timers, "wait": wait(until) });
-            let response = self.insist(&Method::POST, Some(&body), until, &at).await?;
-            let url = place(response.url());
-            let Batch { timers } = read(response).await?;
+            let answer = self.insist(&Method::POST, Some(&body), until, &at).await?;
+            let url = origin(&answer.url);
+            let Batch { timers } = read(&answer)?;
             outcomes.extend(timers.into_iter().map(|each| match each {
                 Each::Decided(decided) => decided.outcome(url.clone()),
                 Each::Wrong { problem: Wrong { status, problem } } => {
-                    let Problem { code, detail } = problem;
-                    Err(Error::Refused { url: url.clone(), status, code, detail })
+                    Err(of_problem(url.clone(), status, problem))
                 }
             }));
         }
@@ -359,7 +306,7 @@ impl Ask<'_> {
                 }
                 Ok(url)
             };
-            let page: Page = read(self.insist(&Method::GET, None, until, at).await?).await?;
+            let page: Page = read(&self.insist(&Method::GET, None, until, at).await?)?;
             timers.extend(page.timers);
             next = page.next;
             if next.is_none() {
@@ -376,7 +323,7 @@ impl Ask<'_> {
     ) -> Result<Option<Timer>, Error> {
         let until = Instant::now() + self.within;
         match self.insist(&Method::GET, None, until, at).await {
-            Ok(response) => read(response).await.map(Some),
+            Ok(answer) => read(&answer).map(Some),
             Err(Error::Refused { code, .. }) if code == "unknown_timer" => Ok(None),
             Err(error) => Err(error),
         }
@@ -389,61 +336,40 @@ impl Ask<'_> {
         body: Option<&Value>,
         until: Instant,
         at: impl Fn(usize) -> Result<Url, Error>,
-    ) -> Result<Response, Error> {
-        let mut attempt = 0;
-        loop {
-            let url = at(attempt)?;
-            let left = until.saturating_duration_since(Instant::now()) + BESIDE;
-            let mut request = self.http.request(method.clone(), url.clone()).timeout(left);
-            if let Some(body) = body {
-                request = request.json(body);
+    ) -> Result<Answer, Error> {
+        let request = Request {
+            method,
+            body,
+            promised: None,
+            looks_first: false,
+            is_change: false,
+            may_repeat: true,
+            silent_max: None,
+        };
+        let within = self.within;
+        match self.http.ask(&request, until, at).await {
+            Ok(answer) if answer.status.is_success() => Ok(answer),
+            Ok(answer) if answer.is_passing() => {
+                Err(Error::Busy { url: origin(&answer.url), within, source: None })
             }
-            let (pause, source) = match request.send().await {
-                Ok(response) if response.status().is_success() => return Ok(response),
-                Ok(response) if passes(response.status()) => (pause(response.headers()), None),
-                Ok(response) => return Err(refused(response).await),
-                Err(error) => (PAUSE, Some(Box::new(error.without_url()))),
-            };
-            if Instant::now() + pause >= until {
-                return Err(Error::Busy { url: place(&url), within: self.within, source });
+            Ok(answer) => {
+                let (url, status) = (origin(&answer.url), answer.status.as_u16());
+                Err(of_problem(url, status, answer.problem()))
             }
-            tokio::time::sleep(pause).await;
-            attempt += 1;
+            Err(NoAnswer::Nobody(error)) => Err(error),
+            Err(NoAnswer::Silent { url, source, .. }) => {
+                Err(Error::Busy { url: origin(&url), within, source: Some(Box::new(source)) })
+            }
         }
     }
 }
 
-/// What goes by: a lane moves, or something between us and the server has nobody behind it.
-fn passes(status: StatusCode) -> bool {
-    matches!(
-        status,
-        StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::BAD_GATEWAY
-            | StatusCode::GATEWAY_TIMEOUT
-            | StatusCode::TOO_MANY_REQUESTS
-    )
+fn of_problem(url: String, status: u16, problem: Problem) -> Error {
+    let Problem { code, detail, .. } = problem;
+    Error::Refused { url, status, code, detail: detail.unwrap_or_default() }
 }
 
-fn pause(headers: &HeaderMap) -> Duration {
-    let asked = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    asked.map_or(PAUSE, |seconds| Duration::from_secs(seconds).min(PAUSE_MAX))
-}
-
-/// Without what may be a person's: ids and keys stand in paths and queries.
-fn place(url: &Url) -> String {
-    url.origin().ascii_serialization()
-}
-
-async fn refused(response: Response) -> Error {
-    let (url, status) = (place(response.url()), response.status().as_u16());
-    let Problem { code, detail } = response.json().await.unwrap_or_default();
-    Error::Refused { url, status, code, detail }
-}
-
-async fn read<T: DeserializeOwned>(response: Response) -> Result<T, Error> {
-    let url = place(response.url());
-    response
-        .json()
-        .await
-        .map_err(|source| Error::Answer { url, source: Box::new(source.without_url()) })
+fn read<T: DeserializeOwned>(answer: &Answer) -> Result<T, Error> {
+    let url = origin(&answer.url);
+    answer.json().map_err(|source| Error::Answer { url, source: Box::new(source) })
 }

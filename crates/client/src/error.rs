@@ -6,6 +6,8 @@ use waterclock_engine::header::Refusal;
 use waterclock_kafka::settings::Fault;
 use waterclock_kafka::{SubmitError, meta};
 
+use crate::http::BadAddress;
+
 /// Why something was not done. [`Error::is_safe_to_repeat`] says whether to try again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -89,7 +91,7 @@ pub enum Error {
         url: String,
         /// What is wrong with it.
         #[source]
-        source: Box<reqwest::Error>,
+        source: Box<serde_json::Error>,
     },
     /// The client could not start what it needs: a thread, or an HTTP client. The system is out of something.
     #[error("could not start the client")]
@@ -108,6 +110,12 @@ impl Error {
             }
             _ => false,
         }
+    }
+}
+
+impl From<BadAddress> for Error {
+    fn from(BadAddress(url): BadAddress) -> Self {
+        Self::Address { url }
     }
 }
 

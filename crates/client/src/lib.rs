@@ -48,6 +48,7 @@
 mod ask;
 mod delayed;
 mod error;
+pub mod http;
 mod message;
 #[cfg(test)]
 mod tests;
@@ -56,8 +57,6 @@ mod timer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-
-use reqwest::Url;
 
 use waterclock_engine::header::{self, TimerAction, When};
 use waterclock_engine::{Lane, Record, murmur2};
@@ -71,6 +70,7 @@ pub use message::Message;
 pub use timer::Timer;
 
 use ask::Ask;
+use http::{Http, Url};
 
 /// How a client finds Kafka and the instances.
 #[derive(Clone, Debug)]
@@ -133,7 +133,7 @@ struct Inner {
     is_main: bool,
     follower: Follower,
     submitter: Submitter,
-    http: reqwest::Client,
+    http: Http,
     server: Option<Url>,
     within: Duration,
 }
@@ -153,8 +153,8 @@ impl Client {
     /// [`Error::Setting`], [`Error::Address`]: put the configuration right. [`Error::Meta`], [`Error::NotApplied`]: Kafka is
     /// away, or there is no such namespace.
     pub async fn connect(config: ClientConfig) -> Result<Self, Error> {
-        let server = config.server.as_deref().map(ask::address).transpose()?;
-        let http = ask::http(server.as_ref())?;
+        let server = config.server.as_deref().map(http::address).transpose()?;
+        let http = Http::new(server.as_ref()).map_err(|error| Error::Start(Box::new(error)))?;
         let connecting = tokio::task::spawn_blocking(move || {
             let ClientConfig { brokers, namespace, intake, kafka, within, .. } = config;
             let kafka = kafka.into_iter().map(|(name, value)| (name, value.into())).collect();
@@ -370,7 +370,7 @@ impl Inner {
         let address = self.follower.address(lane, attempt);
         let address =
             address.ok_or_else(|| Error::NoInstance { namespace: self.namespace.clone() })?;
-        ask::address(&format!("http://{address}"))
+        Ok(http::address(&format!("http://{address}"))?)
     }
 
     /// Whom to ask about several lanes: any instance does.

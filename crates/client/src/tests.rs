@@ -139,11 +139,12 @@ fn ids_and_keys_stand_in_urls() {
         ("a key that is no text", "http://a:1", Some(b"\xff\x00"), "x", "http://a:1/v1/timers/x?key_base64=_wA"),
     ];
     for (why, base, key, id, want) in cases {
-        let base = ask::address(base).expect(why);
+        let base = http::address(base).expect(why);
         assert_eq!(ask::timer(&base, key, id).as_str(), want, "{why}");
     }
     for wrong in ["", "a:1", "ftp://a", "http://"] {
-        assert!(matches!(ask::address(wrong), Err(Error::Address { .. })), "{wrong}");
+        let address = http::address(wrong).map_err(Error::from);
+        assert!(matches!(address, Err(Error::Address { .. })), "{wrong}");
     }
 }
 
@@ -166,7 +167,7 @@ fn server(answers: Vec<&'static str>) -> (Url, std::thread::JoinHandle<Vec<Strin
         };
         answers.into_iter().map(serve).collect()
     });
-    (ask::address(&url).expect("an address"), serving)
+    (http::address(&url).expect("an address"), serving)
 }
 
 fn cancelling(
@@ -174,7 +175,7 @@ fn cancelling(
     within: Duration,
 ) -> (Result<Outcome, Error>, Vec<String>) {
     let (base, serving) = server(answers);
-    let http = ask::http(None).expect("a client");
+    let http = http::Http::new(None).expect("a client");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ask = Ask { http: &http, within };
     let asked = ask.cancel(|_| Ok(ask::timer(&base, Some(b"k"), "a")));

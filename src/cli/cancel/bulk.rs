@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::client::http::Method;
 use clap::Args;
-use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use crate::cli::door::{Door, Kind, Where};
+use crate::cli::client::{Client, Kind, ServerArg};
 use crate::cli::list::Moment;
 use crate::cli::{Exit, Global, Outcome, again, output};
 use crate::config::Config;
@@ -55,21 +55,21 @@ impl Bulk {
         said.collect()
     }
 
-    pub(super) fn run(&self, server: &Where, global: &Global, config: &Config) -> Outcome {
-        let door = server.open(global, config)?;
+    pub(super) fn run(&self, server: &ServerArg, global: &Global, config: &Config) -> Outcome {
+        let client = server.open(global, config)?;
         match &self.token {
-            Some(token) => carry_out(&door, token, global.json()),
-            None => self.count(&door, server, global.json()),
+            Some(token) => carry_out(&client, token, global.json()),
+            None => self.count(&client, server, global.json()),
         }
     }
 
-    fn count(&self, door: &Door, server: &Where, json: bool) -> Outcome {
+    fn count(&self, client: &Client, server: &ServerArg, json: bool) -> Outcome {
         let mut body = self.filter();
         if self.all {
             body.insert("all".to_owned(), Value::from(true));
         }
         let body = Value::Object(body);
-        let told = door.ask(Kind::Count, &Method::POST, PATH, &[], Some(&body))?;
+        let told = client.ask(Kind::Count, &Method::POST, PATH, &[], Some(&body))?;
         if json {
             return output::line(&told.to_string());
         }
@@ -87,13 +87,13 @@ impl Bulk {
     }
 }
 
-fn carry_out(door: &Door, token: &str, json: bool) -> Outcome {
+fn carry_out(client: &Client, token: &str, json: bool) -> Outcome {
     let progress = Progress::new(0);
     let mut outcomes: BTreeMap<String, u64> = BTreeMap::new();
     let mut page = Value::Null;
     loop {
         let body = json!({ "token": token, "page": page });
-        let told = door.ask(Kind::Page, &Method::POST, PATH, &[], Some(&body));
+        let told = client.ask(Kind::Page, &Method::POST, PATH, &[], Some(&body));
         let told = told.inspect_err(|_| progress.keep())?;
         progress.set_length(told["count"].as_u64().unwrap_or_default());
         for (outcome, count) in told["outcomes"].as_object().into_iter().flatten() {

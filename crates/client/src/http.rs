@@ -1,0 +1,297 @@
+//! Instances over HTTP: how they are reached, how long one is waited for, and when to ask again.
+//!
+//! The lower half of [`Client`](crate::Client). The command line of waterclock has the same one, so what stands here is said
+//! once: proxies, connections, `Retry-After`, and which failures may be repeated. A service does not need it.
+//!
+//! # Invariants
+//! 1. A request that may not be repeated is not sent again once an instance may have read it.
+//! 2. Whether an instance may have read a request for a change without an answer is reported: then it may have been done.
+//! 3. An error names no id and no key: it says where was asked, and not what for.
+
+use std::time::{Duration, Instant};
+
+use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub use reqwest::{Error, Method, StatusCode, Url};
+
+/// Longest wait for a connection.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// How long an instance may take to say that it is alive, which waits for nothing. A process that stands still says nothing.
+const ALIVE_MAX: Duration = Duration::from_secs(2);
+/// What an answer may take on its way, beyond the time in which an instance gives it.
+const BESIDE: Duration = Duration::from_secs(3);
+/// Where that is said.
+const ALIVE: [&str; 2] = ["health", "live"];
+/// Between two attempts, where nobody says how long.
+pub(crate) const PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause that an instance may ask for.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// The longest that an instance can be asked to wait for a decision.
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// A text that is not the address of an instance.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no address of an instance; want http://host:port")]
+pub struct BadAddress(pub String);
+
+/// The address of an instance, or of a load balancer before several. What follows the host is kept in front of the paths.
+///
+/// # Errors
+/// The text is not one: want `http://host:port` or `https://host:port`.
+pub fn address(text: &str) -> Result<Url, BadAddress> {
+    let url = Url::parse(text).ok().filter(Url::has_host);
+    let url = url.filter(|url| ["http", "https"].contains(&url.scheme()));
+    let mut url = url.ok_or_else(|| BadAddress(text.to_owned()))?;
+    let path = format!("{}/", url.path().trim_end_matches('/'));
+    url.set_path(&path);
+    url.set_query(None);
+    Ok(url)
+}
+
+/// The address of something below that of an instance. Each segment is escaped.
+#[must_use]
+pub fn below(base: &Url, segments: &[&str]) -> Url {
+    let mut url = base.clone();
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(segments);
+    }
+    url
+}
+
+/// Without what may be a person's: ids and keys stand in paths and queries.
+pub(crate) fn origin(url: &Url) -> String {
+    url.origin().ascii_serialization()
+}
+
+/// One request, and how often it may be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Its method.
+    pub method: &'a Method,
+    /// Its body.
+    pub body: Option<&'a Value>,
+    /// In what time an instance answers; `None`: by the end of all attempts.
+    pub promised: Option<Duration>,
+    /// Whether an instance is asked first if it is alive, so that one that stands still is passed over. Its address has no
+    /// path of its own.
+    pub looks_first: bool,
+    /// Whether something is done for it.
+    pub is_change: bool,
+    /// Whether it may be sent again when an instance may have read it.
+    pub may_repeat: bool,
+    /// After how many instances in a row that do not answer nobody else is asked; `None`: while there is time.
+    pub silent_max: Option<usize>,
+}
+
+/// What an instance answered.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Whom it is from, and what was asked for.
+    pub url: Url,
+    /// The status.
+    pub status: StatusCode,
+    /// How many seconds it asks to wait before the next attempt.
+    retry_after: Option<Duration>,
+    /// Where to ask for what is not decided yet.
+    pub location: Option<Url>,
+    /// The body.
+    pub text: String,
+    /// Whether another instance may have done what was asked for, and has not answered.
+    pub may_be_done: bool,
+}
+
+/// A problem as of RFC 9457.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Problem {
+    /// The word for programs.
+    pub code: String,
+    /// The words for people; `None`: something else than an instance answered.
+    pub detail: Option<String>,
+    /// Which instance says so, if another one passes it on.
+    pub at: Option<String>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum NoAnswer<E> {
+    /// There is nobody to ask.
+    Nobody(E),
+    /// No instance answered.
+    Silent {
+        /// Where was asked last.
+        url: Url,
+        /// Whether something may have been done.
+        may_be_done: bool,
+        /// Why there was no answer.
+        source: Error,
+    },
+}
+
+impl Answer {
+    /// Whether the same request may have another answer soon: a lane moves, an instance has too much to do, or something
+    /// between us and the instances has nobody behind it.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        matches!(
+            self.status,
+            StatusCode::SERVICE_UNAVAILABLE
+                | StatusCode::BAD_GATEWAY
+                | StatusCode::GATEWAY_TIMEOUT
+                | StatusCode::TOO_MANY_REQUESTS
+        )
+    }
+
+    /// An instance says when to come again, and has done nothing. What stands between may have passed the request on.
+    fn is_from_an_instance(&self) -> bool {
+        self.status == StatusCode::SERVICE_UNAVAILABLE && self.retry_after.is_some()
+    }
+
+    /// Its body as JSON.
+    ///
+    /// # Errors
+    /// It is none, or of another shape.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(&self.text)
+    }
+
+    /// The problem that it reports.
+    #[must_use]
+    pub fn problem(&self) -> Problem {
+        self.json().unwrap_or_default()
+    }
+}
+
+/// The connections to instances. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Http(reqwest::Client);
+
+impl Http {
+    /// Connections to a server that was named, or to the instances that Kafka knows. Those are on our network, and so is a server
+    /// on this machine: a proxy of the environment is for the world outside.
+    ///
+    /// # Errors
+    /// The system has no random numbers or no certificates to offer.
+    pub fn new(server: Option<&Url>) -> Result<Self, Error> {
+        let mut builder = reqwest::Client::builder().connect_timeout(CONNECT_MAX);
+        if server.is_none_or(|url| url.host_str().is_some_and(waterclock_kafka::is_loopback)) {
+            builder = builder.no_proxy();
+        }
+        builder.build().map(Self)
+    }
+
+    /// Asks until there is an answer that waiting does not change, or `until` is over. `at` says where, anew for each attempt.
+    ///
+    /// # Errors
+    /// Nobody answered.
+    pub async fn ask<E>(
+        &self,
+        request: &Request<'_>,
+        until: Instant,
+        at: impl Fn(usize) -> Result<Url, E>,
+    ) -> Result<Answer, NoAnswer<E>> {
+        let (mut attempt, mut silent, mut may_be_done) = (0, 0, false);
+        loop {
+            let url = at(attempt).map_err(NoAnswer::Nobody)?;
+            attempt += 1;
+            let left = until.saturating_duration_since(Instant::now());
+            let most = request.promised.unwrap_or(left) + BESIDE;
+            let pause = match self.attempt(request, &url, most).await {
+                Ok(answer) => {
+                    silent = 0;
+                    let may_repeat = request.may_repeat || answer.is_from_an_instance();
+                    let pause = answer.retry_after.unwrap_or(PAUSE);
+                    let is_last = !answer.is_passing() || Instant::now() + pause >= until;
+                    if is_last || !may_repeat {
+                        return Ok(Answer { may_be_done, ..answer });
+                    }
+                    pause
+                }
+                Err(Silence { may_be_read, source }) => {
+                    silent += 1;
+                    may_be_done |= may_be_read && request.is_change;
+                    let (pause, is_over) = match request.silent_max {
+                        // The next one of a few is asked at once.
+                        Some(most) => (Duration::ZERO, silent >= most),
+                        None => (PAUSE, Instant::now() + PAUSE >= until),
+                    };
+                    if is_over || may_be_read && !request.may_repeat {
+                        return Err(NoAnswer::Silent { url, may_be_done, source });
+                    }
+                    pause
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Sends it once.
+    async fn attempt(
+        &self,
+        request: &Request<'_>,
+        url: &Url,
+        most: Duration,
+    ) -> Result<Answer, Silence> {
+        if request.looks_first {
+            let looked = self.look(&root(url)).await;
+            looked.map_err(|source| Silence { may_be_read: false, source })?;
+        }
+        let mut asked = self.0.request(request.method.clone(), url.clone()).timeout(most);
+        if let Some(body) = request.body {
+            asked = asked.json(body);
+        }
+        // Without a connection nothing was asked yet.
+        let silence = |source: Error| Silence { may_be_read: !source.is_connect(), source };
+        let answered = asked.send().await.map_err(Error::without_url).map_err(silence)?;
+        read(answered).await.map_err(silence)
+    }
+
+    /// What stands there, whatever the status is. It is asked once.
+    ///
+    /// # Errors
+    /// There is no answer within `most`.
+    pub async fn get(&self, url: &Url, most: Duration) -> Result<Answer, Error> {
+        let answered = self.0.get(url.clone()).timeout(most).send().await;
+        read(answered.map_err(Error::without_url)?).await
+    }
+
+    /// Whether an instance answers there, which may be unwell.
+    ///
+    /// # Errors
+    /// It does not.
+    pub async fn look(&self, base: &Url) -> Result<(), Error> {
+        self.get(&below(base, &ALIVE), ALIVE_MAX).await.map(drop)
+    }
+}
+
+/// Why an attempt has no answer.
+struct Silence {
+    /// Whether an instance may have read the request.
+    may_be_read: bool,
+    source: Error,
+}
+
+/// The address of an instance that no path stands in front of.
+fn root(url: &Url) -> Url {
+    let mut root = url.clone();
+    root.set_path("/");
+    root.set_query(None);
+    root
+}
+
+async fn read(answered: reqwest::Response) -> Result<Answer, Error> {
+    let (url, status) = (answered.url().clone(), answered.status());
+    let retry_after = pause(answered.headers());
+    let next = answered.headers().get(LOCATION).and_then(|next| next.to_str().ok());
+    let location = next.and_then(|next| url.join(next).ok());
+    let text = answered.text().await.map_err(Error::without_url)?;
+    Ok(Answer { url, status, retry_after, location, text, may_be_done: false })
+}
+
+fn pause(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds).min(PAUSE_MAX))
+}

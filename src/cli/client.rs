@@ -1,0 +1,521 @@
+//! The instances that commands send their requests to: the members that `<ns>.meta` names, or the one that `--server` names.
+//!
+//! Any instance answers for any timer, so the first that is alive will do. How a request is sent and repeated stands in
+//! [`crate::client::http`]; here stands how long a command waits, and what it prints when nobody answers.
+//!
+//! # Invariants
+//! 1. A member that does not answer does not stop a command: the next one is asked, unless the request must not be repeated.
+//! 2. An error says whether an instance may have done what was asked for.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use super::{Exit, Failure, Global};
+use crate::client::http::{
+    self, BadAddress, Http, Method, NoAnswer as NoReply, Request, Url, WAIT_MAX,
+};
+use crate::config::Config;
+use crate::kafka::meta::Error as MetaError;
+use crate::kafka::{Connection, Member, NoAnswer, Roster};
+
+/// What an instance may take beyond the wait of a request.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long a look at an instance's health may take, which waits for nothing.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+/// How long to wait for a member where there is none, and how often to look: a starting one needs a second or two.
+const START_MAX: Duration = Duration::from_secs(5);
+const START_LOOK: Duration = Duration::from_millis(300);
+/// How long a request is repeated while a lane moves.
+const AGAIN_MAX: Duration = Duration::from_secs(20);
+/// Between two look-ups of a timer whose owner does not answer.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// The end of an error where an instance may have done what was asked for.
+const MAY_BE_DONE: &str = "; one that was asked did not answer, and may have done it: ask again";
+
+/// Which instance is asked.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct ServerArg {
+    /// Asks this instance, as in http://host:port [default: a member that the meta topic names]
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+}
+
+/// How long to wait for an instance that starts.
+#[derive(Args, Clone, Copy, Debug)]
+pub(super) struct StartWait {
+    /// How long to wait for an instance that is starting, at most 1m
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
+    pub(super) wait: Duration,
+}
+
+/// Reads how long a command may wait.
+pub(super) fn wait(text: &str) -> Result<Duration, String> {
+    let wait = crate::engine::header::duration(text).map(|wait| Duration::from_millis(wait.0));
+    // Headers take a bare number for milliseconds. Here it is far more often meant as seconds.
+    let has_unit = text == "0" || text.ends_with(|last: char| last.is_ascii_alphabetic());
+    match wait {
+        Ok(wait) if wait <= WAIT_MAX && has_unit => Ok(wait),
+        _ => Err("want a duration of at most 1m with its unit, as in 20s".to_owned()),
+    }
+}
+
+/// Why there is no answer, or what was answered instead.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClientError {
+    #[error(transparent)]
+    Address(#[from] BadAddress),
+    #[error("could not set up the connection")]
+    Connection(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("could not reach Kafka")]
+    Kafka(#[source] NoAnswer),
+    #[error("could not find out who the members are")]
+    Members(#[source] MetaError),
+    #[error("no member of {0} is known; is an instance running?")]
+    Nobody(String),
+    #[error("no instance answers at {tried}{}", if *may_be_done { MAY_BE_DONE } else { "" })]
+    Silent {
+        tried: String,
+        /// Whether an instance may have done what was asked for.
+        may_be_done: bool,
+        #[source]
+        source: http::Error,
+    },
+    #[error("{}: {detail}{}", if *status < 500 { "refused" } else { "not available now" }, at.as_ref().map(|at| format!(" (at {at})")).unwrap_or_default())]
+    Refused { status: u16, detail: String, at: Option<String> },
+    #[error("{0} answered something else than an instance does")]
+    Strange(String),
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let exit = match &error {
+            ClientError::Address(_) | ClientError::Refused { status: 400 | 413, .. } => Exit::Usage,
+            ClientError::Refused { status: 500.., .. }
+            | ClientError::Silent { .. }
+            | ClientError::Nobody(_) => Exit::Unavailable,
+            ClientError::Kafka(_) | ClientError::Members(MetaError::Slow { .. }) => {
+                Exit::Unavailable
+            }
+            ClientError::Members(_) | ClientError::Refused { .. } => Exit::Negative,
+            ClientError::Connection(_) | ClientError::Strange(_) => Exit::Internal,
+        };
+        Self::new(exit, error)
+    }
+}
+
+/// What one element of a batch of one says, or the problem in its place.
+pub(super) fn only(answer: &Value) -> Result<&Value, ClientError> {
+    let each = &answer["timers"][0];
+    let problem = &each["problem"];
+    if !problem.is_object() {
+        return Ok(each);
+    }
+    let status = problem["status"].as_u64().and_then(|status| u16::try_from(status).ok());
+    let detail = problem["detail"].as_str().unwrap_or_default();
+    let option = if problem["code"] == "key_needed" { " (--key)" } else { "" };
+    let detail = format!("{detail}{option}");
+    // Where it stands in a batch of one says nothing.
+    Err(ClientError::Refused { status: status.unwrap_or(500), detail, at: None })
+}
+
+/// Sends requests to the instances of a namespace.
+pub(super) struct Client {
+    runtime: Runtime,
+    http: Http,
+    bases: Vec<Url>,
+    /// `--server` named one, which is asked whether it is alive or not.
+    is_named: bool,
+}
+
+/// A kind of request. docs/http-api.md says how long an instance takes for each.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// A look-up of one timer, or of a batch.
+    Look,
+    /// A list, or a forecast.
+    AllLanes,
+    /// The count before a bulk cancel.
+    Count,
+    /// A page of a bulk cancel.
+    Page,
+    /// A cancel of one timer, with how long to wait for its outcome.
+    Cancel(Duration),
+    /// Another time for one timer, with how long to wait for its outcome.
+    Reschedule(Duration),
+    /// The outcome of a cancel or of another time, with how long to wait for it.
+    Again(Duration),
+}
+
+impl Kind {
+    /// In what time an instance answers, whatever stands still.
+    fn promised(self) -> Duration {
+        let seconds = match self {
+            Self::Look => 7,
+            Self::AllLanes | Self::Page => 20,
+            Self::Count => 62,
+            Self::Cancel(wait) | Self::Reschedule(wait) | Self::Again(wait) => {
+                return wait.min(WAIT_MAX) + GRACE;
+            }
+        };
+        Duration::from_secs(seconds)
+    }
+
+    /// Whether it changes something.
+    fn is_change(self) -> bool {
+        matches!(self, Self::Page | Self::Cancel(_) | Self::Reschedule(_))
+    }
+
+    /// Whether another member may be asked after one that fell silent. A page of a bulk cancel may, too, but what the
+    /// first one has cancelled would not be counted; and of another time each would make a version.
+    fn may_repeat(self) -> bool {
+        !matches!(self, Self::Page | Self::Reschedule(_))
+    }
+}
+
+impl ServerArg {
+    /// Whom to ask now; `None`: there is no member.
+    fn find(&self, global: &Global, config: &Config) -> Result<Option<Client>, ClientError> {
+        let server = self.server.as_deref().map(http::address).transpose()?;
+        let bases = match &server {
+            Some(server) => vec![server.clone()],
+            None => {
+                let members = members(&global.connection(config), config)?;
+                let address =
+                    |member: &Member| http::address(&format!("http://{}", member.address)).ok();
+                members.iter().filter_map(address).collect()
+            }
+        };
+        if bases.is_empty() {
+            return Ok(None);
+        }
+        Client::new(server.as_ref(), bases).map(Some)
+    }
+
+    /// Finds out whom to ask, and waits a little for a member where there is none.
+    pub(super) fn open(&self, global: &Global, config: &Config) -> Result<Client, Failure> {
+        let mut starting = Starting::new(START_MAX, global);
+        loop {
+            match self.find(global, config)? {
+                Some(client) => return Ok(client),
+                None if starting.goes_on() => {}
+                None => return Err(ClientError::Nobody(config.namespace.clone()).into()),
+            }
+        }
+    }
+
+    /// The same, and waits until one of them answers. One that is starting is not known yet, or takes no connections. One that
+    /// takes them and does not answer is not waited for.
+    pub(super) fn open_within(
+        &self,
+        wait: Duration,
+        global: &Global,
+        config: &Config,
+    ) -> Result<Client, ClientError> {
+        let mut starting = Starting::new(wait, global);
+        loop {
+            let error = match self.find(global, config)?.map(Client::alive_first) {
+                Some(Ok(client)) => return Ok(client),
+                Some(Err(error)) => error,
+                None => ClientError::Nobody(config.namespace.clone()),
+            };
+            let may_start = match &error {
+                ClientError::Silent { source, .. } => is_refused(source),
+                _ => true,
+            };
+            if !may_start
+                && self.is_named()
+                && let Some(client) = self.find(global, config)?
+            {
+                // It takes connections. Whoever named it wants it asked, alive or not.
+                return Ok(client);
+            }
+            if !may_start || !starting.goes_on() {
+                return Err(error);
+            }
+        }
+    }
+
+    /// The instance at this address.
+    pub(super) fn at(server: String) -> Self {
+        Self { server: Some(server) }
+    }
+
+    /// As it stands in a command.
+    pub(super) fn words(&self) -> Vec<&str> {
+        self.server.iter().flat_map(|server| ["--server", server]).collect()
+    }
+
+    /// Whether an instance was named.
+    pub(super) fn is_named(&self) -> bool {
+        self.server.is_some()
+    }
+}
+
+/// A wait for an instance that starts: it is known, or answers, only once it knows the brokers' time.
+struct Starting {
+    is_said: bool,
+    until: Instant,
+}
+
+impl Starting {
+    fn new(wait: Duration, global: &Global) -> Self {
+        Self { is_said: global.json(), until: Instant::now() + wait }
+    }
+
+    /// Waits a moment before the next look, and says so the first time; false: it was long enough.
+    fn goes_on(&mut self) -> bool {
+        if Instant::now() >= self.until {
+            return false;
+        }
+        if !self.is_said {
+            // Standard output has the result only.
+            let line = b"no instance answers; waiting for one that is starting\n";
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), line);
+            self.is_said = true;
+        }
+        std::thread::sleep(START_LOOK);
+        true
+    }
+}
+
+/// The members that `<ns>.meta` names, in the order of their names.
+pub(super) fn members(
+    connection: &Connection,
+    config: &Config,
+) -> Result<Vec<Member>, ClientError> {
+    let meta = format!("{}.meta", config.namespace);
+    let roster =
+        Roster::read(connection, &meta, &config.namespace).map_err(|error| match error {
+            MetaError::Away(error) => ClientError::Kafka(error),
+            error => ClientError::Members(error),
+        })?;
+    Ok(roster.members().cloned().collect())
+}
+
+impl Client {
+    fn new(server: Option<&Url>, bases: Vec<Url>) -> Result<Self, ClientError> {
+        let http = Http::new(server).map_err(|error| ClientError::Connection(error.into()))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| ClientError::Connection(error.into()))?;
+        Ok(Self { runtime, http, bases, is_named: server.is_some() })
+    }
+
+    /// Sends requests to this member, and to no other instance.
+    pub(super) fn of_member(member: &Member) -> Result<Self, ClientError> {
+        Self::new(None, vec![http::address(&format!("http://{}", member.address))?])
+    }
+
+    /// Asks for `path` (without its first slash), and asks again while a lane moves.
+    pub(super) fn ask(
+        &self,
+        kind: Kind,
+        method: &Method,
+        path: &str,
+        query: &[(&str, String)],
+        body: Option<&Value>,
+    ) -> Result<Value, ClientError> {
+        self.ask_until(Instant::now() + AGAIN_MAX, kind, method, path, query, body)
+    }
+
+    /// The same, and asks again until then.
+    fn ask_until(
+        &self,
+        until: Instant,
+        kind: Kind,
+        method: &Method,
+        path: &str,
+        query: &[(&str, String)],
+        body: Option<&Value>,
+    ) -> Result<Value, ClientError> {
+        let request = Request {
+            method,
+            body,
+            promised: Some(kind.promised()),
+            looks_first: !self.is_named,
+            is_change: kind.is_change(),
+            may_repeat: kind.may_repeat(),
+            silent_max: Some(self.bases.len()),
+        };
+        let at = |attempt: usize| -> Result<Url, ClientError> {
+            let mut url = at(&self.bases[attempt % self.bases.len()], path)?;
+            if !query.is_empty() {
+                url.query_pairs_mut().extend_pairs(query);
+            }
+            Ok(url)
+        };
+        let answer = match self.runtime.block_on(self.http.ask(&request, until, at)) {
+            Ok(answer) => answer,
+            Err(NoReply::Nobody(error)) => return Err(error),
+            Err(NoReply::Silent { may_be_done, source, .. }) => {
+                return Err(ClientError::Silent { tried: self.tried(), may_be_done, source });
+            }
+        };
+        let strange = || ClientError::Strange(answer.url.origin().ascii_serialization());
+        if answer.status.is_success() {
+            return answer.json().map_err(|_| strange());
+        }
+        let problem = answer.problem();
+        let mut detail = problem.detail.ok_or_else(strange)?;
+        if answer.may_be_done {
+            detail += MAY_BE_DONE;
+        }
+        Err(ClientError::Refused { status: answer.status.as_u16(), detail, at: problem.at })
+    }
+
+    /// Puts the first that is alive before the others. Where none is, the error is the one that speaks most against a start.
+    fn alive_first(mut self) -> Result<Self, ClientError> {
+        let mut silent: Option<http::Error> = None;
+        for at in 0..self.bases.len() {
+            match self.runtime.block_on(self.http.look(&self.bases[at])) {
+                Ok(()) => {
+                    self.bases[..=at].rotate_right(1);
+                    return Ok(self);
+                }
+                Err(error) => {
+                    if silent.as_ref().is_none_or(is_refused) {
+                        silent = Some(error);
+                    }
+                }
+            }
+        }
+        Err(match silent {
+            Some(source) => ClientError::Silent { tried: self.tried(), may_be_done: false, source },
+            None => ClientError::Nobody(String::new()),
+        })
+    }
+
+    fn tried(&self) -> String {
+        self.bases.iter().map(Url::as_str).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Looks one timer up by a batch of one, and asks again while its lane moves or its owner does not answer.
+    pub(super) fn look_up(&self, timer: &Value) -> Result<Value, ClientError> {
+        let until = Instant::now() + AGAIN_MAX;
+        let body = serde_json::json!({ "timers": [timer] });
+        loop {
+            let path = "v1/timers:batchGet";
+            let found = self.ask_until(until, Kind::Look, &Method::POST, path, &[], Some(&body))?;
+            match only(&found) {
+                Err(ClientError::Refused { status: 503, .. })
+                    if Instant::now() + LOOK_AGAIN < until =>
+                {
+                    std::thread::sleep(LOOK_AGAIN);
+                }
+                answer => return answer.cloned(),
+            }
+        }
+    }
+
+    /// The response there as JSON, whatever its status is. It asks once.
+    pub(super) fn look(&self, path: &str) -> Result<Value, ClientError> {
+        let (from, text) = self.read(path)?;
+        serde_json::from_str(&text).map_err(|_| ClientError::Strange(from))
+    }
+
+    /// The same as text, with where it is from.
+    pub(super) fn read(&self, path: &str) -> Result<(String, String), ClientError> {
+        let base = self.bases.first().ok_or_else(|| ClientError::Nobody(String::new()))?;
+        let answer = self.runtime.block_on(self.http.get(&at(base, path)?, LOOK_MAX));
+        let tried = base.to_string();
+        match answer {
+            Ok(answer) => Ok((tried, answer.text)),
+            Err(source) => Err(ClientError::Silent { tried, may_be_done: false, source }),
+        }
+    }
+}
+
+/// A path below the address of an instance, which ends with a slash.
+fn at(base: &Url, path: &str) -> Result<Url, ClientError> {
+    Ok(base.join(path).map_err(|_| BadAddress(base.to_string()))?)
+}
+
+/// Whether nobody takes connections there, as before a start. One that takes them and does not answer is another case.
+fn is_refused(error: &http::Error) -> bool {
+    error.is_connect() && !error.is_timeout()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_named_with_its_scheme_and_may_stand_behind_a_path() {
+        #[rustfmt::skip]
+        let cases = [
+            ("plain",           "http://a:80",          Some("http://a/v1/timers")),
+            ("behind a path",   "https://a/wc",         Some("https://a/wc/v1/timers")),
+            ("with a slash",    "http://[::1]:8080/",   Some("http://[::1]:8080/v1/timers")),
+            ("no scheme",       "a:80",                 None),
+            ("another scheme",  "ftp://a",              None),
+            ("nothing",         "",                     None),
+        ];
+        for (why, text, want) in cases {
+            let url = http::address(text).ok().map(|base| at(&base, "v1/timers").expect(why));
+            assert_eq!(url.as_ref().map(Url::as_str), want, "{why}");
+        }
+    }
+
+    /// An address at which `health/live` is answered, and everything else with `other`; `None`: not at all.
+    fn server(other: Option<&'static str>) -> Url {
+        use std::io::{BufRead as _, BufReader, Write as _};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let mut silent = Vec::new();
+            for stream in listener.incoming() {
+                let mut stream = BufReader::new(stream.unwrap());
+                let mut head = String::new();
+                stream.read_line(&mut head).unwrap();
+                let answer =
+                    if head.contains("health/live") { Some("200 OK\r\n\r\n{}") } else { other };
+                let Some(answer) = answer else {
+                    silent.push(stream);
+                    continue;
+                };
+                let mut line = String::new();
+                while stream.read_line(&mut line).unwrap() > 2 {
+                    line.clear();
+                }
+                let answer =
+                    format!("HTTP/1.1 {}", answer.replacen("\r\n", "\r\nConnection: close\r\n", 1));
+                stream.get_mut().write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        http::address(&format!("http://{address}")).unwrap()
+    }
+
+    #[test]
+    fn the_next_member_is_asked_after_a_silent_one_and_what_that_may_have_done_is_told() {
+        let (mute, fair) = (server(None), server(Some("200 OK\r\n\r\n{\"timers\":[]}")));
+        let busy = server(Some("503 Busy\r\n\r\n{\"detail\":\"busy\"}"));
+        let strict = server(Some("400 Bad\r\n\r\n{\"detail\":\"bad\"}"));
+        let cancel = Kind::Cancel(Duration::ZERO);
+        // What passes is not waited for.
+        let until = Instant::now();
+        #[rustfmt::skip]
+        let cases = [
+            ("it answers",                     cancel,       vec![&mute, &fair], None),
+            ("it refuses, and the other?",     cancel,       vec![&mute, &busy], Some("may have done")),
+            ("it refuses, alone",              cancel,       vec![&busy],        Some("not available now: busy")),
+            ("it does not understand",         cancel,       vec![&strict],      Some("refused: bad")),
+        ];
+        std::thread::scope(|scope| {
+            for (why, kind, bases, want) in cases {
+                scope.spawn(move || {
+                    let client = Client::new(None, bases.into_iter().cloned().collect()).unwrap();
+                    let answer = client.ask_until(until, kind, &Method::POST, "x", &[], None);
+                    match (answer, want) {
+                        (Ok(_), None) => {}
+                        (Err(error), Some(want)) => {
+                            assert!(error.to_string().contains(want), "{why}: {error}");
+                        }
+                        (answer, _) => panic!("{why}: {answer:?}"),
+                    }
+                });
+            }
+        });
+    }
+}
