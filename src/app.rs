@@ -247,7 +247,10 @@ fn reload(now: &Config, new: &Config, processor: &Processor) -> Config {
     tracing::info!("configuration read again; its allow-lists are in force");
     warn_if_open(&reloaded);
     if !restart.is_empty() {
-        tracing::warn!(keys = restart.join(", "), "these keys changed and take effect only after a restart");
+        tracing::warn!(
+            keys = restart.join(", "),
+            "these keys changed and take effect only after a restart"
+        );
     }
     reloaded
 }

@@ -231,7 +231,10 @@ async fn a_request_that_waits_when_everything_stops_is_told_so() {
         stop.send(()).unwrap();
         let told = asked.await.unwrap();
         assert!(told.starts_with("HTTP/1.1 503 "), "{told}");
-        assert!(told.contains("\"lane_moving\"") && told.contains("this instance is stopping"), "{told}");
+        assert!(
+            told.contains("\"lane_moving\"") && told.contains("this instance is stopping"),
+            "{told}"
+        );
         assert_eq!(told.contains("may have been done"), changes, "{told}");
         serving.await.unwrap();
     }
