@@ -298,6 +298,48 @@ fn a_library_is_named_in_its_own_room_only() {
     }
 }
 
+/// Else each place has a list of its own, and each list a gap of its own. What librdkafka answers in codes is handed on as it
+/// is by `client/raw`; of what a code means `client/errors.rs` has the only list.
+#[test]
+fn what_an_error_code_means_is_said_in_one_place() {
+    let codes = breaches("crates/kafka/src", &["RDKafkaErrorCode::", "RDKafkaErrorCode as"]);
+    let at_home = ["crates/kafka/src/client/errors.rs", "crates/kafka/src/client/raw"];
+    let strays: Vec<_> =
+        codes.iter().filter(|at| !at_home.iter().any(|home| at.starts_with(home))).collect();
+    assert!(strays.is_empty(), "{strays:#?}");
+    let home = codes.iter().filter(|at| at.starts_with(at_home[0])).count();
+    assert!(home > 0, "the rule sees the list");
+}
+
+/// Else each reader of a topic has a loop of its own, which takes a transaction's mark or an old end for something else.
+#[test]
+fn topics_are_read_in_one_place() {
+    #[rustfmt::skip]
+    let may = [
+        // Where clients are made, asked and polled.
+        "crates/kafka/src/client/",
+        // The lane thread's own consumer is a member of the group.
+        "crates/kafka/src/member/thread", "crates/kafka/src/member/rebalance",
+        // It announces and reads on one thread.
+        "crates/kafka/src/meta/members.rs",
+        // They read nothing: one asks where partitions end, one for the positions of a group.
+        "crates/kafka/src/cluster/end_offsets.rs", "crates/kafka/src/doctor/ask.rs",
+        // It measures what a service's consumer gets.
+        "crates/kafka/src/bench",
+    ];
+    let mut strays = Vec::new();
+    for (name, text) in sources("crates/kafka/src") {
+        let is_consumer = |line: &str| {
+            line.contains("BaseConsumer") || line.contains("connect::") && line.contains("Reader")
+        };
+        let lines = code(&text).into_iter().filter(|(_, line)| is_consumer(line));
+        if !may.iter().any(|of| name.starts_with(of)) {
+            strays.extend(lines.map(|(number, line)| format!("{name}:{number}: {line}")));
+        }
+    }
+    assert!(strays.is_empty(), "{strays:#?}");
+}
+
 #[test]
 fn rooms_do_not_import_their_neighbours() {
     for (room, others) in STRANGERS {

@@ -15,7 +15,8 @@ use super::{Exit, Failure, Global, Outcome, output, table};
 use crate::config::Overrides;
 use crate::engine::header;
 use crate::engine::{Offset, Record};
-use crate::kafka::{DeadLetters, DeadRecord, ReadError, Submitter};
+use crate::kafka::topic_reader::ReadError;
+use crate::kafka::{DeadLetters, DeadRecord, LogError, Submitter};
 
 use filter::Filter;
 use replay::Replay;
@@ -75,11 +76,13 @@ impl FromStr for Place {
 #[error("there is no dead letter at {0}@{1}")]
 struct NoSuchLetter(i32, i64);
 
-fn of_kafka(error: ReadError) -> Failure {
+fn of_kafka(error: LogError) -> Failure {
     let exit = match &error {
-        ReadError::Unreachable { .. } | ReadError::Silent { .. } => Exit::Unavailable,
-        ReadError::NoTopic { .. } => Exit::Negative,
-        ReadError::Read { .. } => Exit::Internal,
+        LogError::Unreachable { .. } | LogError::Read(ReadError::Silent { .. }) => {
+            Exit::Unavailable
+        }
+        LogError::NoTopic { .. } => Exit::Negative,
+        LogError::Read(_) => Exit::Internal,
     };
     Failure::new(exit, error)
 }
@@ -91,19 +94,19 @@ impl Dead {
         }
         let config = global.load(Overrides::default())?;
         let connection = global.connection(&config);
-        let letters = DeadLetters::open(&connection, &config.namespace).map_err(of_kafka)?;
+        let mut letters = DeadLetters::open(&connection, &config.namespace).map_err(of_kafka)?;
         match self.what {
-            What::List { limit, filter } => list(&letters, limit.get(), &filter, global.json()),
-            What::Show { place } => show(&letters, place, global.json()),
+            What::List { limit, filter } => list(&mut letters, limit.get(), &filter, global.json()),
+            What::Show { place } => show(&mut letters, place, global.json()),
             What::Replay(replay) => {
                 let submitter = Submitter::new(&connection).map_err(super::send::of_kafka)?;
-                replay.run(&letters, &config.namespace, submitter, global.json())
+                replay.run(&mut letters, &config.namespace, submitter, global.json())
             }
         }
     }
 }
 
-fn list(letters: &DeadLetters, limit: usize, filter: &Filter, json: bool) -> Outcome {
+fn list(letters: &mut DeadLetters, limit: usize, filter: &Filter, json: bool) -> Outcome {
     let mut newest = Newest { limit, rows: VecDeque::new() };
     let read = letters.read(|letter| {
         if filter.takes(&letter) {
@@ -219,7 +222,7 @@ fn last<'a>(record: &'a Record, name: &str) -> Option<&'a [u8]> {
         .and_then(|(_, value)| value)
 }
 
-fn show(letters: &DeadLetters, place: Place, json: bool) -> Outcome {
+fn show(letters: &mut DeadLetters, place: Place, json: bool) -> Outcome {
     let Place { partition, offset } = place;
     let letter = letters.at(partition, offset).map_err(of_kafka)?;
     let letter =

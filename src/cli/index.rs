@@ -13,8 +13,9 @@ use crate::app::instance::{DIRECTORIES, Instance};
 use crate::app::lanes;
 use crate::config::{Config, Overrides};
 use crate::engine::Lane;
+use crate::kafka::topic_reader::ReadError;
 use crate::kafka::topics;
-use crate::kafka::{Connection, ReadError};
+use crate::kafka::{Connection, LogError};
 use crate::timers::Indexing;
 use crate::timers::index::{self, Identity, Index, IndexCounts, Position};
 
@@ -62,7 +63,7 @@ enum Error {
     #[error("could not use the index")]
     Index(#[from] index::Error),
     #[error("could not read the changelog")]
-    Changelog(#[from] ReadError),
+    Changelog(#[from] LogError),
 }
 
 fn failed(error: Error) -> Failure {
@@ -73,10 +74,10 @@ fn failed(error: Error) -> Failure {
         Error::NoLane { .. } => Exit::Usage,
         Error::Index(index::Error::InUse(_) | index::Error::Refused { .. }) => Exit::InUse,
         Error::NoClusterId
-        | Error::Changelog(ReadError::Unreachable(_) | ReadError::Silent { .. }) => {
+        | Error::Changelog(LogError::Unreachable(_) | LogError::Read(ReadError::Silent { .. })) => {
             Exit::Unavailable
         }
-        Error::Changelog(ReadError::NoTopic { .. }) => Exit::Configuration,
+        Error::Changelog(LogError::NoTopic { .. }) => Exit::Configuration,
         Error::Index(_) | Error::Changelog(_) => Exit::Internal,
     };
     Failure::new(exit, error)

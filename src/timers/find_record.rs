@@ -9,6 +9,7 @@
 //!    submitted, at that offset and time, with that key and id.
 //! 2. The search takes a bounded time, and ends as soon as the timer no longer has that version.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use crate::engine::header;
 use crate::engine::state::{Kind, State};
 use crate::engine::timers::Timer;
 use crate::engine::{Lane, Millis, Offset, Record, Setup, TopicId, UnixMillis};
-use crate::kafka::topic_reader::{Consumed, Polled, StartAt};
+use crate::kafka::topic_reader::{self, Consumed, Patience, ReadError, Span, StartAt};
 use crate::kafka::{Connection, Isolation, KafkaError, TopicReader};
 
 /// How the client is named in the brokers' logs.
@@ -74,13 +75,15 @@ impl<'a> Search<'a> {
         &self,
         now: UnixMillis,
         stands: &dyn Fn() -> bool,
-    ) -> Result<Option<(Record, Terms)>, KafkaError> {
-        let reader = TopicReader::to_ends(self.connection, CLIENT, Isolation::Committed, WAIT)?;
+    ) -> Result<Option<(Record, Terms)>, ReadError> {
+        let (name, lane) = (self.setup.topics.name(TopicId(0)), i32::from(self.lane.0));
+        let mut reader = TopicReader::to_ends(self.connection, CLIENT, Isolation::Committed, WAIT)
+            .map_err(unread(name, lane))?;
         for (n, (topic, place)) in places(self.setup, self.timer, now).into_iter().enumerate() {
             if Instant::now() > self.by || n > 0 && !stands() {
                 break;
             }
-            match self.look(&reader, topic, place) {
+            match self.look(&mut reader, topic, place) {
                 Ok(None) => {}
                 // There was no time left for a last request: that is no error of Kafka.
                 Err(_) if Instant::now() + EARLY_MAX >= self.by => break,
@@ -92,59 +95,45 @@ impl<'a> Search<'a> {
 
     fn look(
         &self,
-        reader: &TopicReader,
+        reader: &mut TopicReader,
         topic: TopicId,
         place: Place,
-    ) -> Result<Option<(Record, Terms)>, KafkaError> {
+    ) -> Result<Option<(Record, Terms)>, ReadError> {
         let (name, partition) = (self.setup.topics.name(topic), i32::from(self.lane.0));
         know(reader, name, self.by)?;
-        let from = match place {
-            Place::At(offset) => StartAt::Offset(Offset(offset)),
-            Place::All => StartAt::Beginning,
+        let (first, end) = reader.ends(name, partition, left(self.by))?;
+        let (from, to) = match place {
+            Place::At(offset) => (Offset(offset), end.min(Offset(offset).next())),
+            Place::All => (first, end),
             Place::Between(from, _) => {
                 match reader.offset_at(name, partition, from, left(self.by))? {
-                    Some(offset) => StartAt::Offset(offset),
+                    Some(offset) => (offset, end),
                     // Nothing is as late.
                     None => return Ok(None),
                 }
             }
         };
-        reader.assign(name, [(partition, from)])?;
-        let mut last_at = Instant::now();
-        while Instant::now() < self.by && last_at.elapsed() < SILENCE_MAX {
-            let message = match reader.poll(Duration::from_millis(50)) {
-                None => continue,
-                Some(Polled::Record(message)) => message,
-                Some(Polled::End(_)) => break,
-                // What stood there is done and deleted by now; what is left may be the record.
-                Some(Polled::Outside(_)) => {
-                    let (first, _) = reader.ends(name, partition, SILENCE_MAX)?;
-                    reader.assign(name, [(partition, StartAt::Offset(first))])?;
-                    continue;
-                }
-                Some(Polled::Failed(error)) => {
-                    tracing::debug!(%error, "looking for a record");
-                    continue;
-                }
-            };
-            last_at = Instant::now();
-            if message.topic() != &**name {
-                continue;
-            }
-            if let Some(found) = self.recognize(topic, &message) {
-                return Ok(Some(found));
-            }
-            let appended = appended(&message);
+        // What stood before the beginning is done and deleted; what is left may be the record.
+        let span = Span { partition, from: StartAt::Offset(from.max(first)), to };
+        let is_wanted = || true;
+        let patience = Patience { silence: SILENCE_MAX, by: Some(self.by), is_wanted: &is_wanted };
+        let mut found = None;
+        let read = reader.read(name, [span], patience, |message| {
+            found = self.recognize(topic, message);
             let is_over = match place {
-                Place::At(offset) => message.offset().0 >= offset,
-                Place::Between(_, until) => appended > until,
-                Place::All => false,
+                Place::Between(_, until) => appended(message) > until,
+                Place::At(_) | Place::All => false,
             };
-            if is_over {
-                break;
-            }
+            Ok::<_, ReadError>(match found.is_some() || is_over {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            })
+        });
+        match read {
+            // What does not come in time is not there, as far as anybody waits for it.
+            Ok(_) | Err(ReadError::Silent { .. }) => Ok(found),
+            Err(error) => Err(error),
         }
-        Ok(None)
     }
 
     /// The record, if this message is of the wanted version.
@@ -219,8 +208,8 @@ fn left(by: Instant) -> Duration {
 }
 
 /// Has a reader find out who leads the partitions of a topic.
-fn know(reader: &TopicReader, topic: &str, by: Instant) -> Result<(), KafkaError> {
-    reader.find_leaders(topic, left(by))
+fn know(reader: &TopicReader, topic: &str, by: Instant) -> Result<(), ReadError> {
+    reader.find_leaders(topic, left(by)).map_err(unread(topic, 0))
 }
 
 /// Where a record with this header stands in a partition, among what was appended since then; `None`: not found in time.
@@ -233,28 +222,32 @@ pub(super) fn find_header(
     header: (&[u8], &[u8]),
     since: UnixMillis,
     by: Instant,
-) -> Result<Option<Offset>, KafkaError> {
+) -> Result<Option<Offset>, ReadError> {
     // An open transaction of another producer in the intake must not hide it from us.
-    let reader = TopicReader::to_ends(connection, CLIENT, Isolation::Uncommitted, WAIT)?;
+    let mut reader = TopicReader::to_ends(connection, CLIENT, Isolation::Uncommitted, WAIT)
+        .map_err(unread(topic, partition))?;
     know(&reader, topic, by)?;
     let since = UnixMillis(since.0.saturating_sub(EARLIER.0));
-    let from = reader.offset_at(topic, partition, since, left(by))?;
-    reader.assign(topic, [(partition, from.map_or(StartAt::End, StartAt::Offset))])?;
-    while Instant::now() < by {
-        let message = match reader.poll(Duration::from_millis(50)) {
-            None => continue,
-            Some(Polled::Record(message)) => message,
-            Some(Polled::End(_)) => break,
-            Some(Polled::Outside(error) | Polled::Failed(error)) => {
-                tracing::debug!(%error, "looking for a command");
-                continue;
-            }
-        };
-        if message.has_header(header.0, header.1) {
-            return Ok(Some(message.offset()));
-        }
+    let Some(from) = reader.offset_at(topic, partition, since, left(by))? else { return Ok(None) };
+    let (_, to) = reader.ends(topic, partition, left(by))?;
+    let span = Span { partition, from: StartAt::Offset(from), to };
+    let mut found = None;
+    let read = reader.read(topic, [span], Patience::by(by), |message| {
+        found = message.has_header(header.0, header.1).then(|| message.offset());
+        Ok::<_, ReadError>(match found {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
+        })
+    });
+    match read {
+        Ok(_) | Err(ReadError::Silent { .. }) => Ok(found),
+        Err(error) => Err(error),
     }
-    Ok(None)
+}
+
+fn unread(topic: &str, partition: i32) -> impl FnOnce(KafkaError) -> ReadError {
+    let at = topic_reader::Place { topic: topic.to_owned(), partition, offset: None };
+    move |source| ReadError::Kafka { at, source }
 }
 
 fn appended(message: &Consumed<'_>) -> UnixMillis {

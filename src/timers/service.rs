@@ -34,6 +34,7 @@ use crate::engine::{
     Lane, Millis, Offset, Outcome, Record, Setup, Source, TopicId, Tracking, UnixMillis, murmur2,
 };
 use crate::kafka::end_offsets::{self, EndOffsets};
+use crate::kafka::topic_reader::ReadError;
 use crate::kafka::{BrokerClock, Connection, KafkaError, SubmitError, Submitter, Written};
 use crate::timers::index::{self, After, Counted, Listing, Reader};
 
@@ -98,7 +99,7 @@ pub enum Error {
     NotFound,
     /// Kafka does not let us look for the record. Nothing was written; try again.
     #[error("could not look for the timer's record")]
-    Search(#[source] KafkaError),
+    Search(#[source] ReadError),
 }
 
 /// What a service is made from.

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use crate::support::{
     Ack, Fixture, Log, Mode, Out, PATIENCE, Process, Producer, Rec, eventually, now_ms, out,
     variable_if_set, whole,
 };
+use parking_lot::Mutex;
 
 /// How long a load goes on if nobody ends it.
 const LOAD_MAX: Duration = Duration::from_secs(900);
@@ -174,7 +175,7 @@ impl Drop for Load<'_> {
 
 impl Shared {
     fn read_to(&self, ends: Vec<(i32, i64)>) {
-        *self.ends.lock().unwrap_or_else(PoisonError::into_inner) = Some(ends);
+        *self.ends.lock() = Some(ends);
     }
 }
 
@@ -202,7 +203,7 @@ impl<'a> Load<'a> {
         let mut written = Log::uncommitted(fixture, &fixture.names.intake());
         let of_intake = Arc::clone(&shared);
         let writing = std::thread::spawn(move || {
-            while of_intake.ends.lock().expect("no panic before").is_none() {
+            while of_intake.ends.lock().is_none() {
                 written.read_on(Duration::from_millis(100));
             }
             written.seen
@@ -238,7 +239,7 @@ impl<'a> Load<'a> {
     /// Some cancels are questions by HTTP, to these processes; until this is called all are records.
     pub fn cancel_through(&self, processes: &[&Process]) {
         let doors = processes.iter().filter_map(|process| process.address().ok());
-        *self.shared.doors.lock().expect("no panic before") = doors.collect();
+        *self.shared.doors.lock() = doors.collect();
     }
 
     /// The fault is over, as of now: from here on counts what recovery takes.
@@ -249,7 +250,7 @@ impl<'a> Load<'a> {
     /// The same by the clock of a broker that is so far ahead of this machine's.
     pub fn healed_by(&self, ahead_ms: i64) {
         let healed_at = now_ms().saturating_add_signed(ahead_ms);
-        *self.shared.healed_at.lock().expect("no panic before") = Some(healed_at);
+        *self.shared.healed_at.lock() = Some(healed_at);
     }
 
     /// Stops sending, waits until nothing is pending, and tells all that happened.
@@ -279,7 +280,7 @@ impl<'a> Load<'a> {
         }
         let written = self.writing.take().expect("it began").join().expect("the intake was read");
         copied(&mut sent, &written);
-        let healed_at = *self.shared.healed_at.lock().expect("no panic before");
+        let healed_at = *self.shared.healed_at.lock();
         History { name: name.to_owned(), mode: mode(), sent, concurrent, late, dead, healed_at }
     }
 }
@@ -319,7 +320,7 @@ fn copied(sent: &mut [Sent], written: &[Rec]) {
 }
 
 fn has_all(shared: &Shared, seen: &[Rec]) -> bool {
-    let ends = shared.ends.lock().expect("no panic before");
+    let ends = shared.ends.lock();
     ends.as_ref().is_some_and(|ends| {
         ends.iter().all(|(partition, last)| {
             seen.iter().any(|rec| rec.partition == *partition && rec.offset >= *last)
@@ -391,7 +392,7 @@ fn send(
             let due = plan.at <= Instant::now() && producer.has(places[plan.n]);
             if due {
                 let key = all[plan.n].record.key.clone().expect("a key");
-                let doors = shared.doors.lock().expect("no panic before");
+                let doors = shared.doors.lock();
                 match doors.get(plan.n % doors.len().max(1)).filter(|_| plan.n % 2 == 0) {
                     Some(door) => asking.push((plan.n, ask(door, &key, plan.n))),
                     None => {

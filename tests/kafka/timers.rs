@@ -1,9 +1,9 @@
 //! Tracked timers on a real Kafka: what a cancel is answered is what the target shows, whenever and wherever it comes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rdkafka::producer::Producer as _;
 use serde_json::{Value, json};
 
@@ -325,19 +325,19 @@ fn answers_stay_true_through_a_kill() {
                 for (n, key) in some.iter().enumerate() {
                     wait_until(sent + Duration::from_millis(4_500 + 100 * n as u64));
                     let Ok(outcome) = asker.try_cancel(key) else { return };
-                    heard.lock().unwrap().insert(key.clone(), outcome);
+                    heard.lock().insert(key.clone(), outcome);
                 }
             });
         }
         wait_until(sent + Duration::from_millis(5_050));
         // A slow machine answers later: without answers there would be nothing to hold it to.
-        eventually("some are answered", || match heard.lock().unwrap().len() {
+        eventually("some are answered", || match heard.lock().len() {
             answered if answered >= 20 => Ok(()),
             answered => Err(format!("{answered}")),
         });
         first.kill();
     });
-    let outcomes = heard.into_inner().unwrap();
+    let outcomes = heard.into_inner();
     println!("{} of {} answered before the kill", outcomes.len(), keys.len());
     let mut second = fixture.launch(mode).data("b").start();
     let seen = arrived(&fixture, &target);

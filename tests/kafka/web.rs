@@ -2,11 +2,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::support::{Fixture, Mode, PATIENCE, Process, eventually, out, patience};
@@ -244,7 +245,7 @@ impl Recorder {
         let (to, keep) = (Arc::clone(&upstream), Arc::clone(&heard));
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                let to = to.lock().expect("no panic before").clone();
+                let to = to.lock().clone();
                 let Ok(server) = TcpStream::connect(to) else { continue };
                 let copies = (client.try_clone(), server.try_clone());
                 let (Ok(mut back), Ok(mut answers)) = copies else { continue };
@@ -258,14 +259,14 @@ impl Recorder {
 
     /// What was asked since this was called the last time.
     fn take(&self) -> Vec<u8> {
-        std::mem::take(&mut *self.heard.lock().expect("no panic before"))
+        std::mem::take(&mut *self.heard.lock())
     }
 }
 
 fn record(mut client: TcpStream, mut server: TcpStream, keep: &Mutex<Vec<u8>>) {
     let mut part = [0; 4_096];
     while let Ok(read @ 1..) = client.read(&mut part) {
-        keep.lock().expect("no panic before").extend_from_slice(&part[..read]);
+        keep.lock().extend_from_slice(&part[..read]);
         if server.write_all(&part[..read]).is_err() {
             return;
         }
@@ -281,7 +282,7 @@ fn a_cancel_that_somebody_recorded_between_instances_meets_nothing_that_was_made
     let mut a = fixture.launch(Mode::ExactlyOnce).data("a").start();
     let b = fixture.launch(Mode::ExactlyOnce).data("b");
     let mut b = b.env("WATERCLOCK_ADVERTISE", &recorder.address).start();
-    *recorder.upstream.lock().expect("no panic before") = b.address().expect("it serves");
+    *recorder.upstream.lock() = b.address().expect("it serves");
     eventually("each has a lane and knows the other", || {
         let own = [a.lanes(), b.lanes()];
         let (status, answer) = get(&a, "/v1/timers");

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::Message as _;
 use rdkafka::{Offset, TopicPartitionList};
@@ -100,7 +100,7 @@ impl Stream {
         let last = self.first + self.acks.len() as u64 * EVERY_MS;
         let until = Duration::from_millis(last.saturating_sub(wall_ms())) + TAIL;
         let until = Instant::now() + until;
-        while Instant::now() < until && self.found.lock().unwrap().len() < self.acks.len() {
+        while Instant::now() < until && self.found.lock().len() < self.acks.len() {
             std::thread::sleep(Duration::from_millis(50));
         }
         // A record that comes twice may come a little later.
@@ -109,7 +109,7 @@ impl Stream {
         self.reader.join().expect("the reader ran");
         let logs: Vec<String> = fault.processes.iter().map(Process::log).collect();
         fault.processes.iter_mut().for_each(Process::kill);
-        let found = self.found.lock().unwrap();
+        let found = self.found.lock();
         let mut outcome =
             Outcome { count: self.acks.len(), fault: fault.at, logs, ..Outcome::default() };
         for (n, (ack, delay)) in self.acks.iter().zip(&self.delays).enumerate() {
@@ -152,7 +152,7 @@ fn read(fixture: &Fixture, target: &str, found: Found, stop: Arc<AtomicBool>) ->
             let text = String::from_utf8_lossy(message.payload().unwrap_or_default()).into_owned();
             let appended = message.timestamp().to_millis().unwrap_or_default() as u64;
             let seen = Seen { appended, at: wall_ms() };
-            found.lock().unwrap().entry(text.parse().unwrap()).or_default().push(seen);
+            found.lock().entry(text.parse().unwrap()).or_default().push(seen);
         }
     })
 }

@@ -26,10 +26,10 @@ mod workload;
 mod world;
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use options::{Command, Options};
+use parking_lot::Mutex;
 use plan::{Delivery, Kind, Plan};
 use shrink::Shrinking;
 use waterclock::engine::header::Code;
@@ -94,7 +94,7 @@ fn run_all(all: &[Options]) -> (Met, Vec<Failure>) {
             scope.spawn(|| {
                 while let Some(options) = all.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
                     let world = run(options, 0);
-                    let mut done = done.lock().unwrap_or_else(|error| error.into_inner());
+                    let mut done = done.lock();
                     for (what, times) in world.seen {
                         *done.0.entry(what).or_default() += times;
                     }
@@ -106,7 +106,7 @@ fn run_all(all: &[Options]) -> (Met, Vec<Failure>) {
             });
         }
     });
-    done.into_inner().unwrap_or_else(|error| error.into_inner())
+    done.into_inner()
 }
 
 /// The report of a failure: what is broken, the least plan that breaks it, and how to see it again.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -141,7 +141,7 @@ impl Fixture {
         for result in made {
             result.expect("a target");
         }
-        self.targets.lock().expect("no panic before").push(topic.clone());
+        self.targets.lock().push(topic.clone());
         // The controller answers before the brokers know: a record that is due by then would find no target.
         eventually("the broker knows the target", || {
             let seen = admin
@@ -287,9 +287,7 @@ impl Drop for Fixture {
     fn drop(&mut self) {
         let topics = inspect(&self.connection, &self.names).map(|found| found.topics);
         let mut names: Vec<String> = topics.unwrap_or_default().into_keys().collect();
-        if let Ok(targets) = self.targets.lock() {
-            names.extend(targets.iter().cloned());
-        }
+        names.extend(self.targets.lock().iter().cloned());
         if !names.is_empty() {
             let _ = delete(&self.connection, &names);
         }

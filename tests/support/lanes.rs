@@ -5,16 +5,6 @@ use waterclock::kafka::Roster;
 
 use super::{Fixture, Process, eventually};
 
-/// What librdkafka's `consistent_random` hashes a key with.
-fn crc32(key: &str) -> u32 {
-    let of = |crc: u32, byte: u8| {
-        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
-            if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 }
-        })
-    };
-    !key.bytes().fold(!0, of)
-}
-
 impl Fixture {
     /// The only lane that a process runs.
     #[track_caller]
@@ -47,6 +37,8 @@ impl Fixture {
     /// Keys of this lane which librdkafka's default partitioner writes to another one.
     pub fn astray(&self, lane: u16) -> impl Iterator<Item = String> {
         let lanes = u32::from(self.lanes());
+        // It is CRC-32 that librdkafka's `consistent_random` hashes a key with.
+        let crc32 = |key: &String| crc32fast::hash(key.as_bytes());
         self.keys(lane).filter(move |key| crc32(key) % lanes != u32::from(lane))
     }
 }

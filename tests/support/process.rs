@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal};
 
 use super::binary::without_settings;
@@ -106,7 +107,7 @@ impl<'a> Launch<'a> {
         let lines = Arc::clone(&log);
         let reading = std::thread::spawn(move || {
             for line in BufReader::new(errors).lines().map_while(Result::ok) {
-                lines.lock().expect("no panic before").push(line);
+                lines.lock().push(line);
             }
         });
         Process { name: self.data, child, log, reading: Some(reading), ended: None }
@@ -133,7 +134,7 @@ pub struct Process {
 impl Process {
     /// All that it has logged.
     pub fn log(&self) -> String {
-        self.log.lock().expect("no panic before").join("\n")
+        self.log.lock().join("\n")
     }
 
     #[track_caller]
@@ -155,7 +156,7 @@ impl Process {
 
     /// Where it answers HTTP, as it has logged.
     pub fn address(&self) -> Result<String, String> {
-        let log = self.log.lock().expect("no panic before");
+        let log = self.log.lock();
         let mut found = log.iter().filter_map(|line| {
             let rest = line.split_once("health, metrics and timers")?.1;
             let address = rest.split_once("address=")?.1;
@@ -286,7 +287,7 @@ impl Drop for Process {
             let _ = reading.join();
         }
         if std::thread::panicking() {
-            let log = self.log.lock().expect("no panic before");
+            let log = self.log.lock();
             let from = log.len().saturating_sub(LINES_SHOWN);
             eprintln!("---- {} ({:?}), the end of its log", self.name, self.ended);
             for line in &log[from..] {

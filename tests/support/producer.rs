@@ -1,8 +1,9 @@
 //! Producers as users have them, which tell where every record came to stand.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rdkafka::ClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, Message as _, OwnedHeaders};
@@ -89,7 +90,7 @@ impl ProducerContext for Context {
             }),
             Err((error, _)) => Err(error.to_string()),
         };
-        self.acks.lock().expect("no panic before")[*number] = Some(ack);
+        self.acks.lock()[*number] = Some(ack);
     }
 }
 
@@ -115,7 +116,7 @@ impl Producer {
     /// Enqueues a record.
     pub fn send(&self, topic: &str, out: &Out) {
         let number = {
-            let mut acks = self.acks.lock().expect("no panic before");
+            let mut acks = self.acks.lock();
             acks.push(None);
             acks.len() - 1
         };
@@ -144,13 +145,13 @@ impl Producer {
 
     /// Whether the broker has the record that was sent as this one, counted from 0.
     pub fn has(&self, number: usize) -> bool {
-        let acks = self.acks.lock().expect("no panic before");
+        let acks = self.acks.lock();
         acks.get(number).is_some_and(|ack| matches!(ack, Some(Ok(_))))
     }
 
     /// What is known by now of all that was sent, in the order of sending.
     pub fn heard(&self) -> Vec<Option<Result<Ack, String>>> {
-        self.acks.lock().expect("no panic before").clone()
+        self.acks.lock().clone()
     }
 
     /// Waits until something is known of all that was sent.

@@ -11,9 +11,10 @@
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
@@ -132,7 +133,7 @@ impl Hold {
 
     /// The `client.id` of who sent it; none until it is held.
     pub fn sender(&self) -> String {
-        let sender = self.0.sender.lock().expect("no panic before");
+        let sender = self.0.sender.lock();
         String::from_utf8(sender.clone()).expect("as we named it")
     }
 
@@ -169,7 +170,7 @@ struct Gate {
 
 impl Gate {
     fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.entries.lock().expect("no panic before")
+        self.entries.lock()
     }
 
     /// The wish that this request fulfils, if it is the first to do so.
@@ -180,7 +181,7 @@ impl Gate {
                 && client.starts_with(entry.wish.client.as_bytes())
                 && *entry.state.borrow() == State::Waiting
         })?;
-        *entry.sender.lock().expect("no panic before") = client.to_vec();
+        *entry.sender.lock() = client.to_vec();
         entry.state.send_replace(State::Held);
         Some(entry.clone())
     }
@@ -191,7 +192,7 @@ impl Gate {
         let due = entries.iter().filter(|entry| {
             entry.wish.before == Some(kind)
                 && *entry.state.borrow() == State::Held
-                && *entry.sender.lock().expect("no panic before") == client
+                && *entry.sender.lock() == client
         });
         due.cloned().collect()
     }
@@ -218,7 +219,7 @@ impl Proxy {
     /// The one in front of the brokers of this run, which all that only hold their own requests share.
     #[track_caller]
     pub fn shared() -> Arc<Self> {
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = SHARED.lock();
         shared.upgrade().unwrap_or_else(|| {
             let started = Arc::new(Self::start(&addresses()));
             *shared = Arc::downgrade(&started);

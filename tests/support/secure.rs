@@ -4,11 +4,12 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
 use super::{free_address, variable};
@@ -41,7 +42,7 @@ impl Secured {
     /// The broker that the tests share.
     #[track_caller]
     pub fn shared() -> Arc<Self> {
-        let mut one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut one = ONE.lock();
         one.upgrade().unwrap_or_else(|| {
             let started = Arc::new(Self::start());
             *one = Arc::downgrade(&started);

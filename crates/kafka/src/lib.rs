@@ -28,7 +28,7 @@ pub use client::{
     TopicReader, is_loopback, raw, settings, topic_reader, wall_clock,
 };
 pub use cluster::{BrokerClock, Lookup, PROBE_KEY, Probe, Trim, Wanted, end_offsets};
-pub use logs::{Ack, Changelog, DeadLetters, DeadRecord, Feed, Logged, ReadError, Seen, Tail};
+pub use logs::{Ack, Changelog, DeadLetters, DeadRecord, Feed, LogError, Logged, Seen, Tail};
 pub use member::{ClusterView, Delivery, Processor, Settings, TakeOverError, Written};
 pub use meta::{Heard, Member, Members, Roster};
 pub use rdkafka::error::KafkaError;

@@ -22,6 +22,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use serde::Deserialize;
 
 use crate::client::NoAnswer;
+use crate::client::errors::{self, ErrorKind};
 use crate::meta;
 use waterclock_engine::Millis;
 use waterclock_engine::ladder::{Ladder, LadderError};
@@ -314,8 +315,7 @@ impl Error {
     /// Whether a group was not deleted since it has members.
     #[must_use]
     pub fn is_busy_group(&self) -> bool {
-        let busy = KafkaError::AdminOp(RDKafkaErrorCode::NonEmptyGroup);
-        matches!(self, Self::Kafka { source, .. } if *source == busy)
+        matches!(self, Self::Kafka { source, .. } if errors::kind(source) == ErrorKind::GroupBusy)
     }
 
     /// Whether it is only that Kafka did not answer: trying again may help.
@@ -330,6 +330,7 @@ impl Error {
                     meta::Error::Away(_)
                         | meta::Error::Kafka { .. }
                         | meta::Error::Slow { .. }
+                        | meta::Error::Read(_)
                         | meta::Error::Unacknowledged { .. }
                 )
         )

@@ -179,12 +179,12 @@ fn play(
 ) -> Result<Option<(Millis, Figures)>, Failure> {
     let client = |error| unavailable(DemoError::Client(error));
     let ledger = Arc::new(Mutex::new(Ledger::new(&environment.ladder, environment.horizon)));
-    let tails = Tails::new(environment).map_err(client)?;
+    let mut tails = Tails::new(environment).map_err(client)?;
     let books = Arc::clone(&ledger);
     let mut feed =
         Feed::new(&environment.connection, move |ack| acked(&books, &ack)).map_err(client)?;
     let processor = environment.start(program)?;
-    if !joined(&processor, stop)? || !warm(environment, &mut feed, &tails, stop)? {
+    if !joined(&processor, stop)? || !warm(environment, &mut feed, &mut tails, stop)? {
         processor.stop();
         let _ = processor.ended().recv_timeout(LEAVE_MAX);
         return Ok(None);
@@ -276,7 +276,7 @@ fn joined(processor: &Processor, stop: &Stop) -> Result<bool, Failure> {
 fn warm<F: Fn(Ack) + Send + Sync>(
     environment: &Environment,
     feed: &mut Feed<F>,
-    tails: &Tails,
+    tails: &mut Tails,
     stop: &Stop,
 ) -> Result<bool, Failure> {
     tell("a record through every lane first, not counted; then the clock starts");
@@ -507,7 +507,7 @@ impl Tails {
 }
 
 fn read(
-    tail: Tail,
+    mut tail: Tail,
     stop: &Arc<AtomicBool>,
     saw: impl Fn(&Seen, u32) + Send + 'static,
 ) -> io::Result<JoinHandle<Result<(), KafkaError>>> {

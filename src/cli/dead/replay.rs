@@ -74,7 +74,7 @@ impl Replay {
 
     pub(super) fn run(
         self,
-        letters: &DeadLetters,
+        letters: &mut DeadLetters,
         namespace: &str,
         submitter: Submitter,
         json: bool,

@@ -63,7 +63,7 @@ fn rebuild(
     place: &Path,
     mut lanes: Vec<Lane>,
 ) -> Result<Done, Error> {
-    let changelog = Changelog::open(connection, &config.namespace)?;
+    let mut changelog = Changelog::open(connection, &config.namespace)?;
     let all = changelog.lanes();
     if let Some(lane) = lanes.iter().find(|lane| !all.contains(lane)) {
         return Err(Error::NoLane { lane: lane.0, lanes: all.len() });

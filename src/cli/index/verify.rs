@@ -251,7 +251,7 @@ fn verify(
     if index.identity() != identity {
         return Err(Error::Foreign(place.to_owned()));
     }
-    let changelog = Changelog::open(connection, &config.namespace)?;
+    let mut changelog = Changelog::open(connection, &config.namespace)?;
     let lanes = index.lanes()?;
     let progress = Progress::new(lanes.iter().map(|lane| changelog.span(*lane)).sum());
     let mut report = Report::default();

@@ -222,7 +222,7 @@ impl Work {
             };
             (i32::from(lane.0), from)
         });
-        let consumer = TopicReader::new(&self.connection, CLIENT, Isolation::Committed, WAIT)?;
+        let mut consumer = TopicReader::new(&self.connection, CLIENT, Isolation::Committed, WAIT)?;
         consumer.assign(&self.topic, places)?;
         self.consumer = consumer;
         self.is_moved = false;
@@ -265,15 +265,15 @@ impl Work {
                     following.next = message.offset().next();
                     following.at = message.appended().unwrap_or(following.at);
                 }
-                Some(Polled::Outside(error)) => {
-                    tracing::warn!(%error, "records of the changelog were deleted, reading the lanes again");
+                Some(Polled::Outside(at, error)) => {
+                    tracing::warn!(%error, %at, "records of the changelog were deleted, reading the lanes again");
                     if let Err(error) = self.read_anew() {
                         self.failed(error);
                     }
                     break;
                 }
                 Some(Polled::End(_)) => {}
-                Some(Polled::Failed(error)) => {
+                Some(Polled::Failed(error, _)) => {
                     let what = "following the changelog";
                     if is_lasting(&error) {
                         tracing::warn!(%error, what);

@@ -4,9 +4,10 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal};
 
 use super::{Mount, run};
@@ -86,14 +87,14 @@ impl Traced {
         let to = Arc::clone(&told);
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                to.lock().expect("no panic before").push(line);
+                to.lock().push(line);
             }
         });
         Self { child, told }
     }
 
     fn injected(&self) -> usize {
-        let told = self.told.lock().expect("no panic before");
+        let told = self.told.lock();
         told.iter().filter(|line| line.contains("(INJECTED)")).count()
     }
 }
@@ -116,7 +117,7 @@ fn f21_an_index_whose_disk_cannot_be_synced_is_given_up_and_nothing_else_is() {
     load.wait_for_more(60);
     let traced = Traced::failing(process.pid(), "fsync,fdatasync,sync_file_range", "EIO");
     eventually("a sync has failed", || match traced.injected() {
-        0 => Err(traced.told.lock().expect("no panic before").join("\n")),
+        0 => Err(traced.told.lock().join("\n")),
         count => Ok(count),
     });
     wait_until_told(&process);

@@ -10,7 +10,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use super::writer::DUE;
 use super::{Error, SEQUENCE, Watch};
 use crate::client::connect::{Quiet, Reader};
-use crate::client::{Connection, raw};
+use crate::client::{Connection, errors, raw};
 use waterclock_engine::UnixMillis;
 
 /// One poll's wait.
@@ -100,8 +100,7 @@ pub fn read(
 
 /// The client goes on by itself after these.
 pub(super) fn is_passing(error: &rdkafka::error::KafkaError) -> bool {
-    use rdkafka::error::RDKafkaErrorCode::{AllBrokersDown, BrokerTransportFailure};
-    matches!(error.rdkafka_error_code(), Some(AllBrokersDown | BrokerTransportFailure))
+    errors::kind(error).is_passing()
 }
 
 fn arrival(message: &BorrowedMessage<'_>, at: Instant) -> Option<Arrival> {

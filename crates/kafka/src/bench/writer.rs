@@ -8,11 +8,11 @@ use std::time::Duration;
 use rand::{Rng as _, SeedableRng as _};
 use rdkafka::ClientContext;
 use rdkafka::config::FromClientConfigAndContext as _;
-use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
 
 use super::{Error, Watch};
 use crate::client::Connection;
+use crate::client::errors::{self, ErrorKind};
 use crate::client::oauth::tokens;
 use crate::client::raw::Outlet;
 use waterclock_engine::{Record, UnixMillis, header, murmur2};
@@ -221,7 +221,7 @@ impl Writer {
             );
             match produced {
                 Ok(()) => return Ok(()),
-                Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull) => {
+                Err(error) if errors::kind(&error) == ErrorKind::QueueFull => {
                     if watch.stopped() {
                         return Err(Error::Interrupted);
                     }

@@ -18,10 +18,11 @@ use rdkafka::admin::AdminClient;
 use rdkafka::client::Client;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 use rdkafka::metadata::Metadata;
 use rdkafka::{ClientConfig, ClientContext};
 
+use super::errors::{self, ErrorKind};
 use super::oauth::{Tokens, tokens};
 use super::raw;
 use super::settings::{self, Given};
@@ -115,23 +116,13 @@ impl ClientContext for Quiet {
     tokens!();
 
     fn error(&self, error: KafkaError, reason: &str) {
-        match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::PartitionEOF) => {}
-            _ => tracing::debug!(%error, reason, "reader"),
+        if errors::kind(&error) != ErrorKind::EndOfPartition {
+            tracing::debug!(%error, reason, "reader");
         }
     }
 }
 
 impl ConsumerContext for Quiet {}
-
-/// Whether a consumer stands still in a partition since its position is not in the log: what it was to read next was
-/// deleted.
-pub(crate) fn is_outside(error: &KafkaError) -> bool {
-    matches!(
-        error.rdkafka_error_code(),
-        Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange)
-    )
-}
 
 /// `socket.timeout.ms` of every client: a leader that is paused rather than dead is noticed after this long (faults F8).
 /// A commit slower than half of it is dirty.
@@ -384,14 +375,9 @@ impl ClientContext for Heard {
 
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(%error, reason, "asking for metadata");
-        match error.rdkafka_error_code() {
-            Some(
-                RDKafkaErrorCode::Authentication
-                | RDKafkaErrorCode::SaslAuthenticationFailed
-                | RDKafkaErrorCode::SSL
-                | RDKafkaErrorCode::Resolve,
-            ) => self.hear(Weight::Refused, reason),
-            Some(RDKafkaErrorCode::AllBrokersDown) => {}
+        match errors::kind(&error) {
+            kind if kind.is_refusal() => self.hear(Weight::Refused, reason),
+            ErrorKind::AllBrokersAway => {}
             // What librdkafka says of bytes that are no frame of Kafka's.
             _ if reason.contains("receive.message.max.bytes") => {
                 self.hear(Weight::Refused, "what answers there does not speak Kafka's protocol");

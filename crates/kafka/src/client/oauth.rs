@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The librdkafka of this build has no HTTP client. So the settings that it would take for fetching tokens itself
-//! (`sasl.oauthbearer.token.endpoint.url` and its kin) are read here, under the same names.
+//! (`sasl.oauthbearer.token.endpoint.url` and its kin) are read here, under the same names. Why: docs/adr/0026.
 //!
 //! # Invariants
 //! 1. A lane thread never waits for a token: a new one is fetched when three quarters of the old one's life are over,

@@ -1,7 +1,7 @@
 //! The raw calls into librdkafka, in one place. `ask` has the admin requests that rdkafka lacks; `inflate` decides what
-//! librdkafka is given of a batch.
+//! librdkafka is given of a batch; `poll` says where a partition ended.
 //!
-//! Six reasons, and nothing else stands here:
+//! Seven reasons, and nothing else stands here:
 //! 1. rdkafka's safe header access panics on a header name that is not UTF-8, which any producer can write.
 //! 2. A produce by cached topic handle, with headers added straight from our record, costs about two thirds of
 //!    the safe one (core notes 1: 329 k/s against 272 k/s by name, 199 k/s through the safe types).
@@ -10,6 +10,7 @@
 //!    first.
 //! 5. No safe call can wake a thread that waits in a poll.
 //! 6. rdkafka does not say which broker has acknowledged a message.
+//! 7. rdkafka does not say which partition an error is about, nor where a partition ended.
 //!
 //! # Invariants
 //! 1. A pointer never outlives the client or the message that it came from: handles are destroyed before the client.
@@ -19,6 +20,7 @@
 
 pub(crate) mod ask;
 pub mod inflate;
+pub(crate) mod poll;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -36,13 +38,20 @@ use rdkafka::topic_partition_list::TopicPartitionList;
 use waterclock_engine::{Cut, CutBy, HEADER_BESIDE};
 use waterclock_engine::{Record, UnixMillis};
 
+use self::poll::Fetched;
 use super::sieve;
 
 /// Hands a client its token for SASL/OAUTHBEARER, which it uses for its next connections.
 pub(crate) fn set_token<C: ClientContext>(client: &Client<C>, token: &OAuthToken) {
+    if let Err(why) = give_token(client, token) {
+        tracing::warn!(why, "librdkafka does not take a token");
+    }
+}
+
+fn give_token<C: ClientContext>(client: &Client<C>, token: &OAuthToken) -> Result<(), String> {
     let texts = (CString::new(&*token.token), CString::new(&*token.principal_name));
     let (Ok(text), Ok(principal)) = texts else {
-        return tracing::warn!("a token for Kafka has a NUL byte, and is not used");
+        return Err("it has a NUL byte".to_owned());
     };
     let mut told = [0; 256];
     // SAFETY: the client is alive, all texts are copied, and what is told fits and ends with a NUL.
@@ -59,9 +68,19 @@ pub(crate) fn set_token<C: ClientContext>(client: &Client<C>, token: &OAuthToken
         );
         (answer, CStr::from_ptr(told.as_ptr()).to_string_lossy())
     };
-    if answer != rdsys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
-        tracing::warn!(%why, "librdkafka does not take a token");
+    match answer {
+        rdsys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
+        _ => Err(why.into_owned()),
     }
+}
+
+/// Tells a client that asked for a token why there is none. It asks again after some seconds.
+fn no_token<C: ClientContext>(client: &Client<C>, why: &str) {
+    let Ok(why) = CString::new(why.replace('\0', " ")) else { return };
+    // SAFETY: the client is alive, and the text is copied. That the text is empty, or that the client uses no tokens, is
+    // answered with an error that says nothing to anybody.
+    let _ =
+        unsafe { rdsys::rd_kafka_oauthbearer_set_token_failure(client.native_ptr(), why.as_ptr()) };
 }
 
 /// Sets each partition of the list to the position that a consumer has in it: one past the last record that was polled, and
@@ -154,11 +173,25 @@ pub fn copy_record(message: &BorrowedMessage<'_>) -> Record {
     Record::new(key, value, headers)
 }
 
+/// The same of a record that a reader polled.
+pub(crate) fn copy_whole(message: &Fetched<'_>) -> Record {
+    let (key, value, headers, _) = message.parts();
+    Record::new(key, value, headers)
+}
+
+/// The same, as [`copy_bounded`] does it.
+pub(crate) fn copy_fetched(message: &Fetched<'_>, most: usize) -> Record {
+    bounded(message.parts(), most)
+}
+
 /// The same of a record that is no larger than `most`; of another what is kept of such. What was left out before librdkafka
 /// saw it is known by its mark.
 #[must_use]
 pub(crate) fn copy_bounded(message: &BorrowedMessage<'_>, most: usize) -> Record {
-    let (key, value, headers, readable) = parts(message);
+    bounded(parts(message), most)
+}
+
+fn bounded((key, value, headers, readable): Parts<'_>, most: usize) -> Record {
     let len = |part: Option<&[u8]>| part.map_or(0, <[u8]>::len);
     if !readable {
         let bytes = (len(key) + len(value)) as u64;
@@ -188,9 +221,15 @@ pub fn place<'a>(message: &'a BorrowedMessage<'_>) -> (&'a str, i32) {
     (message.topic(), message.partition())
 }
 
+/// Key and value of a message.
+pub(crate) fn key_and_value<'a>(message: &'a Fetched<'_>) -> (Option<&'a [u8]>, Option<&'a [u8]>) {
+    let (key, value, _, _) = message.parts();
+    (key, value)
+}
+
 /// Whether a message has this header with this value.
-pub(crate) fn has_header(message: &BorrowedMessage<'_>, name: &[u8], value: &[u8]) -> bool {
-    let (_, _, mut headers, _) = parts(message);
+pub(crate) fn has_header(message: &Fetched<'_>, name: &[u8], value: &[u8]) -> bool {
+    let (_, _, mut headers, _) = message.parts();
     headers.any(|of| of == (name, Some(value)))
 }
 
@@ -199,8 +238,14 @@ type Parts<'a> = (Option<&'a [u8]>, Option<&'a [u8]>, HeadersOf<'a>, bool);
 
 fn parts<'a>(message: &'a BorrowedMessage<'_>) -> Parts<'a> {
     // SAFETY: the pointers are valid while `message` is borrowed.
+    unsafe { parts_of(message.ptr()) }
+}
+
+/// # Safety
+/// The message is valid during `'a`.
+unsafe fn parts_of<'a>(raw: *const rdsys::rd_kafka_message_t) -> Parts<'a> {
+    // SAFETY: by this function's contract.
     unsafe {
-        let raw = message.ptr();
         let key = slice((*raw).key, (*raw).key_len);
         let value = slice((*raw).payload, (*raw).len);
         let mut headers = ptr::null_mut();

@@ -16,6 +16,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::Connection;
 use super::connect::{Admin, aside};
+use super::errors::ErrorKind;
 
 /// One client, for each thread that has a clone of this.
 #[derive(Clone)]
@@ -74,8 +75,9 @@ impl ResilientAdmin {
         let admin = client.0.as_ref().expect("it is taken only when it is dropped");
         self.0.connection.token(admin.inner());
         let told = question(admin);
-        let is_silent =
-            told.as_ref().map_or(true, |(_, parts)| parts.iter().copied().any(is_silence));
+        let is_silent = told
+            .as_ref()
+            .map_or(true, |(_, parts)| parts.iter().any(|code| ErrorKind::of(*code).is_silence()));
         if is_silent {
             self.0.renew(&client);
         }
@@ -101,22 +103,6 @@ impl Shared {
             }
         }
     }
-}
-
-/// Whether a broker gave no answer, rather than one that is not liked.
-fn is_silence(code: RDKafkaErrorCode) -> bool {
-    matches!(
-        code,
-        RDKafkaErrorCode::OperationTimedOut
-            | RDKafkaErrorCode::RequestTimedOut
-            | RDKafkaErrorCode::MessageTimedOut
-            | RDKafkaErrorCode::TimedOutQueue
-            | RDKafkaErrorCode::BrokerTransportFailure
-            | RDKafkaErrorCode::AllBrokersDown
-            | RDKafkaErrorCode::WaitingForCoordinator
-            | RDKafkaErrorCode::NotLeaderForPartition
-            | RDKafkaErrorCode::LeaderNotAvailable
-    )
 }
 
 #[cfg(test)]

@@ -8,11 +8,12 @@ use std::time::Instant;
 
 use rdkafka::ClientContext;
 use rdkafka::config::FromClientConfigAndContext as _;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 use rdkafka::message::Message as _;
 use rdkafka::producer::{DeliveryResult, ProducerContext, ThreadedProducer};
 use tokio::sync::oneshot;
 
+use super::errors::{self, ErrorKind};
 use super::oauth::tokens;
 use super::raw::Outlet;
 use super::{Connection, NoAnswer};
@@ -291,8 +292,8 @@ impl Submitter {
         enqueued.map_err(|source| {
             self.waiting.remove(place);
             let topic = topic.to_owned();
-            match source.rdkafka_error_code() {
-                Some(RDKafkaErrorCode::QueueFull) => SubmitError::Full { topic },
+            match errors::kind(&source) {
+                ErrorKind::QueueFull => SubmitError::Full { topic },
                 _ => SubmitError::Refused { topic, source },
             }
         })
@@ -316,26 +317,11 @@ fn judge(topic: &str, report: Option<Report>) -> Result<Receipt, SubmitError> {
     let topic = topic.to_owned();
     match report {
         Some(Ok(receipt)) => Ok(receipt),
-        Some(Err(source)) if is_missing(&source) => Err(SubmitError::NoTopic { topic }),
-        Some(Err(source)) if !is_unknown(&source) => Err(SubmitError::Refused { topic, source }),
-        _ => Err(SubmitError::Unacknowledged { topic }),
+        Some(Err(source)) => match errors::kind(&source) {
+            ErrorKind::TopicMissing => Err(SubmitError::NoTopic { topic }),
+            kind if kind.may_be_written() => Err(SubmitError::Unacknowledged { topic }),
+            _ => Err(SubmitError::Refused { topic, source }),
+        },
+        None => Err(SubmitError::Unacknowledged { topic }),
     }
-}
-
-fn is_unknown(error: &KafkaError) -> bool {
-    use RDKafkaErrorCode::{
-        BrokerTransportFailure, MessageTimedOut, PurgeInflight, RequestTimedOut,
-    };
-    let code = error.rdkafka_error_code();
-    code.is_some_and(|code| {
-        matches!(code, MessageTimedOut | RequestTimedOut | BrokerTransportFailure | PurgeInflight)
-    })
-}
-
-fn is_missing(error: &KafkaError) -> bool {
-    use RDKafkaErrorCode::{UnknownPartition, UnknownTopic, UnknownTopicOrPartition};
-    let code = error.rdkafka_error_code();
-    code.is_some_and(|code| {
-        matches!(code, UnknownTopic | UnknownTopicOrPartition | UnknownPartition)
-    })
 }

@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 
 use super::Lookup;
 use super::open_transactions::{Held, Open, by_label};
+use crate::client::errors;
 use crate::client::raw::ask::{End, EndOf, ends};
 use crate::client::resilient_admin::ResilientAdmin;
 use crate::meta::CHECKPOINT_PARTITION;
@@ -234,7 +235,7 @@ impl Work {
 
 /// The answer where nobody answers: unknown for each partition, so that what was seen of it before stays.
 fn unknown(asked: &[(String, i32)]) -> Vec<EndOf> {
-    let away = Err(RDKafkaErrorCode::OperationTimedOut);
+    let away = Err(errors::NO_ANSWER);
     asked.iter().map(|(topic, partition)| (topic.clone(), *partition, away)).collect()
 }
 

@@ -20,12 +20,13 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use rdkafka::consumer::Consumer as _;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::BrokerClock;
 use crate::client::Connection;
 use crate::client::connect::{Isolation, Reader, aside};
+use crate::client::errors;
 use waterclock_engine::{Offset, UnixMillis};
 
 /// How the client is named in the brokers' logs.
@@ -175,7 +176,7 @@ impl EndOffsets {
         self.ask_also(0, partitions.to_vec(), Also::First, &reply);
         while known.len() < partitions.len() {
             let Ok(answer) = answers.recv_deadline(deadline) else {
-                return Err(KafkaError::OffsetFetch(RDKafkaErrorCode::OperationTimedOut));
+                return Err(errors::no_answer());
             };
             let (told, untold): (Vec<EndOffset>, Vec<EndOffset>) = answer
                 .told

@@ -19,10 +19,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rdkafka::admin::{AdminOptions, OwnedResourceSpecifier, ResourceSpecifier};
 use rdkafka::client::{Client, ClientContext};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 use rdkafka::metadata::MetadataPartition;
 
 use crate::client::connect::Admin;
+use crate::client::errors::{self, ErrorKind, On};
 use crate::client::raw::ask::{self, Layout, Right};
 use crate::client::resilient_admin::ResilientAdmin;
 use crate::client::seldom::Seldom;
@@ -320,7 +321,7 @@ struct Answerer {
 impl Answerer {
     /// Nobody told about so many targets; they are asked about again.
     fn unanswered(&self, error: &KafkaError, topics: usize) {
-        if self.said.admits(error.rdkafka_error_code(), Instant::now()) {
+        if self.said.admits(errors::code(error), Instant::now()) {
             tracing::warn!(%error, topics, "could not find out about targets, asking again");
         }
     }
@@ -373,18 +374,16 @@ impl Answerer {
                 Some(Ok(layout)) if layout.partitions.is_empty() => Target::Missing,
                 Some(Ok(_)) => Target::Closed,
                 None => Target::Missing,
-                Some(Err(
-                    RDKafkaErrorCode::UnknownTopicOrPartition
-                    | RDKafkaErrorCode::UnknownTopic
-                    | RDKafkaErrorCode::InvalidTopic,
-                )) => Target::Missing,
-                Some(Err(RDKafkaErrorCode::TopicAuthorizationFailed)) => Target::Hidden,
-                Some(Err(error)) => {
-                    let topic = &**name;
-                    tracing::warn!(%error, topic, "could not find out about a target, asking again");
-                    later.push(Arc::clone(name));
-                    continue;
-                }
+                Some(Err(error)) => match ErrorKind::of(error) {
+                    ErrorKind::TopicMissing | ErrorKind::TopicName => Target::Missing,
+                    ErrorKind::NoRight(On::Topic) => Target::Hidden,
+                    _ => {
+                        let topic = &**name;
+                        tracing::warn!(%error, topic, "could not find out about a target, asking again");
+                        later.push(Arc::clone(name));
+                        continue;
+                    }
+                },
             };
             // A broker may not have heard yet of a topic that was made, or of a right that was given, a moment ago.
             if self.open.get(name).is_some_and(|open| open.since.elapsed() < MISSING_AFTER) {
@@ -475,7 +474,7 @@ fn plain_layouts<C: ClientContext>(
     let layout = |name: &String| {
         let told = client.fetch_metadata(Some(name), within)?;
         let found = told.topics().iter().find(|found| found.name() == name);
-        let layout = match found.and_then(|found| found.error()).map(RDKafkaErrorCode::from) {
+        let layout = match found.and_then(|found| found.error()).map(Into::into) {
             Some(error) => Err(error),
             None => {
                 let partitions = found.map(|found| found.partitions().iter().map(part).collect());

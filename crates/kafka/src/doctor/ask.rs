@@ -5,19 +5,20 @@ use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminOptions, ResourceSpecifier};
 use rdkafka::consumer::Consumer as _;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::Message as _;
+use rdkafka::error::KafkaError;
 use rdkafka::metadata::Metadata;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::{Broker, Facts, Partition, Position, Settings, Unreachable, Wish, clocks};
-use crate::client::Connection;
-use crate::client::connect::{Admin, Quiet, Reader};
+use crate::client::connect::{Admin, Isolation, Quiet, Reader};
+use crate::client::errors::{self, ErrorKind, On};
 use crate::client::raw::ask::{self as raw, End};
+use crate::client::topic_reader::{Polled, StartAt};
+use crate::client::{Connection, TopicReader};
 use crate::topics::{Names, Survey, block, survey};
+use waterclock_engine::Offset;
 use waterclock_engine::allow::is_owned;
 use waterclock_engine::window::Window;
-use waterclock_engine::{Offset, UnixMillis};
 
 /// Longest wait for the first answer: a longer wait means a wrong address.
 const FIRST_MAX: Duration = Duration::from_secs(5);
@@ -27,6 +28,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 const BROKER_MAX: Duration = Duration::from_secs(5);
 /// Partitions whose open transaction is looked at; more tell nothing new.
 const OPEN_MAX: usize = 32;
+/// How long a broker holds a fetch for which there is nothing.
+const WAIT: Duration = Duration::from_millis(500);
 /// Longest look at them.
 const OPEN_LOOK: Duration = Duration::from_secs(5);
 /// Kafka's own topics that ours depend on.
@@ -143,7 +146,12 @@ fn ends(admin: &Admin, partitions: &mut BTreeMap<(String, i32), Partition>) {
         .map(|(at, _)| at.clone())
         .collect();
     // The last stable offset comes last: a record that is appended in between is not taken for an open transaction.
-    for end in [End::First, End::Last, End::Stable] {
+    let ends: [(End, fn(&mut Partition, Option<i64>)); 3] = [
+        (End::First, |known, offset| known.first = offset),
+        (End::Last, |known, offset| known.last = offset),
+        (End::Stable, |known, offset| known.stable = offset),
+    ];
+    for (end, put) in ends {
         let told = match raw::ends(admin.inner(), &asked, end, ANSWER_MAX) {
             Ok(told) => told,
             Err(error) => {
@@ -152,11 +160,8 @@ fn ends(admin: &Admin, partitions: &mut BTreeMap<(String, i32), Partition>) {
             }
         };
         for (topic, partition, offset) in told {
-            let Some(known) = partitions.get_mut(&(topic, partition)) else { continue };
-            match end {
-                End::First => known.first = offset.ok(),
-                End::Stable => known.stable = offset.ok(),
-                End::Last => known.last = offset.ok(),
+            if let Some(known) = partitions.get_mut(&(topic, partition)) {
+                put(known, offset.ok());
             }
         }
     }
@@ -175,42 +180,41 @@ fn open_since(connection: &Connection, partitions: &mut BTreeMap<(String, i32), 
     if open.is_empty() {
         return;
     }
-    let reader = reader(connection, "waterclock-doctor").and_then(|reader| {
-        let mut list = TopicPartitionList::with_capacity(open.len());
-        for (topic, partition, offset) in &open {
-            list.add_partition_offset(topic, *partition, At::Offset(*offset))?;
-        }
-        reader.assign(&list).map(|()| reader)
-    });
-    let Ok(reader) = reader else { return };
+    // It does not wait for commits of an open transaction.
+    let isolation = Isolation::Uncommitted;
+    let reader = TopicReader::to_ends(connection, "waterclock-doctor", isolation, WAIT);
+    let Ok(mut reader) = reader else { return };
+    let from = open.iter().map(|(topic, id, at)| (&**topic, *id, StartAt::Offset(Offset(*at))));
+    if let Err(error) = reader.assign_all(from) {
+        return tracing::debug!(%error, "looking at open transactions");
+    }
     let until = Instant::now() + OPEN_LOOK;
     while !open.is_empty() && Instant::now() < until {
         match reader.poll(Duration::from_millis(100)) {
-            Some(Ok(message)) => {
-                let at = (message.topic().to_owned(), message.partition());
+            Some(Polled::Record(record)) => {
+                let at = (record.topic().to_owned(), record.partition());
                 open.retain(|(topic, partition, _)| (topic, *partition) != (&at.0, at.1));
-                let stamped = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
                 if let Some(known) = partitions.get_mut(&at)
                     && known.open_since.is_none()
                 {
-                    known.open_since = stamped.map(UnixMillis);
+                    known.open_since = record.appended();
                 }
             }
             // By now everything up to the end is decided.
-            Some(Err(KafkaError::PartitionEOF(_))) | None => {}
-            Some(Err(error)) => tracing::debug!(%error, "looking at open transactions"),
+            Some(Polled::End(at)) => {
+                open.retain(|(topic, id, _)| (topic, *id) != (&at.topic, at.partition));
+            }
+            Some(Polled::Outside(_, error) | Polled::Failed(error, _)) => {
+                tracing::debug!(%error, "looking at open transactions");
+            }
+            None => {}
         }
     }
 }
 
-/// A reader of what is there, committed or not, that commits nothing.
+/// A client that can be asked for the positions of a group.
 fn reader(connection: &Connection, group: &str) -> Result<Reader, KafkaError> {
-    let mut config = connection.consumer("waterclock-doctor");
-    config
-        .set("group.id", group)
-        // It does not wait for commits of an open transaction.
-        .set("isolation.level", "read_uncommitted");
-    config.create_with_context(Quiet)
+    connection.consumer("waterclock-doctor").set("group.id", group).create_with_context(Quiet)
 }
 
 fn committed(
@@ -269,15 +273,10 @@ fn brokers(admin: &Admin, metadata: &Metadata) -> BTreeMap<i32, Broker> {
                     known.filter_map(|entry| Some((entry.name, entry.value?))).collect(),
                 )
             }
-            Ok(Some(Err(
-                RDKafkaErrorCode::ClusterAuthorizationFailed
-                | RDKafkaErrorCode::TopicAuthorizationFailed,
-            ))) => Settings::Refused,
+            Ok(Some(Err(code))) if is_refused(ErrorKind::of(code)) => Settings::Refused,
             Ok(Some(Err(code))) => Settings::Silent(code.to_string()),
             Ok(None) => Settings::Silent("an empty answer".to_owned()),
-            Err(KafkaError::AdminOp(RDKafkaErrorCode::ClusterAuthorizationFailed)) => {
-                Settings::Refused
-            }
+            Err(error) if is_refused(errors::kind(&error)) => Settings::Refused,
             Err(error) => Settings::Silent(told(&error)),
         }
     };
@@ -286,6 +285,10 @@ fn brokers(admin: &Admin, metadata: &Metadata) -> BTreeMap<i32, Broker> {
         (broker.id(), Broker { address, settings: settings(broker.id()) })
     });
     brokers.collect()
+}
+
+fn is_refused(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NoRight(On::Cluster | On::Topic))
 }
 
 fn rights(admin: &Admin, topics: &[String]) -> BTreeMap<String, Result<raw::Rights, String>> {

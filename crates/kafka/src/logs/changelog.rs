@@ -1,9 +1,6 @@
 //! Reads `<ns>.timers`, lane by lane, from its beginning to its end, to compare an index with it or to build one.
 
-use rdkafka::Offset as At;
-use rdkafka::message::Message as _;
-
-use super::whole::{ReadError, Whole};
+use super::log::{Log, LogError};
 use crate::client::Connection;
 use waterclock_engine::timers::{Change, DecodeError};
 use waterclock_engine::{Lane, Offset, UnixMillis};
@@ -25,15 +22,15 @@ pub struct Logged<'a> {
 }
 
 /// The changelog of one namespace, ready to be read.
-pub struct Changelog(Whole);
+pub struct Changelog(Log);
 
 impl Changelog {
     /// Finds the topic and its ends.
     ///
     /// # Errors
     /// Kafka cannot be reached, or there is no such topic.
-    pub fn open(connection: &Connection, namespace: &str) -> Result<Self, ReadError> {
-        Whole::open(connection, format!("{namespace}.timers"), (CLIENT, CLIENT)).map(Self)
+    pub fn open(connection: &Connection, namespace: &str) -> Result<Self, LogError> {
+        Log::open(connection, format!("{namespace}.timers"), (CLIENT, CLIENT)).map(Self)
     }
 
     /// All lanes that it has.
@@ -46,36 +43,25 @@ impl Changelog {
     #[must_use]
     pub fn span(&self, lane: Lane) -> u64 {
         let ends = self.0.ends().get(&i32::from(lane.0));
-        ends.map_or(0, |(low, end)| u64::try_from(end - low).unwrap_or(0))
+        ends.map_or(0, |(low, end)| u64::try_from(end.0 - low.0).unwrap_or(0))
     }
 
     /// Tells every committed record of a lane in order, until told to stop; then, where reading ended.
     ///
     /// # Errors
     /// Reading failed in the middle; what was told before is right. `E` is what stopped it.
-    pub fn read<E: From<ReadError>>(
-        &self,
+    pub fn read<E: From<LogError>>(
+        &mut self,
         lane: Lane,
         mut each: impl FnMut(Logged<'_>) -> Result<(), E>,
     ) -> Result<Offset, E> {
         let partition = i32::from(lane.0);
-        self.0.assign([(partition, At::Beginning)])?;
-        let mut next = self.0.ends().get(&partition).map_or(Offset(0), |(low, _)| Offset(*low));
-        self.0.poll::<E>(|event| match event {
-            Ok(message) if message.partition() == partition => {
-                let offset = Offset(message.offset());
-                let at = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
-                let change = Change::decode(message.key(), message.payload());
-                let key = message.key().unwrap_or_default();
-                each(Logged { offset, at: UnixMillis(at.unwrap_or_default()), key, change })?;
-                next = offset.next();
-                Ok(false)
-            }
-            Err(ended) => Ok(ended == partition),
-            // Of a lane that was read before.
-            Ok(_) => Ok(false),
-        })?;
-        // The position is also beyond marks of transactions, which leave no record.
-        Ok(self.0.position(partition)?.map_or(next, |at| next.max(at)))
+        // Marks of transactions and what was compacted leave no record: what counts is the end that was reached.
+        self.0.read_now(partition, |record| {
+            let (offset, at) = (record.offset(), record.appended().unwrap_or_default());
+            let change = Change::decode(record.key(), record.value());
+            let key = record.key().unwrap_or_default();
+            each(Logged { offset, at, key, change })
+        })
     }
 }

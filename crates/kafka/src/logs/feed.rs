@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
 use rdkafka::config::FromClientConfigAndContext as _;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
 
 use crate::client::Connection;
+use crate::client::errors::{self, ErrorKind};
 use crate::client::oauth::tokens;
 use crate::client::raw::Outlet;
 use waterclock_engine::Record;
@@ -85,8 +86,7 @@ impl<F: Fn(Ack) + Send + Sync + 'static> Feed<F> {
             );
             match sent {
                 Err(error)
-                    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull)
-                        && Instant::now() < until =>
+                    if errors::kind(&error) == ErrorKind::QueueFull && Instant::now() < until =>
                 {
                     std::thread::sleep(Duration::from_millis(1));
                 }

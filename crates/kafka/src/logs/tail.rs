@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use rdkafka::consumer::Consumer as _;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::Message as _;
-use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+use rdkafka::error::KafkaError;
 
-use crate::client::connect::{Isolation, Reader, is_outside};
-use crate::client::{Connection, raw};
+use crate::client::connect::Isolation;
+use crate::client::topic_reader::{Polled, StartAt, is_lasting};
+use crate::client::{Connection, TopicReader};
 use waterclock_engine::{Record, UnixMillis};
 
 /// A record, and where it stands.
@@ -24,7 +22,7 @@ pub struct Seen {
 
 /// A `read_committed` consumer of whole topics.
 pub struct Tail {
-    consumer: Reader,
+    reader: TopicReader,
     topics: Vec<String>,
 }
 
@@ -40,43 +38,29 @@ impl Tail {
         partitions: u16,
         wait: Duration,
     ) -> Result<Self, KafkaError> {
-        let consumer = connection.reader("waterclock-tail", Isolation::Committed, wait)?;
-        let mut list = TopicPartitionList::new();
-        for topic in &topics {
-            for partition in 0..partitions {
-                list.add_partition_offset(topic, i32::from(partition), At::Beginning)?;
-            }
-        }
-        consumer.assign(&list)?;
-        Ok(Self { consumer, topics })
+        let mut reader =
+            TopicReader::new(connection, "waterclock-tail", Isolation::Committed, wait)?;
+        let of = |topic| (0..partitions).map(move |at| (topic, i32::from(at), StartAt::Beginning));
+        reader.assign_all(topics.iter().map(String::as_str).flat_map(of))?;
+        Ok(Self { reader, topics })
     }
 
     /// The next record; `None` when there is none within `most`.
     ///
     /// # Errors
     /// Reading cannot go on. A broker that is away for a while is no error: reading goes on when it is back.
-    pub fn next(&self, most: Duration) -> Result<Option<Seen>, KafkaError> {
-        let message = match self.consumer.poll(most) {
-            None => return Ok(None),
-            Some(Ok(message)) => message,
-            Some(Err(error)) => {
-                return match error.rdkafka_error_code() {
-                    Some(RDKafkaErrorCode::Fatal | RDKafkaErrorCode::TopicAuthorizationFailed) => {
-                        Err(error)
-                    }
-                    _ if is_outside(&error) => Err(error),
-                    _ => Ok(None),
-                };
-            }
+    pub fn next(&mut self, most: Duration) -> Result<Option<Seen>, KafkaError> {
+        let record = match self.reader.poll(most) {
+            Some(Polled::Record(record)) => record,
+            Some(Polled::Outside(_, error)) => return Err(error),
+            Some(Polled::Failed(error, _)) if is_lasting(&error) => return Err(error),
+            Some(Polled::End(_) | Polled::Failed(..)) | None => return Ok(None),
         };
-        let Some(topic) = self.topics.iter().position(|name| name == message.topic()) else {
-            return Ok(None);
-        };
-        let stamped = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
-        Ok(Some(Seen {
+        let topic = self.topics.iter().position(|name| name == record.topic());
+        Ok(topic.map(|topic| Seen {
             topic,
-            stamped: UnixMillis(stamped.unwrap_or_default()),
-            record: raw::copy_record(&message),
+            stamped: record.appended().unwrap_or_default(),
+            record: record.copy(),
         }))
     }
 }

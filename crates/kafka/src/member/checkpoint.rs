@@ -15,16 +15,16 @@
 //!    another.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::Consumer as _;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::Message as _;
-use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+use rdkafka::error::KafkaError;
 
-use crate::client::Connection;
-use crate::client::connect::{Isolation, Reader};
+use crate::client::connect::Isolation;
+use crate::client::raw::ask::End;
+use crate::client::topic_reader::{Patience, Place, ReadError, Span, StartAt};
+use crate::client::{Connection, TopicReader};
 use crate::cluster::end_offsets::EndOffsets;
 use crate::meta::CHECKPOINT_PARTITION;
 use waterclock_engine::member::Checkpoint as Position;
@@ -79,44 +79,47 @@ pub(crate) fn read(
 ) -> Result<Positions, KafkaError> {
     let deadline = Instant::now() + most;
     let told = ends.wait(&[(Arc::clone(meta), CHECKPOINT_PARTITION)], ANSWER_MAX)?;
-    let end = told.first().and_then(|told| told.last).unwrap_or_default().0;
+    let to = told.first().and_then(|told| told.last).unwrap_or_default();
     let mut found = Positions::new();
-    if end == 0 {
+    if to == Offset(0) {
         return Ok(found);
     }
-    let reader =
-        connection.reader_to_ends("waterclock-checkpoints", group, Isolation::Committed, WAIT)?;
-    decided(&reader, meta, end, deadline)?;
-    let mut list = TopicPartitionList::new();
-    list.add_partition_offset(meta, CHECKPOINT_PARTITION, At::Beginning)?;
-    reader.assign(&list)?;
-    while Instant::now() < deadline {
-        match reader.poll(Duration::from_millis(100)) {
-            Some(Ok(message)) => {
-                let offset = message.offset();
-                take(&mut found, message.key(), message.payload(), offset);
-                if offset + 1 >= end {
-                    return Ok(found);
-                }
-            }
-            // What stands last may be the mark of a transaction, which nobody is handed.
-            Some(Err(KafkaError::PartitionEOF(_))) => return Ok(found),
-            Some(Err(error)) => tracing::debug!(%error, "reading checkpoints goes on"),
-            None => {}
+    let who = ("waterclock-checkpoints", group);
+    let mut reader = TopicReader::in_group(connection, who, Isolation::Committed, WAIT)?;
+    let span = Span { partition: CHECKPOINT_PARTITION, from: StartAt::Beginning, to };
+    let read = decided(&reader, meta, to, deadline).and_then(|()| {
+        reader.read(meta, [span], Patience::by(deadline), |record| {
+            take(&mut found, record.key(), record.value(), record.offset().0);
+            Ok::<_, ReadError>(ControlFlow::Continue(()))
+        })
+    });
+    match read {
+        Ok(_) => Ok(found),
+        Err(error) => {
+            tracing::info!(%error, "could not read the checkpoints");
+            Err(error.into_kafka())
         }
     }
-    Err(KafkaError::OffsetFetch(RDKafkaErrorCode::OperationTimedOut))
 }
 
 /// Waits until no transaction is open before an end.
-fn decided(reader: &Reader, topic: &str, end: i64, deadline: Instant) -> Result<(), KafkaError> {
+fn decided(
+    reader: &TopicReader,
+    topic: &str,
+    end: Offset,
+    deadline: Instant,
+) -> Result<(), ReadError> {
+    let waited = deadline.saturating_duration_since(Instant::now());
     loop {
-        let (_, stable) = reader.fetch_watermarks(topic, CHECKPOINT_PARTITION, ANSWER_MAX)?;
-        if stable >= end {
+        let told = reader.offsets(topic, [CHECKPOINT_PARTITION], End::Stable, ANSWER_MAX)?;
+        let stable = told.get(&CHECKPOINT_PARTITION).copied();
+        if stable.is_some_and(|stable| stable >= end) {
             return Ok(());
         }
         if Instant::now() > deadline {
-            return Err(KafkaError::OffsetFetch(RDKafkaErrorCode::OperationTimedOut));
+            let (topic, partition) = (topic.to_owned(), CHECKPOINT_PARTITION);
+            let at = Place { topic, partition, offset: stable };
+            return Err(ReadError::Silent { at, waited, source: None });
         }
         std::thread::sleep(LOOK_EVERY);
     }

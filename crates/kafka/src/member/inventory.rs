@@ -8,21 +8,20 @@
 //! 3. Few results wait to be taken: the lane's thread sets the pace.
 
 use parking_lot::Mutex;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
-use rdkafka::consumer::Consumer as _;
 use rdkafka::error::KafkaError;
-use rdkafka::message::{BorrowedMessage, Message as _};
-use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::timers::AssignmentEvent;
-use crate::client::connect::{Isolation, is_outside};
-use crate::client::{Connection, raw};
+use crate::client::connect::Isolation;
+use crate::client::topic_reader::{Consumed, Ended, Patience, ReadError, Span, StartAt};
+use crate::client::{Connection, TopicReader};
 use crate::cluster::end_offsets::{EndOffsets, Partition};
-use waterclock_engine::{Event, Lane, Left, Offset, Setup, Source, UnixMillis};
+use waterclock_engine::{Event, Lane, Left, Offset, Setup, Source};
 
 /// How the client is named in the brokers' logs.
 const CLIENT: &str = "waterclock-inventory";
@@ -62,6 +61,8 @@ pub(crate) struct Order {
 enum Trouble {
     #[error(transparent)]
     Kafka(#[from] KafkaError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
     #[error("nothing came of {topic}/{partition} for {} s", SILENCE_MAX.as_secs())]
     Silent { topic: Arc<str>, partition: i32 },
     #[error("the lane is not asked about any more")]
@@ -119,6 +120,9 @@ impl Order {
         };
         let partitions: Vec<Partition> = self.from.iter().map(partition).collect();
         let told = self.ends.wait(&partitions, ENDS_MAX)?;
+        // What an open transaction holds up counts as there: it may be a hop.
+        let isolation = Isolation::Uncommitted;
+        let mut reader = TopicReader::to_ends(&self.connection, CLIENT, isolation, WAIT)?;
         let mut records = 0;
         for ((source, low), (topic, partition)) in self.from.iter().zip(&partitions) {
             let ends = told.iter().find(|of| of.topic == *topic && of.partition == *partition);
@@ -126,83 +130,41 @@ impl Order {
                 let (topic, partition) = (Arc::clone(topic), *partition);
                 return Err(Trouble::Silent { topic, partition });
             };
-            let first = first.max(*low);
-            if first < last {
-                records += self.read_one(*source, first, last)?;
-            }
+            records += self.read_one(&mut reader, *source, (first.max(*low), last))?;
         }
         Ok(records)
     }
 
-    fn read_one(&self, source: Source, first: Offset, last: Offset) -> Result<u64, Trouble> {
-        // What an open transaction holds up counts as there: it may be a hop. A client for each: that one partition is read
-        // to its end must not be taken for another's end.
-        let isolation = Isolation::Uncommitted;
-        let reader = self.connection.reader_to_ends(CLIENT, CLIENT, isolation, WAIT)?;
+    fn read_one(
+        &self,
+        reader: &mut TopicReader,
+        source: Source,
+        (first, last): (Offset, Offset),
+    ) -> Result<u64, Trouble> {
         let (topic, partition) = (self.setup.topics.name(source.topic), i32::from(source.lane.0));
-        let mut list = TopicPartitionList::with_capacity(1);
-        list.add_partition_offset(topic, partition, At::Offset(first.0))?;
-        reader.assign(&list)?;
-        let (mut records, mut heard) = (0, Instant::now());
-        let (mut next, mut is_sure) = (first.0, false);
-        let mut piece = Vec::with_capacity(PIECE);
-        loop {
-            if self.stands.strong_count() == 0 {
-                return Err(Trouble::Over);
-            }
-            if heard.elapsed() > SILENCE_MAX {
-                return Err(Trouble::Silent { topic: Arc::clone(topic), partition });
-            }
-            let message = match reader.poll(WAIT) {
-                None => continue,
-                Some(Ok(message)) => message,
-                Some(Err(KafkaError::PartitionEOF(_))) if is_sure => break,
-                Some(Err(KafkaError::PartitionEOF(_))) => {
-                    // A new leader may not know yet how far its log goes. Once it does, its end is the end.
-                    let (_, high) = reader.fetch_watermarks(topic, partition, SILENCE_MAX)?;
-                    is_sure = high >= last.0;
-                    if is_sure {
-                        list.set_partition_offset(topic, partition, At::Offset(next))?;
-                        reader.assign(&list)?;
-                    }
-                    continue;
-                }
-                // It was done and deleted by now, or somebody deletes more. Whatever is there is read.
-                Some(Err(error)) if is_outside(&error) => {
-                    let (low, _) = reader.fetch_watermarks(topic, partition, SILENCE_MAX)?;
-                    next = next.max(low);
-                    list.set_partition_offset(topic, partition, At::Offset(next))?;
-                    reader.assign(&list)?;
-                    continue;
-                }
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "reading what is left of a lane");
-                    continue;
-                }
-            };
-            heard = Instant::now();
-            if message.topic() != &**topic {
-                continue;
-            }
+        let is_wanted = || self.stands.strong_count() > 0;
+        let patience = Patience { silence: SILENCE_MAX, by: None, is_wanted: &is_wanted };
+        let span = Span { partition, from: StartAt::Offset(first), to: last };
+        let (mut records, mut piece) = (0, Vec::with_capacity(PIECE));
+        let ended = reader.read(topic, [span], patience, |record| {
             records += 1;
-            piece.extend(self.left(source, &message));
+            piece.extend(self.left(source, record));
             if piece.len() == PIECE {
                 self.pass_on(&mut piece);
             }
-            next = message.offset() + 1;
-            if next >= last.0 {
-                break;
-            }
+            Ok::<_, ReadError>(ControlFlow::Continue(()))
+        })?;
+        if ended == Ended::Unwanted {
+            return Err(Trouble::Over);
         }
         self.pass_on(&mut piece);
         Ok(records)
     }
 
-    fn left(&self, source: Source, message: &BorrowedMessage<'_>) -> Option<Left> {
-        let at = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
-        let appended = at.map(UnixMillis).unwrap_or_default();
-        let record = raw::copy_bounded(message, self.setup.limits.record_bytes_max);
-        waterclock_engine::left(&self.setup, (source, Offset(message.offset())), appended, &record)
+    fn left(&self, source: Source, record: &Consumed<'_>) -> Option<Left> {
+        let appended = record.appended().unwrap_or_default();
+        let copy = record.record(self.setup.limits.record_bytes_max);
+        waterclock_engine::left(&self.setup, (source, record.offset()), appended, &copy)
     }
 
     fn pass_on(&self, piece: &mut Vec<Left>) {

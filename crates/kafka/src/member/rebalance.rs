@@ -35,6 +35,7 @@ use super::commit::{AssignmentEpoch, Committer, chunks, offsets_of};
 use super::fence::Fence;
 use crate::client::Connection;
 use crate::client::connect::{Admin, aside};
+use crate::client::errors;
 use crate::client::oauth::tokens;
 use crate::client::raw::{self, ask};
 use crate::cluster::end_offsets::{self, EndOffsets, Partition};
@@ -546,7 +547,7 @@ impl Context {
         let id = |name: &String| match told.get(name) {
             Some(Ok(id)) => Ok(id.clone()),
             Some(Err(code)) => Err(KafkaError::AdminOp(*code)),
-            None => Err(KafkaError::AdminOp(RDKafkaErrorCode::UnknownTopicOrPartition)),
+            None => Err(KafkaError::AdminOp(errors::NO_TOPIC)),
         };
         names.iter().map(id).collect()
     }
@@ -691,7 +692,7 @@ fn fresh_positions(consumer: &BaseConsumer<Context>) -> Result<(), KafkaError> {
             return Ok(());
         }
         if Instant::now() > deadline {
-            return Err(KafkaError::OffsetFetch(RDKafkaErrorCode::OperationTimedOut));
+            return Err(errors::no_answer());
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -701,13 +702,8 @@ impl ClientContext for Context {
     tokens!();
 
     fn error(&self, error: KafkaError, reason: &str) {
-        match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown) => {
-                tracing::debug!(%error, reason, "consumer lost a broker");
-            }
-            // Whoever polls is given it, too, and says it.
-            _ => tracing::debug!(%error, reason, "consumer"),
-        }
+        // Whoever polls is given it, too, and says it.
+        tracing::debug!(%error, reason, "consumer");
     }
 }
 

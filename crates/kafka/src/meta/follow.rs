@@ -11,16 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::Consumer as _;
-use rdkafka::error::KafkaError;
-use rdkafka::message::{BorrowedMessage, Message as _};
-use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-
 use super::log::{Error, LadderInForce, PARTITION, Reading, open, to_end};
-use crate::client::Connection;
-use crate::client::connect::{Reader, is_outside};
+use crate::client::topic_reader::{Consumed, Polled, StartAt};
+use crate::client::{Connection, TopicReader};
 use crate::meta::{Member, Roster};
-use waterclock_engine::Lane;
+use waterclock_engine::{Lane, Offset};
 
 /// How often the thread looks whether it is to end.
 const POLL: Duration = Duration::from_millis(200);
@@ -46,9 +41,9 @@ struct Known {
 }
 
 impl Known {
-    fn take(&mut self, message: &BorrowedMessage<'_>) {
-        self.roster.hear(message);
-        self.reading.record(message.offset(), message.key(), message.payload());
+    fn take(&mut self, record: &Consumed<'_>) {
+        self.roster.hear_record(record);
+        self.reading.record(record.offset().0, record.key(), record.value());
     }
 }
 
@@ -63,8 +58,8 @@ impl Follower {
     pub fn start(connection: &Connection, topic: &str, group: &str) -> Result<Self, Error> {
         let mut known =
             Known { reading: Reading::new(), roster: Roster::default(), complete: None };
-        let reader = open(connection, topic, group, WAIT)?;
-        to_end(&reader, topic, |message| known.take(message))?;
+        let mut reader = open(connection, topic, group, WAIT)?;
+        let end = to_end(&mut reader, topic, |record| known.take(record))?;
         known.complete = Some(Instant::now());
         let name = topic.to_owned();
         let known = Arc::new(Mutex::new(known));
@@ -73,7 +68,7 @@ impl Follower {
             Self { topic: topic.to_owned(), known: Arc::clone(&known), stop: Arc::clone(&stop) };
         std::thread::Builder::new()
             .name("wc-meta".into())
-            .spawn(move || follow(&reader, &name, &known, &stop))
+            .spawn(move || follow(reader, (&name, end), &known, &stop))
             .map_err(Error::Thread)?;
         Ok(follower)
     }
@@ -116,35 +111,44 @@ impl Drop for Follower {
     }
 }
 
-fn follow(reader: &Reader, topic: &str, known: &Mutex<Known>, stop: &AtomicBool) {
-    let mut from_start = TopicPartitionList::new();
-    // Its offset is one that librdkafka knows: this cannot fail.
-    let _ = from_start.add_partition_offset(topic, PARTITION, Offset::Beginning);
+fn follow(
+    mut reader: TopicReader,
+    (topic, end): (&str, Offset),
+    known: &Mutex<Known>,
+    stop: &AtomicBool,
+) {
+    let mut from = Some(StartAt::Offset(end));
     while !stop.load(Ordering::Relaxed) {
+        if let Some(start) = from {
+            match reader.assign(topic, [(PARTITION, start)]) {
+                Ok(()) => from = None,
+                Err(error) => {
+                    tracing::warn!(%error, topic, "could not read meta, trying again");
+                    std::thread::sleep(POLL);
+                    continue;
+                }
+            }
+        }
         let polled = reader.poll(POLL);
         let mut known = known.lock();
         match polled {
             None => {}
-            Some(Ok(message)) => known.take(&message),
-            Some(Err(KafkaError::PartitionEOF(_))) => known.complete = Some(Instant::now()),
+            Some(Polled::Record(record)) => known.take(&record),
+            Some(Polled::End(_)) => known.complete = Some(Instant::now()),
             // Somebody deleted records of it; the last value of each key may stand behind them.
-            Some(Err(error)) if is_outside(&error) => {
-                tracing::warn!(%error, topic, "records of meta were deleted, reading it anew");
-                if let Err(error) = reader.assign(&from_start) {
-                    tracing::warn!(%error, topic, "could not read meta anew");
-                }
+            Some(Polled::Outside(at, error)) => {
+                tracing::warn!(%error, %at, "records of meta were deleted, reading it anew");
+                from = Some(StartAt::Beginning);
             }
-            Some(Err(error)) => tracing::debug!(%error, "following meta"),
+            Some(Polled::Failed(error, _)) => tracing::debug!(%error, "following meta"),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use rdkafka::Timestamp;
-    use rdkafka::message::OwnedMessage;
-
     use super::*;
+    use waterclock_engine::UnixMillis;
 
     #[test]
     fn the_owner_is_asked_first_and_then_everybody_in_turn() {
@@ -153,10 +157,9 @@ mod tests {
             let said = format!(
                 r#"{{"version":1,"instance":"{name}","boot":"1","address":"{name}:80","lanes":[{lanes}],"at":0}}"#
             );
-            let key = format!("member/{name}").into_bytes();
-            let at = Timestamp::CreateTime(0);
-            let said = Some(said.into_bytes());
-            roster.hear(&OwnedMessage::new(said, Some(key), "meta".into(), at, 0, offset, None));
+            let key = format!("member/{name}");
+            let (key, said) = (Some(key.as_bytes()), Some(said.as_bytes()));
+            roster.take(offset, UnixMillis(0), key, said);
         }
         let asked = |lane: u16| -> Vec<&str> {
             (0..6).filter_map(|n| Some(&*chosen(&roster, Lane(lane), n)?.instance)).collect()

@@ -17,25 +17,25 @@
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::TryRngCore as _;
 use rand::rngs::OsRng;
-use rdkafka::Offset;
 use rdkafka::client::ClientContext;
-use rdkafka::consumer::Consumer as _;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{BorrowedMessage, DeliveryResult, Message as _};
+use rdkafka::error::KafkaError;
+use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
-use rdkafka::topic_partition_list::TopicPartitionList;
 use serde::{Deserialize, Serialize};
 
-use crate::client::connect::{Isolation, Reader, aside};
+use crate::client::connect::{Isolation, aside};
+use crate::client::errors;
 use crate::client::oauth::tokens;
-use crate::client::{Connection, NoAnswer};
-use waterclock_engine::Millis;
+use crate::client::topic_reader::{Consumed, Patience, ReadError, Span, StartAt};
+use crate::client::{Connection, NoAnswer, TopicReader};
 use waterclock_engine::header::duration;
+use waterclock_engine::{Millis, Offset};
 
 /// The partition in which all values stand.
 pub const PARTITION: i32 = 0;
@@ -258,7 +258,13 @@ pub enum Error {
     Slow {
         /// The topic.
         topic: String,
+        /// How far it was read.
+        #[source]
+        source: ReadError,
     },
+    /// Kafka did not let us read it, or it is damaged; nothing was changed.
+    #[error(transparent)]
+    Read(ReadError),
     /// The value was handed over, and it is not known whether it arrived. Read before writing again.
     #[error(
         "no acknowledgement of {key} from {topic}/{PARTITION}; run `waterclock topics apply` again"
@@ -521,8 +527,8 @@ impl Reading {
 /// [`Error::Missing`]: nothing was ever applied. Others: see there; do not start.
 pub fn read(connection: &Connection, topic: &str, group: &str) -> Result<Meta, Error> {
     let mut reading = Reading::new();
-    each(connection, topic, group, |message| {
-        reading.record(message.offset(), message.key(), message.payload());
+    each(connection, topic, group, |record| {
+        reading.record(record.offset().0, record.key(), record.value());
     })?;
     reading.found(topic)
 }
@@ -532,91 +538,52 @@ pub(crate) fn each(
     connection: &Connection,
     topic: &str,
     group: &str,
-    take: impl FnMut(&BorrowedMessage<'_>),
+    take: impl FnMut(&Consumed<'_>),
 ) -> Result<(), Error> {
-    let reader = open(connection, topic, group, WAIT)?;
-    let read = to_end(&reader, topic, take);
+    let mut reader = open(connection, topic, group, WAIT)?;
+    let read = to_end(&mut reader, topic, take);
     aside(reader);
-    read
+    read.map(drop)
 }
 
-/// A reader of [`PARTITION`] from its beginning. `wait` as in [`Connection::reader_to_ends`].
+/// A reader of the topic, which is there. `wait` as in [`TopicReader::new`].
 pub(super) fn open(
     connection: &Connection,
     topic: &str,
     group: &str,
     wait: Duration,
-) -> Result<Reader, Error> {
-    let failed = |what| move |source| kafka(what, topic, source);
+) -> Result<TopicReader, Error> {
     let metadata = connection.metadata(ANSWER_MAX)?;
-    let consumer = connection
-        .reader_to_ends("waterclock-meta", group, Isolation::Committed, wait)
-        .map_err(failed("make a reader of"))?;
+    let who = ("waterclock-meta", group);
+    let reader = TopicReader::in_group(connection, who, Isolation::Committed, wait)
+        .map_err(|source| kafka("make a reader of", topic, source))?;
     let found = metadata.topics().iter().find(|found| found.name() == topic);
     if found.is_none_or(|found| found.partitions().is_empty()) {
         return Err(Error::Missing { topic: topic.to_owned() });
     }
-    // A client that knows no leader looks for one every half second only; this question finds it first. The leader of a topic
-    // that was made a moment ago may not know yet that it leads.
-    let until = Instant::now() + ANSWER_MAX;
-    loop {
-        match consumer.fetch_watermarks(topic, PARTITION, ANSWER_MAX) {
-            Ok(_) => break,
-            Err(error) if is_new(&error) && Instant::now() < until => std::thread::sleep(WAIT),
-            Err(error) => return Err(kafka("find the end of", topic, error)),
-        }
-    }
-    let mut from = TopicPartitionList::new();
-    from.add_partition_offset(topic, PARTITION, Offset::Beginning).map_err(failed("read"))?;
-    consumer.assign(&from).map_err(failed("read"))?;
-    Ok(consumer)
+    Ok(reader)
 }
 
+/// Hands over every record of [`PARTITION`] up to the end that it has now, and gives that end.
 pub(super) fn to_end(
-    consumer: &Reader,
+    reader: &mut TopicReader,
     topic: &str,
-    mut take: impl FnMut(&BorrowedMessage<'_>),
-) -> Result<(), Error> {
-    let until = Instant::now() + READ_MAX;
-    while Instant::now() < until {
-        match consumer.poll(Duration::from_millis(100)) {
-            None => {}
-            Some(Ok(message)) => take(&message),
-            Some(Err(KafkaError::PartitionEOF(_))) => return Ok(()),
-            Some(Err(error)) if passes(&error) => {
-                tracing::debug!(topic, error = %error, "reading meta goes on");
-            }
-            Some(Err(source)) => return Err(kafka("read", topic, source)),
-        }
-    }
-    Err(Error::Slow { topic: topic.to_owned() })
-}
-
-/// What a broker says of a topic of which it has not heard all.
-fn is_new(error: &KafkaError) -> bool {
-    matches!(
-        error.rdkafka_error_code(),
-        Some(
-            RDKafkaErrorCode::NotLeaderForPartition
-                | RDKafkaErrorCode::LeaderNotAvailable
-                | RDKafkaErrorCode::UnknownTopicOrPartition
-                | RDKafkaErrorCode::UnknownPartition
-        )
-    )
-}
-
-/// What librdkafka gets over by itself.
-fn passes(error: &KafkaError) -> bool {
-    matches!(
-        error.rdkafka_error_code(),
-        Some(
-            RDKafkaErrorCode::BrokerTransportFailure
-                | RDKafkaErrorCode::AllBrokersDown
-                | RDKafkaErrorCode::LeaderNotAvailable
-                | RDKafkaErrorCode::NotLeaderForPartition
-                | RDKafkaErrorCode::OperationTimedOut
-        )
-    )
+    mut take: impl FnMut(&Consumed<'_>),
+) -> Result<Offset, Error> {
+    let failed = |error: ReadError| match error {
+        ReadError::Silent { .. } => Error::Slow { topic: topic.to_owned(), source: error },
+        error => Error::Read(error),
+    };
+    // The leader of a topic that was made a moment ago may not know yet that it leads.
+    let told = reader.offsets(topic, [PARTITION], reader.end(), ANSWER_MAX).map_err(failed)?;
+    let to = told.get(&PARTITION).copied().unwrap_or_default();
+    let span = Span { partition: PARTITION, from: StartAt::Beginning, to };
+    let patience = Patience::by(Instant::now() + READ_MAX);
+    let read = reader.read(topic, [span], patience, |record| {
+        take(record);
+        Ok::<_, ReadError>(ControlFlow::Continue(()))
+    });
+    read.map(|_| to).map_err(failed)
 }
 
 fn kafka(what: &'static str, topic: &str, source: KafkaError) -> Error {
@@ -664,23 +631,11 @@ pub fn write(connection: &Connection, topic: &str, value: &Value) -> Result<(), 
     let result = outcome.0.lock().take();
     match (result, flushed) {
         (Some(Ok(())), _) => Ok(()),
-        (Some(Err(source)), _) | (None, Err(source)) if !unknown(&source) => {
+        (Some(Err(source)), _) | (None, Err(source)) if !errors::kind(&source).may_be_written() => {
             Err(kafka("write", topic, source))
         }
         _ => Err(Error::Unacknowledged { topic: topic.to_owned(), key }),
     }
-}
-
-/// After these the record may have arrived.
-fn unknown(error: &KafkaError) -> bool {
-    matches!(
-        error.rdkafka_error_code(),
-        Some(
-            RDKafkaErrorCode::MessageTimedOut
-                | RDKafkaErrorCode::OperationTimedOut
-                | RDKafkaErrorCode::RequestTimedOut
-        )
-    )
 }
 
 #[cfg(test)]

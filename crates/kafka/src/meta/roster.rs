@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::log::{self, MEMBER};
 use crate::client::Connection;
+use crate::client::topic_reader::Consumed;
 use crate::client::wall_clock;
 use waterclock_engine::allow::Allow;
 use waterclock_engine::{Lane, Millis, UnixMillis};
@@ -127,7 +128,7 @@ impl Roster {
     /// As [`read`](super::read).
     pub fn read(connection: &Connection, topic: &str, group: &str) -> Result<Self, log::Error> {
         let mut roster = Self::default();
-        log::each(connection, topic, group, |message| roster.hear(message))?;
+        log::each(connection, topic, group, |record| roster.hear_record(record))?;
         Ok(roster)
     }
 
@@ -158,7 +159,19 @@ impl Roster {
         self.take(message.offset(), at, message.key(), message.payload());
     }
 
-    fn take(&mut self, offset: i64, at: UnixMillis, key: Option<&[u8]>, value: Option<&[u8]>) {
+    /// The same of a record that a topic reader polled.
+    pub(super) fn hear_record(&mut self, record: &Consumed<'_>) {
+        let at = record.appended().unwrap_or_default();
+        self.take(record.offset().0, at, record.key(), record.value());
+    }
+
+    pub(super) fn take(
+        &mut self,
+        offset: i64,
+        at: UnixMillis,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+    ) {
         self.now = self.now.max(at);
         let name = key.and_then(|key| key.strip_prefix(MEMBER.as_bytes()));
         let Some(name) = name.and_then(|name| std::str::from_utf8(name).ok()) else { return };

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use rdkafka::admin::{
     AdminOptions, NewTopic, OwnedResourceSpecifier, ResourceSpecifier, TopicReplication,
 };
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 use rdkafka::metadata::{Metadata, MetadataTopic};
 
 use super::{Error, Found, FoundTopic, Names, TopicSpec};
 use crate::client::Connection;
 use crate::client::connect::{Admin, aside};
+use crate::client::errors::{self, ErrorKind};
 use crate::client::raw::ask;
 
 /// Longest wait for one answer.
@@ -38,8 +39,7 @@ pub(super) fn id_of(connection: &Connection, topic: &str) -> Result<String, Erro
     let what = "ask for the id of a topic";
     let told = ask::ids(admin(connection)?.inner(), &[topic.to_owned()], ANSWER_MAX);
     let id = told.map_err(failed(what))?.into_iter().next().map(|(_, id)| id);
-    let missing = RDKafkaErrorCode::UnknownTopicOrPartition;
-    id.unwrap_or(Err(missing)).map_err(|code| failed(what)(KafkaError::AdminOp(code)))
+    id.unwrap_or(Err(errors::NO_TOPIC)).map_err(|code| failed(what)(KafkaError::AdminOp(code)))
 }
 
 fn admin(connection: &Connection) -> Result<Admin, Error> {
@@ -154,7 +154,7 @@ pub fn create(connection: &Connection, specs: &[TopicSpec]) -> Result<Vec<String
     for answer in answers {
         match answer {
             Ok(topic) => created.push(topic),
-            Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
+            Err((_, code)) if ErrorKind::of(code) == ErrorKind::TopicExists => {}
             Err((topic, source)) => return Err(Error::Topic { what: "create", topic, source }),
         }
     }
@@ -205,7 +205,8 @@ pub fn delete(connection: &Connection, topics: &[String]) -> Result<(), Error> {
         block(admin.delete_topics(&topics, &options())).map_err(failed("delete topics"))?;
     for answer in answers {
         match answer {
-            Ok(_) | Err((_, RDKafkaErrorCode::UnknownTopicOrPartition)) => {}
+            Ok(_) => {}
+            Err((_, code)) if ErrorKind::of(code) == ErrorKind::TopicMissing => {}
             Err((topic, source)) => return Err(Error::Topic { what: "delete", topic, source }),
         }
     }
@@ -224,7 +225,8 @@ pub fn delete_group(connection: &Connection, namespace: &str) -> Result<(), Erro
         block(admin.delete_groups(&[namespace], &options())).map_err(failed(what.clone()))?;
     for answer in answers {
         match answer {
-            Ok(_) | Err((_, RDKafkaErrorCode::GroupIdNotFound)) => {}
+            Ok(_) => {}
+            Err((_, code)) if ErrorKind::of(code) == ErrorKind::GroupMissing => {}
             Err((_, code)) => {
                 return Err(Error::Kafka { what, source: KafkaError::AdminOp(code) });
             }

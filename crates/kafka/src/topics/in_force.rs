@@ -1,22 +1,20 @@
 //! Puts ladder and lanes in force, and finds out which are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
-
-use rdkafka::Offset;
-use rdkafka::consumer::Consumer as _;
-use rdkafka::error::KafkaError;
-use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::admin::{ANSWER_MAX, create, failed, id_of, inspect, live_members};
 use super::{
     Error, Finding, Found, LANES_DEFAULT, Names, Severity, TopicSpec, diff, holds_text, wanted,
 };
-use crate::client::Connection;
-use crate::client::connect::{Isolation, Reader};
+use crate::client::connect::Isolation;
+use crate::client::raw::ask::End;
+use crate::client::topic_reader::{Ended, Patience, Place, ReadError, Span, StartAt};
+use crate::client::{Connection, TopicReader};
 use crate::meta::{self, LadderInForce, Meta, Secret, Value};
-use waterclock_engine::Millis;
 use waterclock_engine::ladder::{Ladder, Preset};
+use waterclock_engine::{Millis, Offset};
 
 /// How long a broker holds a fetch for which there is nothing.
 const WAIT: Duration = Duration::from_millis(50);
@@ -443,54 +441,41 @@ fn nothing_pending(
     lanes: u16,
     group: &str,
 ) -> Result<bool, Error> {
-    let failed = || failed(format!("find out what is pending in {topic}"));
-    let reader = |isolation| {
-        let made = connection.reader_to_ends("waterclock-topics", group, isolation, WAIT);
-        made.map_err(failed())
-    };
-    let (reader, appended) = (reader(Isolation::Committed)?, reader(Isolation::Uncommitted)?);
-    let mut partitions = TopicPartitionList::new();
-    for lane in 0..i32::from(lanes) {
-        partitions.add_partition(topic, lane);
-    }
-    let committed = reader.committed_offsets(partitions, ANSWER_MAX).map_err(failed())?;
-    let mut open = TopicPartitionList::new();
-    for lane in committed.elements() {
-        let ends = |of: &Reader| {
-            of.fetch_watermarks(topic, lane.partition(), ANSWER_MAX).map_err(failed())
-        };
-        let ((low, stable), (_, end)) = (ends(&reader)?, ends(&appended)?);
-        // A transaction that a crash left open: it may yet be committed.
-        if stable < end {
-            return Ok(false);
-        }
-        let from = match lane.offset() {
-            Offset::Offset(committed) => committed.max(low),
-            _ => low,
-        };
-        if from < end {
-            let from = Offset::Offset(from);
-            open.add_partition_offset(topic, lane.partition(), from).map_err(failed())?;
-        }
-    }
-    // What is left may be the marks of transactions alone, which only a reader can tell from records.
-    reader.assign(&open).map_err(failed())?;
-    only_marks(&reader, open.count()).map_err(failed())
+    let what = format!("find out what is pending in {topic}");
+    let mut reader =
+        TopicReader::in_group(connection, ("waterclock-topics", group), Isolation::Committed, WAIT)
+            .map_err(failed(what.clone()))?;
+    let read = unfinished(&mut reader, topic, lanes);
+    read.or_else(|error| match error {
+        // Nothing is known of what did not answer.
+        ReadError::Silent { .. } => Ok(false),
+        error => Err(failed(format!("{what}: {error}"))(error.into_kafka())),
+    })
 }
 
-fn only_marks(consumer: &Reader, partitions: usize) -> Result<bool, KafkaError> {
-    let mut ended = BTreeSet::new();
-    let until = Instant::now() + LOOK_MAX;
-    while ended.len() < partitions {
-        match consumer.poll(Duration::from_millis(100)) {
-            Some(Ok(_)) => return Ok(false),
-            Some(Err(KafkaError::PartitionEOF(partition))) => {
-                ended.insert(partition);
-            }
-            Some(Err(error)) => return Err(error),
-            None if Instant::now() >= until => return Ok(false),
-            None => {}
+/// As [`nothing_pending`].
+fn unfinished(reader: &mut TopicReader, topic: &str, lanes: u16) -> Result<bool, ReadError> {
+    let lanes = || 0..i32::from(lanes);
+    let committed = reader.committed(topic, lanes(), ANSWER_MAX).map_err(|source| {
+        let at = Place { topic: topic.to_owned(), partition: 0, offset: None };
+        ReadError::Kafka { at, source }
+    })?;
+    let ends = |end| reader.offsets(topic, lanes(), end, ANSWER_MAX);
+    // The stable ends come last: a record that is appended in between is not taken for an open transaction.
+    let (first, last, stable) = (ends(End::First)?, ends(End::Last)?, ends(End::Stable)?);
+    let mut open = Vec::new();
+    for lane in lanes() {
+        let of = |ends: &BTreeMap<i32, Offset>| ends.get(&lane).copied().unwrap_or_default();
+        // A transaction that a crash left open: it may yet be committed.
+        if of(&stable) < of(&last) {
+            return Ok(false);
         }
+        let next = committed.get(&lane).copied().flatten().unwrap_or_default();
+        let from = StartAt::Offset(next.max(of(&first)));
+        open.push(Span { partition: lane, from, to: of(&last) });
     }
-    Ok(true)
+    // What is left may be the marks of transactions alone, which only a reader can tell from records.
+    let until = Patience::by(Instant::now() + LOOK_MAX);
+    let read = reader.read(topic, open, until, |_| Ok::<_, ReadError>(ControlFlow::Break(())))?;
+    Ok(read == Ended::Whole)
 }

@@ -20,6 +20,7 @@ use rdsys::rd_kafka_AclOperation_t as Operation;
 use rdsys::rd_kafka_admin_op_t as AdminOp;
 use rdsys::rd_kafka_consumer_group_state_t as State;
 use rdsys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR as NO_ERROR;
+use waterclock_engine::UnixMillis;
 
 /// One end of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub(crate) enum End {
     Stable,
     /// One past the last record, committed or not.
     Last,
+    /// The first offset that has this time or a later one, committed or not; -1: nothing is as late.
+    Since(UnixMillis),
 }
 
 /// One end of one partition, or why it is not known.
@@ -137,7 +140,7 @@ impl Drop for Options {
 }
 
 /// An answer; what is read from it must be copied while it lives.
-struct Event(*mut rdsys::rd_kafka_event_t);
+pub(super) struct Event(pub(super) *mut rdsys::rd_kafka_event_t);
 
 impl Drop for Event {
     fn drop(&mut self) {
@@ -216,7 +219,7 @@ unsafe fn ask<C: ClientContext>(
 ///
 /// # Safety
 /// `text` is null or ends with a NUL and is valid during the call.
-unsafe fn owned(text: *const c_char) -> String {
+pub(super) unsafe fn owned(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
@@ -269,7 +272,9 @@ fn names(of: &[String]) -> Result<Vec<CString>, KafkaError> {
     of.iter().map(|name| CString::new(name.as_str()).map_err(KafkaError::from)).collect()
 }
 
-/// One end of each of these partitions, by one request to each leader.
+/// One end of each of these partitions, by one request (ListOffsets) to each leader. The crate has no other way to ask for
+/// offsets. [`End::Stable`] is asked for as a reader of committed records (`read_committed`), all others are asked for as a
+/// reader of all.
 ///
 /// # Errors
 /// No answer in time; nothing is known then.
@@ -283,8 +288,9 @@ pub(crate) fn ends<C: ClientContext>(
         return Ok(Vec::new());
     }
     let spec = match end {
-        End::First => rdsys::rd_kafka_OffsetSpec_t::RD_KAFKA_OFFSET_SPEC_EARLIEST,
-        End::Stable | End::Last => rdsys::rd_kafka_OffsetSpec_t::RD_KAFKA_OFFSET_SPEC_LATEST,
+        End::First => rdsys::rd_kafka_OffsetSpec_t::RD_KAFKA_OFFSET_SPEC_EARLIEST as i64,
+        End::Stable | End::Last => rdsys::rd_kafka_OffsetSpec_t::RD_KAFKA_OFFSET_SPEC_LATEST as i64,
+        End::Since(time) => time.0.cast_signed(),
     };
     let mut topics = Vec::with_capacity(partitions.len());
     for (topic, partition) in partitions {
@@ -295,7 +301,7 @@ pub(crate) fn ends<C: ClientContext>(
         let list = rdsys::rd_kafka_topic_partition_list_new(topics.len() as i32);
         for (topic, partition) in &topics {
             let added = rdsys::rd_kafka_topic_partition_list_add(list, topic.as_ptr(), *partition);
-            (*added).offset = spec as i64;
+            (*added).offset = spec;
         }
         let answer = ask(client, &Kind::Ends(end), within, |native, options, queue| {
             rdsys::rd_kafka_ListOffsets(native, list, options, queue);

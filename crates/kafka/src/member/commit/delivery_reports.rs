@@ -9,7 +9,7 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Message as _, Timestamp};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
@@ -17,6 +17,7 @@ use super::error_class::class;
 use super::place::{CHECKPOINT, Of};
 use super::{BatchOwner, Order, Report, Shared, Tally};
 use crate::client::connect;
+use crate::client::errors;
 use crate::client::oauth::tokens;
 use crate::client::raw;
 use crate::cluster::{BrokerClock, probe};
@@ -119,16 +120,7 @@ impl ClientContext for Context {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        let code = error.rdkafka_error_code();
-        if matches!(
-            code,
-            Some(
-                RDKafkaErrorCode::BrokerTransportFailure
-                    | RDKafkaErrorCode::AllBrokersDown
-                    | RDKafkaErrorCode::OperationTimedOut
-                    | RDKafkaErrorCode::Resolve
-            )
-        ) {
+        if errors::kind(&error).is_lost_connection() {
             tracing::debug!(%error, reason, "producer lost a broker");
         } else {
             tracing::warn!(%error, reason, "producer");

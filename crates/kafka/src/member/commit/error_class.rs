@@ -1,36 +1,34 @@
-//! What librdkafka's error codes mean for a batch: the one place that translates them.
+//! What an error of Kafka's means for a batch: the engine's class of each kind.
 
-use rdkafka::error::{KafkaError, RDKafkaErrorCode as Error};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
+use crate::client::errors::{self, ErrorKind, On};
 use waterclock_engine::member::{Broken, ErrorClass};
 
 /// The class of a code.
-pub(super) fn class_of(error: Error) -> ErrorClass {
-    match error {
-        Error::MessageSizeTooLarge | Error::MessageBatchTooLarge | Error::InvalidMessageSize => {
-            ErrorClass::TooLarge
-        }
-        Error::InvalidRecord => ErrorClass::InvalidRecord,
-        Error::PolicyViolation => ErrorClass::Policy,
-        Error::TopicAuthorizationFailed => ErrorClass::Forbidden,
-        Error::InvalidTopic => ErrorClass::InvalidTopic,
-        Error::InvalidTimestamp => ErrorClass::InvalidTime,
-        Error::UnknownTopicOrPartition | Error::UnknownTopic | Error::UnknownPartition => {
-            ErrorClass::Unknown
-        }
-        Error::InvalidMessage | Error::BadMessage => ErrorClass::Damaged,
-        Error::Fenced | Error::ProducerFenced => ErrorClass::Fenced,
-        Error::TransactionalIdAuthorizationFailed
-        | Error::ClusterAuthorizationFailed
-        | Error::InvalidTransactionTimeout
-        | Error::UnsupportedFeature => ErrorClass::NeverAllowed,
-        _ => ErrorClass::Other,
-    }
+pub(super) fn class_of(code: RDKafkaErrorCode) -> ErrorClass {
+    of_kind(ErrorKind::of(code))
 }
 
 /// The class of an error; without a code it is nobody's fault.
 pub(super) fn class(error: &KafkaError) -> ErrorClass {
-    error.rdkafka_error_code().map_or(ErrorClass::Other, class_of)
+    of_kind(errors::kind(error))
+}
+
+fn of_kind(kind: ErrorKind) -> ErrorClass {
+    match kind {
+        ErrorKind::TooLarge => ErrorClass::TooLarge,
+        ErrorKind::InvalidRecord => ErrorClass::InvalidRecord,
+        ErrorKind::Policy => ErrorClass::Policy,
+        ErrorKind::NoRight(On::Topic) => ErrorClass::Forbidden,
+        ErrorKind::TopicName => ErrorClass::InvalidTopic,
+        ErrorKind::TimeRefused => ErrorClass::InvalidTime,
+        ErrorKind::TopicMissing => ErrorClass::Unknown,
+        ErrorKind::Damaged => ErrorClass::Damaged,
+        ErrorKind::ProducerFenced => ErrorClass::Fenced,
+        kind if kind.is_wrong_setup() => ErrorClass::NeverAllowed,
+        _ => ErrorClass::Other,
+    }
 }
 
 /// An error of a transaction's step. The same codes are told when its partitions could not be added to it and when its offsets
@@ -42,6 +40,7 @@ pub(super) fn broken(class: ErrorClass, detail: String) -> Broken {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rdkafka::error::RDKafkaErrorCode as Error;
     use waterclock_engine::Blame;
 
     #[test]

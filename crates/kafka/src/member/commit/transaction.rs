@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 use rdkafka::producer::{Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
@@ -18,6 +18,7 @@ use super::{
     AssignmentEpoch, BatchOwner, CommitterConfig, Delivery, Job, Order, Report, Shared, Tally,
 };
 use crate::client::connect::{SOCKET_TIMEOUT, close};
+use crate::client::errors::{self, ErrorKind};
 use crate::client::raw::{AddHeader, Outlet, ask};
 use crate::cluster::BrokerClock;
 use crate::member::checkpoint;
@@ -481,8 +482,7 @@ fn enqueue(
     loop {
         match produce() {
             Err(error)
-                if error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull)
-                    && Instant::now() < deadline =>
+                if errors::kind(&error) == ErrorKind::QueueFull && Instant::now() < deadline =>
             {
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::settings::{HEARTBEAT, settings};
 use super::{Error, Plan, Shared, Status, millis};
-use crate::client::connect::is_outside;
+use crate::client::errors::{self, ErrorKind, On};
 use crate::client::raw;
 use crate::client::raw::Waker;
 use crate::client::seldom::Seldom;
@@ -617,8 +617,8 @@ impl<'a> Session<'a> {
     }
 
     fn read_failed(&mut self, error: KafkaError) -> Result<(), Error> {
-        match error.rdkafka_error_code() {
-            _ if is_outside(&error) => {
+        match errors::kind(&error) {
+            ErrorKind::OffsetOutOfRange => {
                 // Records were deleted under us, or the log was cut: never passed over in silence (faults 0.4). Or only
                 // done records were deleted before this reader passed them: the committed position tells, when the
                 // lanes are taken over anew. Not at once: a thread that lost its lanes meanwhile learns of that first.
@@ -627,19 +627,19 @@ impl<'a> Session<'a> {
                 self.consumer.context().is_outside();
                 self.fail(Failure::Outside);
             }
-            Some(RDKafkaErrorCode::FencedInstanceId) => {
+            ErrorKind::MemberFenced => {
                 return Err(Error::Fenced {
                     instance: self.plan.instance.clone(),
                     group: self.plan.namespace.clone(),
                 });
             }
-            _ if matches!(error, KafkaError::MessageConsumptionFatal(_)) => {
+            _ if errors::is_consumer_lost(&error) => {
                 return Err(Error::Consumer { group: self.plan.namespace.clone(), source: error });
             }
-            Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown) => {
+            ErrorKind::BrokerAway | ErrorKind::AllBrokersAway => {
                 tracing::debug!(%error, "consumer lost a broker");
             }
-            Some(RDKafkaErrorCode::BadCompression) => {
+            ErrorKind::BadCompression => {
                 // A batch after others of one answer, for which there was no room; one for which too much is inflated for now; or
                 // one that is not what was written, for good.
                 tracing::warn!(
@@ -647,14 +647,14 @@ impl<'a> Session<'a> {
                     "a batch was not read: it inflates to too much for now, or its checksum is wrong; asking for it again"
                 );
             }
-            Some(RDKafkaErrorCode::GroupAuthorizationFailed) => {
+            ErrorKind::NoRight(On::Group) => {
                 let group = &self.plan.namespace;
                 tracing::error!(%error, group, "no right to be a member of the group; asking again");
                 // Until lanes are taken over again.
                 self.status.tell(Some(format!("no right to be a member of group {group} (Read)")));
             }
-            code => {
-                if self.said.admits(code, Instant::now()) {
+            _ => {
+                if self.said.admits(errors::code(&error), Instant::now()) {
                     tracing::warn!(%error, "could not read; it is tried again, and said again after a minute if it goes on");
                 }
             }
