@@ -1,4 +1,4 @@
-//! How the commands of waterclock talk to whoever called them.
+//! How the commands of waterclock talk to their caller.
 //!
 //! | | |
 //! |---|---|

@@ -49,7 +49,7 @@ pub enum Timing {
 /// What is known of the brokers' clocks when a batch begins.
 #[derive(Clone, Debug, Default)]
 pub struct Clocks {
-    /// When that is, by the clock of whoever asks: nothing of the batch was appended before.
+    /// When that is, by the asker's clock: nothing of the batch was appended before.
     pub at: Duration,
     /// All are held to have reached this.
     pub now: UnixMillis,
@@ -75,7 +75,7 @@ pub struct News {
     pub leader: i32,
     /// What it said when the record was appended.
     pub appended: UnixMillis,
-    /// The append was after this, by the clock of whoever asks.
+    /// The append was after this, by the asker's clock.
     pub since: Duration,
 }
 

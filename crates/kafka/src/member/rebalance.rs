@@ -702,7 +702,7 @@ impl ClientContext for Context {
     tokens!();
 
     fn error(&self, error: KafkaError, reason: &str) {
-        // Whoever polls is given it, too, and says it.
+        // The thread that polls gets the error, too, and logs it.
         tracing::debug!(%error, reason, "consumer");
     }
 }

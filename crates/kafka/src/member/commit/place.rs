@@ -8,7 +8,7 @@ pub(super) struct Of {
     pub(super) batch: BatchId,
     /// Its place among the batch's sends, or [`CHECKPOINT`].
     pub(super) at: usize,
-    /// Where it stands matters to whoever handed the batch over.
+    /// Where it stands matters to the part that handed the batch over.
     pub(super) is_followed: bool,
 }
 
