@@ -9,6 +9,7 @@ WORKDIR /src
 # With jemalloc,tools it has `bench` and `demo`, too.
 ARG FEATURES=jemalloc
 # What it depends on is a layer of its own: librdkafka and OpenSSL are not built again when only the sources have changed.
+COPY .cargo .cargo
 COPY Cargo.toml Cargo.lock ./
 COPY crates/client/Cargo.toml crates/client/
 COPY crates/engine/Cargo.toml crates/engine/

@@ -195,16 +195,8 @@ pub fn start(
         "starting"
     );
     let (processor, service) = timers::start(&settings, indexing).map_err(Error::Client)?;
-    let meta = format!("{}.meta", config.namespace);
-    let (describe, changed) = (processor.describes(me), processor.heard());
-    let members = Members::start(&settings.connection, &meta, describe, changed);
-    Ok(Started {
-        processor,
-        service,
-        instance,
-        members: members.map_err(Error::Client)?,
-        secret: in_force.secret,
-    })
+    let members = processor.announce(me).map_err(Error::Client)?;
+    Ok(Started { processor, service, instance, members, secret: in_force.secret })
 }
 
 /// Refuses topics in which one broker alone may have what was acknowledged.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::ClientContext;
-use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext};
 use waterclock::engine::Record;
 use waterclock::kafka::raw::Outlet;
 
@@ -152,9 +152,7 @@ fn a_header_name_that_is_not_utf_8_passes() {
     let target = fixture.target("out", 1);
     let mut process = fixture.start(Mode::ExactlyOnce);
     // rdkafka's safe calls cannot write such a name; ours can, and any C client.
-    let producer: ThreadedProducer<Quiet> =
-        fixture.client().create_with_context(Quiet).expect("a producer");
-    let mut outlet = Outlet::new(producer);
+    let mut outlet = Outlet::create(&fixture.client(), Quiet).expect("a producer");
     let record = Record::new(Some(b"k"), Some(b"v"), std::iter::empty());
     let headers = |add: &mut Add<'_>| {
         add(b"x-delay", Some(b"1500"));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Fixture, Mode, Process, eventually, patient, waterclock};
+use crate::support::{Fixture, Mode, Process, eventually, eventually_within, patient, waterclock};
 
 /// Exit code, what it says, and its error.
 fn health(arguments: &[&str], http: Option<&str>) -> (Option<i32>, String, String) {
@@ -70,4 +70,38 @@ fn an_instance_that_waits_for_kafka_lives_and_is_not_ready() {
     );
     let (code, said, _) = health(&["--live"], Some(&http));
     assert_eq!((code, said.lines().next()), (Some(0), Some("live")), "{said}");
+}
+
+/// Clients of librdkafka in a process with one lane thread on one broker: the lane consumer, two producers that take turns,
+/// the producer of commands, producer and reader of meta, the index's reader, and the client for questions.
+const CLIENTS: usize = 8;
+/// Its threads at rest, those of all libraries among them. Each client has a thread of its own and one for each connection.
+const THREADS: usize = 52;
+
+#[test]
+fn a_process_at_rest_has_few_clients_and_few_threads() {
+    let fixture = Fixture::new("few");
+    let process = fixture.start(Mode::ExactlyOnce);
+    eventually("it is ready", || match process.get("/health/ready") {
+        Ok((200, _)) => Ok(()),
+        told => Err(format!("{told:?}")),
+    });
+    let tasks = format!("/proc/{}/task", process.pid());
+    let names = || -> Vec<String> {
+        let tasks = std::fs::read_dir(&tasks).expect("it runs").filter_map(Result::ok);
+        let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+        let mut names: Vec<String> =
+            tasks.filter_map(|task| name(task).ok()).map(|name| name.trim().to_owned()).collect();
+        names.sort();
+        names
+    };
+    // What a start needs has gone within a minute.
+    eventually_within(patient(Duration::from_secs(60)), "it rests", || {
+        let names = names();
+        let clients = names.iter().filter(|name| *name == "rdk:main").count();
+        let is_few = (1..=CLIENTS).contains(&clients) && names.len() <= THREADS;
+        if is_few { Ok(()) } else { Err(format!("{clients} clients, {}: {names:?}", names.len())) }
+    });
+    let polling = names().into_iter().find(|name| name.starts_with("producer pollin"));
+    assert_eq!(polling, None, "a thread of rdkafka's spins through the clock");
 }

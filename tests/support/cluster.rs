@@ -53,6 +53,18 @@ impl Cluster {
         self.run(["kill".as_ref()]);
     }
 
+    /// SIGSTOP to its node: connections stay open and say nothing.
+    #[track_caller]
+    pub fn pause(&self) {
+        self.run(["pause".as_ref(), "1".as_ref()]);
+    }
+
+    /// SIGCONT.
+    #[track_caller]
+    pub fn resume(&self) {
+        self.run(["resume".as_ref(), "1".as_ref()]);
+    }
+
     /// A clean stop of all nodes.
     #[track_caller]
     pub fn stop(&self) {

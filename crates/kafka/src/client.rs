@@ -3,6 +3,7 @@
 pub(crate) mod connect;
 mod embedded;
 pub(crate) mod errors;
+pub(crate) mod events;
 pub(crate) mod oauth;
 pub mod raw;
 pub(crate) mod resilient_admin;

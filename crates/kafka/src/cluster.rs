@@ -9,6 +9,7 @@ mod open_transactions;
 pub(crate) mod probe;
 pub(crate) mod targets;
 pub(crate) mod topic_monitor;
+pub(crate) mod upkeep;
 pub(crate) mod wall_clock_steps;
 
 pub use clock::BrokerClock;

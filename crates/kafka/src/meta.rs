@@ -4,8 +4,11 @@ mod follow;
 mod log;
 mod members;
 mod roster;
+mod writer;
 
 pub use follow::Follower;
 pub use log::*;
 pub use members::Members;
 pub use roster::{Heard, Member, Roster};
+pub use writer::MetaWriter;
+pub(crate) use writer::Written;

@@ -276,7 +276,7 @@ impl Bench {
         topics::apply(&connection, request)?;
         let clock = Arc::new(BrokerClock::new());
         let meta = format!("{namespace}.meta");
-        let _probe = Probe::start(&connection, meta, Arc::clone(&clock))
+        let _probe = Probe::start(&connection, &meta, Arc::clone(&clock))
             .map_err(|source| kafka::Error::Kafka { what: "ask for the brokers' time", source })?;
         let bench = Cases {
             connection,

@@ -1,11 +1,12 @@
-//! F4, F6: instances that stand still (SIGSTOP), for longer than their session and for less.
+//! F4, F6: instances that stand still (SIGSTOP), for longer than their session and for less. F8: their only broker does.
 
 use std::time::{Duration, Instant};
 
 use crate::checkers::{Wish, check};
 use crate::load::{Load, Mix, mode};
 use crate::support::{
-    END_TXN, Fixture, Log, Mode, OFFSET_COMMIT, Process, Proxy, State, eventually, written_again,
+    Cluster, END_TXN, Fixture, Log, Mode, OFFSET_COMMIT, Process, Proxy, State, assert_promise,
+    eventually, eventually_within, out, patient, whole, written_again,
 };
 
 /// Twice the suite's session timeout.
@@ -108,4 +109,58 @@ fn f6_short_stops_cost_no_rebalance() {
     let late = history.late_by_more_than(1_000);
     assert!(late > 0, "nobody felt the stops");
     check(&history, Wish { recovery: Duration::from_secs(3) });
+}
+
+/// Longer than a session, than a transaction may live, and than any wait for an answer.
+const BROKER_FROZEN: Duration = Duration::from_secs(25);
+const BROKER_ROUNDS: usize = 3;
+/// From the broker's wake-up until both instances have lanes, say that they are ready, and deliver.
+const BACK_WITHIN: Duration = Duration::from_secs(30);
+
+#[test]
+fn f8_after_their_only_broker_stood_still_both_instances_are_back_and_deliver() {
+    let cluster = Cluster::start("");
+    let fixture = Fixture::on(cluster.connection(), "f8-only", |of| of.lanes = Some(4));
+    let target = fixture.target("in", 1);
+    let start = |data: &str| fixture.launch(mode()).data(data).start();
+    let mut members = [start("a"), start("b")];
+    wait_until_shared(4, &[&members[0], &members[1]]);
+    let producer = fixture.producer();
+    let mut sent = Vec::new();
+    for round in 0..BROKER_ROUNDS {
+        cluster.pause();
+        std::thread::sleep(BROKER_FROZEN);
+        for member in &members {
+            let ready = member.get("/health/ready").map(|told| told.0);
+            assert_ne!(ready, Ok(200), "Kafka is away");
+        }
+        cluster.resume();
+        let woken = Instant::now();
+        // To all lanes, whoever has them.
+        for n in 0..16 {
+            let value = format!("{round}-{n}");
+            let record = out(&value).key(&value).to(&target).delay(500);
+            producer.send_one(&fixture.names.intake(), &record);
+            sent.push(value);
+        }
+        let left = || patient(BACK_WITHIN).saturating_sub(woken.elapsed());
+        eventually_within(left(), "both are ready and have lanes", || {
+            let told = members.each_ref().map(|of| (of.get("/health/ready"), of.lanes()));
+            let is_back = told.iter().all(|(ready, lanes)| {
+                ready.as_ref().is_ok_and(|(code, _)| *code == 200) && *lanes == 2
+            });
+            if is_back { Ok(()) } else { Err(format!("{told:?}")) }
+        });
+        eventually_within(left(), "all is delivered", || {
+            let there = whole(&fixture, &target).len();
+            if there >= sent.len() { Ok(()) } else { Err(format!("{there} of {}", sent.len())) }
+        });
+        println!("f8: round {round}, back after {:?}", woken.elapsed());
+    }
+    assert_promise(mode(), sent, &whole(&fixture, &target));
+    for member in &mut members {
+        member.stop_well();
+        let log = member.log();
+        assert!(!log.contains("none tells its time"), "the topic can be written:\n{log}");
+    }
 }

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use rand::{Rng as _, SeedableRng as _};
 use rdkafka::ClientContext;
-use rdkafka::config::FromClientConfigAndContext as _;
-use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext};
 
 use super::{Error, Watch};
 use crate::client::Connection;
@@ -184,9 +183,8 @@ impl Writer {
         }
         let refusals = Arc::<Refusals>::default();
         let reports = Reports(Arc::clone(&refusals));
-        let producer = ThreadedProducer::from_config_and_context(&config, reports)
-            .map_err(Error::kafka("make a producer"))?;
-        Ok(Self { outlet: Outlet::new(producer), topic: Arc::from(topic), partitions, refusals })
+        let outlet = Outlet::create(&config, reports).map_err(Error::kafka("make a producer"))?;
+        Ok(Self { outlet, topic: Arc::from(topic), partitions, refusals })
     }
 
     pub(super) fn outlet(&self) -> &Outlet<impl ProducerContext<DeliveryOpaque = usize> + use<>> {

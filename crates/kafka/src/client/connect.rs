@@ -20,6 +20,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::metadata::Metadata;
+use rdkafka::types::RDKafkaType;
 use rdkafka::{ClientConfig, ClientContext};
 
 use super::errors::{self, ErrorKind};
@@ -38,8 +39,10 @@ pub enum Isolation {
     Uncommitted,
 }
 
-/// A client for questions and orders that are not about records.
+/// A client for questions and orders that are not about records. A thread of its own takes their answers.
 pub(crate) type Admin = AdminClient<Quiet>;
+/// The same without that thread, for those of [`raw::ask`].
+pub(crate) type Asker = Client<Quiet>;
 
 /// Closes a client on a thread of its own: that takes librdkafka a tenth of a second, for which nobody need wait.
 pub(crate) fn aside<T: Send + 'static>(client: T) {
@@ -222,6 +225,18 @@ impl Connection {
         let admin: Admin = self.client(client_id).create_with_context(Quiet)?;
         self.token(admin.inner());
         Ok(admin)
+    }
+
+    /// The same without a thread that takes answers.
+    ///
+    /// # Errors
+    /// librdkafka refused its settings.
+    pub(crate) fn asker(&self, client_id: &str) -> Result<Asker, KafkaError> {
+        let config = self.client(client_id);
+        let native = config.create_native_config()?;
+        let asker = Client::new(&config, native, RDKafkaType::RD_KAFKA_PRODUCER, Quiet)?;
+        self.token(&asker);
+        Ok(asker)
     }
 
     /// A reader that is given its partitions, and commits nothing. `wait`: how long a broker holds a fetch for which there

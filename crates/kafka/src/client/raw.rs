@@ -1,5 +1,5 @@
-//! The raw calls into librdkafka, in one place. `ask` has the admin requests that rdkafka lacks; `inflate` decides what
-//! librdkafka is given of a batch; `poll` says where a partition ended.
+//! The raw calls into librdkafka, in one place. `ask` has the admin requests that rdkafka lacks; `bell` wakes a thread for
+//! what a client has for it; `inflate` decides what librdkafka is given of a batch; `poll` says where a partition ended.
 //!
 //! Seven reasons, and nothing else stands here:
 //! 1. rdkafka's safe header access panics on a header name that is not UTF-8, which any producer can write.
@@ -8,7 +8,7 @@
 //! 3. A client that nobody polls is never asked for a token; it is handed one.
 //! 4. The positions of some partitions: the safe call asks for those of the whole assignment, and for the assignment
 //!    first.
-//! 5. No safe call can wake a thread that waits in a poll.
+//! 5. No safe call can wake a thread that waits in a poll, or waits for events without spinning (`bell`).
 //! 6. rdkafka does not say which broker has acknowledged a message.
 //! 7. rdkafka does not say which partition an error is about, nor where a partition ended.
 //!
@@ -19,6 +19,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod ask;
+pub(crate) mod bell;
 pub mod inflate;
 pub(crate) mod poll;
 
@@ -28,17 +29,19 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rdkafka::ClientConfig;
 use rdkafka::bindings as rdsys;
 use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message as _};
-use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{BaseProducer, Producer as _, ProducerContext};
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use waterclock_engine::{Cut, CutBy, HEADER_BESIDE};
 use waterclock_engine::{Record, UnixMillis};
 
 use self::poll::Fetched;
+use super::events::{Events, Producer};
 use super::sieve;
 
 /// Hands a client its token for SASL/OAUTHBEARER, which it uses for its next connections.
@@ -113,13 +116,6 @@ impl Waker {
     pub(crate) fn of_consumer<C: ClientContext>(client: &Client<C>) -> Option<Self> {
         // SAFETY: the client is alive; the reference that is given is ours.
         let queue = unsafe { rdsys::rd_kafka_queue_get_consumer(client.native_ptr()) };
-        (!queue.is_null()).then_some(Self(queue))
-    }
-
-    /// Of a producer that is polled.
-    pub(crate) fn of_producer<C: ClientContext>(client: &Client<C>) -> Option<Self> {
-        // SAFETY: the client is alive; the reference that is given is ours.
-        let queue = unsafe { rdsys::rd_kafka_queue_get_main(client.native_ptr()) };
         (!queue.is_null()).then_some(Self(queue))
     }
 
@@ -331,7 +327,7 @@ pub type AddHeader<'a> = dyn FnMut(&[u8], Option<&[u8]>) + 'a;
 pub struct Outlet<C: ProducerContext<DeliveryOpaque = usize> + 'static> {
     /// Dropped before the producer: fields drop in order.
     topics: HashMap<Arc<str>, Topic>,
-    producer: Arc<ThreadedProducer<C>>,
+    producer: Arc<Producer<C>>,
 }
 
 // SAFETY: rd_kafka_topic_t is thread-safe by librdkafka's contract; the map is only touched through &mut self.
@@ -346,13 +342,21 @@ const NO_TIME: i64 = 0;
 const HANDLES_MAX: usize = 4_096;
 
 impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Outlet<C> {
+    /// Makes a producer whose events a thread of its own takes.
+    ///
+    /// # Errors
+    /// librdkafka refused its settings.
+    pub fn create(config: &ClientConfig, context: C) -> Result<Self, KafkaError> {
+        Events::start("wc-acks")?.producer(config, context).map(Self::new)
+    }
+
     /// Wraps a producer.
-    pub fn new(producer: impl Into<Arc<ThreadedProducer<C>>>) -> Self {
+    pub(crate) fn new(producer: impl Into<Arc<Producer<C>>>) -> Self {
         Self { topics: HashMap::new(), producer: producer.into() }
     }
 
     /// The producer itself, for transactions and flushes.
-    pub fn producer(&self) -> &ThreadedProducer<C> {
+    pub fn producer(&self) -> &BaseProducer<C> {
         &self.producer
     }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::Connection;
-use super::connect::{Admin, aside};
+use super::connect::{Asker, aside};
 use super::errors::ErrorKind;
 
 /// One client, for each thread that has a clone of this.
@@ -30,7 +30,7 @@ struct Shared {
 }
 
 /// It is closed on a thread of its own, whichever thread asks it last.
-struct Client(Option<Admin>);
+struct Client(Option<Asker>);
 
 impl Drop for Client {
     fn drop(&mut self) {
@@ -49,16 +49,22 @@ impl ResilientAdmin {
         connection: &Connection,
         client_id: &'static str,
     ) -> Result<Self, KafkaError> {
-        let client = Arc::new(Client(Some(connection.admin(client_id)?)));
+        let client = Arc::new(Client(Some(connection.asker(client_id)?)));
         let (connection, client) = (connection.clone(), Mutex::new(client));
         Ok(Self(Arc::new(Shared { connection, client_id, client })))
+    }
+
+    /// Asks what one broker alone may leave unanswered: the next question goes by the same client, whatever comes of this one.
+    pub(crate) fn ask_one_broker<T>(&self, question: impl FnOnce(&Asker) -> T) -> T {
+        let client = self.0.client();
+        question(self.0.ready(&client))
     }
 
     /// Asks. After an error the next question goes by a new client.
     ///
     /// # Errors
     /// Those of the question.
-    pub(crate) fn ask<T, E>(&self, question: impl FnOnce(&Admin) -> Result<T, E>) -> Result<T, E> {
+    pub(crate) fn ask<T, E>(&self, question: impl FnOnce(&Asker) -> Result<T, E>) -> Result<T, E> {
         self.ask_parts(|admin| question(admin).map(|answer| (answer, Vec::new())))
     }
 
@@ -69,12 +75,10 @@ impl ResilientAdmin {
     /// Those of the question.
     pub(crate) fn ask_parts<T, E>(
         &self,
-        question: impl FnOnce(&Admin) -> Result<(T, Vec<RDKafkaErrorCode>), E>,
+        question: impl FnOnce(&Asker) -> Result<(T, Vec<RDKafkaErrorCode>), E>,
     ) -> Result<T, E> {
         let client = self.0.client();
-        let admin = client.0.as_ref().expect("it is taken only when it is dropped");
-        self.0.connection.token(admin.inner());
-        let told = question(admin);
+        let told = question(self.0.ready(&client));
         let is_silent = told
             .as_ref()
             .map_or(true, |(_, parts)| parts.iter().any(|code| ErrorKind::of(*code).is_silence()));
@@ -90,13 +94,20 @@ impl Shared {
         Arc::clone(&self.client.lock())
     }
 
+    /// The client, with the token in hand.
+    fn ready<'a>(&self, client: &'a Client) -> &'a Asker {
+        let admin = client.0.as_ref().expect("it is taken only when it is dropped");
+        self.connection.token(admin);
+        admin
+    }
+
     /// Makes a new client in the place of one that had no answer, if no other thread has done so.
     fn renew(&self, silent: &Arc<Client>) {
         let mut client = self.client.lock();
         if !Arc::ptr_eq(&client, silent) {
             return;
         }
-        match self.connection.admin(self.client_id) {
+        match self.connection.asker(self.client_id) {
             Ok(fresh) => *client = Arc::new(Client(Some(fresh))),
             Err(error) => {
                 tracing::warn!(%error, client = self.client_id, "no new client, the old one is asked again");

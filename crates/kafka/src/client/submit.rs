@@ -7,13 +7,13 @@ use std::time::Duration;
 use std::time::Instant;
 
 use rdkafka::ClientContext;
-use rdkafka::config::FromClientConfigAndContext as _;
 use rdkafka::error::KafkaError;
 use rdkafka::message::Message as _;
-use rdkafka::producer::{DeliveryResult, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{DeliveryResult, ProducerContext};
 use tokio::sync::oneshot;
 
 use super::errors::{self, ErrorKind};
+use super::events::{Events, Producer};
 use super::oauth::tokens;
 use super::raw::Outlet;
 use super::{Connection, NoAnswer};
@@ -87,7 +87,7 @@ pub enum SubmitError {
 pub struct Submitter {
     outlet: Mutex<Outlet<Reports>>,
     /// The same one, for what takes long: tasks wait for the lock.
-    producer: Arc<ThreadedProducer<Reports>>,
+    producer: Arc<Producer<Reports>>,
     waiting: Waiting,
     connection: Connection,
 }
@@ -165,7 +165,8 @@ impl Submitter {
             .set("message.timeout.ms", DELIVERY_MS_MAX)
             .set("message.max.bytes", RECORD_BYTES_MAX)
             .set("linger.ms", "0");
-        let producer = ThreadedProducer::from_config_and_context(&config, Reports(waiting.clone()))
+        let producer = Events::start("wc-acks")
+            .and_then(|events| events.producer(&config, Reports(waiting.clone())))
             .map_err(|source| SubmitError::Refused { topic: "Kafka".to_owned(), source })?;
         let producer = Arc::new(producer);
         let outlet = Mutex::new(Outlet::new(Arc::clone(&producer)));
@@ -208,7 +209,7 @@ impl Submitter {
 
     /// Has the client find out what it needs to write to a topic, so that the first record does not wait for that.
     pub fn get_ready(&self, topic: &str) {
-        let client = rdkafka::producer::Producer::client(&*self.producer);
+        let client = rdkafka::producer::Producer::client(&**self.producer);
         let asked = client.fetch_metadata(Some(topic), ANSWER_MAX);
         if let Err(error) = asked {
             tracing::debug!(%error, topic, "a producer could not get ready");

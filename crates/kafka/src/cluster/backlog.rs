@@ -8,7 +8,6 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rdkafka::error::KafkaError;
@@ -65,83 +64,80 @@ impl Reads {
     }
 }
 
-/// The counting thread; stops when dropped.
-#[derive(Debug)]
+/// What was counted last.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Backlog {
-    stop: Arc<AtomicBool>,
     counted: Counts,
-    thread: JoinHandle<()>,
 }
 
 impl Backlog {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// The client could not be made: the configuration is wrong.
-    pub(crate) fn start(
-        admin: ResilientAdmin,
-        setup: Arc<Setup>,
-        threads: Vec<Arc<Reads>>,
-        lookup: Lookup,
-    ) -> Result<Self, KafkaError> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, counted) = (Arc::clone(&stop), Counts::default());
-        let counted_last = Arc::clone(&counted);
-        let mut work =
-            Work { admin, setup, threads, lookup, counted: counted_last, open: Open::default() };
-        let thread = std::thread::Builder::new()
-            .name("wc-backlog".into())
-            .spawn(move || work.run(&stopped))
-            .map_err(|_| KafkaError::Canceled)?;
-        Ok(Self { stop, counted, thread })
-    }
-
     /// How many records stood in each intake and tier, in the lanes of this process, when they were last counted.
     pub(crate) fn counted(&self) -> Vec<(String, u64)> {
         self.counted.lock().clone()
     }
 }
 
-impl Drop for Backlog {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // Not waited for: with the brokers away it may be asking still.
-        self.thread.thread().unpark();
-    }
-}
-
-/// What the counting thread works with.
-struct Work {
+/// Counts, on the thread of [`Upkeep`](super::upkeep::Upkeep).
+pub(crate) struct Count {
     admin: ResilientAdmin,
     setup: Arc<Setup>,
     threads: Vec<Arc<Reads>>,
     lookup: Lookup,
     counted: Counts,
     open: Open,
+    step: Step,
+    due: Instant,
 }
 
-impl Work {
-    fn run(&mut self, stop: &AtomicBool) {
-        let pause = |most: Duration| {
-            let until = Instant::now() + most;
-            while !stop.load(Ordering::Relaxed) {
-                let left = until.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    break;
+/// What is to be done next.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Ask the lane threads how far they have read.
+    Ask,
+    /// Take their answers, and count.
+    Count,
+}
+
+impl Count {
+    /// Counts for all that have a clone of this backlog.
+    pub(crate) fn new(
+        admin: ResilientAdmin,
+        setup: Arc<Setup>,
+        threads: Vec<Arc<Reads>>,
+        lookup: Lookup,
+        backlog: &Backlog,
+    ) -> Self {
+        let counted = Arc::clone(&backlog.counted);
+        let (step, due) = (Step::Ask, Instant::now());
+        Self { admin, setup, threads, lookup, counted, open: Open::default(), step, due }
+    }
+
+    /// When it is to be called.
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+
+    pub(super) fn tick(&mut self, stop: &AtomicBool) {
+        match self.step {
+            Step::Ask => {
+                self.threads.iter().for_each(|thread| thread.ask());
+                (self.step, self.due) = (Step::Count, Instant::now() + SAID_WITHIN);
+            }
+            Step::Count => {
+                let threads = self.threads.iter();
+                let reads: Vec<Read> = threads.flat_map(|thread| thread.answer()).collect();
+                let ends = self.count(&reads, stop);
+                if !stop.load(Ordering::Relaxed) {
+                    self.look_for_open(ends, &reads);
                 }
-                std::thread::park_timeout(left);
+                let pause = EVERY.saturating_sub(SAID_WITHIN);
+                (self.step, self.due) = (Step::Ask, Instant::now() + pause);
             }
-        };
-        while !stop.load(Ordering::Relaxed) {
-            self.threads.iter().for_each(|thread| thread.ask());
-            pause(SAID_WITHIN);
-            let reads: Vec<Read> = self.threads.iter().flat_map(|thread| thread.answer()).collect();
-            let ends = self.count(&reads, stop);
-            if !stop.load(Ordering::Relaxed) {
-                self.look_for_open(ends, &reads);
-            }
-            pause(EVERY.saturating_sub(SAID_WITHIN));
         }
+    }
+
+    /// Nothing is pending here any more.
+    pub(super) fn end(&mut self) {
         let topics = &self.setup.topics;
         for at in 0..topics.names().len() {
             telemetry::pending(&label(topics, TopicId(at as u16)), 0);
@@ -154,7 +150,7 @@ impl Work {
         let topics = &self.setup.topics;
         let asked: Vec<(String, i32)> = reads.iter().map(|read| place(topics, read)).collect();
         let told = self.admin.ask_parts(|admin| -> Result<_, KafkaError> {
-            let told = ends(admin.inner(), &asked, End::Last, ANSWER_MAX)?;
+            let told = ends(admin, &asked, End::Last, ANSWER_MAX)?;
             let silent = told.iter().filter_map(|(_, _, end)| end.err()).collect();
             Ok((told, silent))
         });
@@ -189,7 +185,7 @@ impl Work {
         let mut stable = Vec::new();
         for (asked, is_last_known) in [(lanes, true), (own, false), (self.lookup.in_use(), false)] {
             let ask = |end| {
-                let told = self.admin.ask(|admin| ends(admin.inner(), &asked, end, ANSWER_MAX));
+                let told = self.admin.ask(|admin| ends(admin, &asked, end, ANSWER_MAX));
                 told.unwrap_or_else(|error| {
                     tracing::debug!(%error, "whether transactions are open is not known anew");
                     unknown(&asked)

@@ -1,46 +1,28 @@
 //! Deletes done records from our own topics: up to the committed low watermark, never beyond.
 //!
 //! Own topics keep records for ever (`retention.ms=-1`), so this is what frees the disk. It runs behind the commits, on
-//! a thread of its own. What it misses it deletes the next time.
+//! the thread of [`Upkeep`](super::upkeep::Upkeep). What it misses it deletes the next time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
-use rdkafka::admin::AdminOptions;
-use rdkafka::error::KafkaError;
-use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, Sender};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use crate::client::Connection;
+use crate::client::raw::ask;
 use crate::client::resilient_admin::ResilientAdmin;
 
+/// Longest wait for an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Topic, partition, and the offset before which everything is done.
-type Lows = Vec<(String, i32, i64)>;
+pub(crate) type Lows = Vec<(String, i32, i64)>;
 
-/// Handle on the deleting thread; it ends when the last handle is dropped.
+/// Says what is done.
 #[derive(Clone, Debug)]
 pub struct Trim {
     asks: Sender<Lows>,
 }
 
 impl Trim {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// The client could not be made: the configuration is wrong.
-    pub fn start(connection: &Connection) -> Result<Self, KafkaError> {
-        let (asks, inbox) = crossbeam_channel::bounded(64);
-        let admin = ResilientAdmin::new(connection, "waterclock-trim")?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .map_err(|_| KafkaError::Canceled)?;
-        std::thread::Builder::new()
-            .name("wc-trim".into())
-            .spawn(move || run(&inbox, &admin, &runtime))
-            .map_err(|_| KafkaError::Canceled)?;
-        Ok(Self { asks })
-    }
-
     /// Deletes before these offsets, some time soon. Asking too often is passed over: the next time covers it.
     pub fn ask(&self, lows: Lows) {
         if !lows.is_empty() {
@@ -49,21 +31,50 @@ impl Trim {
     }
 }
 
-fn run(inbox: &Receiver<Lows>, admin: &ResilientAdmin, runtime: &tokio::runtime::Runtime) {
-    let options = AdminOptions::new().request_timeout(Some(Duration::from_secs(10)));
-    for lows in inbox {
-        let mut list = TopicPartitionList::with_capacity(lows.len());
-        for (topic, partition, low) in &lows {
-            let _ = list.add_partition_offset(topic, *partition, At::Offset(*low));
+/// What there is to delete.
+pub(crate) struct Deletes {
+    admin: ResilientAdmin,
+    asks: Sender<Lows>,
+    inbox: Receiver<Lows>,
+}
+
+impl Deletes {
+    pub(crate) fn new(admin: ResilientAdmin) -> Self {
+        let (asks, inbox) = crossbeam_channel::bounded(64);
+        Self { admin, asks, inbox }
+    }
+
+    /// For those who know what is done.
+    pub(crate) fn trim(&self) -> Trim {
+        Trim { asks: self.asks.clone() }
+    }
+
+    /// An empty order only wakes the thread.
+    pub(super) fn sender(&self) -> Sender<Lows> {
+        self.asks.clone()
+    }
+
+    /// The next order that comes before `until`.
+    pub(super) fn next(&self, until: Instant) -> Result<Lows, RecvTimeoutError> {
+        self.inbox.recv_deadline(until)
+    }
+
+    /// The next order, whenever it comes.
+    pub(super) fn next_of_all(&self) -> Result<Lows, RecvTimeoutError> {
+        self.inbox.recv().map_err(|RecvError| RecvTimeoutError::Disconnected)
+    }
+
+    pub(super) fn delete(&self, lows: &Lows) {
+        if lows.is_empty() {
+            return;
         }
-        let told = admin.ask_parts(|admin| -> Result<_, KafkaError> {
-            let deleted = runtime.block_on(admin.delete_records(&list, &options))?;
+        let told = self.admin.ask_parts(|admin| -> Result<_, KafkaError> {
             let mut codes = Vec::new();
-            for element in deleted.elements() {
-                if let Err(error) = element.error() {
-                    let (topic, partition) = (element.topic(), element.partition());
-                    tracing::debug!(%error, topic, partition, "could not delete what is done");
-                    codes.extend(error.rdkafka_error_code());
+            for (topic, partition, code) in ask::delete_before(admin, lows, ANSWER_MAX)? {
+                // Its followers delete theirs later, and it did not wait for them.
+                if code != RDKafkaErrorCode::RequestTimedOut {
+                    tracing::debug!(%code, topic, partition, "could not delete what is done");
+                    codes.push(code);
                 }
             }
             Ok(((), codes))

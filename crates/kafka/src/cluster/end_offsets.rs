@@ -1,4 +1,5 @@
-//! Reports where partitions end now, and where they begin, to any caller, with one client and a thread for each leader.
+//! Reports where partitions end now, and where they begin, to any caller, by the client for questions and a thread for each
+//! leader.
 //!
 //! A record with an id fires only when everything that was written before some time has been read. On a busy partition
 //! the next record tells. On an idle one nothing does, so this room asks for its end offset.
@@ -15,26 +16,22 @@
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
-use rdkafka::consumer::Consumer as _;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rdkafka::error::KafkaError;
-use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::BrokerClock;
-use crate::client::Connection;
-use crate::client::connect::{Isolation, Reader, aside};
-use crate::client::errors;
+use crate::client::errors::ErrorKind;
+use crate::client::raw::ask::{End, ends};
+use crate::client::resilient_admin::ResilientAdmin;
 use waterclock_engine::{Offset, UnixMillis};
 
-/// How the client is named in the brokers' logs.
-const CLIENT: &str = "waterclock-ends";
-/// It fetches nothing.
-const WAIT: Duration = Duration::from_secs(1);
 /// One question to a leader.
 const ASK_MAX: Duration = Duration::from_secs(1);
+/// A thread that was not asked for this long ends; the next question has another.
+const IDLE_MAX: Duration = Duration::from_secs(30);
 /// A caller that waits asks again after this long.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -94,9 +91,11 @@ const NOBODY: i32 = -1;
 #[derive(Clone)]
 pub struct EndOffsets {
     asker: Arc<Asker>,
-    /// The threads, by the leader that they ask.
-    threads: Arc<Mutex<BTreeMap<i32, Sender<Question>>>>,
+    threads: Arc<Mutex<Threads>>,
 }
+
+/// By the leader that they ask.
+type Threads = BTreeMap<i32, Sender<Question>>;
 
 impl std::fmt::Debug for EndOffsets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -105,19 +104,10 @@ impl std::fmt::Debug for EndOffsets {
 }
 
 impl EndOffsets {
-    /// Makes the client.
-    ///
-    /// # Errors
-    /// librdkafka refused its settings.
-    pub fn new(connection: &Connection, clock: Arc<BrokerClock>) -> Result<Self, KafkaError> {
-        let asker = Asker {
-            connection: connection.clone(),
-            last: Mutex::new(Arc::new(connection.reader(CLIENT, Isolation::Uncommitted, WAIT)?)),
-            stable: Mutex::new(None),
-            leaders: Mutex::default(),
-            clock,
-        };
-        Ok(Self { asker: Arc::new(asker), threads: Arc::default() })
+    /// Asks by this client.
+    pub(crate) fn new(admin: ResilientAdmin, clock: Arc<BrokerClock>) -> Self {
+        let asker = Asker { admin, leaders: Mutex::default(), clock };
+        Self { asker: Arc::new(asker), threads: Arc::default() }
     }
 
     /// Asks for the ends of these partitions, with `stable` also for where open transactions begin. The answers come by
@@ -150,10 +140,10 @@ impl EndOffsets {
 
     fn start(&self, leader: i32) -> Sender<Question> {
         let (questions, inbox) = crossbeam_channel::unbounded();
-        let asker = Arc::clone(&self.asker);
+        let (asker, threads) = (Arc::clone(&self.asker), Arc::downgrade(&self.threads));
         let started = std::thread::Builder::new()
             .name("wc-ends".into())
-            .spawn(move || asker.run(leader, &inbox));
+            .spawn(move || asker.run(leader, &inbox, &threads));
         if let Err(error) = started {
             tracing::warn!(%error, "no thread to ask for ends");
         }
@@ -218,29 +208,40 @@ impl Question {
 }
 
 struct Asker {
-    connection: Connection,
-    last: Mutex<Arc<Reader>>,
-    /// Made when it is first needed: transactions of others are rare.
-    stable: Mutex<Option<Arc<Reader>>>,
+    admin: ResilientAdmin,
     /// Who leads which partition, by what was heard last.
     leaders: Mutex<BTreeMap<Partition, i32>>,
     clock: Arc<BrokerClock>,
 }
 
 impl Asker {
-    fn run(&self, leader: i32, inbox: &Receiver<Question>) {
-        while let Ok(first) = inbox.recv() {
+    fn run(&self, leader: i32, inbox: &Receiver<Question>, threads: &Weak<Mutex<Threads>>) {
+        loop {
+            let first = match inbox.recv_timeout(IDLE_MAX) {
+                Ok(first) => first,
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    let Some(threads) = threads.upgrade() else { return };
+                    // Questions are sent under this lock: none is lost.
+                    let mut threads = threads.lock();
+                    if inbox.is_empty() {
+                        threads.remove(&leader);
+                        return;
+                    }
+                    continue;
+                }
+            };
             let questions: Vec<Question> = std::iter::once(first).chain(inbox.try_iter()).collect();
             // Read the clock before the ends, and the stable end before the last one: so the stable end that is
             // reported is never beyond the last one. Neither is a beginning.
             let at = self.clock.now(Instant::now()).unwrap_or_default();
-            let stable = self.stable(&questions);
-            let of = |which: &dyn Fn(&Question) -> bool, at: At| {
+            let of = |which: &dyn Fn(&Question) -> bool, end: End| {
                 let asked = all(&questions, which);
-                (asked.len(), told(&self.connection, &self.last(), asked, at))
+                (asked.len(), self.ends(&asked, end))
             };
-            let (_, first) = of(&|question| question.also == Also::First, At::Beginning);
-            let (count, last) = of(&|_| true, At::End);
+            let (_, stable) = of(&|question| question.also == Also::Stable, End::Stable);
+            let (_, first) = of(&|question| question.also == Also::First, End::First);
+            let (count, last) = of(&|_| true, End::Last);
             let is_lost = last.len() < count;
             let heard = Found { last, stable, first };
             for question in questions {
@@ -252,20 +253,38 @@ impl Asker {
         }
     }
 
-    fn last(&self) -> Arc<Reader> {
-        Arc::clone(&self.last.lock())
+    /// Where partitions end or begin; without those that are not told.
+    fn ends(&self, partitions: &[Partition], end: End) -> BTreeMap<Partition, Offset> {
+        let asked: Vec<(String, i32)> =
+            partitions.iter().map(|(t, p)| (t.to_string(), *p)).collect();
+        let told = self.admin.ask_one_broker(|admin| ends(admin, &asked, end, ASK_MAX));
+        let told = told.unwrap_or_else(|error| {
+            tracing::debug!(%error, partitions = partitions.len(), "asking for ends");
+            Vec::new()
+        });
+        let mut offsets: BTreeMap<(&str, i32), Offset> = BTreeMap::new();
+        for (topic, partition, offset) in &told {
+            match offset {
+                Ok(offset) => {
+                    offsets.insert((topic, *partition), Offset(*offset));
+                }
+                Err(error) => tracing::debug!(%error, topic, partition, "asking for an end"),
+            }
+        }
+        let found = |partition: &Partition| {
+            let offset = offsets.get(&(&*partition.0, partition.1)).copied();
+            offset.filter(|offset| offset.0 >= 0).map(|offset| (partition.clone(), offset))
+        };
+        partitions.iter().filter_map(found).collect()
     }
 
     /// Hears who leads what, so that questions go where their answers are.
     fn find_leaders(&self) {
-        let asker = self.last();
         // Of all topics: to ask for one by its name can create it.
-        let metadata = match asker.fetch_metadata(None, ASK_MAX) {
+        let told = self.admin.ask(|admin| admin.fetch_metadata(None, ASK_MAX));
+        let metadata = match told {
             Ok(metadata) => metadata,
-            Err(error) => {
-                tracing::debug!(%error, "asking who leads");
-                return self.renew(&asker);
-            }
+            Err(error) => return tracing::debug!(%error, "asking who leads"),
         };
         let leaders = metadata.topics().iter().flat_map(|topic| {
             let name: Arc<str> = Arc::from(topic.name());
@@ -274,38 +293,6 @@ impl Asker {
         });
         let leaders = leaders.collect();
         *self.leaders.lock() = leaders;
-    }
-
-    /// Makes a new client, unless another thread has done so.
-    fn renew(&self, silent: &Arc<Reader>) {
-        let mut last = self.last.lock();
-        if !Arc::ptr_eq(&last, silent) {
-            return;
-        }
-        match self.connection.reader(CLIENT, Isolation::Uncommitted, WAIT) {
-            // Closing the old one takes a while, and can hang.
-            Ok(fresh) => aside(std::mem::replace(&mut *last, Arc::new(fresh))),
-            Err(error) => tracing::warn!(%error, "no new client, the old one is asked again"),
-        }
-    }
-
-    fn stable(&self, questions: &[Question]) -> BTreeMap<Partition, Offset> {
-        let asked = all(questions, |question| question.also == Also::Stable);
-        if asked.is_empty() {
-            return BTreeMap::new();
-        }
-        let asker = {
-            let mut stable = self.stable.lock();
-            if stable.is_none() {
-                let made = self.connection.reader(CLIENT, Isolation::Committed, WAIT);
-                *stable = made
-                    .inspect_err(|error| tracing::warn!(%error, "no client"))
-                    .ok()
-                    .map(Arc::new);
-            }
-            stable.clone()
-        };
-        asker.map_or_else(BTreeMap::new, |asker| told(&self.connection, &asker, asked, At::End))
     }
 }
 
@@ -316,39 +303,4 @@ fn all(questions: &[Question], which: impl Fn(&Question) -> bool) -> Vec<Partiti
     all.sort_unstable();
     all.dedup();
     all
-}
-
-/// The ends that a client sees, or the beginnings; without those that are not told.
-fn told(
-    connection: &Connection,
-    asker: &Reader,
-    partitions: Vec<Partition>,
-    at: At,
-) -> BTreeMap<Partition, Offset> {
-    if partitions.is_empty() {
-        return BTreeMap::new();
-    }
-    connection.token(asker.client());
-    let ask = || -> Result<TopicPartitionList, KafkaError> {
-        let mut list = TopicPartitionList::with_capacity(partitions.len());
-        for (topic, partition) in &partitions {
-            list.add_partition_offset(topic, *partition, at)?;
-        }
-        asker.offsets_for_times(list, ASK_MAX)
-    };
-    let list = match ask() {
-        Ok(list) => list,
-        Err(error) => {
-            tracing::debug!(%error, partitions = partitions.len(), "asking for ends");
-            return BTreeMap::new();
-        }
-    };
-    let found = |partition: Partition| {
-        let element = list.find_partition(&partition.0, partition.1)?;
-        match (element.error(), element.offset()) {
-            (Ok(()), At::Offset(found)) => Some((partition, Offset(found))),
-            _ => None,
-        }
-    };
-    partitions.into_iter().filter_map(found).collect()
 }

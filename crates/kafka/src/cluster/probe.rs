@@ -7,15 +7,11 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientContext;
 use rdkafka::client::Client;
 use rdkafka::error::KafkaError;
-use rdkafka::message::{Message as _, Timestamp};
-use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext};
 
 use super::BrokerClock;
-use super::wall_clock_steps::Steps;
 use crate::client::Connection;
-use crate::client::oauth::tokens;
-use crate::client::raw::Waker;
 use crate::client::wall_clock_us;
+use crate::meta::{MetaWriter, Written};
 use waterclock_engine::UnixMillis;
 use waterclock_telemetry as telemetry;
 
@@ -29,65 +25,43 @@ const LEADERS_EVERY: Duration = Duration::from_secs(15);
 /// The key of a probe; readers of `<ns>.meta` pass over it.
 pub const PROBE_KEY: &str = "clock";
 
-/// A probe on its way: which broker, and when it was sent.
+/// A probe on its way: when it was sent.
+#[derive(Clone, Copy)]
 struct Sent {
-    broker: i32,
     at: Instant,
     /// This machine's time then, in microseconds.
     wall_us: u64,
 }
 
-struct Context {
-    clock: Arc<BrokerClock>,
-}
-
-impl ClientContext for Context {
-    tokens!();
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(%error, reason, "clock probe");
+/// A probe was acknowledged.
+fn acknowledged(clock: &BrokerClock, sent: Sent, written: Written) {
+    // A broker that leads no more hands a probe on: what counts is who wrote it.
+    let Written { broker, appended: Some(appended), acked } = written else { return };
+    if clock.observe(broker, appended, sent.at, acked) {
+        stepped_back(broker);
     }
+    compare(clock, broker, sent, appended, acked);
 }
 
-impl ProducerContext for Context {
-    type DeliveryOpaque = Box<Sent>;
-
-    fn delivery(&self, result: &DeliveryResult<'_>, sent: Self::DeliveryOpaque) {
-        let acked = Instant::now();
-        if let Ok(message) = result
-            && let Timestamp::LogAppendTime(appended) = message.timestamp()
-            && let Ok(appended) = u64::try_from(appended)
-        {
-            if self.clock.observe(sent.broker, UnixMillis(appended), sent.at, acked) {
-                stepped_back(sent.broker);
-            }
-            self.compare(&sent, appended, acked);
-        }
-    }
-}
-
-impl Context {
-    /// Compares a broker's clock with this machine's: the append was between the two times.
-    fn compare(&self, sent: &Sent, appended: u64, acked: Instant) {
-        let took_us = acked.saturating_duration_since(sent.at).as_micros() as i64;
-        // A millisecond was cut off.
-        let least_us = appended.cast_signed() * 1_000 - (sent.wall_us.cast_signed() + took_us);
-        let most_us = least_us + took_us + 1_000;
-        let middle_us = least_us.midpoint(most_us);
-        telemetry::clock_skew(sent.broker, middle_us as f64 / 1e6);
-        let certain_us = if least_us > 0 { least_us } else { most_us.min(0) };
-        let broker = sent.broker;
-        if self.clock.note_skew(broker, certain_us / 1_000) {
-            match self.clock.skewed().iter().find(|(id, _)| *id == broker) {
-                Some((_, ahead_ms)) => tracing::error!(
-                    broker,
-                    ahead_ms,
-                    "the clocks of a broker and of this machine differ: delays count by the brokers' clocks, none is early by \
-                     those. Synchronise them (chrony, ntpd)"
-                ),
-                None => {
-                    tracing::info!(broker, "the clocks of a broker and of this machine agree again")
-                }
+/// Compares a broker's clock with this machine's: the append was between the two times.
+fn compare(clock: &BrokerClock, broker: i32, sent: Sent, appended: UnixMillis, acked: Instant) {
+    let took_us = acked.saturating_duration_since(sent.at).as_micros() as i64;
+    // A millisecond was cut off.
+    let least_us = appended.0.cast_signed() * 1_000 - (sent.wall_us.cast_signed() + took_us);
+    let most_us = least_us + took_us + 1_000;
+    let middle_us = least_us.midpoint(most_us);
+    telemetry::clock_skew(broker, middle_us as f64 / 1e6);
+    let certain_us = if least_us > 0 { least_us } else { most_us.min(0) };
+    if clock.note_skew(broker, certain_us / 1_000) {
+        match clock.skewed().iter().find(|(id, _)| *id == broker) {
+            Some((_, ahead_ms)) => tracing::error!(
+                broker,
+                ahead_ms,
+                "the clocks of a broker and of this machine differ: delays count by the brokers' clocks, none is early by \
+                 those. Synchronise them (chrony, ntpd)"
+            ),
+            None => {
+                tracing::info!(broker, "the clocks of a broker and of this machine agree again")
             }
         }
     }
@@ -106,46 +80,31 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Starts probing.
+    /// Starts probing, by a producer of its own.
     ///
     /// # Errors
     /// The client could not be made: the configuration is wrong.
     pub fn start(
         connection: &Connection,
-        meta: String,
+        meta: &str,
         clock: Arc<BrokerClock>,
     ) -> Result<Self, KafkaError> {
-        Self::start_waking(connection, meta, clock, &Arc::default())
+        Self::start_with(MetaWriter::new(connection, meta)?, clock)
     }
 
-    /// The same, woken when this machine's clock is set.
+    /// The same by this one, whose events are taken here.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
-    pub(crate) fn start_waking(
-        connection: &Connection,
-        meta: String,
+    /// The operating system gives no thread.
+    pub(crate) fn start_with(
+        writer: Arc<MetaWriter>,
         clock: Arc<BrokerClock>,
-        steps: &Arc<Steps>,
     ) -> Result<Self, KafkaError> {
-        let mut config = connection.client("waterclock-clock");
-        config
-            .set("acks", "1")
-            .set("linger.ms", "0")
-            .set("message.timeout.ms", "5000")
-            .set("message.send.max.retries", "0");
-        let context = Context { clock: Arc::clone(&clock) };
-        let producer: BaseProducer<Context> = config.create_with_context(context)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let waits = Waker::of_producer(producer.client()).map(|waker| steps.wake(waker));
         std::thread::Builder::new()
             .name("wc-clock".into())
-            .spawn(move || {
-                run(&producer, &meta, &clock, &stopped);
-                // Before its client goes.
-                drop(waits);
-            })
+            .spawn(move || run(&writer, &clock, &stopped))
             .map_err(|_| KafkaError::Canceled)?;
         Ok(Self { stop })
     }
@@ -158,14 +117,16 @@ impl Drop for Probe {
     }
 }
 
-fn run(producer: &BaseProducer<Context>, meta: &str, clock: &BrokerClock, stop: &AtomicBool) {
+fn run(writer: &MetaWriter, clock: &Arc<BrokerClock>, stop: &AtomicBool) {
+    let bell = writer.bell();
+    let meta = writer.topic();
     let mut leaders: Vec<(i32, i32)> = Vec::new();
     let mut looked: Option<Instant> = None;
     let mut reach = Reach::default();
     while !stop.load(Ordering::Relaxed) {
         let doubted = clock.take_doubt();
         if leaders.is_empty() || doubted || looked.is_none_or(|at| at.elapsed() > LEADERS_EVERY) {
-            if let Some(found) = leaders_of(producer.client(), meta) {
+            if let Some(found) = leaders_of(writer.client(), meta) {
                 let brokers: Vec<i32> = found.iter().map(|(broker, _)| *broker).collect();
                 clock.keep(&brokers, Instant::now());
                 say_changes(&leaders, &found);
@@ -173,21 +134,18 @@ fn run(producer: &BaseProducer<Context>, meta: &str, clock: &BrokerClock, stop: 
             }
             looked = Some(Instant::now());
         }
-        for (broker, partition) in &leaders {
-            let (at, wall_us) = (Instant::now(), wall_clock_us());
-            let sent = Box::new(Sent { broker: *broker, at, wall_us });
-            let record: BaseRecord<'_, str, [u8], Box<Sent>> =
-                BaseRecord::with_opaque_to(meta, sent).key(PROBE_KEY).partition(*partition);
-            if let Err((error, _)) = producer.send(record) {
-                tracing::debug!(%error, broker, "clock probe not sent");
-            }
-        }
+        probe(writer, clock, &leaders);
         let mut now = Instant::now();
         let mut is_away = true;
         if reach.is_new(clock.silence(now)) {
-            // This process may have stood still, or the topic may be gone.
-            is_away = leaders_of(producer.client(), meta).is_none();
-            producer.poll(EVERY);
+            // This process may have stood still, or the topic may be gone. Brokers that answer have a while for a probe that is
+            // sent now: they may have stood still as well.
+            is_away = leaders_of(writer.client(), meta).is_none();
+            if !is_away {
+                probe(writer, clock, &leaders);
+            }
+            let most = if is_away { EVERY } else { AWAY_AFTER };
+            writer.take_events(&bell, most, || !reach.is_new(clock.silence(Instant::now())));
             now = Instant::now();
         }
         match reach.look(now, clock.silence(now)) {
@@ -209,8 +167,25 @@ fn run(producer: &BaseProducer<Context>, meta: &str, clock: &BrokerClock, stop: 
             telemetry::clock_offset(broker, ahead);
         }
         let known = !leaders.is_empty() && clock.now(Instant::now()).is_some();
-        // Acknowledgements are taken as they come. One poll and not many: rdkafka spins through the last millisecond of each.
-        producer.poll(if known && !clock.is_wanted() { IDLE_EVERY } else { EVERY });
+        // Acknowledgements are taken as they come.
+        let every = if known && !clock.is_wanted() { IDLE_EVERY } else { EVERY };
+        writer.take_events(&bell, every, || false);
+    }
+}
+
+/// Sends a probe to each of these brokers.
+fn probe(writer: &MetaWriter, clock: &Arc<BrokerClock>, leaders: &[(i32, i32)]) {
+    for (broker, partition) in leaders {
+        let clock = Arc::clone(clock);
+        let sent = Sent { at: Instant::now(), wall_us: wall_clock_us() };
+        let tell = move |report: Result<Written, KafkaError>| {
+            if let Ok(written) = report {
+                acknowledged(&clock, sent, written);
+            }
+        };
+        if let Err(error) = writer.write(*partition, PROBE_KEY, None, tell) {
+            tracing::debug!(%error, broker, "clock probe not sent");
+        }
     }
 }
 
@@ -269,7 +244,7 @@ impl Reach {
 }
 
 /// One partition of the topic for every broker that leads any.
-fn leaders_of(client: &Client<Context>, meta: &str) -> Option<Vec<(i32, i32)>> {
+fn leaders_of(client: &Client<impl ClientContext>, meta: &str) -> Option<Vec<(i32, i32)>> {
     let metadata = client.fetch_metadata(Some(meta), Duration::from_secs(5)).ok()?;
     let topic = metadata.topics().iter().find(|topic| topic.name() == meta)?;
     let mut leaders = std::collections::BTreeMap::new();

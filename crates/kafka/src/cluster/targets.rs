@@ -17,14 +17,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use rdkafka::admin::{AdminOptions, OwnedResourceSpecifier, ResourceSpecifier};
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::KafkaError;
 use rdkafka::metadata::MetadataPartition;
 
-use crate::client::connect::Admin;
+use crate::client::connect::Asker as AdminClient;
 use crate::client::errors::{self, ErrorKind, On};
-use crate::client::raw::ask::{self, Layout, Right};
+use crate::client::raw::ask::{self, Layout, Right, Settings};
 use crate::client::resilient_admin::ResilientAdmin;
 use crate::client::seldom::Seldom;
 use waterclock_engine::Target;
@@ -150,15 +149,11 @@ impl Lookup {
     /// The client could not be made: the configuration is wrong.
     pub(crate) fn start(admin: ResilientAdmin, embedded: bool) -> Result<Self, KafkaError> {
         let (questions, inbox) = crossbeam_channel::unbounded();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .map_err(|_| KafkaError::Canceled)?;
         let shared = Arc::new(Shared {
             used: Mutex::default(),
             record_bytes_least: Arc::new(AtomicUsize::new(usize::MAX)),
         });
-        let asker = Asker { admin, runtime, patience: ASK_FIRST, embedded, limits: HashMap::new() };
+        let asker = Asker { admin, patience: ASK_FIRST, embedded, limits: HashMap::new() };
         let said = Seldom::default();
         let answerer = Answerer { open: BTreeMap::new(), shared: Arc::clone(&shared), asker, said };
         std::thread::Builder::new()
@@ -207,7 +202,6 @@ impl Default for Limits {
 /// Who asks the brokers.
 struct Asker {
     admin: ResilientAdmin,
-    runtime: tokio::runtime::Runtime,
     /// How long a question is given for an answer: more each time that there is none.
     patience: Duration,
     /// The embedded broker describes no topics, has no settings to tell, and has one namespace.
@@ -222,8 +216,8 @@ impl Asker {
         let within = self.patience;
         let embedded = self.embedded;
         let told = self.admin.ask(|admin| match embedded {
-            true => plain_layouts(admin.inner(), names, within),
-            false => ask::layouts(admin.inner(), names, within),
+            true => plain_layouts(admin, names, within),
+            false => ask::layouts(admin, names, within),
         });
         self.patience = if told.is_ok() { ASK_FIRST } else { ASK.min(self.patience * 2) };
         told
@@ -260,8 +254,7 @@ impl Asker {
         }
         let known = names.iter().all(|name| self.limits.contains_key(name));
         let most = if known { ASK_AGAIN_MAX } else { ASK };
-        let runtime = &self.runtime;
-        match self.admin.ask(|admin| runtime.block_on(limits(admin, names, most))) {
+        match self.admin.ask(|admin| limits(admin, names, most)) {
             Ok(told) => {
                 // Without the right to ask, Kafka's defaults.
                 for name in names {
@@ -493,40 +486,35 @@ fn forgets_compaction() -> bool {
 }
 
 /// The limits of those topics whose settings we may see.
-async fn limits(
-    admin: &Admin,
+fn limits(
+    admin: &AdminClient,
     names: &[String],
     most: Duration,
 ) -> Result<Vec<(String, Limits)>, KafkaError> {
-    let options = AdminOptions::new().request_timeout(Some(most));
-    let resources: Vec<_> = names.iter().map(|name| ResourceSpecifier::Topic(name)).collect();
-    let answers = admin.describe_configs(&resources, &options).await?;
-    let usual = Limits::default();
-    let told = answers.into_iter().filter_map(Result::ok).filter_map(|of| {
-        let value = |name| of.get(name).and_then(|of| of.value.as_deref());
-        let bytes = value("max.message.bytes").and_then(|bytes| bytes.parse().ok());
-        let in_sync = value("min.insync.replicas").and_then(|count| count.parse().ok());
-        // A broker wants keys as soon as a topic is compacted, even if records are deleted by age, too.
-        let keyed = value("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
-        // Where it puts the time itself it refuses none.
-        let is_free = value("message.timestamp.type") == Some("LogAppendTime");
-        let narrow = ["message.timestamp.before.max.ms", "message.timestamp.after.max.ms"]
-            .iter()
-            .any(|most| {
-                value(most).and_then(|ms| ms.parse().ok()).is_some_and(|ms: u64| ms < TIMES_MIN_MS)
-            });
-        let limits = Limits {
-            record_bytes_max: bytes.unwrap_or(usual.record_bytes_max),
-            keyed,
-            in_sync_min: in_sync.unwrap_or(usual.in_sync_min),
-            narrow: narrow && !is_free,
-        };
-        match of.specifier {
-            OwnedResourceSpecifier::Topic(name) => Some((name, limits)),
-            _ => None,
-        }
-    });
+    let answers = ask::settings(admin, names, most)?;
+    let told = answers.into_iter().filter_map(|(name, of)| Some((name, limits_of(&of.ok()?))));
     Ok(told.collect())
+}
+
+fn limits_of(settings: &Settings) -> Limits {
+    let usual = Limits::default();
+    let value = |name| settings.get(name).map(String::as_str);
+    let bytes = value("max.message.bytes").and_then(|bytes| bytes.parse().ok());
+    let in_sync = value("min.insync.replicas").and_then(|count| count.parse().ok());
+    // A broker wants keys as soon as a topic is compacted, even if records are deleted by age, too.
+    let keyed = value("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
+    // Where it puts the time itself it refuses none.
+    let is_free = value("message.timestamp.type") == Some("LogAppendTime");
+    let narrow =
+        ["message.timestamp.before.max.ms", "message.timestamp.after.max.ms"].iter().any(|most| {
+            value(most).and_then(|ms| ms.parse().ok()).is_some_and(|ms: u64| ms < TIMES_MIN_MS)
+        });
+    Limits {
+        record_bytes_max: bytes.unwrap_or(usual.record_bytes_max),
+        keyed,
+        in_sync_min: in_sync.unwrap_or(usual.in_sync_min),
+        narrow: narrow && !is_free,
+    }
 }
 
 #[cfg(test)]

@@ -18,8 +18,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rdkafka::error::KafkaError;
-
 use crate::client::Connection;
 use crate::client::raw::ask;
 use crate::client::resilient_admin::ResilientAdmin;
@@ -86,57 +84,13 @@ pub struct Wanted {
     pub specs: Vec<TopicSpec>,
 }
 
-/// The looking thread; stops when dropped.
-#[derive(Debug)]
-pub(crate) struct Watch {
-    stop: Arc<AtomicBool>,
-    thread: std::thread::JoinHandle<()>,
-}
-
-impl Watch {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// The client could not be made: the configuration is wrong.
-    pub(crate) fn start(
-        connection: &Connection,
-        admin: ResilientAdmin,
-        wanted: Wanted,
-        seen: Arc<Seen>,
-    ) -> Result<Self, KafkaError> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut work = Work {
-            connection: connection.clone(),
-            admin,
-            wanted,
-            seen,
-            missing: BTreeSet::new(),
-            ids: BTreeMap::new(),
-            said: BTreeMap::new(),
-        };
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
-            .name("wc-watch".into())
-            .spawn(move || work.run(&stopped))
-            .map_err(|_| KafkaError::Canceled)?;
-        Ok(Self { stop, thread })
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // Not waited for: with the brokers away it may be asking still.
-        self.thread.thread().unpark();
-    }
-}
-
 /// Whether somebody has to hear of it while it runs: what could only be better was said at the start.
 fn is_told(finding: &Finding) -> bool {
     finding.severity != Severity::Note
 }
 
-struct Work {
+/// Looks, on the thread of [`Upkeep`](super::upkeep::Upkeep).
+pub(crate) struct Look {
     connection: Connection,
     admin: ResilientAdmin,
     wanted: Wanted,
@@ -147,19 +101,37 @@ struct Work {
     ids: BTreeMap<String, String>,
     /// What was said, and when.
     said: BTreeMap<String, Instant>,
+    due: Instant,
 }
 
-impl Work {
-    fn run(&mut self, stop: &AtomicBool) {
-        while !stop.load(Ordering::Relaxed) {
-            self.look();
-            let is_well = !self.seen.holds() && self.missing.is_empty();
-            let every = if is_well { EVERY } else { EVERY_UNFIT };
-            let until = Instant::now() + every;
-            while !stop.load(Ordering::Relaxed) && Instant::now() < until {
-                std::thread::park_timeout(until.saturating_duration_since(Instant::now()));
-            }
+impl Look {
+    pub(crate) fn new(
+        connection: &Connection,
+        admin: ResilientAdmin,
+        wanted: Wanted,
+        seen: Arc<Seen>,
+    ) -> Self {
+        Self {
+            connection: connection.clone(),
+            admin,
+            wanted,
+            seen,
+            missing: BTreeSet::new(),
+            ids: BTreeMap::new(),
+            said: BTreeMap::new(),
+            due: Instant::now(),
         }
+    }
+
+    /// When it is to be called.
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+
+    pub(super) fn tick(&mut self) {
+        self.look();
+        let is_well = !self.seen.holds() && self.missing.is_empty();
+        self.due = Instant::now() + if is_well { EVERY } else { EVERY_UNFIT };
     }
 
     fn look(&mut self) {
@@ -226,7 +198,7 @@ impl Work {
     /// Compares the ids with those of the last look.
     fn look_at_ids(&mut self) {
         let names: Vec<String> = self.wanted.specs.iter().map(|spec| spec.name.clone()).collect();
-        let told = match self.admin.ask(|admin| ask::ids(admin.inner(), &names, ANSWER_MAX)) {
+        let told = match self.admin.ask(|admin| ask::ids(admin, &names, ANSWER_MAX)) {
             Ok(told) => told,
             Err(error) => return tracing::debug!(%error, "the ids of the topics are not known"),
         };

@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientContext;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Message as _, Timestamp};
-use rdkafka::producer::{
-    BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
-};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext};
 
 use super::Skew;
+use crate::client::events::Events;
 use crate::client::oauth::tokens;
 use crate::client::raw::Outlet;
 use crate::client::{Connection, wall_clock};
@@ -101,7 +100,7 @@ pub(super) fn skews(
     };
     let seen = Arc::new(Mutex::default());
     let context = Context { local, seen: Arc::clone(&seen) };
-    let producer: ThreadedProducer<Context> = config.create_with_context(context)?;
+    let producer = Events::start("wc-acks")?.producer(&config, context)?;
     for _ in 0..ROUNDS {
         for (broker, partition) in leaders {
             let sent = Box::new((*broker, Instant::now()));
@@ -158,11 +157,12 @@ pub(super) fn commit(
         .set("linger.ms", "0")
         .set("retry.backoff.ms", "2")
         .set("allow.auto.create.topics", "false");
-    let producer: ThreadedProducer<Unheard> =
-        config.create_with_context(Unheard).map_err(failed("make a producer"))?;
-    producer.init_transactions(STEP_MAX).map_err(failed("begin as a transactional producer"))?;
     // As the processor commits: rdkafka's own way takes up to 100 ms longer.
-    let outlet = Outlet::new(producer);
+    let outlet = Outlet::create(&config, Unheard).map_err(failed("make a producer"))?;
+    outlet
+        .producer()
+        .init_transactions(STEP_MAX)
+        .map_err(failed("begin as a transactional producer"))?;
     let mut best = Duration::MAX;
     for _ in 0..TRANSACTIONS {
         let began = Instant::now();

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
-use rdkafka::config::FromClientConfigAndContext as _;
 use rdkafka::error::KafkaError;
-use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext};
 
 use crate::client::Connection;
 use crate::client::errors::{self, ErrorKind};
@@ -58,8 +57,7 @@ impl<F: Fn(Ack) + Send + Sync + 'static> Feed<F> {
             .set("enable.idempotence", "true")
             .set("partitioner", "murmur2_random")
             .set("linger.ms", "2");
-        let producer = ThreadedProducer::from_config_and_context(&config, Acks(acked))?;
-        Ok(Self { outlet: Outlet::new(producer) })
+        Ok(Self { outlet: Outlet::create(&config, Acks(acked))? })
     }
 
     /// Enqueues one record, to this partition or its key's.

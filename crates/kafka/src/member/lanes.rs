@@ -14,12 +14,14 @@ use super::thread::{self, Plan, Policies, Shared, Status};
 use super::timers::Timers;
 use crate::client::Connection;
 use crate::client::resilient_admin::ResilientAdmin;
-use crate::cluster::backlog::{self, Backlog};
+use crate::cluster::backlog::{self, Backlog, Count};
+use crate::cluster::delete_records::Deletes;
 use crate::cluster::end_offsets::EndOffsets;
-use crate::cluster::topic_monitor::{Seen, Wanted, Watch};
+use crate::cluster::topic_monitor::{Look, Seen, Wanted};
+use crate::cluster::upkeep::{Needs, Upkeep};
 use crate::cluster::wall_clock_steps::{Looking, Steps};
-use crate::cluster::{BrokerClock, Lookup, Probe, Trim};
-use crate::meta::{Heard, Member};
+use crate::cluster::{BrokerClock, Lookup, Probe};
+use crate::meta::{Heard, Member, Members, MetaWriter};
 use waterclock_engine::allow::Allow;
 use waterclock_engine::{Lane, Setup, TopicId};
 use waterclock_telemetry::LaneFigures;
@@ -61,11 +63,13 @@ pub struct Settings {
 
 /// What is known of the brokers, for lane threads and for the part that keeps their lanes' timers.
 pub struct ClusterView {
+    admin: ResilientAdmin,
     clock: Arc<BrokerClock>,
     ends: EndOffsets,
     written: Arc<Written>,
     steps: Arc<Steps>,
     looking: Looking,
+    meta: Option<Arc<MetaWriter>>,
     probe: Option<Probe>,
 }
 
@@ -79,15 +83,19 @@ impl ClusterView {
         let clock = Arc::new(if *embedded { BrokerClock::local() } else { BrokerClock::new() });
         let steps = Arc::new(Steps::default());
         let looking = Looking::start(Arc::clone(&steps)).map_err(|_| KafkaError::Canceled)?;
-        let meta = format!("{}.meta", settings.namespace);
-        let probe = if *embedded {
-            None
-        } else {
-            Some(Probe::start_waking(connection, meta, Arc::clone(&clock), &steps)?)
+        // The embedded broker has one member, and tells no time.
+        let meta = match *embedded {
+            true => None,
+            false => Some(MetaWriter::new(connection, &format!("{}.meta", settings.namespace))?),
         };
-        let ends = EndOffsets::new(connection, Arc::clone(&clock))?;
+        let probe =
+            |meta: &Arc<MetaWriter>| Probe::start_with(Arc::clone(meta), Arc::clone(&clock));
+        let probe = meta.as_ref().map(probe).transpose()?;
+        // One client for all questions. None of them stays with a broker for long.
+        let admin = ResilientAdmin::new(connection, "waterclock-admin")?;
+        let ends = EndOffsets::new(admin.clone(), Arc::clone(&clock));
         let written = Arc::new(Written::new(settings.setup.lanes));
-        Ok(Self { clock, ends, written, steps, looking, probe })
+        Ok(Self { admin, clock, ends, written, steps, looking, meta, probe })
     }
 
     /// The brokers' time.
@@ -118,10 +126,12 @@ pub struct Processor {
     clock: Arc<BrokerClock>,
     policies: Arc<Policies>,
     heard: Heard,
+    connection: Connection,
+    meta: Option<Arc<MetaWriter>>,
     _probe: Option<Probe>,
-    backlog: Option<Backlog>,
+    backlog: Backlog,
     seen: Arc<Seen>,
-    _watch: Option<Watch>,
+    _upkeep: Upkeep,
     _looking: Looking,
 }
 
@@ -136,19 +146,15 @@ impl Processor {
         timers: Arc<dyn Timers>,
     ) -> Result<Self, KafkaError> {
         let Settings { connection, embedded, .. } = settings;
-        let ClusterView { clock, ends, written, steps, looking, probe } = view;
+        let ClusterView { admin, clock, ends, written, steps, looking, meta, probe } = view;
         let stop = Arc::new(AtomicBool::new(false));
         let policies = Arc::new(Policies::new(Arc::clone(&settings.setup)));
         let seen = Arc::new(Seen::default());
-        // Each question of these three is answered in milliseconds. Deleting has a client of its own: Kafka answers the requests
-        // of a connection one after the other, and a delete waits for the followers.
-        let admin = ResilientAdmin::new(connection, "waterclock-admin")?;
-        let watch = match settings.watched.clone() {
-            Some(wanted) => {
-                Some(Watch::start(connection, admin.clone(), wanted, Arc::clone(&seen))?)
-            }
-            None => None,
-        };
+        let look = settings
+            .watched
+            .clone()
+            .map(|wanted| Look::new(connection, admin.clone(), wanted, Arc::clone(&seen)));
+        let deletes = Deletes::new(admin.clone());
         let lookup = Lookup::start(admin.clone(), *embedded)?;
         let shared = Shared {
             seen: Arc::clone(&seen),
@@ -159,7 +165,7 @@ impl Processor {
             timers,
             written,
             ends,
-            trim: if *embedded { None } else { Some(Trim::start(connection)?) },
+            trim: (!*embedded).then(|| deletes.trim()),
             heard: Heard::default(),
             stop: Arc::clone(&stop),
             drain: settings.drain,
@@ -213,14 +219,13 @@ impl Processor {
                 })
                 .map_err(|_| KafkaError::Canceled)?;
         }
+        let backlog = Backlog::default();
         // The embedded broker lists no offsets.
-        let backlog = if *embedded {
-            None
-        } else {
-            let (setup, lookup) = (Arc::clone(&settings.setup), lookup);
+        let count = (!*embedded).then(|| {
             let reads = statuses.iter().map(|status| Arc::clone(&status.reads)).collect();
-            Some(Backlog::start(admin, setup, reads, lookup)?)
-        };
+            Count::new(admin, Arc::clone(&settings.setup), reads, lookup, &backlog)
+        });
+        let upkeep = Upkeep::start(Needs { deletes, look, count })?;
         Ok(Self {
             stop,
             statuses,
@@ -228,36 +233,37 @@ impl Processor {
             clock,
             policies,
             heard,
+            connection: connection.clone(),
+            meta,
             _probe: probe,
             backlog,
             seen,
-            _watch: watch,
+            _upkeep: upkeep,
             _looking: looking,
         })
     }
 
-    /// The members' announcements, to be filled in by [`Members`](crate::meta::Members): they show which members died.
-    #[must_use]
-    pub fn heard(&self) -> Heard {
-        Arc::clone(&self.heard)
-    }
-
-    /// Tells at any time what this process is then: `me`, with the lanes that its threads run and the allow-lists that are
-    /// in force.
-    pub fn describes(&self, me: Member) -> impl Fn() -> Member + Send + use<> {
+    /// Announces this process to the other members, as `me` with the lanes that its threads run and the allow-lists that are in
+    /// force, and hears the others: that shows which of them died.
+    ///
+    /// # Errors
+    /// The reader could not be made: the configuration is wrong. Or this is the embedded broker, which has one member.
+    pub fn announce(&self, me: Member) -> Result<Members, KafkaError> {
+        let writer = self.meta.clone().ok_or(KafkaError::Canceled)?;
         let (statuses, policies) = (self.statuses.clone(), Arc::clone(&self.policies));
-        move || {
+        let describe = move || {
             let mut lanes: Vec<Lane> = statuses.iter().flat_map(|status| status.owned()).collect();
             lanes.sort_unstable();
             lanes.dedup();
             Member { lanes, allow: Some(policies.said()), ..me.clone() }
-        }
+        };
+        Members::start(&self.connection, writer, describe, Arc::clone(&self.heard))
     }
 
     /// How many records stand in each intake and tier, in the lanes that run here, as counted every 15 seconds.
     #[must_use]
     pub fn backlog(&self) -> Vec<(String, u64)> {
-        self.backlog.as_ref().map(Backlog::counted).unwrap_or_default()
+        self.backlog.counted()
     }
 
     /// What each thread is doing.

@@ -14,17 +14,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rdkafka::ClientContext;
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::KafkaError;
-use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
-use super::{Heard, Member, Roster};
-use super::{MEMBER, PARTITION};
+use super::{Heard, MEMBER, Member, MetaWriter, PARTITION, Roster};
 use crate::client::Connection;
 use crate::client::connect::{Isolation, Reader};
-use crate::client::oauth::tokens;
+use crate::client::raw::bell::Bell;
 use waterclock_engine::Lane;
 
 /// How often a member says it again.
@@ -51,29 +48,25 @@ pub struct Members {
 }
 
 impl Members {
-    /// Starts the thread that speaks for this process: `describe` says what it is now, with its lanes. `topic` is
-    /// `<ns>.meta`; what is heard goes into `roster`.
+    /// Starts the thread that speaks for this process: `describe` says what it is now, with its lanes. What is heard goes into
+    /// `roster`.
     ///
     /// # Errors
-    /// The clients could not be made: the configuration is wrong.
-    pub fn start(
+    /// The reader could not be made: the configuration is wrong.
+    pub(crate) fn start(
         connection: &Connection,
-        topic: &str,
+        writer: Arc<MetaWriter>,
         describe: impl Fn() -> Member + Send + 'static,
         roster: Heard,
     ) -> Result<Self, KafkaError> {
         let mut list = TopicPartitionList::new();
-        list.add_partition_offset(topic, PARTITION, At::Beginning)?;
+        list.add_partition_offset(writer.topic(), PARTITION, At::Beginning)?;
         let consumer = connection.reader("waterclock-members", Isolation::Committed, WAIT)?;
         consumer.assign(&list)?;
-        let mut config = connection.client("waterclock-members");
-        config.set("acks", "all").set("linger.ms", "0").set("message.timeout.ms", "5000");
-        let producer: BaseProducer<Context> = config.create_with_context(Context)?;
         let stop = Arc::new(AtomicBool::new(false));
         let Member { instance, boot, .. } = describe();
         let voice = Arc::new(Voice {
-            producer,
-            topic: topic.to_owned(),
+            writer,
             instance,
             boot,
             roster: Arc::clone(&roster),
@@ -128,8 +121,7 @@ impl Drop for Members {
 
 /// Speaks for this process, until it has left.
 struct Voice {
-    producer: BaseProducer<Context>,
-    topic: String,
+    writer: Arc<MetaWriter>,
     instance: String,
     boot: String,
     roster: Heard,
@@ -146,7 +138,8 @@ impl Voice {
     fn say(&self, member: &Member) {
         let has_left = self.has_left.lock();
         if !*has_left {
-            self.send(Some(&member.encode()));
+            let tell = |report| log_failure(report);
+            log_failure(self.writer.write(PARTITION, &self.key(), Some(&member.encode()), tell));
         }
     }
 
@@ -157,40 +150,18 @@ impl Voice {
         let is_another = roster.said(&self.instance).is_some_and(|said| said.boot > self.boot);
         drop(roster);
         if !std::mem::replace(&mut *has_left, true) && !is_another {
-            self.send(None);
-            let _ = self.producer.flush(LEAVE_MAX);
+            self.writer.write_and_wait(PARTITION, &self.key(), None, LEAVE_MAX);
         }
     }
 
-    fn send(&self, value: Option<&str>) {
-        let key = format!("{MEMBER}{}", self.instance);
-        let mut record: BaseRecord<'_, str, str> =
-            BaseRecord::to(&self.topic).partition(PARTITION).key(&key);
-        record.payload = value;
-        if let Err((error, _)) = self.producer.send(record) {
-            tracing::debug!(%error, "could not say which lanes are run here");
-        }
+    fn key(&self) -> String {
+        format!("{MEMBER}{}", self.instance)
     }
 }
 
-#[derive(Clone, Copy)]
-struct Context;
-
-impl ClientContext for Context {
-    tokens!();
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(%error, reason, "members");
-    }
-}
-
-impl ProducerContext for Context {
-    type DeliveryOpaque = ();
-
-    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
-        if let Err((error, _)) = result {
-            tracing::debug!(%error, "could not say which lanes are run here");
-        }
+fn log_failure<T>(report: Result<T, KafkaError>) {
+    if let Err(error) = report {
+        tracing::debug!(%error, "could not say which lanes are run here");
     }
 }
 
@@ -210,19 +181,23 @@ struct Speaker<D> {
 
 impl<D: Fn() -> Member> Speaker<D> {
     fn run(mut self, stop: &AtomicBool) {
+        let bell = Bell::of_consumer(self.consumer.client(), std::thread::current());
         while !stop.load(Ordering::Relaxed) {
+            if !bell.as_ref().is_some_and(Bell::has_events) {
+                std::thread::park_timeout(POLL);
+            }
             self.hear();
             self.speak();
             self.compare(Instant::now());
-            self.voice.producer.poll(Duration::ZERO);
         }
         self.voice.farewell();
+        // Before its client goes.
+        drop(bell);
     }
 
     fn hear(&self) {
-        let mut timeout = POLL;
         for _ in 0..TURN_MAX {
-            match self.consumer.poll(timeout) {
+            match self.consumer.poll(Duration::ZERO) {
                 None => break,
                 Some(Ok(message)) => {
                     let mut roster = self.roster.lock();
@@ -230,7 +205,6 @@ impl<D: Fn() -> Member> Speaker<D> {
                 }
                 Some(Err(error)) => tracing::debug!(%error, "hearing the members"),
             }
-            timeout = Duration::ZERO;
         }
     }
 

@@ -8,15 +8,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use rdkafka::admin::{
-    AdminOptions, NewTopic, OwnedResourceSpecifier, ResourceSpecifier, TopicReplication,
-};
+use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication};
 use rdkafka::error::KafkaError;
 use rdkafka::metadata::{Metadata, MetadataTopic};
 
 use super::{Error, Found, FoundTopic, Names, TopicSpec};
 use crate::client::Connection;
-use crate::client::connect::{Admin, aside};
+use crate::client::connect::{Admin, Asker, aside};
 use crate::client::errors::{self, ErrorKind};
 use crate::client::raw::ask;
 
@@ -57,7 +55,7 @@ fn options() -> AdminOptions {
 pub fn inspect(connection: &Connection, names: &Names) -> Result<Found, Error> {
     let metadata = connection.metadata(ANSWER_MAX)?;
     let admin = admin(connection)?;
-    let found = found(&admin, connection, names, &metadata);
+    let found = found(admin.inner(), connection, names, &metadata);
     aside(admin);
     found
 }
@@ -67,17 +65,17 @@ pub fn inspect(connection: &Connection, names: &Names) -> Result<Found, Error> {
 /// # Errors
 /// As [`inspect`].
 pub(crate) fn inspect_with(
-    admin: &Admin,
+    admin: &Asker,
     connection: &Connection,
     names: &Names,
 ) -> Result<Found, Error> {
     // Of all topics: to ask for one by its name can create it.
-    let metadata = admin.inner().fetch_metadata(None, ANSWER_MAX).map_err(failed("list topics"))?;
+    let metadata = admin.fetch_metadata(None, ANSWER_MAX).map_err(failed("list topics"))?;
     found(admin, connection, names, &metadata)
 }
 
 fn found(
-    admin: &Admin,
+    admin: &Asker,
     connection: &Connection,
     names: &Names,
     metadata: &Metadata,
@@ -93,7 +91,7 @@ fn found(
     Ok(Found {
         bootstrap: connection.brokers.clone(),
         // It has come with the first answer that the client got.
-        cluster_id: admin.inner().fetch_cluster_id(CLUSTER_ID_MAX),
+        cluster_id: admin.fetch_cluster_id(CLUSTER_ID_MAX),
         brokers: metadata.brokers().iter().map(|broker| broker.id()).collect(),
         topics,
     })
@@ -113,26 +111,18 @@ fn shape(topic: &MetadataTopic) -> FoundTopic {
     }
 }
 
-fn settings(admin: &Admin, topics: &mut BTreeMap<String, FoundTopic>) -> Result<(), Error> {
-    if topics.is_empty() {
-        return Ok(());
-    }
-    let asked: Vec<_> = topics.keys().map(|name| ResourceSpecifier::Topic(name)).collect();
-    let answers = block(admin.describe_configs(&asked, &options()))
-        .map_err(failed("read the settings of the topics"))?;
+fn settings(admin: &Asker, topics: &mut BTreeMap<String, FoundTopic>) -> Result<(), Error> {
     let names: Vec<String> = topics.keys().cloned().collect();
-    // A refusal does not say for which topic it is, but answers come in the order of the questions.
-    for (asked, answer) in names.into_iter().zip(answers) {
-        let config = answer.map_err(|source| Error::Topic {
+    let answers = ask::settings(admin, &names, ANSWER_MAX)
+        .map_err(failed("read the settings of the topics"))?;
+    for (name, answer) in answers {
+        let settings = answer.map_err(|source| Error::Topic {
             what: "read the settings of",
-            topic: asked,
+            topic: name.clone(),
             source,
         })?;
-        let OwnedResourceSpecifier::Topic(name) = config.specifier else { continue };
         if let Some(topic) = topics.get_mut(&name) {
-            let known =
-                config.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?)));
-            topic.settings = known.collect();
+            topic.settings = settings;
         }
     }
     Ok(())

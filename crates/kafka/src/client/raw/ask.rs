@@ -1,13 +1,14 @@
-//! Questions to the brokers that rdkafka has no safe call for: the ends of many partitions in one request to each
+//! Questions and orders to the brokers that rdkafka has no safe call for: the ends of many partitions in one request to each
 //! leader, who leads the cluster, what the members of a group own, the ids and partitions of many topics, and what our
-//! principal may do.
+//! principal may do. And those for which rdkafka's admin client has a thread of its own: settings of topics, and to delete
+//! records.
 //!
 //! # Invariants
 //! 1. Whatever librdkafka gives is copied before the event that it came with is destroyed.
 //! 2. Queue, options, lists and event are destroyed exactly once, and before the client.
 //! 3. Every question ends within the time given to it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;
 use std::time::Duration;
@@ -149,9 +150,15 @@ impl Drop for Event {
     }
 }
 
+/// How long a leader waits for its followers before it says that records are deleted. It has deleted its own by then, and its
+/// followers delete theirs with the next fetch. A leader that waits answers nothing else on that connection.
+const FOLLOWERS_MAX_MS: i32 = 0;
+
 /// What kind of question, and what is added to its options.
 enum Kind {
     Ends(End),
+    Settings,
+    Delete,
     Topics,
     Cluster,
     Groups,
@@ -175,6 +182,8 @@ unsafe fn ask<C: ClientContext>(
     let within_ms = i32::try_from(within.as_millis()).unwrap_or(i32::MAX);
     let op = match kind {
         Kind::Ends(_) => AdminOp::RD_KAFKA_ADMIN_OP_LISTOFFSETS,
+        Kind::Settings => AdminOp::RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS,
+        Kind::Delete => AdminOp::RD_KAFKA_ADMIN_OP_DELETERECORDS,
         Kind::Topics => AdminOp::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS,
         Kind::Cluster => AdminOp::RD_KAFKA_ADMIN_OP_DESCRIBECLUSTER,
         Kind::Groups => AdminOp::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS,
@@ -193,6 +202,18 @@ unsafe fn ask<C: ClientContext>(
                     rdsys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_UNCOMMITTED
                 },
             ),
+            Kind::Settings => ptr::null_mut(),
+            // Its errors are for values that it does not take.
+            Kind::Delete => {
+                let ms = FOLLOWERS_MAX_MS;
+                rdsys::rd_kafka_AdminOptions_set_operation_timeout(
+                    options.0,
+                    ms,
+                    ptr::null_mut(),
+                    0,
+                );
+                ptr::null_mut()
+            }
             _ => rdsys::rd_kafka_AdminOptions_set_include_authorized_operations(options.0, 1),
         };
         if !refused.is_null() {
@@ -321,6 +342,99 @@ pub(crate) fn ends<C: ClientContext>(
                 code => Err(code.into()),
             };
             (owned(at.topic), at.partition, offset)
+        });
+        Ok(told.collect())
+    }
+}
+
+/// Deletes the records before an offset in each of these partitions, by one request to each leader; which leaders said why not.
+///
+/// # Errors
+/// No answer in time; what was deleted is not known.
+pub(crate) fn delete_before<C: ClientContext>(
+    client: &Client<C>,
+    before: &[(String, i32, i64)],
+    within: Duration,
+) -> Result<Vec<(String, i32, RDKafkaErrorCode)>, KafkaError> {
+    let mut topics = Vec::with_capacity(before.len());
+    for (topic, partition, offset) in before {
+        topics.push((CString::new(topic.as_str())?, *partition, *offset));
+    }
+    // SAFETY: list and order are ours, copied by the request, and destroyed after it; the offsets live as long as the event.
+    unsafe {
+        let list = rdsys::rd_kafka_topic_partition_list_new(topics.len() as i32);
+        for (topic, partition, offset) in &topics {
+            let added = rdsys::rd_kafka_topic_partition_list_add(list, topic.as_ptr(), *partition);
+            (*added).offset = *offset;
+        }
+        let mut order = rdsys::rd_kafka_DeleteRecords_new(list);
+        rdsys::rd_kafka_topic_partition_list_destroy(list);
+        let answer = ask(client, &Kind::Delete, within, |native, options, queue| {
+            rdsys::rd_kafka_DeleteRecords(native, &raw mut order, 1, options, queue);
+        });
+        rdsys::rd_kafka_DeleteRecords_destroy(order);
+        let event = answer?;
+        let result = rdsys::rd_kafka_event_DeleteRecords_result(event.0);
+        if result.is_null() {
+            return Err(KafkaError::AdminOp(RDKafkaErrorCode::BadMessage));
+        }
+        let told = rdsys::rd_kafka_DeleteRecords_result_offsets(result);
+        let told = listed((*told).elems.cast_const(), (*told).cnt as usize).iter();
+        let failed = told.filter(|of| of.err != NO_ERROR);
+        Ok(failed.map(|of| (owned(of.topic), of.partition, of.err.into())).collect())
+    }
+}
+
+/// All settings of a topic that have a value.
+pub(crate) type Settings = BTreeMap<String, String>;
+
+/// The settings of each of these topics, by one request for all; `Err` where the broker would not tell.
+///
+/// # Errors
+/// No answer in time.
+pub(crate) fn settings<C: ClientContext>(
+    client: &Client<C>,
+    of: &[String],
+    within: Duration,
+) -> Result<Each<Settings>, KafkaError> {
+    if of.is_empty() {
+        return Ok(Vec::new());
+    }
+    let names = names(of)?;
+    // SAFETY: the resources are ours, copied by the request, and destroyed after it; what the result points to lives as long as
+    // the event.
+    unsafe {
+        let topic = rdsys::rd_kafka_ResourceType_t::RD_KAFKA_RESOURCE_TOPIC;
+        let mut resources: Vec<_> = names
+            .iter()
+            .map(|name| rdsys::rd_kafka_ConfigResource_new(topic, name.as_ptr()))
+            .collect();
+        let (at, count) = (resources.as_mut_ptr(), resources.len());
+        let answer = ask(client, &Kind::Settings, within, |native, options, queue| {
+            rdsys::rd_kafka_DescribeConfigs(native, at, count, options, queue);
+        });
+        rdsys::rd_kafka_ConfigResource_destroy_array(at, count);
+        let event = answer?;
+        let result = rdsys::rd_kafka_event_DescribeConfigs_result(event.0);
+        if result.is_null() {
+            return Err(KafkaError::AdminOp(RDKafkaErrorCode::BadMessage));
+        }
+        let mut count = 0;
+        let found = rdsys::rd_kafka_DescribeConfigs_result_resources(result, &raw mut count);
+        let told = listed(found.cast_const(), count).iter().map(|resource| {
+            let name = owned(rdsys::rd_kafka_ConfigResource_name(*resource));
+            let error = rdsys::rd_kafka_ConfigResource_error(*resource);
+            if error != NO_ERROR {
+                return (name, Err(error.into()));
+            }
+            let mut count = 0;
+            let entries = rdsys::rd_kafka_ConfigResource_configs(*resource, &raw mut count);
+            let entries = listed(entries.cast_const(), count).iter().filter_map(|entry| {
+                let value = rdsys::rd_kafka_ConfigEntry_value(*entry);
+                let name = owned(rdsys::rd_kafka_ConfigEntry_name(*entry));
+                (!value.is_null()).then(|| (name, owned(value)))
+            });
+            (name, Ok(entries.collect()))
         });
         Ok(told.collect())
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
-use rdkafka::producer::{Producer as _, ThreadedProducer};
+use rdkafka::producer::Producer as _;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::delivery_reports::{Context, DeliveryReports, Done, Open};
@@ -19,6 +19,7 @@ use super::{
 };
 use crate::client::connect::{SOCKET_TIMEOUT, close};
 use crate::client::errors::{self, ErrorKind};
+use crate::client::events::Events;
 use crate::client::raw::{AddHeader, Outlet, ask};
 use crate::cluster::BrokerClock;
 use crate::member::checkpoint;
@@ -49,8 +50,6 @@ const CLOSE_MAX: Duration = Duration::from_secs(3);
 
 /// Longest wait for room in the client's queue.
 const ENQUEUE_MAX: Duration = Duration::from_secs(15);
-
-type Producer = ThreadedProducer<Context>;
 
 /// The committing thread's own state.
 pub(super) struct Work {
@@ -354,8 +353,11 @@ impl Work {
         self.ledger = Arc::new(DeliveryReports::new(aborts));
         self.batch_bytes = self.batch_bytes();
         let turns = if self.setting.delivery == Delivery::ExactlyOnce { TURNS } else { 1 };
+        // Those that are made anew have another thread: the one before may hang with them.
+        let events = Events::start("wc-reports")?;
         for turn in 0..turns {
-            let outlet = self.make_one(&format!("{}/{turn}", self.setting.transactional_id))?;
+            let outlet =
+                self.make_one(&events, &format!("{}/{turn}", self.setting.transactional_id))?;
             self.outlets.push_back(outlet);
         }
         // These producers may have fenced the thread that commits now. That thread makes new ones, and these do
@@ -363,7 +365,11 @@ impl Work {
         if self.shared.is_left() { Err(KafkaError::Canceled) } else { Ok(()) }
     }
 
-    fn make_one(&self, transactional_id: &str) -> Result<Outlet<Context>, KafkaError> {
+    fn make_one(
+        &self,
+        events: &Events,
+        transactional_id: &str,
+    ) -> Result<Outlet<Context>, KafkaError> {
         let exactly_once = self.setting.delivery == Delivery::ExactlyOnce;
         let mut config = self.setting.connection.client(transactional_id);
         let timeout_ms = self.setting.transaction_timeout.as_millis().to_string();
@@ -395,7 +401,7 @@ impl Work {
         let done = (!exactly_once).then(|| self.done());
         let (ledger, clock) = (Arc::clone(&self.ledger), Arc::clone(&self.clock));
         let context = Context { ledger, clock, done };
-        let producer: Producer = config.create_with_context(context)?;
+        let producer = events.producer(&config, context)?;
         if exactly_once {
             // A client without a connection looks for its coordinator every half second only; any question makes one first.
             if let Err(error) = ask::controller(producer.client(), CONNECT_MAX) {

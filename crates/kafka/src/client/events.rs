@@ -1,0 +1,285 @@
+//! Takes the events of producers: delivery reports, errors, log lines, requests for tokens.
+//!
+//! rdkafka has threads of its own for that, one for each producer. They spin through the clock for a hundredth of their
+//! time. Here one thread takes the events of all producers of one owner, and sleeps while there are none.
+//!
+//! # Invariants
+//! 1. One owner, one thread: what one of them does wrong holds up nobody else.
+//! 2. The thread closes no producer and keeps none alive: it borrows one only while it takes its events.
+//! 3. Taking events is short. A context hands on what it is told, and waits for nobody.
+//! 4. A producer that is closed waits for events of its own that are being taken, and for nothing else. After that none
+//!    is taken any more.
+
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rdkafka::ClientConfig;
+use rdkafka::config::FromClientConfigAndContext as _;
+use rdkafka::error::KafkaError;
+use rdkafka::producer::{BaseProducer, Producer as _, ProducerContext};
+
+use super::raw::bell::Bell;
+
+/// The thread looks at all producers this often, even if no bell rang.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Events of one producer that are taken before those of the next one.
+const EVENTS_MAX: usize = 64;
+
+/// The thread that takes the events of some producers; it ends when this and all of its producers are dropped.
+#[derive(Clone)]
+pub(crate) struct Events(Arc<Shared>);
+
+struct Shared {
+    places: Mutex<Vec<Weak<Place>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Where the thread finds a producer; empty once it is being closed.
+struct Place(Mutex<Option<Polled>>);
+
+/// A producer as the thread needs it. The bell is dropped before the producer is: fields drop in order.
+struct Polled {
+    bell: Bell,
+    producer: Arc<dyn TakesEvents>,
+}
+
+trait TakesEvents: Send + Sync {
+    /// Takes one event, if there is one.
+    fn take_one(&self);
+}
+
+impl<C: ProducerContext + 'static> TakesEvents for BaseProducer<C> {
+    fn take_one(&self) {
+        self.poll(Duration::ZERO);
+    }
+}
+
+impl std::fmt::Debug for Events {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Events").finish_non_exhaustive()
+    }
+}
+
+impl Events {
+    /// Starts a thread of this name.
+    ///
+    /// # Errors
+    /// The operating system gives no thread.
+    pub(crate) fn start(name: &str) -> Result<Self, KafkaError> {
+        let shared = Arc::new(Shared { places: Mutex::default(), thread: Mutex::default() });
+        let seen = Arc::downgrade(&shared);
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || take_events(&seen))
+            .map_err(|_| KafkaError::Canceled)?;
+        *shared.thread.lock() = Some(thread);
+        Ok(Self(shared))
+    }
+
+    /// Makes a producer whose events the thread takes.
+    ///
+    /// # Errors
+    /// librdkafka refused its settings.
+    pub(crate) fn producer<C: ProducerContext + 'static>(
+        &self,
+        config: &ClientConfig,
+        context: C,
+    ) -> Result<Producer<C>, KafkaError> {
+        let producer = Arc::new(BaseProducer::from_config_and_context(config, context)?);
+        let Some(thread) = self.0.thread.lock().as_ref().map(|thread| thread.thread().clone())
+        else {
+            return Err(KafkaError::Canceled);
+        };
+        let bell = Bell::of_producer(producer.client(), thread.clone());
+        let polled = Polled { bell, producer: Arc::clone(&producer) as Arc<dyn TakesEvents> };
+        let place = Arc::new(Place(Mutex::new(Some(polled))));
+        self.0.places.lock().push(Arc::downgrade(&place));
+        // What it said before the bell was hung is taken now.
+        thread.unpark();
+        Ok(Producer { place, producer, _events: self.clone() })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.get_mut() {
+            // Not waited for: it has nothing of anybody.
+            thread.thread().unpark();
+        }
+    }
+}
+
+/// A producer whose events are taken by a thread of [`Events`].
+pub(crate) struct Producer<C: ProducerContext + 'static> {
+    place: Arc<Place>,
+    producer: Arc<BaseProducer<C>>,
+    /// The thread goes on for as long as there is a producer.
+    _events: Events,
+}
+
+impl<C: ProducerContext + 'static> std::ops::Deref for Producer<C> {
+    type Target = BaseProducer<C>;
+
+    fn deref(&self) -> &BaseProducer<C> {
+        &self.producer
+    }
+}
+
+impl<C: ProducerContext + 'static> Drop for Producer<C> {
+    fn drop(&mut self) {
+        // From here on only the one who drops it has the producer: it hands out its last reports as it closes.
+        drop(self.place.0.lock().take());
+    }
+}
+
+fn take_events(shared: &Weak<Shared>) {
+    loop {
+        let places: Vec<Arc<Place>> = {
+            let Some(shared) = shared.upgrade() else { return };
+            let mut all = shared.places.lock();
+            all.retain(|place| place.strong_count() > 0);
+            all.iter().filter_map(Weak::upgrade).collect()
+        };
+        let mut is_more = false;
+        for place in places {
+            is_more |= place.take_some();
+        }
+        if !is_more {
+            std::thread::park_timeout(LOOK_EVERY);
+        }
+    }
+}
+
+impl Place {
+    /// Takes the events that are there; true if there may be more.
+    fn take_some(&self) -> bool {
+        let polled = self.0.lock();
+        let Some(Polled { bell, producer }) = &*polled else { return false };
+        for _ in 0..EVENTS_MAX {
+            if !bell.has_events() {
+                return false;
+            }
+            producer.take_one();
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Instant;
+
+    use rdkafka::ClientContext;
+    use rdkafka::producer::{BaseRecord, DeliveryResult};
+
+    use super::*;
+    use crate::client::Connection;
+    use crate::client::settings::Given;
+
+    /// Longest wait for what must come.
+    const MOST: Duration = Duration::from_secs(30);
+
+    /// Says that a report is being taken, and takes it once it may.
+    struct Slow {
+        begun: Sender<()>,
+        may: Mutex<Receiver<()>>,
+        taken: Arc<AtomicUsize>,
+    }
+
+    impl ClientContext for Slow {}
+
+    impl ProducerContext for Slow {
+        type DeliveryOpaque = ();
+
+        fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {
+            let _ = self.begun.send(());
+            let _ = self.may.lock().recv();
+            self.taken.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    struct Test {
+        producer: Producer<Slow>,
+        begun: Receiver<()>,
+        may: Sender<()>,
+        taken: Arc<AtomicUsize>,
+    }
+
+    /// A producer to nobody: its record fails within a moment.
+    fn producer(events: &Events) -> Test {
+        let (begin, begun) = channel();
+        let (may, wait) = channel();
+        let taken = Arc::new(AtomicUsize::new(0));
+        let mut config = Connection::new("127.0.0.1:1", Given::new()).client("test");
+        config.set("message.timeout.ms", "100").set("linger.ms", "0");
+        let context = Slow { begun: begin, may: Mutex::new(wait), taken: Arc::clone(&taken) };
+        let producer = events.producer(&config, context).unwrap();
+        let record: BaseRecord<'_, str, str> = BaseRecord::to("t").payload("").key("");
+        producer.send(record).map_err(|(error, _)| error).unwrap();
+        Test { producer, begun, may, taken }
+    }
+
+    #[test]
+    fn reports_are_taken_as_they_come_and_by_one_thread_for_all() {
+        let events = Events::start("test-events").unwrap();
+        let (one, other) = (producer(&events), producer(&events));
+        for test in [&one, &other] {
+            test.may.send(()).unwrap();
+            test.begun.recv_timeout(MOST).expect("nobody polls it but the thread");
+        }
+        let until = Instant::now() + MOST;
+        while [&one, &other].iter().any(|test| test.taken.load(Ordering::SeqCst) == 0) {
+            assert!(Instant::now() < until, "both reports are taken");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_producer_that_hangs_in_a_report_holds_up_no_other_owner() {
+        let (first, second) =
+            (Events::start("test-first").unwrap(), Events::start("test-second").unwrap());
+        let hangs = producer(&first);
+        hangs.begun.recv_timeout(MOST).unwrap();
+        // Another one of the same owner is closed all the same, and so is one of another owner, whose reports are taken.
+        let beside = producer(&first);
+        beside.may.send(()).unwrap();
+        drop(beside.producer);
+        assert_eq!(beside.taken.load(Ordering::SeqCst), 1, "it takes its own reports as it closes");
+        let other = producer(&second);
+        other.may.send(()).unwrap();
+        other.begun.recv_timeout(MOST).unwrap();
+        drop(other.producer);
+        assert_eq!(hangs.taken.load(Ordering::SeqCst), 0, "that one still hangs");
+        // It is closed once it does not hang any more.
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let (closing, seen) = (hangs.producer, Arc::clone(&is_closed));
+        let closes = std::thread::spawn(move || {
+            drop(closing);
+            seen.store(true, Ordering::SeqCst);
+        });
+        assert!(!is_closed.load(Ordering::SeqCst));
+        drop(hangs.may);
+        closes.join().unwrap();
+        assert_eq!(hangs.taken.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_last_producer() {
+        let events = Events::start("test-ends").unwrap();
+        let test = producer(&events);
+        let shared = Arc::downgrade(&events.0);
+        drop(events);
+        assert!(shared.upgrade().is_some(), "a producer needs it");
+        drop(test.may);
+        drop(test.producer);
+        let until = Instant::now() + MOST;
+        while shared.upgrade().is_some() {
+            assert!(Instant::now() < until, "nobody needs it");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
