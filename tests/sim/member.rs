@@ -289,7 +289,16 @@ impl World {
         let aborts = self.plan.exactly_once();
         let (engine, appends) = (Some(engine), Appends::new(aborts));
         let up = Up::Alive;
-        let fresh = Member { life, up, name, engine, disk, appends, aborts, ..Member::new(slot, &self.plan) };
+        let fresh = Member {
+            life,
+            up,
+            name,
+            engine,
+            disk,
+            appends,
+            aborts,
+            ..Member::new(slot, &self.plan)
+        };
         self.members[slot] = fresh;
         if self.plan.exactly_once() {
             self.renew(slot)

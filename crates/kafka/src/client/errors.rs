@@ -214,7 +214,12 @@ pub(crate) fn no_answer() -> KafkaError {
     KafkaError::OffsetFetch(NO_ANSWER)
 }
 
-/// The same of a part of an answer.
+/// That another member changes what we ask for, as a coordinator says it of a member whose place is taken.
+pub(crate) fn unsettled() -> KafkaError {
+    KafkaError::OffsetFetch(Code::IllegalGeneration)
+}
+
+/// The code of a part that was not answered in time.
 pub(crate) const NO_ANSWER: Code = Code::OperationTimedOut;
 
 /// That a topic is not in the brokers' answer, as they would say it of one that is not there.

@@ -23,7 +23,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rdkafka::error::KafkaError;
 
 use super::BrokerClock;
-use crate::client::errors::ErrorKind;
+use crate::client::errors;
 use crate::client::raw::ask::{End, ends};
 use crate::client::resilient_admin::ResilientAdmin;
 use waterclock_engine::{Offset, UnixMillis};

@@ -433,9 +433,9 @@ impl Context {
             };
             ask = next.map_err(|error| match error {
                 TakeOverError::Gone(gone) => self.position_gone(gone),
-                TakeOverError::Unsettled => failed("committed offsets that somebody else changes")(
-                    KafkaError::OffsetFetch(RDKafkaErrorCode::IllegalGeneration),
-                ),
+                TakeOverError::Unsettled => {
+                    failed("committed offsets that somebody else changes")(errors::unsettled())
+                }
             })?;
         }
     }
