@@ -4,18 +4,25 @@ use std::fs::File;
 use std::process::Command;
 
 use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 /// Has the program read from a terminal and write to it, and gives its other end. It is not the terminal of a session: no SIGHUP
 /// comes when it goes, as below `nohup`.
 pub fn on_a_terminal(command: &mut Command) -> File {
-    let window = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+    // Programs of other tests that start meanwhile must not hold this end, too. Elsewhere it cannot be said at once.
+    #[cfg(target_os = "linux")]
+    let flags = flags | OpenptFlags::CLOEXEC;
+    let window = openpt(flags).expect("a terminal");
+    fcntl_setfd(&window, FdFlags::CLOEXEC).expect("it is closed in programs");
     grantpt(&window).and_then(|()| unlockpt(&window)).expect("it may be opened");
     let size = Winsize { ws_col: 120, ws_row: 40, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(&window, size).expect("a size");
     let name = ptsname(&window, Vec::new()).expect("its name");
-    let terminal = open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).expect("its other end");
+    let terminal = open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())
+        .expect("its other end");
     command.stdin(terminal.try_clone().expect("another handle")).stdout(terminal);
     window.into()
 }

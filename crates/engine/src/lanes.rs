@@ -145,6 +145,7 @@ impl LaneEngine {
                 self.close(now, out);
             }
             Event::Refused(refused) => self.refused(now, &refused),
+            Event::Written { batch, sends } => self.batches.written(batch, &sends),
             Event::Target(name, target) => self.target(now, &name, target),
             Event::TargetOutage(name, away) => self.targets.set_outage(now, &name, away),
             Event::InvalidateTargets(names) => self.targets.invalidate(&names),
@@ -244,9 +245,10 @@ impl LaneEngine {
         let rest = self.partitions.assign(&self.setup, starts);
         out.extend(rest.into_iter().map(Action::Pause));
         let partitions = &self.partitions;
-        self.poison.assigned(now, |source, offset| {
-            partitions.get(source).is_some_and(|hold| !hold.is_before(offset))
-        });
+        let pending =
+            |source, offset| partitions.get(source).is_some_and(|hold| !hold.is_before(offset));
+        self.poison.assigned(now, pending);
+        self.batches.assigned(pending);
     }
 
     /// Takes in what holds of a lane's timers; once that is all of it, the lane goes to work.

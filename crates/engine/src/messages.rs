@@ -119,6 +119,14 @@ pub enum Event {
     /// A batch failed, and the reason may be one of its records or targets; `Revoked` and `Assigned` follow. Failures of
     /// brokers, networks, coordinators or fencing do not cause it: no record is to blame for those.
     Refused(Refused),
+    /// A batch failed, or one before it did, and what was written of it stays (`at_least_once`): these of its sends, by their
+    /// place in the batch, are in their topics. Comes before `Refused`; `Revoked` and `Assigned` follow.
+    Written {
+        /// Which batch.
+        batch: BatchId,
+        /// Which of its sends.
+        sends: Vec<usize>,
+    },
     /// Nothing new, but time has passed.
     Tick,
     /// The process is to stop: read no more; finish due records and collected ones.

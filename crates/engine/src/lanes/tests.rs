@@ -6,7 +6,7 @@ use super::*;
 use crate::allow::Allow;
 use crate::header::{self, Code};
 use crate::ladder::Ladder;
-use crate::messages::{Blame, Commit, Refused, Target};
+use crate::messages::{Blame, ChangeReason, Commit, Refused, Target};
 use crate::murmur2;
 use crate::setup::{Intake, Limits, Topics};
 use crate::state::StateKey;
@@ -883,6 +883,54 @@ fn neighbours_leave_before_the_next_test_of_suspects() {
     assert!(no_batch(&world.after(10)), "nothing beside a test");
     world.tell(Event::Committed(test.id));
     assert_eq!(n(&batch(world.after(5))), ["e"], "in turns");
+}
+
+/// A broker takes the records of one partition and refuses those of another: the rights went away in between.
+#[test]
+fn what_is_written_though_its_batch_failed_is_no_dead_letter_besides_when_its_target_is_refused() {
+    for (written, dead) in
+        [(vec![0], vec!["b"]), (vec![], vec!["a", "b"]), (vec![7], vec!["a", "b"])]
+    {
+        let mut world = World::new(&[1, 60], Limits { aborts: false, ..Limits::default() });
+        let target = "orders.denied";
+        let submit = |world: &mut World| {
+            for (n, id) in [("a", "one"), ("b", "two")] {
+                let headers =
+                    [("x-delay", "0"), (header::TARGET, target), ("x-delay-id", id), ("n", n)];
+                world.submit("k", &headers);
+            }
+        };
+        submit(&mut world);
+        let both = batch(world.after(1_000));
+        let of_target = |send: &&Produce| send.to == Destination::Target(target.into());
+        assert_eq!(both.sends.iter().filter(of_target).count(), 2);
+        let places: Vec<usize> =
+            (0..both.sends.len()).filter(|at| of_target(&&both.sends[*at])).collect();
+        let sends = written.iter().map(|at| places.get(*at).copied().unwrap_or(*at + 99)).collect();
+        world.tell(Event::Written { batch: both.id, sends });
+        let named = vec![places[1]];
+        let (blame, why) = (Blame::Target, "no right".into());
+        world.tell(Event::Refused(Refused { batch: both.id, named, blame, why }));
+        world.tell(Event::Revoked);
+        world.assign(&[]);
+        world.next.clear();
+        submit(&mut world);
+        let again = batch(world.after(1_000));
+        let letters = again.sends.iter().filter(|send| send.to == Destination::Dead);
+        let n = |send: &Produce| {
+            let headers = headers_of(send);
+            headers.iter().find(|(name, _)| name == "n").map(|(_, n)| n.clone())
+        };
+        let letters: Vec<String> = letters.filter_map(n).collect();
+        assert_eq!(letters, dead, "written {written:?}: {:?}", again.sends);
+        let ended = again.sends.iter().filter(|send| {
+            matches!(&send.rewrite, HeaderRewrite::Timer(timer) if timer.reason == ChangeReason::Delivered)
+        });
+        assert_eq!(ended.count(), 2 - dead.len(), "the timer says so");
+        assert_eq!(again.commits[0].next, Offset(2), "both are done");
+        world.tell(Event::Committed(again.id));
+        assert_eq!(world.engine.figures().memory_bytes, 0);
+    }
 }
 
 #[test]

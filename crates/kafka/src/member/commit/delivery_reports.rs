@@ -70,6 +70,13 @@ impl DeliveryReports {
         self.appends().begin(batch.id, times, clocks);
     }
 
+    /// What is written of the batches that are not complete; they are given up.
+    pub(super) fn take_written(&self) -> Vec<(BatchId, Vec<usize>)> {
+        let open = std::mem::take(&mut *self.batches.lock());
+        let written = open.into_iter().map(|open| (open.id, open.written));
+        written.filter(|(_, sends)| !sends.is_empty()).collect()
+    }
+
     /// What is followed counts from now on.
     pub(super) fn tell_followed(&self, owner: &dyn BatchOwner) {
         for (partition, offset) in self.followed.lock().drain(..) {
@@ -82,6 +89,8 @@ impl DeliveryReports {
 pub(super) struct Open {
     pub(super) id: BatchId,
     pub(super) left: usize,
+    /// The sends that are acknowledged, by their place in the batch.
+    pub(super) written: Vec<usize>,
     pub(super) commits: Vec<Commit>,
     pub(super) tally: Tally,
 }
@@ -159,6 +168,7 @@ impl ProducerContext for Context {
         let mut batches = self.ledger.batches.lock();
         if let Some(open) = batches.iter_mut().find(|open| open.id == of.batch) {
             open.left = open.left.saturating_sub(1);
+            open.written.push(of.at);
         }
         // It is there already.
         self.ledger.tell_followed(&*done.owner);

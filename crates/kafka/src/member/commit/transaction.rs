@@ -215,7 +215,8 @@ impl Work {
             // Acknowledged records stay: the lane thread may commit them before it takes the lanes over.
         });
         let why = format!("{step}: {}", dirty.detail);
-        let _ = self.reports.send(Report::Failed { why, refused, doubted });
+        let written = self.ledger.take_written();
+        let _ = self.reports.send(Report::Failed { why, refused, doubted, written });
     }
 
     /// Whether we may write checkpoints. Every transaction does, and one whose partitions cannot be added does not say
@@ -305,7 +306,13 @@ impl Work {
         let batch = job.batch;
         let tally = self.owner.tally(&batch);
         let (left, commits) = (batch.sends.len(), batch.commits.clone());
-        self.ledger.batches.lock().push_back(Open { id: batch.id, left, commits, tally });
+        self.ledger.batches.lock().push_back(Open {
+            id: batch.id,
+            left,
+            written: Vec::new(),
+            commits,
+            tally,
+        });
         self.ledger.begin(&batch, &*self.owner, &self.clock);
         let at = self.clock.now(Instant::now());
         fail::fail_point!("before_produce", |_| std::process::abort());

@@ -602,8 +602,11 @@ impl<'a> Session<'a> {
                 }
                 self.step(Event::Committed(id));
             }
-            Report::Failed { why, refused, doubted } => {
+            Report::Failed { why, refused, doubted, written } => {
                 self.status.tell(Some(why));
+                for (batch, sends) in written {
+                    self.step(Event::Written { batch, sends });
+                }
                 self.step(Event::InvalidateTargets(doubted));
                 if let Some(refused) = refused {
                     // Brokers are there, so this is quick; otherwise what was acknowledged before would be delivered again
