@@ -219,6 +219,12 @@ pub(crate) fn unsettled() -> KafkaError {
     KafkaError::OffsetFetch(Code::IllegalGeneration)
 }
 
+/// Whether a broker answered that it had not waited for the others to do the same: its own part is done. Its client says
+/// [`NO_ANSWER`] when there was no answer at all.
+pub(crate) fn is_done_by_leader(code: Code) -> bool {
+    code == Code::RequestTimedOut
+}
+
 /// The code of a part that was not answered in time.
 pub(crate) const NO_ANSWER: Code = Code::OperationTimedOut;
 

@@ -6,8 +6,9 @@
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, Sender};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 
+use crate::client::errors;
 use crate::client::raw::ask;
 use crate::client::resilient_admin::ResilientAdmin;
 
@@ -72,7 +73,7 @@ impl Deletes {
             let mut codes = Vec::new();
             for (topic, partition, code) in ask::delete_before(admin, lows, ANSWER_MAX)? {
                 // Its followers delete theirs later, and it did not wait for them.
-                if code != RDKafkaErrorCode::RequestTimedOut {
+                if !errors::is_done_by_leader(code) {
                     tracing::debug!(%code, topic, partition, "could not delete what is done");
                     codes.push(code);
                 }
