@@ -216,7 +216,7 @@ fn a_service_without_brokers_says_so_and_is_alive_and_not_ready() {
     let fixture = Fixture::new("nowhere");
     let nowhere = free_address();
     let mut process = fixture.launch(Mode::ExactlyOnce).brokers(&nowhere).spawn();
-    process.wait_until_logged(Duration::from_secs(10), "Kafka does not answer, asking again");
+    process.wait_until_logged(Duration::from_secs(10), "Kafka does not answer, trying again");
     process
         .wait_until_logged(Duration::from_secs(1), &format!("no answer from Kafka at {nowhere}"));
     assert_eq!(process.get("/health/ready").expect("an answer").0, 503);
