@@ -4,16 +4,17 @@
 //! transaction at a time (docs/adr/0007). In `at_least_once` a batch is produced at once, and done when every record of
 //! it is acknowledged. The lane thread commits its offsets a little later.
 //!
+//! The decisions are the engine's ([`waterclock_engine::member`]). The committer knows batches: produces, offsets, and what to
+//! tell when they are done. Whoever decides about their records is a [`BatchOwner`]: lanes today, workers next.
+//!
 //! # Invariants
 //! 1. Batches are reported done in the order in which they were handed over.
 //! 2. After anything but a clean commit, the committer drops the producer and makes a new one with the same
-//!    transactional id. This fences what is still on its way, before anything else is produced. Not clean are: an
-//!    error, an unknown outcome, a commit slower than half of `socket.timeout.ms`, a transaction that took all of it, a
-//!    connection that ended since the producer was made. librdkafka speaks EndTxn v1, so a delayed EndTxn could end a
-//!    later transaction (KAFKA-17754; librdkafka 5423; faults 0.1), and delayed offsets could move those of a later one
-//!    back.
+//!    transactional id. This fences what is still on its way, before anything else is produced. What is clean the engine
+//!    says ([`Course::clean`](waterclock_engine::member::Course::clean)).
 //! 3. After that, the lanes are taken over from the committed state: what this process remembers does not count.
-//! 4. In `exactly_once` nothing is committed that its target's leader appended before it was due.
+//! 4. In `exactly_once` nothing is committed that was appended at a time when it may not be
+//!    ([`Timing`]): that is known before the commit begins.
 //! 5. A member that has lost its lanes abandons the commit thread. So does a member that takes lanes over while a batch
 //!    takes longer than a moment: another thread's producers fence its producer, which decides its transaction. An
 //!    abandoned thread produces nothing by a producer that it initialises after that, and nobody hears its reports
