@@ -253,40 +253,7 @@ pub struct Setup {
     pub limits: Limits,
 }
 
-/// What becomes of a hop by when it was appended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tardy {
-    /// It is let go in time, or soon all the same.
-    No,
-    /// It stands in the shortest tier, where order is strict: the engine is to be told of it
-    /// ([`Event::Late`](super::Event::Late)).
-    Tell,
-    /// It must not be committed; where that cannot be helped any more, the engine is to be told of it.
-    Refuse,
-}
-
 impl Setup {
-    /// What a hop to this topic means that is due then and was appended then by its leader's clock.
-    #[must_use]
-    pub fn tardiness(&self, topic: TopicId, due: UnixMillis, appended: UnixMillis) -> Tardy {
-        let Some(tier) = self.topics.tier_of(topic) else { return Tardy::No };
-        let tolerated = match self.limits.arrival {
-            Arrival::Strict => Millis(0),
-            // Less than what it costs everybody else to refuse it.
-            Arrival::ByDue => {
-                self.topics.ladder.tiers().get(tier).map_or(Millis(0), Tier::tolerated)
-            }
-        };
-        let in_time = self.needs(tier).is_none_or(|needs| due + tolerated >= appended + needs);
-        match (in_time, self.limits.arrival) {
-            (true, _) => Tardy::No,
-            (false, _) if tier != self.topics.ladder.shortest() => Tardy::Refuse,
-            (false, Arrival::Strict) => Tardy::Tell,
-            // It is let go within its hold, which is the shortest.
-            (false, Arrival::ByDue) => Tardy::No,
-        }
-    }
-
     /// When a record of a batch may be appended, by its leader's clock.
     #[must_use]
     pub fn timing(&self, send: &Produce) -> Timing {
@@ -336,5 +303,35 @@ impl Setup {
             intake.allow = allow;
         }
         setup
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hop_may_be_appended_as_long_as_it_comes_up_in_time() {
+        let ladder = Ladder::new(&[Millis(1_000), Millis(60_000)], &[], Millis(2_000)).unwrap();
+        let intake = Intake::new("", None, None, Allow::new("ns", None).unwrap());
+        let topics = Topics::new("ns", vec![intake], ladder);
+        let due = UnixMillis(1_000_000);
+        #[rustfmt::skip]
+        let table = [
+            // A tier of a minute lets go after 58 s; a quarter of the lead is tolerated, an eighth is the guard of strict order.
+            (Arrival::ByDue,  2, 1_000_000 + 500 - 58_000, true),
+            (Arrival::Strict, 2, 1_000_000 - 250 - 58_000, true),
+            (Arrival::ByDue,  1, u64::MAX,                 false),
+        ];
+        for (arrival, topic, last, must_abort) in table {
+            let limits = Limits { arrival, ..Limits::default() };
+            let (topics, key) = (topics.clone(), StateKey::new([1; 32]));
+            let setup = Setup { lanes: 1, topics, key, limits };
+            let to = Source { topic: TopicId(topic), lane: Lane(0) };
+            let want = Timing::Hop { to, due, last: UnixMillis(last), must_abort };
+            assert_eq!(setup.timing_of_hop(to, due), want, "{arrival:?} {topic}");
+            let intake = Source { topic: TopicId(0), lane: Lane(0) };
+            assert_eq!(setup.timing_of_hop(intake, due), Timing::Any, "a move");
+        }
     }
 }
