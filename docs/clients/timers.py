@@ -275,6 +275,6 @@ if command is None or len(sys.argv) != 2 + count:
 try:
     answer = command(*sys.argv[2:])
 except URLError as error:
-    sys.exit(f"SERVER {SERVER} does not answer: {error}")
+    sys.exit(f"the server {SERVER}: {error}")
 if answer:
     print(answer)
