@@ -43,6 +43,10 @@ use session::Session;
 const JOIN_ANEW_LEAST: Duration = Duration::from_secs(5);
 const JOIN_ANEW_MOST: Duration = Duration::from_secs(300);
 
+/// Between two sessions that end by an error; twice as long each time.
+const PAUSE_LEAST: Duration = Duration::from_millis(250);
+const PAUSE_MOST: Duration = Duration::from_secs(5);
+
 /// A thread that is fenced so often within a minute is fenced by another process.
 const FENCED_MAX: usize = 6;
 
@@ -306,7 +310,7 @@ pub(super) fn run(
     figures: &Arc<LaneFigures>,
     status: &Status,
 ) -> Result<(), Error> {
-    let mut pause = Duration::from_millis(250);
+    let mut pause = PAUSE_LEAST;
     let mut fenced = VecDeque::with_capacity(FENCED_MAX);
     let mut join_anew_after = Duration::ZERO;
     while !shared.stop.load(Ordering::Relaxed) {
@@ -343,14 +347,15 @@ pub(super) fn run(
         }
         status.own(Vec::new());
         status.joined.store(false, Ordering::Relaxed);
-        pause = if began.elapsed() > Duration::from_secs(60) {
-            Duration::from_millis(250)
-        } else {
-            pause * 2
-        };
-        wait(shared, status, pause.min(Duration::from_secs(5)));
+        pause = next_pause(pause, began.elapsed());
+        wait(shared, status, pause);
     }
     Ok(())
+}
+
+/// How long the thread waits after a session that ended by an error; `ran` is how long that session lasted.
+fn next_pause(pause: Duration, ran: Duration) -> Duration {
+    if ran > Duration::from_secs(60) { PAUSE_LEAST } else { (pause * 2).min(PAUSE_MOST) }
 }
 
 /// Whether it was fenced too often within a minute for it to be by chance.
@@ -365,5 +370,22 @@ fn wait(shared: &Shared, status: &Status, most: Duration) {
     while Instant::now() < until && !shared.stop.load(Ordering::Relaxed) {
         status.beat();
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_between_sessions_has_a_bound_however_often_they_fail() {
+        let quickly = Duration::from_millis(10);
+        let pauses: Vec<Duration> =
+            std::iter::successors(Some(PAUSE_LEAST), |pause| Some(next_pause(*pause, quickly)))
+                .take(1_000)
+                .collect();
+        assert_eq!(pauses[1], 2 * PAUSE_LEAST);
+        assert_eq!(pauses.iter().max(), Some(&PAUSE_MOST));
+        assert_eq!(next_pause(PAUSE_MOST, Duration::from_secs(61)), PAUSE_LEAST);
     }
 }
