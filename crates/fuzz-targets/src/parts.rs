@@ -235,7 +235,7 @@ pub fn tokens(bytes: &[u8]) {
     api::give_out(Cursor { due: input.number(), order }, filter, input.number(), now);
 }
 
-/// What stands on disk, whoever wrote it.
+/// Bytes of a file on disk; any program may have written them.
 pub fn index(bytes: &[u8]) {
     let mut input = Input(bytes);
     let (kind, name) = (input.byte(), input.part());

@@ -1,6 +1,6 @@
 //! The lane threads of a process: members of the group, which take lanes over, read and commit.
 //!
-//! They know no index and no API. Whoever keeps the timers of their lanes is a [`Timers`].
+//! They know no index and no API. The part that keeps their lanes' timers implements [`Timers`].
 
 mod changelog_end;
 mod checkpoint;

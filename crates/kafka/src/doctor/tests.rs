@@ -293,7 +293,7 @@ fn a_lane_that_a_stranger_has_is_a_problem() {
 }
 
 #[test]
-fn a_lane_runs_whoever_was_given_its_other_topics_and_that_is_told() {
+fn a_lane_runs_when_another_member_has_its_other_topics_and_a_note_says_so() {
     let mut facts = healthy();
     move_to(&mut facts, TIER, "waterclock/b/0/y");
     let list = findings(&wish(), &facts, NOW);

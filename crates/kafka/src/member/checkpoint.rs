@@ -10,7 +10,7 @@
 //! 2. All checkpoints stand in one partition, [`CHECKPOINT_PARTITION`]. So a transaction has one partition more, and not one for
 //!    each lane. Partitions may be added to the topic, and the last value of a key still wins.
 //! 3. Reading goes to the end that the partition had when it was asked, and waits until all open transactions before it
-//!    are decided, whoever opened them. So a commit that was acknowledged before is never missed.
+//!    are decided, those of other programs too. So a commit that was acknowledged before is never missed.
 //! 4. A checkpoint names the topic's id, and counts for that topic only: a topic that was deleted and recreated is
 //!    another.
 

@@ -59,7 +59,7 @@ pub struct Settings {
     pub embedded: bool,
 }
 
-/// What is known of the brokers, for lane threads and for whoever keeps the timers of their lanes.
+/// What is known of the brokers, for lane threads and for the part that keeps their lanes' timers.
 pub struct ClusterView {
     clock: Arc<BrokerClock>,
     ends: EndOffsets,

@@ -748,7 +748,7 @@ impl ClientContext for Context {
             Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown) => {
                 tracing::debug!(%error, reason, "consumer lost a broker");
             }
-            // Whoever polls is given it, too, and says it.
+            // The thread that polls gets the error, too, and logs it.
             _ => tracing::debug!(%error, reason, "consumer"),
         }
     }

@@ -1,4 +1,4 @@
-//! What lane threads need of whoever keeps the timers of their lanes. They know neither the index nor the API.
+//! What lane threads need of the part that keeps their lanes' timers. They know neither the index nor the API.
 //!
 //! The keeper is called by many lane threads. It never blocks them: what it finds it sends later, as [`AssignmentEvent`].
 
