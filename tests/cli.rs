@@ -194,6 +194,18 @@ fn every_command_has_a_manual_page_and_says_what_is_for_every_command_apart() {
 
 /// Each option of `run` that is a key of the configuration names its variable, and the variable is the one that is read.
 #[test]
+fn completions_know_the_commands_in_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = run(&["completions", shell]);
+        assert_eq!(output.status.code(), Some(0), "{shell}");
+        let script = text(&output.stdout);
+        for word in ["reschedule", "key-base64", "doctor"] {
+            assert!(script.contains(word), "{shell} does not know {word}");
+        }
+    }
+}
+
+#[test]
 fn the_variables_that_run_names_are_those_that_it_reads() {
     let help = text(&run(&["run", "--help"]).stdout);
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -319,7 +319,39 @@ mod tests {
             let parsed = Cli::command().try_get_matches_from(command);
             assert!(parsed.is_ok(), "{command:?}: {parsed:?}");
         }
-        assert!(commands.iter().filter(|command| command[1] == "health").count() >= 1);
+        let checks = commands.iter().filter(|command| command[1] == "health").count();
+        assert_eq!(checks, 2, "the image has one, and compose has one");
+    }
+
+    /// What README does with compose: the host asks the API, and sends to targets that are there and allowed.
+    #[test]
+    fn compose_publishes_the_api_and_makes_the_targets_of_the_readme() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let read = |name: &str| std::fs::read_to_string(root.join(name)).expect("text");
+        let (compose, readme) = (read("docker-compose.yml"), read("README.md"));
+        let service = |name: &str| -> String {
+            let from = compose.split(&format!("\n  {name}:\n")).nth(1).expect("a service");
+            let is_of_it = |line: &&str| line.is_empty() || line.starts_with("    ");
+            from.lines().take_while(is_of_it).collect::<Vec<_>>().join("\n")
+        };
+        let waterclock = service("waterclock");
+        assert!(waterclock.contains("WATERCLOCK_HTTP: 0.0.0.0:8080"), "{waterclock}");
+        assert!(waterclock.contains("- \"127.0.0.1:8080-8089:8080\""), "{waterclock}");
+        let allowed = regex::Regex::new(r"--allow, '([^']+)'").expect("sound");
+        let allowed = &allowed.captures(&waterclock).expect("it says what is allowed")[1];
+        let allowed = regex::Regex::new(&format!("^(?:{allowed})$")).expect("sound");
+        let target = regex::Regex::new(r"--target (\S+)").expect("sound");
+        let made = service("targets");
+        let targets: std::collections::BTreeSet<&str> =
+            target.captures_iter(&readme).map(|found| found.extract::<1>().1[0]).collect();
+        assert!(!targets.is_empty());
+        for name in targets {
+            assert!(allowed.is_match(name), "{name} is not allowed");
+            assert!(
+                made.split_whitespace().any(|word| word.trim_end_matches(';') == name),
+                "{name}"
+            );
+        }
     }
 
     #[test]

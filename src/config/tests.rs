@@ -122,6 +122,12 @@ fn the_environment_says_everything_that_a_file_can() {
 }
 
 #[test]
+fn http_takes_localhost_as_this_machine() {
+    let config = load("http = \"localhost:8080\"", &[], Overrides::default()).1.unwrap();
+    assert_eq!(config.http, Some("127.0.0.1:8080".parse().unwrap()));
+}
+
+#[test]
 fn what_kubernetes_and_the_scripts_put_into_the_environment_is_not_read() {
     let variables = [
         ("WATERCLOCK_SERVICE_HOST", "10.0.0.1"),

@@ -85,7 +85,7 @@ impl Names {
         self.of(Kind::Dead)
     }
 
-    /// What is remembered of cancelled timers.
+    /// The changelog of tracked timers.
     #[must_use]
     pub fn timers(&self) -> String {
         self.of(Kind::Timers)
@@ -126,7 +126,7 @@ pub enum Kind {
     Dead,
     /// What is in force, and the clocks.
     Meta,
-    /// What is remembered of cancelled timers.
+    /// The changelog of tracked timers.
     Timers,
 }
 
