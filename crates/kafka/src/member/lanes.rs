@@ -155,7 +155,7 @@ impl Processor {
             .clone()
             .map(|wanted| Look::new(connection, admin.clone(), wanted, Arc::clone(&seen)));
         let deletes = Deletes::new(admin.clone());
-        let lookup = Lookup::start(admin.clone(), *embedded)?;
+        let lookup = Lookup::new(admin.clone(), *embedded);
         let shared = Shared {
             seen: Arc::clone(&seen),
             steps,
