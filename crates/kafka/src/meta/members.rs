@@ -13,15 +13,14 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::Consumer as _;
 use rdkafka::error::KafkaError;
-use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::{Heard, MEMBER, Member, MetaWriter, PARTITION, Roster};
 use crate::client::Connection;
-use crate::client::connect::{Isolation, Reader, aside};
+use crate::client::connect::{Isolation, aside};
 use crate::client::events::{Events, Task, Turns};
 use crate::client::raw::bell::Bell;
+use crate::client::topic_reader::{Polled, StartAt, TopicReader};
 use waterclock_engine::Lane;
 
 /// How often a member says it again.
@@ -61,11 +60,10 @@ impl Members {
         roster: Heard,
         events: &Events,
     ) -> Result<Self, KafkaError> {
-        let mut list = TopicPartitionList::new();
-        list.add_partition_offset(writer.topic(), PARTITION, At::Beginning)?;
-        let consumer = connection.reader("waterclock-members", Isolation::Committed, WAIT)?;
-        consumer.assign(&list)?;
-        let bell = Bell::of_consumer(consumer.client(), events.thread()?);
+        let mut reader =
+            TopicReader::new(connection, "waterclock-members", Isolation::Committed, WAIT)?;
+        reader.assign(writer.topic(), [(PARTITION, StartAt::Beginning)])?;
+        let bell = reader.bell(events.thread()?);
         let Member { instance, boot, .. } = describe();
         let voice = Arc::new(Voice {
             writer,
@@ -76,7 +74,7 @@ impl Members {
         });
         let speaker = Speaker {
             bell,
-            consumer,
+            reader,
             looked: None,
             voice: Arc::clone(&voice),
             describe,
@@ -168,10 +166,10 @@ fn log_failure<T>(report: Result<T, KafkaError>) {
     }
 }
 
-/// Has the turns. The bell is dropped before the consumer is: fields drop in order.
+/// Has the turns. The bell is dropped before the reader is: fields drop in order.
 struct Speaker<D: Fn() -> Member> {
-    bell: Option<Bell>,
-    consumer: Reader,
+    bell: Bell,
+    reader: TopicReader,
     /// When it was last looked what there is to say.
     looked: Option<Instant>,
     voice: Arc<Voice>,
@@ -188,7 +186,7 @@ struct Speaker<D: Fn() -> Member> {
 impl<D: Fn() -> Member + Send> Task for Speaker<D> {
     fn turn(&mut self) -> bool {
         // The thread has other reasons to wake.
-        let is_more = self.bell.as_ref().is_none_or(Bell::has_events) && self.hear();
+        let is_more = self.bell.has_events() && self.hear();
         let now = Instant::now();
         if self.looked.is_none_or(|at| now.saturating_duration_since(at) >= POLL) {
             self.looked = Some(now);
@@ -207,15 +205,15 @@ impl<D: Fn() -> Member> Drop for Speaker<D> {
 
 impl<D: Fn() -> Member> Speaker<D> {
     /// Whether there may be more to hear at once.
-    fn hear(&self) -> bool {
+    fn hear(&mut self) -> bool {
         for _ in 0..TURN_MAX {
-            match self.consumer.poll(Duration::ZERO) {
+            match self.reader.poll(Duration::ZERO) {
                 None => return false,
-                Some(Ok(message)) => {
-                    let mut roster = self.roster.lock();
-                    roster.hear(&message);
+                Some(Polled::Record(record)) => self.roster.lock().hear_record(&record),
+                Some(Polled::End(_)) => {}
+                Some(Polled::Outside(_, error) | Polled::Failed(error, _)) => {
+                    tracing::debug!(%error, "hearing the members");
                 }
-                Some(Err(error)) => tracing::debug!(%error, "hearing the members"),
             }
         }
         true
