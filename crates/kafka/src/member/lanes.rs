@@ -242,7 +242,7 @@ impl Processor {
             let reads = statuses.iter().map(|status| Arc::clone(&status.reads)).collect();
             Count::new(admin, Arc::clone(&settings.setup), reads, lookup, &backlog)
         });
-        let upkeep = Upkeep::start(Needs { deletes, look, count })?;
+        let upkeep = Upkeep::start(Needs { deletes, look, count }, &events)?;
         Ok(Self {
             stop,
             statuses,
