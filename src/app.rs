@@ -17,9 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crossbeam_channel::TryRecvError;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::MissedTickBehavior;
 
 use crate::api::{self, Gate, Hosts, Report, Status as _};
 use crate::config::{Config, MAIN_INTAKE};
@@ -35,6 +37,8 @@ use timers::TimersOfInstance;
 const TIDY_EVERY: Duration = Duration::from_secs(5);
 /// How often to check whether the process is ready, for the log.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked whether a lane thread has ended.
+const ENDED_EVERY: Duration = Duration::from_millis(50);
 /// What the lane threads are given beyond the drain, to leave the group.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 
@@ -275,22 +279,73 @@ fn watch_threads(
     members: Arc<Members>,
     threads: u16,
 ) -> JoinHandle<Result<(), Error>> {
-    spawn_blocking(move || {
-        let mut first = Ok(());
-        for _ in 0..threads {
-            let ended = match processor.ended().recv() {
-                Ok(ended) => ended.map_err(Error::from),
-                Err(_) => Err(Error::Died),
-            };
-            if ended.is_err() {
-                processor.stop();
-                first = first.and(ended);
+    let watched = Watched { processor, instance, members, left: threads, first: Ok(()) };
+    let mut watch = Watch(Some(watched));
+    tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(ENDED_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while watch.0.as_mut().is_some_and(Watched::is_running) {
+            ticks.tick().await;
+        }
+        let Some(watched) = watch.0.take() else { return Err(Error::Died) };
+        spawn_blocking(|| watched.end()).await.unwrap_or(Err(Error::Died))
+    })
+}
+
+/// The lane threads that run, and what is to be done after the last one.
+struct Watched {
+    processor: Arc<Processor>,
+    instance: Instance,
+    members: Arc<Members>,
+    /// How many have not ended yet.
+    left: u16,
+    first: Result<(), Error>,
+}
+
+impl Watched {
+    /// Whether a thread runs. Does not wait.
+    fn is_running(&mut self) -> bool {
+        while self.left > 0 {
+            match self.processor.ended().try_recv() {
+                Ok(ended) => self.note(ended.map_err(Error::from)),
+                Err(TryRecvError::Disconnected) => self.note(Err(Error::Died)),
+                Err(TryRecvError::Empty) => return true,
             }
         }
-        members.leave();
-        drop(instance);
-        first
-    })
+        false
+    }
+
+    fn note(&mut self, ended: Result<(), Error>) {
+        self.left -= 1;
+        if ended.is_err() {
+            self.processor.stop();
+            if self.first.is_ok() {
+                self.first = ended;
+            }
+        }
+    }
+
+    /// Waits for the threads that still run, and says farewell.
+    fn end(mut self) -> Result<(), Error> {
+        while self.left > 0 {
+            let ended = self.processor.ended().recv();
+            self.note(ended.map_err(|_| Error::Died).and_then(|ended| ended.map_err(Error::from)));
+        }
+        self.members.leave();
+        drop(self.instance);
+        self.first
+    }
+}
+
+/// What is watched. If the runtime ends before the threads, another thread waits for them.
+struct Watch(Option<Watched>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(watched) = self.0.take() {
+            let _ = std::thread::Builder::new().name("wc-watch".into()).spawn(|| watched.end());
+        }
+    }
 }
 
 async fn drained(drain: Duration, running: JoinHandle<Result<(), Error>>) -> Result<(), Error> {

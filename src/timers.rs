@@ -55,6 +55,7 @@ pub fn start(
     })?;
     let service = Service::new(service::Plan {
         connection: settings.connection.clone(),
+        submitter: view.submitter(&settings.connection)?,
         setup: Arc::clone(setup),
         clock: Arc::clone(view.clock()),
         replies: Arc::clone(&replies),
@@ -62,7 +63,7 @@ pub fn start(
         written: Arc::clone(view.written()),
         ends: view.ends().clone(),
         reader: follower.reader().cloned(),
-    })?;
+    });
     // The lane threads alone hold it: the index is closed when the last of them has ended.
     let keeper = Arc::new(Keeper { follower, replies });
     let processor = Processor::start(settings, view, keeper)?;

@@ -35,7 +35,7 @@ use crate::engine::{
 };
 use crate::kafka::end_offsets::{self, EndOffsets};
 use crate::kafka::topic_reader::ReadError;
-use crate::kafka::{BrokerClock, Connection, KafkaError, SubmitError, Submitter, Written};
+use crate::kafka::{BrokerClock, Connection, SubmitError, Submitter, Written};
 use crate::timers::index::{self, After, Counted, Listing, Reader};
 
 pub(crate) use super::find_record::MAX as SEARCH_MAX;
@@ -105,6 +105,8 @@ pub enum Error {
 /// What a service is made from.
 pub(super) struct Plan {
     pub(super) connection: Connection,
+    /// Writes commands.
+    pub(super) submitter: Submitter,
     pub(super) setup: Arc<Setup>,
     pub(super) clock: Arc<BrokerClock>,
     pub(super) replies: Arc<Replies>,
@@ -132,16 +134,10 @@ pub struct Service {
 }
 
 impl Service {
-    /// Makes the producer of commands, and has it connect.
-    ///
-    /// # Errors
-    /// librdkafka refused its settings.
-    pub(super) fn new(plan: Plan) -> Result<Self, KafkaError> {
-        let Plan { connection, setup, clock, replies, progress, written, ends, reader } = plan;
-        let submitter = Submitter::new(&connection).map_err(|error| match error {
-            SubmitError::Refused { source, .. } => source,
-            _ => KafkaError::Canceled,
-        })?;
+    /// Has the producer of commands connect.
+    pub(super) fn new(plan: Plan) -> Self {
+        let Plan { connection, submitter, setup, clock, replies, progress, written, ends, reader } =
+            plan;
         let submitter = Arc::new(submitter);
         let (reads, searches) = (Semaphore::new(READS_MAX), Semaphore::new(SEARCHES_MAX));
         let service = Self {
@@ -162,7 +158,7 @@ impl Service {
         let _ = std::thread::Builder::new()
             .name("wc-desk".into())
             .spawn(move || submitter.get_ready(&intake));
-        Ok(service)
+        service
     }
 
     fn intake(&self) -> Arc<str> {

@@ -76,7 +76,8 @@ fn an_instance_that_waits_for_kafka_lives_and_is_not_ready() {
 /// the producer of commands, producer and reader of meta, the index's reader, and the client for questions.
 const CLIENTS: usize = 8;
 /// Its threads at rest, those of all libraries among them. Each client has a thread of its own and one for each connection.
-const THREADS: usize = 52;
+/// For a moment now and then there is one more, which asks the brokers something (`wc-upkeep`).
+const THREADS: usize = 45;
 
 #[test]
 fn a_process_at_rest_has_few_clients_and_few_threads() {

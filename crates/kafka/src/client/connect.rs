@@ -239,8 +239,8 @@ impl Connection {
         Ok(asker)
     }
 
-    /// A reader that is given its partitions, and commits nothing. `wait`: how long a broker holds a fetch for which there
-    /// is nothing.
+    /// A reader that is given its partitions, by [`raw::partitions`], and has no group. `wait`: how long a broker holds a fetch
+    /// for which there is nothing; `to_ends`: it says when it is at a partition's end.
     ///
     /// # Errors
     /// librdkafka refused its settings.
@@ -249,38 +249,38 @@ impl Connection {
         client_id: &str,
         isolation: Isolation,
         wait: Duration,
+        to_ends: bool,
     ) -> Result<Reader, KafkaError> {
-        // librdkafka wants a name of a group to assign; nothing is ever joined or committed under it.
-        self.reader_with(client_id, client_id, isolation, wait, |_| {})
+        self.reader_with(client_id, isolation, wait, |config| {
+            config.set("enable.partition.eof", to_ends.to_string());
+        })
     }
 
-    /// The same, which can be asked for the positions of `group`, and says when it is at a partition's end.
+    /// The same in a group, whose positions it can be asked for. It is assigned its partitions, and joins and commits nothing.
     ///
     /// # Errors
     /// librdkafka refused its settings.
-    pub(crate) fn reader_to_ends(
+    pub(crate) fn reader_in_group(
         &self,
         client_id: &str,
         group: &str,
         isolation: Isolation,
         wait: Duration,
     ) -> Result<Reader, KafkaError> {
-        self.reader_with(client_id, group, isolation, wait, |config| {
-            config.set("enable.partition.eof", "true");
+        self.reader_with(client_id, isolation, wait, |config| {
+            config.set("enable.partition.eof", "true").set("group.id", group);
         })
     }
 
     fn reader_with(
         &self,
         client_id: &str,
-        group: &str,
         isolation: Isolation,
         wait: Duration,
         further: impl FnOnce(&mut ClientConfig),
     ) -> Result<Reader, KafkaError> {
         let mut config = self.consumer(client_id);
         config
-            .set("group.id", group)
             .set(
                 "isolation.level",
                 match isolation {

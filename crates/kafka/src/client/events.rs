@@ -1,17 +1,19 @@
-//! Takes the events of producers: delivery reports, errors, log lines, requests for tokens.
+//! Takes the events of producers: delivery reports, errors, log lines, requests for tokens. Does small tasks besides.
 //!
 //! rdkafka has threads of its own for that, one for each producer. They spin through the clock for a hundredth of their
-//! time. Here one thread takes the events of all producers of one owner, and sleeps while there are none.
+//! time. Here one thread takes the events of all producers of one owner, and sleeps while there are none. Short tasks that
+//! are due now and then ([`Task`]) can have their turns on it, so that they need no thread of their own.
 //!
 //! # Invariants
 //! 1. One owner, one thread: what one of them does wrong holds up nobody else.
 //! 2. The thread closes no producer and keeps none alive: it borrows one only while it takes its events.
-//! 3. Taking events is short. A context hands on what it is told, and waits for nobody.
-//! 4. A producer that is closed waits for events of its own that are being taken, and for nothing else. After that none
+//! 3. Taking events is short, and so is a turn of a task. A context hands on what it is told, and waits for nobody.
+//! 4. The thread waits by the monotonic clock.
+//! 5. A producer that is closed waits for events of its own that are being taken, and for nothing else. After that none
 //!    is taken any more.
 
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -22,12 +24,12 @@ use rdkafka::producer::{BaseProducer, Producer as _, ProducerContext};
 
 use super::raw::bell::Bell;
 
-/// The thread looks at all producers this often, even if no bell rang.
+/// The thread looks at all producers this often, even if no bell rang and no task is due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Events of one producer that are taken before those of the next one.
 const EVENTS_MAX: usize = 64;
 
-/// The thread that takes the events of some producers; it ends when this and all of its producers are dropped.
+/// The thread that takes the events of some producers; it ends when this and all of its producers and tasks are dropped.
 #[derive(Clone)]
 pub(crate) struct Events(Arc<Shared>);
 
@@ -36,8 +38,18 @@ struct Shared {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Where the thread finds a producer; empty once it is being closed.
-struct Place(Mutex<Option<Polled>>);
+/// Where the thread finds a task; empty once that is being taken away.
+struct Place {
+    task: Mutex<Option<Box<dyn Task>>>,
+    /// The longest time between two turns.
+    every: Duration,
+}
+
+/// What has turns on the thread: at least as often as was said, and whenever a bell of the thread rings.
+pub(crate) trait Task: Send {
+    /// One turn; true if there is more to do at once.
+    fn turn(&mut self) -> bool;
+}
 
 /// A producer as the thread needs it. The bell is dropped before the producer is: fields drop in order.
 struct Polled {
@@ -53,6 +65,18 @@ trait TakesEvents: Send + Sync {
 impl<C: ProducerContext + 'static> TakesEvents for BaseProducer<C> {
     fn take_one(&self) {
         self.poll(Duration::ZERO);
+    }
+}
+
+impl Task for Polled {
+    fn turn(&mut self) -> bool {
+        for _ in 0..EVENTS_MAX {
+            if !self.bell.has_events() {
+                return false;
+            }
+            self.producer.take_one();
+        }
+        true
     }
 }
 
@@ -88,17 +112,35 @@ impl Events {
         context: C,
     ) -> Result<Producer<C>, KafkaError> {
         let producer = Arc::new(BaseProducer::from_config_and_context(config, context)?);
-        let Some(thread) = self.0.thread.lock().as_ref().map(|thread| thread.thread().clone())
-        else {
-            return Err(KafkaError::Canceled);
-        };
-        let bell = Bell::of_producer(producer.client(), thread.clone());
+        let bell = Bell::of(producer.client(), self.thread()?);
         let polled = Polled { bell, producer: Arc::clone(&producer) as Arc<dyn TakesEvents> };
-        let place = Arc::new(Place(Mutex::new(Some(polled))));
+        Ok(Producer { _taking: self.add(LOOK_EVERY, polled)?, producer })
+    }
+
+    /// The thread, for a bell of a task.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn thread(&self) -> Result<Thread, KafkaError> {
+        let thread = self.0.thread.lock();
+        thread.as_ref().map(|thread| thread.thread().clone()).ok_or(KafkaError::Canceled)
+    }
+
+    /// Gives a task turns on the thread, the first one at once, and one at least `every` so often.
+    ///
+    /// # Errors
+    /// There is no thread.
+    pub(crate) fn add(
+        &self,
+        every: Duration,
+        task: impl Task + 'static,
+    ) -> Result<Turns, KafkaError> {
+        let thread = self.thread()?;
+        let place = Arc::new(Place { task: Mutex::new(Some(Box::new(task))), every });
         self.0.places.lock().push(Arc::downgrade(&place));
-        // What it said before the bell was hung is taken now.
+        // What a producer said before the bell was hung is taken now.
         thread.unpark();
-        Ok(Producer { place, producer, _events: self.clone() })
+        Ok(Turns { place, _events: self.clone() })
     }
 }
 
@@ -111,12 +153,31 @@ impl Drop for Shared {
     }
 }
 
-/// A producer whose events are taken by a thread of [`Events`].
-pub(crate) struct Producer<C: ProducerContext + 'static> {
+/// The turns of a task. When this is dropped a turn that goes on is waited for, there are no more, and the task is dropped.
+pub(crate) struct Turns {
     place: Arc<Place>,
-    producer: Arc<BaseProducer<C>>,
-    /// The thread goes on for as long as there is a producer.
+    /// The thread goes on for as long as there is a task.
     _events: Events,
+}
+
+impl std::fmt::Debug for Turns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Turns").field("every", &self.place.every).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Turns {
+    fn drop(&mut self) {
+        let task = self.place.task.lock().take();
+        drop(task);
+    }
+}
+
+/// A producer whose events are taken by a thread of [`Events`]. From its drop on only the one who drops it has the producer,
+/// which hands out its last reports as it closes: fields drop in order.
+pub(crate) struct Producer<C: ProducerContext + 'static> {
+    _taking: Turns,
+    producer: Arc<BaseProducer<C>>,
 }
 
 impl<C: ProducerContext + 'static> std::ops::Deref for Producer<C> {
@@ -124,13 +185,6 @@ impl<C: ProducerContext + 'static> std::ops::Deref for Producer<C> {
 
     fn deref(&self) -> &BaseProducer<C> {
         &self.producer
-    }
-}
-
-impl<C: ProducerContext + 'static> Drop for Producer<C> {
-    fn drop(&mut self) {
-        // From here on only the one who drops it has the producer: it hands out its last reports as it closes.
-        drop(self.place.0.lock().take());
     }
 }
 
@@ -142,28 +196,14 @@ fn take_events(shared: &Weak<Shared>) {
             all.retain(|place| place.strong_count() > 0);
             all.iter().filter_map(Weak::upgrade).collect()
         };
-        let mut is_more = false;
+        let (mut is_more, mut wait) = (false, LOOK_EVERY);
         for place in places {
-            is_more |= place.take_some();
+            is_more |= place.task.lock().as_mut().is_some_and(|task| task.turn());
+            wait = wait.min(place.every);
         }
         if !is_more {
-            std::thread::park_timeout(LOOK_EVERY);
+            std::thread::park_timeout(wait);
         }
-    }
-}
-
-impl Place {
-    /// Takes the events that are there; true if there may be more.
-    fn take_some(&self) -> bool {
-        let polled = self.0.lock();
-        let Some(Polled { bell, producer }) = &*polled else { return false };
-        for _ in 0..EVENTS_MAX {
-            if !bell.has_events() {
-                return false;
-            }
-            producer.take_one();
-        }
-        true
     }
 }
 
@@ -227,8 +267,11 @@ mod tests {
     fn reports_are_taken_as_they_come_and_by_one_thread_for_all() {
         let events = Events::start("test-events").unwrap();
         let (one, other) = (producer(&events), producer(&events));
+        // Either one's may come first.
         for test in [&one, &other] {
             test.may.send(()).unwrap();
+        }
+        for test in [&one, &other] {
             test.begun.recv_timeout(MOST).expect("nobody polls it but the thread");
         }
         let until = Instant::now() + MOST;

@@ -1,7 +1,8 @@
 //! The raw calls into librdkafka, in one place. `ask` has the admin requests that rdkafka lacks; `bell` wakes a thread for
-//! what a client has for it; `inflate` decides what librdkafka is given of a batch; `poll` says where a partition ended.
+//! what a client has for it; `inflate` decides what librdkafka is given of a batch; `partitions` reads without a group; `poll`
+//! says where a partition ended.
 //!
-//! Seven reasons, and nothing else stands here:
+//! Eight reasons, and nothing else stands here:
 //! 1. rdkafka's safe header access panics on a header name that is not UTF-8, which any producer can write.
 //! 2. A produce by cached topic handle, with headers added straight from our record, costs about two thirds of
 //!    the safe one (core notes 1: 329 k/s against 272 k/s by name, 199 k/s through the safe types).
@@ -11,6 +12,7 @@
 //! 5. No safe call can wake a thread that waits in a poll, or waits for events without spinning (`bell`).
 //! 6. rdkafka does not say which broker has acknowledged a message.
 //! 7. rdkafka does not say which partition an error is about, nor where a partition ended.
+//! 8. rdkafka assigns partitions only in a group (`partitions`).
 //!
 //! # Invariants
 //! 1. A pointer never outlives the client or the message that it came from: handles are destroyed before the client.
@@ -21,6 +23,7 @@
 pub(crate) mod ask;
 pub(crate) mod bell;
 pub mod inflate;
+pub(crate) mod partitions;
 pub(crate) mod poll;
 
 use std::collections::HashMap;
@@ -116,7 +119,15 @@ impl Waker {
     pub(crate) fn of_consumer<C: ClientContext>(client: &Client<C>) -> Option<Self> {
         // SAFETY: the client is alive; the reference that is given is ours.
         let queue = unsafe { rdsys::rd_kafka_queue_get_consumer(client.native_ptr()) };
-        (!queue.is_null()).then_some(Self(queue))
+        (!queue.is_null()).then(|| Self(queue))
+    }
+
+    /// Of a consumer that is polled, and may have no group.
+    pub(crate) fn of_reader<C: ClientContext>(client: &Client<C>) -> Self {
+        Self::of_consumer(client).unwrap_or_else(|| {
+            // SAFETY: the client is alive; the reference that is given is ours. Every client has this queue.
+            Self(unsafe { rdsys::rd_kafka_queue_get_main(client.native_ptr()) })
+        })
     }
 
     /// Ends the poll that is going on, if there is one.

@@ -156,6 +156,17 @@ impl Submitter {
     /// # Errors
     /// librdkafka refused its settings.
     pub fn new(connection: &Connection) -> Result<Self, SubmitError> {
+        Self::with_events(connection, || Events::start("wc-acks"))
+    }
+
+    /// The same, whose events are taken by a thread that is there.
+    ///
+    /// # Errors
+    /// librdkafka refused its settings.
+    pub(crate) fn with_events(
+        connection: &Connection,
+        events: impl FnOnce() -> Result<Events, KafkaError>,
+    ) -> Result<Self, SubmitError> {
         let waiting = Waiting::default();
         let mut config = connection.client("waterclock-send");
         config
@@ -165,7 +176,7 @@ impl Submitter {
             .set("message.timeout.ms", DELIVERY_MS_MAX)
             .set("message.max.bytes", RECORD_BYTES_MAX)
             .set("linger.ms", "0");
-        let producer = Events::start("wc-acks")
+        let producer = events()
             .and_then(|events| events.producer(&config, Reports(waiting.clone())))
             .map_err(|source| SubmitError::Refused { topic: "Kafka".to_owned(), source })?;
         let producer = Arc::new(producer);

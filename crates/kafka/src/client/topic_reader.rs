@@ -25,6 +25,7 @@ use super::Connection;
 use super::connect::{Isolation, Reader};
 use super::errors::{self, ErrorKind};
 use super::raw::ask::{self, End};
+use super::raw::bell::Bell;
 use super::raw::poll::Fetched;
 use super::raw::{self, Waker};
 use waterclock_engine::{Offset, Record, UnixMillis};
@@ -323,8 +324,18 @@ pub struct TopicReader {
     /// Of the consumer, and so dropped before it.
     queue: Waker,
     consumer: Reader,
+    /// It has a group, and so it is assigned its partitions.
+    in_group: bool,
     isolation: Isolation,
     assigned: Assigned,
+    /// What librdkafka reads, by topic; of no group.
+    started: HashMap<String, Vec<i32>>,
+}
+
+impl Drop for TopicReader {
+    fn drop(&mut self) {
+        self.stop();
+    }
 }
 
 impl TopicReader {
@@ -338,7 +349,8 @@ impl TopicReader {
         isolation: Isolation,
         wait: Duration,
     ) -> Result<Self, KafkaError> {
-        Self::of(connection, connection.reader(client_id, isolation, wait)?, isolation)
+        let reader = connection.reader(client_id, isolation, wait, false)?;
+        Ok(Self::of(connection, reader, isolation, false))
     }
 
     /// The same, which says when it is at a partition's end.
@@ -351,7 +363,8 @@ impl TopicReader {
         isolation: Isolation,
         wait: Duration,
     ) -> Result<Self, KafkaError> {
-        Self::in_group(connection, (client_id, client_id), isolation, wait)
+        let reader = connection.reader(client_id, isolation, wait, true)?;
+        Ok(Self::of(connection, reader, isolation, false))
     }
 
     /// The same under the name of a group, whose rights it needs. It is no member of it.
@@ -364,18 +377,20 @@ impl TopicReader {
         isolation: Isolation,
         wait: Duration,
     ) -> Result<Self, KafkaError> {
-        let reader = connection.reader_to_ends(client_id, group, isolation, wait)?;
-        Self::of(connection, reader, isolation)
+        let reader = connection.reader_in_group(client_id, group, isolation, wait)?;
+        Ok(Self::of(connection, reader, isolation, true))
     }
 
-    fn of(
-        connection: &Connection,
-        consumer: Reader,
-        isolation: Isolation,
-    ) -> Result<Self, KafkaError> {
-        let queue = Waker::of_consumer(consumer.client()).ok_or(KafkaError::Canceled)?;
+    fn of(connection: &Connection, consumer: Reader, isolation: Isolation, in_group: bool) -> Self {
+        let queue = Waker::of_reader(consumer.client());
         let (connection, assigned) = (connection.clone(), Assigned::default());
-        Ok(Self { connection, queue, consumer, isolation, assigned })
+        let started = HashMap::new();
+        Self { connection, queue, consumer, in_group, isolation, assigned, started }
+    }
+
+    /// Wakes a thread when there is something to poll. It must be dropped before this is. Not for one in a group.
+    pub(crate) fn bell(&self, thread: std::thread::Thread) -> Bell {
+        Bell::of(self.consumer.client(), thread)
     }
 
     /// Has these partitions of a topic followed, and no others.
@@ -406,15 +421,33 @@ impl TopicReader {
     }
 
     fn set(&mut self, assigned: Assigned) -> Result<(), KafkaError> {
-        let mut list = TopicPartitionList::new();
-        for (topic, partitions) in &assigned.0 {
-            for (partition, progress) in partitions {
-                list.add_partition_offset(topic, *partition, progress.from())?;
+        if self.in_group {
+            let mut list = TopicPartitionList::new();
+            for (topic, partitions) in &assigned.0 {
+                for (partition, progress) in partitions {
+                    list.add_partition_offset(topic, *partition, progress.from())?;
+                }
             }
+            self.consumer.assign(&list)?;
+            self.assigned = assigned;
+            return Ok(());
         }
-        self.consumer.assign(&list)?;
+        self.stop();
         self.assigned = assigned;
+        for (topic, partitions) in &self.assigned.0 {
+            // To stop what was not started does no harm.
+            self.started.insert(topic.clone(), partitions.keys().copied().collect());
+            let from = partitions.iter().map(|(partition, of)| (*partition, of.from()));
+            raw::partitions::start(self.consumer.client(), &self.queue, topic, from)?;
+        }
         Ok(())
+    }
+
+    /// Has librdkafka read nothing any more.
+    fn stop(&mut self) {
+        for (topic, partitions) in self.started.drain() {
+            raw::partitions::stop(self.consumer.client(), &topic, partitions);
+        }
     }
 
     /// What comes next; `None`: nothing within this time.
@@ -495,7 +528,11 @@ impl TopicReader {
     /// # Errors
     /// librdkafka does not know.
     pub fn positions(&self, topic: &str) -> Result<Vec<(i32, Offset)>, KafkaError> {
-        let positions = self.consumer.position()?;
+        let mut positions = TopicPartitionList::new();
+        for partition in self.assigned.0.get(topic).into_iter().flat_map(BTreeMap::keys) {
+            positions.add_partition(topic, *partition);
+        }
+        raw::positions(self.consumer.client(), &positions)?;
         let of_topic = positions.elements_for_topic(topic).into_iter();
         let known = of_topic.filter_map(|element| match element.offset() {
             At::Offset(next) => Some((element.partition(), Offset(next))),

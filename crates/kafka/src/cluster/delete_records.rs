@@ -3,9 +3,9 @@
 //! Own topics keep records for ever (`retention.ms=-1`), so this is what frees the disk. It runs behind the commits, on
 //! the thread of [`Upkeep`](super::upkeep::Upkeep). What it misses it deletes the next time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, Sender};
 use rdkafka::error::KafkaError;
 
 use crate::client::errors;
@@ -50,19 +50,14 @@ impl Deletes {
         Trim { asks: self.asks.clone() }
     }
 
-    /// An empty order only wakes the thread.
-    pub(super) fn sender(&self) -> Sender<Lows> {
-        self.asks.clone()
+    /// Whether there is an order.
+    pub(super) fn is_asked(&self) -> bool {
+        !self.inbox.is_empty()
     }
 
-    /// The next order that comes before `until`.
-    pub(super) fn next(&self, until: Instant) -> Result<Lows, RecvTimeoutError> {
-        self.inbox.recv_deadline(until)
-    }
-
-    /// The next order, whenever it comes.
-    pub(super) fn next_of_all(&self) -> Result<Lows, RecvTimeoutError> {
-        self.inbox.recv().map_err(|RecvError| RecvTimeoutError::Disconnected)
+    /// The next order, if there is one.
+    pub(super) fn next(&self) -> Option<Lows> {
+        self.inbox.try_recv().ok()
     }
 
     pub(super) fn delete(&self, lows: &Lows) {

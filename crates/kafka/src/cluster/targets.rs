@@ -9,11 +9,13 @@
 //! 1. One request asks about many names, and names that were never asked about go first. However many are unknown, a
 //!    new one waits for some requests, and never until all others have been found.
 //! 2. An answer is given once [`Used`] knows of it: nobody produces to a target whose limit does not count yet.
+//! 3. The thread ends when nothing was asked for some time, and the next question starts it again. No question is lost: both are
+//!    decided under one lock.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -48,6 +50,9 @@ const LIMITS_MAX: usize = 100;
 const TIMES_MIN_MS: u64 = 1_000;
 /// Kafka's own default of `max.message.bytes`, for brokers that do not tell (the embedded one).
 const RECORD_BYTES_MAX: u64 = 1_048_588;
+
+/// A thread that nobody asks for so long ends.
+const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// A target that nobody asked about for longer is not in use. The engine produces to none of which it was told longer ago than
 /// that: it asks first (`TARGET_STALE`).
@@ -136,18 +141,44 @@ impl Shared {
 }
 
 /// Handle on the asking thread; it ends when the last handle is dropped.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Lookup {
     questions: Sender<Question>,
+    thread: Arc<Mutex<Thread>>,
     shared: Arc<Shared>,
 }
 
+impl std::fmt::Debug for Lookup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lookup").field("shared", &self.shared).finish_non_exhaustive()
+    }
+}
+
+/// The asking thread, which may have ended.
+struct Thread {
+    is_running: bool,
+    /// Locked by the thread for as long as it runs.
+    answerer: Arc<Mutex<Answerer>>,
+}
+
+impl Thread {
+    fn run(&mut self, weak: Weak<Mutex<Self>>) {
+        if self.is_running {
+            return;
+        }
+        let answerer = Arc::clone(&self.answerer);
+        let thread = std::thread::Builder::new().name("wc-targets".into());
+        match thread.spawn(move || answerer.lock().run(&weak)) {
+            Ok(_) => self.is_running = true,
+            // Tried again with the next question, and when the backlog is counted.
+            Err(error) => tracing::warn!(%error, "no thread to ask about targets"),
+        }
+    }
+}
+
 impl Lookup {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// The client could not be made: the configuration is wrong.
-    pub(crate) fn start(admin: ResilientAdmin, embedded: bool) -> Result<Self, KafkaError> {
+    /// Begins with nothing known; the first question starts the thread.
+    pub(crate) fn new(admin: ResilientAdmin, embedded: bool) -> Self {
         let (questions, inbox) = crossbeam_channel::unbounded();
         let shared = Arc::new(Shared {
             used: Mutex::default(),
@@ -155,12 +186,11 @@ impl Lookup {
         });
         let asker = Asker { admin, patience: ASK_FIRST, embedded, limits: HashMap::new() };
         let said = Seldom::default();
-        let answerer = Answerer { open: BTreeMap::new(), shared: Arc::clone(&shared), asker, said };
-        std::thread::Builder::new()
-            .name("wc-targets".into())
-            .spawn(move || answerer.run(&inbox))
-            .map_err(|_| KafkaError::Canceled)?;
-        Ok(Self { questions, shared })
+        let answerer =
+            Answerer { inbox, open: BTreeMap::new(), shared: Arc::clone(&shared), asker, said };
+        let answerer = Arc::new(Mutex::new(answerer));
+        let thread = Arc::new(Mutex::new(Thread { is_running: false, answerer }));
+        Self { questions, thread, shared }
     }
 
     /// The least `max.message.bytes` of the targets in use.
@@ -171,12 +201,17 @@ impl Lookup {
 
     /// The partitions of the targets that records go to now; of those that came up last, if there are very many.
     pub(crate) fn in_use(&self) -> Vec<(String, i32)> {
+        if !self.questions.is_empty() {
+            self.thread.lock().run(Arc::downgrade(&self.thread));
+        }
         self.shared.used().partitions(Instant::now())
     }
 
     /// Asks about a topic; the answer comes by `reply`, however long it takes.
     pub(crate) fn ask(&self, topic: Arc<str>, reply: Sender<Answer>) {
+        let mut thread = self.thread.lock();
         let _ = self.questions.send((topic, reply));
+        thread.run(Arc::downgrade(&self.thread));
     }
 }
 
@@ -304,6 +339,7 @@ struct Open {
 
 /// The asking thread's own state.
 struct Answerer {
+    inbox: Receiver<Question>,
     open: BTreeMap<Arc<str>, Open>,
     shared: Arc<Shared>,
     asker: Asker,
@@ -319,15 +355,23 @@ impl Answerer {
         }
     }
 
-    fn run(mut self, inbox: &Receiver<Question>) {
+    fn run(&mut self, thread: &Weak<Mutex<Thread>>) {
         loop {
-            let first = match self.wait(inbox) {
+            let first = match self.wait() {
                 Ok(first) => Some(first),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
+            if first.is_none() && self.open.is_empty() {
+                let Some(thread) = thread.upgrade() else { return };
+                let mut thread = thread.lock();
+                if self.inbox.is_empty() {
+                    thread.is_running = false;
+                    return;
+                }
+            }
             let now = Instant::now();
-            for (name, reply) in first.into_iter().chain(inbox.try_iter()) {
+            for (name, reply) in first.into_iter().chain(self.inbox.try_iter()) {
                 let new = || Open { since: now, next: None, replies: Vec::new() };
                 self.open.entry(name).or_insert_with(new).replies.push(reply);
             }
@@ -338,12 +382,12 @@ impl Answerer {
         }
     }
 
-    /// Waits for a question, or until it is time to ask again.
-    fn wait(&self, inbox: &Receiver<Question>) -> Result<Question, RecvTimeoutError> {
+    /// Waits for a question, or until it is time to ask again, or to end.
+    fn wait(&self) -> Result<Question, RecvTimeoutError> {
         let now = Instant::now();
         match self.open.values().map(|open| open.next.unwrap_or(now)).min() {
-            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(at) => inbox.recv_timeout(at.saturating_duration_since(now)),
+            None => self.inbox.recv_timeout(IDLE_MAX),
+            Some(at) => self.inbox.recv_timeout(at.saturating_duration_since(now)),
         }
     }
 

@@ -5,15 +5,18 @@
 //! the step is right again. So waiting clients are woken at each step.
 //!
 //! # Invariants
-//! 1. This thread itself waits by the monotonic clock.
+//! 1. The thread that looks waits by the monotonic clock, and for nothing of librdkafka's.
 //! 2. A registered client is alive: it is taken off the list before it goes.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rdkafka::error::KafkaError;
+
+use crate::client::events::{Events, Task, Turns};
 use crate::client::raw::Waker;
 use crate::client::wall_clock_us;
 use waterclock_telemetry as telemetry;
@@ -70,49 +73,52 @@ impl Steps {
     }
 }
 
-/// The looking thread; stops when dropped.
+/// Looks at the clocks; stops when dropped.
 #[derive(Debug)]
-pub(crate) struct Looking {
-    stop: Arc<AtomicBool>,
-}
+pub(crate) struct Looking(
+    #[expect(dead_code, reason = "it looks for as long as this lives")] Turns,
+);
 
 impl Looking {
-    /// Starts the thread.
+    /// Begins to look, on this thread.
     ///
     /// # Errors
-    /// The operating system gives no thread.
-    pub(crate) fn start(steps: Arc<Steps>) -> std::io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        std::thread::Builder::new().name("wc-steps".into()).spawn(move || run(&steps, &stopped))?;
-        Ok(Self { stop })
+    /// There is no thread.
+    pub(crate) fn start(steps: Arc<Steps>, events: &Events) -> Result<Self, KafkaError> {
+        let look = Look { steps, before: read(), said: None };
+        Ok(Self(events.add(EVERY, look)?))
     }
 }
 
-impl Drop for Looking {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
+struct Look {
+    steps: Arc<Steps>,
+    /// The clocks at the last look.
+    before: (u64, Instant),
+    /// When a step was last logged.
+    said: Option<Instant>,
 }
 
-fn run(steps: &Steps, stop: &AtomicBool) {
-    let (mut before, mut said) = (read(), None::<Instant>);
-    while !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(EVERY);
-        let now = read();
-        let step_us = step_us(before, now);
-        before = now;
-        if step_us.unsigned_abs() < STEP_US {
-            continue;
+impl Task for Look {
+    fn turn(&mut self) -> bool {
+        // The thread has other reasons to wake.
+        if self.before.1.elapsed() < EVERY {
+            return false;
         }
-        steps.stepped();
-        if said.is_none_or(|at| at.elapsed() > SAY_EVERY) {
-            said = Some(Instant::now());
+        let now = read();
+        let step_us = step_us(self.before, now);
+        self.before = now;
+        if step_us.unsigned_abs() < STEP_US {
+            return false;
+        }
+        self.steps.stepped();
+        if self.said.is_none_or(|at| at.elapsed() > SAY_EVERY) {
+            self.said = Some(Instant::now());
             tracing::warn!(
                 by_ms = step_us / 1_000,
                 "this machine's clock was set; no due time is kept by it. Have it slewed (chrony, ntpd -x)"
             );
         }
+        false
     }
 }
 

@@ -12,8 +12,9 @@ use super::Delivery;
 use super::changelog_end::Written;
 use super::thread::{self, Plan, Policies, Shared, Status};
 use super::timers::Timers;
-use crate::client::Connection;
+use crate::client::events::Events;
 use crate::client::resilient_admin::ResilientAdmin;
+use crate::client::{Connection, SubmitError, Submitter};
 use crate::cluster::backlog::{self, Backlog, Count};
 use crate::cluster::delete_records::Deletes;
 use crate::cluster::end_offsets::EndOffsets;
@@ -71,6 +72,7 @@ pub struct ClusterView {
     looking: Looking,
     meta: Option<Arc<MetaWriter>>,
     probe: Option<Probe>,
+    events: Events,
 }
 
 impl ClusterView {
@@ -82,7 +84,8 @@ impl ClusterView {
         let Settings { connection, embedded, .. } = settings;
         let clock = Arc::new(if *embedded { BrokerClock::local() } else { BrokerClock::new() });
         let steps = Arc::new(Steps::default());
-        let looking = Looking::start(Arc::clone(&steps)).map_err(|_| KafkaError::Canceled)?;
+        let events = Events::start("wc-events")?;
+        let looking = Looking::start(Arc::clone(&steps), &events)?;
         // The embedded broker has one member, and tells no time.
         let meta = match *embedded {
             true => None,
@@ -95,7 +98,20 @@ impl ClusterView {
         let admin = ResilientAdmin::new(connection, "waterclock-admin")?;
         let ends = EndOffsets::new(admin.clone(), Arc::clone(&clock));
         let written = Arc::new(Written::new(settings.setup.lanes));
-        Ok(Self { admin, clock, ends, written, steps, looking, meta, probe })
+        Ok(Self { admin, clock, ends, written, steps, looking, meta, probe, events })
+    }
+
+    /// A producer of commands, whose events are taken by the thread that takes those of the whole process.
+    ///
+    /// # Errors
+    /// librdkafka refused its settings.
+    pub fn submitter(&self, connection: &Connection) -> Result<Submitter, KafkaError> {
+        Submitter::with_events(connection, || Ok(self.events.clone())).map_err(
+            |error| match error {
+                SubmitError::Refused { source, .. } => source,
+                _ => KafkaError::Canceled,
+            },
+        )
     }
 
     /// The brokers' time.
@@ -133,6 +149,7 @@ pub struct Processor {
     seen: Arc<Seen>,
     _upkeep: Upkeep,
     _looking: Looking,
+    events: Events,
 }
 
 impl Processor {
@@ -146,7 +163,7 @@ impl Processor {
         timers: Arc<dyn Timers>,
     ) -> Result<Self, KafkaError> {
         let Settings { connection, embedded, .. } = settings;
-        let ClusterView { admin, clock, ends, written, steps, looking, meta, probe } = view;
+        let ClusterView { admin, clock, ends, written, steps, looking, meta, probe, events } = view;
         let stop = Arc::new(AtomicBool::new(false));
         let policies = Arc::new(Policies::new(Arc::clone(&settings.setup)));
         let seen = Arc::new(Seen::default());
@@ -155,7 +172,7 @@ impl Processor {
             .clone()
             .map(|wanted| Look::new(connection, admin.clone(), wanted, Arc::clone(&seen)));
         let deletes = Deletes::new(admin.clone());
-        let lookup = Lookup::start(admin.clone(), *embedded)?;
+        let lookup = Lookup::new(admin.clone(), *embedded);
         let shared = Shared {
             seen: Arc::clone(&seen),
             steps,
@@ -225,7 +242,7 @@ impl Processor {
             let reads = statuses.iter().map(|status| Arc::clone(&status.reads)).collect();
             Count::new(admin, Arc::clone(&settings.setup), reads, lookup, &backlog)
         });
-        let upkeep = Upkeep::start(Needs { deletes, look, count })?;
+        let upkeep = Upkeep::start(Needs { deletes, look, count }, &events)?;
         Ok(Self {
             stop,
             statuses,
@@ -240,6 +257,7 @@ impl Processor {
             seen,
             _upkeep: upkeep,
             _looking: looking,
+            events,
         })
     }
 
@@ -257,7 +275,7 @@ impl Processor {
             lanes.dedup();
             Member { lanes, allow: Some(policies.said()), ..me.clone() }
         };
-        Members::start(&self.connection, writer, describe, Arc::clone(&self.heard))
+        Members::start(&self.connection, writer, describe, Arc::clone(&self.heard), &self.events)
     }
 
     /// How many records stand in each intake and tier, in the lanes that run here, as counted every 15 seconds.

@@ -1,6 +1,6 @@
 //! Announces to the other members which lanes run here and where this process answers, and reads their announcements.
 //!
-//! One thread. It puts `member/<instance>` into `<ns>.meta` when its lanes change and every half minute, and takes it
+//! It has turns on the process's thread for events. It puts `member/<instance>` into `<ns>.meta` when its lanes change and every half minute, and takes it
 //! away when it leaves. It keeps the announcements of the others as a [`Roster`].
 //!
 //! # Invariants
@@ -11,17 +11,16 @@
 
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::Consumer as _;
 use rdkafka::error::KafkaError;
-use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::{Heard, MEMBER, Member, MetaWriter, PARTITION, Roster};
 use crate::client::Connection;
-use crate::client::connect::{Isolation, Reader};
+use crate::client::connect::{Isolation, aside};
+use crate::client::events::{Events, Task, Turns};
 use crate::client::raw::bell::Bell;
+use crate::client::topic_reader::{Polled, StartAt, TopicReader};
 use waterclock_engine::Lane;
 
 /// How often a member says it again.
@@ -34,8 +33,8 @@ const POLL: Duration = Duration::from_millis(200);
 const DIFFERS_MAX: Duration = Duration::from_secs(10);
 /// How long a broker holds a fetch for which there is nothing; probes of the clocks end most of them.
 const WAIT: Duration = Duration::from_secs(1);
-/// Records taken in one turn.
-const TURN_MAX: usize = 10_000;
+/// Records taken in one turn: others wait for theirs.
+const TURN_MAX: usize = 256;
 /// Longest wait for the farewell to be written.
 const LEAVE_MAX: Duration = Duration::from_millis(800);
 
@@ -43,12 +42,13 @@ const LEAVE_MAX: Duration = Duration::from_millis(800);
 #[derive(Debug)]
 pub struct Members {
     roster: Heard,
-    stop: Arc<AtomicBool>,
+    /// Those of its [`Speaker`]; none once it has left.
+    turns: Mutex<Option<Turns>>,
     voice: Arc<Voice>,
 }
 
 impl Members {
-    /// Starts the thread that speaks for this process: `describe` says what it is now, with its lanes. What is heard goes into
+    /// Begins to speak for this process, on the thread of `events`: `describe` says what it is now, with its lanes. What is heard goes into
     /// `roster`.
     ///
     /// # Errors
@@ -58,12 +58,12 @@ impl Members {
         writer: Arc<MetaWriter>,
         describe: impl Fn() -> Member + Send + 'static,
         roster: Heard,
+        events: &Events,
     ) -> Result<Self, KafkaError> {
-        let mut list = TopicPartitionList::new();
-        list.add_partition_offset(writer.topic(), PARTITION, At::Beginning)?;
-        let consumer = connection.reader("waterclock-members", Isolation::Committed, WAIT)?;
-        consumer.assign(&list)?;
-        let stop = Arc::new(AtomicBool::new(false));
+        let mut reader =
+            TopicReader::new(connection, "waterclock-members", Isolation::Committed, WAIT)?;
+        reader.assign(writer.topic(), [(PARTITION, StartAt::Beginning)])?;
+        let bell = reader.bell(events.thread()?);
         let Member { instance, boot, .. } = describe();
         let voice = Arc::new(Voice {
             writer,
@@ -73,7 +73,9 @@ impl Members {
             has_left: Mutex::new(false),
         });
         let speaker = Speaker {
-            consumer,
+            bell,
+            reader,
+            looked: None,
             voice: Arc::clone(&voice),
             describe,
             roster: Arc::clone(&roster),
@@ -81,12 +83,8 @@ impl Members {
             differs: None,
             is_difference_said: false,
         };
-        let stopped = Arc::clone(&stop);
-        std::thread::Builder::new()
-            .name("wc-members".into())
-            .spawn(move || speaker.run(&stopped))
-            .map_err(|_| KafkaError::Canceled)?;
-        Ok(Self { roster, stop, voice })
+        let turns = Mutex::new(Some(events.add(POLL, speaker)?));
+        Ok(Self { roster, turns, voice })
     }
 
     fn lock(&self) -> parking_lot::MutexGuard<'_, Roster> {
@@ -108,14 +106,17 @@ impl Members {
     /// Takes away what was said, unless a later start of ours has said something already, and waits for less than a second
     /// until that is written.
     pub fn leave(&self) {
-        self.stop.store(true, Ordering::Relaxed);
+        let turns = self.turns.lock().take();
         self.voice.farewell();
+        // To close the reader takes a while.
+        turns.map(aside);
     }
 }
 
 impl Drop for Members {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        // It says farewell as it goes.
+        self.turns.get_mut().take().map(aside);
     }
 }
 
@@ -136,8 +137,8 @@ impl std::fmt::Debug for Voice {
 
 impl Voice {
     fn say(&self, member: &Member) {
-        let has_left = self.has_left.lock();
-        if !*has_left {
+        // Whoever says farewell holds it while that is written.
+        if self.has_left.try_lock().is_some_and(|has_left| !*has_left) {
             let tell = |report| log_failure(report);
             log_failure(self.writer.write(PARTITION, &self.key(), Some(&member.encode()), tell));
         }
@@ -165,9 +166,12 @@ fn log_failure<T>(report: Result<T, KafkaError>) {
     }
 }
 
-/// The thread.
-struct Speaker<D> {
-    consumer: Reader,
+/// Has the turns. The bell is dropped before the reader is: fields drop in order.
+struct Speaker<D: Fn() -> Member> {
+    bell: Bell,
+    reader: TopicReader,
+    /// When it was last looked what there is to say.
+    looked: Option<Instant>,
     voice: Arc<Voice>,
     /// Says what this process is now.
     describe: D,
@@ -179,33 +183,40 @@ struct Speaker<D> {
     is_difference_said: bool,
 }
 
-impl<D: Fn() -> Member> Speaker<D> {
-    fn run(mut self, stop: &AtomicBool) {
-        let bell = Bell::of_consumer(self.consumer.client(), std::thread::current());
-        while !stop.load(Ordering::Relaxed) {
-            if !bell.as_ref().is_some_and(Bell::has_events) {
-                std::thread::park_timeout(POLL);
-            }
-            self.hear();
+impl<D: Fn() -> Member + Send> Task for Speaker<D> {
+    fn turn(&mut self) -> bool {
+        // The thread has other reasons to wake.
+        let is_more = self.bell.has_events() && self.hear();
+        let now = Instant::now();
+        if self.looked.is_none_or(|at| now.saturating_duration_since(at) >= POLL) {
+            self.looked = Some(now);
             self.speak();
-            self.compare(Instant::now());
+            self.compare(now);
         }
-        self.voice.farewell();
-        // Before its client goes.
-        drop(bell);
+        is_more
     }
+}
 
-    fn hear(&self) {
+impl<D: Fn() -> Member> Drop for Speaker<D> {
+    fn drop(&mut self) {
+        self.voice.farewell();
+    }
+}
+
+impl<D: Fn() -> Member> Speaker<D> {
+    /// Whether there may be more to hear at once.
+    fn hear(&mut self) -> bool {
         for _ in 0..TURN_MAX {
-            match self.consumer.poll(Duration::ZERO) {
-                None => break,
-                Some(Ok(message)) => {
-                    let mut roster = self.roster.lock();
-                    roster.hear(&message);
+            match self.reader.poll(Duration::ZERO) {
+                None => return false,
+                Some(Polled::Record(record)) => self.roster.lock().hear_record(&record),
+                Some(Polled::End(_)) => {}
+                Some(Polled::Outside(_, error) | Polled::Failed(error, _)) => {
+                    tracing::debug!(%error, "hearing the members");
                 }
-                Some(Err(error)) => tracing::debug!(%error, "hearing the members"),
             }
         }
+        true
     }
 
     /// What the topic says of us; nothing if that was an earlier start.

@@ -11,7 +11,6 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rdkafka::message::Message;
 use serde::{Deserialize, Serialize};
 
 use super::log::{self, MEMBER};
@@ -153,13 +152,7 @@ impl Roster {
         self.said.get(instance).map(|said| &said.member)
     }
 
-    pub(crate) fn hear(&mut self, message: &impl Message) {
-        let stamp = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
-        let at = UnixMillis(stamp.unwrap_or_default());
-        self.take(message.offset(), at, message.key(), message.payload());
-    }
-
-    /// The same of a record that a topic reader polled.
+    /// Takes in a record that was polled.
     pub(super) fn hear_record(&mut self, record: &Consumed<'_>) {
         let at = record.appended().unwrap_or_default();
         self.take(record.offset().0, at, record.key(), record.value());

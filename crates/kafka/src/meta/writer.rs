@@ -147,7 +147,7 @@ impl MetaWriter {
 
     /// Wakes this thread for events. It must not outlive the producer.
     pub(crate) fn bell(&self) -> Bell {
-        Bell::of_producer(self.producer.client(), std::thread::current())
+        Bell::of(self.producer.client(), std::thread::current())
     }
 }
 

@@ -35,21 +35,12 @@ unsafe extern "C" fn ring(_: *mut rdsys::rd_kafka_t, thread: *mut c_void) {
 }
 
 impl Bell {
-    /// Wakes `thread` for the delivery reports, errors, log lines and tokens of a producer.
-    pub(crate) fn of_producer<C: ClientContext>(client: &Client<C>, thread: Thread) -> Self {
+    /// Wakes `thread` for everything that is polled of a producer, or of a consumer without a group: delivery reports, records,
+    /// errors, log lines and tokens.
+    pub(crate) fn of<C: ClientContext>(client: &Client<C>, thread: Thread) -> Self {
         // SAFETY: the client is alive; the reference that is given is ours. Every client has this queue.
         let queue = unsafe { rdsys::rd_kafka_queue_get_main(client.native_ptr()) };
         Self::hang(queue, thread)
-    }
-
-    /// Wakes `thread` for the records and everything else that a consumer polls; `None`: it was made without a group.
-    pub(crate) fn of_consumer<C: ClientContext>(
-        client: &Client<C>,
-        thread: Thread,
-    ) -> Option<Self> {
-        // SAFETY: the client is alive; the reference that is given is ours.
-        let queue = unsafe { rdsys::rd_kafka_queue_get_consumer(client.native_ptr()) };
-        (!queue.is_null()).then(|| Self::hang(queue, thread))
     }
 
     fn hang(queue: *mut rdsys::rd_kafka_queue_t, thread: Thread) -> Self {
