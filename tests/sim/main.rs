@@ -57,6 +57,7 @@ const REGRESSIONS: &[u64] = &[
     1_014_022,
     1_014_124,
     2_001_342,
+    20_005_109,
     1_795_400_015_393,
 ];
 /// How many of the last events a failure tells.

@@ -125,6 +125,8 @@ pub struct Member {
     pub disk: Disk,
     /// The engine's actions are being carried out.
     ordering: bool,
+    /// Lanes whose changelogs the index reads: from when they are told of till they are another's.
+    followed: BTreeSet<i32>,
     /// The index is about to go on.
     following: bool,
     waiting: Vec<Waiting>,
@@ -193,6 +195,7 @@ impl Member {
             coordinated: 0,
             disk: Disk::default(),
             ordering: false,
+            followed: BTreeSet::new(),
             following: false,
             waiting: Vec::new(),
             pieces: BTreeMap::new(),
@@ -245,6 +248,7 @@ impl Member {
         self.goals.clear();
         self.looks_queued = false;
         self.asked.clear();
+        self.followed.clear();
         self.waiting.clear();
         self.pieces.clear();
         self.taking = None;

@@ -10,7 +10,7 @@ use waterclock::engine::messages::{Answer, Event, Outcome};
 use waterclock::engine::timers::{self, About, CancelMark, Change, Found, Live, Timer, TimerId};
 use waterclock::engine::{After, Lane, Offset, UnixMillis};
 
-use super::{Phase, Up, number_of};
+use super::{Up, number_of};
 use crate::broker::Place;
 use crate::mutation::Mutation;
 use crate::network::{Request, Scheduled, Told, Wake, Why};
@@ -94,11 +94,11 @@ impl World {
             let next = member.disk.lanes.get(lane).map_or(Offset(0), |index| index.next);
             log.is_some_and(|log| next < log.last_stable())
         };
-        if member.up != Up::Alive || member.following || member.phase == Phase::Starting {
+        if member.up != Up::Alive || member.following {
             return;
         }
         let waits = || member.waiting.iter().any(|waiting| self.is_past(slot, waiting));
-        if waits() || member.lanes.iter().any(|lane| behind(&i32::from(*lane))) {
+        if waits() || member.followed.iter().any(behind) {
             let wait = self.chance.latency(self.plan.index_lag_max);
             let process = self.members[slot].process();
             self.member(slot).following = true;
@@ -114,9 +114,9 @@ impl World {
     /// Takes in some of the changelog, and answers those who waited for it.
     pub(super) fn follow(&mut self, slot: usize) {
         self.member(slot).following = false;
-        for lane in self.members[slot].lanes.clone() {
+        for lane in self.members[slot].followed.clone() {
             let most = self.chance.spread(1, 200) as usize;
-            self.follow_lane(slot, i32::from(lane), most);
+            self.follow_lane(slot, lane, most);
         }
         let waiting = std::mem::take(&mut self.member(slot).waiting);
         let round = self.members[slot].round;
@@ -162,9 +162,11 @@ impl World {
         self.member(slot).disk.lanes.insert(lane, index);
     }
 
-    /// A lane's index is of use only if the changelog still has every tombstone that it has not seen.
+    /// Begins to follow a lane. What the disk has of it is of use only if the changelog still has every tombstone that it
+    /// has not seen. So that is looked at before anything more is read, as `Work::load` does it.
     pub(super) fn look_at_index(&mut self, slot: usize, lane: i32) {
         let (now, keep) = (self.now(slot), self.plan.tombstones);
+        self.member(slot).followed.insert(lane);
         let end = self.changelog_end(lane);
         let Some(index) = self.members[slot].disk.lanes.get(&lane) else { return };
         let stale = (now - index.at).0 > keep / 2 && index.next > Offset(0);
