@@ -161,7 +161,7 @@ fn what_was_deleted_while_nobody_knew_a_position_is_said_and_a_new_topic_says_no
     trim(&fixture, &intake, other, elsewhere.offset + 1);
     forget(&fixture);
     let mut process = fixture.start(Mode::ExactlyOnce);
-    assert!(process.log().contains("the position is outside of the log"), "{}", process.log());
+    process.wait_until_logged(PATIENCE, "the position is outside of the log");
     assert_eq!(process.metric(LOST), (elsewhere.offset + 1) as f64);
     log.count(delivered);
     process.stop_well();
@@ -172,7 +172,7 @@ fn what_was_deleted_while_nobody_knew_a_position_is_said_and_a_new_topic_says_no
     forget(&fixture);
     forget_checkpoint(&fixture, &intake, last.partition);
     let mut process = fixture.start(Mode::ExactlyOnce);
-    assert!(process.log().contains("nobody knows what of them was done"), "{}", process.log());
+    process.wait_until_logged(PATIENCE, "nobody knows what of them was done");
     assert!(process.metric(LOST) >= (last.offset + 1) as f64, "{}", process.metric(LOST));
     send("3");
     log.count(delivered + 1);
