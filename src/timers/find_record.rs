@@ -247,7 +247,7 @@ pub(super) fn find_header(
 
 fn unread(topic: &str, partition: i32) -> impl FnOnce(KafkaError) -> ReadError {
     let at = topic_reader::Place { topic: topic.to_owned(), partition, offset: None };
-    move |source| ReadError::Kafka { at, source }
+    move |source| ReadError::kafka(at, source)
 }
 
 fn appended(message: &Consumed<'_>) -> UnixMillis {

@@ -144,8 +144,8 @@ impl LaneEngine {
                 self.tick(now, out);
                 self.close(now, out);
             }
+            Event::PartlyAcknowledged(sends) => self.partly_acknowledged(&sends),
             Event::Refused(refused) => self.refused(now, &refused),
-            Event::Written { batch, sends } => self.batches.written(batch, &sends),
             Event::Target(name, target) => self.target(now, &name, target),
             Event::TargetOutage(name, away) => self.targets.set_outage(now, &name, away),
             Event::InvalidateTargets(names) => self.targets.invalidate(&names),
@@ -245,10 +245,9 @@ impl LaneEngine {
         let rest = self.partitions.assign(&self.setup, starts);
         out.extend(rest.into_iter().map(Action::Pause));
         let partitions = &self.partitions;
-        let pending =
-            |source, offset| partitions.get(source).is_some_and(|hold| !hold.is_before(offset));
-        self.poison.assigned(now, pending);
-        self.batches.assigned(pending);
+        self.poison.assigned(now, |source, offset| {
+            partitions.get(source).is_some_and(|hold| !hold.is_before(offset))
+        });
     }
 
     /// Takes in what holds of a lane's timers; once that is all of it, the lane goes to work.

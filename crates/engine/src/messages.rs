@@ -111,6 +111,9 @@ pub enum Event {
     /// A batch failed: records for these topics were not taken in time, and no record is to blame. What the engine knows of
     /// these targets is not valid any more. `Revoked` and `Assigned` follow.
     InvalidateTargets(Vec<Arc<str>>),
+    /// A batch failed where nothing is aborted (`at_least_once`), and these sends are acknowledged nevertheless: the batch,
+    /// and the place in it. `Revoked` and `Assigned` follow.
+    PartlyAcknowledged(Vec<(BatchId, usize)>),
     /// A batch is done: every record of it acknowledged, and in `exactly_once` its transaction committed.
     Committed(BatchId),
     /// The same setup with other allow-lists. From now on they hold for records that come in, and for records that
@@ -119,14 +122,6 @@ pub enum Event {
     /// A batch failed, and the reason may be one of its records or targets; `Revoked` and `Assigned` follow. Failures of
     /// brokers, networks, coordinators or fencing do not cause it: no record is to blame for those.
     Refused(Refused),
-    /// A batch failed, or one before it did, and what was written of it stays (`at_least_once`): these of its sends, by their
-    /// place in the batch, are in their topics. Comes before `Refused`; `Revoked` and `Assigned` follow.
-    Written {
-        /// Which batch.
-        batch: BatchId,
-        /// Which of its sends.
-        sends: Vec<usize>,
-    },
     /// Nothing new, but time has passed.
     Tick,
     /// The process is to stop: read no more; finish due records and collected ones.

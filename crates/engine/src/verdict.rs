@@ -653,19 +653,9 @@ pub(super) fn deliver(
         let detail = format!("{size} bytes; target {} takes {record_bytes_max}", entry.target);
         return Err(refusal(Code::TooLarge, detail));
     }
-    let timer = delivered(entry, &directive, now, supersedes);
-    Ok(Delivery { partition: directive.partition, trace, timer })
-}
-
-/// The timer change of a delivery; none if the record has no id.
-pub(super) fn delivered(
-    entry: &PendingRecord,
-    directive: &Directive<'_>,
-    now: UnixMillis,
-    supersedes: Option<Replaced>,
-) -> Option<Record> {
     let stage = StateChange { supersedes, ..StateChange::new(TimerState::Delivered, now) };
-    entry.decided.then(|| timer_change(entry, directive, stage)).flatten()
+    let timer = entry.decided.then(|| timer_change(entry, &directive, stage)).flatten();
+    Ok(Delivery { partition: directive.partition, trace, timer })
 }
 
 /// How a record is delivered.

@@ -156,14 +156,24 @@ impl World {
 
     /// The producer is dropped, and the engine is told why; then the lanes are taken over anew.
     fn fail(&mut self, slot: usize, dirty: &Dirty, why: &'static str) {
+        let aborts = self.plan.exactly_once();
         // Only of a transaction it is known which batch has failed.
         let batch = self.members[slot].flights.front().map(|flight| flight.id);
-        let batch = batch.filter(|_| self.plan.exactly_once());
+        let batch = batch.filter(|_| aborts);
         let failed = dirty.conclude(batch, true, &mut self.member(slot).failures);
         // Not running: a step's orders are not carried out any more.
         let busy = std::mem::replace(&mut self.member(slot).busy, true);
         if !failed.doubted.is_empty() {
             self.step(slot, Event::InvalidateTargets(failed.doubted));
+        }
+        // What the requests before the refused one carried is there, and stays.
+        if let Some(refused) = &failed.refused
+            && let Some(flight) = self.members[slot].flights.front().filter(|_| !aborts)
+            && flight.id == refused.batch
+        {
+            let (id, first) = (flight.id, flight.sent - flight.asked.len());
+            let acknowledged = (0..first).map(|at| (id, at)).collect();
+            self.step(slot, Event::PartlyAcknowledged(acknowledged));
         }
         if let Some(refused) = failed.refused
             && self.mutation != Some(Mutation::KeepsSilent)

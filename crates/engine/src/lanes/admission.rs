@@ -301,7 +301,9 @@ impl Facts<'_> {
             }
             Ok(is_known)
         };
-        let is_known = check();
+        // One that is in its target already is decided about when it is due.
+        let is_there = self.poison.is_delivered(entry.source, entry.offset);
+        let is_known = check().or_else(|refusal| is_there.then_some(true).ok_or(refusal));
         Admission::GoOn(GoOn { change, looks_up, is_known })
     }
 

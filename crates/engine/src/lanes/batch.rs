@@ -30,6 +30,13 @@ impl LaneEngine {
         self.poison.acknowledged(&batch.carried);
     }
 
+    /// Deliveries of batches that failed are in their targets: they must not become dead letters, too.
+    pub(super) fn partly_acknowledged(&mut self, sends: &[(BatchId, usize)]) {
+        let Self { batches, poison, .. } = self;
+        let carried = |(id, at): &(BatchId, usize)| batches.find(*id)?.0.get(*at);
+        poison.delivered(sends.iter().filter_map(carried));
+    }
+
     /// Kafka refused something of a batch: whom to suspect is remembered, the batch itself goes with `Revoked`.
     pub(super) fn refused(&mut self, now: UnixMillis, refused: &Refused) {
         match refused.blame {

@@ -5,20 +5,17 @@
 //!    of an assignment that is gone, and changes nothing.
 //! 2. Deliveries that may have got through are remembered ([`handed`](super::handed)) until their batch has come back, and
 //!    after it: also over take-overs.
-//! 3. Deliveries of a failed batch that are in their targets for certain are remembered, too, as long as their records are
-//!    pending here. They are sent again with their neighbours, whose order needs that; but should they be refused then, they
-//!    are no dead letters besides.
-//! 4. Progress without a record to produce is committed within [`IDLE_COMMIT`].
+//! 3. Progress without a record to produce is committed within [`IDLE_COMMIT`].
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
-use super::super::messages::{Batch, Carried, Commit, Destination, Produce};
+use super::super::messages::{Batch, Carried, Commit, Produce};
 use super::builder::{BatchBuilder, Filled};
 use super::figures::Figures;
 use super::handed::{Handed, Mark, There};
 use super::margin::Margin;
 use super::rank::Rank;
-use super::{BatchId, Lane, Millis, Offset, Source, UnixMillis};
+use super::{BatchId, Lane, Millis, UnixMillis};
 
 /// Progress without a record to produce (what was done before a restart, gaps) is committed this often.
 const IDLE_COMMIT: Millis = Millis(1_000);
@@ -56,8 +53,6 @@ pub(super) struct Batches {
     is_dirty: bool,
     /// Deliveries of records that expire, where nothing can be aborted.
     handed: Handed,
-    /// Records whose deliveries are in their targets, though their batch failed.
-    written: HashSet<(Source, Offset)>,
     /// What deliveries take to be appended.
     expiry_margin: Margin,
 }
@@ -71,22 +66,14 @@ impl Batches {
             last_commit: UnixMillis(0),
             is_dirty: false,
             handed: Handed::default(),
-            written: HashSet::new(),
             expiry_margin: Margin::new(EXPIRY_MARGIN),
         }
     }
 
     /// The lanes are gone: what is in flight comes back to nobody.
     pub(super) fn reset(&mut self) {
-        let (next, expiry_margin) = (self.next, self.expiry_margin);
-        let (handed, written) =
-            (std::mem::take(&mut self.handed), std::mem::take(&mut self.written));
-        *self = Self { next, handed, written, expiry_margin, ..Self::new() };
-    }
-
-    /// Lanes were taken over, in which these records are pending.
-    pub(super) fn assigned(&mut self, pending: impl Fn(Source, Offset) -> bool) {
-        self.written.retain(|(source, offset)| pending(*source, *offset));
+        let (next, handed) = (self.next, std::mem::take(&mut self.handed));
+        *self = Self { next, handed, expiry_margin: self.expiry_margin, ..Self::new() };
     }
 
     // What comes back.
@@ -103,19 +90,6 @@ impl Batches {
     pub(super) fn find(&self, id: BatchId) -> Option<(&[Carried], bool)> {
         let batch = self.in_flight.iter().find(|batch| batch.id == id)?;
         Some((&batch.carried, self.in_flight.len() == 1))
-    }
-
-    /// These sends of a batch that is given up are in their topics.
-    pub(super) fn written(&mut self, id: BatchId, sends: &[usize]) {
-        let Some(batch) = self.in_flight.iter().find(|batch| batch.id == id) else { return };
-        let sends = sends.iter().filter_map(|at| batch.carried.get(*at));
-        let delivered = sends.filter(|carried| matches!(carried.to, Destination::Target(_)));
-        self.written.extend(delivered.map(|carried| (carried.source, carried.offset)));
-    }
-
-    /// Whether a record is in its target for certain, though the batch that it was in failed.
-    pub(super) fn is_written(&self, source: Source, offset: Offset) -> bool {
-        self.written.contains(&(source, offset))
     }
 
     /// A delivery was appended after its record had expired.

@@ -1,4 +1,4 @@
-//! What is refused becomes a dead letter.
+//! What is refused becomes a dead letter, unless it is in its target already.
 //!
 //! # Invariants
 //! 1. A dead letter stands in the partition of its lane, with its code and the place where its record stood.
@@ -25,6 +25,9 @@ impl LaneEngine {
     pub(super) fn refuse(&mut self, now: UnixMillis, entry: PendingRecord, refusal: Refusal) {
         if !self.timers.stands(&entry) {
             return self.suppress(now, entry, None);
+        }
+        if self.poison.is_delivered(entry.source, entry.offset) {
+            return self.finish_delivered(now, entry);
         }
         let timer = self.end_dead(now, &entry, refusal.code);
         let answer =
@@ -72,14 +75,35 @@ impl LaneEngine {
         }
     }
 
+    /// Finishes a record that would be refused, and is in its target: its batch failed, but it was acknowledged.
+    fn finish_delivered(&mut self, now: UnixMillis, entry: PendingRecord) {
+        match self.end_live(now, &entry, StateChange::new(TimerState::Delivered, now)) {
+            None => self.finish(&entry, None),
+            Some(said) => {
+                let lane = entry.source.lane;
+                self.writes.push(PendingWrite::timer_change(lane, said, ChangeReason::Delivered));
+                self.writes.complete_with((entry.source, entry.offset), entry.record);
+            }
+        }
+    }
+
     /// Ends the live version with its dead letter, and gives the record that says so; none for any other record.
     fn end_dead(&mut self, now: UnixMillis, entry: &PendingRecord, code: Code) -> Option<Record> {
+        // The leader's clock may be ahead of ours; what is dead since before it came never was pending.
+        self.end_live(now, entry, dead(code, now.max(entry.first_appended)))
+    }
+
+    /// Ends the live version, and gives the record that says so; none for any other record.
+    fn end_live(
+        &mut self,
+        now: UnixMillis,
+        entry: &PendingRecord,
+        stage: StateChange,
+    ) -> Option<Record> {
         let timer_id = entry.timer_id.filter(|_| entry.decided)?;
         let directive = header::read(entry.record.headers()).ok()?;
         let supersedes = self.timers.table().replaced(entry.source.lane, timer_id);
-        // The leader's clock may be ahead of ours; what is dead since before it came never was pending.
-        let since = now.max(entry.first_appended);
-        let stage = StateChange { supersedes, ..dead(code, since) };
+        let stage = StateChange { supersedes, ..stage };
         let record = verdict::timer_change(entry, &directive, stage);
         self.timers.end(now, entry.source.lane, timer_id);
         record

@@ -8,17 +8,15 @@
 
 use std::sync::Arc;
 
-use super::super::header::{self, Code};
-use super::super::messages::{Action, ChangeReason, Destination, HeaderRewrite, Produce};
+use super::super::header::Code;
+use super::super::messages::{Action, Destination, HeaderRewrite, Produce};
 use super::super::setup::Arrival;
 use super::super::state::SubmissionOrder;
-use super::super::timers::Replaced;
 use super::super::verdict::{self, Delivery, PendingRecord};
 use super::builder::BatchBuilder;
 use super::handed::{Mark, There};
 use super::lifecycle::Named;
 use super::strict_order::Elsewhere;
-use super::writes::PendingWrite;
 use super::{Lane, LaneEngine, Millis, Offset, Source, TopicId, UnixMillis};
 
 impl LaneEngine {
@@ -211,6 +209,8 @@ impl LaneEngine {
                 Some(target) => {
                     verdict::deliver(&entry, (now, hand), target, supersedes).and_then(|delivery| {
                         let fresh = setup.limits.target_fresh;
+                        // Admission lets a poisonous one through that is in its target already.
+                        self.poison.permits_record(entry.source, entry.offset)?;
                         self.poison.permits_target(now, fresh, &entry.target).map(|()| delivery)
                     })
                 }
@@ -219,9 +219,6 @@ impl LaneEngine {
         match checked {
             Ok(delivery) => self.deliver(now, entry, delivery, mark, builder),
             Err(refusal) if is_copy && refusal.code == Code::Expired => self.finish(&entry, None),
-            Err(_) if self.batches.is_written(entry.source, entry.offset) => {
-                self.finish_delivered(now, &entry, supersedes);
-            }
             Err(refusal) if self.may_have_grown(now, &entry.target, &refusal, out) => {
                 if let Some(entry) = self.targets.park(&setup.limits, entry) {
                     self.refuse(now, *entry, refusal);
@@ -229,24 +226,6 @@ impl LaneEngine {
             }
             Err(refusal) => self.refuse(now, *entry, refusal),
         }
-    }
-
-    /// Finishes a record that is in its target, and says so of its timer.
-    fn finish_delivered(
-        &mut self,
-        now: UnixMillis,
-        entry: &PendingRecord,
-        supersedes: Option<Replaced>,
-    ) {
-        let directive = header::read(entry.record.headers()).unwrap_or_default();
-        let change = verdict::delivered(entry, &directive, now, supersedes);
-        if let Some((timer_id, record)) = entry.timer_id.zip(change) {
-            let lane = entry.source.lane;
-            self.timers.end(now, lane, timer_id);
-            self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Delivered));
-            self.writes.keep_with_next();
-        }
-        self.finish(entry, None);
     }
 
     /// Delivers a record, if its partition has a leader. `mark`: remember it.

@@ -97,6 +97,11 @@ impl Poison {
         self.suspects.refused(now, batch, alone, refused);
     }
 
+    /// These sends are acknowledged, and their batch has failed.
+    pub(super) fn delivered<'a>(&mut self, sends: impl Iterator<Item = &'a Carried>) {
+        self.suspects.delivered(sends);
+    }
+
     /// A batch is committed.
     pub(super) fn acknowledged(&mut self, batch: &[Carried]) {
         self.suspects.acknowledged(batch);
@@ -131,6 +136,11 @@ impl Poison {
                 Err(refusal(Code::TargetRefused, detail))
             }
         }
+    }
+
+    /// Whether a record is in its target for certain, though its batch failed.
+    pub(super) fn is_delivered(&self, source: Source, offset: Offset) -> bool {
+        self.suspects.is_delivered(source, offset)
     }
 
     /// The group that a send must be tested with; `None`: it is under no suspicion.

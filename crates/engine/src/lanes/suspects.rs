@@ -8,7 +8,8 @@
 //!    destination of one.
 //! 2. A group that fails leaves groups of half its size: `k` culprits among `n` cost at most `k * (log2(n) + 2)`
 //!    failed batches. A group that is acknowledged is cleared.
-//! 3. Suspicions outlive the take-over that follows a failure, but not the process: after a crash they begin anew.
+//! 3. Suspicions outlive the take-over that follows a failure, but not the process: after a crash they begin anew. So does
+//!    what is known of records that were acknowledged while their batch failed (`at_least_once`).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
@@ -21,6 +22,8 @@ use super::{Destination, Millis, Offset, Source, UnixMillis};
 const STRIKES: u8 = 3;
 /// Names of targets that Kafka refused, at most; beyond it the old ones are forgotten.
 const BLOCKED_TARGETS_MAX: usize = 4_096;
+/// Records that are delivered though their batch failed: beyond it, and what was in flight, the old ones are forgotten.
+const DELIVERED_MAX: usize = 1 << 16;
 
 /// Whom a refusal may be due to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,6 +61,8 @@ pub(super) struct Suspects<T> {
     /// Targets that Kafka refused alone, since when, and with what words.
     blocked_targets: HashMap<Arc<str>, (UnixMillis, Arc<str>)>,
     strikes: HashMap<(Source, Offset), u8>,
+    /// Records that are in their target, though their batch failed.
+    delivered: HashSet<(Source, Offset)>,
     /// Groups that failed and were halved.
     pub(super) halvings: u64,
 }
@@ -71,6 +76,7 @@ impl<T> Default for Suspects<T> {
             poison: HashMap::new(),
             blocked_targets: HashMap::new(),
             strikes: HashMap::new(),
+            delivered: HashSet::new(),
             halvings: 0,
         }
     }
@@ -151,6 +157,20 @@ impl<T> Suspects<T> {
         self.blocked_targets.remove(target);
         self.suspect(vec![Suspect::Target(Arc::clone(target))]);
         None
+    }
+
+    /// These sends are acknowledged, and their batch has failed.
+    pub(super) fn delivered<'a>(&mut self, sends: impl Iterator<Item = &'a Carried>) {
+        if self.delivered.len() >= DELIVERED_MAX {
+            self.delivered.clear();
+        }
+        let to_targets = sends.filter(|carried| matches!(carried.to, Destination::Target(_)));
+        self.delivered.extend(to_targets.map(|carried| (carried.source, carried.offset)));
+    }
+
+    /// Whether a record is in its target for certain, though its batch failed.
+    pub(super) fn is_delivered(&self, source: Source, offset: Offset) -> bool {
+        !self.delivered.is_empty() && self.delivered.contains(&(source, offset))
     }
 
     /// A batch failed, and Kafka blames something in it: those named, or with no names any of it. `by_itself`: no other
@@ -235,7 +255,8 @@ impl<T> Suspects<T> {
     }
 
     /// A batch is acknowledged: nobody in it is to blame for anything. What was found to be poison stays so until its offset is
-    /// committed: in `at_least_once` that comes later, and its dead letter may have to be written again.
+    /// committed: in `at_least_once` that comes later, and its dead letter may have to be written again. The same holds for
+    /// what is delivered.
     pub(super) fn acknowledged(&mut self, batch: &[Carried]) {
         self.clear(batch);
         if self.strikes.is_empty() {
@@ -278,6 +299,7 @@ impl<T> Suspects<T> {
         });
         self.poison.retain(|(source, offset), _| pending(*source, *offset));
         self.strikes.retain(|(source, offset), _| pending(*source, *offset));
+        self.delivered.retain(|(source, offset)| pending(*source, *offset));
     }
 }
 
@@ -491,6 +513,28 @@ mod tests {
         assert!(suspects.verdict(source, offset).is_some());
         suspects.keep(|_, at| at > offset);
         assert!(suspects.verdict(source, offset).is_none());
+    }
+
+    #[test]
+    fn what_is_delivered_is_remembered_until_its_offset_is_committed_and_within_a_bound() {
+        let mut suspects: Suspects<usize> = Suspects::default();
+        let is_known =
+            |suspects: &Suspects<usize>, n| suspects.is_delivered(place(n).0, place(n).1);
+        let (source, offset) = place(2);
+        let dead = Carried { source, offset, to: Destination::Dead };
+        suspects.delivered([carried(1, "t"), dead].iter());
+        assert!(is_known(&suspects, 1) && !is_known(&suspects, 2), "deliveries only");
+        // It is sent again, and acknowledged; its offset is not committed yet.
+        suspects.acknowledged(&[carried(1, "t")]);
+        suspects.keep(|_, at| at >= place(1).1);
+        assert!(is_known(&suspects, 1));
+        suspects.keep(|_, at| at > place(1).1);
+        assert!(!is_known(&suspects, 1));
+
+        let many: Vec<Carried> = (0..DELIVERED_MAX).map(|n| carried(n, "t")).collect();
+        suspects.delivered(many.iter());
+        suspects.delivered([carried(DELIVERED_MAX, "t")].iter());
+        assert!(is_known(&suspects, DELIVERED_MAX) && suspects.delivered.len() <= DELIVERED_MAX);
     }
 
     #[test]

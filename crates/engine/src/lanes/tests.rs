@@ -885,54 +885,6 @@ fn neighbours_leave_before_the_next_test_of_suspects() {
     assert_eq!(n(&batch(world.after(5))), ["e"], "in turns");
 }
 
-/// A broker takes the records of one partition and refuses those of another: the rights went away in between.
-#[test]
-fn what_is_written_though_its_batch_failed_is_no_dead_letter_besides_when_its_target_is_refused() {
-    for (written, dead) in
-        [(vec![0], vec!["b"]), (vec![], vec!["a", "b"]), (vec![7], vec!["a", "b"])]
-    {
-        let mut world = World::new(&[1, 60], Limits { aborts: false, ..Limits::default() });
-        let target = "orders.denied";
-        let submit = |world: &mut World| {
-            for (n, id) in [("a", "one"), ("b", "two")] {
-                let headers =
-                    [("x-delay", "0"), (header::TARGET, target), ("x-delay-id", id), ("n", n)];
-                world.submit("k", &headers);
-            }
-        };
-        submit(&mut world);
-        let both = batch(world.after(1_000));
-        let of_target = |send: &&Produce| send.to == Destination::Target(target.into());
-        assert_eq!(both.sends.iter().filter(of_target).count(), 2);
-        let places: Vec<usize> =
-            (0..both.sends.len()).filter(|at| of_target(&&both.sends[*at])).collect();
-        let sends = written.iter().map(|at| places.get(*at).copied().unwrap_or(*at + 99)).collect();
-        world.tell(Event::Written { batch: both.id, sends });
-        let named = vec![places[1]];
-        let (blame, why) = (Blame::Target, "no right".into());
-        world.tell(Event::Refused(Refused { batch: both.id, named, blame, why }));
-        world.tell(Event::Revoked);
-        world.assign(&[]);
-        world.next.clear();
-        submit(&mut world);
-        let again = batch(world.after(1_000));
-        let letters = again.sends.iter().filter(|send| send.to == Destination::Dead);
-        let n = |send: &Produce| {
-            let headers = headers_of(send);
-            headers.iter().find(|(name, _)| name == "n").map(|(_, n)| n.clone())
-        };
-        let letters: Vec<String> = letters.filter_map(n).collect();
-        assert_eq!(letters, dead, "written {written:?}: {:?}", again.sends);
-        let ended = again.sends.iter().filter(|send| {
-            matches!(&send.rewrite, HeaderRewrite::Timer(timer) if timer.reason == ChangeReason::Delivered)
-        });
-        assert_eq!(ended.count(), 2 - dead.len(), "the timer says so");
-        assert_eq!(again.commits[0].next, Offset(2), "both are done");
-        world.tell(Event::Committed(again.id));
-        assert_eq!(world.engine.figures().memory_bytes, 0);
-    }
-}
-
 #[test]
 fn a_compacted_target_takes_no_record_without_a_key() {
     let mut world = World::new(&[1, 60], Limits::default());
@@ -1101,6 +1053,106 @@ fn what_may_be_there_is_no_dead_letter_besides_where_nothing_can_be_aborted() {
             }
         }
         assert_eq!(code_of(&batch(world.after(5))), want, "aborts: {aborts}");
+    }
+}
+
+/// Two records for one target leave together. The first, which has an id, is acknowledged; the second is refused, and their
+/// batch fails. Both are read again, and the target is told to be as it is `then`. The codes of the dead letters, how many are
+/// delivered, and how many timers are.
+fn read_again(acknowledged: bool, blame: Blame, then: Target) -> (Vec<Code>, usize, usize) {
+    let limits = Limits { aborts: false, ..Limits::default() };
+    let mut world = World::new(&[1, 60], limits);
+    let to = (header::TARGET, "orders.out");
+    let records = [
+        vec![("x-delay", "0"), to, (header::ID, "i"), ("n", "0")],
+        vec![("x-delay", "0"), to, ("n", "1")],
+    ];
+    records.iter().for_each(|headers| drop(world.submit("k", headers)));
+    let first = batch(world.after(0));
+    let place = |n: &str| {
+        let is_it = |send: &Produce| headers_of(send).contains(&("n".into(), n.into()));
+        let is_delivery = |send: &Produce| matches!(send.to, Destination::Target(_));
+        first.sends.iter().position(|send| is_delivery(send) && is_it(send)).expect("a delivery")
+    };
+    if acknowledged {
+        // Also of the timer changes in the batch, which are no deliveries.
+        let at = (0..first.sends.len()).filter(|at| *at != place("1"));
+        world.tell(Event::PartlyAcknowledged(at.map(|at| (first.id, at)).collect()));
+    }
+    let (named, why) = (vec![place("1")], "no".into());
+    world.tell(Event::Refused(Refused { batch: first.id, named, blame, why }));
+    world.tell(Event::Revoked);
+    world.assign(&[]);
+    world.next.clear();
+    let lane = source(0, murmur2::partition(b"k", LANES));
+    for headers in &records {
+        world.record(lane, record("k", headers));
+    }
+    world.tell(Event::Target("orders.out".into(), then));
+    let (mut codes, mut delivered, mut timers, mut next) = (Vec::new(), 0, 0, None);
+    for _ in 0..4 {
+        for out in world.after(500) {
+            let Action::Batch(batch) = out else { continue };
+            for send in &batch.sends {
+                match &send.rewrite {
+                    HeaderRewrite::Dead(letter) => codes.push(letter.code),
+                    HeaderRewrite::Deliver { .. } => delivered += 1,
+                    HeaderRewrite::Timer(said) => {
+                        timers += usize::from(said.reason == ChangeReason::Delivered);
+                    }
+                    HeaderRewrite::State(_) => {}
+                }
+            }
+            next = batch.commits.last().map(|commit| commit.next).or(next);
+            world.tell(Event::Committed(batch.id));
+        }
+    }
+    assert_eq!(next, Some(Offset(2)), "both are done");
+    let figures = world.engine.figures();
+    assert_eq!((figures.memory_bytes, figures.live), (0, 0));
+    (codes, delivered, timers)
+}
+
+#[test]
+fn what_is_in_its_target_though_its_batch_failed_is_no_dead_letter_besides() {
+    use Blame::{Record, Target as OfTarget, Unclear};
+    let refused = Code::TargetRefused;
+    #[rustfmt::skip]
+    let cases = [
+        (true,  OfTarget, FOUND,           vec![refused],             (0, 1), "the target was refused alone"),
+        (false, OfTarget, FOUND,           vec![refused; 2],          (0, 0), "nothing was acknowledged"),
+        (true,  Unclear,  Target::Closed,  vec![refused],             (0, 1), "found closed at once"),
+        (true,  Unclear,  Target::Missing, vec![Code::TargetMissing], (0, 1), "found missing at once"),
+        (true,  Unclear,  FOUND,           vec![],                    (2, 1), "it still takes records"),
+        (true,  Record,   FOUND,           vec![],                    (2, 1), "one other record is a suspect"),
+    ];
+    for (acknowledged, blame, then, codes, (delivered, timers), why) in cases {
+        let want = (codes, delivered, timers);
+        assert_eq!(read_again(acknowledged, blame, then), want, "{why}");
+    }
+}
+
+#[test]
+fn a_record_that_kafka_refuses_and_that_is_in_its_target_is_not_sent_again_without_end() {
+    for (acknowledged, want) in [(true, None), (false, Some(Code::TargetRefused))] {
+        let mut world = World::new(&[1, 60], Limits { aborts: false, ..Limits::default() });
+        let headers = [("x-delay", "0"), (header::TARGET, "orders.out")];
+        world.submit("k", &headers);
+        let id = batch(world.after(0)).id;
+        if acknowledged {
+            world.tell(Event::PartlyAcknowledged(vec![(id, 0)]));
+        }
+        // It was acknowledged when it was sent before, and the target takes smaller ones now.
+        let (named, blame, why) = (vec![0], Blame::Record, "no".into());
+        world.tell(Event::Refused(Refused { batch: id, named, blame, why }));
+        world.tell(Event::Revoked);
+        world.assign(&[]);
+        world.next.clear();
+        world.submit("k", &headers);
+        let next = leaves(&mut world, Vec::new(), 5_000).expect("it ends");
+        assert_eq!(next.commits[0].next, Offset(1), "it is done");
+        assert_eq!(next.sends.first().and_then(|_| code_of(&next)), want);
+        assert_eq!(next.sends.len(), usize::from(want.is_some()));
     }
 }
 

@@ -123,6 +123,12 @@ impl Failures {
         self.first.is_some()
     }
 
+    /// Whether any record was refused for what it is, or for where it goes.
+    #[must_use]
+    pub fn is_any_refused(&self) -> bool {
+        !self.named.is_empty()
+    }
+
     /// The first, in words; only once.
     pub fn take_first(&mut self) -> Option<String> {
         self.first.take()

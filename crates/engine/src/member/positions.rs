@@ -256,12 +256,13 @@ impl Positions {
         let known = facts.partitions.iter().zip(facts.committed).filter(has);
         let known: BTreeSet<Source> =
             known.map(|(source, _)| *source).chain(facts.checkpoints.keys().copied()).collect();
-        let each = facts.partitions.iter().zip(facts.committed).zip(facts.logs);
-        let start =
-            |((source, committed), log): ((&Source, &Option<(Offset, String)>), &LogBounds)| {
-                self.start::<R>(facts, &known, (*source, committed.as_ref()), *log)
-            };
-        Ok(Plan { starts: each.map(start).collect::<Result<_, _>>()?, ids: facts.ids.to_vec() })
+        let mut starts = Vec::with_capacity(facts.partitions.len());
+        for ((source, committed), log) in
+            facts.partitions.iter().zip(facts.committed).zip(facts.logs)
+        {
+            starts.push(self.start::<R>(facts, &known, (*source, committed.as_ref()), *log)?);
+        }
+        Ok(Plan { starts, ids: facts.ids.to_vec() })
     }
 
     fn start<R: Rules>(

@@ -124,7 +124,7 @@ pub enum ReadError {
         at: Place,
         /// What librdkafka said.
         #[source]
-        source: KafkaError,
+        source: Box<KafkaError>,
     },
     /// The log ends before what was to be read: it was cut, or the topic was made anew.
     #[error("{at} is not in the log, which ends at {}", end.0)]
@@ -143,16 +143,21 @@ pub enum ReadError {
         waited: Duration,
         /// The last error meanwhile, if there was one.
         #[source]
-        source: Option<KafkaError>,
+        source: Option<Box<KafkaError>>,
     },
 }
 
 impl ReadError {
+    /// That librdkafka could not read there.
+    pub fn kafka(at: Place, source: KafkaError) -> Self {
+        Self::Kafka { at, source: Box::new(source) }
+    }
+
     /// What librdkafka said, for a caller that says by itself where.
     pub(crate) fn into_kafka(self) -> KafkaError {
         match self {
-            Self::Kafka { source, .. } => source,
-            Self::Silent { source, .. } => source.unwrap_or_else(errors::no_answer),
+            Self::Kafka { source, .. } => *source,
+            Self::Silent { source, .. } => source.map_or_else(errors::no_answer, |source| *source),
             Self::Cut { .. } => errors::no_answer(),
         }
     }
@@ -473,7 +478,7 @@ impl TopicReader {
         }
         assigned.forget_whole();
         let Some(first) = assigned.open() else { return Ok(Ended::Whole) };
-        self.set(assigned).map_err(|source| ReadError::Kafka { at: first, source })?;
+        self.set(assigned).map_err(|source| ReadError::kafka(first, source))?;
         let (mut heard, mut last) = (Instant::now(), None);
         while let Some(at) = self.assigned.open() {
             if !(patience.is_wanted)() {
@@ -482,7 +487,7 @@ impl TopicReader {
             let is_late = patience.by.is_some_and(|by| Instant::now() >= by);
             if is_late || heard.elapsed() > patience.silence {
                 let waited = patience.silence;
-                return Err(ReadError::Silent { at, waited, source: last }.into());
+                return Err(ReadError::Silent { at, waited, source: last.map(Box::new) }.into());
             }
             match poll(&self.consumer, &self.queue, &mut self.assigned, POLL) {
                 None => {}
@@ -498,7 +503,7 @@ impl TopicReader {
                 Some(Polled::End(_)) => heard = Instant::now(),
                 Some(Polled::Outside(at, _)) => self.pass_over(at)?,
                 Some(Polled::Failed(source, of)) if is_lasting(&source) => {
-                    return Err(ReadError::Kafka { at: of.unwrap_or(at), source }.into());
+                    return Err(ReadError::kafka(of.unwrap_or(at), source).into());
                 }
                 Some(Polled::Failed(error, _)) => last = Some(error),
             }
@@ -519,7 +524,7 @@ impl TopicReader {
         tracing::debug!(%at, first = first.0, "records were deleted before they were read");
         progress.next = Some(next.max(first));
         assigned.forget_whole();
-        self.set(assigned).map_err(|source| ReadError::Kafka { at, source })
+        self.set(assigned).map_err(|source| ReadError::kafka(at, source))
     }
 
     /// How far the partitions of a topic are read: one past the last record, and past the marks of transactions behind
@@ -626,7 +631,7 @@ impl TopicReader {
                 let may_pass = kind.is_passing() || kind.may_be_new();
                 if !may_pass || Instant::now() + ASK_AGAIN >= until {
                     let at = Place { topic: topic.to_owned(), partition, offset: None };
-                    return Err(ReadError::Kafka { at, source });
+                    return Err(ReadError::kafka(at, source));
                 }
                 std::thread::sleep(ASK_AGAIN);
             }

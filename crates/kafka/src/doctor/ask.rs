@@ -146,12 +146,7 @@ fn ends(admin: &Admin, partitions: &mut BTreeMap<(String, i32), Partition>) {
         .map(|(at, _)| at.clone())
         .collect();
     // The last stable offset comes last: a record that is appended in between is not taken for an open transaction.
-    let ends: [(End, fn(&mut Partition, Option<i64>)); 3] = [
-        (End::First, |known, offset| known.first = offset),
-        (End::Last, |known, offset| known.last = offset),
-        (End::Stable, |known, offset| known.stable = offset),
-    ];
-    for (end, put) in ends {
+    for end in [End::First, End::Last, End::Stable] {
         let told = match raw::ends(admin.inner(), &asked, end, ANSWER_MAX) {
             Ok(told) => told,
             Err(error) => {
@@ -161,7 +156,12 @@ fn ends(admin: &Admin, partitions: &mut BTreeMap<(String, i32), Partition>) {
         };
         for (topic, partition, offset) in told {
             if let Some(known) = partitions.get_mut(&(topic, partition)) {
-                put(known, offset.ok());
+                let place = match end {
+                    End::First => &mut known.first,
+                    End::Last => &mut known.last,
+                    End::Stable | End::Since(_) => &mut known.stable,
+                };
+                *place = offset.ok();
             }
         }
     }

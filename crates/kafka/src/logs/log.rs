@@ -60,7 +60,7 @@ impl Log {
         let Some(found) = found else { return Err(LogError::NoTopic { topic }) };
         let failed = |source: KafkaError| {
             let at = Place { topic: topic.clone(), partition: 0, offset: None };
-            ReadError::Kafka { at, source }
+            ReadError::kafka(at, source)
         };
         let reader = TopicReader::in_group(connection, who, Isolation::Committed, WAIT);
         let reader = reader.map_err(failed)?;

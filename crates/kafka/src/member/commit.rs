@@ -135,12 +135,13 @@ pub(crate) enum Report {
     /// With hops in it that came to stand late.
     Done(BatchId, Vec<LateHop>),
     /// A batch failed, or may have: take the lanes over anew once [`Committer::ready`] says so. With what Kafka refused,
-    /// if that is why, the topics of records that were not taken in time, and what is written of batches and stays.
+    /// if that is why, and the topics of records that were not taken in time. `acknowledged`: what is there nevertheless
+    /// (`at_least_once`), by batch and place in it.
     Failed {
         why: String,
         refused: Option<Refused>,
         doubted: Vec<Arc<str>>,
-        written: Vec<(BatchId, Vec<usize>)>,
+        acknowledged: Vec<(BatchId, usize)>,
     },
 }
 

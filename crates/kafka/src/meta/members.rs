@@ -109,14 +109,18 @@ impl Members {
         let turns = self.turns.lock().take();
         self.voice.farewell();
         // To close the reader takes a while.
-        turns.map(aside);
+        if let Some(turns) = turns {
+            aside(turns);
+        }
     }
 }
 
 impl Drop for Members {
     fn drop(&mut self) {
         // It says farewell as it goes.
-        self.turns.get_mut().take().map(aside);
+        if let Some(turns) = self.turns.get_mut().take() {
+            aside(turns);
+        }
     }
 }
 

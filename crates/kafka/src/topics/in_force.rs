@@ -458,7 +458,7 @@ fn unfinished(reader: &mut TopicReader, topic: &str, lanes: u16) -> Result<bool,
     let lanes = || 0..i32::from(lanes);
     let committed = reader.committed(topic, lanes(), ANSWER_MAX).map_err(|source| {
         let at = Place { topic: topic.to_owned(), partition: 0, offset: None };
-        ReadError::Kafka { at, source }
+        ReadError::kafka(at, source)
     })?;
     let ends = |end| reader.offsets(topic, lanes(), end, ANSWER_MAX);
     // The stable ends come last: a record that is appended in between is not taken for an open transaction.

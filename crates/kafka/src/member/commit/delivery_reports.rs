@@ -70,11 +70,12 @@ impl DeliveryReports {
         self.appends().begin(batch.id, times, clocks);
     }
 
-    /// What is written of the batches that are not complete; they are given up.
-    pub(super) fn take_written(&self) -> Vec<(BatchId, Vec<usize>)> {
-        let open = std::mem::take(&mut *self.batches.lock());
-        let written = open.into_iter().map(|open| (open.id, open.written));
-        written.filter(|(_, sends)| !sends.is_empty()).collect()
+    /// The sends that are acknowledged of batches that are not done: by batch and place in it.
+    pub(super) fn acknowledged(&self) -> Vec<(BatchId, usize)> {
+        let batches = self.batches.lock();
+        let sends =
+            batches.iter().flat_map(|open| open.acknowledged.iter().map(|at| (open.id, *at)));
+        sends.collect()
     }
 
     /// What is followed counts from now on.
@@ -88,16 +89,27 @@ impl DeliveryReports {
 /// A batch in flight.
 pub(super) struct Open {
     pub(super) id: BatchId,
-    pub(super) left: usize,
-    /// The sends that are acknowledged, by their place in the batch.
-    pub(super) written: Vec<usize>,
+    /// How many sends it has.
+    pub(super) sends: usize,
+    /// The places of those that are acknowledged.
+    pub(super) acknowledged: Vec<usize>,
     pub(super) commits: Vec<Commit>,
     pub(super) tally: Tally,
 }
 
+impl Open {
+    fn is_done(&self) -> bool {
+        self.acknowledged.len() >= self.sends
+    }
+}
+
 impl std::fmt::Debug for Open {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Open").field("id", &self.id).field("left", &self.left).finish()
+        f.debug_struct("Open")
+            .field("id", &self.id)
+            .field("sends", &self.sends)
+            .field("acknowledged", &self.acknowledged)
+            .finish_non_exhaustive()
     }
 }
 
@@ -167,8 +179,7 @@ impl ProducerContext for Context {
         let Some(done) = self.done.as_ref().filter(|_| of.at != CHECKPOINT) else { return };
         let mut batches = self.ledger.batches.lock();
         if let Some(open) = batches.iter_mut().find(|open| open.id == of.batch) {
-            open.left = open.left.saturating_sub(1);
-            open.written.push(of.at);
+            open.acknowledged.push(of.at);
         }
         // It is there already.
         self.ledger.tell_followed(&*done.owner);
@@ -211,7 +222,7 @@ impl Done {
     /// Reports the batches at the front that are complete. One whose record failed never is: it stays, and nothing
     /// after it is reported.
     pub(super) fn finish(&self, batches: &mut VecDeque<Open>, ledger: &DeliveryReports) {
-        while batches.front().is_some_and(|open| open.left == 0)
+        while batches.front().is_some_and(Open::is_done)
             && let Some(open) = batches.pop_front()
         {
             (open.tally)(self.clock.now(Instant::now()).unwrap_or_default());
@@ -228,6 +239,26 @@ impl Done {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_batches_that_are_not_done_it_is_known_what_is_acknowledged() {
+        let ledger = DeliveryReports::new(false);
+        let open = |id, sends| {
+            let (acknowledged, commits) = (Vec::new(), Vec::new());
+            Open { id: BatchId(id), sends, acknowledged, commits, tally: Box::new(|_| {}) }
+        };
+        ledger.batches.lock().extend([open(7, 3), open(8, 1)]);
+        for (batch, at) in [(7, 2), (8, 0), (9, 0), (7, 0)] {
+            let mut batches = ledger.batches.lock();
+            if let Some(open) = batches.iter_mut().find(|open| open.id == BatchId(batch)) {
+                open.acknowledged.push(at);
+            }
+        }
+        let is_done: Vec<bool> = ledger.batches.lock().iter().map(Open::is_done).collect();
+        assert_eq!(is_done, [false, true]);
+        let want = [(7, 2), (7, 0), (8, 0)].map(|(batch, at)| (BatchId(batch), at));
+        assert_eq!(ledger.acknowledged(), want);
+    }
 
     #[test]
     fn a_connection_ends_only_if_it_was_there() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
-use rdkafka::producer::Producer as _;
+use rdkafka::producer::{Producer as _, PurgeConfig};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use super::delivery_reports::{Context, DeliveryReports, Done, Open};
@@ -45,6 +45,8 @@ pub(crate) const TURNS: usize = 2;
 
 /// Longest wait for a producer's first connection.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// Longest wait for the answers to what was sent beside a record that a broker has refused.
+const ANSWERS_MAX: Duration = Duration::from_millis(500);
 /// Longest wait for a producer to close; it takes a tenth of a second.
 const CLOSE_MAX: Duration = Duration::from_secs(3);
 
@@ -195,9 +197,11 @@ impl Work {
         }
         self.shared.at("may_checkpoint");
         let may_write = !dirty.must_ask_for_rights() || self.may_checkpoint();
+        self.wait_for_answers();
         self.shared.at("close");
         // Before the ledger is read: a producer that is dropped hands out its last delivery reports.
         self.close();
+        let acknowledged = self.ledger.acknowledged();
         let Failed { reason, refused, doubted } =
             dirty.conclude(batch, may_write, &mut self.ledger.failures());
         let label = waterclock_telemetry::reason_of(reason);
@@ -205,6 +209,7 @@ impl Work {
             step,
             reason = label,
             named = refused.as_ref().map_or(0, |refused| refused.named.len()),
+            acknowledged = acknowledged.len(),
             error = %dirty.detail,
             "batch failed, renewing the producer"
         );
@@ -215,8 +220,20 @@ impl Work {
             // Acknowledged records stay: the lane thread may commit them before it takes the lanes over.
         });
         let why = format!("{step}: {}", dirty.detail);
-        let written = self.ledger.take_written();
-        let _ = self.reports.send(Report::Failed { why, refused, doubted, written });
+        let _ = self.reports.send(Report::Failed { why, refused, doubted, acknowledged });
+    }
+
+    /// A broker refused something, and nothing is aborted (`at_least_once`): what was sent besides may be written, and its answer
+    /// is a moment away. What was not sent stays unsent.
+    fn wait_for_answers(&self) {
+        let is_refused = self.ledger.failures().is_any_refused();
+        if let (Some(outlet), Delivery::AtLeastOnce, true) =
+            (self.outlets.front(), self.setting.delivery, is_refused)
+        {
+            self.shared.at("answers");
+            outlet.producer().purge(PurgeConfig::default().queue());
+            outlet.flush(ANSWERS_MAX);
+        }
     }
 
     /// Whether we may write checkpoints. Every transaction does, and one whose partitions cannot be added does not say
@@ -305,14 +322,10 @@ impl Work {
         let Some(outlet) = self.outlets.front_mut() else { return Ok(None) };
         let batch = job.batch;
         let tally = self.owner.tally(&batch);
-        let (left, commits) = (batch.sends.len(), batch.commits.clone());
-        self.ledger.batches.lock().push_back(Open {
-            id: batch.id,
-            left,
-            written: Vec::new(),
-            commits,
-            tally,
-        });
+        let (sends, commits) = (batch.sends.len(), batch.commits.clone());
+        let acknowledged = Vec::with_capacity(sends);
+        let open = Open { id: batch.id, sends, acknowledged, commits, tally };
+        self.ledger.batches.lock().push_back(open);
         self.ledger.begin(&batch, &*self.owner, &self.clock);
         let at = self.clock.now(Instant::now());
         fail::fail_point!("before_produce", |_| std::process::abort());

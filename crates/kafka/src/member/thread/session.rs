@@ -602,12 +602,10 @@ impl<'a> Session<'a> {
                 }
                 self.step(Event::Committed(id));
             }
-            Report::Failed { why, refused, doubted, written } => {
+            Report::Failed { why, refused, doubted, acknowledged } => {
                 self.status.tell(Some(why));
-                for (batch, sends) in written {
-                    self.step(Event::Written { batch, sends });
-                }
                 self.step(Event::InvalidateTargets(doubted));
+                self.step(Event::PartlyAcknowledged(acknowledged));
                 if let Some(refused) = refused {
                     // Brokers are there, so this is quick; otherwise what was acknowledged before would be delivered again
                     // with each try to find out who it was (`at_least_once`).
