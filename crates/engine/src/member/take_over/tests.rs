@@ -30,7 +30,7 @@ fn questions(committed: &[Option<i64>], first: i64) -> Vec<String> {
         ask = match ask {
             Ok(Ask::Committed) => {
                 let next = committed.next().flatten();
-                let next = next.map_or(vec![None], at);
+                let next = next.map_or_else(|| vec![None], at);
                 take_over.committed::<LaneRules>(next, &positions)
             }
             Ok(Ask::Logs) => take_over.logs::<LaneRules>(logs(first), Vec::new(), &positions),
