@@ -99,7 +99,11 @@ impl ErrorKind {
             | Code::RequestTimedOut
             | Code::MessageTimedOut
             | Code::TimedOutQueue => Self::NoAnswer,
-            Code::NotLeaderForPartition | Code::LeaderNotAvailable => Self::LeaderMoved,
+            Code::NotLeaderForPartition
+            | Code::LeaderNotAvailable
+            | Code::FencedLeaderEpoch
+            | Code::UnknownLeaderEpoch
+            | Code::OffsetNotAvailable => Self::LeaderMoved,
             Code::WaitingForCoordinator
             | Code::NotCoordinator
             | Code::CoordinatorNotAvailable
@@ -274,6 +278,9 @@ mod tests {
             (Code::TimedOutQueue,                      [x, x, x, o, x, o, o, o], "a request that was not sent in time"),
             (Code::NotLeaderForPartition,              [x, x, o, x, o, o, o, o], "a leader moved"),
             (Code::LeaderNotAvailable,                 [x, x, o, x, o, o, o, o], "nobody leads yet"),
+            (Code::FencedLeaderEpoch,                  [x, x, o, x, o, o, o, o], "we know an old leader"),
+            (Code::UnknownLeaderEpoch,                 [x, x, o, x, o, o, o, o], "the broker does not know that it leads yet"),
+            (Code::OffsetNotAvailable,                 [x, x, o, x, o, o, o, o], "it leads, and does not know its log's end yet"),
             (Code::WaitingForCoordinator,              [x, x, o, o, o, o, o, o], "librdkafka looks for it"),
             (Code::NotCoordinator,                     [x, x, o, o, o, o, o, o], "it moved"),
             (Code::UnknownTopicOrPartition,            [o, o, o, x, o, x, o, o], "deleted, or new"),

@@ -751,7 +751,7 @@ impl ConsumerContext for Context {
                 // batches in flight before it joins the group again.
                 self.commit(consumer, CommitMode::Async);
                 if let Err(error) = self.committer.leave() {
-                    tracing::warn!(%error, "what is on its way is waited for");
+                    tracing::warn!(%error, "could not abandon the commit thread, waiting for batches in flight");
                 }
             } else {
                 self.let_go(consumer);

@@ -1,7 +1,7 @@
 //! One lane thread: a consumer polled by one owner, the engine of its lanes, and a committer beside it.
 //!
 //! Every turn of the loop reads the records at hand, gives them to the engine as events, and carries out its actions.
-//! It has no await, no lock that anything slow holds, and one blocking call: taking lanes over after a failure.
+//! It has no await, no lock that anything slow holds, and blocks in three calls only: when it takes lanes over, when it lets them go, and for a commit after a refusal.
 //!
 //! # Invariants
 //! 1. The consumer is polled at least every `POLL_MAX`, whatever is paused.

@@ -511,7 +511,6 @@ impl<'a> Session<'a> {
                     self.asked += 1;
                     self.shared.lookup.ask(topic, self.answers.0.clone());
                 }
-                // Not ordered with the limits that `app` gives.
                 Action::ListEndOffsets(sources) => self.ask_for_ends(&sources, false),
                 Action::ListExpired(lane) => {
                     if let Some(assignment) = self.assignment {
