@@ -34,7 +34,7 @@ pub fn write(bytes: &[u8]) -> Outcome {
 /// Writes one line of text.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn line(text: &str) -> Outcome {
     write(format!("{text}\n").as_bytes())
 }
