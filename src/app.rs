@@ -21,7 +21,6 @@ use crossbeam_channel::TryRecvError;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::MissedTickBehavior;
 
 use crate::api::{self, Gate, Hosts, Report, Status as _};
 use crate::config::{Config, MAIN_INTAKE};
@@ -37,8 +36,6 @@ use timers::TimersOfInstance;
 const TIDY_EVERY: Duration = Duration::from_secs(5);
 /// How often to check whether the process is ready, for the log.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often it is looked whether a lane thread has ended.
-const ENDED_EVERY: Duration = Duration::from_millis(50);
 /// What the lane threads are given beyond the drain, to leave the group.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 
@@ -279,14 +276,14 @@ fn watch_threads(
     members: Arc<Members>,
     threads: u16,
 ) -> JoinHandle<Result<(), Error>> {
+    let watching = Arc::clone(&processor);
     let watched = Watched { processor, instance, members, left: threads, first: Ok(()) };
     let mut watch = Watch(Some(watched));
     tokio::spawn(async move {
-        let mut ticks = tokio::time::interval(ENDED_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while watch.0.as_mut().is_some_and(Watched::is_running) {
-            ticks.tick().await;
+            watching.ends().await;
         }
+        drop(watching);
         let Some(watched) = watch.0.take() else { return Err(Error::Died) };
         spawn_blocking(|| watched.end()).await.unwrap_or(Err(Error::Died))
     })

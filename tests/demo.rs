@@ -7,7 +7,7 @@ mod binary;
 #[path = "support/terminal.rs"]
 mod terminal;
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use binary::{patience, waterclock};
-use terminal::on_a_terminal;
+use terminal::{on_a_terminal, read_until};
 
 fn demo(arguments: &[&str]) -> Command {
     let mut command = waterclock();
@@ -76,11 +76,7 @@ fn the_demo_ends_when_its_terminal_is_gone() {
     let mut window = on_a_terminal(command.env("TERM", "xterm"));
     let mut demo = command.stderr(Stdio::null()).spawn().expect("the binary runs");
     drop(command);
-    let (mut drawn, mut part) = (Vec::new(), [0; 4_096]);
-    while !String::from_utf8_lossy(&drawn).contains("delivered") {
-        let length = window.read(&mut part).expect("it draws");
-        drawn.extend_from_slice(&part[..length]);
-    }
+    read_until(&mut window, "delivered");
     drop(window);
     let gone = Instant::now();
     while demo.try_wait().expect("its end").is_none() {

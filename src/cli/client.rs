@@ -229,7 +229,7 @@ impl ServerArg {
                 && self.is_named()
                 && let Some(client) = self.find(global, config)?
             {
-                // It takes connections. Whoever named it wants it asked, alive or not.
+                // It takes connections. It was named by `--server`, so it is asked, alive or not.
                 return Ok(client);
             }
             if !may_start || !starting.goes_on() {

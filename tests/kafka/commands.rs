@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::terminal::on_a_terminal;
+use crate::support::terminal::{on_a_terminal, read_until};
 use crate::support::{Fixture, Mode, PATIENCE, assert_each_once, eventually, waterclock, whole};
 
 /// Exit code, what it says, and its error.
@@ -242,11 +242,7 @@ fn top_ends_when_its_terminal_is_gone() {
     let mut window = on_a_terminal(command.env("TERM", "xterm"));
     let mut child = command.spawn().expect("the binary runs");
     drop(command);
-    let (mut drawn, mut part) = (Vec::new(), [0; 4_096]);
-    while !String::from_utf8_lossy(&drawn).contains("Ctrl-C") {
-        let length = window.read(&mut part).expect("it draws");
-        drawn.extend_from_slice(&part[..length]);
-    }
+    read_until(&mut window, "Ctrl-C");
     drop(window);
     let code = eventually("it ends", || {
         let ended = child.try_wait().map_err(|error| error.to_string())?;

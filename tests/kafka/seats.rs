@@ -50,7 +50,7 @@ fn wait_until_shared(lanes: usize, members: &[&Process]) {
 }
 
 #[test]
-fn an_intake_that_was_added_is_read_by_whoever_comes_back_to_its_seat() {
+fn an_intake_that_was_added_is_read_by_a_member_that_comes_back_to_its_seat() {
     let fixture = Fixture::new("seat-alone");
     let _ = fixture.target("out", 1);
     let mut process = fixture.start(Mode::ExactlyOnce);

@@ -93,6 +93,13 @@ struct Flight {
     step: (Step, Time),
 }
 
+impl Flight {
+    /// How many records were in the requests before the last one.
+    fn before_asked(&self) -> usize {
+        self.sent - self.asked.len()
+    }
+}
+
 pub struct Member {
     slot: usize,
     pub life: u32,

@@ -1,6 +1,7 @@
 //! A terminal for a program that is tested, and its other end.
 
 use std::fs::File;
+use std::io::Read as _;
 use std::process::Command;
 
 use rustix::fs::{Mode, OFlags, open};
@@ -25,4 +26,13 @@ pub fn on_a_terminal(command: &mut Command) -> File {
         .expect("its other end");
     command.stdin(terminal.try_clone().expect("another handle")).stdout(terminal);
     window.into()
+}
+
+/// Reads at this end until what was drawn has these words.
+pub fn read_until(window: &mut File, words: &str) {
+    let (mut drawn, mut part) = (Vec::new(), [0; 4_096]);
+    while !String::from_utf8_lossy(&drawn).contains(words) {
+        let length = window.read(&mut part).expect("it draws");
+        drawn.extend_from_slice(&part[..length]);
+    }
 }

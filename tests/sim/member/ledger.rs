@@ -46,7 +46,7 @@ impl World {
     /// The last request of the first batch: its place in the batch and its topic, of each record.
     fn asked(&self, slot: usize) -> Vec<((BatchId, usize), Arc<str>)> {
         let Some(flight) = self.members[slot].flights.front() else { return Vec::new() };
-        let first = flight.sent - flight.asked.len();
+        let first = flight.before_asked();
         let place = |(at, topic): (usize, &Arc<str>)| ((flight.id, first + at), Arc::clone(topic));
         flight.asked.iter().enumerate().map(place).collect()
     }
@@ -171,8 +171,8 @@ impl World {
             && let Some(flight) = self.members[slot].flights.front().filter(|_| !aborts)
             && flight.id == refused.batch
         {
-            let (id, first) = (flight.id, flight.sent - flight.asked.len());
-            let acknowledged = (0..first).map(|at| (id, at)).collect();
+            let id = flight.id;
+            let acknowledged = (0..flight.before_asked()).map(|at| (id, at)).collect();
             self.step(slot, Event::PartlyAcknowledged(acknowledged));
         }
         if let Some(refused) = failed.refused

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::{BatchId, Offset, Source, UnixMillis};
 
-/// When a record may be appended. Whoever hands a batch over says it of each record.
+/// When a record may be appended. The part that hands a batch over gives it for each record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timing {
     /// At any time.

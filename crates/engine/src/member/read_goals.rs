@@ -1,7 +1,7 @@
 //! How far each partition is to be read: to the end that it had when somebody asked.
 //!
-//! At a take-over that is where each log ended; later it is what was asked for. Whoever decides about the records may let go the
-//! records that wait for that. The last entry may be a marker, which is no record; the consumer's position passes it. An
+//! At a take-over that is where each log ended; later it is what was asked for. The part that decides about the records may then release
+//! those that wait for it. The last entry may be a marker, which is no record; the consumer's position passes it. An
 //! open transaction of somebody else holds up everything behind it. The member waits for that, but not for ever.
 //!
 //! # Invariants

@@ -308,6 +308,10 @@ impl Assigned {
         true
     }
 
+    fn is_open(&self) -> bool {
+        self.0.values().flat_map(BTreeMap::values).any(Progress::is_open)
+    }
+
     /// The first partition that is not read to its end.
     fn open(&self) -> Option<Place> {
         let mut open: Vec<Place> = Vec::new();
@@ -478,14 +482,16 @@ impl TopicReader {
         }
         assigned.forget_whole();
         let Some(first) = assigned.open() else { return Ok(Ended::Whole) };
-        self.set(assigned).map_err(|source| ReadError::kafka(first, source))?;
+        self.set(assigned).map_err(|source| ReadError::kafka(first.clone(), source))?;
         let (mut heard, mut last) = (Instant::now(), None);
-        while let Some(at) = self.assigned.open() {
+        // By every record: where it stands is looked up only to be named.
+        while self.assigned.is_open() {
             if !(patience.is_wanted)() {
                 return Ok(Ended::Unwanted);
             }
             let is_late = patience.by.is_some_and(|by| Instant::now() >= by);
             if is_late || heard.elapsed() > patience.silence {
+                let at = self.assigned.open().unwrap_or(first);
                 let waited = patience.silence;
                 return Err(ReadError::Silent { at, waited, source: last.map(Box::new) }.into());
             }
@@ -503,7 +509,8 @@ impl TopicReader {
                 Some(Polled::End(_)) => heard = Instant::now(),
                 Some(Polled::Outside(at, _)) => self.pass_over(at)?,
                 Some(Polled::Failed(source, of)) if is_lasting(&source) => {
-                    return Err(ReadError::kafka(of.unwrap_or(at), source).into());
+                    let at = of.or_else(|| self.assigned.open()).unwrap_or(first);
+                    return Err(ReadError::kafka(at, source).into());
                 }
                 Some(Polled::Failed(error, _)) => last = Some(error),
             }

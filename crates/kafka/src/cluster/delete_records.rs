@@ -61,9 +61,6 @@ impl Deletes {
     }
 
     pub(super) fn delete(&self, lows: &Lows) {
-        if lows.is_empty() {
-            return;
-        }
         let told = self.admin.ask_parts(|admin| -> Result<_, KafkaError> {
             let mut codes = Vec::new();
             for (topic, partition, code) in ask::delete_before(admin, lows, ANSWER_MAX)? {

@@ -136,6 +136,9 @@ fn partitions(
         .collect()
 }
 
+/// Keeps one of the ends of a partition.
+type Put = fn(&mut Partition, Option<i64>);
+
 /// Fills in the ends, as far as they are told.
 fn ends(admin: &Admin, partitions: &mut BTreeMap<(String, i32), Partition>) {
     let asked: Vec<(String, i32)> = partitions
@@ -146,7 +149,12 @@ fn ends(admin: &Admin, partitions: &mut BTreeMap<(String, i32), Partition>) {
         .map(|(at, _)| at.clone())
         .collect();
     // The last stable offset comes last: a record that is appended in between is not taken for an open transaction.
-    for end in [End::First, End::Last, End::Stable] {
+    let ends: [(End, Put); 3] = [
+        (End::First, |known, offset| known.first = offset),
+        (End::Last, |known, offset| known.last = offset),
+        (End::Stable, |known, offset| known.stable = offset),
+    ];
+    for (end, put) in ends {
         let told = match raw::ends(admin.inner(), &asked, end, ANSWER_MAX) {
             Ok(told) => told,
             Err(error) => {
@@ -156,12 +164,7 @@ fn ends(admin: &Admin, partitions: &mut BTreeMap<(String, i32), Partition>) {
         };
         for (topic, partition, offset) in told {
             if let Some(known) = partitions.get_mut(&(topic, partition)) {
-                let place = match end {
-                    End::First => &mut known.first,
-                    End::Last => &mut known.last,
-                    End::Stable | End::Since(_) => &mut known.stable,
-                };
-                *place = offset.ok();
+                put(known, offset.ok());
             }
         }
     }

@@ -5,7 +5,7 @@
 //! it is acknowledged. The lane thread commits its offsets a little later.
 //!
 //! The decisions are the engine's ([`waterclock_engine::member`]). The committer knows batches: produces, offsets, and what to
-//! tell when they are done. Whoever decides about their records is a [`BatchOwner`]: lanes today, workers next.
+//! tell when they are done. The part that decides about their records is a [`BatchOwner`]: lanes today, workers next.
 //!
 //! # Invariants
 //! 1. Batches are reported done in the order in which they were handed over.

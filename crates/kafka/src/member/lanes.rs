@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender};
 use rdkafka::error::KafkaError;
+use tokio::sync::Notify;
 
 use super::Delivery;
 use super::changelog_end::Written;
@@ -139,6 +140,7 @@ pub struct Processor {
     stop: Arc<AtomicBool>,
     statuses: Vec<Arc<Status>>,
     ended: Receiver<Result<(), thread::Error>>,
+    ends: Arc<Notify>,
     clock: Arc<BrokerClock>,
     policies: Arc<Policies>,
     heard: Heard,
@@ -150,6 +152,28 @@ pub struct Processor {
     _upkeep: Upkeep,
     _looking: Looking,
     events: Events,
+}
+
+/// Says that a lane thread ends, and why.
+struct End {
+    results: Option<Sender<Result<(), thread::Error>>>,
+    ends: Arc<Notify>,
+}
+
+impl End {
+    fn tell(self, result: Result<(), thread::Error>) {
+        if let Some(results) = &self.results {
+            let _ = results.send(result);
+        }
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // Before: who wakes finds the result, or that there will be none.
+        drop(self.results.take());
+        self.ends.notify_one();
+    }
 }
 
 impl Processor {
@@ -193,12 +217,14 @@ impl Processor {
             (0..topics.intakes.len()).map(|at| backlog::label(topics, TopicId(at as u16))),
             topics.ladder.tiers().iter().map(|tier| tier.hold),
         ));
-        let (end, ended) = crossbeam_channel::unbounded();
+        let (results, ended) = crossbeam_channel::unbounded();
+        let ends = Arc::new(Notify::new());
         let mut statuses = Vec::with_capacity(settings.threads);
         for thread in 0..settings.threads {
             let status = Arc::new(Status::default());
             statuses.push(Arc::clone(&status));
-            let (shared, figures, end) = (shared.clone(), Arc::clone(&figures), end.clone());
+            let (shared, figures) = (shared.clone(), Arc::clone(&figures));
+            let end = End { results: Some(results.clone()), ends: Arc::clone(&ends) };
             let plan = Plan {
                 connection: connection.clone(),
                 namespace: settings.namespace.clone(),
@@ -219,8 +245,7 @@ impl Processor {
                 .spawn(move || {
                     while shared.clock.now(Instant::now()).is_none() {
                         if shared.stop.load(Ordering::Relaxed) {
-                            let _ = end.send(Ok(()));
-                            return;
+                            return end.tell(Ok(()));
                         }
                         status.beat();
                         std::thread::sleep(Duration::from_millis(20));
@@ -232,7 +257,7 @@ impl Processor {
                             what.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
                         Err(thread::Error::Panicked { thread, what: what.unwrap_or_default() })
                     });
-                    let _ = end.send(result);
+                    end.tell(result);
                 })
                 .map_err(|_| KafkaError::Canceled)?;
         }
@@ -247,6 +272,7 @@ impl Processor {
             stop,
             statuses,
             ended,
+            ends,
             clock,
             policies,
             heard,
@@ -329,6 +355,11 @@ impl Processor {
     #[must_use]
     pub fn ended(&self) -> &Receiver<Result<(), thread::Error>> {
         &self.ended
+    }
+
+    /// Waits until a thread has ended since this was called the last time; for one caller. Then [`ended`](Self::ended) has it.
+    pub async fn ends(&self) {
+        self.ends.notified().await;
     }
 
     /// Tells every thread to finish what has begun and leave; [`ended`](Self::ended) says when.

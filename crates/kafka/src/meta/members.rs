@@ -141,7 +141,7 @@ impl std::fmt::Debug for Voice {
 
 impl Voice {
     fn say(&self, member: &Member) {
-        // Whoever says farewell holds it while that is written.
+        // The farewell holds the lock while it is written.
         if self.has_left.try_lock().is_some_and(|has_left| !*has_left) {
             let tell = |report| log_failure(report);
             log_failure(self.writer.write(PARTITION, &self.key(), Some(&member.encode()), tell));

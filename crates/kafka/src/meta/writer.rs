@@ -5,8 +5,8 @@
 //! 1. A record is acknowledged by its leader alone. A probe is to tell a broker's time even where replicas are missing; an
 //!    announcement is repeated until it has been read back.
 //! 2. A record is written within [`WRITE_MAX`] or not at all: what is older says nothing.
-//! 3. Whoever takes the events learns what became of a record at once. The clock's thread does so, which needs to know when
-//!    an acknowledgement came.
+//! 3. The thread that takes the events learns of an acknowledgement at once. It is the clock's thread, which needs to know when
+//!    one came.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};

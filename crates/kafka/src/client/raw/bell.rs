@@ -14,7 +14,7 @@ use rdkafka::client::Client;
 /// Unparks a thread whenever a queue of a client gets an event and had none.
 ///
 /// # Invariants
-/// 1. The client outlives it: whoever has a bell keeps the client for as long.
+/// 1. The client outlives it: the owner of a bell keeps the client for as long.
 /// 2. librdkafka rings while it holds the queue's lock, and the bell is taken off under that lock. So none rings once this
 ///    is dropped.
 pub(crate) struct Bell {
@@ -51,7 +51,7 @@ impl Bell {
         Self { queue, _thread: thread }
     }
 
-    /// Whether there are events. Whoever parks has looked here before: what comes in between has unparked it.
+    /// Whether there are events. A thread looks here before it parks: an event that comes in between unparks it.
     pub(crate) fn has_events(&self) -> bool {
         // SAFETY: the queue lives until this is dropped.
         unsafe { rdsys::rd_kafka_queue_length(self.queue) > 0 }

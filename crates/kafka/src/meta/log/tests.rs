@@ -78,7 +78,7 @@ fn the_first_of_several_starts_counts_whatever_comes_later_and_whatever_compacti
 /// One whose first intake was deleted and made anew between its question and its write must not say that the later one was
 /// first: nor may who writes after another that has begun to work.
 #[test]
-fn the_first_intake_that_was_noted_stays_the_first_whoever_notes_another_later() {
+fn the_first_intake_that_was_noted_stays_the_first_when_another_is_noted_later() {
     let note = |id: &str| {
         let value = Value::intake(id.to_owned()).unwrap();
         (value.key(), value.encode())
