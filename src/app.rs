@@ -225,7 +225,7 @@ fn warn_if_short_of(files: Option<u64>) {
 fn warn_if_open(config: &Config) {
     if config.allow(MAIN_INTAKE).is_ok_and(|allow| allow.is_open()) {
         tracing::warn!(
-            "every topic is allowed: whoever may write to an intake may deliver to any topic"
+            "every topic is allowed: a producer that may write to an intake may deliver to any topic"
         );
     }
 }

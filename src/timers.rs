@@ -64,7 +64,7 @@ pub fn start(
         ends: view.ends().clone(),
         reader: follower.reader().cloned(),
     });
-    // The lane threads alone hold it: the index is closed when the last of them has ended.
+    // The lane threads alone hold it: the last of them to end closes the index.
     let keeper = Arc::new(Keeper { follower, replies });
     let processor = Processor::start(settings, view, keeper)?;
     Ok((processor, Arc::new(service)))

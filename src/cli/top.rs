@@ -51,7 +51,10 @@ impl Top {
         let (mut before, mut now) = (None, first);
         loop {
             let text = format!("{}\n\nq or Ctrl-C ends it", now.text(before.as_ref(), &config));
-            screen.draw(&text).map_err(no("draw"))?;
+            // As with a key that ends it: the terminal is gone, and nobody looks.
+            if screen.draw(&text).is_err() {
+                return Ok(Exit::Ok);
+            }
             if screen.wait(Duration::from_secs(self.every)).map_err(no("read the keys"))?
                 != Key::None
             {

@@ -11,7 +11,8 @@
 //! 2. They are reported once for each assignment, and name it. A lane thread that has another assignment by then drops
 //!    them.
 //! 3. A broken index is begun anew, a few times. An index whose disk is full is given up until the next start.
-//! 4. No lane thread waits for it; it waits for no lane thread. It joins no group and commits nothing.
+//! 4. No lane thread waits for it until the last one ends, which waits a moment until the index is closed; it waits for
+//!    no lane thread. It joins no group and commits nothing.
 
 mod following;
 mod holding;
@@ -21,6 +22,7 @@ mod upkeep;
 mod work;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,7 +32,7 @@ use crate::kafka::end_offsets::EndOffsets;
 use crate::kafka::member::AssignmentEvent;
 use crate::kafka::{BrokerClock, Connection, Isolation, KafkaError, TopicReader, Written};
 use crate::timers::index::{self, Index};
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use following::Loading;
 pub use indexing::Indexing;
@@ -42,6 +44,9 @@ const CLIENT: &str = "waterclock-timers";
 /// How long a broker holds a fetch for which there is nothing: an idle follower costs next to nothing, and a record
 /// ends the wait at once.
 const WAIT: Duration = Duration::from_secs(1);
+/// How long the end of a process waits until the index is closed. What is not on the disk by then is read from the
+/// changelog again.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
 
 /// How far the thread steps back: a tenth of what others get when all want more than there is.
 #[cfg(target_os = "linux")]
@@ -59,15 +64,20 @@ enum Request {
     Recall { assignment: u64, lane: Lane, timers: Vec<TimerId>, to: Sender<AssignmentEvent> },
     /// Tell which pending timers of the lane were due before a time, by what the index has.
     Overdue { assignment: u64, of: Overdue, to: Sender<AssignmentEvent> },
+    /// Close the index, and end.
+    Close,
 }
 
 /// A lane, a time, and where the listing of what was due before it goes on.
 pub(super) type Overdue = (Lane, UnixMillis, Option<index::After>);
 
-/// Handle on the following thread, which ends with the last handle.
-#[derive(Clone, Debug)]
+/// Handle on the following thread. When it is dropped the thread closes the index and ends; the drop waits for that, at
+/// most [`CLOSE_MAX`].
+#[derive(Debug)]
 pub(super) struct Follower {
     requests: Sender<Request>,
+    /// Disconnected once the thread has ended.
+    ended: Receiver<Infallible>,
     written: Arc<Written>,
     progress: Arc<Progress>,
     reader: Option<index::Reader>,
@@ -118,14 +128,16 @@ impl Follower {
             look: Instant::now(),
             loading: Loading::new(),
         };
+        let (running, ended) = crossbeam_channel::bounded(0);
         std::thread::Builder::new()
             .name("wc-index".into())
             .spawn(move || {
                 step_back();
                 work.run(&receiver);
+                drop(running);
             })
             .map_err(|_| KafkaError::Canceled)?;
-        Ok(Self { requests, written, progress, reader })
+        Ok(Self { requests, ended, written, progress, reader })
     }
 
     /// Has a lane thread told what holds of these lanes, each of which has its changelog's end with it.
@@ -182,6 +194,17 @@ impl Follower {
     /// How far each lane's index is.
     pub(super) fn progress(&self) -> &Arc<Progress> {
         &self.progress
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.requests.send(Request::Close);
+        if let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(CLOSE_MAX) {
+            tracing::warn!(
+                "index not closed in time; it reads the changelog again at the next start"
+            );
+        }
     }
 }
 

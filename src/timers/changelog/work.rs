@@ -69,8 +69,8 @@ impl Work {
                 (false, Err(_)) => Err(RecvTimeoutError::Timeout),
             };
             match request {
+                Ok(Request::Close) | Err(RecvTimeoutError::Disconnected) => break,
                 Ok(request) => self.serve(request),
-                Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => self.turn(),
             }
         }
@@ -81,6 +81,8 @@ impl Work {
 
     fn serve(&mut self, request: Request) {
         match request {
+            // Ends the thread, and does not come here.
+            Request::Close => {}
             Request::Begin { assignment, lanes, to } => {
                 if self.loading.lanes == 0 {
                     self.loading = Loading::new();

@@ -245,6 +245,7 @@ impl Processor {
                 .spawn(move || {
                     while shared.clock.now(Instant::now()).is_none() {
                         if shared.stop.load(Ordering::Relaxed) {
+                            drop(shared);
                             return end.tell(Ok(()));
                         }
                         status.beat();
@@ -257,6 +258,8 @@ impl Processor {
                             what.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
                         Err(thread::Error::Panicked { thread, what: what.unwrap_or_default() })
                     });
+                    // Before: once the last thread is known to have ended, nothing uses the data directory any more.
+                    drop(shared);
                     end.tell(result);
                 })
                 .map_err(|_| KafkaError::Canceled)?;
