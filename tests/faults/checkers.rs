@@ -179,26 +179,30 @@ fn bytes(history: &History, found: &mut Vec<Breach>) {
     }
 }
 
-/// Promise 4, of what was not late: of one key by due time, then in the order of submission.
+/// When it is due, its offset in the intake, and its number.
+type Arrival = (u64, i64, usize);
+
+/// Promise 4, of what was not late: of one key by due time, then in the order of submission. One with an id may be passed
+/// by one without.
 fn in_order(history: &History, found: &mut Vec<Breach>) {
-    let mut last: BTreeMap<(i32, &[u8]), (u64, i64, usize)> = BTreeMap::new();
+    // Of a key: the last without an id, and the last with one.
+    let mut last: BTreeMap<(i32, &[u8]), [Option<Arrival>; 2]> = BTreeMap::new();
     let mut all: Vec<_> = arrivals(history).collect();
     all.sort_by_key(|(_, rec, _)| (rec.partition, rec.offset));
     for (n, rec, due) in all.into_iter().filter(|(n, ..)| history.sent[*n].copies == 1) {
         let Some((key, ack)) = rec.key.as_deref().zip(history.sent[n].ack) else { continue };
         let this = (due, ack.offset, n);
         let is_on_time = rec.at <= due + ON_TIME_MS && history.sent[n].delay_ms > SETTLE_MS;
-        match last.get(&(rec.partition, key)) {
-            Some(before) if *before > this => {
-                if is_on_time {
-                    let what =
-                        format!("n={} (due {}) before n={n} (due {due})", before.2, before.0);
-                    found.push(("in order", what));
-                }
+        let has_id = history.sent[n].record.headers.iter().any(|(name, _)| name == "x-delay-id");
+        let [without_id, with_id] = last.entry((rec.partition, key)).or_default();
+        let passed_by = if has_id { *with_id } else { (*without_id).max(*with_id) };
+        match passed_by.filter(|before| *before > this) {
+            Some(before) if is_on_time => {
+                let what = format!("n={} (due {}) before n={n} (due {due})", before.2, before.0);
+                found.push(("in order", what));
             }
-            _ => {
-                last.insert((rec.partition, key), this);
-            }
+            Some(_) => {}
+            None => *(if has_id { with_id } else { without_id }) = Some(this),
         }
     }
 }

@@ -154,6 +154,15 @@ fn order_counts_for_what_was_not_late() {
     };
     assert_eq!(said(both(|seen| swap(seen, 0))), BTreeSet::from(["in order"]));
     assert_eq!(said(both(|seen| swap(seen, 1_500))), BTreeSet::new());
+    // The fourth comes before the third.
+    let without_an_id = |n: usize| {
+        said(move |history| {
+            history.sent[n].record.headers.retain(|(name, _)| name != "x-delay-id");
+            both(|seen| swap(seen, 0))(history);
+        })
+    };
+    assert_eq!(without_an_id(4), BTreeSet::new(), "it may pass one with an id");
+    assert_eq!(without_an_id(3), BTreeSet::from(["in order"]), "and is not passed by one");
 }
 
 #[test]
