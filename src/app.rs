@@ -24,7 +24,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::api::{self, Gate, Hosts, Report, Status as _};
 use crate::config::{Config, MAIN_INTAKE};
-use crate::kafka::{Members, Processor, member};
+use crate::kafka::{LaneThreads, Members, member};
 use crate::telemetry::{self, Figures, TelemetryError};
 
 use health::Health;
@@ -160,34 +160,34 @@ async fn lanes(
             stopping.store(true, Ordering::Relaxed);
             // What it asks Kafka cannot be interrupted; nothing has been read yet.
             return match tokio::time::timeout(drain, starting).await {
-                Ok(Ok(Ok(Started { processor, instance, members, .. }))) => {
-                    processor.stop();
-                    let (processor, members) = (Arc::new(processor), Arc::new(members));
-                    drained(drain, watch_threads(processor, instance, members, threads)).await
+                Ok(Ok(Ok(Started { lane_threads, instance, members, .. }))) => {
+                    lane_threads.stop();
+                    let (lane_threads, members) = (Arc::new(lane_threads), Arc::new(members));
+                    drained(drain, watch_threads(lane_threads, instance, members, threads)).await
                 }
                 _ => Ok(()),
             };
         }
     };
-    let Started { processor, service, instance, members, secret } =
+    let Started { lane_threads, service, instance, members, secret } =
         started.map_err(|_| Error::Died)??;
-    let (processor, members) = (Arc::new(processor), Arc::new(members));
-    health.started(Arc::clone(&processor));
+    let (lane_threads, members) = (Arc::new(lane_threads), Arc::new(members));
+    health.started(Arc::clone(&lane_threads));
     let name = instance.name.clone();
-    known.started(Arc::clone(&processor), service, Arc::clone(&members), name, secret);
-    let mut running = watch_threads(Arc::clone(&processor), instance, members, threads);
+    known.started(Arc::clone(&lane_threads), service, Arc::clone(&members), name, secret);
+    let mut running = watch_threads(Arc::clone(&lane_threads), instance, members, threads);
     let (mut look, mut was_ready) = (tokio::time::interval(LOOK_EVERY), false);
     loop {
         tokio::select! {
             ended = &mut running => return ended.unwrap_or(Err(Error::Died)),
             () = &mut stop => break,
             _ = look.tick() => was_ready = say_whether_ready(was_ready, &health.ready()),
-            Some(new) = reloads.recv() => now = reload(&now, &new, &processor),
+            Some(new) = reloads.recv() => now = reload(&now, &new, &lane_threads),
         }
     }
     tracing::info!("stopping");
     health.stops();
-    processor.stop();
+    lane_threads.stop();
     drained(drain, running).await
 }
 
@@ -231,7 +231,7 @@ fn warn_if_open(config: &Config) {
 }
 
 /// Puts in force what of a new configuration can be without a restart; gives back what is in force then.
-fn reload(now: &Config, new: &Config, processor: &Processor) -> Config {
+fn reload(now: &Config, new: &Config, lane_threads: &LaneThreads) -> Config {
     let (reloaded, restart) = now.reloaded(new);
     if reloaded.is_ajar() {
         let error = Error::Open { brokers: reloaded.brokers };
@@ -239,7 +239,7 @@ fn reload(now: &Config, new: &Config, processor: &Processor) -> Config {
         return now.clone();
     }
     match reloaded.allow_of_all() {
-        Ok(allow) => processor.allow(allow),
+        Ok(allow) => lane_threads.allow(allow),
         Err(error) => {
             tracing::error!(%error, "the new allow-lists cannot be used; the old ones hold");
             return now.clone();
@@ -271,13 +271,13 @@ impl Drop for Abandoned {
 /// The instance's name is held until then, so that nobody takes it while a thread still uses it; then the others are told
 /// that it has left.
 fn watch_threads(
-    processor: Arc<Processor>,
+    lane_threads: Arc<LaneThreads>,
     instance: Instance,
     members: Arc<Members>,
     threads: u16,
 ) -> JoinHandle<Result<(), Error>> {
-    let watching = Arc::clone(&processor);
-    let watched = Watched { processor, instance, members, left: threads, first: Ok(()) };
+    let watching = Arc::clone(&lane_threads);
+    let watched = Watched { lane_threads, instance, members, left: threads, first: Ok(()) };
     let mut watch = Watch(Some(watched));
     tokio::spawn(async move {
         while watch.0.as_mut().is_some_and(Watched::is_running) {
@@ -291,7 +291,7 @@ fn watch_threads(
 
 /// The lane threads that run, and what is to be done after the last one.
 struct Watched {
-    processor: Arc<Processor>,
+    lane_threads: Arc<LaneThreads>,
     instance: Instance,
     members: Arc<Members>,
     /// How many have not ended yet.
@@ -303,7 +303,7 @@ impl Watched {
     /// Whether a thread runs. Does not wait.
     fn is_running(&mut self) -> bool {
         while self.left > 0 {
-            match self.processor.ended().try_recv() {
+            match self.lane_threads.ended().try_recv() {
                 Ok(ended) => self.note(ended.map_err(Error::from)),
                 Err(TryRecvError::Disconnected) => self.note(Err(Error::Died)),
                 Err(TryRecvError::Empty) => return true,
@@ -315,7 +315,7 @@ impl Watched {
     fn note(&mut self, ended: Result<(), Error>) {
         self.left -= 1;
         if ended.is_err() {
-            self.processor.stop();
+            self.lane_threads.stop();
             if self.first.is_ok() {
                 self.first = ended;
             }
@@ -325,7 +325,7 @@ impl Watched {
     /// Waits for the threads that still run, and says farewell.
     fn end(mut self) -> Result<(), Error> {
         while self.left > 0 {
-            let ended = self.processor.ended().recv();
+            let ended = self.lane_threads.ended().recv();
             self.note(ended.map_err(|_| Error::Died).and_then(|ended| ended.map_err(Error::from)));
         }
         self.members.leave();

@@ -24,7 +24,7 @@ use crossbeam_channel::Sender;
 use crate::engine::timers::TimerId;
 use crate::engine::{After, Answer, Lane, Offset, Source, UnixMillis};
 use crate::kafka::member::{AssignmentEvent, TakenOver, Timers};
-use crate::kafka::{ClusterView, KafkaError, Processor, Settings};
+use crate::kafka::{ClusterView, KafkaError, LaneThreads, Settings};
 
 pub use changelog::Indexing;
 pub use service::Service;
@@ -40,7 +40,7 @@ use replies::{Done, Replies};
 pub fn start(
     settings: &Settings,
     indexing: Option<Indexing>,
-) -> Result<(Processor, Arc<Service>), KafkaError> {
+) -> Result<(LaneThreads, Arc<Service>), KafkaError> {
     let view = ClusterView::new(settings)?;
     let setup = &settings.setup;
     let replies = Arc::new(Replies::new(setup.lanes));
@@ -66,8 +66,8 @@ pub fn start(
     });
     // The lane threads alone hold it: the last of them to end closes the index.
     let keeper = Arc::new(Keeper { follower, replies });
-    let processor = Processor::start(settings, view, keeper)?;
-    Ok((processor, Arc::new(service)))
+    let lane_threads = LaneThreads::start(settings, view, keeper)?;
+    Ok((lane_threads, Arc::new(service)))
 }
 
 /// What lane threads speak to.

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::api::{Gate, Report, Status};
-use crate::kafka::Processor;
+use crate::kafka::LaneThreads;
 use crate::telemetry::{self, Figures};
 
 /// A lane thread that is silent for longer hangs: longer than two attempts to take lanes over.
@@ -20,7 +20,7 @@ pub(super) struct Health {
     figures: Option<Figures>,
     /// What is asked of the API.
     gate: Arc<Gate>,
-    processor: OnceLock<Arc<Processor>>,
+    lane_threads: OnceLock<Arc<LaneThreads>>,
     /// What holds the start up.
     starting: Mutex<String>,
     stopping: AtomicBool,
@@ -31,7 +31,7 @@ impl Health {
         Self {
             figures,
             gate,
-            processor: OnceLock::new(),
+            lane_threads: OnceLock::new(),
             starting: Mutex::new("the topics are being checked".to_owned()),
             stopping: AtomicBool::new(false),
         }
@@ -49,14 +49,14 @@ impl Health {
 
     /// Nobody waits for the lane threads any more.
     pub(super) fn abandon(&self) {
-        if let Some(processor) = self.processor.get() {
-            processor.stop();
+        if let Some(lane_threads) = self.lane_threads.get() {
+            lane_threads.stop();
         }
     }
 
-    pub(super) fn started(&self, processor: Arc<Processor>) {
+    pub(super) fn started(&self, lane_threads: Arc<LaneThreads>) {
         // There is one start in a run.
-        let _ = self.processor.set(processor);
+        let _ = self.lane_threads.set(lane_threads);
     }
 }
 
@@ -64,7 +64,8 @@ impl Status for Health {
     fn live(&self) -> Report {
         // A lane thread that cannot go on ends the process. One that can recover starts again by itself. Only a thread
         // that hangs is left to find here.
-        let statuses = self.processor.get().map_or(&[][..], |processor| processor.statuses());
+        let statuses =
+            self.lane_threads.get().map_or(&[][..], |lane_threads| lane_threads.statuses());
         let silent = statuses.iter().map(|status| status.silence()).enumerate();
         let hung: Vec<String> = silent
             .filter(|(_, silence)| *silence > SILENCE_MAX)
@@ -84,10 +85,10 @@ impl Status for Health {
                 "it is stopping: it takes no new work and finishes what it has begun".to_owned()
             );
         }
-        let Some(processor) = self.processor.get() else {
+        let Some(lane_threads) = self.lane_threads.get() else {
             return no(self.starting.lock().clone());
         };
-        match processor.silence() {
+        match lane_threads.silence() {
             None => return no("the brokers' time is not known yet".to_owned()),
             Some(silence) if silence > DEAF_MAX => {
                 return no(format!(
@@ -97,18 +98,20 @@ impl Status for Health {
             }
             Some(_) => {}
         }
-        let mut reasons = processor.unfit();
-        reasons.iter_mut().for_each(|unfit| unfit.insert_str(0, "nothing new is admitted: "));
+        let mut reasons = lane_threads.misconfigured();
+        reasons
+            .iter_mut()
+            .for_each(|misconfigured| misconfigured.insert_str(0, "nothing new is admitted: "));
         reasons.extend(
-            processor
+            lane_threads
                 .weak()
                 .into_iter()
                 .map(|weak| format!("one lost broker loses records: {weak}")),
         );
-        reasons.extend(processor.skewed().into_iter().map(|(broker, ahead_ms)| {
+        reasons.extend(lane_threads.skewed().into_iter().map(|(broker, ahead_ms)| {
             format!("the clock of broker {broker} is {ahead_ms} ms ahead of this machine's")
         }));
-        let views = processor.statuses().iter().map(|status| View {
+        let views = lane_threads.statuses().iter().map(|status| View {
             trouble: status.taking().or_else(|| status.trouble()),
             joined: status.joined.load(Ordering::Relaxed),
             lanes: status.lanes.load(Ordering::Relaxed),

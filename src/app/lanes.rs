@@ -11,7 +11,7 @@ use crate::engine::state::StateKey;
 use crate::engine::{Arrival, Intake, Limits, Millis, Setup, Topics, Tracking};
 use crate::kafka::meta::Secret;
 use crate::kafka::topics::{self, Finding, Request, Severity};
-use crate::kafka::{self, BrokerClock, Connection, Member, Members, Processor, Settings, Wanted};
+use crate::kafka::{self, BrokerClock, Connection, LaneThreads, Member, Members, Settings, Wanted};
 
 use crate::timers::{self, Indexing, Service, index};
 
@@ -90,7 +90,7 @@ pub fn request(config: &Config) -> Request {
 /// What [`start`] has started.
 pub struct Started {
     /// The lane threads.
-    pub processor: Processor,
+    pub lane_threads: LaneThreads,
     /// Answers for the timers of their lanes.
     pub service: Arc<Service>,
     /// The name of this process, for as long as they run.
@@ -171,13 +171,14 @@ pub fn start(
     let key = StateKey::new(in_force.secret.bytes());
     let setup = setup(config, in_force.lanes, in_force.ladder, key)?;
     let (name, directory_id) = (&*instance.name, &*instance.directory_id);
-    let settings = settings(config, connection, (name, directory_id), &BrokerClock::boot(), setup);
+    let settings =
+        settings(config, connection, (name, directory_id), &BrokerClock::incarnation(), setup);
     let names = topics::Names::new(&config.namespace);
     let watched = Some(Wanted { names, specs: in_force.specs });
     let settings = Settings { watched, first_intake, ..settings };
     let me = Member {
         instance: instance.name.clone(),
-        boot: settings.boot.clone(),
+        incarnation: settings.incarnation.clone(),
         address,
         lanes: Vec::new(),
         threads: config.threads,
@@ -194,9 +195,9 @@ pub fn start(
         advertise = me.address,
         "starting"
     );
-    let (processor, service) = timers::start(&settings, indexing).map_err(Error::Client)?;
-    let members = processor.announce(me).map_err(Error::Client)?;
-    Ok(Started { processor, service, instance, members, secret: in_force.secret })
+    let (lane_threads, service) = timers::start(&settings, indexing).map_err(Error::Client)?;
+    let members = lane_threads.announce(me).map_err(Error::Client)?;
+    Ok(Started { lane_threads, service, instance, members, secret: in_force.secret })
 }
 
 /// Refuses topics in which one broker alone may have what was acknowledged.
@@ -272,8 +273,8 @@ pub fn settings(
         connection,
         namespace: config.namespace.clone(),
         instance: instance.to_owned(),
-        home: directory_id.to_owned(),
-        boot: incarnation.to_owned(),
+        directory_id: directory_id.to_owned(),
+        incarnation: incarnation.to_owned(),
         setup,
         delivery: match config.delivery {
             Delivery::ExactlyOnce => kafka::Delivery::ExactlyOnce,

@@ -13,7 +13,7 @@ use crate::api::timers::model::{
 use crate::engine::timers::TimerId;
 use crate::engine::{Lane, UnixMillis};
 use crate::kafka::meta::Secret;
-use crate::kafka::{Members, Processor, SubmitError};
+use crate::kafka::{LaneThreads, Members, SubmitError};
 use crate::timers::Service;
 use crate::timers::index::Listing;
 use crate::timers::service::{self, LaneState, Ticket};
@@ -29,7 +29,7 @@ pub(super) struct TimersOfInstance {
 }
 
 struct Running {
-    processor: Arc<Processor>,
+    lane_threads: Arc<LaneThreads>,
     service: Arc<Service>,
     members: Arc<Members>,
     instance: String,
@@ -44,14 +44,14 @@ impl TimersOfInstance {
 
     pub(super) fn started(
         &self,
-        processor: Arc<Processor>,
+        lane_threads: Arc<LaneThreads>,
         service: Arc<Service>,
         members: Arc<Members>,
         instance: String,
         secret: Secret,
     ) {
         // There is one start in a run.
-        let _ = self.running.set(Running { processor, service, members, instance, secret });
+        let _ = self.running.set(Running { lane_threads, service, members, instance, secret });
     }
 
     fn service(&self) -> Result<&Arc<Service>, TimersError> {
@@ -201,7 +201,7 @@ impl Timers for TimersOfInstance {
     }
 
     fn backlog(&self) -> Vec<(String, u64)> {
-        self.running.get().map(|running| running.processor.backlog()).unwrap_or_default()
+        self.running.get().map(|running| running.lane_threads.backlog()).unwrap_or_default()
     }
 
     fn submit<'a>(

@@ -10,6 +10,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -95,15 +96,23 @@ impl From<ClientError> for Failure {
             ClientError::Address(_) | ClientError::Refused { status: 400 | 413, .. } => Exit::Usage,
             ClientError::Refused { status: 500.., .. }
             | ClientError::Silent { .. }
-            | ClientError::Nobody(_) => Exit::Unavailable,
-            ClientError::Kafka(_) | ClientError::Members(MetaError::Slow { .. }) => {
-                Exit::Unavailable
-            }
-            ClientError::Members(_) | ClientError::Refused { .. } => Exit::Negative,
+            | ClientError::Nobody(_)
+            | ClientError::Kafka(_) => Exit::Unavailable,
+            // What stands there has to be mended.
+            ClientError::Members(
+                MetaError::Missing { .. } | MetaError::Unreadable { .. } | MetaError::Newer { .. },
+            ) => Exit::Negative,
+            ClientError::Members(_) => Exit::Unavailable,
+            ClientError::Refused { .. } => Exit::Negative,
             ClientError::Connection(_) | ClientError::Strange(_) => Exit::Internal,
         };
         Self::new(exit, error)
     }
+}
+
+/// Timers as an answer has them.
+pub(super) fn typed<T: DeserializeOwned>(answer: &Value) -> Result<T, ClientError> {
+    T::deserialize(answer).map_err(|error| ClientError::Strange(format!("an instance ({error})")))
 }
 
 /// What one element of a batch of one says, or the problem in its place.

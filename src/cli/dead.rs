@@ -44,7 +44,7 @@ enum What {
     /// Prints one dead letter whole
     Show {
         /// Where it stands, as the list says: PARTITION@OFFSET
-        place: Place,
+        place: LetterPosition,
     },
     /// Submits dead letters again; they stay among the dead letters, too
     Replay(Replay),
@@ -52,12 +52,12 @@ enum What {
 
 /// `3@42`.
 #[derive(Clone, Copy)]
-struct Place {
+struct LetterPosition {
     partition: i32,
     offset: Offset,
 }
 
-impl FromStr for Place {
+impl FromStr for LetterPosition {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -222,8 +222,8 @@ fn last<'a>(record: &'a Record, name: &str) -> Option<&'a [u8]> {
         .and_then(|(_, value)| value)
 }
 
-fn show(letters: &mut DeadLetters, place: Place, json: bool) -> Outcome {
-    let Place { partition, offset } = place;
+fn show(letters: &mut DeadLetters, place: LetterPosition, json: bool) -> Outcome {
+    let LetterPosition { partition, offset } = place;
     let letter = letters.at(partition, offset).map_err(of_kafka)?;
     let letter =
         letter.ok_or_else(|| Failure::new(Exit::Negative, NoSuchLetter(partition, offset.0)))?;
@@ -314,9 +314,9 @@ mod tests {
 
     #[test]
     fn a_place_is_a_partition_and_an_offset() {
-        assert!("3@42".parse::<Place>().is_ok());
+        assert!("3@42".parse::<LetterPosition>().is_ok());
         for wrong in ["", "3", "@", "3@", "@4", "-1@4", "3@-4", "3@4x", "99999999999@1"] {
-            assert!(wrong.parse::<Place>().is_err(), "{wrong}");
+            assert!(wrong.parse::<LetterPosition>().is_err(), "{wrong}");
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::app::{instance, lanes};
 use crate::config::{Config, Delivery, Overrides};
 use crate::engine::Millis;
 use crate::engine::allow::Allow;
-use crate::kafka::doctor::{AllowOf, Area, Backlog, Finding, Place, Severity, Wish};
+use crate::kafka::doctor::{AllowOf, Area, Backlog, Finding, Location, Severity, Wish};
 use crate::kafka::meta::Error as MetaError;
 use crate::kafka::{Connection, Roster, doctor, wall_clock};
 
@@ -44,7 +44,7 @@ impl Doctor {
         let config = global.load(Overrides { data_dir, ..Overrides::default() })?;
         let connection = global.connection(&config);
         if acls {
-            let own = Said::default();
+            let own = AnnouncedLists::default();
             let wish = wish(&config, own, read_only)?;
             let user = connection.user().map(|name| format!("User:{name}"));
             let principal = principal.or(user).unwrap_or_else(|| "User:waterclock".to_owned());
@@ -74,7 +74,7 @@ impl Doctor {
 }
 
 /// `said`: how many instances have said what they deliver to, and what that is.
-fn wish(config: &Config, said: Said, read_only: bool) -> Result<Wish, Failure> {
+fn wish(config: &Config, said: AnnouncedLists, read_only: bool) -> Result<Wish, Failure> {
     let allow_differs = said.differs;
     let (allow, allow_of) = match (said.instances, said.allow) {
         (0, _) => {
@@ -102,7 +102,7 @@ fn wish(config: &Config, said: Said, read_only: bool) -> Result<Wish, Failure> {
 
 /// What the instances that run have said of the topics that they deliver to.
 #[derive(Default)]
-struct Said {
+struct AnnouncedLists {
     /// How many have said it.
     instances: usize,
     /// The lists of all of them, of each intake.
@@ -111,7 +111,7 @@ struct Said {
     differs: bool,
 }
 
-fn said(config: &Config, connection: &Connection) -> Result<Said, Failure> {
+fn said(config: &Config, connection: &Connection) -> Result<AnnouncedLists, Failure> {
     let namespace = &config.namespace;
     let roster = match Roster::read(connection, &format!("{namespace}.meta"), namespace) {
         Err(MetaError::Away(error)) => return Err(ClientError::Kafka(error).into()),
@@ -123,7 +123,7 @@ fn said(config: &Config, connection: &Connection) -> Result<Said, Failure> {
     let sets = lists.iter().flat_map(|list| list.values());
     let allow = sets.filter_map(|sets| Allow::of_sets(namespace, sets).ok()).collect();
     let differs = lists.windows(2).any(|pair| pair[0] != pair[1]);
-    Ok(Said { instances: lists.len(), allow, differs })
+    Ok(AnnouncedLists { instances: lists.len(), allow, differs })
 }
 
 /// Whether an instance could keep its name here.
@@ -144,7 +144,7 @@ fn directory(configured: Option<&Path>, read_only: bool) -> Finding {
             "give this user the directory, or choose another with data-dir".to_owned(),
         ),
     };
-    Finding { severity, area: Area::Machine, at: Place::NONE, what, remedy }
+    Finding { severity, area: Area::Machine, at: Location::NONE, what, remedy }
 }
 
 fn is_writable(directory: &Path, read_only: bool) -> io::Result<()> {
@@ -266,7 +266,7 @@ mod tests {
         Finding {
             severity,
             area: Area::Topics,
-            at: Place::partition("ns.delay.1m", 3),
+            at: Location::partition("ns.delay.1m", 3),
             what: "it leaks".to_owned(),
             remedy: remedy.to_owned(),
         }

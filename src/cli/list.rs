@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 use std::str::FromStr;
 
+use crate::client::Timer;
 use crate::client::http::Method;
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::client::{Kind, ServerArg, StartWait};
+use super::client::{Kind, ServerArg, StartWait, typed};
 use super::{Exit, Global, Outcome, output, table};
 use crate::config::Overrides;
 use crate::engine::UnixMillis;
@@ -95,7 +96,11 @@ impl List {
             left = left.saturating_sub(timers.len() as u64);
             next = told["next"].as_str().map(str::to_owned);
             let is_last = next.is_none() || left == 0;
-            let text = if global.json() { lines(&timers) } else { page_table(&timers, is_first) };
+            let text = match global.json() {
+                // As it came: also what a newer instance adds.
+                true => lines(&timers),
+                false => page_table(&typed::<Vec<Timer>>(&told["timers"])?, is_first),
+            };
             output::write(text.as_bytes())?;
             is_first &= timers.is_empty();
             if is_last {
@@ -117,7 +122,7 @@ fn lines(timers: &[Value]) -> String {
 }
 
 /// A table of a page; the heads of its columns only above the first.
-fn page_table(timers: &[Value], with_heads: bool) -> String {
+fn page_table(timers: &[Timer], with_heads: bool) -> String {
     if timers.is_empty() {
         return String::new();
     }
@@ -127,57 +132,57 @@ fn page_table(timers: &[Value], with_heads: bool) -> String {
     }
     table.add_rows(timers.iter().map(|timer| {
         [
-            time(&timer["due"]),
-            text(&timer["state"]),
-            text(&timer["target"]),
+            time(Some(timer.due)),
+            text(Some(&timer.state)),
+            text(timer.target.as_ref()),
             key(timer),
-            shortened(&timer["id"]),
-            text(&timer["label"]),
-            timer["lane"].to_string(),
+            shortened(Some(&timer.id)),
+            text(timer.label.as_ref()),
+            timer.lane.to_string(),
         ]
     }));
     format!("{}\n", table.trim_fmt())
 }
 
 /// Everything that is known of a timer, a line each.
-pub(super) fn whole(timer: &Value) -> String {
+pub(super) fn whole(timer: &Timer) -> String {
     let mut table = table::plain();
     let mut row = |name: &str, value: String| {
         table.add_row([name.to_owned(), value]);
     };
-    row("id", text(&timer["id"]));
+    row("id", text(Some(&timer.id)));
     row("key", key(timer));
-    row("state", text(&timer["state"]));
-    row("since", time(&timer["since"]));
-    row("target", text(&timer["target"]));
-    row("due", time(&timer["due"]));
-    row("label", text(&timer["label"]));
-    row("lane", timer["lane"].to_string());
-    row("version", text(&timer["version"]));
-    for name in ["supersedes", "code"] {
-        if timer[name].is_string() {
-            row(name, text(&timer[name]));
+    row("state", text(Some(&timer.state)));
+    row("since", time(timer.since));
+    row("target", text(timer.target.as_ref()));
+    row("due", time(Some(timer.due)));
+    row("label", text(timer.label.as_ref()));
+    row("lane", timer.lane.to_string());
+    row("version", text(timer.version.as_ref()));
+    for (name, value) in [("supersedes", &timer.supersedes), ("code", &timer.code)] {
+        if value.is_some() {
+            row(name, text(value.as_ref()));
         }
     }
     table.trim_fmt()
 }
 
-fn time(value: &Value) -> String {
-    value.as_u64().map_or_else(|| "-".to_owned(), |at| output::time(UnixMillis(at)))
+fn time(at: Option<u64>) -> String {
+    at.map_or_else(|| "-".to_owned(), |at| output::time(UnixMillis(at)))
 }
 
-fn text(value: &Value) -> String {
-    value.as_str().map_or_else(|| "-".to_owned(), |text| output::shown(Some(text.as_bytes())))
+fn text(value: Option<&String>) -> String {
+    value.map_or_else(|| "-".to_owned(), |text| output::shown(Some(text.as_bytes())))
 }
 
-fn shortened(value: &Value) -> String {
-    output::shortened(value.as_str().map(str::as_bytes), SHOWN)
+fn shortened(value: Option<&String>) -> String {
+    output::shortened(value.map(String::as_bytes), SHOWN)
 }
 
-fn key(timer: &Value) -> String {
-    match timer["key_base64"].as_str() {
+fn key(timer: &Timer) -> String {
+    match &timer.key_base64 {
         Some(base64) => format!("base64 {}", output::shortened(Some(base64.as_bytes()), SHOWN)),
-        None => shortened(&timer["key"]),
+        None => shortened(timer.key.as_ref()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::client::{ServerArg, StartWait};
+use super::client::{ServerArg, StartWait, typed};
 use super::name::Key;
 use super::send::{intake_topic, of_kafka};
 use super::{Exit, Global, Outcome, list, output};
@@ -44,7 +44,7 @@ impl Status {
         if global.json() {
             output::line(&timer.to_string())?;
         } else if is_known {
-            output::line(&list::whole(timer))?;
+            output::line(&list::whole(&typed(timer)?))?;
         } else {
             output::line("unknown")?;
         }

@@ -14,7 +14,7 @@ mod program {
     use crate::cli::{Exit, Failure, Global};
     use crate::config::{Config, Delivery, LadderConfig, Overrides};
     use crate::kafka::topics::Request;
-    use crate::kafka::{self, BrokerClock, Connection, Processor, Settings};
+    use crate::kafka::{self, BrokerClock, Connection, LaneThreads, Settings};
     use crate::timers;
     use crate::tools::{DemoBroker, DemoConfig, Program};
 
@@ -46,20 +46,24 @@ mod program {
             lanes::request(&config(demo))
         }
 
-        fn start_demo(&self, demo: &DemoConfig, broker: DemoBroker) -> Result<Processor, Failure> {
+        fn start_demo(
+            &self,
+            demo: &DemoConfig,
+            broker: DemoBroker,
+        ) -> Result<LaneThreads, Failure> {
             let DemoBroker { connection, ladder, key, is_embedded } = broker;
             let config = config(demo);
             let setup = lanes::setup(&config, demo.lanes, ladder, key)
                 .map_err(|error| Failure::new(Exit::Internal, error))?;
-            let home = uuid::Uuid::new_v4().simple().to_string();
-            let incarnation = BrokerClock::boot();
+            let directory_id = uuid::Uuid::new_v4().simple().to_string();
+            let incarnation = BrokerClock::incarnation();
             let settings =
-                lanes::settings(&config, connection, ("demo", &home), &incarnation, setup);
+                lanes::settings(&config, connection, ("demo", &directory_id), &incarnation, setup);
             let settings = Settings { embedded: is_embedded, ..settings };
             let started = timers::start(&settings, None);
-            let (processor, _) = started
+            let (lane_threads, _) = started
                 .map_err(|error| Failure::new(Exit::Unavailable, lanes::Error::Client(error)))?;
-            Ok(processor)
+            Ok(lane_threads)
         }
     }
 

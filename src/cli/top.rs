@@ -50,7 +50,7 @@ impl Top {
         let mut screen = Screen::open().map_err(no("take the terminal over"))?;
         let (mut before, mut now) = (None, first);
         loop {
-            let text = format!("{}\n\nq or Ctrl-C ends it", now.text(before.as_ref(), &config));
+            let text = format!("q or Ctrl-C ends it\n{}", now.text(before.as_ref(), &config));
             // As with a key that ends it: the terminal is gone, and nobody looks.
             if screen.draw(&text).is_err() {
                 return Ok(Exit::Ok);
@@ -73,13 +73,13 @@ impl Top {
 struct Look {
     at: Instant,
     wall: UnixMillis,
-    members: Vec<Seen>,
+    members: Vec<MemberView>,
     /// Of the timers that have an id; none where nobody answers.
     forecast: Option<Value>,
 }
 
 /// One member, and its metrics; none where it does not answer.
-struct Seen {
+struct MemberView {
     member: Member,
     metrics: Option<Metrics>,
 }
@@ -173,7 +173,7 @@ impl Look {
     fn take(config: &Config, connection: &Connection) -> Result<Self, Failure> {
         let (at, wall) = (Instant::now(), wall_clock());
         let members = members(connection, config)?;
-        let members: Vec<Seen> = std::thread::scope(|scope| {
+        let members: Vec<MemberView> = std::thread::scope(|scope| {
             let asked: Vec<_> = members
                 .into_iter()
                 .map(|member| {
@@ -181,7 +181,7 @@ impl Look {
                         let client = Client::of_member(&member);
                         let told = client.ok().and_then(|client| client.read("metrics").ok());
                         let metrics = told.map(|(_, text)| Metrics::read(&text));
-                        Seen { member, metrics }
+                        MemberView { member, metrics }
                     })
                 })
                 .collect();
@@ -240,7 +240,7 @@ impl Look {
     }
 
     fn is_well(&self) -> bool {
-        let is_ready = |seen: &Seen| {
+        let is_ready = |seen: &MemberView| {
             seen.metrics.as_ref().is_some_and(|metrics| metrics.sum("waterclock_ready") == 1.0)
         };
         !self.members.is_empty() && self.members.iter().all(is_ready)
@@ -281,21 +281,24 @@ impl Look {
             table.add_row(seen.row(before.and_then(|old| old.rate_from(self, seen))));
         }
         let _ = writeln!(text, "{}\n", table.trim_fmt());
+        if let Some(due) = self.due() {
+            let due = due.map(|(when, count)| format!("{when} {count}"));
+            let _ = writeln!(text, "timers with an id: {}\n", due.join(", "));
+        }
+        // Last, since it is the longest: a small window cuts it.
         let mut tiers = headed(["stands in", "offsets not done, up to 15 s ago"]);
         tiers.add_rows(self.tiers().into_iter().map(|(tier, count)| [tier, count.to_string()]));
         let _ = write!(text, "{}", tiers.trim_fmt());
-        if let Some(due) = self.due() {
-            let due = due.map(|(when, count)| format!("{when} {count}"));
-            let _ = write!(text, "\n\ntimers with an id: {}", due.join(", "));
-        }
         text
     }
 
     /// Deliveries of a member since this look, and the seconds that lie between.
-    fn rate_from(&self, now: &Self, seen: &Seen) -> Option<f64> {
-        let count = |seen: &Seen| Some(seen.metrics.as_ref()?.sum("waterclock_delivered_total"));
+    fn rate_from(&self, now: &Self, seen: &MemberView) -> Option<f64> {
+        let count =
+            |seen: &MemberView| Some(seen.metrics.as_ref()?.sum("waterclock_delivered_total"));
         let old = self.members.iter().find(|old| {
-            (&old.member.instance, &old.member.boot) == (&seen.member.instance, &seen.member.boot)
+            (&old.member.instance, &old.member.incarnation)
+                == (&seen.member.instance, &seen.member.incarnation)
         })?;
         let seconds = now.at.duration_since(self.at).as_secs_f64().max(0.001);
         Some((count(seen)? - count(old)?) / seconds)
@@ -307,7 +310,7 @@ impl Look {
         let tiers = self.tiers();
         let tiers: Vec<Value> =
             tiers.iter().map(|(tier, count)| json!({ "tier": tier, "pending": count })).collect();
-        let members: Vec<Value> = self.members.iter().map(Seen::json).collect();
+        let members: Vec<Value> = self.members.iter().map(MemberView::json).collect();
         let due = self.due().map(|[overdue, minute, hour, day]| {
             json!({ "overdue": overdue.1, "minute": minute.1, "hour": hour.1, "day": day.1 })
         });
@@ -325,7 +328,7 @@ impl Look {
     }
 }
 
-impl Seen {
+impl MemberView {
     fn health(&self) -> &'static str {
         match &self.metrics {
             Some(metrics) if metrics.sum("waterclock_ready") == 1.0 => "ready",
@@ -407,14 +410,14 @@ waterclock_lateness_seconds_bucket{tier=\"intake\",le=\"+Inf\"} 10\n";
     fn look(text: Option<&str>) -> Look {
         let member = Member {
             instance: "a".to_owned(),
-            boot: "1".to_owned(),
+            incarnation: "1".to_owned(),
             address: "127.0.0.1:80".to_owned(),
             lanes: Vec::new(),
             threads: 1,
             allow: None,
             max_delay: None,
         };
-        let members = vec![Seen { member, metrics: text.map(Metrics::read) }];
+        let members = vec![MemberView { member, metrics: text.map(Metrics::read) }];
         Look { at: Instant::now(), wall: UnixMillis(0), members, forecast: None }
     }
 

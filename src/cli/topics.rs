@@ -22,16 +22,16 @@ pub(super) struct Topics {
 #[derive(Subcommand)]
 enum What {
     /// Creates missing topics and puts ladder and lanes in force; exit code 1 if something cannot hold
-    Apply(Asked),
+    Apply(LadderArgs),
     /// Lists every difference; exit code 1 if there is one
-    Diff(Asked),
+    Diff(LadderArgs),
     /// Says whether `run` would start; exit code 1 if not
-    Check(Asked),
+    Check(LadderArgs),
 }
 
 /// What to put in force, or to compare with. What is left out is as it is in force.
 #[derive(Args)]
-struct Asked {
+struct LadderArgs {
     /// Partitions of every lane topic, 1 to 1000; fixed for a namespace [default: what is in force, else 6]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     lanes: Option<u16>,

@@ -37,7 +37,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use following::Loading;
 pub use indexing::Indexing;
 pub(super) use progress::{Progress, Reach};
-use work::Work;
+use work::IndexThread;
 
 /// How readers of the changelog are named in the brokers' logs.
 const CLIENT: &str = "waterclock-timers";
@@ -111,7 +111,7 @@ impl Follower {
         let reader = index.as_ref().map(Index::reader);
         let consumer = TopicReader::new(&connection, CLIENT, Isolation::Committed, WAIT)?;
         let (requests, receiver) = crossbeam_channel::unbounded();
-        let work = Work {
+        let work = IndexThread {
             index,
             connection,
             consumer,

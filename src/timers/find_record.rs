@@ -22,7 +22,7 @@ use crate::kafka::topic_reader::{self, Consumed, Patience, ReadError, Span, Star
 use crate::kafka::{Connection, Isolation, KafkaError, TopicReader};
 
 /// How the client is named in the brokers' logs.
-const CLIENT: &str = "waterclock-desk";
+const CLIENT: &str = "waterclock-find";
 /// How long a broker holds a fetch for which there is nothing.
 const WAIT: Duration = Duration::from_millis(50);
 /// How long the whole search may take at most.
@@ -38,7 +38,7 @@ const LATER: Millis = Millis(30_000);
 
 /// Where to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum SearchRange {
     /// At this offset.
     At(i64),
     /// Among what was appended between these times.
@@ -97,15 +97,15 @@ impl<'a> Search<'a> {
         &self,
         reader: &mut TopicReader,
         topic: TopicId,
-        place: Place,
+        place: SearchRange,
     ) -> Result<Option<(Record, Terms)>, ReadError> {
         let (name, partition) = (self.setup.topics.name(topic), i32::from(self.lane.0));
         know(reader, name, self.by)?;
         let (first, end) = reader.ends(name, partition, left(self.by))?;
         let (from, to) = match place {
-            Place::At(offset) => (Offset(offset), end.min(Offset(offset).next())),
-            Place::All => (first, end),
-            Place::Between(from, _) => {
+            SearchRange::At(offset) => (Offset(offset), end.min(Offset(offset).next())),
+            SearchRange::All => (first, end),
+            SearchRange::Between(from, _) => {
                 match reader.offset_at(name, partition, from, left(self.by))? {
                     Some(offset) => (offset, end),
                     // Nothing is as late.
@@ -121,8 +121,8 @@ impl<'a> Search<'a> {
         let read = reader.read(name, [span], patience, |message| {
             found = self.recognize(topic, message);
             let is_over = match place {
-                Place::Between(_, until) => appended(message) > until,
-                Place::At(_) | Place::All => false,
+                SearchRange::Between(_, until) => appended(message) > until,
+                SearchRange::At(_) | SearchRange::All => false,
             };
             Ok::<_, ReadError>(match found.is_some() || is_over {
                 true => ControlFlow::Break(()),
@@ -246,7 +246,7 @@ pub(super) fn find_header(
 }
 
 fn unread(topic: &str, partition: i32) -> impl FnOnce(KafkaError) -> ReadError {
-    let at = topic_reader::Place { topic: topic.to_owned(), partition, offset: None };
+    let at = topic_reader::RecordPosition { topic: topic.to_owned(), partition, offset: None };
     move |source| ReadError::kafka(at, source)
 }
 
@@ -255,7 +255,7 @@ fn appended(message: &Consumed<'_>) -> UnixMillis {
 }
 
 /// Where a pending timer's record may be, the likeliest first. Pure.
-fn places(setup: &Setup, timer: &Timer, now: UnixMillis) -> Vec<(TopicId, Place)> {
+fn places(setup: &Setup, timer: &Timer, now: UnixMillis) -> Vec<(TopicId, SearchRange)> {
     let (topics, horizon) = (&setup.topics, setup.limits.horizon);
     let version = timer.version;
     let intakes = (0..topics.intakes.len()).map(|at| TopicId(at as u16));
@@ -267,16 +267,16 @@ fn places(setup: &Setup, timer: &Timer, now: UnixMillis) -> Vec<(TopicId, Place)
         && let Some(tier) = topics.ladder.pick(timer.due - at)
     {
         let from = UnixMillis(at.0.saturating_sub(EARLIER.0));
-        places.push((topics.of_tier(tier), Place::Between(from, at + LATER)));
+        places.push((topics.of_tier(tier), SearchRange::Between(from, at + LATER)));
         at = at + topics.ladder.tiers()[tier].wait();
     }
     // The last leg is where it waits now; what it passed through before may be gone.
     places.reverse();
     // Where it was submitted: there for half a minute at least, and all that there is of a short delay.
     let offset = version.offset_in_log().0;
-    places.extend(intakes.map(|topic| (topic, Place::At(offset))));
+    places.extend(intakes.map(|topic| (topic, SearchRange::At(offset))));
     let tiers = 0..topics.ladder.tiers().len();
-    places.extend(tiers.map(|tier| (topics.of_tier(tier), Place::All)));
+    places.extend(tiers.map(|tier| (topics.of_tier(tier), SearchRange::All)));
     places
 }
 
@@ -323,14 +323,14 @@ mod tests {
         let tier = |at| setup.topics.of_tier(at);
         let since = |ms: u64| {
             let at = BORN + Millis(ms);
-            Place::Between(at - EARLIER, at + LATER)
+            SearchRange::Between(at - EARLIER, at + LATER)
         };
         let others = [
-            (TopicId(0), Place::At(42)),
-            (TopicId(1), Place::At(42)),
-            (tier(0), Place::All),
-            (tier(1), Place::All),
-            (tier(2), Place::All),
+            (TopicId(0), SearchRange::At(42)),
+            (TopicId(1), SearchRange::At(42)),
+            (tier(0), SearchRange::All),
+            (tier(1), SearchRange::All),
+            (tier(2), SearchRange::All),
         ];
         #[rustfmt::skip]
         let cases = [
@@ -353,6 +353,6 @@ mod tests {
         let mut timer = timer(1_500);
         let mark = setup.topics.mark(TopicId(0));
         timer.version.offset = timers::Version::not_in_log_order(Offset(42), mark);
-        assert_eq!(places(&setup, &timer, BORN)[0], (TopicId(0), Place::At(42)));
+        assert_eq!(places(&setup, &timer, BORN)[0], (TopicId(0), SearchRange::At(42)));
     }
 }

@@ -156,7 +156,7 @@ impl Service {
         let (submitter, intake) = (Arc::clone(&service.submitter), service.intake());
         // The first record of a producer takes half a second if nothing was known before. Without the thread, it does.
         let _ = std::thread::Builder::new()
-            .name("wc-desk".into())
+            .name("wc-service".into())
             .spawn(move || submitter.get_ready(&intake));
         service
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rdkafka::ClientContext;
 use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext};
 use waterclock::engine::Record;
-use waterclock::kafka::raw::Outlet;
+use waterclock::kafka::raw::TopicProducer;
 
 use crate::support::{Fixture, Log, Mode, Out, PATIENCE, Producer, Rec, in_both_modes, out, whole};
 
@@ -152,7 +152,7 @@ fn a_header_name_that_is_not_utf_8_passes() {
     let target = fixture.target("out", 1);
     let mut process = fixture.start(Mode::ExactlyOnce);
     // rdkafka's safe calls cannot write such a name; ours can, and any C client.
-    let mut outlet = Outlet::create(&fixture.client(), Quiet).expect("a producer");
+    let mut producer = TopicProducer::create(&fixture.client(), Quiet).expect("a producer");
     let record = Record::new(Some(b"k"), Some(b"v"), std::iter::empty());
     let headers = |add: &mut Add<'_>| {
         add(b"x-delay", Some(b"1500"));
@@ -161,8 +161,8 @@ fn a_header_name_that_is_not_utf_8_passes() {
         add(b"caf\xe9", None);
     };
     let intake: Arc<str> = fixture.names.intake().into();
-    outlet.produce(&intake, None, None, &record, headers, 0).expect("enqueued");
-    outlet.producer().flush(PATIENCE).expect("flushed");
+    producer.produce(&intake, None, None, &record, headers, 0).expect("enqueued");
+    producer.inner().flush(PATIENCE).expect("flushed");
     // What follows it is not held up either.
     fixture.producer().send_one(&intake, &out("next").key("k").delay(1_600).to(&target));
     let seen: Vec<Rec> = Log::open(&fixture, &target)

@@ -362,6 +362,30 @@ fn what_is_not_committed_is_not_deleted() {
     assert_eq!(deleted(""), 20, "and as soon as it has");
 }
 
+#[test]
+fn what_was_done_before_a_restart_is_deleted_after_it() {
+    let fixture = Fixture::with("positions", |request| request.lanes = Some(1));
+    let (target, intake) = (fixture.target("out", 1), fixture.names.intake());
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let producer = fixture.producer();
+    for n in 0..20 {
+        producer.send(&intake, &out(n.to_string()).key("k").to(&target).delay(0));
+    }
+    Log::open(&fixture, &target).count(20);
+    // Sooner than it deletes for the first time.
+    process.stop_well();
+    assert_eq!(bounds(&fixture, &intake, 0).0, 0, "the next one has something to delete");
+    // Nothing comes in any more, so nothing is committed.
+    let mut next = fixture.start(Mode::ExactlyOnce);
+    eventually_within(Duration::from_secs(60) * patience(), "it is deleted", || {
+        match bounds(&fixture, &intake, 0).0 {
+            20 => Ok(()),
+            low => Err(format!("the log begins at {low}")),
+        }
+    });
+    next.stop_well();
+}
+
 /// A tracked timer of the key `k`.
 fn timer(id: &str, target: &str, delay: &str) -> Out {
     out(id).key("k").to(target).delay(delay).header("x-delay-id", id)

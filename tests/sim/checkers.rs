@@ -1,4 +1,4 @@
-//! The promises of design 1, stated once and from outside: over the logs as a `read_committed` reader sees them.
+//! The promises of `docs/reliability.md`, stated once and from outside: over the logs as a `read_committed` reader sees them.
 //!
 //! Nothing here asks the engine. Memory is watched while the run is on (`member.rs`), as logs do not show it.
 

@@ -1,6 +1,6 @@
 //! What users submit, and what each of them may expect: drawn from the seed, known before anything runs.
 //!
-//! The expectation is stated by the contract (design 2), from outside: nothing here asks the engine.
+//! The expectation is stated by the header contract, from outside: nothing here asks the engine.
 
 mod draft;
 pub mod hostile;

@@ -1,6 +1,6 @@
 //! Collects hops in a buffer, so that a transaction touches few partitions.
 //!
-//! A transaction's cost grows with the partitions that it touches (core notes 10: 1: 2.4 ms, 264: 128 ms), so
+//! A transaction's cost grows with the partitions that it touches (measured: 2.4 ms for one, 128 ms for 264), so
 //! hops wait a little and leave tier by tier. What a hop waits here comes out of the slack of the tier it was
 //! chosen for, so it costs no lateness.
 //!

@@ -189,7 +189,7 @@ pub struct Limits {
     /// A partition is paused when the last record read of it must wait for longer than this.
     pub read_ahead: Millis,
     /// A paused partition is resumed this long before the last record read of it is let go. librdkafka took up to a
-    /// second to deliver again after a resume (core notes 3).
+    /// second to deliver again after a resume.
     pub resume_lead: Millis,
     /// How long a description of a target is valid; that of a missing one, for a fifteenth of it.
     pub target_fresh: Millis,

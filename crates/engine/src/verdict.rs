@@ -1,4 +1,4 @@
-//! Decides what becomes of a record: the contract of design 2 applied, without time passing.
+//! Decides what becomes of a record: the header contract (`docs/header-contract.md`) applied, without time passing.
 //!
 //! Two questions. [`accept`]: a record was let go by an intake or a tier; when is it due, where does it go, is its lane
 //! this one? [`deliver`]: it is due; may its target have it?

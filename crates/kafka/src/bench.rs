@@ -1,6 +1,6 @@
 //! What a benchmark does to Kafka: writes many records, copies them, and reads them with the time of their arrival.
 //!
-//! All of it goes the same raw way as the processor: `raw::copy_record` in, [`Outlet`](crate::client::raw::Outlet) out.
+//! All of it goes the same raw way as the processor: `raw::copy_record` in, [`TopicProducer`](crate::client::raw::TopicProducer) out.
 //!
 //! # Invariants
 //! 1. Every loop looks at its [`Watch`], so that Ctrl-C ends it within a tenth of a second.
@@ -9,14 +9,14 @@
 //! It does not judge: counts, duplicates and lateness are for the caller to make of what was read.
 
 mod copy;
-mod corner;
+mod own_topics;
 mod reader;
 mod writer;
 
 use rdkafka::error::KafkaError;
 
 pub use copy::{Copied, copy};
-pub use corner::{create, delete};
+pub use own_topics::{create, delete};
 pub use reader::{Arrival, read};
 pub use writer::{Directions, Payload, SEQUENCE, Writer, id, key};
 

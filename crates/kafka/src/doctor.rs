@@ -159,7 +159,7 @@ pub struct Finding {
     /// What was looked at.
     pub area: Area,
     /// Where, if it is in one place.
-    pub at: Place,
+    pub at: Location,
     /// What was seen.
     pub what: String,
     /// What to do: a command, or a sentence; empty where nothing is to be done.
@@ -168,7 +168,7 @@ pub struct Finding {
 
 /// Where something was seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// A topic.
     pub topic: Option<String>,
     /// One of its partitions, or a lane where there is no topic.
@@ -177,7 +177,7 @@ pub struct Place {
     pub broker: Option<i32>,
 }
 
-impl Place {
+impl Location {
     /// Nowhere in particular.
     pub const NONE: Self = Self { topic: None, partition: None, broker: None };
 
@@ -200,7 +200,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.topic, self.partition, self.broker) {
             (Some(topic), Some(partition), _) => write!(f, "{topic}/{partition}"),
@@ -375,7 +375,7 @@ impl List {
         &mut self,
         severity: Severity,
         area: Area,
-        at: Place,
+        at: Location,
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
@@ -386,7 +386,7 @@ impl List {
     fn fine(&mut self, area: Area, what: impl Into<String>) {
         let bad = |finding: &Finding| finding.area == area && finding.severity == Severity::Problem;
         if !self.0.iter().any(bad) {
-            self.add(Severity::Ok, area, Place::NONE, what, "");
+            self.add(Severity::Ok, area, Location::NONE, what, "");
         }
     }
 }

@@ -29,8 +29,8 @@ pub use client::{
 };
 pub use cluster::{BrokerClock, Lookup, PROBE_KEY, Probe, Trim, Wanted, end_offsets};
 pub use logs::{Ack, Changelog, DeadLetters, DeadRecord, Feed, LogError, Logged, Seen, Tail};
-pub use member::{ClusterView, Delivery, Processor, Settings, TakeOverError, Written};
-pub use meta::{Heard, Member, Members, Roster};
+pub use member::{ClusterView, Delivery, LaneThreads, Settings, TakeOverError, Written};
+pub use meta::{Member, Members, Roster, SharedRoster};
 pub use rdkafka::error::KafkaError;
 /// A record that a consumer of rdkafka gives.
 pub use rdkafka::message::BorrowedMessage;

@@ -15,7 +15,7 @@ mod timers;
 
 pub use changelog_end::Written;
 pub use commit::Delivery;
-pub use lanes::{ClusterView, Processor, Settings};
+pub use lanes::{ClusterView, LaneThreads, Settings};
 pub use rebalance::Error as TakeOverError;
 pub use thread::{Error, Policies, Status};
 pub use timers::{AssignmentEvent, TakenOver, Timers};

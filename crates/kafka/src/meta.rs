@@ -9,6 +9,6 @@ mod writer;
 pub use follow::Follower;
 pub use log::*;
 pub use members::Members;
-pub use roster::{Heard, Member, Roster};
+pub use roster::{Member, Roster, SharedRoster};
 pub use writer::MetaWriter;
 pub(crate) use writer::Written;

@@ -311,6 +311,13 @@ pub enum Error {
     BadLadder(#[from] LadderError),
 }
 
+/// Nobody was asked: no broker takes a connection.
+impl From<KafkaError> for Error {
+    fn from(source: KafkaError) -> Self {
+        Self::Kafka { what: "look at the topics".to_owned(), source }
+    }
+}
+
 impl Error {
     /// Whether a group was not deleted since it has members.
     #[must_use]

@@ -184,23 +184,20 @@ pub fn describe() {
     }
 }
 
-/// Why a producer was renewed, and the value of the label `reason` for that.
-const RENEWED: [(Renewed, &str); 9] = [
-    (Renewed::Fenced, "fenced"),
-    (Renewed::Refused, "refused"),
-    (Renewed::Aborted, "aborted"),
-    (Renewed::Unknown, "unknown"),
-    (Renewed::Slow, "slow"),
-    (Renewed::Disconnected, "disconnected"),
-    (Renewed::Late, "late"),
-    (Renewed::Early, "early"),
-    (Renewed::Expired, "expired"),
-];
-
 /// The value of the label `reason` for a producer that was renewed.
 #[must_use]
 pub fn reason_of(why: Renewed) -> &'static str {
-    RENEWED.iter().find(|(known, _)| *known == why).map_or("unknown", |(_, label)| label)
+    match why {
+        Renewed::Fenced => "fenced",
+        Renewed::Refused => "refused",
+        Renewed::Aborted => "aborted",
+        Renewed::Unknown => "unknown",
+        Renewed::Slow => "slow",
+        Renewed::Disconnected => "disconnected",
+        Renewed::Late => "late",
+        Renewed::Early => "early",
+        Renewed::Expired => "expired",
+    }
 }
 
 /// Why an index was thrown away and begun anew.
@@ -278,7 +275,7 @@ pub struct LaneFigures {
     cancels: Counter,
     cancelled: Counter,
     commit: Histogram,
-    /// By position in [`RENEWED`].
+    /// By position in [`Renewed::ALL`].
     renewed: Vec<Counter>,
     lost: Counter,
     lost_timers: Counter,
@@ -492,7 +489,7 @@ impl LaneFigures {
         let lateness = topics.map(|tier| histogram!(LATENESS, "tier" => tier)).collect();
         let tier = |hold: String| counter!(FORWARDED, "tier" => hold);
         let code = |code: &Code| counter!(DEAD_LETTERS, "code" => code.as_str());
-        let reason = |(_, label)| counter!(PRODUCERS_RENEWED, "reason" => label);
+        let reason = |why| counter!(PRODUCERS_RENEWED, "reason" => reason_of(why));
         Self {
             lateness,
             delivered: counter!(DELIVERED),
@@ -503,7 +500,7 @@ impl LaneFigures {
             cancels: counter!(CANCELS),
             cancelled: counter!(CANCELLED),
             commit: histogram!(COMMIT),
-            renewed: RENEWED.into_iter().map(reason).collect(),
+            renewed: Renewed::ALL.into_iter().map(reason).collect(),
             lost: counter!(LOST),
             lost_timers: counter!(LOST_TIMERS),
             halved: counter!(HALVED),
@@ -574,7 +571,7 @@ impl LaneFigures {
 
     /// A producer was renewed.
     pub fn renewed(&self, why: Renewed) {
-        let at = RENEWED.iter().position(|(known, _)| *known == why);
+        let at = Renewed::ALL.iter().position(|known| *known == why);
         if let Some(counter) = at.and_then(|at| self.renewed.get(at)) {
             counter.increment(1);
         }

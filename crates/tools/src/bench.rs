@@ -30,7 +30,7 @@ use crate::Program;
 
 use cases::{Cases, Held};
 use machine::Machine;
-use report::{Asked, Report};
+use report::{Parameters, Report};
 
 /// Longest wait for the brokers' time.
 const TIME_MAX: Duration = Duration::from_secs(20);
@@ -293,7 +293,7 @@ impl Bench {
         let mut report = Report {
             began: output::time(began),
             namespace: namespace.clone(),
-            asked: Asked {
+            asked: Parameters {
                 records: self.records,
                 rate: self.rate,
                 seconds: self.seconds,

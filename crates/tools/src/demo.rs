@@ -1,7 +1,7 @@
-//! `waterclock demo`: a producer, the processor and a consumer in one process, and a look at what they do.
+//! `waterclock demo`: a producer, the lane threads and a consumer in one process, and a look at what they do.
 //!
 //! By default it plays on a broker inside this process, which is a stand-in and says so. With `--brokers` or `--kafka`
-//! it plays on a real Kafka. The processor is the one that `run` runs. All numbers are counted from outside, by
+//! it plays on a real Kafka. The lane threads are those that `run` runs. All numbers are counted from outside, by
 //! consumers of the topics: see `ledger`.
 //!
 //! # Invariants
@@ -31,7 +31,7 @@ use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use waterclock_engine::header;
 use waterclock_engine::{Millis, Record, UnixMillis};
-use waterclock_kafka::{self as kafka, Ack, Feed, KafkaError, Processor, Seen, Tail, member};
+use waterclock_kafka::{self as kafka, Ack, Feed, KafkaError, LaneThreads, Seen, Tail, member};
 use waterclock_terminal::{Exit, Failure, Key, Outcome, Screen, output};
 
 use self::environment::{Choice, Environment, LANES};
@@ -47,7 +47,7 @@ use crate::stop::Stop;
 const DRAW_EVERY: Duration = Duration::from_millis(100);
 /// Between two lines where nothing is drawn.
 const LINE_EVERY: Duration = Duration::from_secs(1);
-/// Longest wait for the processor to own its lanes. The embedded broker takes 3 s for it.
+/// Longest wait for the lane threads to own their lanes. The embedded broker takes 3 s for it.
 const JOIN_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for the records that go before the clock starts.
 const WARM_MAX: Duration = Duration::from_secs(15);
@@ -55,9 +55,9 @@ const WARM_MAX: Duration = Duration::from_secs(15);
 const SOON: Millis = Millis(1_000);
 /// And no longer than this.
 const SOON_MAX: Duration = Duration::from_secs(10);
-/// Longest wait for the processor to leave its group; its own drain is shorter.
+/// Longest wait for the lane threads to leave their group; their own drain is shorter.
 const LEAVE_MAX: Duration = Duration::from_secs(10);
-/// After the processor has ended, what it delivered last is still read for this long.
+/// After the lane threads have ended, what they delivered last is still read for this long.
 const LAST_READ: Duration = Duration::from_millis(300);
 /// How long the embedded broker holds an empty answer back: an append does not end the wait.
 const EMBEDDED_WAIT: Duration = Duration::from_millis(5);
@@ -93,10 +93,10 @@ enum DemoError {
     System(&'static str, #[source] io::Error),
     #[error("could not make a Kafka client for the demo")]
     Client(#[source] KafkaError),
-    #[error("the processor owns no lanes after {JOIN_MAX:?}{0}")]
+    #[error("the lane threads own no lanes after {JOIN_MAX:?}{0}")]
     NoLanes(String),
-    #[error("the processor cannot go on")]
-    Processor(#[source] member::Error),
+    #[error("the lane threads cannot go on")]
+    LaneThreads(#[source] member::Error),
     #[error("the demo's {0} ended by a mistake")]
     Died(&'static str),
     #[error("could not write to Kafka")]
@@ -169,7 +169,7 @@ fn output_interrupted() -> Outcome {
 
 /// Plays it, and gives the figures at its end; `None` when it was ended before it began.
 ///
-/// When this returns every client of the demo's is closed, but for those that the processor leaves to the exit.
+/// When this returns every client of the demo's is closed, but for those that the lane threads leave to the exit.
 fn play(
     program: &dyn Program,
     environment: &Environment,
@@ -183,21 +183,21 @@ fn play(
     let books = Arc::clone(&ledger);
     let mut feed =
         Feed::new(&environment.connection, move |ack| acked(&books, &ack)).map_err(client)?;
-    let processor = environment.start(program)?;
-    if !joined(&processor, stop)? || !warm(environment, &mut feed, &mut tails, stop)? {
-        processor.stop();
-        let _ = processor.ended().recv_timeout(LEAVE_MAX);
+    let lane_threads = environment.start(program)?;
+    if !joined(&lane_threads, stop)? || !warm(environment, &mut feed, &mut tails, stop)? {
+        lane_threads.stop();
+        let _ = lane_threads.ended().recv_timeout(LEAVE_MAX);
         return Ok(None);
     }
 
     let started = Instant::now();
     let reading = tails.start(environment, &ledger, started)?;
-    let mut show = Show::new(spec, started, &ledger, &processor, plain, program.is_json())?;
+    let mut show = Show::new(spec, started, &ledger, &lane_threads, plain, program.is_json())?;
     let writing = Writing::start(environment, spec, feed, &ledger, started)?;
     let total = Duration::from_millis(spec.total.0);
     let mut failed = Ok(());
     show.until(Phase::Running, stop, || {
-        failed = alive(&processor, &reading, &writing);
+        failed = alive(&lane_threads, &reading, &writing);
         failed.is_err() || stop.asked() || started.elapsed() >= total
     })?;
     failed?;
@@ -207,11 +207,11 @@ fn play(
     show.until(Phase::Draining, stop, || {
         lock(&ledger).due_by(soon) == 0 || stop.insisted() || Instant::now() >= soon_max
     })?;
-    processor.stop();
+    lane_threads.stop();
     let leave_max = Instant::now() + LEAVE_MAX;
     let mut ended = None;
     show.until(Phase::Leaving, stop, || {
-        ended = ended.take().or_else(|| processor.ended().try_recv().ok());
+        ended = ended.take().or_else(|| lane_threads.ended().try_recv().ok());
         ended.is_some() || Instant::now() >= leave_max
     })?;
     std::thread::sleep(LAST_READ);
@@ -222,7 +222,7 @@ fn play(
     written?;
     read?;
     if let Some(Err(error)) = ended {
-        return Err(internal(DemoError::Processor(error)));
+        return Err(internal(DemoError::LaneThreads(error)));
     }
     Ok(Some((elapsed, figures)))
 }
@@ -247,24 +247,24 @@ fn acked(ledger: &Mutex<Ledger>, ack: &Ack) {
     }
 }
 
-/// Waits until the processor owns all lanes; false when somebody ended the demo.
-fn joined(processor: &Processor, stop: &Stop) -> Result<bool, Failure> {
-    tell("the processor joins its group");
+/// Waits until the lane threads own all lanes; false when somebody ended the demo.
+fn joined(lane_threads: &LaneThreads, stop: &Stop) -> Result<bool, Failure> {
+    tell("the lane threads join their group");
     let until = Instant::now() + JOIN_MAX;
     loop {
         let owned: usize =
-            processor.statuses().iter().map(|status| status.lanes.load(Ordering::Relaxed)).sum();
+            lane_threads.statuses().iter().map(|status| status.lanes.load(Ordering::Relaxed)).sum();
         if owned == usize::from(LANES) {
             return Ok(true);
         }
-        if let Ok(Err(error)) = processor.ended().try_recv() {
-            return Err(unavailable(DemoError::Processor(error)));
+        if let Ok(Err(error)) = lane_threads.ended().try_recv() {
+            return Err(unavailable(DemoError::LaneThreads(error)));
         }
         if stop.asked() {
             return Ok(false);
         }
         if Instant::now() >= until {
-            let why = trouble(processor).map_or_else(String::new, |why| format!(": {why}"));
+            let why = trouble(lane_threads).map_or_else(String::new, |why| format!(": {why}"));
             return Err(unavailable(DemoError::NoLanes(why)));
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -297,15 +297,15 @@ fn warm<F: Fn(Ack) + Send + Sync>(
     Ok(!stop.asked())
 }
 
-fn trouble(processor: &Processor) -> Option<String> {
-    processor.statuses().iter().find_map(|status| status.trouble())
+fn trouble(lane_threads: &LaneThreads) -> Option<String> {
+    lane_threads.statuses().iter().find_map(|status| status.trouble())
 }
 
 /// Whether everything still works.
-fn alive(processor: &Processor, reading: &Reading, writing: &Writing) -> Result<(), Failure> {
-    match processor.ended().try_recv() {
-        Ok(Err(error)) => return Err(internal(DemoError::Processor(error))),
-        Ok(Ok(())) => return Err(internal(DemoError::Died("processor"))),
+fn alive(lane_threads: &LaneThreads, reading: &Reading, writing: &Writing) -> Result<(), Failure> {
+    match lane_threads.ended().try_recv() {
+        Ok(Err(error)) => return Err(internal(DemoError::LaneThreads(error))),
+        Ok(Ok(())) => return Err(internal(DemoError::Died("lane threads"))),
         Err(_) => {}
     }
     if reading.threads.iter().any(JoinHandle::is_finished) {
@@ -338,7 +338,7 @@ struct Show<'a> {
     spec: &'a Spec,
     started: Instant,
     ledger: &'a Mutex<Ledger>,
-    processor: &'a Processor,
+    lane_threads: &'a LaneThreads,
     view: Option<View>,
     /// The terminal is gone.
     is_over: bool,
@@ -353,7 +353,7 @@ impl<'a> Show<'a> {
         spec: &'a Spec,
         started: Instant,
         ledger: &'a Mutex<Ledger>,
-        processor: &'a Processor,
+        lane_threads: &'a LaneThreads,
         plain: bool,
         json: bool,
     ) -> Result<Self, Failure> {
@@ -367,7 +367,7 @@ impl<'a> Show<'a> {
             spec,
             started,
             ledger,
-            processor,
+            lane_threads,
             view,
             is_over: false,
             json,
@@ -426,7 +426,7 @@ impl<'a> Show<'a> {
             elapsed: self.elapsed(),
             figures: &figures,
             full: self.full,
-            trouble: trouble(self.processor),
+            trouble: trouble(self.lane_threads),
         };
         if let Some(view) = &mut self.view {
             if view.terminal.draw(|frame| view::draw(frame, &picture)).is_err() {

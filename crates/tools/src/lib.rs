@@ -14,7 +14,7 @@ use waterclock_engine::Millis;
 use waterclock_engine::ladder::Ladder;
 use waterclock_engine::state::StateKey;
 use waterclock_kafka::topics::Request;
-use waterclock_kafka::{Connection, Delivery, Processor};
+use waterclock_kafka::{Connection, Delivery, LaneThreads};
 use waterclock_terminal::Failure;
 
 pub use bench::Bench;
@@ -50,7 +50,7 @@ pub trait Program {
     ///
     /// # Errors
     /// They could not be started.
-    fn start_demo(&self, config: &DemoConfig, broker: DemoBroker) -> Result<Processor, Failure>;
+    fn start_demo(&self, config: &DemoConfig, broker: DemoBroker) -> Result<LaneThreads, Failure>;
 }
 
 /// What the demo sets of the configuration; all else is as it is by default.

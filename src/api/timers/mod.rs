@@ -44,7 +44,7 @@ use guard::Guard;
 use model::{LaneTimer, TimerName, Timers, TimersError};
 use peer::{Owners, PeerQuestion, PeerReply, PeerRequest};
 use problem::Problem;
-use seal::Seen;
+use seal::UsedSeals;
 
 /// Bytes of a body: a batch of names with keys.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -70,7 +70,7 @@ pub(super) fn stopping(reads: bool) -> Response {
 
 pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> Router {
     let owners = Owners::new(Arc::clone(&timers));
-    let peers = Arc::new(PeerGate { gate: Arc::clone(&gate), seen: Seen::new(SEALS_MAX) });
+    let peers = Arc::new(PeerGate { gate: Arc::clone(&gate), seen: UsedSeals::new(SEALS_MAX) });
     let peer = Router::new().route(peer::PATH, post(peer)).with_state((owners.clone(), peers));
     Router::new()
         .route("/v1/timers", get(list::list))
@@ -105,7 +105,7 @@ async fn no_such_method(uri: Uri) -> Problem {
 /// Checks the requests of other instances.
 struct PeerGate {
     gate: Arc<Gate>,
-    seen: Seen,
+    seen: UsedSeals,
 }
 
 /// Answers another instance about lanes that run here. The seal in the headers is checked before any of the body is read. No

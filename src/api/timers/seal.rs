@@ -71,7 +71,7 @@ pub(super) struct Sealed {
 }
 
 /// Seals of questions that changed something.
-pub(super) struct Seen {
+pub(super) struct UsedSeals {
     most: usize,
     seals: Mutex<Seals>,
 }
@@ -83,7 +83,7 @@ struct Seals {
     by_time: BTreeSet<(u64, String)>,
 }
 
-impl Seen {
+impl UsedSeals {
     /// At most so many are remembered.
     pub(super) fn new(most: usize) -> Self {
         Self { most, seals: Mutex::default() }
@@ -157,7 +157,7 @@ impl Sealed {
     pub(super) fn is_first(
         &self,
         timers: &dyn Timers,
-        seen: &Seen,
+        seen: &UsedSeals,
         to: Option<&str>,
         left_ms: u64,
     ) -> Result<(), Problem> {
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_seal_is_taken_once_for_as_long_as_it_is_valid_and_so_many_at_once() {
-        let (seen, now) = (Seen::new(3), 1_000_000_000);
+        let (seen, now) = (UsedSeals::new(3), 1_000_000_000);
         #[rustfmt::skip]
         let cases = [
             // why,                         now,         seal, valid until,  code

@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::filter::Filter;
-use super::{NoSuchLetter, Place, last, of_kafka};
+use super::{LetterPosition, NoSuchLetter, last, of_kafka};
 use crate::cli::{Exit, Failure, Outcome, output};
 use crate::engine::header::{self, When};
 use crate::engine::{Millis, NOT_KEPT, Record, UnixMillis};
@@ -23,7 +23,7 @@ use crate::terminal::Progress;
 pub(super) struct Replay {
     /// Those that stand here, as the list says: PARTITION@OFFSET
     #[arg(value_name = "PLACE", conflicts_with_all = ["all", "code", "target", "since", "until"])]
-    places: Vec<Place>,
+    places: Vec<LetterPosition>,
     /// All of them
     #[arg(long, conflicts_with_all = ["code", "target", "since", "until"])]
     all: bool,
@@ -98,7 +98,7 @@ impl Replay {
             run.progress.set_length(self.places.len() as u64);
             // Looked up before anything is sent, so that a slip of the pen sends nothing.
             let mut found = Vec::new();
-            for Place { partition, offset } in &self.places {
+            for LetterPosition { partition, offset } in &self.places {
                 let letter = letters.at(*partition, *offset).map_err(of_kafka)?;
                 found.push(letter.ok_or_else(|| {
                     Failure::new(Exit::Negative, NoSuchLetter(*partition, offset.0))

@@ -89,7 +89,7 @@ impl Difference {
 
 /// What the changelog says of one of its keys.
 #[derive(Debug)]
-struct Said {
+struct LastChange {
     /// Where, at last, as far as the index reaches.
     offset: Offset,
     /// What, by a hash; `None`: that it is forgotten, or nothing as far as the index reaches.
@@ -103,7 +103,7 @@ struct Said {
 /// One lane of the changelog, as far as the index reaches, and what came since.
 #[derive(Debug, Default)]
 struct Log {
-    said: HashMap<Box<[u8]>, Said>,
+    said: HashMap<Box<[u8]>, LastChange>,
     since: u64,
     unreadable: u64,
 }
@@ -125,7 +125,7 @@ impl Log {
     /// Takes a record in; the index reaches the changelog up to `next`.
     fn take(&mut self, logged: Logged<'_>, next: Offset) {
         let Logged { offset, key, change, .. } = logged;
-        let said = self.said.entry(key.into()).or_insert(Said {
+        let said = self.said.entry(key.into()).or_insert(LastChange {
             offset,
             hash: None,
             is_later: false,
@@ -159,9 +159,9 @@ impl Log {
         let (what, offset) = match said {
             None => (What::Extra, None),
             Some(said) if said.is_unreadable || said.hash == hash => return None,
-            Some(Said { hash: None, is_later: true, .. }) => return None,
-            Some(Said { hash: None, offset, .. }) => (What::Extra, Some(offset)),
-            Some(Said { offset, .. }) => (What::Other, Some(offset)),
+            Some(LastChange { hash: None, is_later: true, .. }) => return None,
+            Some(LastChange { hash: None, offset, .. }) => (What::Extra, Some(offset)),
+            Some(LastChange { offset, .. }) => (What::Other, Some(offset)),
         };
         let is_void = matches!(change, Change::CancelMark(_));
         let (timer_id, id) = (Some(change.timer_id()), id_of(change));
@@ -304,7 +304,7 @@ mod tests {
     use crate::engine::UnixMillis;
     use crate::engine::timers::{CancelMark, DecodeError, Version, VersionBound};
 
-    fn void(n: u8, until: u64) -> Change {
+    fn mark(n: u8, until: u64) -> Change {
         let before = VersionBound::of(Version { first_appended: UnixMillis(1), offset: Offset(1) });
         let timer_id = TimerId([n; 16]);
         Change::CancelMark(CancelMark {
@@ -327,23 +327,23 @@ mod tests {
         #[rustfmt::skip]
         let cases: [Case<'_>; 12] = [
             // why                                  changelog; the index reaches 10                     index           what
-            ("the same",                            vec![(1, Some(void(1, 5)))],                        Some(void(1, 5)), None),
-            ("what came last holds",                vec![(1, Some(void(1, 4))), (2, Some(void(1, 5)))], Some(void(1, 5)), None),
-            ("another value",                       vec![(1, Some(void(1, 5)))],                        Some(void(1, 6)), Some(What::Other)),
-            ("one is lost",                         vec![(1, Some(void(1, 5)))],                        None,           Some(What::Missing)),
-            ("one that nobody wrote",               vec![],                                             Some(void(1, 5)), Some(What::Extra)),
-            ("it was forgotten",                    vec![(1, Some(void(1, 5))), (2, Some(forgotten(1)))], None,         None),
-            ("it was forgotten, and is there",      vec![(2, Some(forgotten(1)))],                      Some(void(1, 5)), Some(What::Extra)),
-            ("it changed since",                    vec![(1, Some(void(1, 5))), (12, Some(void(1, 7)))], Some(void(1, 5)), None),
-            ("what it was is compacted away",       vec![(12, Some(void(1, 7)))],                       Some(void(1, 5)), None),
-            ("it came since",                       vec![(12, Some(void(1, 7)))],                       None,           None),
+            ("the same",                            vec![(1, Some(mark(1, 5)))],                        Some(mark(1, 5)), None),
+            ("what came last holds",                vec![(1, Some(mark(1, 4))), (2, Some(mark(1, 5)))], Some(mark(1, 5)), None),
+            ("another value",                       vec![(1, Some(mark(1, 5)))],                        Some(mark(1, 6)), Some(What::Other)),
+            ("one is lost",                         vec![(1, Some(mark(1, 5)))],                        None,           Some(What::Missing)),
+            ("one that nobody wrote",               vec![],                                             Some(mark(1, 5)), Some(What::Extra)),
+            ("it was forgotten",                    vec![(1, Some(mark(1, 5))), (2, Some(forgotten(1)))], None,         None),
+            ("it was forgotten, and is there",      vec![(2, Some(forgotten(1)))],                      Some(mark(1, 5)), Some(What::Extra)),
+            ("it changed since",                    vec![(1, Some(mark(1, 5))), (12, Some(mark(1, 7)))], Some(mark(1, 5)), None),
+            ("what it was is compacted away",       vec![(12, Some(mark(1, 7)))],                       Some(mark(1, 5)), None),
+            ("it came since",                       vec![(12, Some(mark(1, 7)))],                       None,           None),
             ("it cannot be read, and is passed over", vec![(1, None)],                                  None,           None),
-            ("an older one that can be read stays", vec![(1, Some(void(1, 5))), (2, None)],             Some(void(1, 5)), None),
+            ("an older one that can be read stays", vec![(1, Some(mark(1, 5))), (2, None)],             Some(mark(1, 5)), None),
         ];
         for (why, logged, entry, want) in cases {
             let mut log = Log::default();
             for (offset, change) in logged {
-                let key = void(1, 0).encode().0;
+                let key = mark(1, 0).encode().0;
                 let change = change.ok_or(DecodeError::Version { version: 9 });
                 let (offset, at) = (Offset(offset), UnixMillis(1));
                 log.take(Logged { offset, at, key: &key, change }, Offset(10));

@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    fn void(n: u64) -> CancelMark {
+    fn mark(n: u64) -> CancelMark {
         let before = VersionBound::of(Version { first_appended: UnixMillis(1), offset: Offset(1) });
         CancelMark {
             timer_id: name(n),
@@ -148,8 +148,8 @@ mod tests {
             holding.take(&Change::Timer(timer(n, TimerState::Delay, 1)));
         }
         // Of the index comes first what the changelog then changes.
-        holding.hold(Held::CancelMark(void(0)));
-        holding.hold(Held::CancelMark(void(1)));
+        holding.hold(Held::CancelMark(mark(0)));
+        holding.hold(Held::CancelMark(mark(1)));
         for change in [
             Change::Timer(timer(0, TimerState::Delivered, 1)),
             Change::Timer(timer(1, TimerState::Delay, 7)),

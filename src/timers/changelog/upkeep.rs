@@ -8,7 +8,7 @@ use crossbeam_channel::TryRecvError;
 use super::following::Loading;
 use super::holding::Holding;
 use super::indexing::give_up;
-use super::work::Work;
+use super::work::IndexThread;
 use crate::engine::{Event, Lane, Offset};
 use crate::kafka::end_offsets;
 use crate::kafka::member::AssignmentEvent;
@@ -24,7 +24,7 @@ const RENEWALS_MAX: u32 = 3;
 /// The same after lanes came or something was written: a restart soon after finds the index up with the changelog.
 pub(super) const LOOK_SOON: Duration = Duration::from_secs(1);
 
-impl Work {
+impl IndexThread {
     /// Says how far the lanes are that come up.
     pub(super) fn say(&mut self) {
         let left = self.lanes.values().filter_map(|following| {

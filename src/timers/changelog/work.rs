@@ -34,7 +34,7 @@ const FORGET_MAX: usize = 500;
 type EndsListing = (Receiver<end_offsets::Answer>, Vec<(Lane, u64)>, u64);
 
 /// The thread that owns the index.
-pub(super) struct Work {
+pub(super) struct IndexThread {
     /// `None` once it is given up.
     pub(super) index: Option<Index>,
     pub(super) connection: Connection,
@@ -57,7 +57,7 @@ pub(super) struct Work {
     pub(super) loading: Loading,
 }
 
-impl Work {
+impl IndexThread {
     pub(super) fn run(mut self, requests: &Receiver<Request>) {
         loop {
             let request = match (self.lanes.is_empty(), requests.try_recv()) {

@@ -144,11 +144,11 @@ impl Lane {
     ) -> Result<Position, StoreError> {
         let kept = self.position().unwrap_or_default();
         let mut position = Position { next, at, ..kept };
-        let mut work = Work { lane: self, changes: BTreeMap::new(), counts: Vec::new() };
+        let mut work = BatchChanges { lane: self, changes: BTreeMap::new(), counts: Vec::new() };
         for change in changes {
             work.change(change)?;
         }
-        let Work { mut changes, counts, .. } = work;
+        let BatchChanges { mut changes, counts, .. } = work;
         changes.retain(|_, change| change.old != change.new);
         for (key, lane_tree::Change { old, new }) in &changes {
             if let Some(old) = old {
@@ -261,13 +261,13 @@ enum Count {
 }
 
 /// What a batch comes to.
-struct Work<'a> {
+struct BatchChanges<'a> {
     lane: &'a mut Lane,
     changes: BTreeMap<Vec<u8>, lane_tree::Change>,
     counts: Vec<Count>,
 }
 
-impl Work<'_> {
+impl BatchChanges<'_> {
     /// What an entry is after what was done so far.
     fn now(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         match self.changes.get(key) {

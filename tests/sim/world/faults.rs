@@ -6,7 +6,7 @@ use crate::member::Up;
 use crate::network::{Scheduled, Wake};
 use crate::plan::{Fault, SECOND, SESSION};
 
-/// librdkafka waits on the wall clock: a step back starves its timers until they are noticed to be (faults 0.9).
+/// librdkafka waits on the wall clock: a step back starves its timers until they are noticed to be.
 const STARVES_MAX: Time = 30 * SECOND;
 
 impl World {

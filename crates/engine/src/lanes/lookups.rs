@@ -49,7 +49,7 @@ impl LaneEngine {
         let Some((entries, is_there)) = self.targets.describe(now, name, target) else { return };
         if !is_there {
             // Nothing is produced to it, so nothing has to be tested.
-            self.poison.acquit(name);
+            self.poison.clear_target(name);
         }
         for entry in entries {
             match verdict::present(&entry.target, target) {

@@ -108,8 +108,8 @@ impl Poison {
     }
 
     /// Nothing goes to this target any more, so that nothing is to be tested.
-    pub(super) fn acquit(&mut self, target: &Arc<str>) {
-        self.suspects.acquit(target);
+    pub(super) fn clear_target(&mut self, target: &Arc<str>) {
+        self.suspects.clear_target(target);
     }
 
     // What is known.

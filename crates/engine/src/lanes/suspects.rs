@@ -280,7 +280,7 @@ impl<T> Suspects<T> {
     }
 
     /// Nothing goes to this target any more, so that nothing is to be tested.
-    pub(super) fn acquit(&mut self, target: &Arc<str>) {
+    pub(super) fn clear_target(&mut self, target: &Arc<str>) {
         if !self.groups.is_empty() {
             self.groups.remove(&Suspect::Target(Arc::clone(target)));
         }
@@ -335,8 +335,8 @@ mod tests {
         Nobody,
     }
 
-    /// Sends `n` records until all are delivered or found guilty, as the engine does: those without suspicion
-    /// together, groups by themselves, all read again after a failure. Returns who was found guilty, and the failures.
+    /// Sends `n` records until all are delivered or found to be poison, as the engine does: those without suspicion
+    /// together, groups by themselves, all read again after a failure. Returns who was found to be poison, and the failures.
     fn play(
         n: usize,
         poison: &[usize],
@@ -345,7 +345,7 @@ mod tests {
         test_max: usize,
     ) -> (Vec<usize>, usize) {
         let mut suspects: Suspects<usize> = Suspects::default();
-        let (mut guilty, mut failed) = (Vec::new(), 0);
+        let (mut culprits, mut failed) = (Vec::new(), 0);
         let mut pending: Vec<usize> = (0..n).collect();
         while !pending.is_empty() {
             // A take-over: all that is pending is read again.
@@ -354,7 +354,7 @@ mod tests {
                 let (source, offset) = place(at);
                 let found = suspects.verdict(source, offset).is_some();
                 if found {
-                    guilty.push(at);
+                    culprits.push(at);
                 }
                 !found
             });
@@ -397,13 +397,13 @@ mod tests {
             }
             assert!(failed < 10_000, "no end");
         }
-        guilty.sort_unstable();
-        (guilty, failed)
+        culprits.sort_unstable();
+        (culprits, failed)
     }
 
     proptest! {
         #[test]
-        fn every_culprit_is_found_no_innocent_is_and_failures_grow_with_the_logarithm(
+        fn every_culprit_is_found_and_nobody_else_and_failures_grow_with_the_logarithm(
             n in 1_usize..400,
             seeds in proptest::collection::btree_set(any::<usize>(), 0..5),
             reported in prop_oneof![
@@ -418,8 +418,8 @@ mod tests {
             poison.sort_unstable();
             poison.dedup();
             let blame = if unclear { Blame::Unclear } else { Blame::Record };
-            let (guilty, failed) = play(n, &poison, blame, reported, test_max);
-            prop_assert_eq!(&guilty, &poison);
+            let (found, failed) = play(n, &poison, blame, reported, test_max);
+            prop_assert_eq!(&found, &poison);
             let logarithm = n.next_power_of_two().ilog2() as usize;
             let strikes = if unclear { usize::from(STRIKES) - 1 } else { 0 };
             let most = poison.len() * (logarithm + 2 + strikes);
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_guilty_stays_so_until_the_offset_is_committed() {
+    fn what_is_poison_stays_so_until_the_offset_is_committed() {
         let mut suspects: Suspects<usize> = Suspects::default();
         let one = [carried(1, "t")];
         let (source, offset) = place(1);

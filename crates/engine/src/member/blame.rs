@@ -175,9 +175,9 @@ mod tests {
     #[test]
     fn no_record_is_blamed_for_fencing_rights_of_the_producer_and_the_rest_of_the_world() {
         for class in ALL {
-            let innocent =
+            let is_nobodys =
                 matches!(class, ErrorClass::Fenced | ErrorClass::NeverAllowed | ErrorClass::Other);
-            assert_eq!(class.blame().is_none(), innocent, "{class:?}");
+            assert_eq!(class.blame().is_none(), is_nobodys, "{class:?}");
         }
     }
 

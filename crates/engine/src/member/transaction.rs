@@ -45,6 +45,21 @@ pub enum Renewed {
     Expired,
 }
 
+impl Renewed {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Fenced,
+        Self::Refused,
+        Self::Aborted,
+        Self::Unknown,
+        Self::Slow,
+        Self::Disconnected,
+        Self::Late,
+        Self::Early,
+        Self::Expired,
+    ];
+}
+
 /// A step of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {

@@ -172,7 +172,7 @@ fn one_log_tells_what_was_first_and_else_the_time_does() {
 }
 
 proptest! {
-    /// A void version stays void, whatever else becomes void.
+    /// A void version stays mark, whatever else becomes mark.
     #[test]
     fn a_void_covers_all_that_it_did_and_what_it_is_to_cover(
         places in proptest::collection::vec((0..4_u64, 0..4_i64, any::<bool>()), 1..4),
@@ -221,9 +221,9 @@ fn timer() -> Timer {
 #[test]
 fn what_is_not_ours_or_is_newer_is_refused_with_a_reason() {
     let (of_timer, of_void) = ([7; 16], CancelMark::key(TimerId([7; 16])));
-    let (timer, void) =
+    let (timer, mark) =
         (Change::Timer(timer()).encode().1, Change::CancelMark(cancel_mark()).encode().1);
-    let (timer, void) = (timer.unwrap(), void.unwrap());
+    let (timer, mark) = (timer.unwrap(), mark.unwrap());
     let with = |value: &[u8], at: usize, byte: u8| {
         let mut value = value.to_vec();
         value[at] = byte;
@@ -233,16 +233,16 @@ fn what_is_not_ours_or_is_newer_is_refused_with_a_reason() {
     let size = |bytes: usize| DecodeError::Size { bytes };
     #[rustfmt::skip]
     let cases = [
-        ("no key",                   None,               Some(void.clone()),               DecodeError::Key { bytes: 0 }),
+        ("no key",                   None,               Some(mark.clone()),               DecodeError::Key { bytes: 0 }),
         ("a short key",              Some(&[7; 15][..]), Some(timer.clone()),              DecodeError::Key { bytes: 15 }),
-        ("a key of another kind",    Some(&[7; 17][..]), Some(void.clone()),               DecodeError::Key { bytes: 17 }),
+        ("a key of another kind",    Some(&[7; 17][..]), Some(mark.clone()),               DecodeError::Key { bytes: 17 }),
         ("a long key",               Some(&[7; 18][..]), None,                             DecodeError::Key { bytes: 18 }),
         ("a void of nothing",        void_key,           Some(vec![]),                     size(0)),
-        ("a void that is cut",       void_key,           Some(void[..25].to_vec()),        size(25)),
-        ("a longer void",            void_key,           Some([&void[..], &[0]].concat()), size(27)),
-        ("a void of the version before", void_key,       with(&void, 0, 1),                DecodeError::Version { version: 1 }),
-        ("a void of two, with one",  void_key,           with(&void, 1, 5),                size(26)),
-        ("a flag of a void to come", void_key,           with(&void, 1, 17),                DecodeError::State { state: 0, flags: 17 }),
+        ("a void that is cut",       void_key,           Some(mark[..25].to_vec()),        size(25)),
+        ("a longer void",            void_key,           Some([&mark[..], &[0]].concat()), size(27)),
+        ("a void of the version before", void_key,       with(&mark, 0, 1),                DecodeError::Version { version: 1 }),
+        ("a void of two, with one",  void_key,           with(&mark, 1, 5),                size(26)),
+        ("a flag of a void to come", void_key,           with(&mark, 1, 17),                DecodeError::State { state: 0, flags: 17 }),
         ("a timer of nothing",       timer_key,          Some(vec![]),                     size(0)),
         ("a timer that is cut",      timer_key,          Some(timer[..40].to_vec()),       size(40)),
         ("a newer timer",            timer_key,          with(&timer, 0, 3),               DecodeError::Version { version: 3 }),
@@ -340,7 +340,7 @@ fn any_change() -> impl Strategy<Value = Change> {
         let one = VersionBound::of(one);
         if two { one.or(other) } else { one }
     });
-    let void = (name(), before, any::<(u64, bool, bool, bool)>()).prop_map(
+    let mark = (name(), before, any::<(u64, bool, bool, bool)>()).prop_map(
         |(timer_id, before, (until, seen, may_repeat, cancels))| {
             Change::CancelMark(CancelMark {
                 timer_id,
@@ -354,7 +354,7 @@ fn any_change() -> impl Strategy<Value = Change> {
     );
     prop_oneof![
         any_timer().prop_map(Change::Timer),
-        void,
+        mark,
         name().prop_map(Change::ForgottenTimer),
         name().prop_map(Change::ForgottenCancelMark),
     ]

@@ -12,7 +12,7 @@ use super::{Error, Watch, Writer};
 use crate::client::connect::Reader;
 use crate::client::{Connection, raw};
 
-/// The time between two commits. Shorter ones cost, longer ones gain little (core notes 2).
+/// The time between two commits. Shorter ones cost, longer ones gain little (measured).
 const COMMIT_EVERY: Duration = Duration::from_millis(100);
 /// Longest wait for one call of a transaction.
 const ANSWER_MAX: Duration = Duration::from_secs(15);
@@ -115,7 +115,7 @@ impl Run {
         if !self.transactional {
             return Ok(());
         }
-        let producer = self.writer.outlet().producer();
+        let producer = self.writer.producer().inner();
         if self.next.is_empty() {
             producer.init_transactions(ANSWER_MAX).map_err(Error::kafka("start a producer"))?;
         }
@@ -132,13 +132,13 @@ impl Run {
             }
         }
         let metadata = consumer.group_metadata();
-        let outlet = self.writer.outlet();
+        let producer = self.writer.producer();
         if let Some(metadata) = metadata {
-            outlet
-                .producer()
+            producer
+                .inner()
                 .send_offsets_to_transaction(&offsets, &metadata, ANSWER_MAX)
                 .map_err(Error::kafka("send the offsets"))?;
         }
-        outlet.commit(ANSWER_MAX).map_err(|(_, text)| Error::Commit(text))
+        producer.commit(ANSWER_MAX).map_err(|(_, text)| Error::Commit(text))
     }
 }

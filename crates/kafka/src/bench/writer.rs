@@ -13,7 +13,7 @@ use super::{Error, Watch};
 use crate::client::Connection;
 use crate::client::errors::{self, ErrorKind};
 use crate::client::oauth::tokens;
-use crate::client::raw::Outlet;
+use crate::client::raw::TopicProducer;
 use waterclock_engine::{Record, UnixMillis, header, murmur2};
 
 /// The header with the number of a record, 8 bytes.
@@ -140,7 +140,7 @@ impl ProducerContext for Reports {
 
 /// An idempotent producer for one topic.
 pub struct Writer {
-    outlet: Outlet<Reports>,
+    producer: TopicProducer<Reports>,
     topic: Arc<str>,
     partitions: u16,
     refusals: Arc<Refusals>,
@@ -183,12 +183,15 @@ impl Writer {
         }
         let refusals = Arc::<Refusals>::default();
         let reports = Reports(Arc::clone(&refusals));
-        let outlet = Outlet::create(&config, reports).map_err(Error::kafka("make a producer"))?;
-        Ok(Self { outlet, topic: Arc::from(topic), partitions, refusals })
+        let producer =
+            TopicProducer::create(&config, reports).map_err(Error::kafka("make a producer"))?;
+        Ok(Self { producer, topic: Arc::from(topic), partitions, refusals })
     }
 
-    pub(super) fn outlet(&self) -> &Outlet<impl ProducerContext<DeliveryOpaque = usize> + use<>> {
-        &self.outlet
+    pub(super) fn producer(
+        &self,
+    ) -> &TopicProducer<impl ProducerContext<DeliveryOpaque = usize> + use<>> {
+        &self.producer
     }
 
     /// Writes one record to the partition of its key; waits while the queue is full.
@@ -209,7 +212,7 @@ impl Writer {
     ) -> Result<(), Error> {
         loop {
             let headers = record.headers();
-            let produced = self.outlet.produce(
+            let produced = self.producer.produce(
                 &self.topic,
                 partition,
                 None,
@@ -249,7 +252,7 @@ impl Writer {
     pub fn settle(&self, watch: &dyn Watch) -> Result<(), Error> {
         let mut waited = Duration::ZERO;
         loop {
-            match self.outlet.producer().flush(SETTLE_STEP) {
+            match self.producer.inner().flush(SETTLE_STEP) {
                 Ok(()) => return self.refusals.check(&self.topic),
                 Err(_) if watch.stopped() => return Err(Error::Interrupted),
                 Err(_) if waited < SETTLE_MAX => waited += SETTLE_STEP,

@@ -319,13 +319,13 @@ impl Connection {
     /// # Errors
     /// Nobody answered within `most`.
     pub fn metadata(&self, most: Duration) -> Result<Metadata, NoAnswer> {
-        let heard = Heard::default();
+        let heard = WorstError::default();
         let failed = |source| NoAnswer {
             brokers: self.brokers.clone(),
             heard: heard.told().map(|(_, reason)| reason),
             source: Box::new(source),
         };
-        let consumer: BaseConsumer<Heard> =
+        let consumer: BaseConsumer<WorstError> =
             self.consumer("waterclock-ask").create_with_context(heard.clone()).map_err(failed)?;
         if let Some(tokens) = &self.tokens {
             match tokens.token() {
@@ -370,9 +370,9 @@ enum Weight {
 
 /// Keeps the most telling error.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Option<(Weight, String)>>>);
+struct WorstError(Arc<Mutex<Option<(Weight, String)>>>);
 
-impl Heard {
+impl WorstError {
     fn hear(&self, weight: Weight, reason: &str) {
         let mut heard = self.0.lock();
         if heard.as_ref().is_none_or(|(known, _)| *known < weight) {
@@ -385,7 +385,7 @@ impl Heard {
     }
 }
 
-impl ClientContext for Heard {
+impl ClientContext for WorstError {
     tokens!();
 
     fn error(&self, error: KafkaError, reason: &str) {
@@ -402,7 +402,7 @@ impl ClientContext for Heard {
     }
 }
 
-impl ConsumerContext for Heard {}
+impl ConsumerContext for WorstError {}
 
 /// Whether this machine alone is meant by a host, or by a host and its port. An IPv6 address may stand in brackets.
 #[must_use]

@@ -10,7 +10,7 @@
 //! 2. [`Embedded`] outlives every client of it: end them first.
 //!
 //! A partition keeps its newest 5 MiB or 100,000 records and drops older ones in silence. Its writers see to it that
-//! less is pending (core notes 9).
+//! less is pending.
 
 use rdkafka::error::KafkaError;
 use rdkafka::mocking::MockCluster;

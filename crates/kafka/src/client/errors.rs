@@ -194,6 +194,11 @@ impl ErrorKind {
     }
 }
 
+/// What a question comes to that is not asked, since no broker is there.
+pub(crate) fn away() -> KafkaError {
+    KafkaError::AdminOp(Code::BrokerTransportFailure)
+}
+
 /// The code of an error, where it has one. rdkafka's own function leaves out the errors of admin requests.
 pub(crate) fn code(error: &KafkaError) -> Option<Code> {
     match error {

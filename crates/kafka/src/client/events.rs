@@ -34,12 +34,12 @@ const EVENTS_MAX: usize = 64;
 pub(crate) struct Events(Arc<Shared>);
 
 struct Shared {
-    places: Mutex<Vec<Weak<Place>>>,
+    places: Mutex<Vec<Weak<TaskSlot>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Where the thread finds a task; empty once that is being taken away.
-struct Place {
+struct TaskSlot {
     task: Mutex<Option<Box<dyn Task>>>,
     /// The longest time between two turns.
     every: Duration,
@@ -136,7 +136,7 @@ impl Events {
         task: impl Task + 'static,
     ) -> Result<Turns, KafkaError> {
         let thread = self.thread()?;
-        let place = Arc::new(Place { task: Mutex::new(Some(Box::new(task))), every });
+        let place = Arc::new(TaskSlot { task: Mutex::new(Some(Box::new(task))), every });
         self.0.places.lock().push(Arc::downgrade(&place));
         // What a producer said before the bell was hung is taken now.
         thread.unpark();
@@ -155,7 +155,7 @@ impl Drop for Shared {
 
 /// The turns of a task. When this is dropped a turn that goes on is waited for, there are no more, and the task is dropped.
 pub(crate) struct Turns {
-    place: Arc<Place>,
+    place: Arc<TaskSlot>,
     /// The thread goes on for as long as there is a task.
     _events: Events,
 }
@@ -190,7 +190,7 @@ impl<C: ProducerContext + 'static> std::ops::Deref for Producer<C> {
 
 fn take_events(shared: &Weak<Shared>) {
     loop {
-        let places: Vec<Arc<Place>> = {
+        let places: Vec<Arc<TaskSlot>> = {
             let Some(shared) = shared.upgrade() else { return };
             let mut all = shared.places.lock();
             all.retain(|place| place.strong_count() > 0);

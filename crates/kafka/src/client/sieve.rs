@@ -40,14 +40,14 @@ pub(crate) struct Bounds {
 
 /// What the header of a batch says of its records.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Said {
+pub(crate) struct BatchShape {
     /// How many there are.
     pub(crate) count: usize,
     /// The offset of the last one, counted from that of the batch.
     pub(crate) last: i64,
 }
 
-impl Said {
+impl BatchShape {
     /// Whether the offset of each follows from its number. Kafka takes no other batch from a producer; later, compaction may
     /// leave some out.
     fn is_dense(self) -> bool {
@@ -210,7 +210,7 @@ pub(crate) struct Sieve<'a, S: Sink> {
     /// What may come out in all, [`BESIDE`] counted; beyond it, nothing does.
     room: usize,
     out: &'a mut S,
-    said: Said,
+    said: BatchShape,
     /// Records that come out.
     told: usize,
     /// Where the last of those that pass begins there, and its bytes behind its length.
@@ -228,7 +228,7 @@ pub(crate) struct Sieve<'a, S: Sink> {
 }
 
 impl<'a, S: Sink> Sieve<'a, S> {
-    pub(crate) fn new(bounds: Bounds, room: usize, out: &'a mut S, said: Said) -> Self {
+    pub(crate) fn new(bounds: Bounds, room: usize, out: &'a mut S, said: BatchShape) -> Self {
         Self {
             bounds,
             room,
@@ -595,7 +595,7 @@ impl<'a, S: Sink> Sieve<'a, S> {
 }
 
 /// Whether librdkafka can read these records of a batch that is not compressed, and takes each for what it is.
-pub(crate) fn is_sound(mut bytes: &[u8], said: Said) -> bool {
+pub(crate) fn is_sound(mut bytes: &[u8], said: BatchShape) -> bool {
     let mut number = 0;
     while !bytes.is_empty() {
         let Some(body) = take_number(&mut bytes).and_then(|size| take(&mut bytes, size)) else {
@@ -618,11 +618,11 @@ enum Read {
 }
 
 impl Read {
-    fn of(body: &[u8], number: usize, said: Said) -> Self {
+    fn of(body: &[u8], number: usize, said: BatchShape) -> Self {
         Self::try_of(body, number, said).unwrap_or(Self::Broken)
     }
 
-    fn try_of(body: &[u8], number: usize, said: Said) -> Option<Self> {
+    fn try_of(body: &[u8], number: usize, said: BatchShape) -> Option<Self> {
         let mut rest = body;
         let attributes = take(&mut rest, 1)?[0];
         let (time, offset) = (take_number(&mut rest)?, take_number(&mut rest)?);

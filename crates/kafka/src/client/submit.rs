@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::errors::{self, ErrorKind};
 use super::events::{Events, Producer};
 use super::oauth::tokens;
-use super::raw::Outlet;
+use super::raw::TopicProducer;
 use super::{Connection, NoAnswer};
 use waterclock_engine::{Offset, Record, UnixMillis, murmur2};
 
@@ -85,7 +85,7 @@ pub enum SubmitError {
 
 /// A producer for single records. Any number of them may be under way at once.
 pub struct Submitter {
-    outlet: Mutex<Outlet<Reports>>,
+    topic_producer: Mutex<TopicProducer<Reports>>,
     /// The same one, for what takes long: tasks wait for the lock.
     producer: Arc<Producer<Reports>>,
     waiting: Waiting,
@@ -180,8 +180,8 @@ impl Submitter {
             .and_then(|events| events.producer(&config, Reports(waiting.clone())))
             .map_err(|source| SubmitError::Refused { topic: "Kafka".to_owned(), source })?;
         let producer = Arc::new(producer);
-        let outlet = Mutex::new(Outlet::new(Arc::clone(&producer)));
-        Ok(Self { outlet, producer, waiting, connection: connection.clone() })
+        let topic_producer = Mutex::new(TopicProducer::new(Arc::clone(&producer)));
+        Ok(Self { topic_producer, producer, waiting, connection: connection.clone() })
     }
 
     /// How many partitions each of these topics has; `None` for one that is not there. Creates none.
@@ -215,7 +215,7 @@ impl Submitter {
             let _ = sender.send(report);
         });
         self.enqueue(topic, lane(partitions, lane_key), record, take)?;
-        judge(topic, reports.recv_timeout(RECEIPT_MAX).ok())
+        receipt(topic, reports.recv_timeout(RECEIPT_MAX).ok())
     }
 
     /// Has the client find out what it needs to write to a topic, so that the first record does not wait for that.
@@ -255,7 +255,7 @@ impl Submitter {
             receipts.push(match enqueued {
                 Ok(report) => {
                     let report = tokio::time::timeout_at(by, report).await;
-                    judge(topic, report.ok().and_then(Result::ok))
+                    receipt(topic, report.ok().and_then(Result::ok))
                 }
                 Err(error) => Err(error),
             });
@@ -280,7 +280,7 @@ impl Submitter {
             let _ = sender.send(report);
         });
         self.enqueue(topic, lane(partitions, lane_key), record, take)?;
-        judge(topic, report.await.ok())
+        receipt(topic, report.await.ok())
     }
 
     fn enqueue(
@@ -291,8 +291,8 @@ impl Submitter {
         take: Take,
     ) -> Result<(), SubmitError> {
         let place = self.waiting.add(take);
-        let mut outlet = self.outlet.lock();
-        let enqueued = outlet.produce(
+        let mut topic_producer = self.topic_producer.lock();
+        let enqueued = topic_producer.produce(
             &Arc::from(topic),
             partition,
             // An intake, or a tier: they have the time of the append.
@@ -325,7 +325,7 @@ fn lane(partitions: i32, lane_key: Option<&[u8]>) -> Option<i32> {
 }
 
 /// What a report means; none came if there is none.
-fn judge(topic: &str, report: Option<Report>) -> Result<Receipt, SubmitError> {
+fn receipt(topic: &str, report: Option<Report>) -> Result<Receipt, SubmitError> {
     let topic = topic.to_owned();
     match report {
         Some(Ok(receipt)) => Ok(receipt),

@@ -61,7 +61,7 @@ pub struct Span {
 
 /// Where something stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RecordPosition {
     /// The topic.
     pub topic: String,
     /// The partition of it.
@@ -70,7 +70,7 @@ pub struct Place {
     pub offset: Option<Offset>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for RecordPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.topic, self.partition)?;
         self.offset.map_or(Ok(()), |offset| write!(f, "@{}", offset.0))
@@ -121,7 +121,7 @@ pub enum ReadError {
     #[error("could not read {at}")]
     Kafka {
         /// Where it stood.
-        at: Place,
+        at: RecordPosition,
         /// What librdkafka said.
         #[source]
         source: Box<KafkaError>,
@@ -130,7 +130,7 @@ pub enum ReadError {
     #[error("{at} is not in the log, which ends at {}", end.0)]
     Cut {
         /// What was to be read.
-        at: Place,
+        at: RecordPosition,
         /// Where the log ends.
         end: Offset,
     },
@@ -138,7 +138,7 @@ pub enum ReadError {
     #[error("nothing came of {at} for {} s", waited.as_secs())]
     Silent {
         /// The first partition that was not read to its end, and how far it was.
-        at: Place,
+        at: RecordPosition,
         /// How long it was waited for.
         waited: Duration,
         /// The last error meanwhile, if there was one.
@@ -149,7 +149,7 @@ pub enum ReadError {
 
 impl ReadError {
     /// That librdkafka could not read there.
-    pub fn kafka(at: Place, source: KafkaError) -> Self {
+    pub fn kafka(at: RecordPosition, source: KafkaError) -> Self {
         Self::Kafka { at, source: Box::new(source) }
     }
 
@@ -168,11 +168,11 @@ pub enum Polled<'a> {
     /// A record.
     Record(Consumed<'a>),
     /// A partition is read to its end, which is here. Only a reader that was made with [`TopicReader::to_ends`] says so.
-    End(Place),
+    End(RecordPosition),
     /// A partition is not read on: this position is not in the log, since what was to be read next was deleted.
-    Outside(Place, KafkaError),
+    Outside(RecordPosition, KafkaError),
     /// Something went wrong. Reading goes on by itself, unless it [`is_lasting`].
-    Failed(KafkaError, Option<Place>),
+    Failed(KafkaError, Option<RecordPosition>),
 }
 
 /// Whether an error of reading lasts until a person mends it.
@@ -313,11 +313,11 @@ impl Assigned {
     }
 
     /// The first partition that is not read to its end.
-    fn open(&self) -> Option<Place> {
-        let mut open: Vec<Place> = Vec::new();
+    fn open(&self) -> Option<RecordPosition> {
+        let mut open: Vec<RecordPosition> = Vec::new();
         for (topic, partitions) in &self.0 {
             let first = partitions.iter().find(|(_, progress)| progress.is_open());
-            open.extend(first.map(|(partition, progress)| Place {
+            open.extend(first.map(|(partition, progress)| RecordPosition {
                 topic: topic.clone(),
                 partition: *partition,
                 offset: progress.next,
@@ -519,7 +519,7 @@ impl TopicReader {
     }
 
     /// Goes on behind what was deleted.
-    fn pass_over(&mut self, at: Place) -> Result<(), ReadError> {
+    fn pass_over(&mut self, at: RecordPosition) -> Result<(), ReadError> {
         let (first, end) = self.ends(&at.topic, at.partition, ANSWER_MAX)?;
         let mut assigned = std::mem::take(&mut self.assigned);
         let Some(progress) = assigned.get(&at.topic, at.partition) else { return Ok(()) };
@@ -637,7 +637,7 @@ impl TopicReader {
                 // A topic that was made a moment ago is not known to all brokers yet.
                 let may_pass = kind.is_passing() || kind.may_be_new();
                 if !may_pass || Instant::now() + ASK_AGAIN >= until {
-                    let at = Place { topic: topic.to_owned(), partition, offset: None };
+                    let at = RecordPosition { topic: topic.to_owned(), partition, offset: None };
                     return Err(ReadError::kafka(at, source));
                 }
                 std::thread::sleep(ASK_AGAIN);
@@ -710,7 +710,7 @@ fn poll<'a>(
         // Of an earlier assignment.
         let Some(progress) = assigned.get(&topic, partition) else { continue };
         let offset = u64::try_from(offset).ok().map(|offset| Offset(offset.cast_signed()));
-        let place = Place { topic, partition, offset: offset.or(progress.next) };
+        let place = RecordPosition { topic, partition, offset: offset.or(progress.next) };
         return Some(match errors::kind(&error) {
             ErrorKind::EndOfPartition => {
                 progress.next = progress.next.max(place.offset);

@@ -85,7 +85,7 @@ impl BrokerClock {
 
     /// A name for one start of a process: later ones sort after earlier ones.
     #[must_use]
-    pub fn boot() -> String {
+    pub fn incarnation() -> String {
         let wall = Self::local().now(Instant::now()).unwrap_or_default();
         format!("{:013}-{:08x}", wall.0, rand::random::<u32>())
     }

@@ -257,7 +257,11 @@ impl Asker {
     fn ends(&self, partitions: &[Partition], end: End) -> BTreeMap<Partition, Offset> {
         let asked: Vec<(String, i32)> =
             partitions.iter().map(|(t, p)| (t.to_string(), *p)).collect();
-        let told = self.admin.ask_one_broker(|admin| ends(admin, &asked, end, ASK_MAX));
+        let told = self.admin.ask_one_broker(|admin| {
+            let told = ends(admin, &asked, end, ASK_MAX)?;
+            let errors = told.iter().filter_map(|(_, _, end)| end.err()).collect();
+            Ok((told, errors))
+        });
         let told = told.unwrap_or_else(|error| {
             tracing::debug!(%error, partitions = partitions.len(), "asking for ends");
             Vec::new()
@@ -286,6 +290,7 @@ impl Asker {
             Ok(metadata) => metadata,
             Err(error) => return tracing::debug!(%error, "asking who leads"),
         };
+        self.admin.remember(&metadata);
         let leaders = metadata.topics().iter().flat_map(|topic| {
             let name: Arc<str> = Arc::from(topic.name());
             let led = topic.partitions().iter().filter(|partition| partition.leader() >= 0);

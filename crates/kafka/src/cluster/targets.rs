@@ -1,7 +1,7 @@
 //! Describes targets, on a thread of its own: does the topic exist, how many partitions, how large a record, must it
 //! have a key, may we write there.
 //!
-//! It asks before anything is produced. An unknown topic would stall a whole transaction for 30 s (faults 0.6), and a
+//! It asks before anything is produced. An unknown topic would stall a whole transaction for 30 s, and a
 //! topic that we may not write to would fail it. An admin client asks, whose question creates no topic; a producer's
 //! question may.
 //!
@@ -25,9 +25,9 @@ use rdkafka::metadata::MetadataPartition;
 
 use crate::client::connect::Asker as AdminClient;
 use crate::client::errors::{self, ErrorKind, On};
+use crate::client::log_limiter::LogLimiter;
 use crate::client::raw::ask::{self, Layout, Right, Settings};
 use crate::client::resilient_admin::ResilientAdmin;
-use crate::client::seldom::Seldom;
 use waterclock_engine::Target;
 use waterclock_engine::allow::{SIGNS, is_owned, namespaces_of};
 
@@ -185,7 +185,7 @@ impl Lookup {
             record_bytes_least: Arc::new(AtomicUsize::new(usize::MAX)),
         });
         let asker = Asker { admin, patience: ASK_FIRST, embedded, limits: HashMap::new() };
-        let said = Seldom::default();
+        let said = LogLimiter::default();
         let answerer =
             Answerer { inbox, open: BTreeMap::new(), shared: Arc::clone(&shared), asker, said };
         let answerer = Arc::new(Mutex::new(answerer));
@@ -344,7 +344,7 @@ struct Answerer {
     shared: Arc<Shared>,
     asker: Asker,
     /// Errors that were shown.
-    said: Seldom,
+    said: LogLimiter,
 }
 
 impl Answerer {

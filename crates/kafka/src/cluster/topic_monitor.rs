@@ -1,12 +1,12 @@
 //! Checks now and then whether the topics can still hold their records, and stops admitting when they cannot.
 //!
-//! At the start unfit topics are refused (`topics::check`). This is for later changes: somebody sets a retention; a
+//! At the start misconfigured topics are refused (`topics::check`). This is for later changes: somebody sets a retention; a
 //! topic is deleted, or deleted and made anew; fewer replicas have to acknowledge.
 //!
 //! # Invariants
-//! 1. While a topic of ours is unfit, nothing new is read from the intakes; records in the tiers move on. Records with
+//! 1. While a topic of ours is misconfigured, nothing new is read from the intakes; records in the tiers move on. Records with
 //!    an id wait, too: a cancel for them may stand in the part that is not read.
-//! 2. Every unfit topic is logged with the remedy, again every few minutes, and is a metric with an alarm.
+//! 2. Every misconfigured topic is logged with the remedy, again every few minutes, and is a metric with an alarm.
 //! 3. So is a topic that is only weak, where the loss of one broker loses records. A start refuses it, unless the operator
 //!    said that it is meant. Later it stops nothing: nothing is being lost yet, and stopping would protect only new records.
 //! 4. A question that is not answered changes nothing. A missing topic is believed when it was missing twice: a broker
@@ -27,7 +27,7 @@ use waterclock_telemetry as telemetry;
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(20);
 /// The same while something is wrong, so that what was mended counts soon.
-const EVERY_UNFIT: Duration = Duration::from_secs(5);
+const EVERY_MISCONFIGURED: Duration = Duration::from_secs(5);
 /// A problem that persists is reported again after this long.
 const SAY_AGAIN: Duration = Duration::from_secs(300);
 /// Longest wait for the ids.
@@ -35,27 +35,27 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// What the watcher has seen last.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
-    unfit: Mutex<Vec<String>>,
+pub(crate) struct TopicHealth {
+    misconfigured: Mutex<Vec<String>>,
     weak: Mutex<Vec<String>>,
     held: AtomicBool,
-    remade: AtomicU64,
+    recreated: AtomicU64,
 }
 
-impl Seen {
+impl TopicHealth {
     /// Whether nothing new may be read from the intakes.
     pub(crate) fn holds(&self) -> bool {
         self.held.load(Ordering::Relaxed)
     }
 
     /// How often topics were seen to have been made anew: their positions are void.
-    pub(crate) fn remade(&self) -> u64 {
-        self.remade.load(Ordering::Relaxed)
+    pub(crate) fn recreated(&self) -> u64 {
+        self.recreated.load(Ordering::Relaxed)
     }
 
-    /// What is unfit, for people.
-    pub(crate) fn unfit(&self) -> Vec<String> {
-        self.unfit.lock().clone()
+    /// What is misconfigured, for people.
+    pub(crate) fn misconfigured(&self) -> Vec<String> {
+        self.misconfigured.lock().clone()
     }
 
     /// What the loss of one broker would lose, for people.
@@ -65,12 +65,12 @@ impl Seen {
 
     fn tell(&self, findings: &[Finding]) {
         let texts = |of: &[&Finding]| of.iter().map(ToString::to_string).collect();
-        let (unfit, weak): (Vec<&Finding>, Vec<&Finding>) =
+        let (misconfigured, weak): (Vec<&Finding>, Vec<&Finding>) =
             findings.iter().partition(|finding| finding.refuses());
-        *self.unfit.lock() = texts(&unfit);
+        *self.misconfigured.lock() = texts(&misconfigured);
         *self.weak.lock() = texts(&weak);
-        self.held.store(!unfit.is_empty(), Ordering::Relaxed);
-        telemetry::topics_unfit(unfit.len());
+        self.held.store(!misconfigured.is_empty(), Ordering::Relaxed);
+        telemetry::topics_unfit(misconfigured.len());
         telemetry::topics_weak(weak.len());
     }
 }
@@ -94,7 +94,7 @@ pub(crate) struct Look {
     connection: Connection,
     admin: ResilientAdmin,
     wanted: Wanted,
-    seen: Arc<Seen>,
+    seen: Arc<TopicHealth>,
     /// Topics that were not there at the last look.
     missing: BTreeSet<String>,
     /// By topic.
@@ -109,7 +109,7 @@ impl Look {
         connection: &Connection,
         admin: ResilientAdmin,
         wanted: Wanted,
-        seen: Arc<Seen>,
+        seen: Arc<TopicHealth>,
     ) -> Self {
         Self {
             connection: connection.clone(),
@@ -131,7 +131,7 @@ impl Look {
     pub(super) fn tick(&mut self) {
         self.look();
         let is_well = !self.seen.holds() && self.missing.is_empty();
-        self.due = Instant::now() + if is_well { EVERY } else { EVERY_UNFIT };
+        self.due = Instant::now() + if is_well { EVERY } else { EVERY_MISCONFIGURED };
     }
 
     fn look(&mut self) {
@@ -214,7 +214,7 @@ impl Look {
                          are begun anew"
                     );
                     telemetry::topic_remade();
-                    self.seen.remade.fetch_add(1, Ordering::Relaxed);
+                    self.seen.recreated.fetch_add(1, Ordering::Relaxed);
                 }
                 _ => {}
             }
@@ -242,7 +242,7 @@ mod tests {
         use Severity::{Missing, Note, Weak, Wrong};
         #[rustfmt::skip]
         let table: [(&str, &[Severity], bool, usize, usize); 6] = [
-            // why,                                   findings,            held,  unfit, weak
+            // why,                                   findings,            held,  misconfigured, weak
             ("all is well",                           &[],                 false, 0,     0),
             ("it could be better: said at the start", &[Note],             false, 0,     0),
             ("fewer replicas have to acknowledge",    &[Weak, Note],       false, 0,     1),
@@ -250,13 +250,13 @@ mod tests {
             ("both",                                  &[Wrong, Weak],      true,  1,     1),
             ("it is mended, a topic is gone",         &[Missing],          true,  1,     0),
         ];
-        let seen = Seen::default();
-        for (why, severities, held, unfit, weak) in table {
+        let seen = TopicHealth::default();
+        for (why, severities, held, misconfigured, weak) in table {
             let findings: Vec<Finding> =
                 severities.iter().copied().map(finding).filter(is_told).collect();
             seen.tell(&findings);
-            let is = (seen.holds(), seen.unfit().len(), seen.weak().len());
-            assert_eq!(is, (held, unfit, weak), "{why}");
+            let is = (seen.holds(), seen.misconfigured().len(), seen.weak().len());
+            assert_eq!(is, (held, misconfigured, weak), "{why}");
         }
     }
 }

@@ -29,19 +29,19 @@ const END_MAX: Duration = Duration::from_millis(10);
 /// Does it; stops when dropped.
 #[derive(Debug)]
 pub(crate) struct Upkeep {
-    work: Arc<Work>,
+    work: Arc<UpkeepState>,
     _turns: Turns,
 }
 
-struct Work {
+struct UpkeepState {
     needs: Mutex<Needs>,
     is_running: AtomicBool,
     stop: AtomicBool,
 }
 
-impl std::fmt::Debug for Work {
+impl std::fmt::Debug for UpkeepState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Work").field("is_running", &self.is_running).finish_non_exhaustive()
+        f.debug_struct("UpkeepState").field("is_running", &self.is_running).finish_non_exhaustive()
     }
 }
 
@@ -58,7 +58,7 @@ impl Upkeep {
     /// # Errors
     /// There is no such thread.
     pub(crate) fn start(needs: Needs, events: &Events) -> Result<Self, KafkaError> {
-        let work = Arc::new(Work {
+        let work = Arc::new(UpkeepState {
             needs: Mutex::new(needs),
             is_running: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -79,7 +79,7 @@ impl Drop for Upkeep {
 }
 
 /// Starts the thread when there is anything to do.
-struct Starter(Arc<Work>);
+struct Starter(Arc<UpkeepState>);
 
 impl Task for Starter {
     fn turn(&mut self) -> bool {
@@ -101,7 +101,7 @@ impl Task for Starter {
     }
 }
 
-impl Work {
+impl UpkeepState {
     fn run(&self) {
         let mut needs = self.needs.lock();
         while !self.stop.load(Ordering::Relaxed) && needs.are_due() {

@@ -16,7 +16,7 @@ use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerConte
 use super::Skew;
 use crate::client::events::Events;
 use crate::client::oauth::tokens;
-use crate::client::raw::Outlet;
+use crate::client::raw::TopicProducer;
 use crate::client::{Connection, wall_clock};
 use crate::cluster::PROBE_KEY;
 use waterclock_engine::Millis;
@@ -158,24 +158,24 @@ pub(super) fn commit(
         .set("retry.backoff.ms", "2")
         .set("allow.auto.create.topics", "false");
     // As the processor commits: rdkafka's own way takes up to 100 ms longer.
-    let outlet = Outlet::create(&config, Unheard).map_err(failed("make a producer"))?;
-    outlet
-        .producer()
+    let producer = TopicProducer::create(&config, Unheard).map_err(failed("make a producer"))?;
+    producer
+        .inner()
         .init_transactions(STEP_MAX)
         .map_err(failed("begin as a transactional producer"))?;
     let mut best = Duration::MAX;
     for _ in 0..TRANSACTIONS {
         let began = Instant::now();
-        outlet.producer().begin_transaction().map_err(failed("begin"))?;
+        producer.inner().begin_transaction().map_err(failed("begin"))?;
         let record: BaseRecord<'_, str, [u8], usize> =
             BaseRecord::with_opaque_to(meta, 0).key(PROBE_KEY).partition(partition);
-        let sent = outlet.producer().send(record).map_err(|(error, _)| error);
+        let sent = producer.inner().send(record).map_err(|(error, _)| error);
         let done = sent
             .map_err(failed("write to the meta topic"))
-            .and_then(|()| outlet.commit(STEP_MAX).map_err(|(_, told)| Failed::Commit(told)));
+            .and_then(|()| producer.commit(STEP_MAX).map_err(|(_, told)| Failed::Commit(told)));
         if let Err(error) = done {
             // What cannot be aborted ends at its time limit.
-            let _ = outlet.producer().abort_transaction(STEP_MAX);
+            let _ = producer.inner().abort_transaction(STEP_MAX);
             return Err(error);
         }
         best = best.min(began.elapsed());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Area, Facts, List, Place, Settings, Severity, Wish};
+use super::{Area, Facts, List, Location, Settings, Severity, Wish};
 use crate::topics;
 use waterclock_engine::Millis;
 use waterclock_engine::window::METADATA_MAX;
@@ -29,14 +29,14 @@ pub(super) fn brokers(wish: &Wish, facts: &Facts, list: &mut List) {
             Settings::Refused => list.add(
                 Severity::Note,
                 AREA,
-                Place::broker(*id),
+                Location::broker(*id),
                 "it does not let us read its settings, so they are not checked",
                 "grant DescribeConfigs on the cluster to the principal that runs `waterclock doctor`",
             ),
             Settings::Silent(why) => list.add(
                 Severity::Problem,
                 AREA,
-                Place::broker(*id),
+                Location::broker(*id),
                 format!("it does not answer at {}: {why}", broker.address),
                 "look whether it runs, and whether its advertised.listeners can be reached from here",
             ),
@@ -48,7 +48,7 @@ pub(super) fn brokers(wish: &Wish, facts: &Facts, list: &mut List) {
         list.add(
             Severity::Note,
             AREA,
-            Place::NONE,
+            Location::NONE,
             format!("{count} of at least {BROKERS_MIN} brokers: what is acknowledged may stand on one disk only"),
             "for production, run three brokers or more, and new topics get three replicas",
         );
@@ -57,7 +57,7 @@ pub(super) fn brokers(wish: &Wish, facts: &Facts, list: &mut List) {
         list.add(
             Severity::Note,
             AREA,
-            Place::NONE,
+            Location::NONE,
             "the cluster names no controller",
             "look at the logs of the controllers; topics cannot be made, nor leaders chosen, without one",
         );
@@ -68,7 +68,7 @@ pub(super) fn brokers(wish: &Wish, facts: &Facts, list: &mut List) {
         list.add(
             Severity::Note,
             AREA,
-            Place::NONE,
+            Location::NONE,
             format!("brokers of different versions: {all}"),
             "finish the upgrade",
         );
@@ -99,7 +99,7 @@ fn gone(wish: &Wish, facts: &Facts, list: &mut List) {
             list.add(
                 wish.worst(facts, topic),
                 Area::Brokers,
-                Place::partition(topic, *id),
+                Location::partition(topic, *id),
                 "nobody leads it: nothing can be read from it or written to it",
                 "start the brokers that have its replicas",
             );
@@ -111,7 +111,7 @@ fn gone(wish: &Wish, facts: &Facts, list: &mut List) {
         list.add(
             Severity::Problem,
             Area::Brokers,
-            Place::broker(broker),
+            Location::broker(broker),
             format!(
                 "it is not there, and should have replicas of {count} partitions that concern us"
             ),
@@ -122,7 +122,7 @@ fn gone(wish: &Wish, facts: &Facts, list: &mut List) {
         list.add(
             Severity::Note,
             Area::Brokers,
-            Place::topic(topic),
+            Location::topic(topic),
             format!("{count} partitions have replicas that are not in sync"),
             "look at the brokers' disks and network; it passes after a restart",
         );
@@ -142,7 +142,7 @@ fn internal(facts: &Facts, list: &mut List) {
             list.add(
                 Severity::Problem,
                 Area::Brokers,
-                Place::topic(topic),
+                Location::topic(topic),
                 format!(
                     "{replicas} replicas: with that broker positions and transactions are lost"
                 ),
@@ -158,7 +158,7 @@ fn settings(wish: &Wish, id: i32, known: &BTreeMap<String, String>, list: &mut L
     let number = |name: &str| known.get(name).and_then(|value| value.parse::<u64>().ok());
     let is_on = |name: &str| known.get(name).is_some_and(|value| value == "true");
     let mut add = |severity, what: String, remedy: String| {
-        list.add(severity, Area::Brokers, Place::broker(id), what, remedy);
+        list.add(severity, Area::Brokers, Location::broker(id), what, remedy);
     };
     let set = |name: &str, value: u64| {
         format!("set {name}={value} in the properties of every broker, and restart them in turn")
@@ -271,7 +271,7 @@ pub(super) fn clocks(wish: &Wish, facts: &Facts, list: &mut List) {
     const AREA: Area = Area::Clocks;
     if wish.read_only {
         let why = "not looked at: reading only";
-        return list.add(Severity::Note, AREA, Place::NONE, why, "leave --read-only out");
+        return list.add(Severity::Note, AREA, Location::NONE, why, "leave --read-only out");
     }
     // They are probed through a topic of ours.
     if !facts.survey.as_ref().is_ok_and(|survey| survey.applied) {
@@ -287,7 +287,7 @@ pub(super) fn clocks(wish: &Wish, facts: &Facts, list: &mut List) {
         list.add(
             Severity::Note,
             AREA,
-            Place::NONE,
+            Location::NONE,
             format!("no probe was acknowledged by broker {}", silent.join(", ")),
             "a broker is probed through a partition of <ns>.meta that it leads: look whether it leads one \
              (`waterclock topics diff`), and whether we may write there",
@@ -308,7 +308,7 @@ pub(super) fn clocks(wish: &Wish, facts: &Facts, list: &mut List) {
         list.add(
             if between > SKEW_MAX { Severity::Problem } else { Severity::Note },
             AREA,
-            Place::broker(ahead),
+            Location::broker(ahead),
             format!(
                 "its clock is at least {} ms ahead of broker {behind}'s: nothing is early by that, but records may be late by it",
                 between.as_millis()
@@ -324,7 +324,7 @@ pub(super) fn clocks(wish: &Wish, facts: &Facts, list: &mut List) {
             list.add(
                 Severity::Note,
                 AREA,
-                Place::broker(*id),
+                Location::broker(*id),
                 format!(
                     "this machine's clock is at least {} ms off its clock: no due time is kept by it, but log lines and \
                      what producers here write into x-delay-until are",
@@ -354,13 +354,13 @@ pub(super) fn topics(facts: &Facts, list: &mut List) {
         Ok(survey) => survey,
         Err(why) => {
             let remedy = "as it says";
-            return list.add(Severity::Problem, AREA, Place::NONE, why, remedy);
+            return list.add(Severity::Problem, AREA, Location::NONE, why, remedy);
         }
     };
     if !survey.applied {
         let remedy = "run `waterclock topics apply`";
         let what = "nothing is in force in this namespace";
-        return list.add(Severity::Problem, AREA, Place::NONE, what, remedy);
+        return list.add(Severity::Problem, AREA, Location::NONE, what, remedy);
     }
     for finding in &survey.findings {
         let severity = match finding.severity {
@@ -371,7 +371,7 @@ pub(super) fn topics(facts: &Facts, list: &mut List) {
         };
         let topics::Finding { topic, what, found, wanted, remedy, .. } = finding;
         let what = format!("{what} is {found}, want {wanted}");
-        list.add(severity, AREA, Place::topic(topic), what, remedy);
+        list.add(severity, AREA, Location::topic(topic), what, remedy);
     }
     let (count, lanes) = (survey.wanted.len(), survey.lanes);
     list.fine(
@@ -386,7 +386,7 @@ pub(super) fn timing(wish: &Wish, facts: &Facts, list: &mut List) {
     let Ok(survey) = &facts.survey else { return };
     if wish.read_only {
         let why = "not measured: reading only";
-        return list.add(Severity::Note, AREA, Place::NONE, why, "leave --read-only out");
+        return list.add(Severity::Note, AREA, Location::NONE, why, "leave --read-only out");
     }
     if facts.clocks.is_empty() {
         return;
@@ -403,7 +403,8 @@ pub(super) fn timing(wish: &Wish, facts: &Facts, list: &mut List) {
     // From the release of a head to where it waits for its due time.
     let way = fetch + wish.commit_interval + commit + skew;
     for tier in survey.ladder.tiers().iter().filter(|tier| tier.open) {
-        let topic = || Place::topic(&topics::Names::new(&wish.request.namespace).tier(tier.hold));
+        let topic =
+            || Location::topic(&topics::Names::new(&wish.request.namespace).tier(tier.hold));
         let in_hand = tier.reach().max(wish.request.horizon).saturating_sub(tier.wait());
         if hop > in_hand {
             list.add(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Area, Facts, List, Place, Severity, Wish, backlog};
+use super::{Area, Facts, List, Location, Severity, Wish, backlog};
 use waterclock_engine::{Millis, UnixMillis};
 
 /// Kafka's `transaction.max.timeout.ms` where nothing is set: no transaction may be open for longer.
@@ -43,10 +43,10 @@ pub(super) fn transactions(wish: &Wish, facts: &Facts, now: UnixMillis, list: &m
         if age > most {
             let remedy =
                 format!("it hangs: no producer may keep one for {most}. Abort it: {command}");
-            list.add(wish.worst(facts, topic), AREA, Place::partition(topic, *id), held, remedy);
+            list.add(wish.worst(facts, topic), AREA, Location::partition(topic, *id), held, remedy);
         } else if is_own && age > wish.transaction_timeout + COORDINATOR_LOOK {
             let remedy = "it is not one of ours, which end sooner: find the producer that writes here; records behind it wait";
-            list.add(Severity::Note, AREA, Place::partition(topic, *id), held, remedy);
+            list.add(Severity::Note, AREA, Location::partition(topic, *id), held, remedy);
         }
     }
     let unknown = facts.partitions.iter().filter(|((topic, _), partition)| {
@@ -57,7 +57,7 @@ pub(super) fn transactions(wish: &Wish, facts: &Facts, now: UnixMillis, list: &m
         list.add(
             Severity::Note,
             AREA,
-            Place::NONE,
+            Location::NONE,
             format!("the ends of {unknown} partitions are not known, so open transactions there are not seen"),
             "grant Describe on the topics",
         );
@@ -74,7 +74,7 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
             return list.add(
                 Severity::Note,
                 AREA,
-                Place::NONE,
+                Location::NONE,
                 format!("group {name} cannot be looked at: {why}"),
                 "grant Describe on the group if it is refused; if its coordinator is only starting, look again in a few seconds",
             );
@@ -88,13 +88,13 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
         // Where nobody has run yet, nothing that stands there is late.
         let has_run = facts.committed.as_ref().is_ok_and(|all| all.values().any(Option::is_some));
         let severity = if has_run && pending > 0 { Severity::Problem } else { Severity::Note };
-        return list.add(severity, AREA, Place::NONE, what, "start instances as they ran before: `waterclock run`, with the allow-lists in their configuration or by --allow");
+        return list.add(severity, AREA, Location::NONE, what, "start instances as they ran before: `waterclock run`, with the allow-lists in their configuration or by --allow");
     }
     if !group.is_stable {
         let what = format!("group {name} is rebalancing, with {} members", group.members.len());
         let remedy =
             "look again in a few seconds; if it goes on, members come and go: look at their logs";
-        return list.add(Severity::Note, AREA, Place::NONE, what, remedy);
+        return list.add(Severity::Note, AREA, Location::NONE, what, remedy);
     }
     let Ok(survey) = &facts.survey else { return };
     let mut owners: BTreeMap<(&str, i32), &str> = BTreeMap::new();
@@ -108,7 +108,7 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
     let mut owned = 0;
     let mut apart = 0;
     for lane in 0..i32::from(survey.lanes) {
-        let at = Place { partition: Some(lane), ..Place::NONE };
+        let at = Location { partition: Some(lane), ..Location::NONE };
         match owners.get(&(intake, lane)) {
             None => list.add(
                 Severity::Problem,
@@ -135,7 +135,7 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
         list.add(
             Severity::Note,
             AREA,
-            Place::NONE,
+            Location::NONE,
             format!("members of the group know different topics: those of {apart} lanes were given to several, or to nobody"),
             "an intake is read in the lanes of instances that know it: restart the others with the same configuration. Once all \
              have it the group forgets this at its next rebalance",
@@ -160,7 +160,7 @@ pub(super) fn positions(wish: &Wish, facts: &Facts, list: &mut List) {
             return list.add(
                 Severity::Note,
                 AREA,
-                Place::NONE,
+                Location::NONE,
                 format!("the positions of group {group} cannot be read: {why}"),
                 "grant Describe on the group and on the topics",
             );
@@ -178,7 +178,7 @@ pub(super) fn positions(wish: &Wish, facts: &Facts, list: &mut List) {
     for ((topic, id), position) in committed {
         let Some(partition) = facts.partitions.get(&(topic.clone(), *id)) else { continue };
         let (Some(first), Some(last)) = (partition.first, partition.last) else { continue };
-        let at = Place::partition(topic, *id);
+        let at = Location::partition(topic, *id);
         match position {
             None if first > 0 && first < last => list.add(
                 Severity::Problem,
@@ -211,7 +211,7 @@ pub(super) fn positions(wish: &Wish, facts: &Facts, list: &mut List) {
         list.add(
             Severity::Note,
             AREA,
-            Place::NONE,
+            Location::NONE,
             format!("{fresh} of {all} partitions have no committed position yet"),
             "it passes when their lanes are taken over for the first time",
         );

@@ -3,7 +3,7 @@
 use crate::client::raw::ask::Right;
 use crate::topics::{Kind, TopicSpec};
 
-use super::{AllowOf, Area, Facts, List, Place, Severity, Wish};
+use super::{AllowOf, Area, Facts, List, Location, Severity, Wish};
 
 use Right::{Delete, Describe, DescribeConfigs, Read, Write};
 
@@ -35,7 +35,7 @@ pub(super) fn rights(wish: &Wish, facts: &Facts, list: &mut List) {
                         list.add(
                             Severity::Problem,
                             AREA,
-                            Place::topic(name),
+                            Location::topic(name),
                             format!("we may not {} here", missing.join(", ")),
                             "grant it; `waterclock doctor --acls` prints all that is needed",
                         );
@@ -44,7 +44,7 @@ pub(super) fn rights(wish: &Wish, facts: &Facts, list: &mut List) {
                 Err(why) => list.add(
                     Severity::Problem,
                     AREA,
-                    Place::topic(name),
+                    Location::topic(name),
                     format!("it cannot be described: {why}"),
                     "grant Describe; `waterclock doctor --acls` prints all that is needed",
                 ),
@@ -59,14 +59,14 @@ pub(super) fn rights(wish: &Wish, facts: &Facts, list: &mut List) {
             let what =
                 format!("we may not {} group {}", missing.join(", "), wish.request.namespace);
             let remedy = "grant it; `waterclock doctor --acls` prints all that is needed";
-            list.add(Severity::Problem, AREA, Place::NONE, what, remedy);
+            list.add(Severity::Problem, AREA, Location::NONE, what, remedy);
         }
     }
     match &facts.commit {
         Some(Err(why)) => list.add(
             Severity::Problem,
             AREA,
-            Place::NONE,
+            Location::NONE,
             format!("a small transaction under {}/doctor failed: {why}", wish.request.namespace),
             "look at __transaction_state, and grant Write and Describe on the transactional ids; `waterclock doctor --acls` \
              prints all that is needed",
@@ -74,7 +74,7 @@ pub(super) fn rights(wish: &Wish, facts: &Facts, list: &mut List) {
         None if wish.exactly_once && wish.read_only => list.add(
             Severity::Note,
             AREA,
-            Place::NONE,
+            Location::NONE,
             "transactions were not tried: reading only",
             "leave --read-only out",
         ),
@@ -104,7 +104,7 @@ pub(super) fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
         list.add(
             Severity::Problem,
             AREA,
-            Place::NONE,
+            Location::NONE,
             "the instances have different allow-lists: which one holds for a record depends on who owns its lane",
             "give all instances the same configuration, or the same --allow, and restart those that have another",
         );
@@ -121,7 +121,7 @@ pub(super) fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
             )
         };
         let remedy = "set allow to the topics that are meant, as in allow = ['orders\\..*']";
-        list.add(severity, AREA, Place::NONE, what, remedy);
+        list.add(severity, AREA, Location::NONE, what, remedy);
     }
     let refused: Vec<&String> = facts
         .targets
@@ -138,7 +138,7 @@ pub(super) fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
             list.add(
                 Severity::Problem,
                 AREA,
-                Place::topic(topic),
+                Location::topic(topic),
                 "allow permits it, and Kafka does not let us write to it: its records become dead letters or hold batches up",
                 "grant Write and Describe on it, or take it out of allow",
             );
@@ -146,7 +146,7 @@ pub(super) fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
         if refused.len() > NAMED_MAX {
             let more = refused.len() - NAMED_MAX;
             let what = format!("{more} more topics that allow permits cannot be written to");
-            list.add(Severity::Problem, AREA, Place::NONE, what, "see above");
+            list.add(Severity::Problem, AREA, Location::NONE, what, "see above");
         }
     }
     let can = facts.targets.len() - refused.len();

@@ -10,7 +10,7 @@ use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext};
 use crate::client::Connection;
 use crate::client::errors::{self, ErrorKind};
 use crate::client::oauth::tokens;
-use crate::client::raw::Outlet;
+use crate::client::raw::TopicProducer;
 use waterclock_engine::Record;
 
 /// Longest wait for room in the client's queue.
@@ -42,7 +42,7 @@ impl<F: Fn(Ack) + Send + Sync> ProducerContext for Acks<F> {
 
 /// A producer that hands every acknowledgement to a function, which must be quick.
 pub struct Feed<F: Fn(Ack) + Send + Sync + 'static> {
-    outlet: Outlet<Acks<F>>,
+    producer: TopicProducer<Acks<F>>,
 }
 
 impl<F: Fn(Ack) + Send + Sync + 'static> Feed<F> {
@@ -57,7 +57,7 @@ impl<F: Fn(Ack) + Send + Sync + 'static> Feed<F> {
             .set("enable.idempotence", "true")
             .set("partitioner", "murmur2_random")
             .set("linger.ms", "2");
-        Ok(Self { outlet: Outlet::create(&config, Acks(acked))? })
+        Ok(Self { producer: TopicProducer::create(&config, Acks(acked))? })
     }
 
     /// Enqueues one record, to this partition or its key's.
@@ -73,7 +73,7 @@ impl<F: Fn(Ack) + Send + Sync + 'static> Feed<F> {
     ) -> Result<(), KafkaError> {
         let until = Instant::now() + ROOM_MAX;
         loop {
-            let sent = self.outlet.produce(
+            let sent = self.producer.produce(
                 topic,
                 partition,
                 // What it writes to has the time of the append.
@@ -98,6 +98,6 @@ impl<F: Fn(Ack) + Send + Sync + 'static> Feed<F> {
     /// # Errors
     /// Something still is on its way after `most`.
     pub fn flush(&self, most: Duration) -> Result<(), KafkaError> {
-        self.outlet.producer().flush(most)
+        self.producer.inner().flush(most)
     }
 }

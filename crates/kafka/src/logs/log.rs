@@ -8,7 +8,7 @@ use rdkafka::error::KafkaError;
 
 use crate::client::connect::Isolation;
 use crate::client::raw::ask::End;
-use crate::client::topic_reader::{Consumed, Patience, Place, ReadError, Span, StartAt};
+use crate::client::topic_reader::{Consumed, Patience, ReadError, RecordPosition, Span, StartAt};
 use crate::client::{Connection, NoAnswer, TopicReader};
 use waterclock_engine::Offset;
 
@@ -59,7 +59,7 @@ impl Log {
         let found = found.filter(|t| t.error().is_none() && !t.partitions().is_empty());
         let Some(found) = found else { return Err(LogError::NoTopic { topic }) };
         let failed = |source: KafkaError| {
-            let at = Place { topic: topic.clone(), partition: 0, offset: None };
+            let at = RecordPosition { topic: topic.clone(), partition: 0, offset: None };
             ReadError::kafka(at, source)
         };
         let reader = TopicReader::in_group(connection, who, Isolation::Committed, WAIT);

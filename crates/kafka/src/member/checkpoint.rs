@@ -23,7 +23,7 @@ use rdkafka::error::KafkaError;
 
 use crate::client::connect::Isolation;
 use crate::client::raw::ask::End;
-use crate::client::topic_reader::{Patience, Place, ReadError, Span, StartAt};
+use crate::client::topic_reader::{Patience, ReadError, RecordPosition, Span, StartAt};
 use crate::client::{Connection, TopicReader};
 use crate::cluster::end_offsets::EndOffsets;
 use crate::meta::CHECKPOINT_PARTITION;
@@ -118,7 +118,7 @@ fn decided(
         }
         if Instant::now() > deadline {
             let (topic, partition) = (topic.to_owned(), CHECKPOINT_PARTITION);
-            let at = Place { topic, partition, offset: stable };
+            let at = RecordPosition { topic, partition, offset: stable };
             return Err(ReadError::Silent { at, waited, source: None });
         }
         std::thread::sleep(LOOK_EVERY);

@@ -43,7 +43,7 @@ use waterclock_engine::{
 };
 
 use delivery_reports::DeliveryReports;
-use transaction::Work;
+use transaction::CommitLoop;
 pub(crate) use transaction::{TURNS, chunks, offsets_of};
 
 /// How long a take-over waits for a batch in flight: a batch takes milliseconds, unless a broker is away.
@@ -78,7 +78,7 @@ pub(crate) struct CommitterConfig {
 }
 
 /// What is told once a batch is done; it is given the brokers' time.
-pub(crate) type Tally = Box<dyn FnOnce(UnixMillis) + Send>;
+pub(crate) type OnDone = Box<dyn FnOnce(UnixMillis) + Send>;
 
 /// Who decides about the records of the batches: lanes today, workers next. What a committer must know of it.
 pub(crate) trait BatchOwner: Send + Sync {
@@ -95,7 +95,7 @@ pub(crate) trait BatchOwner: Send + Sync {
     /// A record that is followed counts from now on; without an offset nobody knows where it stands.
     fn stands(&self, partition: i32, offset: Option<Offset>);
     /// What to tell once this batch is done.
-    fn tally(&self, batch: &Batch) -> Tally;
+    fn on_done(&self, batch: &Batch) -> OnDone;
     /// A transaction took so long.
     fn committed(&self, took: Duration);
     /// A producer is renewed.
@@ -114,10 +114,10 @@ pub(crate) struct AssignmentEpoch {
 /// A batch with the right to commit its offsets.
 struct Job {
     batch: Batch,
-    tenure: Arc<AssignmentEpoch>,
+    epoch: Arc<AssignmentEpoch>,
 }
 
-enum Order {
+enum Request {
     /// Make a producer, if there is none that is clean.
     Ready,
     /// A record was refused after it was enqueued (`at_least_once`, where no commit would say so).
@@ -214,7 +214,7 @@ impl Shared {
 /// The committing thread: the one that counts, if others were left behind.
 pub(crate) struct Committer {
     parts: Parts,
-    hand: Mutex<Hand>,
+    current: Mutex<CommitThread>,
 }
 
 /// What each thread is made from.
@@ -225,32 +225,33 @@ struct Parts {
 }
 
 /// What one thread is handed, and what it says.
-struct Hand {
-    orders: Sender<Order>,
+struct CommitThread {
+    requests: Sender<Request>,
     reports: Receiver<Report>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Parts {
-    fn start(&self) -> std::io::Result<Hand> {
-        let (orders, inbox) = crossbeam_channel::unbounded();
-        let (outbox, reports) = crossbeam_channel::unbounded();
+    fn start(&self) -> std::io::Result<CommitThread> {
+        let (requests, inbox) = crossbeam_channel::unbounded();
+        let (report_sender, reports) = crossbeam_channel::unbounded();
         let shared = Arc::new(Shared::default());
-        let mut work = Work {
+        let mut commit_loop = CommitLoop {
             setting: self.setting.clone(),
             owner: Arc::clone(&self.owner),
             clock: Arc::clone(&self.clock),
             shared: Arc::clone(&shared),
-            orders: orders.clone(),
-            reports: outbox,
-            outlets: VecDeque::new(),
+            requests: requests.clone(),
+            reports: report_sender,
+            producers: VecDeque::new(),
             batch_bytes: 0,
-            ledger: Arc::new(DeliveryReports::new(false)),
+            delivery_reports: Arc::new(DeliveryReports::new(false)),
         };
-        let thread =
-            std::thread::Builder::new().name("wc-commit".into()).spawn(move || work.run(&inbox))?;
-        Ok(Hand { orders, reports, shared, thread: Some(thread) })
+        let thread = std::thread::Builder::new()
+            .name("wc-commit".into())
+            .spawn(move || commit_loop.run(&inbox))?;
+        Ok(CommitThread { requests, reports, shared, thread: Some(thread) })
     }
 }
 
@@ -265,28 +266,28 @@ impl Committer {
         clock: Arc<BrokerClock>,
     ) -> std::io::Result<Self> {
         let parts = Parts { setting, owner, clock };
-        let hand = Mutex::new(parts.start()?);
-        Ok(Self { parts, hand })
+        let current = Mutex::new(parts.start()?);
+        Ok(Self { parts, current })
     }
 
-    fn hand(&self) -> MutexGuard<'_, Hand> {
-        self.hand.lock()
+    fn current(&self) -> MutexGuard<'_, CommitThread> {
+        self.current.lock()
     }
 
     fn shared(&self) -> Arc<Shared> {
-        Arc::clone(&self.hand().shared)
+        Arc::clone(&self.current().shared)
     }
 
     /// Hands a batch over. At most the engine's `batches_max` are open, which bounds the channel.
-    pub(crate) fn submit(&self, batch: Batch, tenure: Arc<AssignmentEpoch>) {
-        let hand = self.hand();
-        hand.shared.update(|progress| progress.open += 1);
-        let _ = hand.orders.send(Order::Batch(Box::new(Job { batch, tenure })));
+    pub(crate) fn submit(&self, batch: Batch, epoch: Arc<AssignmentEpoch>) {
+        let current = self.current();
+        current.shared.update(|progress| progress.open += 1);
+        let _ = current.requests.send(Request::Batch(Box::new(Job { batch, epoch })));
     }
 
     /// Writes positions that are acknowledged and about to be committed to `<ns>.meta`, too (`at_least_once`).
-    pub(crate) fn checkpoint(&self, commits: Vec<Commit>, tenure: Arc<AssignmentEpoch>) {
-        let _ = self.hand().orders.send(Order::Checkpoint(commits, tenure));
+    pub(crate) fn checkpoint(&self, commits: Vec<Commit>, epoch: Arc<AssignmentEpoch>) {
+        let _ = self.current().requests.send(Request::Checkpoint(commits, epoch));
     }
 
     /// What the client was asked last.
@@ -296,11 +297,11 @@ impl Committer {
 
     /// The reports of batches that have finished since the last call, until lanes are taken over again.
     pub(crate) fn reports(&self) -> Receiver<Report> {
-        self.hand().reports.clone()
+        self.current().reports.clone()
     }
 
     /// Sees to it that nothing is on its way any more and a clean producer is there: what an earlier one left open is decided
-    /// then. The broker need not fence what is on its way: a member that comes back to its seat can be given its old
+    /// then. The broker need not fence what is on its way: a member that comes back under its `group.instance.id` can be given its old
     /// generation. So a batch that does not end soon is left behind, for the new producers to fence.
     ///
     /// # Errors
@@ -310,11 +311,11 @@ impl Committer {
             self.leave()?;
         }
         let shared = {
-            let hand = self.hand();
+            let current = self.current();
             // The earlier report is of no use: a checkpoint may be on its way.
-            hand.shared.update(|progress| progress.ready = false);
-            let _ = hand.orders.send(Order::Ready);
-            Arc::clone(&hand.shared)
+            current.shared.update(|progress| progress.ready = false);
+            let _ = current.requests.send(Request::Ready);
+            Arc::clone(&current.shared)
         };
         let answer = |progress: &mut Progress| match (&progress.fatal, progress.ready) {
             (Some(why), _) => Some(Err(NotReady { why: why.clone(), fatal: true })),
@@ -351,13 +352,13 @@ impl Committer {
     /// The operating system gives no thread; the old one goes on.
     pub(crate) fn leave(&self) -> Result<(), NotReady> {
         let failed = |error| NotReady { why: format!("no thread: {error}"), fatal: false };
-        let mut hand = self.hand();
+        let mut current = self.current();
         let next = self.parts.start().map_err(failed)?;
-        let left = std::mem::replace(&mut *hand, next);
-        drop(hand);
+        let left = std::mem::replace(&mut *current, next);
+        drop(current);
         left.shared.left.store(true, Ordering::SeqCst);
         // It ends as soon as it comes back, and nobody waits for that.
-        let _ = left.orders.send(Order::Stop);
+        let _ = left.requests.send(Request::Stop);
         let step = *left.shared.step.lock();
         let open = left.shared.lock().open;
         if open > 0 {
@@ -387,10 +388,10 @@ impl Committer {
 
 impl Drop for Committer {
     fn drop(&mut self) {
-        let _ = self.hand().orders.send(Order::Stop);
+        let _ = self.current().requests.send(Request::Stop);
         // A hanging client must not hold the process up: it is left to the exit.
         if self.settle(Duration::from_secs(3)) {
-            let thread = self.hand().thread.take();
+            let thread = self.current().thread.take();
             let _ = thread.map(JoinHandle::join);
         }
     }
@@ -452,8 +453,8 @@ mod tests {
     fn a_batch_that_hangs_is_left_behind_and_nobody_hears_of_it_any_more() {
         let committer = committer();
         let (shared, said) = {
-            let hand = committer.hand();
-            (Arc::clone(&hand.shared), hand.reports.clone())
+            let current = committer.current();
+            (Arc::clone(&current.shared), current.reports.clone())
         };
         shared.update(|progress| progress.open = 1);
         committer.ready(Duration::from_secs(60)).unwrap();
@@ -461,7 +462,7 @@ mod tests {
         assert!(!shared.lock().ready, "another one makes the producers");
         assert!(committer.settle(Duration::ZERO), "of which nothing is on its way");
         assert!(!committer.reports().same_channel(&said));
-        // It does not carry out orders that it still gets: its producers would fence those that count.
+        // It does not carry out requests that it still gets: its producers would fence those that count.
         let ended = said.recv_timeout(Duration::from_secs(60));
         assert!(ended.is_err_and(|error| error.is_disconnected()), "its thread has ended");
     }

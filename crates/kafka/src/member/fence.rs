@@ -15,7 +15,7 @@ use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerCon
 use crate::client::Connection;
 use crate::client::oauth::tokens;
 use crate::client::raw::ask;
-use crate::meta::{Heard, Member};
+use crate::meta::{Member, SharedRoster};
 use waterclock_engine::member::{Announced, Fenced};
 
 /// How the client is named in the brokers' logs.
@@ -47,7 +47,7 @@ pub(crate) struct Fence {
     transaction_timeout: Duration,
     /// Producers of a thread.
     turns: usize,
-    heard: Heard,
+    heard: SharedRoster,
     done: Mutex<Fenced>,
 }
 
@@ -57,7 +57,7 @@ impl Fence {
         namespace: String,
         transaction_timeout: Duration,
         turns: usize,
-        heard: Heard,
+        heard: SharedRoster,
     ) -> Self {
         Self { connection, namespace, transaction_timeout, turns, heard, done: Mutex::default() }
     }
@@ -92,7 +92,7 @@ impl Fence {
         let heard = self.heard.lock();
         let announced = |member: &Member| Announced {
             instance: member.instance.clone(),
-            incarnation: member.boot.clone(),
+            incarnation: member.incarnation.clone(),
             threads: usize::from(member.threads),
             has_partitions: !member.lanes.is_empty(),
         };

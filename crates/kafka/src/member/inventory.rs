@@ -42,7 +42,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 static READING: Mutex<()> = Mutex::new(());
 
 /// What to read, and to whom to report it.
-pub(crate) struct Order {
+pub(crate) struct InventoryRequest {
     pub(crate) connection: Connection,
     pub(crate) setup: Arc<Setup>,
     pub(crate) ends: EndOffsets,
@@ -58,7 +58,7 @@ pub(crate) struct Order {
 
 /// Why it could not be read.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum InventoryError {
     #[error(transparent)]
     Kafka(#[from] KafkaError),
     #[error(transparent)]
@@ -75,12 +75,12 @@ enum Trouble {
 ///
 /// # Errors
 /// The system has no thread left.
-pub(crate) fn begin(order: Order) -> std::io::Result<()> {
+pub(crate) fn begin(order: InventoryRequest) -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name("wc-inventory".into());
     thread.spawn(move || order.run()).map(drop)
 }
 
-impl Order {
+impl InventoryRequest {
     fn run(self) {
         let lane = self.lane.0;
         // One at a time, so that the memory is that of one.
@@ -90,13 +90,14 @@ impl Order {
         }
         let began = Instant::now();
         tracing::info!(lane, "records are gone; reading what is left of the lane");
-        let read = catch_unwind(AssertUnwindSafe(|| self.read())).unwrap_or(Err(Trouble::Fault));
+        let read =
+            catch_unwind(AssertUnwindSafe(|| self.read())).unwrap_or(Err(InventoryError::Fault));
         match &read {
             Ok(records) => {
                 let took = began.elapsed();
                 tracing::info!(lane, records, ?took, "read what is left of the lane");
             }
-            Err(Trouble::Over) => return,
+            Err(InventoryError::Over) => return,
             Err(error) => tracing::warn!(
                 lane,
                 %error,
@@ -112,8 +113,8 @@ impl Order {
     }
 
     /// Reads one partition after the other; how many records that were.
-    fn read(&self) -> Result<u64, Trouble> {
-        fail::fail_point!("lane_unread", |_| Err(Trouble::Kafka(KafkaError::Canceled)));
+    fn read(&self) -> Result<u64, InventoryError> {
+        fail::fail_point!("lane_unread", |_| Err(InventoryError::Kafka(KafkaError::Canceled)));
         let topics = &self.setup.topics;
         let partition = |(source, _): &(Source, Offset)| -> Partition {
             (Arc::clone(topics.name(source.topic)), i32::from(source.lane.0))
@@ -128,7 +129,7 @@ impl Order {
             let ends = told.iter().find(|of| of.topic == *topic && of.partition == *partition);
             let Some((first, last)) = ends.and_then(|of| of.first.zip(of.last)) else {
                 let (topic, partition) = (Arc::clone(topic), *partition);
-                return Err(Trouble::Silent { topic, partition });
+                return Err(InventoryError::Silent { topic, partition });
             };
             records += self.read_one(&mut reader, *source, (first.max(*low), last))?;
         }
@@ -140,7 +141,7 @@ impl Order {
         reader: &mut TopicReader,
         source: Source,
         (first, last): (Offset, Offset),
-    ) -> Result<u64, Trouble> {
+    ) -> Result<u64, InventoryError> {
         let (topic, partition) = (self.setup.topics.name(source.topic), i32::from(source.lane.0));
         let is_wanted = || self.stands.strong_count() > 0;
         let patience = Patience { silence: SILENCE_MAX, by: None, is_wanted: &is_wanted };
@@ -155,7 +156,7 @@ impl Order {
             Ok::<_, ReadError>(ControlFlow::Continue(()))
         })?;
         if ended == Ended::Unwanted {
-            return Err(Trouble::Over);
+            return Err(InventoryError::Over);
         }
         self.pass_on(&mut piece);
         Ok(records)

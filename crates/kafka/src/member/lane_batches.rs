@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::changelog_end::Written;
-use super::commit::{BatchOwner, Tally};
+use super::commit::{BatchOwner, OnDone};
 use waterclock_engine::header;
 use waterclock_engine::member::{Renewed, Timing};
 use waterclock_engine::messages::{ChangeReason, DeadLetter};
@@ -22,7 +22,7 @@ pub(crate) struct LaneBatches {
     dead: Arc<str>,
     timers: Arc<str>,
     meta: Arc<str>,
-    /// Told how far `<ns>.timers` is written.
+    /// BatchMetrics how far `<ns>.timers` is written.
     written: Arc<Written>,
     figures: Arc<LaneFigures>,
 }
@@ -67,8 +67,8 @@ impl BatchOwner for LaneBatches {
         }
     }
 
-    fn tally(&self, batch: &Batch) -> Tally {
-        let told = Told::of(batch, self.setup.topics.intakes.len());
+    fn on_done(&self, batch: &Batch) -> OnDone {
+        let told = BatchMetrics::of(batch, self.setup.topics.intakes.len());
         let figures = Arc::clone(&self.figures);
         Box::new(move |now| told.tell(now, &figures))
     }
@@ -84,7 +84,7 @@ impl BatchOwner for LaneBatches {
 
 /// What the metrics get when a batch is done.
 #[derive(Debug, Default)]
-struct Told {
+struct BatchMetrics {
     /// Where each waited last, and when it was due.
     delivered: Vec<(TopicId, UnixMillis)>,
     labels: HashMap<Box<str>, u64>,
@@ -95,7 +95,7 @@ struct Told {
     cancelled: u64,
 }
 
-impl Told {
+impl BatchMetrics {
     fn of(batch: &Batch, tiers_from: usize) -> Self {
         let mut told = Self::default();
         for send in &batch.sends {

@@ -19,11 +19,11 @@ use crate::client::{Connection, SubmitError, Submitter};
 use crate::cluster::backlog::{self, Backlog, Count};
 use crate::cluster::delete_records::Deletes;
 use crate::cluster::end_offsets::EndOffsets;
-use crate::cluster::topic_monitor::{Look, Seen, Wanted};
+use crate::cluster::topic_monitor::{Look, TopicHealth, Wanted};
 use crate::cluster::upkeep::{Needs, Upkeep};
 use crate::cluster::wall_clock_steps::{Looking, Steps};
 use crate::cluster::{BrokerClock, Lookup, Probe};
-use crate::meta::{Heard, Member, Members, MetaWriter};
+use crate::meta::{Member, Members, MetaWriter, SharedRoster};
 use waterclock_engine::allow::Allow;
 use waterclock_engine::{Lane, Setup, TopicId};
 use waterclock_telemetry::LaneFigures;
@@ -38,9 +38,9 @@ pub struct Settings {
     /// This process's name.
     pub instance: String,
     /// Tells its data directory from others: the process that has it may take the place of the last one that had it.
-    pub home: String,
+    pub directory_id: String,
     /// Tells this start from the one before.
-    pub boot: String,
+    pub incarnation: String,
     /// What every engine is given.
     pub setup: Arc<Setup>,
     /// Exactly or at least once.
@@ -136,19 +136,19 @@ impl ClusterView {
 
 /// The lane threads of a process, running.
 #[derive(Debug)]
-pub struct Processor {
+pub struct LaneThreads {
     stop: Arc<AtomicBool>,
     statuses: Vec<Arc<Status>>,
     ended: Receiver<Result<(), thread::Error>>,
     ends: Arc<Notify>,
     clock: Arc<BrokerClock>,
     policies: Arc<Policies>,
-    heard: Heard,
+    heard: SharedRoster,
     connection: Connection,
     meta: Option<Arc<MetaWriter>>,
     _probe: Option<Probe>,
     backlog: Backlog,
-    seen: Arc<Seen>,
+    seen: Arc<TopicHealth>,
     _upkeep: Upkeep,
     _looking: Looking,
     events: Events,
@@ -176,7 +176,7 @@ impl Drop for End {
     }
 }
 
-impl Processor {
+impl LaneThreads {
     /// Starts the lane threads; they join the group once the brokers' time is known. They alone hold `timers`.
     ///
     /// # Errors
@@ -190,7 +190,7 @@ impl Processor {
         let ClusterView { admin, clock, ends, written, steps, looking, meta, probe, events } = view;
         let stop = Arc::new(AtomicBool::new(false));
         let policies = Arc::new(Policies::new(Arc::clone(&settings.setup)));
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(TopicHealth::default());
         let look = settings
             .watched
             .clone()
@@ -207,7 +207,7 @@ impl Processor {
             written,
             ends,
             trim: (!*embedded).then(|| deletes.trim()),
-            heard: Heard::default(),
+            heard: SharedRoster::default(),
             stop: Arc::clone(&stop),
             drain: settings.drain,
         };
@@ -229,9 +229,9 @@ impl Processor {
                 connection: connection.clone(),
                 namespace: settings.namespace.clone(),
                 instance: settings.instance.clone(),
-                home: settings.home.clone(),
+                directory_id: settings.directory_id.clone(),
                 thread,
-                boot: settings.boot.clone(),
+                incarnation: settings.incarnation.clone(),
                 setup: Arc::clone(&settings.setup),
                 delivery: settings.delivery,
                 session_timeout: settings.session_timeout,
@@ -344,8 +344,8 @@ impl Processor {
 
     /// The problems of the topics, for people. While there are any, no new record is admitted.
     #[must_use]
-    pub fn unfit(&self) -> Vec<String> {
-        self.seen.unfit()
+    pub fn misconfigured(&self) -> Vec<String> {
+        self.seen.misconfigured()
     }
 
     /// What of the topics one lost broker would take along, for people.
@@ -371,7 +371,7 @@ impl Processor {
     }
 }
 
-impl Drop for Processor {
+impl Drop for LaneThreads {
     /// Threads that nobody can stop any more must not go on.
     fn drop(&mut self) {
         self.stop();

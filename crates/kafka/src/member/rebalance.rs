@@ -1,6 +1,6 @@
 //! Takes lanes over and lets them go, inside librdkafka's rebalance callback.
 //!
-//! The broker fences old generations, not ownership (core notes 2). A member that reads the group metadata just before
+//! The broker fences old generations, not ownership. A member that reads the group metadata just before
 //! a commit can commit for partitions that are another member's. So the metadata is taken with the assignment, and goes
 //! with every batch of it. The pending records of revoked lanes are dropped before the lanes are let go.
 //!
@@ -83,7 +83,7 @@ pub(crate) struct Taken {
     /// Where the lanes' changelogs ended.
     pub(crate) changelogs: Vec<(Lane, Offset)>,
     /// The right to commit for them.
-    pub(crate) tenure: Arc<AssignmentEpoch>,
+    pub(crate) epoch: Arc<AssignmentEpoch>,
     /// Lanes that the group gave to nobody.
     pub(crate) nobodys: Vec<Lane>,
 }
@@ -115,7 +115,7 @@ pub enum Error {
     /// A lane was worked on and its position is not known any more: what was done cannot be told from what was not.
     #[error(
         "group {group} has no committed offset for {topic}/{partition}, and meta no checkpoint, though records before \
-         {first} are gone. To deliver again what may have been delivered: stop all instances, wait for the session-timeout, which the last one's seat is kept for, and: kafka-consumer-groups.sh --bootstrap-server {brokers} --group {group} --topic {topic}:{partition} --reset-offsets --to-earliest \
+         {first} are gone. To deliver again what may have been delivered: stop all instances, wait for the session-timeout, which the last one's group_instance_id is kept for, and: kafka-consumer-groups.sh --bootstrap-server {brokers} --group {group} --topic {topic}:{partition} --reset-offsets --to-earliest \
          --execute"
     )]
     PositionGone {
@@ -153,11 +153,11 @@ pub(crate) struct Who {
     /// `client.id` of this consumer: names instance, thread and start.
     pub(crate) client_id: String,
     /// The part of it that names the instance and the thread, however often it was started.
-    pub(crate) slot: String,
+    pub(crate) client_prefix: String,
     /// The part of it that names the instance.
     pub(crate) process: String,
-    /// `group.instance.id`: instance, thread and home. Its holder is this thread, or the one that this thread succeeds.
-    pub(crate) seat: String,
+    /// `group.instance.id`: instance, thread and the directory's id. Its holder is this thread, or the one that this thread succeeds.
+    pub(crate) group_instance_id: String,
     /// Names of the lane topics, by [`TopicId`].
     pub(crate) lanes: Vec<Arc<str>>,
     /// So many of them are intakes, which come first.
@@ -175,13 +175,13 @@ pub(crate) struct Who {
 }
 
 impl Who {
-    /// The broker makes a member's id from its seat, and keeps the client id of the first member that took the seat.
+    /// The broker makes a member's id from its `group.instance.id`, and keeps the client id of the first member that took it.
     fn is_me(&self, member: &GroupMemberInfo) -> bool {
-        member.id().strip_prefix(&*self.seat).is_some_and(|rest| rest.starts_with('-'))
+        member.id().strip_prefix(&*self.group_instance_id).is_some_and(|rest| rest.starts_with('-'))
     }
 }
 
-/// Which members have a seat in the group.
+/// Which members hold a `group.instance.id` of the group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seats {
     /// This thread.
@@ -199,7 +199,7 @@ pub(crate) struct Context {
     fence: Fence,
     events: Mutex<Vec<GroupEvent>>,
     /// Of the assignment that was taken over last.
-    tenure: Mutex<Option<Arc<AssignmentEpoch>>>,
+    epoch: Mutex<Option<Arc<AssignmentEpoch>>>,
     /// What is known of positions, beyond one take-over.
     positions: Mutex<Positions>,
     /// The offsets that the group's coordinator has acknowledged as committed since the last call (`at_least_once`).
@@ -223,7 +223,7 @@ impl Context {
             ends,
             fence,
             events: Mutex::default(),
-            tenure: Mutex::default(),
+            epoch: Mutex::default(),
             positions: Mutex::default(),
             acknowledged: Mutex::default(),
             progress,
@@ -265,7 +265,7 @@ impl Context {
         (!self.who.embedded).then(admin).flatten()
     }
 
-    /// Which members have a seat in the group now; nothing where nobody answers.
+    /// Which members hold a `group.instance.id` of the group now; nothing where nobody answers.
     pub(crate) fn seats(&self, asker: &Admin) -> Option<Seats> {
         let list = asker.inner().fetch_group_list(Some(&self.who.group), LEAVING).ok()?;
         let members = || list.groups().iter().flat_map(|group| group.members());
@@ -281,20 +281,20 @@ impl Context {
         if commits.is_empty() {
             return;
         }
-        let tenure = self.tenure();
+        let epoch = self.epoch();
         let committed = self.commit_all(consumer, &commits, mode);
         if let Err(error) = committed {
             tracing::warn!(%error, partitions = commits.len(), "could not commit; what was delivered since is delivered again");
             // One of an old generation must not have the last word in the checkpoints.
             return;
         }
-        if let Some(tenure) = tenure {
-            self.committer.checkpoint(commits, tenure);
+        if let Some(epoch) = epoch {
+            self.committer.checkpoint(commits, epoch);
         }
     }
 
-    fn tenure(&self) -> Option<Arc<AssignmentEpoch>> {
-        self.tenure.lock().clone()
+    fn epoch(&self) -> Option<Arc<AssignmentEpoch>> {
+        self.epoch.lock().clone()
     }
 
     fn commit_all(
@@ -380,13 +380,13 @@ impl Context {
         let first = self.who.first_intake.as_ref();
         let is_remade = first.zip(plan.ids.first()).is_some_and(|(first, now)| first != now);
         let starts = plan.starts().collect();
-        let tenure = Arc::new(AssignmentEpoch { group, ids: plan.ids });
-        *self.tenure.lock() = Some(Arc::clone(&tenure));
+        let epoch = Arc::new(AssignmentEpoch { group, ids: plan.ids });
+        *self.epoch.lock() = Some(Arc::clone(&epoch));
         if !fresh.is_empty() {
-            self.committer.checkpoint(fresh, Arc::clone(&tenure));
+            self.committer.checkpoint(fresh, Arc::clone(&epoch));
         }
         let asked = told.iter().map(|told| told.at).min().unwrap_or_default();
-        Ok(Taken { starts, is_remade, asked, changelogs, tenure, nobodys })
+        Ok(Taken { starts, is_remade, asked, changelogs, epoch, nobodys })
     }
 
     /// Asks for all that says where the partitions begin. Gives that, and what was told of the ends of the logs.
@@ -613,8 +613,8 @@ impl Context {
         let me = members().find(|member| is_me(member)).map(GroupMemberInfo::client_id);
         let me = me.unwrap_or(&self.who.client_id);
         let other = members().find(|member| {
-            // The same slot, and a start before ours: the later one goes, and the earlier one stays.
-            member.client_id().starts_with(&self.who.slot)
+            // The same thread of the same instance, and a start before ours: the later one goes, and the earlier one stays.
+            member.client_id().starts_with(&self.who.client_prefix)
                 && !is_me(member)
                 && member.client_id() < me
         });

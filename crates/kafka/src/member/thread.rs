@@ -29,9 +29,9 @@ use crate::cluster::backlog::Reads;
 use crate::cluster::delete_records::Trim;
 use crate::cluster::end_offsets::EndOffsets;
 use crate::cluster::targets::Lookup;
-use crate::cluster::topic_monitor::Seen;
+use crate::cluster::topic_monitor::TopicHealth;
 use crate::cluster::wall_clock_steps::Steps;
-use crate::meta::Heard;
+use crate::meta::SharedRoster;
 use waterclock_engine::allow::Allow;
 use waterclock_engine::member::Restarts;
 use waterclock_engine::{Lane, Millis, Setup};
@@ -49,11 +49,11 @@ pub(super) struct Plan {
     /// This process's name.
     pub instance: String,
     /// Tells its data directory from others.
-    pub home: String,
+    pub directory_id: String,
     /// Which of its threads.
     pub thread: usize,
     /// This start of the process: tells it from the one before it.
-    pub boot: String,
+    pub incarnation: String,
     /// What the engine is given.
     pub setup: Arc<Setup>,
     /// Exactly or at least once.
@@ -161,9 +161,9 @@ pub enum Error {
     /// Lanes could not be taken over.
     #[error(transparent)]
     TakeOver(#[from] TakeOver),
-    /// Another process sits in the same seat again and again: one of the two must go, and it is this one.
+    /// Another process takes the same `group.instance.id` again and again: one of the two must go, and it is this one.
     #[error(
-        "the seat of instance {instance} in group {group} is taken by another process, which must have a copy of this \
+        "the group.instance.id of instance {instance} in group {group} is taken by another process, which must have a copy of this \
          one's data directory; give one of them an empty one"
     )]
     Fenced {
@@ -266,7 +266,7 @@ pub(super) struct Shared {
     /// Where records may go.
     pub policies: Arc<Policies>,
     /// The result of the last look at the topics: whether records may be admitted.
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) seen: Arc<TopicHealth>,
     /// Notices when this machine's clock is set.
     pub(crate) steps: Arc<Steps>,
     /// The brokers' time.
@@ -280,7 +280,7 @@ pub(super) struct Shared {
     /// Says where partitions end.
     pub(crate) ends: EndOffsets,
     /// What the members have said.
-    pub heard: Heard,
+    pub heard: SharedRoster,
     /// Deletes what is done.
     pub trim: Option<Trim>,
     /// Set when the process is to stop.
@@ -310,7 +310,7 @@ pub(super) fn run(
             {
                 tracing::warn!(
                     thread = plan.thread,
-                    "the seat in the group was taken, taking it again"
+                    "another member took the group.instance.id, taking it again"
                 );
                 status.own(Vec::new());
                 continue;

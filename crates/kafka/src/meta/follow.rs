@@ -28,19 +28,19 @@ const FRESH: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Follower {
     topic: String,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<MetaState>>,
     stop: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct MetaState {
     reading: Reading,
     roster: Roster,
     /// When the end was last reached.
     complete: Option<Instant>,
 }
 
-impl Known {
+impl MetaState {
     fn take(&mut self, record: &Consumed<'_>) {
         self.roster.hear_record(record);
         self.reading.record(record.offset().0, record.key(), record.value());
@@ -57,7 +57,7 @@ impl Follower {
     /// As [`meta::read`](super::read).
     pub fn start(connection: &Connection, topic: &str, group: &str) -> Result<Self, Error> {
         let mut known =
-            Known { reading: Reading::new(), roster: Roster::default(), complete: None };
+            MetaState { reading: Reading::new(), roster: Roster::default(), complete: None };
         let mut reader = open(connection, topic, group, WAIT)?;
         let end = to_end(&mut reader, topic, |record| known.take(record))?;
         known.complete = Some(Instant::now());
@@ -94,7 +94,7 @@ impl Follower {
         chosen(&self.lock().roster, lane, attempt).map(|member| member.address.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, MetaState> {
         self.known.lock()
     }
 }
@@ -114,7 +114,7 @@ impl Drop for Follower {
 fn follow(
     mut reader: TopicReader,
     (topic, end): (&str, Offset),
-    known: &Mutex<Known>,
+    known: &Mutex<MetaState>,
     stop: &AtomicBool,
 ) {
     let mut from = Some(StartAt::Offset(end));

@@ -311,7 +311,7 @@ pub enum Error {
 
 /// The last values under one key, as reading goes on.
 #[derive(Debug)]
-struct Slot<T> {
+struct LastValue<T> {
     key: &'static str,
     value: Option<T>,
     /// The offset of the last value that could not be read.
@@ -320,7 +320,7 @@ struct Slot<T> {
     newer: Option<(i64, u32)>,
 }
 
-impl<T> Slot<T> {
+impl<T> LastValue<T> {
     fn new(key: &'static str) -> Self {
         Self { key, value: None, broken: None, newer: None }
     }
@@ -469,20 +469,20 @@ impl<T: Clone> Firsts<T> {
 #[derive(Debug)]
 pub(super) struct Reading {
     firsts: Firsts<(Secret, LadderInForce)>,
-    ladder: Slot<LadderInForce>,
-    secret: Slot<Secret>,
+    ladder: LastValue<LadderInForce>,
+    secret: LastValue<Secret>,
     intakes: Firsts<String>,
-    old_intake: Slot<String>,
+    old_intake: LastValue<String>,
 }
 
 impl Reading {
     pub(super) fn new() -> Self {
         Self {
             firsts: Firsts::new(FIRST),
-            ladder: Slot::new(LADDER),
-            secret: Slot::new(SECRET),
+            ladder: LastValue::new(LADDER),
+            secret: LastValue::new(SECRET),
             intakes: Firsts::new(INTAKE),
-            old_intake: Slot::new(OLD_INTAKE),
+            old_intake: LastValue::new(OLD_INTAKE),
         }
     }
 

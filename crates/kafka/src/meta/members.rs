@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::error::KafkaError;
 
-use super::{Heard, MEMBER, Member, MetaWriter, PARTITION, Roster};
+use super::{MEMBER, Member, MetaWriter, PARTITION, Roster, SharedRoster};
 use crate::client::Connection;
 use crate::client::connect::{Isolation, aside};
 use crate::client::events::{Events, Task, Turns};
@@ -41,10 +41,10 @@ const LEAVE_MAX: Duration = Duration::from_millis(800);
 /// The members of the namespace; this one says farewell when it is dropped or [left](Self::leave).
 #[derive(Debug)]
 pub struct Members {
-    roster: Heard,
-    /// Those of its [`Speaker`]; none once it has left.
+    roster: SharedRoster,
+    /// Those of its [`MembersTask`]; none once it has left.
     turns: Mutex<Option<Turns>>,
-    voice: Arc<Voice>,
+    announcer: Arc<Announcer>,
 }
 
 impl Members {
@@ -57,34 +57,34 @@ impl Members {
         connection: &Connection,
         writer: Arc<MetaWriter>,
         describe: impl Fn() -> Member + Send + 'static,
-        roster: Heard,
+        roster: SharedRoster,
         events: &Events,
     ) -> Result<Self, KafkaError> {
         let mut reader =
             TopicReader::new(connection, "waterclock-members", Isolation::Committed, WAIT)?;
         reader.assign(writer.topic(), [(PARTITION, StartAt::Beginning)])?;
         let bell = reader.bell(events.thread()?);
-        let Member { instance, boot, .. } = describe();
-        let voice = Arc::new(Voice {
+        let Member { instance, incarnation, .. } = describe();
+        let announcer = Arc::new(Announcer {
             writer,
             instance,
-            boot,
+            incarnation,
             roster: Arc::clone(&roster),
             has_left: Mutex::new(false),
         });
-        let speaker = Speaker {
+        let task = MembersTask {
             bell,
             reader,
             looked: None,
-            voice: Arc::clone(&voice),
+            announcer: Arc::clone(&announcer),
             describe,
             roster: Arc::clone(&roster),
             sent: None,
             differs: None,
             is_difference_said: false,
         };
-        let turns = Mutex::new(Some(events.add(POLL, speaker)?));
-        Ok(Self { roster, turns, voice })
+        let turns = Mutex::new(Some(events.add(POLL, task)?));
+        Ok(Self { roster, turns, announcer })
     }
 
     fn lock(&self) -> parking_lot::MutexGuard<'_, Roster> {
@@ -107,7 +107,7 @@ impl Members {
     /// until that is written.
     pub fn leave(&self) {
         let turns = self.turns.lock().take();
-        self.voice.farewell();
+        self.announcer.farewell();
         // To close the reader takes a while.
         if let Some(turns) = turns {
             aside(turns);
@@ -125,21 +125,21 @@ impl Drop for Members {
 }
 
 /// Speaks for this process, until it has left.
-struct Voice {
+struct Announcer {
     writer: Arc<MetaWriter>,
     instance: String,
-    boot: String,
-    roster: Heard,
+    incarnation: String,
+    roster: SharedRoster,
     has_left: Mutex<bool>,
 }
 
-impl std::fmt::Debug for Voice {
+impl std::fmt::Debug for Announcer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Voice").field("instance", &self.instance).finish_non_exhaustive()
+        f.debug_struct("Announcer").field("instance", &self.instance).finish_non_exhaustive()
     }
 }
 
-impl Voice {
+impl Announcer {
     fn say(&self, member: &Member) {
         // The farewell holds the lock while it is written.
         if self.has_left.try_lock().is_some_and(|has_left| !*has_left) {
@@ -152,7 +152,8 @@ impl Voice {
     fn farewell(&self) {
         let mut has_left = self.has_left.lock();
         let roster = self.roster.lock();
-        let is_another = roster.said(&self.instance).is_some_and(|said| said.boot > self.boot);
+        let is_another =
+            roster.said(&self.instance).is_some_and(|said| said.incarnation > self.incarnation);
         drop(roster);
         if !std::mem::replace(&mut *has_left, true) && !is_another {
             self.writer.write_and_wait(PARTITION, &self.key(), None, LEAVE_MAX);
@@ -171,15 +172,15 @@ fn log_failure<T>(report: Result<T, KafkaError>) {
 }
 
 /// Has the turns. The bell is dropped before the reader is: fields drop in order.
-struct Speaker<D: Fn() -> Member> {
+struct MembersTask<D: Fn() -> Member> {
     bell: Bell,
     reader: TopicReader,
     /// When it was last looked what there is to say.
     looked: Option<Instant>,
-    voice: Arc<Voice>,
+    announcer: Arc<Announcer>,
     /// Says what this process is now.
     describe: D,
-    roster: Heard,
+    roster: SharedRoster,
     /// The last announcement, and when it was sent.
     sent: Option<(Member, Instant)>,
     /// Since when another member allows other targets.
@@ -187,7 +188,7 @@ struct Speaker<D: Fn() -> Member> {
     is_difference_said: bool,
 }
 
-impl<D: Fn() -> Member + Send> Task for Speaker<D> {
+impl<D: Fn() -> Member + Send> Task for MembersTask<D> {
     fn turn(&mut self) -> bool {
         // The thread has other reasons to wake.
         let is_more = self.bell.has_events() && self.hear();
@@ -201,13 +202,13 @@ impl<D: Fn() -> Member + Send> Task for Speaker<D> {
     }
 }
 
-impl<D: Fn() -> Member> Drop for Speaker<D> {
+impl<D: Fn() -> Member> Drop for MembersTask<D> {
     fn drop(&mut self) {
-        self.voice.farewell();
+        self.announcer.farewell();
     }
 }
 
-impl<D: Fn() -> Member> Speaker<D> {
+impl<D: Fn() -> Member> MembersTask<D> {
     /// Whether there may be more to hear at once.
     fn hear(&mut self) -> bool {
         for _ in 0..TURN_MAX {
@@ -226,8 +227,8 @@ impl<D: Fn() -> Member> Speaker<D> {
     /// What the topic says of us; nothing if that was an earlier start.
     fn heard(&self) -> Option<Member> {
         let roster = self.roster.lock();
-        let member = roster.said(&self.voice.instance)?;
-        (member.boot == self.voice.boot).then(|| member.clone())
+        let member = roster.said(&self.announcer.instance)?;
+        (member.incarnation == self.announcer.incarnation).then(|| member.clone())
     }
 
     /// Says once that another member delivers to other targets than this one, unless that is about to end.
@@ -262,7 +263,7 @@ impl<D: Fn() -> Member> Speaker<D> {
             Some((said, at)) => at.elapsed() >= AGAIN && self.heard().as_ref() != Some(said),
         };
         if is_due {
-            self.voice.say(&now);
+            self.announcer.say(&now);
             self.sent = Some((now, Instant::now()));
         }
     }

@@ -31,7 +31,7 @@ pub struct Member {
     /// Its name.
     pub instance: String,
     /// Which start of it.
-    pub boot: String,
+    pub incarnation: String,
     /// Where it answers, `host:port`.
     pub address: String,
     /// The lanes that it ran when it said so, ascending.
@@ -48,7 +48,8 @@ pub struct Member {
 struct Text {
     version: u32,
     instance: String,
-    boot: String,
+    #[serde(rename = "boot")]
+    incarnation: String,
     address: String,
     lanes: Vec<u16>,
     #[serde(default)]
@@ -67,7 +68,7 @@ impl Member {
         let text = Text {
             version: VERSION,
             instance: self.instance.clone(),
-            boot: self.boot.clone(),
+            incarnation: self.incarnation.clone(),
             address: self.address.clone(),
             lanes: self.lanes.iter().map(|lane| lane.0).collect(),
             threads: self.threads,
@@ -84,7 +85,7 @@ impl Member {
         let text: Text = serde_json::from_slice(value).ok()?;
         (text.version == VERSION).then(|| Self {
             instance: text.instance,
-            boot: text.boot,
+            incarnation: text.incarnation,
             address: text.address,
             lanes: text.lanes.into_iter().map(Lane).collect(),
             threads: text.threads,
@@ -101,18 +102,18 @@ impl Member {
 }
 
 /// What the members have said, as far as this process has heard it.
-pub type Heard = Arc<Mutex<Roster>>;
+pub type SharedRoster = Arc<Mutex<Roster>>;
 
 /// What all members have said, as far as it was read.
 #[derive(Clone, Debug, Default)]
 pub struct Roster {
-    said: BTreeMap<String, Said>,
+    said: BTreeMap<String, Announcement>,
     /// The topic's time: the last append time that was read.
     now: UnixMillis,
 }
 
 #[derive(Clone, Debug)]
-struct Said {
+struct Announcement {
     member: Member,
     offset: i64,
     at: UnixMillis,
@@ -143,7 +144,7 @@ impl Roster {
         claims.max_by_key(|said| said.offset).map(|said| &said.member)
     }
 
-    fn heard(&self) -> impl Iterator<Item = &Said> {
+    fn heard(&self) -> impl Iterator<Item = &Announcement> {
         self.said.values().filter(|said| self.now - said.at <= SILENT)
     }
 
@@ -170,7 +171,7 @@ impl Roster {
         let Some(name) = name.and_then(|name| std::str::from_utf8(name).ok()) else { return };
         match value.and_then(Member::decode) {
             Some(member) if member.instance == name => {
-                self.said.insert(name.to_owned(), Said { member, offset, at });
+                self.said.insert(name.to_owned(), Announcement { member, offset, at });
             }
             // A farewell, or something that nobody can be asked by.
             _ => {
@@ -187,7 +188,7 @@ mod tests {
     fn member(instance: &str, lanes: &[u16]) -> Member {
         Member {
             instance: instance.to_owned(),
-            boot: "0001".to_owned(),
+            incarnation: "0001".to_owned(),
             address: format!("{instance}:80"),
             lanes: lanes.iter().copied().map(Lane).collect(),
             allow: None,

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::client::connect::Isolation;
 use crate::client::raw::ask::End;
-use crate::client::topic_reader::{Ended, Patience, Place, ReadError, Span, StartAt};
+use crate::client::topic_reader::{Ended, Patience, ReadError, RecordPosition, Span, StartAt};
 use crate::client::{Connection, TopicReader};
 use crate::meta::{self, LadderInForce, Meta, Secret, Value};
 use waterclock_engine::ladder::{Ladder, Preset};
@@ -457,7 +457,7 @@ fn nothing_pending(
 fn unfinished(reader: &mut TopicReader, topic: &str, lanes: u16) -> Result<bool, ReadError> {
     let lanes = || 0..i32::from(lanes);
     let committed = reader.committed(topic, lanes(), ANSWER_MAX).map_err(|source| {
-        let at = Place { topic: topic.to_owned(), partition: 0, offset: None };
+        let at = RecordPosition { topic: topic.to_owned(), partition: 0, offset: None };
         ReadError::kafka(at, source)
     })?;
     let ends = |end| reader.offsets(topic, lanes(), end, ANSWER_MAX);

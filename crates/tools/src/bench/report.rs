@@ -116,7 +116,7 @@ pub(super) struct Process {
 
 /// What was asked for.
 #[derive(Debug, Serialize)]
-pub(super) struct Asked {
+pub(super) struct Parameters {
     pub(super) records: u64,
     pub(super) rate: u64,
     pub(super) seconds: u64,
@@ -143,7 +143,7 @@ pub(super) struct Report {
     pub(super) began: String,
     /// What all its topics began with; they are gone.
     pub(super) namespace: String,
-    pub(super) asked: Asked,
+    pub(super) asked: Parameters,
     pub(super) machine: Machine,
     pub(super) copies: Vec<Copies>,
     pub(super) floor: Option<Floor>,
@@ -324,7 +324,7 @@ impl Report {
             |load: &Option<f64>| load.map_or("unknown".to_owned(), |load| format!("{load:.1}"));
         let kafka = self.machine.kafka.as_deref().unwrap_or("of unknown version");
         let build = if self.machine.optimized { "" } else { " (NOT OPTIMIZED: worth nothing)" };
-        let Asked { records, rate, seconds, delay_ms, lanes } = &self.asked;
+        let Parameters { records, rate, seconds, delay_ms, lanes } = &self.asked;
         format!(
             "{}: {cores} cores, kernel {}, load average {} before and {} after; waterclock {waterclock}{build}, \
              librdkafka {librdkafka}, Kafka {kafka}; {lanes} lanes, spikes of {records}, {rate}/s for {seconds} s \
@@ -462,7 +462,7 @@ mod tests {
         Report {
             began: "2026-01-01T00:00:00.000Z".to_owned(),
             namespace: "waterclock-bench-0".to_owned(),
-            asked: Asked { records: 10, rate: 5, seconds: 2, delay_ms: 10_000, lanes: 6 },
+            asked: Parameters { records: 10, rate: 5, seconds: 2, delay_ms: 10_000, lanes: 6 },
             machine: Machine::look(Some("4.3.0".to_owned())),
             copies: vec![Copies {
                 delivery,

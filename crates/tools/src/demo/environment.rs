@@ -1,4 +1,4 @@
-//! Where the demo plays: a broker, topics of its own, and how the processor is set up there.
+//! Where the demo plays: a broker, topics of its own, and how the lane threads are set up there.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use waterclock_engine::Millis;
 use waterclock_engine::ladder::{Ladder, LadderError};
 use waterclock_engine::state::StateKey;
 use waterclock_kafka::topics::{self, Kind, Names, Request, TopicSpec};
-use waterclock_kafka::{Connection, Delivery, Embedded, KafkaError, Processor};
+use waterclock_kafka::{Connection, Delivery, Embedded, KafkaError, LaneThreads};
 use waterclock_terminal::{Exit, Failure};
 
 use super::kafka_script::{KafkaScriptError, ScriptedKafka};
@@ -150,7 +150,7 @@ impl Environment {
     }
 
     /// Starts the lane threads.
-    pub(super) fn start(&self, program: &dyn Program) -> Result<Processor, Failure> {
+    pub(super) fn start(&self, program: &dyn Program) -> Result<LaneThreads, Failure> {
         let broker = DemoBroker {
             connection: self.connection.clone(),
             ladder: self.ladder.clone(),

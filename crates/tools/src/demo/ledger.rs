@@ -42,7 +42,7 @@ pub(super) enum Expect {
 
 /// Where a record was seen last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum LastSeen {
     /// Handed to the producer; not seen yet.
     Handed,
     /// In the intake, or in a tier, since then.
@@ -62,7 +62,7 @@ struct Entry {
     expect: Expect,
     /// Written to this tier, not to the intake.
     tier: Option<usize>,
-    place: Place,
+    place: LastSeen,
     due: Option<UnixMillis>,
     /// Stamped and measured, when it was seen in the target first.
     arrived: Option<Arrival>,
@@ -81,7 +81,7 @@ pub(super) struct Arrival {
 
 /// One value of the curves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Slot {
+pub(super) struct Interval {
     pub(super) delivered: u64,
     pub(super) late_ms_max: u64,
 }
@@ -121,7 +121,7 @@ pub(super) struct Figures {
     pub(super) late_max: u64,
     /// Deliveries by lateness, see [`BARS_MS`].
     pub(super) bars: Vec<u64>,
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Vec<Interval>,
     pub(super) levels: Levels,
     /// The latest dead letters, newest first.
     pub(super) letters: Vec<Code>,
@@ -163,13 +163,19 @@ impl Ledger {
 
     /// A record is handed to the producer, for the intake or for `tier`.
     pub(super) fn handed(&mut self, expect: Expect, tier: Option<usize>) {
-        self.entries.push(Entry { expect, tier, place: Place::Handed, due: None, arrived: None });
+        self.entries.push(Entry {
+            expect,
+            tier,
+            place: LastSeen::Handed,
+            due: None,
+            arrived: None,
+        });
     }
 
     /// Kafka did not take it.
     pub(super) fn failed(&mut self, number: usize) {
         if let Some(entry) = self.entries.get_mut(number) {
-            entry.place = Place::Failed;
+            entry.place = LastSeen::Failed;
             self.counts.unsent += 1;
         }
     }
@@ -187,10 +193,10 @@ impl Ledger {
             return;
         };
         if entry.due.is_some_and(|due| now + CANCEL_MIN <= due) {
-            entry.place = Place::Cancelled;
+            entry.place = LastSeen::Cancelled;
             self.counts.cancelled += 1;
         } else {
-            entry.place = Place::Forgiven;
+            entry.place = LastSeen::Forgiven;
         }
     }
 
@@ -214,15 +220,17 @@ impl Ledger {
             entry.due = entry.due.min(due).or(due);
         }
         let newer = match entry.place {
-            Place::Handed => true,
+            LastSeen::Handed => true,
             // Topics are read side by side: an older place may be seen later.
-            Place::Standing(_, since) => appended >= since,
-            Place::Delivered | Place::Dead | Place::Cancelled | Place::Forgiven | Place::Failed => {
-                false
-            }
+            LastSeen::Standing(_, since) => appended >= since,
+            LastSeen::Delivered
+            | LastSeen::Dead
+            | LastSeen::Cancelled
+            | LastSeen::Forgiven
+            | LastSeen::Failed => false,
         };
         if newer {
-            entry.place = Place::Standing(tier, appended);
+            entry.place = LastSeen::Standing(tier, appended);
         }
         if entry.due.is_some()
             && let Some(arrival) = entry.arrived.take()
@@ -235,12 +243,12 @@ impl Ledger {
     pub(super) fn delivered(&mut self, number: u32, arrival: Arrival) {
         let number = number as usize;
         let Some(entry) = self.entries.get_mut(number) else { return };
-        if entry.place == Place::Delivered {
+        if entry.place == LastSeen::Delivered {
             self.counts.duplicates += 1;
             return;
         }
-        let escaped = entry.place == Place::Cancelled;
-        entry.place = Place::Delivered;
+        let escaped = entry.place == LastSeen::Cancelled;
+        entry.place = LastSeen::Delivered;
         self.counts.delivered += 1;
         if escaped {
             self.counts.escaped += 1;
@@ -257,11 +265,11 @@ impl Ledger {
     /// It was seen among the dead letters.
     pub(super) fn died(&mut self, number: u32, code: Option<Code>) {
         let Some(entry) = self.entries.get_mut(number as usize) else { return };
-        if entry.place == Place::Dead {
+        if entry.place == LastSeen::Dead {
             self.counts.duplicates += 1;
             return;
         }
-        entry.place = Place::Dead;
+        entry.place = LastSeen::Dead;
         self.counts.dead_letters += 1;
         if code.map(Expect::Dead) != Some(entry.expect) {
             self.counts.wrong += 1;
@@ -283,7 +291,7 @@ impl Ledger {
         self.counts.bars[bar] += 1;
         let slot = (arrival.elapsed.0 / SLOT.0) as usize;
         if self.counts.slots.len() <= slot {
-            self.counts.slots.resize(slot + 1, Slot::default());
+            self.counts.slots.resize(slot + 1, Interval::default());
         }
         let slot = &mut self.counts.slots[slot];
         slot.delivered += 1;
@@ -308,7 +316,7 @@ impl Ledger {
         let mut levels = Levels { tiers: vec![0; self.waits.len()], ..Levels::default() };
         let mut pending = 0;
         for entry in &self.entries[self.settled..] {
-            let Place::Standing(tier, since) = entry.place else { continue };
+            let LastSeen::Standing(tier, since) = entry.place else { continue };
             pending += 1;
             let held = tier.filter(|tier| now < since + self.waits[*tier]);
             match (held, entry.due) {
@@ -333,7 +341,7 @@ impl Ledger {
 
 impl Entry {
     fn is_open(&self) -> bool {
-        matches!(self.place, Place::Handed | Place::Standing(..))
+        matches!(self.place, LastSeen::Handed | LastSeen::Standing(..))
     }
 }
 
@@ -397,7 +405,7 @@ mod tests {
         assert_eq!((figures.pending, figures.delivered, figures.late_max), (0, 1, 5));
         assert_eq!(figures.levels, levels(0, 0, 0));
         assert_eq!(figures.bars[2], 1, "between 2 and 5 ms late");
-        assert_eq!(figures.slots[24], Slot { delivered: 1, late_ms_max: 5 });
+        assert_eq!(figures.slots[24], Interval { delivered: 1, late_ms_max: 5 });
     }
 
     #[test]

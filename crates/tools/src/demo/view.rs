@@ -10,7 +10,7 @@ use ratatui::symbols::bar::NINE_LEVELS;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Bar, BarChart, BarGroup, Block, Paragraph, Sparkline, Widget};
 
-use super::ledger::{BARS_MS, Figures, SLOT, Slot};
+use super::ledger::{BARS_MS, Figures, Interval, SLOT};
 use super::spec::Spec;
 use waterclock_engine::Millis;
 
@@ -199,7 +199,12 @@ fn figures(figures: &Figures, area: Rect, buffer: &mut Buffer) {
 }
 
 /// The whole run, squeezed into `width` values.
-fn squeezed(slots: &[Slot], total: Millis, width: u16, of: impl Fn(&[Slot]) -> u64) -> Vec<u64> {
+fn squeezed(
+    slots: &[Interval],
+    total: Millis,
+    width: u16,
+    of: impl Fn(&[Interval]) -> u64,
+) -> Vec<u64> {
     let count = slots.len().max((total.0 / SLOT.0) as usize).max(1);
     let width = usize::from(width.max(1)).min(count);
     (0..width)
@@ -212,7 +217,7 @@ fn curve_of_deliveries(picture: &Picture<'_>, area: Rect, buffer: &mut Buffer) {
     let now = picture.figures.delivered_lately(picture.elapsed);
     let block = Block::bordered().title(format!(" delivered: {now}/s "));
     let inner = block.inner(area);
-    let sum = |slots: &[Slot]| {
+    let sum = |slots: &[Interval]| {
         // Per second, whatever the width.
         let all: u64 = slots.iter().map(|slot| slot.delivered).sum();
         all * 1_000 / (SLOT.0 * slots.len().max(1) as u64)
@@ -230,7 +235,7 @@ fn curve_of_lateness(picture: &Picture<'_>, area: Rect, buffer: &mut Buffer) {
     Line::from(format!("p50 {late_p50} p99 {late_p99} max {late_max} ms"))
         .bold()
         .render(text, buffer);
-    let most = |slots: &[Slot]| slots.iter().map(|slot| slot.late_ms_max).max().unwrap_or(0);
+    let most = |slots: &[Interval]| slots.iter().map(|slot| slot.late_ms_max).max().unwrap_or(0);
     let values = squeezed(&picture.figures.slots, picture.spec.total, inner.width, most);
     Sparkline::default().data(&values).magenta().render(curve, buffer);
 }
@@ -287,7 +292,7 @@ mod tests {
             late_p99: 17,
             late_max: 41,
             bars: vec![0, 9, 0, 0, 0, 0, 1],
-            slots: (0..40).map(|at| Slot { delivered: at, late_ms_max: at % 7 }).collect(),
+            slots: (0..40).map(|at| Interval { delivered: at, late_ms_max: at % 7 }).collect(),
             levels: Levels { tiers: vec![0, 10, 50, 100, 400], moving: 1, wheel: 200 },
             letters: vec![Code::BadDelay, Code::MissingTarget],
             ..Figures::default()
@@ -379,8 +384,9 @@ mod tests {
 
     #[test]
     fn a_curve_is_the_whole_run_whatever_its_width() {
-        let slots: Vec<Slot> = (0..8).map(|at| Slot { delivered: at, late_ms_max: 0 }).collect();
-        let sum = |slots: &[Slot]| slots.iter().map(|slot| slot.delivered).sum();
+        let slots: Vec<Interval> =
+            (0..8).map(|at| Interval { delivered: at, late_ms_max: 0 }).collect();
+        let sum = |slots: &[Interval]| slots.iter().map(|slot| slot.delivered).sum();
         assert_eq!(squeezed(&slots, Millis(4_000), 4, sum), [6, 22, 0, 0]);
         assert_eq!(squeezed(&slots, Millis(2_000), 100, sum), [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(squeezed(&[], Millis(0), 5, sum), [0]);

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::bindings as rdsys;
 
-use crate::client::sieve::{Allowance, Bounds, Said, Sieve, Sink, Stop, is_sound};
+use crate::client::sieve::{Allowance, BatchShape, Bounds, Sieve, Sink, Stop, is_sound};
 use waterclock_engine::{KEPT_BYTES, Limits};
 
 use rdsys::rd_kafka_resp_err_t as Answer;
@@ -255,12 +255,12 @@ unsafe fn inflate(
 ///
 /// # Safety
 /// `at` is that of the records of a batch, behind its header.
-unsafe fn said(at: *const u8) -> Option<Said> {
+unsafe fn said(at: *const u8) -> Option<BatchShape> {
     // SAFETY: as promised.
     let (magic, count, last) =
         unsafe { (*at.sub(TO_MAGIC), number(at, TO_COUNT), number(at, TO_LAST)) };
     let count = usize::try_from(count.cast_signed()).unwrap_or(0);
-    (magic == 2).then_some(Said { count, last: i64::from(last.cast_signed()) })
+    (magic == 2).then_some(BatchShape { count, last: i64::from(last.cast_signed()) })
 }
 
 /// A number in the header of a batch, so many bytes before its end.

@@ -73,7 +73,7 @@ fn sift(
     piece: usize,
     count: usize,
 ) -> Result<(Vec<u8>, usize), Stop> {
-    sift_as(bounds, room, bytes, piece, Said { count, last: count as i64 - 1 })
+    sift_as(bounds, room, bytes, piece, BatchShape { count, last: count as i64 - 1 })
 }
 
 fn sift_as(
@@ -81,7 +81,7 @@ fn sift_as(
     room: usize,
     bytes: &[u8],
     piece: usize,
-    said: Said,
+    said: BatchShape,
 ) -> Result<(Vec<u8>, usize), Stop> {
     let mut out = Vec::new();
     let mut sieve = Sieve::new(bounds, room, &mut out, said);
@@ -285,7 +285,7 @@ fn a_record_has_the_offset_that_kafka_gave_it_and_a_length_below_nothing_is_null
         for body in [good(0), record, good(2)] {
             put_text(&mut bytes, &body);
         }
-        let said = Said { count: 3, last: 2 };
+        let said = BatchShape { count: 3, last: 2 };
         assert_eq!(is_sound(&bytes, said), same, "{why}");
         let (out, _) = sift(SMALL, usize::MAX, &bytes, 7, 3).expect("room");
         assert_eq!(out == bytes, same, "{why}");
@@ -293,12 +293,12 @@ fn a_record_has_the_offset_that_kafka_gave_it_and_a_length_below_nothing_is_null
         let (all, _) = seen(&bytes, 3);
         assert_eq!(all, [(0, true), (1, passes), (2, true)], "{why}");
     }
-    assert!(!is_sound(&encode(&[of(9)]), Said { count: 2, last: 1 }), "one is not there");
+    assert!(!is_sound(&encode(&[of(9)]), BatchShape { count: 2, last: 1 }), "one is not there");
     // Compaction leaves some out.
     let mut bytes = Vec::new();
     put_text(&mut bytes, &raw(4, 1, 2));
-    assert!(is_sound(&bytes, Said { count: 1, last: 9 }));
-    assert!(!is_sound(&bytes, Said { count: 1, last: 3 }), "beyond its batch");
+    assert!(is_sound(&bytes, BatchShape { count: 1, last: 9 }));
+    assert!(!is_sound(&bytes, BatchShape { count: 1, last: 3 }), "beyond its batch");
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn can_be_read(out: &[u8]) -> bool {
     while take_number(&mut rest).and_then(|size| take(&mut rest, size)).is_some() {
         count += 1;
     }
-    is_sound(out, Said { count, last: i64::MAX })
+    is_sound(out, BatchShape { count, last: i64::MAX })
 }
 
 #[test]
@@ -382,7 +382,7 @@ proptest! {
             *at.get_mut(&mut bytes) = byte;
         }
         bytes.truncate(cut.map_or(usize::MAX, |cut| cut.index(bytes.len())));
-        let said = Said { count, last: count as i64 - 1 + gaps };
+        let said = BatchShape { count, last: count as i64 - 1 + gaps };
         for wasted in [wasted, usize::MAX] {
             let bounds = Bounds { wasted, ..SMALL };
             let (out, _) = sift_as(bounds, usize::MAX, &bytes, piece, said).expect("room");

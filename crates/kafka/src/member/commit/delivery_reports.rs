@@ -15,7 +15,7 @@ use rdkafka::producer::{DeliveryResult, ProducerContext};
 
 use super::error_class::class;
 use super::place::{CHECKPOINT, Of};
-use super::{BatchOwner, Order, Report, Shared, Tally};
+use super::{BatchOwner, OnDone, Report, Request, Shared};
 use crate::client::connect;
 use crate::client::errors;
 use crate::client::oauth::tokens;
@@ -94,7 +94,7 @@ pub(super) struct Open {
     /// The places of those that are acknowledged.
     pub(super) acknowledged: Vec<usize>,
     pub(super) commits: Vec<Commit>,
-    pub(super) tally: Tally,
+    pub(super) on_done: OnDone,
 }
 
 impl Open {
@@ -114,14 +114,14 @@ impl std::fmt::Debug for Open {
 }
 
 pub(super) struct Context {
-    pub(super) ledger: Arc<DeliveryReports>,
+    pub(super) delivery_reports: Arc<DeliveryReports>,
     pub(super) clock: Arc<BrokerClock>,
     pub(super) done: Option<Done>,
 }
 
 /// What a delivery report needs in `at_least_once`, where it is what finishes a batch.
 pub(super) struct Done {
-    pub(super) orders: Sender<Order>,
+    pub(super) requests: Sender<Request>,
     pub(super) shared: Arc<Shared>,
     pub(super) reports: Sender<Report>,
     pub(super) clock: Arc<BrokerClock>,
@@ -135,7 +135,7 @@ impl ClientContext for Context {
     /// middlebox, may end a connection in good order (FIN). Then only librdkafka's log tells.
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         if is_end_of_connection(facility, message) {
-            self.ledger.lost.fetch_add(1, Ordering::SeqCst);
+            self.delivery_reports.lost.fetch_add(1, Ordering::SeqCst);
         }
         connect::said(level, facility, message);
     }
@@ -166,24 +166,24 @@ impl ProducerContext for Context {
         };
         let told = appended(message);
         let place = (of.batch, of.at);
-        let news = self.ledger.appends().appended(place, told, message.topic());
+        let news = self.delivery_reports.appends().appended(place, told, message.topic());
         if let Some(News { leader, appended, since }) = news {
-            let since = self.ledger.epoch + since;
+            let since = self.delivery_reports.epoch + since;
             if self.clock.learn(leader, appended, since, Instant::now()) {
                 probe::stepped_back(leader);
             }
         }
         if of.is_followed {
-            self.ledger.followed.lock().push((message.partition(), told.offset));
+            self.delivery_reports.followed.lock().push((message.partition(), told.offset));
         }
         let Some(done) = self.done.as_ref().filter(|_| of.at != CHECKPOINT) else { return };
-        let mut batches = self.ledger.batches.lock();
+        let mut batches = self.delivery_reports.batches.lock();
         if let Some(open) = batches.iter_mut().find(|open| open.id == of.batch) {
             open.acknowledged.push(of.at);
         }
         // It is there already.
-        self.ledger.tell_followed(&*done.owner);
-        done.finish(&mut batches, &self.ledger);
+        self.delivery_reports.tell_followed(&*done.owner);
+        done.finish(&mut batches, &self.delivery_reports);
     }
 }
 
@@ -211,9 +211,9 @@ impl Context {
         }
         let place = (!is_checkpoint).then_some(place);
         let what = || format!("{topic} partition {partition}: {error}");
-        let is_first = self.ledger.failures().add(place, class(error), topic, what);
+        let is_first = self.delivery_reports.failures().add(place, class(error), topic, what);
         if let Some(done) = self.done.as_ref().filter(|_| is_first) {
-            let _ = done.orders.send(Order::Failed(what()));
+            let _ = done.requests.send(Request::Failed(what()));
         }
     }
 }
@@ -221,16 +221,16 @@ impl Context {
 impl Done {
     /// Reports the batches at the front that are complete. One whose record failed never is: it stays, and nothing
     /// after it is reported.
-    pub(super) fn finish(&self, batches: &mut VecDeque<Open>, ledger: &DeliveryReports) {
+    pub(super) fn finish(&self, batches: &mut VecDeque<Open>, delivery_reports: &DeliveryReports) {
         while batches.front().is_some_and(Open::is_done)
             && let Some(open) = batches.pop_front()
         {
-            (open.tally)(self.clock.now(Instant::now()).unwrap_or_default());
+            (open.on_done)(self.clock.now(Instant::now()).unwrap_or_default());
             self.shared.update(|progress| {
                 progress.open = progress.open.saturating_sub(1);
                 progress.commits.extend(open.commits.into_iter().map(|c| (c.source, c)));
             });
-            let late = ledger.appends().end(open.id);
+            let late = delivery_reports.appends().end(open.id);
             let _ = self.reports.send(Report::Done(open.id, late));
         }
     }
@@ -242,22 +242,23 @@ mod tests {
 
     #[test]
     fn of_batches_that_are_not_done_it_is_known_what_is_acknowledged() {
-        let ledger = DeliveryReports::new(false);
+        let delivery_reports = DeliveryReports::new(false);
         let open = |id, sends| {
             let (acknowledged, commits) = (Vec::new(), Vec::new());
-            Open { id: BatchId(id), sends, acknowledged, commits, tally: Box::new(|_| {}) }
+            Open { id: BatchId(id), sends, acknowledged, commits, on_done: Box::new(|_| {}) }
         };
-        ledger.batches.lock().extend([open(7, 3), open(8, 1)]);
+        delivery_reports.batches.lock().extend([open(7, 3), open(8, 1)]);
         for (batch, at) in [(7, 2), (8, 0), (9, 0), (7, 0)] {
-            let mut batches = ledger.batches.lock();
+            let mut batches = delivery_reports.batches.lock();
             if let Some(open) = batches.iter_mut().find(|open| open.id == BatchId(batch)) {
                 open.acknowledged.push(at);
             }
         }
-        let is_done: Vec<bool> = ledger.batches.lock().iter().map(Open::is_done).collect();
+        let is_done: Vec<bool> =
+            delivery_reports.batches.lock().iter().map(Open::is_done).collect();
         assert_eq!(is_done, [false, true]);
         let want = [(7, 2), (7, 0), (8, 0)].map(|(batch, at)| (BatchId(batch), at));
-        assert_eq!(ledger.acknowledged(), want);
+        assert_eq!(delivery_reports.acknowledged(), want);
     }
 
     #[test]

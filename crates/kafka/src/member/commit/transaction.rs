@@ -15,12 +15,12 @@ use super::delivery_reports::{Context, DeliveryReports, Done, Open};
 use super::error_class::{broken, class, class_of};
 use super::place::{CHECKPOINT, Of};
 use super::{
-    AssignmentEpoch, BatchOwner, CommitterConfig, Delivery, Job, Order, Report, Shared, Tally,
+    AssignmentEpoch, BatchOwner, CommitterConfig, Delivery, Job, OnDone, Report, Request, Shared,
 };
 use crate::client::connect::{SOCKET_TIMEOUT, close};
 use crate::client::errors::{self, ErrorKind};
 use crate::client::events::Events;
-use crate::client::raw::{AddHeader, Outlet, ask};
+use crate::client::raw::{AddHeader, TopicProducer, ask};
 use crate::cluster::BrokerClock;
 use crate::member::checkpoint;
 use crate::meta::CHECKPOINT_PARTITION;
@@ -54,37 +54,38 @@ const CLOSE_MAX: Duration = Duration::from_secs(3);
 const ENQUEUE_MAX: Duration = Duration::from_secs(15);
 
 /// The committing thread's own state.
-pub(super) struct Work {
+pub(super) struct CommitLoop {
     pub(super) setting: CommitterConfig,
     pub(super) owner: Arc<dyn BatchOwner>,
     pub(super) clock: Arc<BrokerClock>,
     pub(super) shared: Arc<Shared>,
-    pub(super) orders: Sender<Order>,
+    pub(super) requests: Sender<Request>,
     pub(super) reports: Sender<Report>,
     /// Clean producers, the next to be used in front; empty after a failure, until they are made anew.
-    pub(super) outlets: VecDeque<Outlet<Context>>,
+    pub(super) producers: VecDeque<TopicProducer<Context>>,
     /// `batch.size` of the producers that there are.
     pub(super) batch_bytes: usize,
-    pub(super) ledger: Arc<DeliveryReports>,
+    pub(super) delivery_reports: Arc<DeliveryReports>,
 }
 
-impl Work {
-    pub(super) fn run(&mut self, inbox: &Receiver<Order>) {
-        for order in inbox {
-            match order {
+impl CommitLoop {
+    pub(super) fn run(&mut self, inbox: &Receiver<Request>) {
+        for request in inbox {
+            match request {
                 _ if self.shared.is_left() => break,
-                Order::Stop => break,
-                Order::Failed(detail) if !self.outlets.is_empty() => {
+                Request::Stop => break,
+                Request::Failed(detail) if !self.producers.is_empty() => {
                     self.fail(&Dirty::not_written(Step::Produce, detail), None);
                 }
-                Order::Failed(_) => {}
-                Order::Ready => self.make_ready(),
-                Order::Batch(job) => self.batch(*job),
-                Order::Checkpoint(commits, tenure) => self.checkpoint(&commits, &tenure),
+                Request::Failed(_) => {}
+                Request::Ready => self.make_ready(),
+                Request::Batch(job) => self.batch(*job),
+                Request::Checkpoint(commits, epoch) => self.checkpoint(&commits, &epoch),
             }
         }
-        if let (Some(outlet), Delivery::AtLeastOnce) = (self.outlets.front(), self.setting.delivery)
-            && let Err(error) = outlet.producer().flush(FLUSH_MAX)
+        if let (Some(producer), Delivery::AtLeastOnce) =
+            (self.producers.front(), self.setting.delivery)
+            && let Err(error) = producer.inner().flush(FLUSH_MAX)
         {
             tracing::debug!(%error, "not all checkpoints were acknowledged");
         }
@@ -96,7 +97,7 @@ impl Work {
     fn batch(&mut self, job: Job) {
         let id = job.batch.id;
         // After a failure the engine starts over; what it had handed over before is void.
-        if self.outlets.is_empty() {
+        if self.producers.is_empty() {
             self.shared.update(|progress| progress.open = progress.open.saturating_sub(1));
             return;
         }
@@ -111,12 +112,12 @@ impl Work {
             Delivery::AtLeastOnce => self.produce_only(job),
         };
         match result {
-            Ok(Some(tally)) => {
+            Ok(Some(on_done)) => {
                 self.owner.committed(started.elapsed());
-                self.outlets.rotate_left(1);
-                tally(self.clock.now(Instant::now()).unwrap_or_default());
+                self.producers.rotate_left(1);
+                on_done(self.clock.now(Instant::now()).unwrap_or_default());
                 self.shared.update(|progress| progress.open = progress.open.saturating_sub(1));
-                let late: Vec<LateHop> = self.ledger.appends().end(id);
+                let late: Vec<LateHop> = self.delivery_reports.appends().end(id);
                 let _ = self.reports.send(Report::Done(id, late));
             }
             Ok(None) => {}
@@ -127,20 +128,20 @@ impl Work {
     /// Writes positions to `<ns>.meta` that are committed otherwise: all in `at_least_once`, and those of lanes that begin.
     /// One that does not get there is behind what was done: what it does not know of would be delivered twice, should the
     /// offsets expire before the next one.
-    fn checkpoint(&mut self, commits: &[Commit], tenure: &AssignmentEpoch) {
-        let Some(outlet) = self.outlets.front_mut() else { return };
+    fn checkpoint(&mut self, commits: &[Commit], epoch: &AssignmentEpoch) {
+        let Some(producer) = self.producers.front_mut() else { return };
         let exactly_once = self.setting.delivery == Delivery::ExactlyOnce;
         let timeout = self.setting.transaction_timeout;
         let began = Instant::now();
         let mut took = Duration::ZERO;
         let mut write = || -> Result<(), Dirty> {
             if exactly_once {
-                outlet.producer().begin_transaction().map_err(|e| failed(Step::Begin, &e))?;
+                producer.inner().begin_transaction().map_err(|e| failed(Step::Begin, &e))?;
             }
-            checkpoints(outlet, &*self.owner, commits, tenure, BatchId(0))?;
+            checkpoints(producer, &*self.owner, commits, epoch, BatchId(0))?;
             if exactly_once {
                 let commit = Instant::now();
-                let committed = outlet.commit(timeout);
+                let committed = producer.commit(timeout);
                 committed.map_err(|(_, text)| Dirty::not_written(Step::Commit, text))?;
                 took = commit.elapsed();
             }
@@ -154,7 +155,7 @@ impl Work {
             return;
         }
         match written.and_then(|()| self.clean(began, took)) {
-            Ok(()) => self.outlets.rotate_left(1),
+            Ok(()) => self.producers.rotate_left(1),
             Err(dirty) => self.fail(&dirty, None),
         }
     }
@@ -171,11 +172,11 @@ impl Work {
             to = self.batch_bytes(),
             "the targets in use take batches of another size, renewing the producer"
         );
-        for outlet in &self.outlets {
-            outlet.producer().flush(SOCKET_TIMEOUT).map_err(|e| failed(Step::Flush, &e))?;
+        for producer in &self.producers {
+            producer.inner().flush(SOCKET_TIMEOUT).map_err(|e| failed(Step::Flush, &e))?;
         }
         self.close();
-        if self.ledger.failures().any() {
+        if self.delivery_reports.failures().any() {
             return Err(Dirty::not_written(Step::Produce, "a record failed".to_owned()));
         }
         self.make().map_err(|e| failed(Step::Init, &e))
@@ -183,7 +184,7 @@ impl Work {
 
     /// Closes the producers. One that hangs is left behind: the next producer of its id fences it.
     fn close(&mut self) {
-        if !close(self.outlets.drain(..), CLOSE_MAX) {
+        if !close(self.producers.drain(..), CLOSE_MAX) {
             tracing::warn!("a producer does not close, left behind");
         }
     }
@@ -199,11 +200,11 @@ impl Work {
         let may_write = !dirty.must_ask_for_rights() || self.may_checkpoint();
         self.wait_for_answers();
         self.shared.at("close");
-        // Before the ledger is read: a producer that is dropped hands out its last delivery reports.
+        // Before the delivery reports are read: a producer that is dropped hands out its last delivery reports.
         self.close();
-        let acknowledged = self.ledger.acknowledged();
+        let acknowledged = self.delivery_reports.acknowledged();
         let Failed { reason, refused, doubted } =
-            dirty.conclude(batch, may_write, &mut self.ledger.failures());
+            dirty.conclude(batch, may_write, &mut self.delivery_reports.failures());
         let label = waterclock_telemetry::reason_of(reason);
         tracing::warn!(
             step,
@@ -226,22 +227,22 @@ impl Work {
     /// A broker refused something, and nothing is aborted (`at_least_once`): what was sent besides may be written, and its answer
     /// is a moment away. What was not sent stays unsent.
     fn wait_for_answers(&self) {
-        let is_refused = self.ledger.failures().is_any_refused();
-        if let (Some(outlet), Delivery::AtLeastOnce, true) =
-            (self.outlets.front(), self.setting.delivery, is_refused)
+        let is_refused = self.delivery_reports.failures().is_any_refused();
+        if let (Some(producer), Delivery::AtLeastOnce, true) =
+            (self.producers.front(), self.setting.delivery, is_refused)
         {
             self.shared.at("answers");
-            outlet.producer().purge(PurgeConfig::default().queue());
-            outlet.flush(ANSWERS_MAX);
+            producer.inner().purge(PurgeConfig::default().queue());
+            producer.flush(ANSWERS_MAX);
         }
     }
 
     /// Whether we may write checkpoints. Every transaction does, and one whose partitions cannot be added does not say
     /// which: what is wrong with a topic of our own must not be blamed on records.
     fn may_checkpoint(&self) -> bool {
-        let Some(outlet) = self.outlets.front() else { return false };
+        let Some(producer) = self.producers.front() else { return false };
         let Some(topic) = self.owner.checkpoints() else { return true };
-        match ask::topics(outlet.producer().client(), &[topic.to_string()], SOCKET_TIMEOUT) {
+        match ask::topics(producer.inner().client(), &[topic.to_string()], SOCKET_TIMEOUT) {
             Ok(told) => told.iter().all(|(_, rights)| {
                 rights.as_ref().is_ok_and(|rights| rights.contains(&ask::Right::Write))
             }),
@@ -253,34 +254,35 @@ impl Work {
     }
 
     /// One transaction; `Ok(Some)` is told when it committed cleanly.
-    fn transaction(&mut self, job: Job) -> Result<Option<Tally>, Dirty> {
-        let Some(outlet) = self.outlets.front_mut() else { return Ok(None) };
-        let Job { batch, tenure } = job;
-        let tally = self.owner.tally(&batch);
+    fn transaction(&mut self, job: Job) -> Result<Option<OnDone>, Dirty> {
+        let Some(producer) = self.producers.front_mut() else { return Ok(None) };
+        let Job { batch, epoch } = job;
+        let on_done = self.owner.on_done(&batch);
         let (began, patience) = (Instant::now(), patience(&self.setting));
         fail::fail_point!("before_begin", |_| std::process::abort());
         self.shared.at("begin");
-        outlet.producer().begin_transaction().map_err(|e| failed(Step::Begin, &e))?;
+        producer.inner().begin_transaction().map_err(|e| failed(Step::Begin, &e))?;
         self.shared.at("produce");
         fail::fail_point!("before_produce", |_| std::process::abort());
-        self.ledger.begin(&batch, &*self.owner, &self.clock);
-        produce(outlet, &*self.owner, &batch, &self.ledger, self.clock.now(began))?;
-        checkpoints(outlet, &*self.owner, &batch.commits, &tenure, batch.id)?;
+        self.delivery_reports.begin(&batch, &*self.owner, &self.clock);
+        produce(producer, &*self.owner, &batch, &self.delivery_reports, self.clock.now(began))?;
+        checkpoints(producer, &*self.owner, &batch.commits, &epoch, batch.id)?;
         fail::fail_point!("after_produce", |_| std::process::abort());
         self.shared.at("send_offsets");
         for chunk in chunks(&batch.commits) {
             let offsets = offsets_of(chunk, self.owner.sources())
                 .map_err(|e| failed(Step::SendOffsets, &e))?;
-            outlet
-                .producer()
-                .send_offsets_to_transaction(&offsets, &tenure.group, patience.for_offsets())
+            producer
+                .inner()
+                .send_offsets_to_transaction(&offsets, &epoch.group, patience.for_offsets())
                 .map_err(|e| failed(Step::SendOffsets, &e))?;
         }
         fail::fail_point!("after_send_offsets", |_| std::process::abort());
         self.shared.at("flush");
         // The commit reports a failure, as it waits for the same records.
-        outlet.flush(patience.transaction_timeout);
-        let verdict = self.ledger.appends().before_commit(batch.id, self.clock.now(Instant::now()));
+        producer.flush(patience.transaction_timeout);
+        let verdict =
+            self.delivery_reports.appends().before_commit(batch.id, self.clock.now(Instant::now()));
         if let Err(untimely) = verdict {
             if matches!(untimely, Untimely::Early(_)) {
                 self.clock.doubt();
@@ -291,13 +293,13 @@ impl Work {
         let commit = Instant::now();
         fail::fail_point!("commit_hangs");
         fail::fail_point!("before_commit", |_| std::process::abort());
-        outlet.commit(patience.for_commit(began.elapsed())).map_err(|(code, text)| {
+        producer.commit(patience.for_commit(began.elapsed())).map_err(|(code, text)| {
             Dirty::broken(Step::Commit, self.with_first(broken(class_of(code), text)))
         })?;
         fail::fail_point!("after_commit", |_| std::process::abort());
-        self.ledger.tell_followed(&*self.owner);
+        self.delivery_reports.tell_followed(&*self.owner);
         self.clean(began, commit.elapsed())?;
-        Ok(Some(tally))
+        Ok(Some(on_done))
     }
 
     /// Whether a transaction whose commit said OK was clean.
@@ -305,43 +307,43 @@ impl Work {
         if keeps_dirty_producers() {
             return Ok(());
         }
-        let disconnected = self.ledger.lost.load(Ordering::SeqCst) > 0;
+        let disconnected = self.delivery_reports.lost.load(Ordering::SeqCst) > 0;
         Course { took: began.elapsed(), commit, disconnected }.clean(patience(&self.setting))
     }
 
     /// What went wrong, with the first record that failed if one is known.
     fn with_first(&self, broken: Broken) -> Broken {
-        match self.ledger.failures().take_first() {
+        match self.delivery_reports.failures().take_first() {
             Some(first) => Broken { detail: format!("{}; {first}", broken.detail), ..broken },
             None => broken,
         }
     }
 
     /// Hands the batch to the producer; its delivery reports finish it.
-    fn produce_only(&mut self, job: Job) -> Result<Option<Tally>, Dirty> {
-        let Some(outlet) = self.outlets.front_mut() else { return Ok(None) };
+    fn produce_only(&mut self, job: Job) -> Result<Option<OnDone>, Dirty> {
+        let Some(producer) = self.producers.front_mut() else { return Ok(None) };
         let batch = job.batch;
-        let tally = self.owner.tally(&batch);
+        let on_done = self.owner.on_done(&batch);
         let (sends, commits) = (batch.sends.len(), batch.commits.clone());
         let acknowledged = Vec::with_capacity(sends);
-        let open = Open { id: batch.id, sends, acknowledged, commits, tally };
-        self.ledger.batches.lock().push_back(open);
-        self.ledger.begin(&batch, &*self.owner, &self.clock);
+        let open = Open { id: batch.id, sends, acknowledged, commits, on_done };
+        self.delivery_reports.batches.lock().push_back(open);
+        self.delivery_reports.begin(&batch, &*self.owner, &self.clock);
         let at = self.clock.now(Instant::now());
         fail::fail_point!("before_produce", |_| std::process::abort());
-        produce(outlet, &*self.owner, &batch, &self.ledger, at)?;
+        produce(producer, &*self.owner, &batch, &self.delivery_reports, at)?;
         fail::fail_point!("after_produce", |_| std::process::abort());
         if batch.sends.is_empty() {
             // Nothing will be acknowledged: look whether it is at the front now.
-            let mut batches = self.ledger.batches.lock();
-            self.done().finish(&mut batches, &self.ledger);
+            let mut batches = self.delivery_reports.batches.lock();
+            self.done().finish(&mut batches, &self.delivery_reports);
         }
         Ok(None)
     }
 
     fn done(&self) -> Done {
         Done {
-            orders: self.orders.clone(),
+            requests: self.requests.clone(),
             shared: Arc::clone(&self.shared),
             reports: self.reports.clone(),
             clock: Arc::clone(&self.clock),
@@ -350,7 +352,7 @@ impl Work {
     }
 
     fn make_ready(&mut self) {
-        if !self.outlets.is_empty() {
+        if !self.producers.is_empty() {
             return self.shared.update(|progress| progress.ready = true);
         }
         match self.make() {
@@ -370,15 +372,15 @@ impl Work {
     fn make(&mut self) -> Result<(), KafkaError> {
         self.shared.at("init");
         let aborts = self.setting.delivery == Delivery::ExactlyOnce;
-        self.ledger = Arc::new(DeliveryReports::new(aborts));
+        self.delivery_reports = Arc::new(DeliveryReports::new(aborts));
         self.batch_bytes = self.batch_bytes();
         let turns = if self.setting.delivery == Delivery::ExactlyOnce { TURNS } else { 1 };
         // Those that are made anew have another thread: the one before may hang with them.
         let events = Events::start("wc-reports")?;
         for turn in 0..turns {
-            let outlet =
+            let producer =
                 self.make_one(&events, &format!("{}/{turn}", self.setting.transactional_id))?;
-            self.outlets.push_back(outlet);
+            self.producers.push_back(producer);
         }
         // These producers may have fenced the thread that commits now. That thread makes new ones, and these do
         // nothing.
@@ -389,7 +391,7 @@ impl Work {
         &self,
         events: &Events,
         transactional_id: &str,
-    ) -> Result<Outlet<Context>, KafkaError> {
+    ) -> Result<TopicProducer<Context>, KafkaError> {
         let exactly_once = self.setting.delivery == Delivery::ExactlyOnce;
         let mut config = self.setting.connection.client(transactional_id);
         let timeout_ms = self.setting.transaction_timeout.as_millis().to_string();
@@ -419,8 +421,9 @@ impl Work {
             config.set_log_level(RDKafkaLogLevel::Info);
         }
         let done = (!exactly_once).then(|| self.done());
-        let (ledger, clock) = (Arc::clone(&self.ledger), Arc::clone(&self.clock));
-        let context = Context { ledger, clock, done };
+        let (delivery_reports, clock) =
+            (Arc::clone(&self.delivery_reports), Arc::clone(&self.clock));
+        let context = Context { delivery_reports, clock, done };
         let producer = events.producer(&config, context)?;
         if exactly_once {
             // A client without a connection looks for its coordinator every half second only; any question makes one first.
@@ -430,7 +433,7 @@ impl Work {
             producer
                 .init_transactions(self.setting.transaction_timeout + Duration::from_secs(15))?;
         }
-        Ok(Outlet::new(producer))
+        Ok(TopicProducer::new(producer))
     }
 }
 
@@ -453,10 +456,10 @@ fn failed(step: Step, error: &KafkaError) -> Dirty {
 /// Enqueues every record of a batch. They have the brokers' time: a target that keeps its writers' times refuses those of a
 /// clock that is an hour off.
 fn produce(
-    outlet: &mut Outlet<Context>,
+    producer: &mut TopicProducer<Context>,
     owner: &dyn BatchOwner,
     batch: &Batch,
-    ledger: &DeliveryReports,
+    delivery_reports: &DeliveryReports,
     at_time: Option<UnixMillis>,
 ) -> Result<(), Dirty> {
     let deadline = Instant::now() + ENQUEUE_MAX;
@@ -466,11 +469,11 @@ fn produce(
         let opaque = Of { batch: batch.id, at, is_followed: owner.is_followed(send) }.opaque();
         let enqueued = enqueue(deadline, || {
             let headers = |add: &mut AddHeader<'_>| send.headers(add);
-            outlet.produce(topic, send.partition, at_time, send.body(), headers, opaque)
+            producer.produce(topic, send.partition, at_time, send.body(), headers, opaque)
         });
         if let Err(error) = enqueued {
             let detail = format!("{topic}: {error}");
-            ledger.failures().refuse(place, class(&error), &detail);
+            delivery_reports.failures().refuse(place, class(&error), &detail);
             return Err(Dirty::not_written(Step::Produce, detail));
         }
     }
@@ -479,10 +482,10 @@ fn produce(
 
 /// Enqueues the checkpoints of these positions.
 fn checkpoints(
-    outlet: &mut Outlet<Context>,
+    producer: &mut TopicProducer<Context>,
     owner: &dyn BatchOwner,
     commits: &[Commit],
-    tenure: &AssignmentEpoch,
+    epoch: &AssignmentEpoch,
     batch: BatchId,
 ) -> Result<(), Dirty> {
     fail::fail_point!("no_checkpoints", |_| Ok(()));
@@ -491,10 +494,10 @@ fn checkpoints(
     let opaque = Of { batch, at: CHECKPOINT, is_followed: false }.opaque();
     for commit in commits {
         let topic = usize::from(commit.source.topic.0);
-        let Some(id) = tenure.ids.get(topic) else { continue };
+        let Some(id) = epoch.ids.get(topic) else { continue };
         let record = checkpoint::record(&owner.sources()[topic], id, commit);
         let partition = Some(CHECKPOINT_PARTITION);
-        enqueue(deadline, || outlet.produce(meta, partition, None, &record, |_| {}, opaque))
+        enqueue(deadline, || producer.produce(meta, partition, None, &record, |_| {}, opaque))
             .map_err(|error| Dirty::not_written(Step::Produce, format!("{meta}: {error}")))?;
     }
     Ok(())

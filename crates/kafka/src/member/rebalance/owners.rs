@@ -1,6 +1,6 @@
 //! Which lanes the group has given to nobody, by the group's description of its members. Pure.
 //!
-//! An assignment lasts until a member joins or leaves. A member that comes back to its seat does neither. So the
+//! An assignment lasts until a member joins or leaves. A member that comes back under its `group.instance.id` does neither. So the
 //! assignment can be of a time when topics had fewer partitions, or were not all there.
 
 use std::collections::BTreeSet;

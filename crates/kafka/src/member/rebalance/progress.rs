@@ -26,13 +26,13 @@ struct Taking {
 pub(crate) struct Progress(Mutex<Option<Taking>>);
 
 /// Ends what is told when the take-over does, however it ends.
-pub(super) struct Told<'a> {
+pub(super) struct ProgressGuard<'a> {
     progress: &'a Progress,
     /// Ends the thread that writes to the log meanwhile.
     _going_on: Sender<()>,
 }
 
-impl Drop for Told<'_> {
+impl Drop for ProgressGuard<'_> {
     fn drop(&mut self) {
         self.progress.turn("");
         self.progress.set(None);
@@ -49,7 +49,7 @@ impl Progress {
     }
 
     /// So many partitions are being taken over from now on.
-    pub(super) fn begin(self: &Arc<Self>, partitions: usize) -> Told<'_> {
+    pub(super) fn begin(self: &Arc<Self>, partitions: usize) -> ProgressGuard<'_> {
         let now = Instant::now();
         tracing::info!(partitions, "taking lanes over");
         self.set(Some(Taking { partitions, since: now, step: "", step_since: now }));
@@ -64,7 +64,7 @@ impl Progress {
         if let Err(error) = saying {
             tracing::debug!(%error, "no thread to say how far the take-over is");
         }
-        Told { progress: self, _going_on: going_on }
+        ProgressGuard { progress: self, _going_on: going_on }
     }
 
     /// Says in the log how far it is.

@@ -17,9 +17,9 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use super::settings::{HEARTBEAT, settings};
 use super::{Error, Plan, Shared, Status, millis};
 use crate::client::errors::{self, ErrorKind, On};
+use crate::client::log_limiter::LogLimiter;
 use crate::client::raw;
 use crate::client::raw::Waker;
-use crate::client::seldom::Seldom;
 use crate::cluster::end_offsets;
 use crate::cluster::targets::Answer;
 use crate::cluster::wall_clock_steps::Waits;
@@ -59,7 +59,7 @@ const IN_A_BATCH: Duration = Duration::from_millis(500);
 type Consumer = BaseConsumer<Context>;
 
 /// A batch on its way.
-struct Flying {
+struct InFlight {
     id: BatchId,
     since: Instant,
     /// The low watermarks that it commits.
@@ -85,9 +85,9 @@ pub(super) struct Session<'a> {
     /// What the metrics have been told of.
     counted: Figures,
     /// Errors of the consumer that were shown.
-    said: Seldom,
+    said: LogLimiter,
     /// The right to commit, of the assignment in force.
-    tenure: Option<Arc<AssignmentEpoch>>,
+    epoch: Option<Arc<AssignmentEpoch>>,
     answers: (Sender<Answer>, Receiver<Answer>),
     /// Lookups on their way.
     asked: usize,
@@ -110,7 +110,7 @@ pub(super) struct Session<'a> {
     /// While this is alive, the rest of some lanes is read for this assignment.
     counting: Arc<()>,
     /// Batches on their way.
-    flying: VecDeque<Flying>,
+    in_flight: VecDeque<InFlight>,
     /// Low watermarks committed since the last trim, as far as the group's coordinator has said so.
     lows: BTreeMap<Source, Offset>,
     /// When its own time began.
@@ -125,7 +125,7 @@ pub(super) struct Session<'a> {
     /// Intakes that the engine wants paused.
     paused: HashSet<Source>,
     /// How often topics had been made anew when the lanes were taken over last.
-    remade: u64,
+    recreated: u64,
     /// Goals of those who look timers up, by number, that reading has passed: since when.
     passed: HashMap<u64, Instant>,
     /// When goals were looked at last.
@@ -141,9 +141,9 @@ impl<'a> Session<'a> {
         join_anew_after: Millis,
     ) -> Result<Self, Error> {
         let process = format!("waterclock/{}/", plan.instance);
-        let slot = format!("{process}{}/", plan.thread);
-        let seat = format!("{}.{}.{}", plan.instance, plan.thread, plan.home);
-        let client_id = format!("{slot}{}", plan.boot);
+        let client_prefix = format!("{process}{}/", plan.thread);
+        let group_instance_id = format!("{}.{}.{}", plan.instance, plan.thread, plan.directory_id);
+        let client_id = format!("{client_prefix}{}", plan.incarnation);
         let setting = CommitterConfig {
             connection: plan.connection.clone(),
             transactional_id: format!("{}/{}/{}", plan.namespace, plan.instance, plan.thread),
@@ -160,9 +160,9 @@ impl<'a> Session<'a> {
             group: plan.namespace.clone(),
             instance: plan.instance.clone(),
             client_id: client_id.clone(),
-            slot,
+            client_prefix,
             process,
-            seat: seat.clone(),
+            group_instance_id: group_instance_id.clone(),
             lanes: plan.setup.topics.names().to_vec(),
             intakes: plan.setup.topics.intakes.len(),
             count: plan.setup.lanes,
@@ -187,8 +187,9 @@ impl<'a> Session<'a> {
             fence,
             Arc::clone(&status.taking),
         );
-        let consumer: Consumer =
-            settings(plan, &client_id, &seat).create_with_context(context).map_err(failed)?;
+        let consumer: Consumer = settings(plan, &client_id, &group_instance_id)
+            .create_with_context(context)
+            .map_err(failed)?;
         let names: Vec<&str> = plan.setup.topics.names().iter().map(|name| &**name).collect();
         consumer.subscribe(&names).map_err(failed)?;
         let (policies, setup) = shared.policies.now();
@@ -207,10 +208,10 @@ impl<'a> Session<'a> {
             policies,
             held: false,
             paused: HashSet::new(),
-            remade: shared.seen.remade(),
+            recreated: shared.seen.recreated(),
             counted: Figures::default(),
-            said: Seldom::default(),
-            tenure: None,
+            said: LogLimiter::default(),
+            epoch: None,
             answers: crossbeam_channel::unbounded(),
             asked: 0,
             ends: crossbeam_channel::unbounded(),
@@ -223,7 +224,7 @@ impl<'a> Session<'a> {
             unknown: 0,
             recalls: 0,
             counting: Arc::default(),
-            flying: VecDeque::new(),
+            in_flight: VecDeque::new(),
             lows: BTreeMap::new(),
             began: Instant::now(),
             life: Life::new(join_anew_after),
@@ -292,7 +293,7 @@ impl<'a> Session<'a> {
     /// Every wait of a batch is bounded, by what librdkafka is told; if it waits on all the same, the lanes are taken over anew,
     /// which leaves it behind (seen once in some hundred changes of leaders).
     fn look_what_hangs(&mut self) {
-        let Some(first) = self.flying.front() else { return };
+        let Some(first) = self.in_flight.front() else { return };
         let (batch, waits) = (first.id.0, first.since.elapsed());
         if waits <= 2 * self.plan.transaction_timeout + HANGS_AFTER {
             return;
@@ -404,9 +405,9 @@ impl<'a> Session<'a> {
     /// Carries out what was seen of the topics: holds the intakes or lets them go on, and begins anew in topics that are
     /// others now.
     fn look_at_topics(&mut self) {
-        let remade = self.shared.seen.remade();
-        if remade != self.remade && self.assignment.is_some() {
-            self.remade = remade;
+        let recreated = self.shared.seen.recreated();
+        if recreated != self.recreated && self.assignment.is_some() {
+            self.recreated = recreated;
             self.status.tell(Some("a topic was deleted and made anew".to_owned()));
             self.fail(Failure::Work);
         }
@@ -455,7 +456,7 @@ impl<'a> Session<'a> {
             let now_us = self.shared.clock.now_us(Instant::now()).unwrap_or_default();
             Duration::from_micros((at.0 * 1_000).saturating_sub(now_us))
         });
-        let awaited = !self.flying.is_empty()
+        let awaited = !self.in_flight.is_empty()
             || self.asked > 0
             || self.ends_asked > 0
             || self.unknown > 0
@@ -535,9 +536,9 @@ impl<'a> Session<'a> {
                     let lows = batch.commits.iter().map(|c: &Commit| (c.source, c.next)).collect();
                     let answers = std::mem::take(&mut batch.answers);
                     let since = Instant::now();
-                    self.flying.push_back(Flying { id: batch.id, since, lows, answers });
-                    if let Some(tenure) = &self.tenure {
-                        self.committer.submit(batch, Arc::clone(tenure));
+                    self.in_flight.push_back(InFlight { id: batch.id, since, lows, answers });
+                    if let Some(epoch) = &self.epoch {
+                        self.committer.submit(batch, Arc::clone(epoch));
                     }
                 }
             }
@@ -549,7 +550,7 @@ impl<'a> Session<'a> {
 
     fn take_inventory(&mut self, lane: Lane, from: Vec<(Source, Offset)>) {
         let Some(assignment) = self.assignment else { return };
-        let order = inventory::Order {
+        let order = inventory::InventoryRequest {
             connection: self.plan.connection.clone(),
             setup: Arc::clone(&self.plan.setup),
             ends: self.shared.ends.clone(),
@@ -586,8 +587,8 @@ impl<'a> Session<'a> {
     fn report(&mut self, report: Report) {
         match report {
             Report::Done(id, late) => {
-                if self.flying.front().is_some_and(|first| first.id == id)
-                    && let Some(Flying { lows, answers, .. }) = self.flying.pop_front()
+                if self.in_flight.front().is_some_and(|first| first.id == id)
+                    && let Some(InFlight { lows, answers, .. }) = self.in_flight.pop_front()
                 {
                     // Acknowledged is not committed yet.
                     if self.plan.delivery == Delivery::ExactlyOnce {
@@ -619,7 +620,7 @@ impl<'a> Session<'a> {
     fn read_failed(&mut self, error: KafkaError) -> Result<(), Error> {
         match errors::kind(&error) {
             ErrorKind::OffsetOutOfRange => {
-                // Records were deleted under us, or the log was cut: never passed over in silence (faults 0.4). Or only
+                // Records were deleted under us, or the log was cut: never passed over in silence. Or only
                 // done records were deleted before this reader passed them: the committed position tells, when the
                 // lanes are taken over anew. Not at once: a thread that lost its lanes meanwhile learns of that first.
                 tracing::warn!(%error, "a position is outside of its log, taking the lanes over anew");

@@ -8,11 +8,15 @@ use super::Plan;
 /// librdkafka's main thread looks at it twice a second at the least; [`Session`](super::session::Session) wakes it.
 pub(super) const HEARTBEAT: Duration = Duration::from_millis(200);
 
-/// Those of the consumer of this name; `seat`: its place in the group, which it finds again after a restart.
-pub(super) fn settings(plan: &Plan, client_id: &str, seat: &str) -> rdkafka::ClientConfig {
+/// Those of the consumer of this name; `group_instance_id`: that of a static member, which gets its lanes back after a restart.
+pub(super) fn settings(
+    plan: &Plan,
+    client_id: &str,
+    group_instance_id: &str,
+) -> rdkafka::ClientConfig {
     let mut config = plan.connection.consumer(client_id);
     if !plan.embedded {
-        config.set("group.instance.id", seat);
+        config.set("group.instance.id", group_instance_id);
     }
     config
         .set("group.id", &plan.namespace)

@@ -197,12 +197,12 @@ impl Session<'_> {
         let is_idle = self.asked == 0 && self.recalls == 0 && self.engine.is_drained();
         let collected = IN_A_BATCH + Duration::from_millis(self.plan.setup.limits.hop_linger.0);
         // What stands behind a batch that takes so long may not be in one yet.
-        if self.flying.front().is_some_and(|first| now - first.since >= collected) {
+        if self.in_flight.front().is_some_and(|first| now - first.since >= collected) {
             self.passed.values_mut().for_each(|since| *since = now);
         }
         let is_decided = |since: Instant| {
             let sent = since + collected;
-            is_idle || now >= sent && self.flying.front().is_none_or(|first| first.since >= sent)
+            is_idle || now >= sent && self.in_flight.front().is_none_or(|first| first.since >= sent)
         };
         let reached: Vec<u64> = self
             .passed

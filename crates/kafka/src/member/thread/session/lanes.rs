@@ -24,9 +24,9 @@ static ASSIGNMENTS: AtomicU64 = AtomicU64::new(1);
 impl Session<'_> {
     /// Drops everything that is held of the lanes.
     pub(super) fn give_up(&mut self) {
-        self.flying.clear();
+        self.in_flight.clear();
         self.lows.clear();
-        self.tenure = None;
+        self.epoch = None;
         self.reach.clear();
         self.again.clear();
         self.passed.clear();
@@ -62,10 +62,10 @@ impl Session<'_> {
     }
 
     fn begin(&mut self, taken: Taken) {
-        let Taken { starts, is_remade, asked, changelogs, tenure, nobodys } = taken;
+        let Taken { starts, is_remade, asked, changelogs, epoch, nobodys } = taken;
         self.give_up();
         self.life.began();
-        self.tenure = Some(tenure);
+        self.epoch = Some(epoch);
         // A batch of the assignment before may still be reported.
         let reports = self.committer.reports();
         while reports.try_recv().is_ok() {}
@@ -78,6 +78,9 @@ impl Session<'_> {
         }
         let read: Vec<Source> = read.iter().map(|start| start.source).collect();
         self.starts = starts.iter().map(|start| (start.source, start.next)).collect();
+        // What is committed is done, also where the owner before did not live to delete it.
+        let committed = starts.iter().filter(|start| start.is_committed() && start.next.0 > 0);
+        self.lows.extend(committed.map(|start| (start.source, start.next)));
         // Taking over has resumed all.
         self.paused.clear();
         self.held = false;
@@ -178,9 +181,9 @@ impl Session<'_> {
     }
 
     /// Leaves the group: commits what is acknowledged, and the others take over at once. Where there are no others, the
-    /// thread keeps its seat in the group. If it comes back to the seat before the session ends, it has its lanes at
+    /// thread keeps its `group.instance.id` in the group. If it comes back under it before the session ends, it has its lanes at
     /// once, and does not wait for a new group to form. Not so if the thread is to join anew (`is_for_good` is false):
-    /// then it leaves because of what its seat has.
+    /// then it leaves because of what its `group.instance.id` has.
     ///
     /// With the brokers away this can take long, and closing can hang for ever (rust-rdkafka 509). So closing has a
     /// thread of its own, and the process its own end.
@@ -194,7 +197,7 @@ impl Session<'_> {
             let asker = consumer.context().asker();
             let seats = || asker.as_ref().and_then(|asker| consumer.context().seats(asker));
             if is_for_good && seats().is_some_and(|seats| !seats.others) {
-                tracing::info!("nobody else is in the group: the seat is kept");
+                tracing::info!("nobody else is in the group: the group.instance.id is kept");
                 consumer.context().let_go(&consumer);
             } else {
                 leave_group(&consumer, seats);

@@ -14,9 +14,9 @@ const PAUSE: Duration = Duration::from_secs(60);
 
 /// When each kind was shown last.
 #[derive(Debug, Default)]
-pub(crate) struct Seldom(Mutex<Vec<(Option<RDKafkaErrorCode>, Instant)>>);
+pub(crate) struct LogLimiter(Mutex<Vec<(Option<RDKafkaErrorCode>, Instant)>>);
 
-impl Seldom {
+impl LogLimiter {
     /// Whether a line about this may be shown now.
     pub(crate) fn admits(&self, kind: Option<RDKafkaErrorCode>, now: Instant) -> bool {
         let mut last = self.0.lock();
@@ -40,13 +40,13 @@ mod tests {
 
     #[test]
     fn each_kind_is_shown_at_first_and_then_once_in_a_pause() {
-        let (seldom, start) = (Seldom::default(), Instant::now());
+        let (limiter, start) = (LogLimiter::default(), Instant::now());
         let unknown = Some(RDKafkaErrorCode::UnknownTopicOrPartition);
         let mut shown = 0;
         for second in 0..121 {
-            shown += u32::from(seldom.admits(unknown, start + Duration::from_secs(second)));
+            shown += u32::from(limiter.admits(unknown, start + Duration::from_secs(second)));
         }
         assert_eq!(shown, 3);
-        assert!(seldom.admits(None, start), "another kind");
+        assert!(limiter.admits(None, start), "another kind");
     }
 }
