@@ -185,7 +185,7 @@ fn beside_a_kafka_that_stands_still_a_command_is_answered_within_its_wait() {
     let delay = json!({ "delay": "2h" });
 
     // The record that is to be put off cannot be read.
-    let hold = proxy.hold(FETCH, "waterclock-desk", None);
+    let hold = proxy.hold(FETCH, "waterclock-find", None);
     let told = within(1, &process, "PATCH", &path("a", "&wait=1s"), Some(&delay));
     let seen = (told.status, &told.body["code"]);
     assert_eq!(seen, (503, &json!("record_not_found")), "{}", told.body);

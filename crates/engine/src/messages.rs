@@ -183,14 +183,6 @@ pub struct Start {
     pub gone: bool,
 }
 
-impl Start {
-    /// Whether it begins where a commit said, and that is inside of its log: everything before is done.
-    #[must_use]
-    pub fn is_committed(&self) -> bool {
-        !self.metadata.is_empty() && !self.gone && self.next <= self.end
-    }
-}
-
 /// A record with an id that is left in a partition of its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {

@@ -191,6 +191,14 @@ impl Plan {
         self.starts.iter().filter_map(|start| start.loss).map(|loss| loss.count).sum()
     }
 
+    /// What is done, by the positions that hold as they were found, and stands in the log yet: everything before these offsets.
+    pub fn done(&self) -> impl Iterator<Item = (Source, Offset)> {
+        let holds = |start: &&StartAt| !start.is_new && !start.is_moved && !start.gone;
+        let stands = |start: &&StartAt| start.log.first < start.next && start.next <= start.log.end;
+        let starts = self.starts.iter().filter(holds).filter(stands);
+        starts.map(|start| (start.source, start.next))
+    }
+
     /// The same for the engine.
     pub fn starts(&self) -> impl Iterator<Item = Start> {
         self.starts.iter().map(|start| Start {

@@ -76,8 +76,10 @@ pub(crate) enum GroupEvent {
 pub(crate) struct Taken {
     /// Where they start.
     pub(crate) starts: Vec<Start>,
+    /// Everything before these offsets is done, and was not deleted.
+    pub(crate) done: Vec<(Source, Offset)>,
     /// The main intake is not the first one of its name.
-    pub(crate) is_remade: bool,
+    pub(crate) is_recreated: bool,
     /// When it was asked where their logs ended: a lower bound of their leaders' time.
     pub(crate) asked: UnixMillis,
     /// Where the lanes' changelogs ended.
@@ -378,15 +380,15 @@ impl Context {
             .filter_map(|told| Some((Lane(u16::try_from(told.partition).ok()?), told.last?)))
             .collect();
         let first = self.who.first_intake.as_ref();
-        let is_remade = first.zip(plan.ids.first()).is_some_and(|(first, now)| first != now);
-        let starts = plan.starts().collect();
+        let is_recreated = first.zip(plan.ids.first()).is_some_and(|(first, now)| first != now);
+        let (starts, done) = (plan.starts().collect(), plan.done().collect());
         let epoch = Arc::new(AssignmentEpoch { group, ids: plan.ids });
         *self.epoch.lock() = Some(Arc::clone(&epoch));
         if !fresh.is_empty() {
             self.committer.checkpoint(fresh, Arc::clone(&epoch));
         }
         let asked = told.iter().map(|told| told.at).min().unwrap_or_default();
-        Ok(Taken { starts, is_remade, asked, changelogs, epoch, nobodys })
+        Ok(Taken { starts, done, is_recreated, asked, changelogs, epoch, nobodys })
     }
 
     /// Asks for all that says where the partitions begin. Gives that, and what was told of the ends of the logs.

@@ -80,6 +80,29 @@ fn a_partition_begins_where_it_stood_and_what_is_gone_is_said() {
 }
 
 #[test]
+fn done_is_what_the_group_said_where_its_position_is_inside_of_the_log() {
+    let fresh = Positions::default();
+    type Case<'a> = (&'a str, Option<i64>, Option<(&'a str, i64)>, (i64, i64), Option<i64>);
+    #[rustfmt::skip]
+    let table: [Case<'_>; 7] = [
+        ("what the group said",          Some(5),  None,           (0, 9), Some(5)),
+        ("it is deleted already",        Some(5),  None,           (5, 9), None),
+        ("all of it is done",            Some(9),  None,           (0, 9), Some(9)),
+        ("beyond the end, nobody knows", Some(12), None,           (0, 9), None),
+        ("records are gone",             Some(5),  None,           (7, 9), None),
+        ("a checkpoint, until it is committed", None, Some(("b", 3)), (0, 9), None),
+        ("nobody knows a position",      None,     None,           (0, 9), None),
+    ];
+    for (why, committed, checkpoint, (first, end), want) in table {
+        let committed = committed.map(|next| (next, ""));
+        let start = plan(&fresh, committed, checkpoint, bounds(first, end), "b").expect("a plan");
+        let plan = Plan { starts: vec![start], ids: ids("b") };
+        let done = plan.done().map(|(source, low)| (source, low.0)).collect::<Vec<_>>();
+        assert_eq!(done, Vec::from_iter(want.map(|low| (TIER, low))), "{why}");
+    }
+}
+
+#[test]
 fn marks_that_cannot_be_read_are_left_as_they_are_and_the_lane_rests() {
     let start = plan(&Positions::default(), Some((5, "?")), None, bounds(0, 9), "b");
     let start = start.expect("no person is asked");

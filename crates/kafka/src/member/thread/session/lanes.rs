@@ -62,7 +62,7 @@ impl Session<'_> {
     }
 
     fn begin(&mut self, taken: Taken) {
-        let Taken { starts, is_remade, asked, changelogs, epoch, nobodys } = taken;
+        let Taken { starts, done, is_recreated, asked, changelogs, epoch, nobodys } = taken;
         self.give_up();
         self.life.began();
         self.epoch = Some(epoch);
@@ -78,9 +78,8 @@ impl Session<'_> {
         }
         let read: Vec<Source> = read.iter().map(|start| start.source).collect();
         self.starts = starts.iter().map(|start| (start.source, start.next)).collect();
-        // What is committed is done, also where the owner before did not live to delete it.
-        let committed = starts.iter().filter(|start| start.is_committed() && start.next.0 > 0);
-        self.lows.extend(committed.map(|start| (start.source, start.next)));
+        // The owner before may not have lived to delete it.
+        self.lows.extend(done);
         // Taking over has resumed all.
         self.paused.clear();
         self.held = false;
@@ -89,7 +88,7 @@ impl Session<'_> {
         let intakes: Vec<Start> = of_intakes.cloned().collect();
         let given: BTreeSet<Lane> = starts.iter().map(|start| start.source.lane).collect();
         self.step(Event::Assigned { starts });
-        if is_remade {
+        if is_recreated {
             self.step(Event::Recreated);
         }
         for source in read {
