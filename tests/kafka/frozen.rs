@@ -174,6 +174,23 @@ fn beside_an_owner_that_stands_still_all_is_answered_within_the_wait() {
 /// A request to Kafka for records.
 const FETCH: i16 = 1;
 
+/// A request to Kafka for the ends of partitions.
+const LIST_OFFSETS: i16 = 2;
+
+#[test]
+fn a_leader_that_does_not_say_where_its_log_ends_is_not_taken_for_one_that_has_nothing() {
+    let fixture = fixture("frozen-ends");
+    let proxy = Proxy::shared();
+    // One question is not answered, and it is asked again.
+    let hold = proxy.hold(LIST_OFFSETS, "waterclock-meta", None);
+    let mut command = waterclock();
+    command.args(["topics", "check", "--brokers", &*proxy.brokers]);
+    let told = command.args(["--namespace", fixture.namespace()]).output().expect("it runs");
+    assert!(hold.state() >= State::Held, "nobody has asked");
+    let [shown, error] = [&told.stdout, &told.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(told.status.code() == Some(0) && shown.starts_with("fit"), "{shown} {error}");
+}
+
 #[test]
 fn beside_a_kafka_that_stands_still_a_command_is_answered_within_its_wait() {
     let fixture = fixture("frozen-kafka");

@@ -25,6 +25,7 @@ use rdkafka::metadata::Metadata;
 use super::Connection;
 use super::connect::{Asker, aside};
 use super::errors::{self, ErrorKind};
+use super::raw::ask::{self, End, EndOf};
 
 /// How long a broker may take to accept a connection.
 const CONNECT_MAX: Duration = Duration::from_millis(300);
@@ -96,7 +97,7 @@ impl ResilientAdmin {
     ///
     /// # Errors
     /// Those of the question; or no broker takes a connection.
-    pub(crate) fn ask_one_broker<T>(
+    fn ask_one_broker<T>(
         &self,
         question: impl FnOnce(&Asker) -> Result<(T, Vec<RDKafkaErrorCode>), KafkaError>,
     ) -> Result<T, KafkaError> {
@@ -116,6 +117,32 @@ impl ResilientAdmin {
         question: impl FnOnce(&Asker) -> Result<T, E>,
     ) -> Result<T, E> {
         self.ask_parts(|admin| question(admin).map(|answer| (answer, Vec::new())))
+    }
+
+    /// Asks where partitions begin or end. If one of their leaders was silent, the next question goes by a new client.
+    ///
+    /// # Errors
+    /// No answer in time; or no broker takes a connection.
+    pub(crate) fn ends(
+        &self,
+        partitions: &[(String, i32)],
+        end: End,
+        within: Duration,
+    ) -> Result<Vec<EndOf>, KafkaError> {
+        self.ask_parts(|admin| ends(admin, partitions, end, within))
+    }
+
+    /// The same of partitions of one leader: the next question goes by the same client, whatever comes of this one.
+    ///
+    /// # Errors
+    /// As [`ends`](Self::ends).
+    pub(crate) fn ends_of_one_leader(
+        &self,
+        partitions: &[(String, i32)],
+        end: End,
+        within: Duration,
+    ) -> Result<Vec<EndOf>, KafkaError> {
+        self.ask_one_broker(|admin| ends(admin, partitions, end, within))
     }
 
     /// Asks a question whose parts brokers answer each for themselves, and that gives the errors of the parts, too. If one of
@@ -188,6 +215,18 @@ impl Shared {
             }
         }
     }
+}
+
+/// Where partitions begin or end, and the errors among that.
+fn ends(
+    admin: &Asker,
+    partitions: &[(String, i32)],
+    end: End,
+    within: Duration,
+) -> Result<(Vec<EndOf>, Vec<RDKafkaErrorCode>), KafkaError> {
+    let told = ask::ends(admin, partitions, end, within)?;
+    let errors = told.iter().filter_map(|(_, _, end)| end.err()).collect();
+    Ok((told, errors))
 }
 
 /// Whether a question had no answer, or a part of it.

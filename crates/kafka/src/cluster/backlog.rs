@@ -10,12 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rdkafka::error::KafkaError;
-
 use super::Lookup;
 use super::open_transactions::{Held, Open, by_label};
 use crate::client::errors;
-use crate::client::raw::ask::{End, EndOf, ends};
+use crate::client::raw::ask::{End, EndOf};
 use crate::client::resilient_admin::ResilientAdmin;
 use crate::meta::CHECKPOINT_PARTITION;
 use waterclock_engine::{Read, Topics};
@@ -149,12 +147,7 @@ impl Count {
     fn count(&mut self, reads: &[Read], stop: &AtomicBool) -> Vec<EndOf> {
         let topics = &self.setup.topics;
         let asked: Vec<(String, i32)> = reads.iter().map(|read| place(topics, read)).collect();
-        let told = self.admin.ask_parts(|admin| -> Result<_, KafkaError> {
-            let told = ends(admin, &asked, End::Last, ANSWER_MAX)?;
-            let silent = told.iter().filter_map(|(_, _, end)| end.err()).collect();
-            Ok((told, silent))
-        });
-        let told = match told {
+        let told = match self.admin.ends(&asked, End::Last, ANSWER_MAX) {
             Ok(told) => told,
             Err(error) => {
                 tracing::debug!(%error, "what is pending is not known anew");
@@ -185,7 +178,7 @@ impl Count {
         let mut stable = Vec::new();
         for (asked, is_last_known) in [(lanes, true), (own, false), (self.lookup.in_use(), false)] {
             let ask = |end| {
-                let told = self.admin.ask(|admin| ends(admin, &asked, end, ANSWER_MAX));
+                let told = self.admin.ends(&asked, end, ANSWER_MAX);
                 told.unwrap_or_else(|error| {
                     tracing::debug!(%error, "whether transactions are open is not known anew");
                     unknown(&asked)

@@ -24,7 +24,7 @@ use rdkafka::error::KafkaError;
 
 use super::BrokerClock;
 use crate::client::errors;
-use crate::client::raw::ask::{End, ends};
+use crate::client::raw::ask::End;
 use crate::client::resilient_admin::ResilientAdmin;
 use waterclock_engine::{Offset, UnixMillis};
 
@@ -257,11 +257,7 @@ impl Asker {
     fn ends(&self, partitions: &[Partition], end: End) -> BTreeMap<Partition, Offset> {
         let asked: Vec<(String, i32)> =
             partitions.iter().map(|(t, p)| (t.to_string(), *p)).collect();
-        let told = self.admin.ask_one_broker(|admin| {
-            let told = ends(admin, &asked, end, ASK_MAX)?;
-            let errors = told.iter().filter_map(|(_, _, end)| end.err()).collect();
-            Ok((told, errors))
-        });
+        let told = self.admin.ends_of_one_leader(&asked, end, ASK_MAX);
         let told = told.unwrap_or_else(|error| {
             tracing::debug!(%error, partitions = partitions.len(), "asking for ends");
             Vec::new()

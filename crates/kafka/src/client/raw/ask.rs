@@ -13,6 +13,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::ptr;
 use std::time::Duration;
 
+use super::super::errors;
 use rdkafka::ClientContext;
 use rdkafka::bindings as rdsys;
 use rdkafka::client::Client;
@@ -22,6 +23,9 @@ use rdsys::rd_kafka_admin_op_t as AdminOp;
 use rdsys::rd_kafka_consumer_group_state_t as State;
 use rdsys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR as NO_ERROR;
 use waterclock_engine::UnixMillis;
+
+/// No offset at all.
+const INVALID_OFFSET: i64 = rdsys::RD_KAFKA_OFFSET_INVALID as i64;
 
 /// One end of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -338,6 +342,8 @@ pub(crate) fn ends<C: ClientContext>(
         let told = listed(infos.cast_const(), count).iter().map(|info| {
             let at = &*rdsys::rd_kafka_ListOffsetsResultInfo_topic_partition(*info);
             let offset = match at.err {
+                // What librdkafka puts there before it asks, and leaves there without an error where a leader is silent.
+                NO_ERROR if at.offset == INVALID_OFFSET => Err(errors::NO_ANSWER),
                 NO_ERROR => Ok(at.offset),
                 code => Err(code.into()),
             };
