@@ -12,7 +12,8 @@
 //! 1. A client that had no answer is not asked again: it is made anew, once, however many threads had no answer from it.
 //! 2. It has a token before each question.
 //! 3. No thread waits for a client to close: that takes a tenth of a second, and can hang.
-//! 4. Nothing is asked while no broker takes a connection, but for the first question that has no answer.
+//! 4. While no broker takes a connection, one question goes out every [`TRY_EVERY`]: brokers may be where nobody has heard of.
+//!    All others fail at once.
 
 use parking_lot::Mutex;
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -31,6 +32,8 @@ use super::raw::ask::{self, End, EndOf};
 const CONNECT_MAX: Duration = Duration::from_millis(300);
 /// Between two looks whether any broker takes connections.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Between two questions while no broker takes connections.
+const TRY_EVERY: Duration = Duration::from_secs(30);
 /// Brokers that are tried in one look, at most.
 const LOOK_AT_MOST: usize = 8;
 
@@ -55,8 +58,8 @@ enum Outage {
     None,
     /// The last question had no answer.
     Suspected,
-    /// No broker took a connection at this time.
-    Seen(Instant),
+    /// No broker took a connection: when that was seen last, and when a question went out last.
+    Seen { at: Instant, tried: Instant },
 }
 
 /// It is closed on a thread of its own, whichever thread asks it last.
@@ -180,26 +183,45 @@ impl Shared {
 
     /// Whether a question may go out.
     fn look(&self) -> Result<(), KafkaError> {
-        let mut outage = self.outage.lock();
-        let is_away = match *outage {
-            Outage::None => false,
-            Outage::Seen(at) if at.elapsed() < LOOK_EVERY => true,
-            Outage::Suspected | Outage::Seen(_) => {
-                let is_away = !takes_connections(&self.brokers.lock());
-                *outage = if is_away { Outage::Seen(Instant::now()) } else { Outage::None };
-                is_away
-            }
+        let now = Instant::now();
+        let before = *self.outage.lock();
+        let tried = match before {
+            Outage::None => return Ok(()),
+            Outage::Seen { at, .. } if now - at < LOOK_EVERY => return Err(errors::away()),
+            Outage::Seen { tried, .. } => tried,
+            // The question that had no answer.
+            Outage::Suspected => now,
         };
-        if is_away {
-            return Err(errors::away());
-        }
-        Ok(())
+        // Without the lock: it takes a while.
+        let is_away = !self.takes_connections();
+        let tries = now - tried >= TRY_EVERY;
+        let tried = if tries { now } else { tried };
+        *self.outage.lock() = match is_away {
+            true => Outage::Seen { at: Instant::now(), tried },
+            false => Outage::None,
+        };
+        if is_away && !tries { Err(errors::away()) } else { Ok(()) }
+    }
+
+    /// Whether one of the brokers takes a connection; so it is assumed where none is known. Those that were given are tried,
+    /// too: all that were heard of may be gone.
+    fn takes_connections(&self) -> bool {
+        let known = self.brokers.lock().clone();
+        // A few of many, and others each time.
+        let from = rand::random_range(0..known.len().max(1));
+        let given = self.connection.brokers.split(',').map(|broker| broker.trim().to_owned());
+        let some = known.iter().cycle().skip(from).take(known.len().min(LOOK_AT_MOST)).cloned();
+        known.is_empty() || some.chain(given).any(|broker| takes_connection(&broker))
     }
 
     /// Takes down whether a question had no answer.
     fn note(&self, is_silent: bool) {
         let mut outage = self.outage.lock();
-        *outage = if is_silent { Outage::Suspected } else { Outage::None };
+        *outage = match (is_silent, *outage) {
+            (false, _) => Outage::None,
+            (true, Outage::Seen { at, tried }) => Outage::Seen { at, tried },
+            (true, _) => Outage::Suspected,
+        };
     }
 
     /// Makes a new client in the place of one that had no answer, if no other thread has done so.
@@ -235,13 +257,9 @@ fn is_silence<T, E>(told: &Result<(T, Vec<RDKafkaErrorCode>), E>) -> bool {
         .map_or(true, |(_, parts)| parts.iter().any(|code| ErrorKind::of(*code).is_silence()))
 }
 
-/// Whether one of the brokers takes a connection; so it is assumed where none is known.
-fn takes_connections(brokers: &[String]) -> bool {
-    let takes = |broker: &String| {
-        let mut addresses = broker.to_socket_addrs().into_iter().flatten();
-        addresses.any(|address| TcpStream::connect_timeout(&address, CONNECT_MAX).is_ok())
-    };
-    brokers.is_empty() || brokers.iter().take(LOOK_AT_MOST).any(takes)
+fn takes_connection(broker: &str) -> bool {
+    let mut addresses = broker.to_socket_addrs().into_iter().flatten();
+    addresses.any(|address| TcpStream::connect_timeout(&address, CONNECT_MAX).is_ok())
 }
 
 #[cfg(test)]
@@ -324,5 +342,33 @@ mod tests {
         let _again = TcpListener::bind(address).expect("the same port");
         std::thread::sleep(LOOK_EVERY);
         assert_eq!(asked(), 3);
+    }
+
+    #[test]
+    fn brokers_that_are_all_elsewhere_now_are_found_by_the_addresses_that_were_given() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("its address").to_string();
+        let connection = Connection::new(&format!("127.0.0.1:1, {address}"), Given::new());
+        let admin = ResilientAdmin::new(&connection, "test").unwrap();
+        *admin.0.brokers.lock() = vec!["127.0.0.1:1".to_owned(); 20];
+        admin.0.note(true);
+        assert_eq!(admin.ask(|_| Ok::<_, KafkaError>(1)), Ok(1));
+    }
+
+    #[test]
+    fn a_question_goes_out_now_and_then_though_nobody_takes_connections() {
+        let connection = Connection::new("127.0.0.1:1", Given::new());
+        let admin = ResilientAdmin::new(&connection, "test").unwrap();
+        *admin.0.brokers.lock() = vec!["127.0.0.1:1".to_owned()];
+        let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).expect("up");
+        for (tried, want) in [(29, false), (31, true), (29, false)] {
+            *admin.0.outage.lock() = Outage::Seen { at: ago(1), tried: ago(tried) };
+            assert_eq!(admin.ask(|_| Ok::<_, KafkaError>(())).is_ok(), want, "{tried} s");
+        }
+        // One that had no answer leaves the next ones where they were.
+        *admin.0.outage.lock() = Outage::Seen { at: ago(1), tried: ago(31) };
+        assert!(admin.ask(|_| Err::<(), _>(errors::away())).is_err());
+        let was_asked = admin.ask(|_| Ok::<_, KafkaError>(())).is_ok();
+        assert!(!was_asked, "not before the next try is due");
     }
 }
