@@ -99,9 +99,7 @@ impl Status for Health {
             Some(_) => {}
         }
         let mut reasons = lane_threads.misconfigured();
-        reasons
-            .iter_mut()
-            .for_each(|misconfigured| misconfigured.insert_str(0, "nothing new is admitted: "));
+        reasons.iter_mut().for_each(|reason| reason.insert_str(0, "nothing new is admitted: "));
         reasons.extend(
             lane_threads
                 .weak()

@@ -9,7 +9,7 @@
 //!                                                moves, dead letters, timer changes
 //! ```
 //!
-//! [`LaneEngine`] has twelve parts. A part keeps what belongs together, alone: its fields are private, and its file says at
+//! [`LaneEngine`] has eleven parts beside its setup. A part keeps what belongs together, alone: its fields are private, and its file says at
 //! the top what always holds. A part knows no engine. Where it needs another part, it is given that one to read. The files
 //! with `impl LaneEngine` join the parts, and keep nothing.
 //!

@@ -172,7 +172,7 @@ fn one_log_tells_what_was_first_and_else_the_time_does() {
 }
 
 proptest! {
-    /// A void version stays mark, whatever else becomes mark.
+    /// A version that a mark covers stays covered, whatever else it is made to cover.
     #[test]
     fn a_void_covers_all_that_it_did_and_what_it_is_to_cover(
         places in proptest::collection::vec((0..4_u64, 0..4_i64, any::<bool>()), 1..4),

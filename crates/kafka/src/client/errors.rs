@@ -194,11 +194,6 @@ impl ErrorKind {
     }
 }
 
-/// What a question comes to that is not asked, since no broker is there.
-pub(crate) fn away() -> KafkaError {
-    KafkaError::AdminOp(Code::BrokerTransportFailure)
-}
-
 /// The code of an error, where it has one. rdkafka's own function leaves out the errors of admin requests.
 pub(crate) fn code(error: &KafkaError) -> Option<Code> {
     match error {
@@ -216,6 +211,11 @@ pub(crate) fn kind(error: &KafkaError) -> ErrorKind {
 /// Whether a consumer can do nothing any more. What it was fenced by is in its kind.
 pub(crate) fn is_consumer_lost(error: &KafkaError) -> bool {
     matches!(error, KafkaError::MessageConsumptionFatal(_)) || kind(error) == ErrorKind::ClientFatal
+}
+
+/// What a question comes to that is not asked, since no broker is there.
+pub(crate) fn away() -> KafkaError {
+    KafkaError::AdminOp(Code::BrokerTransportFailure)
 }
 
 /// That there was no answer in time, as librdkafka would say it.

@@ -62,6 +62,9 @@ enum Outage {
     Seen { at: Instant, tried: Instant },
 }
 
+/// An answer, and the errors of its parts.
+type Parts<T, E> = Result<(T, Vec<RDKafkaErrorCode>), E>;
+
 /// It is closed on a thread of its own, whichever thread asks it last.
 struct Client(Option<Asker>);
 
@@ -93,22 +96,6 @@ impl ResilientAdmin {
         let brokers = metadata.brokers().iter();
         *self.0.brokers.lock() =
             brokers.map(|broker| format!("{}:{}", broker.host(), broker.port())).collect();
-    }
-
-    /// Asks what one broker alone may leave unanswered: the next question goes by the same client, whatever comes of this one.
-    /// With the answer it gives the errors of its parts.
-    ///
-    /// # Errors
-    /// Those of the question; or no broker takes a connection.
-    fn ask_one_broker<T>(
-        &self,
-        question: impl FnOnce(&Asker) -> Result<(T, Vec<RDKafkaErrorCode>), KafkaError>,
-    ) -> Result<T, KafkaError> {
-        self.0.look()?;
-        let client = self.0.client();
-        let told = question(self.0.ready(&client));
-        self.0.note(is_silence(&told));
-        told.map(|(answer, _)| answer)
     }
 
     /// Asks. After an error the next question goes by a new client.
@@ -145,7 +132,8 @@ impl ResilientAdmin {
         end: End,
         within: Duration,
     ) -> Result<Vec<EndOf>, KafkaError> {
-        self.ask_one_broker(|admin| ends(admin, partitions, end, within))
+        let (_, told) = self.ask_once(|admin| ends(admin, partitions, end, within))?;
+        told.map(|(answer, _)| answer)
     }
 
     /// Asks a question whose parts brokers answer each for themselves, and that gives the errors of the parts, too. If one of
@@ -155,17 +143,25 @@ impl ResilientAdmin {
     /// Those of the question; or no broker takes a connection.
     pub(crate) fn ask_parts<T, E: From<KafkaError>>(
         &self,
-        question: impl FnOnce(&Asker) -> Result<(T, Vec<RDKafkaErrorCode>), E>,
+        question: impl FnOnce(&Asker) -> Parts<T, E>,
     ) -> Result<T, E> {
-        self.0.look()?;
-        let client = self.0.client();
-        let told = question(self.0.ready(&client));
-        let is_silent = is_silence(&told);
-        self.0.note(is_silent);
-        if is_silent {
+        let (client, told) = self.ask_once(question)?;
+        if is_silence(&told) {
             self.0.renew(&client);
         }
         told.map(|(answer, _)| answer)
+    }
+
+    /// Asks, and gives the client that was asked. It stays the one of the next question.
+    fn ask_once<T, E>(
+        &self,
+        question: impl FnOnce(&Asker) -> Parts<T, E>,
+    ) -> Result<(Arc<Client>, Parts<T, E>), KafkaError> {
+        self.0.look()?;
+        let client = self.0.client();
+        let told = question(self.0.ready(&client));
+        self.0.note(is_silence(&told));
+        Ok((client, told))
     }
 }
 
@@ -211,7 +207,8 @@ impl Shared {
         let from = rand::random_range(0..known.len().max(1));
         let given = self.connection.brokers.split(',').map(|broker| broker.trim().to_owned());
         let some = known.iter().cycle().skip(from).take(known.len().min(LOOK_AT_MOST)).cloned();
-        known.is_empty() || some.chain(given).any(|broker| takes_connection(&broker))
+        let others = given.filter(|given| !known.contains(given));
+        known.is_empty() || some.chain(others).any(|broker| takes_connection(&broker))
     }
 
     /// Takes down whether a question had no answer.
@@ -245,14 +242,14 @@ fn ends(
     partitions: &[(String, i32)],
     end: End,
     within: Duration,
-) -> Result<(Vec<EndOf>, Vec<RDKafkaErrorCode>), KafkaError> {
+) -> Parts<Vec<EndOf>, KafkaError> {
     let told = ask::ends(admin, partitions, end, within)?;
     let errors = told.iter().filter_map(|(_, _, end)| end.err()).collect();
     Ok((told, errors))
 }
 
 /// Whether a question had no answer, or a part of it.
-fn is_silence<T, E>(told: &Result<(T, Vec<RDKafkaErrorCode>), E>) -> bool {
+fn is_silence<T, E>(told: &Parts<T, E>) -> bool {
     told.as_ref()
         .map_or(true, |(_, parts)| parts.iter().any(|code| ErrorKind::of(*code).is_silence()))
 }
@@ -331,7 +328,7 @@ mod tests {
             };
             let _ = admin.ask(|_| Err::<(), _>(silent()));
             let _ = admin.ask_parts(|_| Err::<((), Vec<_>), _>(silent()));
-            let _ = admin.ask_one_broker(|_| Err::<((), Vec<_>), _>(silent()));
+            let _ = admin.ask_once(|_| Err::<((), Vec<_>), _>(silent()));
             count.get()
         };
         assert_eq!(asked(), 3, "a broker is there, and may answer the next one");

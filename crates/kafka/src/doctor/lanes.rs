@@ -168,7 +168,7 @@ pub(super) fn positions(wish: &Wish, facts: &Facts, list: &mut List) {
     };
     let reset = |topic: &str, partition: i32| {
         format!(
-            "to deliver again what may have been delivered: stop all instances, wait {} (Kafka keeps the last one's seat for so long), then kafka-consumer-groups.sh \
+            "to deliver again what may have been delivered: stop all instances, wait {} (Kafka keeps the last one's place in the group for so long), then kafka-consumer-groups.sh \
              --bootstrap-server {} --group {group} --topic {topic}:{partition} --reset-offsets --to-earliest --execute",
             wish.session_timeout, facts.bootstrap
         )

@@ -148,7 +148,7 @@ pub(crate) enum Report {
 /// How far the committer is; shared with the rebalance callback, which waits for it.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Orders handed over and not finished.
+    /// Batches handed over and not finished.
     open: usize,
     /// A producer is there, and clean.
     ready: bool,

@@ -28,7 +28,7 @@ use waterclock_engine::allow::Allow;
 use waterclock_engine::{Lane, Setup, TopicId};
 use waterclock_telemetry::LaneFigures;
 
-/// What a processor is made from.
+/// What the lane threads of a process are made from.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// How to reach the brokers.

@@ -185,7 +185,7 @@ impl Who {
 
 /// Which members hold a `group.instance.id` of the group.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seats {
+pub(crate) struct GroupPresence {
     /// This thread.
     pub(crate) mine: bool,
     /// Threads of another process.
@@ -267,11 +267,11 @@ impl Context {
         (!self.who.embedded).then(admin).flatten()
     }
 
-    /// Which members hold a `group.instance.id` of the group now; nothing where nobody answers.
-    pub(crate) fn seats(&self, asker: &Admin) -> Option<Seats> {
+    /// Whether this member and those of other processes are in the group now; nothing where nobody answers.
+    pub(crate) fn presence(&self, asker: &Admin) -> Option<GroupPresence> {
         let list = asker.inner().fetch_group_list(Some(&self.who.group), LEAVING).ok()?;
         let members = || list.groups().iter().flat_map(|group| group.members());
-        Some(Seats {
+        Some(GroupPresence {
             mine: members().any(|member| self.who.is_me(member)),
             others: members().any(|member| !member.client_id().starts_with(&self.who.process)),
         })

@@ -21,7 +21,7 @@ const WAIT: Duration = Duration::from_millis(50);
 /// Longest look into a tier that is being drained.
 const LOOK_MAX: Duration = Duration::from_secs(20);
 
-/// How long to wait for members that have ended: the last one to stop keeps its seat for its session's length, which is
+/// How long to wait for members that have ended: the last one to stop keeps its `group.instance.id` for its session's length, which is
 /// 6 s by default.
 const SEATS_MAX: Duration = Duration::from_secs(8);
 /// Between two looks.

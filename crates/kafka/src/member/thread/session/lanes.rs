@@ -9,7 +9,7 @@ use rdkafka::consumer::Consumer as _;
 
 use super::{Consumer, POLL_SHORT, Session};
 use crate::client::connect::aside;
-use crate::member::rebalance::{GroupEvent, Seats, Taken};
+use crate::member::rebalance::{GroupEvent, GroupPresence, Taken};
 use crate::member::thread::Error;
 use crate::member::timers::TakenOver;
 use waterclock_engine::member::Failure;
@@ -182,7 +182,7 @@ impl Session<'_> {
     /// Leaves the group: commits what is acknowledged, and the others take over at once. Where there are no others, the
     /// thread keeps its `group.instance.id` in the group. If it comes back under it before the session ends, it has its lanes at
     /// once, and does not wait for a new group to form. Not so if the thread is to join anew (`is_for_good` is false):
-    /// then it leaves because of what its `group.instance.id` has.
+    /// then it leaves so that the group gives its lanes anew.
     ///
     /// With the brokers away this can take long, and closing can hang for ever (rust-rdkafka 509). So closing has a
     /// thread of its own, and the process its own end.
@@ -194,12 +194,12 @@ impl Session<'_> {
         let (done, closed) = crossbeam_channel::bounded(1);
         let closing = std::thread::Builder::new().name("wc-close".into()).spawn(move || {
             let asker = consumer.context().asker();
-            let seats = || asker.as_ref().and_then(|asker| consumer.context().seats(asker));
-            if is_for_good && seats().is_some_and(|seats| !seats.others) {
+            let presence = || asker.as_ref().and_then(|asker| consumer.context().presence(asker));
+            if is_for_good && presence().is_some_and(|presence| !presence.others) {
                 tracing::info!("nobody else is in the group: the group.instance.id is kept");
                 consumer.context().let_go(&consumer);
             } else {
-                leave_group(&consumer, seats);
+                leave_group(&consumer, presence);
             }
             if let Some(asker) = asker {
                 aside(asker);
@@ -225,7 +225,7 @@ fn listed(lanes: &[Lane]) -> String {
 
 /// Leaves the group, so that the others have the lanes at once. Of a static member the end of its client is no leave, so
 /// it must have been heard before that.
-fn leave_group(consumer: &Consumer, seats: impl Fn() -> Option<Seats>) {
+fn leave_group(consumer: &Consumer, presence: impl Fn() -> Option<GroupPresence>) {
     consumer.unsubscribe();
     let by = Instant::now() + CLOSE_MAX;
     let mut revoked = false;
@@ -233,7 +233,7 @@ fn leave_group(consumer: &Consumer, seats: impl Fn() -> Option<Seats>) {
         let _ = consumer.poll(POLL_SHORT * 20);
         revoked |=
             consumer.context().events().iter().any(|event| matches!(event, GroupEvent::Revoked));
-        if revoked && seats().is_none_or(|seats| !seats.mine) {
+        if revoked && presence().is_none_or(|presence| !presence.mine) {
             break;
         }
     }
