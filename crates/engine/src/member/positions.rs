@@ -191,11 +191,11 @@ impl Plan {
         self.starts.iter().filter_map(|start| start.loss).map(|loss| loss.count).sum()
     }
 
-    /// What is done, by the positions that hold as they were found, and stands in the log yet: everything before these offsets.
+    /// What is done, by the group's positions, and stands in the log yet: everything before these offsets. A position that was
+    /// moved is new, or at the log's start.
     pub fn done(&self) -> impl Iterator<Item = (Source, Offset)> {
-        let holds = |start: &&StartAt| !start.is_new && !start.is_moved && !start.gone;
         let stands = |start: &&StartAt| start.log.first < start.next && start.next <= start.log.end;
-        let starts = self.starts.iter().filter(holds).filter(stands);
+        let starts = self.starts.iter().filter(|start| !start.is_new).filter(stands);
         starts.map(|start| (start.source, start.next))
     }
 
