@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use rdkafka::producer::{BaseProducer, BaseRecord};
 use tokio::runtime::Runtime;
 use waterclock::client::{
     Client, ClientConfig, Delayed, Error, Filter, Message, Outcome, Rescheduled, Timer,
@@ -37,6 +38,30 @@ fn texts(records: &[Rec]) -> Vec<String> {
     let mut texts: Vec<String> = records.iter().map(Rec::text).collect();
     texts.sort();
     texts
+}
+
+/// Many instances say something of themselves more often than a fetch waits for.
+#[test]
+fn a_client_knows_that_it_is_up_to_date_while_many_instances_write_to_meta() {
+    let fixture = Fixture::new("client-busy");
+    let target = fixture.target("out", 3);
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let runtime = runtime();
+    let client = connect(&runtime, config(&fixture));
+    let producer: BaseProducer = fixture.client().create().expect("a producer");
+    let meta = fixture.names.meta();
+    let began = Instant::now();
+    let tier = fixture.names.tier(waterclock::engine::Millis(2_000));
+    let delayed = Delayed::to(&*target).key("k").value("v").after(Duration::from_secs(2));
+    while began.elapsed() < Duration::from_secs(8) {
+        let farewell: BaseRecord<'_, str, str> =
+            BaseRecord::to(&meta).partition(0).key("member/nobody");
+        producer.send(farewell).expect("enqueued");
+        producer.poll(Duration::from_millis(20));
+    }
+    let sent = runtime.block_on(client.send(&delayed)).expect("sent");
+    assert_eq!(sent.topic, tier, "it does not know whether the ladder is the one in force");
+    process.stop_well();
 }
 
 #[test]

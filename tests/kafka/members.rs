@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use rdkafka::Offset;
 use waterclock::engine::Lane;
 use waterclock::kafka::Roster;
 
 use crate::support::{
-    Fixture, Load, Log, Mode, PATIENCE, Process, Proxy, Resource, Right, allow, assert_each_once,
-    assert_promise, eventually, free_address, in_both_modes, out, patient, whole,
+    Fixture, Load, Log, Mode, PATIENCE, Process, Proxy, Resource, Right, allow, ask,
+    assert_each_once, assert_promise, eventually, free_address, in_both_modes, out, patient, whole,
 };
 
 in_both_modes!(
@@ -51,6 +52,39 @@ fn members_say_which_lanes_they_run_and_where_they_answer() {
     a = fixture.launch(Mode::ExactlyOnce).data("a").start();
     a.stop_well();
     assert_eq!(roster().members().count(), 0, "who has left is nobody's owner");
+}
+
+#[test]
+fn records_of_meta_that_were_deleted_unread_do_not_end_what_an_instance_knows_of_the_others() {
+    let fixture = fixture("unread", Mode::ExactlyOnce, 6);
+    let mut a = fixture.launch(Mode::ExactlyOnce).data("a").start();
+    let mut b = fixture.launch(Mode::ExactlyOnce).data("b").start();
+    let mut c = fixture.launch(Mode::ExactlyOnce).data("c").start();
+    wait_until_shared(6, &[&a, &b, &c]);
+    let lists_all = || {
+        let told = ask(&a, "GET", "/v1/timers?limit=10", None);
+        if told.status == 200 { Ok(()) } else { Err(told.body.to_string()) }
+    };
+    eventually("it passes questions on to their owners", lists_all);
+    // The probes of the others go on, so that there is something that it has not read.
+    a.freeze();
+    std::thread::sleep(Duration::from_secs(4));
+    let meta = fixture.names.meta();
+    // Brokers refuse to delete records of a topic that is only compacted.
+    let settings =
+        [("cleanup.policy", "compact,delete"), ("message.timestamp.type", "LogAppendTime")];
+    fixture.configure(&meta, &settings);
+    fixture.delete_records(&meta, 0, Offset::End);
+    a.thaw();
+    eventually("it finds them gone", || {
+        let log = a.log();
+        if log.contains("records of meta were deleted") { Ok(()) } else { Err(log) }
+    });
+    c.stop_well();
+    wait_until_shared(6, &[&a, &b]);
+    eventually("it passes questions on to the new owners", lists_all);
+    a.stop_well();
+    b.stop_well();
 }
 
 /// What a stop may take: the drain and leaving the group.

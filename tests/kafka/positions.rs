@@ -34,18 +34,6 @@ fn forget(fixture: &Fixture) {
     });
 }
 
-/// Deletes what is done before an offset, as waterclock does.
-fn trim(fixture: &Fixture, topic: &str, partition: i32, before: i64) {
-    let admin: AdminClient<DefaultClientContext> =
-        fixture.client().create().expect("an admin client");
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    let options = AdminOptions::new().request_timeout(Some(Duration::from_secs(10)));
-    let mut list = TopicPartitionList::new();
-    list.add_partition_offset(topic, partition, Offset::Offset(before)).expect("an offset");
-    runtime.block_on(admin.delete_records(&list, &options)).expect("records deleted");
-}
-
 /// Takes every checkpoint out of meta: as if it had been made anew.
 fn forget_checkpoints(fixture: &Fixture) {
     let producer: rdkafka::producer::BaseProducer = fixture.client().create().expect("a producer");
@@ -98,7 +86,7 @@ fn a_lane_whose_position_is_known_to_nobody_is_not_guessed() {
     log.count(4);
     process.stop_well();
 
-    trim(&fixture, &intake, last.partition, last.offset);
+    fixture.delete_records(&intake, last.partition, Offset::Offset(last.offset));
     forget(&fixture);
     forget_checkpoints(&fixture);
     let mut again = fixture.launch(Mode::ExactlyOnce).spawn();
@@ -136,7 +124,7 @@ fn what_was_deleted_while_nobody_knew_a_position_is_said_and_a_new_topic_says_no
     let mut log = Log::open(&fixture, &target);
     // Before the first start: they may have been anything.
     let before = [send("0"), send("1")][1];
-    trim(&fixture, &intake, before.partition, before.offset + 1);
+    fixture.delete_records(&intake, before.partition, Offset::Offset(before.offset + 1));
     let mut process = fixture.start(Mode::ExactlyOnce);
     send("2");
     log.count(1);
@@ -158,7 +146,7 @@ fn what_was_deleted_while_nobody_knew_a_position_is_said_and_a_new_topic_says_no
         delivered += 1;
     }
     let elsewhere = elsewhere.expect("a key of the other lane");
-    trim(&fixture, &intake, other, elsewhere.offset + 1);
+    fixture.delete_records(&intake, other, Offset::Offset(elsewhere.offset + 1));
     forget(&fixture);
     let mut process = fixture.start(Mode::ExactlyOnce);
     process.wait_until_logged(PATIENCE, "the position is outside of the log");
@@ -168,7 +156,7 @@ fn what_was_deleted_while_nobody_knew_a_position_is_said_and_a_new_topic_says_no
 
     // The same without: a lane that was read before has lost its position.
     let last = send("never");
-    trim(&fixture, &intake, last.partition, last.offset + 1);
+    fixture.delete_records(&intake, last.partition, Offset::Offset(last.offset + 1));
     forget(&fixture);
     forget_checkpoint(&fixture, &intake, last.partition);
     let mut process = fixture.start(Mode::ExactlyOnce);
@@ -206,7 +194,7 @@ fn trim_all(fixture: &Fixture, topic: &str) -> i64 {
         .map(|lane| {
             let (low, high) = bounds(fixture, topic, lane);
             if high > low {
-                trim(fixture, topic, lane, high);
+                fixture.delete_records(topic, lane, Offset::Offset(high));
             }
             high - low
         })

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
+};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
@@ -135,7 +137,7 @@ impl Fixture {
         for (key, value) in settings {
             new = new.set(key, value);
         }
-        let admin: AdminClient<DefaultClientContext> = self.client().create().expect("a client");
+        let admin = self.admin();
         let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(20)));
         let made = block(admin.create_topics([&new], &options)).expect("create topics");
         for result in made {
@@ -171,6 +173,30 @@ impl Fixture {
     }
 
     /// A producer that hashes as Java's clients do.
+    /// Gives a topic these settings and no others, as `kafka-configs.sh` does.
+    pub fn configure(&self, topic: &str, settings: &[(&str, &str)]) {
+        let mut change = AlterConfig::new(ResourceSpecifier::Topic(topic));
+        for (key, value) in settings {
+            change = change.set(key, value);
+        }
+        let options = AdminOptions::new().request_timeout(Some(Duration::from_secs(10)));
+        let answers = block(self.admin().alter_configs([&change], &options)).expect("an answer");
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
+
+    /// Deletes records of a partition before an offset, as `kafka-delete-records.sh` does.
+    pub fn delete_records(&self, topic: &str, partition: i32, before: Offset) {
+        let options = AdminOptions::new().request_timeout(Some(Duration::from_secs(10)));
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(topic, partition, before).expect("an offset");
+        let deleted = block(self.admin().delete_records(&list, &options)).expect("an answer");
+        deleted.elements_for_topic(topic)[0].error().expect("records deleted");
+    }
+
+    fn admin(&self) -> AdminClient<DefaultClientContext> {
+        self.client().create().expect("an admin client")
+    }
+
     pub fn producer(&self) -> Producer {
         Producer::new(self, &[("partitioner", "murmur2_random")])
     }

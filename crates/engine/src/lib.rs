@@ -37,6 +37,6 @@ pub use messages::{
     Produce, Refused, Start, Target,
 };
 pub use record::{Cut, CutBy, HEADER_BESIDE, Headers, KEPT_BYTES, NOT_KEPT, Record};
-pub use setup::{Arrival, Intake, Limits, Setup, Tardy, Topics, Tracking};
+pub use setup::{Arrival, Intake, Limits, Setup, Topics, Tracking};
 pub use time::{Millis, UnixMillis};
 pub use verdict::left;

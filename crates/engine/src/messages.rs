@@ -55,7 +55,7 @@ pub enum Event {
         /// When that was: a lower bound of its leader's time then. Zero if it was not asked for.
         at: UnixMillis,
     },
-    /// A hop of a batch in flight was appended later than its tier needs ([`Setup::tardiness`]). It comes before the batch is
+    /// A hop of a batch in flight was appended later than its tier needs ([`Setup::timing`]). It comes before the batch is
     /// [`Committed`](Event::Committed). For several hops of one batch in one partition: the last offset, the least due time.
     Late {
         /// The tier's partition.
@@ -149,7 +149,7 @@ pub enum Blame {
     Record,
     /// A target: we may not write there, or it refuses the time of what is delivered now.
     Target,
-    /// A hop came to stand too late for its tier, which would let it go late ([`Setup::tardiness`]): nothing was refused, and
+    /// A hop came to stand too late for its tier, which would let it go late ([`Setup::timing`]): nothing was refused, and
     /// nobody is to blame.
     Late,
     /// A delivery came to stand after its record had expired: nothing was refused, and nobody is to blame.
@@ -340,7 +340,7 @@ pub struct Produce {
     pub record: Record,
     /// What to do to the headers.
     pub rewrite: HeaderRewrite,
-    /// When it is due: for the figures, and for [`Setup::tardiness`]. Of a hop that is deferred, never.
+    /// When it is due: for the figures, and for [`Setup::timing`]. Of a hop that is deferred, never.
     pub due: UnixMillis,
     /// Of a delivery: until when it may be there.
     pub expires: Option<UnixMillis>,

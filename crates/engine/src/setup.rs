@@ -253,40 +253,7 @@ pub struct Setup {
     pub limits: Limits,
 }
 
-/// What follows from the time at which a hop was appended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tardy {
-    /// It is let go in time, or only a little late.
-    No,
-    /// It is late in the shortest tier, in strict order: the engine is to be told of it
-    /// ([`Event::Late`](super::Event::Late)).
-    Tell,
-    /// It must not be committed. If it already is, the engine is to be told of it.
-    Refuse,
-}
-
 impl Setup {
-    /// Judges a hop to this topic by its due time and by its append time, of the leader's clock.
-    #[must_use]
-    pub fn tardiness(&self, topic: TopicId, due: UnixMillis, appended: UnixMillis) -> Tardy {
-        let Some(tier) = self.topics.tier_of(topic) else { return Tardy::No };
-        let tolerated = match self.limits.arrival {
-            Arrival::Strict => Millis(0),
-            // Less than what it costs everybody else to refuse it.
-            Arrival::ByDue => {
-                self.topics.ladder.tiers().get(tier).map_or(Millis(0), Tier::tolerated)
-            }
-        };
-        let in_time = self.needs(tier).is_none_or(|needs| due + tolerated >= appended + needs);
-        match (in_time, self.limits.arrival) {
-            (true, _) => Tardy::No,
-            (false, _) if tier != self.topics.ladder.shortest() => Tardy::Refuse,
-            (false, Arrival::Strict) => Tardy::Tell,
-            // It is let go within its hold, which is the shortest.
-            (false, Arrival::ByDue) => Tardy::No,
-        }
-    }
-
     /// When a record of a batch may be appended, by its leader's clock.
     #[must_use]
     pub fn timing(&self, send: &Produce) -> Timing {

@@ -1,6 +1,7 @@
 //! `<ns>.meta`: what is in force for a namespace, and what its members say of themselves.
 
 mod follow;
+mod live;
 mod log;
 mod members;
 mod roster;

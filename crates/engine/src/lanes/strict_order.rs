@@ -4,7 +4,7 @@
 //! # Invariants
 //! 1. Keyed records of a lane fire by due time, and at the same due time by submission. The exception is a record that
 //!    was not readable in the lane `settle` before it was due: it fires at once.
-//! 2. Every committed hop comes up before it is due ([`Setup::tardiness`](super::super::Setup)), or it stands in the
+//! 2. Every committed hop comes up before it is due ([`Setup::timing`](super::super::Setup)), or it stands in the
 //!    shortest tier. There it is remembered until it is let go, and the next owner of the lane waits for that.
 //! 3. A record waits only for partitions whose floor is at or below its due time. The lane's lowest such partition is
 //!    read up to a quarter beyond the memory budget; no other is. Held records then go away by themselves. Of the

@@ -101,6 +101,8 @@ impl ErrorKind {
             | Code::TimedOutQueue => Self::NoAnswer,
             Code::NotLeaderForPartition
             | Code::LeaderNotAvailable
+            // librdkafka's own word for a partition that has no leader now.
+            | Code::NoEnt
             | Code::FencedLeaderEpoch
             | Code::UnknownLeaderEpoch
             | Code::OffsetNotAvailable => Self::LeaderMoved,

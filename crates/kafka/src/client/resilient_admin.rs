@@ -248,7 +248,8 @@ fn ends(
     Ok((told, errors))
 }
 
-/// Whether a question had no answer, or a part of it.
+/// Whether a question had no answer, or a part of it. An error of the whole question counts as silence, whichever it is: all that
+/// follows is one look for a broker.
 fn is_silence<T, E>(told: &Parts<T, E>) -> bool {
     told.as_ref()
         .map_or(true, |(_, parts)| parts.iter().any(|code| ErrorKind::of(*code).is_silence()))

@@ -646,6 +646,13 @@ impl TopicReader {
         Ok(known)
     }
 
+    /// Whether a partition's log ended here when its leader last answered. [`Polled::End`] says so, too, but only once a fetch
+    /// found nothing, which may never be while others write.
+    pub(crate) fn is_at_end(&self, topic: &str, partition: i32, next: Offset) -> bool {
+        let end = raw::partitions::known_end(self.consumer.client(), topic, partition);
+        end.is_some_and(|end| next.0 >= end)
+    }
+
     /// The positions that its group has committed in these partitions of a topic; `None`: it has none.
     ///
     /// # Errors

@@ -319,12 +319,6 @@ impl LaneThreads {
         &self.statuses
     }
 
-    /// Whether the brokers' time is known: it is once they have answered.
-    #[must_use]
-    pub fn has_time(&self) -> bool {
-        self.clock.now(Instant::now()).is_some()
-    }
-
     /// Puts other allow-lists in force, one for each intake, in their order: for what comes in, and for what fires.
     pub fn allow(&self, allow: impl IntoIterator<Item = Allow>) {
         self.policies.allow(allow);

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::log::{Error, LadderInForce, PARTITION, Reading, open, to_end};
-use crate::client::topic_reader::{Consumed, Polled, StartAt};
-use crate::client::{Connection, TopicReader};
+use super::live::{LiveMeta, MetaState};
+use super::log::{Error, LadderInForce, Reading, open, to_end};
+use crate::client::Connection;
+use crate::client::topic_reader::{Consumed, StartAt};
 use crate::meta::{Member, Roster};
-use waterclock_engine::{Lane, Offset};
+use waterclock_engine::Lane;
 
 /// How often the thread looks whether it is to end.
 const POLL: Duration = Duration::from_millis(200);
@@ -28,22 +29,32 @@ const FRESH: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Follower {
     topic: String,
-    known: Arc<Mutex<MetaState>>,
+    known: Arc<Mutex<Known>>,
     stop: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
-struct MetaState {
+struct Known {
     reading: Reading,
     roster: Roster,
     /// When the end was last reached.
     complete: Option<Instant>,
 }
 
-impl MetaState {
+impl Default for Known {
+    fn default() -> Self {
+        Self { reading: Reading::new(), roster: Roster::default(), complete: None }
+    }
+}
+
+impl MetaState for Known {
     fn take(&mut self, record: &Consumed<'_>) {
         self.roster.hear_record(record);
         self.reading.record(record.offset().0, record.key(), record.value());
+    }
+
+    fn reached_end(&mut self) {
+        self.complete = Some(Instant::now());
     }
 }
 
@@ -56,20 +67,20 @@ impl Follower {
     /// # Errors
     /// As [`meta::read`](super::read).
     pub fn start(connection: &Connection, topic: &str, group: &str) -> Result<Self, Error> {
-        let mut known =
-            MetaState { reading: Reading::new(), roster: Roster::default(), complete: None };
+        let mut known = Known::default();
         let mut reader = open(connection, topic, group, WAIT)?;
         let end = to_end(&mut reader, topic, |record| known.take(record))?;
-        known.complete = Some(Instant::now());
-        let name = topic.to_owned();
+        known.reached_end();
         let known = Arc::new(Mutex::new(known));
+        let mut meta = LiveMeta::new(reader, topic, Arc::clone(&known), StartAt::Offset(end));
         let stop = Arc::new(AtomicBool::new(false));
-        let follower =
-            Self { topic: topic.to_owned(), known: Arc::clone(&known), stop: Arc::clone(&stop) };
-        std::thread::Builder::new()
-            .name("wc-meta".into())
-            .spawn(move || follow(reader, (&name, end), &known, &stop))
-            .map_err(Error::Thread)?;
+        let follower = Self { topic: topic.to_owned(), known, stop: Arc::clone(&stop) };
+        let follow = move || {
+            while !stop.load(Ordering::Relaxed) {
+                meta.poll(POLL);
+            }
+        };
+        std::thread::Builder::new().name("wc-meta".into()).spawn(follow).map_err(Error::Thread)?;
         Ok(follower)
     }
 
@@ -94,7 +105,7 @@ impl Follower {
         chosen(&self.lock().roster, lane, attempt).map(|member| member.address.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, MetaState> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock()
     }
 }
@@ -108,40 +119,6 @@ fn chosen(roster: &Roster, lane: Lane, attempt: usize) -> Option<&Member> {
 impl Drop for Follower {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-    }
-}
-
-fn follow(
-    mut reader: TopicReader,
-    (topic, end): (&str, Offset),
-    known: &Mutex<MetaState>,
-    stop: &AtomicBool,
-) {
-    let mut from = Some(StartAt::Offset(end));
-    while !stop.load(Ordering::Relaxed) {
-        if let Some(start) = from {
-            match reader.assign(topic, [(PARTITION, start)]) {
-                Ok(()) => from = None,
-                Err(error) => {
-                    tracing::warn!(%error, topic, "could not read meta, trying again");
-                    std::thread::sleep(POLL);
-                    continue;
-                }
-            }
-        }
-        let polled = reader.poll(POLL);
-        let mut known = known.lock();
-        match polled {
-            None => {}
-            Some(Polled::Record(record)) => known.take(&record),
-            Some(Polled::End(_)) => known.complete = Some(Instant::now()),
-            // Somebody deleted records of it; the last value of each key may stand behind them.
-            Some(Polled::Outside(at, error)) => {
-                tracing::warn!(%error, %at, "records of meta were deleted, reading it anew");
-                from = Some(StartAt::Beginning);
-            }
-            Some(Polled::Failed(error, _)) => tracing::debug!(%error, "following meta"),
-        }
     }
 }
 

@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 
 use rdkafka::error::KafkaError;
 
+use super::live::{LiveMeta, MetaState, Progress};
 use super::{MEMBER, Member, MetaWriter, PARTITION, Roster, SharedRoster};
 use crate::client::Connection;
 use crate::client::connect::{Isolation, aside};
 use crate::client::events::{Events, Task, Turns};
 use crate::client::raw::bell::Bell;
-use crate::client::topic_reader::{Polled, StartAt, TopicReader};
+use crate::client::topic_reader::{Consumed, StartAt, TopicReader};
 use waterclock_engine::Lane;
 
 /// How often a member says it again.
@@ -60,10 +61,12 @@ impl Members {
         roster: SharedRoster,
         events: &Events,
     ) -> Result<Self, KafkaError> {
-        let mut reader =
-            TopicReader::new(connection, "waterclock-members", Isolation::Committed, WAIT)?;
-        reader.assign(writer.topic(), [(PARTITION, StartAt::Beginning)])?;
-        let bell = reader.bell(events.thread()?);
+        let reader =
+            TopicReader::to_ends(connection, "waterclock-members", Isolation::Committed, WAIT)?;
+        let mut meta =
+            LiveMeta::new(reader, writer.topic(), Arc::clone(&roster), StartAt::Beginning);
+        meta.begin()?;
+        let bell = meta.bell(events.thread()?);
         let Member { instance, incarnation, .. } = describe();
         let announcer = Arc::new(Announcer {
             writer,
@@ -74,7 +77,7 @@ impl Members {
         });
         let task = MembersTask {
             bell,
-            reader,
+            meta,
             looked: None,
             announcer: Arc::clone(&announcer),
             describe,
@@ -171,10 +174,10 @@ fn log_failure<T>(report: Result<T, KafkaError>) {
     }
 }
 
-/// Has the turns. The bell is dropped before the reader is: fields drop in order.
+/// Has the turns. The bell is dropped before its reader is: fields drop in order.
 struct MembersTask<D: Fn() -> Member> {
     bell: Bell,
-    reader: TopicReader,
+    meta: LiveMeta<Roster>,
     /// When it was last looked what there is to say.
     looked: Option<Instant>,
     announcer: Arc<Announcer>,
@@ -188,10 +191,16 @@ struct MembersTask<D: Fn() -> Member> {
     is_difference_said: bool,
 }
 
+impl MetaState for Roster {
+    fn take(&mut self, record: &Consumed<'_>) {
+        self.hear_record(record);
+    }
+}
+
 impl<D: Fn() -> Member + Send> Task for MembersTask<D> {
     fn turn(&mut self) -> bool {
         // The thread has other reasons to wake.
-        let is_more = self.bell.has_events() && self.hear();
+        let is_more = (self.bell.has_events() || self.meta.has_to_begin()) && self.hear();
         let now = Instant::now();
         if self.looked.is_none_or(|at| now.saturating_duration_since(at) >= POLL) {
             self.looked = Some(now);
@@ -211,17 +220,7 @@ impl<D: Fn() -> Member> Drop for MembersTask<D> {
 impl<D: Fn() -> Member> MembersTask<D> {
     /// Whether there may be more to hear at once.
     fn hear(&mut self) -> bool {
-        for _ in 0..TURN_MAX {
-            match self.reader.poll(Duration::ZERO) {
-                None => return false,
-                Some(Polled::Record(record)) => self.roster.lock().hear_record(&record),
-                Some(Polled::End(_)) => {}
-                Some(Polled::Outside(_, error) | Polled::Failed(error, _)) => {
-                    tracing::debug!(%error, "hearing the members");
-                }
-            }
-        }
-        true
+        (0..TURN_MAX).all(|_| self.meta.poll(Duration::ZERO) == Progress::More)
     }
 
     /// What the topic says of us; nothing if that was an earlier start.

@@ -77,3 +77,24 @@ pub(crate) fn stop<C: ClientContext>(
         let _ = unsafe { rdsys::rd_kafka_consume_stop(topic.0, partition) };
     }
 }
+
+/// Where the log ended when a broker last answered a fetch of it; `None` before that.
+pub(crate) fn known_end<C: ClientContext>(
+    client: &Client<C>,
+    topic: &str,
+    partition: i32,
+) -> Option<i64> {
+    let topic = CString::new(topic).ok()?;
+    let (mut low, mut high) = (-1, -1);
+    // SAFETY: the client is alive, the name is alive during the call, and both numbers are ours. It asks no broker.
+    let code = unsafe {
+        rdsys::rd_kafka_get_watermark_offsets(
+            client.native_ptr(),
+            topic.as_ptr(),
+            partition,
+            &raw mut low,
+            &raw mut high,
+        )
+    };
+    (code == rdsys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some(high)
+}

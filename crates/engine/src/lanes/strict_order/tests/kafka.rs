@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use crate::allow::Allow;
 use crate::ladder::Ladder;
+use crate::member::Timing;
 use crate::messages::{Blame, Refused};
-use crate::setup::{Arrival, Intake, Limits, Setup, Tardy, Topics};
+use crate::setup::{Arrival, Intake, Limits, Setup, Topics};
 use crate::state::StateKey;
 use crate::{
     Action, Batch, Commit, Destination, Event, Lane, LaneEngine, Millis, Offset, Record, Source,
@@ -349,12 +350,14 @@ impl Kafka {
         for (send, place) in flight.batch.sends.iter().zip(&flight.places) {
             let Some((source, offset)) = *place else { continue };
             let (due, appended) = (send.due, self.logs[&source][offset].appended);
-            match self.setup.tardiness(source.topic, due, appended) {
-                Tardy::No => {}
-                Tardy::Tell => {
+            match self.setup.timing_of_hop(source, due) {
+                Timing::Hop { last, must_abort: true, .. } if appended > last => {
+                    return self.refuse(flight);
+                }
+                Timing::Hop { last, .. } if appended > last => {
                     late.push(Event::Late { source, offset: Offset(offset as i64), due });
                 }
-                Tardy::Refuse => return self.refuse(flight),
+                _ => {}
             }
         }
         let Flight { batch, places, .. } = flight;
