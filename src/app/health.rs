@@ -92,7 +92,7 @@ impl Status for Health {
             None => return no("the brokers' time is not known yet".to_owned()),
             Some(silence) if silence > DEAF_MAX => {
                 return no(format!(
-                    "no broker has told its time for {} s: Kafka is away, or the meta topic is gone",
+                    "no broker has returned its time for {} s: Kafka is away, or the meta topic is gone",
                     silence.as_secs()
                 ));
             }

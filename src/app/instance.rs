@@ -6,7 +6,7 @@
 //! Beside the name stands the directory id, a random word that tells this directory from all others. A process that holds the lock knows
 //! that the last process that used this directory is dead, and may take its place in the group (docs/adr/0015).
 //!
-//! A crash of the machine, or a hand, can leave a file that holds neither. Such a file is made anew, and set aside
+//! A crash of the machine, or a hand, can leave a file that holds neither. Such a file is created again, and set aside
 //! unless it is empty. The cost: the process waits for its earlier place in the group and for its earlier open
 //! transaction to end.
 
@@ -224,7 +224,7 @@ mod tests {
             let base = tempfile::tempdir().expect("a directory");
             let path = base.path().join(FILE);
             std::fs::write(&path, damaged).expect("written");
-            let first = Instance::claim(Some(base.path()), None, "fresh").expect("made anew");
+            let first = Instance::claim(Some(base.path()), None, "fresh").expect("created again");
             assert_eq!((&*first.name, &*first.directory_id), ("fresh", "fresh"));
             assert_eq!(std::fs::read(base.path().join(DAMAGED)).expect("kept"), damaged);
             let second = Instance::claim(Some(base.path()), None, "other");

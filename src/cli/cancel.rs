@@ -34,7 +34,7 @@ pub(super) struct Cancel {
     id: Option<String>,
     #[command(flatten)]
     key: Key,
-    /// Only this version, as `status` and `list --json` show it: a timer that was made anew is left alone
+    /// Only this version, as `status` and `list --json` show it: a timer that was created again is left alone
     #[arg(long, value_name = "VERSION", requires = "id", conflicts_with = "intake")]
     only: Option<String>,
     /// Writes the cancel to this intake, `<ns>.intake.NAME`, behind what was sent there before

@@ -32,7 +32,7 @@ pub(super) struct Reschedule {
     /// Due at: RFC 3339 with a zone, or epoch milliseconds
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     until: Option<String>,
-    /// Only this version, as `status` and `list --json` show it: a timer that was made anew is left alone
+    /// Only this version, as `status` and `list --json` show it: a timer that was created again is left alone
     #[arg(long, value_name = "VERSION")]
     only: Option<String>,
     /// How long to wait for an instance that is starting, and then for what becomes of it, at most 1m each; its record has to

@@ -10,7 +10,7 @@
 //!    the index had, if it is believed, and what the changelog has from there to the end.
 //! 2. They are reported once for each assignment, and name it. A lane thread that has another assignment by then drops
 //!    them.
-//! 3. A broken index is begun anew, a few times. An index whose disk is full is given up until the next start.
+//! 3. A broken index is started again, a few times. An index whose disk is full is given up until the next start.
 //! 4. No lane thread waits for it until the last one ends, which waits a moment until the index is closed; it waits for
 //!    no lane thread. It joins no group and commits nothing.
 

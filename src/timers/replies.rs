@@ -162,7 +162,7 @@ impl Replies {
         }
     }
 
-    /// The lanes of this assignment are another's, or will be taken over anew.
+    /// The lanes of this assignment are another's, or will be taken over again.
     pub(super) fn leave(&self, assignment: u64) {
         let mut state = self.lock();
         for of in &mut state.lanes {
@@ -347,7 +347,7 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Whether the goal is reached; `None`: its lane has gone, or was taken over anew.
+    /// Whether the goal is reached; `None`: its lane has gone, or was taken over again.
     fn look(&self) -> Option<bool> {
         let state = self.replies.lock();
         let goal = state.goals.get(&self.number)?;
@@ -438,8 +438,8 @@ mod tests {
             replies.begin(6, &[LANE], [], &[]);
             replies.loaded(6, LANE);
         });
-        assert!(!is_decided, "taken over anew");
-        assert!(!replies.has_caught_up(LANE), "taken over anew");
+        assert!(!is_decided, "taken over again");
+        assert!(!replies.has_caught_up(LANE), "taken over again");
     }
 
     #[test]

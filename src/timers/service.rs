@@ -539,7 +539,7 @@ impl Service {
         let source = Source { topic: TopicId(0), lane: ticket.lane };
         let reply = self.replies.wait(source, ticket.offset, Instant::now() + wait).await;
         let answer = match reply {
-            // Of another cluster, or of a topic that was made anew.
+            // Of another cluster, or of a topic that was created again.
             Reply::Answer(answer) if answer.timer_id != ticket.timer_id => {
                 return Ok(CommandStatus::Lost);
             }

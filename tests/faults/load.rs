@@ -115,7 +115,7 @@ pub struct Sent {
     pub delay_ms: u64,
     /// Nothing: it is not known whether the broker has it. Of several copies the first.
     pub ack: Option<Ack>,
-    /// How often its producer wrote it: librdkafka's idempotent one begins its sequence anew when it cannot know what
+    /// How often its producer wrote it: librdkafka's idempotent one begins its sequence again when it cannot know what
     /// became of a request, as when leaders change, and then a record may stand in the intake twice.
     pub copies: usize,
     pub fate: Fate,

@@ -67,7 +67,7 @@ fn dead_letters_are_listed_shown_and_replayed_as_an_operator_does_it() {
 
     // What was known of the target counts for two seconds.
     let answered = acks.iter().map(|ack| ack.at).max().unwrap_or_default();
-    eventually("it is asked for anew", || {
+    eventually("it is asked for again", || {
         let age = jiff::Timestamp::now().as_millisecond() as u64 - answered;
         if age > 4_000 { Ok(()) } else { Err(format!("{age} ms")) }
     });
@@ -80,7 +80,7 @@ fn dead_letters_are_listed_shown_and_replayed_as_an_operator_does_it() {
     for rec in &seen {
         let n: usize = rec.text().parse().expect("a number");
         assert!(rec.at >= acks[n].at + 20_000, "early: {rec:?}");
-        assert!(rec.at < acks[n].at + 40_000, "the delay was counted anew: {rec:?}");
+        assert!(rec.at < acks[n].at + 40_000, "the delay was counted again: {rec:?}");
         let mine = (b"mine".to_vec(), Some("\u{1b}[2J\u{ff}".as_bytes().to_vec()));
         assert_eq!(rec.headers, [mine], "as if it had never been dead");
     }

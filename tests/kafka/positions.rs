@@ -34,7 +34,7 @@ fn forget(fixture: &Fixture) {
     });
 }
 
-/// Takes every checkpoint out of meta: as if it had been made anew.
+/// Takes every checkpoint out of meta: as if it had been created again.
 fn forget_checkpoints(fixture: &Fixture) {
     let producer: rdkafka::producer::BaseProducer = fixture.client().create().expect("a producer");
     let meta = fixture.names.meta();
@@ -483,10 +483,10 @@ fn timers_whose_records_are_gone_are_not_listed_as_pending(mode: Mode) {
     // A whole tier, under it.
     let mut process = fixture.start(mode);
     delete(&fixture.connection, std::slice::from_ref(&minute)).expect("deleted");
-    eventually("the tier is made anew", || {
+    eventually("the tier is created again", || {
         apply(&fixture.connection, &fixture.request).map_err(|error| format!("{error:?}"))
     });
-    process.wait_until_logged(PATIENCE, "was deleted and made anew");
+    process.wait_until_logged(PATIENCE, "was deleted and created again");
     let all: BTreeSet<String> = long.union(&short).filter(|id| *id != again).cloned().collect();
     are(&process, &all, &BTreeSet::new());
     process.stop_well();
@@ -529,7 +529,7 @@ fn timers_whose_records_are_gone_are_found_by_the_next_owner_too(mode: Mode) {
 
 /// What was remembered of the intake that was there before says nothing of what comes by the new one.
 #[test]
-fn an_intake_that_was_made_anew_swallows_no_create() {
+fn an_intake_that_was_created_again_swallows_no_create() {
     let fixture = Fixture::with("positions", |request| request.lanes = Some(1));
     let target = fixture.target("out", 1);
     let intake = fixture.names.intake();
@@ -544,10 +544,10 @@ fn an_intake_that_was_made_anew_swallows_no_create() {
     producer.send_one(&intake, &cancel("x"));
     is_in_state(&process, "x", "cancelled", PATIENCE);
     delete(&fixture.connection, std::slice::from_ref(&intake)).expect("deleted");
-    eventually("the intake is made anew", || {
+    eventually("the intake is created again", || {
         apply(&fixture.connection, &fixture.request).map_err(|error| format!("{error:?}"))
     });
-    process.wait_until_logged(PATIENCE, "was deleted and made anew");
+    process.wait_until_logged(PATIENCE, "was deleted and created again");
     for (round, restart) in [(1, true), (2, false)] {
         let producer = fixture.producer();
         producer.send_one(&intake, &timer("x", &target, "0"));

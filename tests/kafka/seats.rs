@@ -131,12 +131,12 @@ fn no_lane_rests_while_some_members_know_one_more_intake() {
 }
 
 #[test]
-fn lanes_that_nobody_was_given_are_joined_for_anew_and_not_ready_until_then() {
+fn lanes_that_nobody_was_given_are_joined_for_again_and_not_ready_until_then() {
     let mut fixture = Fixture::new("seat-more");
     let _ = fixture.target("out", 1);
     let mut process = fixture.start(Mode::ExactlyOnce);
     process.stop_well();
-    // Made anew with more lanes, while the seat has the three of before.
+    // Made again with more lanes, while the seat has the three of before.
     let found = inspect(&fixture.connection, &fixture.names).expect("an answer");
     let of_it = format!("{}.", fixture.namespace());
     let topics: Vec<String> =

@@ -388,9 +388,9 @@ fn what_is_due_waits_for_a_foreign_transaction_and_not_for_ever() {
 }
 
 #[test]
-fn what_was_delivered_is_known_after_the_index_was_built_anew() {
+fn what_was_delivered_is_known_after_the_index_was_built_again() {
     let mode = Mode::ExactlyOnce;
-    let fixture = fixture("timers-anew", mode);
+    let fixture = fixture("timers-again", mode);
     let target = fixture.target("out", 3);
     let mut first = fixture.start(mode);
     let (intake, producer) = (fixture.names.intake(), fixture.producer());

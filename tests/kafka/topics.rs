@@ -268,7 +268,7 @@ fn a_transaction_that_was_left_open_keeps_its_tier_on_the_list() {
 
     let applied = apply(&corner.connection, &corner.with(None, Some(&[S]))).unwrap();
     assert_eq!(applied.in_force.draining, [M], "it may yet be committed");
-    // Started anew under the same name, which aborts what the old one left.
+    // Started again under the same name, which aborts what the old one left.
     drop(producer);
     let producer: BaseProducer = config.create().unwrap();
     producer.init_transactions(Duration::from_secs(20)).unwrap();

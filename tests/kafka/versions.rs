@@ -134,16 +134,16 @@ fn a_cancel_of_a_version_is_answered_with_what_became_of_that_one(mode: Mode) {
     let asked = Asked::new(&process);
 
     // Delivered, and another one made afterwards, which is cancelled.
-    send(&timer(&target, "made-anew", "first", 100));
-    let first = asked.version("made-anew", "delivered", &[]);
-    assert_eq!(asked.cancel("made-anew", Some(&first)), plain("delivered"));
-    send(&timer(&target, "made-anew", "second", HOUR));
-    let second = asked.version("made-anew", "delay", &[]);
-    assert_eq!(asked.cancel("made-anew", Some(&first)), plain("unknown"), "it is not kept");
-    assert_eq!(asked.cancel("made-anew", Some(&second)), plain("cancelled"));
-    assert_eq!(asked.cancel("made-anew", Some(&first)), plain("unknown"), "it was delivered");
-    assert_eq!(asked.cancel("made-anew", Some(&second)), plain("cancelled"), "once more");
-    assert_eq!(asked.cancel("made-anew", None), plain("cancelled"), "once more");
+    send(&timer(&target, "made-again", "first", 100));
+    let first = asked.version("made-again", "delivered", &[]);
+    assert_eq!(asked.cancel("made-again", Some(&first)), plain("delivered"));
+    send(&timer(&target, "made-again", "second", HOUR));
+    let second = asked.version("made-again", "delay", &[]);
+    assert_eq!(asked.cancel("made-again", Some(&first)), plain("unknown"), "it is not kept");
+    assert_eq!(asked.cancel("made-again", Some(&second)), plain("cancelled"));
+    assert_eq!(asked.cancel("made-again", Some(&first)), plain("unknown"), "it was delivered");
+    assert_eq!(asked.cancel("made-again", Some(&second)), plain("cancelled"), "once more");
+    assert_eq!(asked.cancel("made-again", None), plain("cancelled"), "once more");
 
     // Replaced twice, delivered at last.
     send(&timer(&target, "replaced", "first", HOUR));

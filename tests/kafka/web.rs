@@ -274,7 +274,7 @@ fn record(mut client: TcpStream, mut server: TcpStream, keep: &Mutex<Vec<u8>>) {
 }
 
 #[test]
-fn a_cancel_that_somebody_recorded_between_instances_meets_nothing_that_was_made_anew() {
+fn a_cancel_that_somebody_recorded_between_instances_meets_nothing_that_was_created_again() {
     let fixture = Fixture::with("web-repeat", |request| request.lanes = Some(2));
     let target = fixture.target("out", 1);
     let (intake, producer) = (fixture.names.intake(), fixture.producer());

@@ -101,12 +101,12 @@ fn ledger(world: &World, topic: usize) -> impl Iterator<Item = (i32, Offset, &En
 fn view<'a>(world: &'a World, found: &mut Found) -> View<'a> {
     let mut accepted = Vec::new();
     // Another leader of it may be behind the one before.
-    let is_led_anew = world
+    let has_new_leader = world
         .plan
         .faults
         .iter()
         .any(|(_, fault)| matches!(fault, Fault::Leader { place, .. } if place.topic == 1));
-    let prompt_topics = if world.stepped_back.is_empty() && !is_led_anew { 2 } else { 1 };
+    let prompt_topics = if world.stepped_back.is_empty() && !has_new_leader { 2 } else { 1 };
     for (number, submission) in world.workload.submissions.iter().enumerate() {
         let Some(&(place, offset)) = world.accepted.get(&number) else { continue };
         let committed = world.broker.partition(place).and_then(|log| log.read(offset));

@@ -1,7 +1,7 @@
 //! A model of the shell: one process that reads, feeds its engine, carries out its orders and reports back.
 //!
 //! It does what the real one does in the same order: begin, produce, send offsets, commit, tell the engine; and
-//! after anything doubtful it throws its state away, renews its producer and takes its lanes over anew.
+//! after anything doubtful it throws its state away, renews its producer and takes its lanes over again.
 //!
 //! # Invariants
 //! 1. Answers to requests of an older round are void: the round ends with every revocation and renewal.
@@ -49,7 +49,7 @@ pub enum Up {
 enum Phase {
     /// Waits for its first producer.
     Starting,
-    /// Something failed: it takes its lanes over anew in time.
+    /// Something failed: it takes its lanes over again in time.
     Resting,
     /// Waits for a new producer, with lanes.
     Renewing,
@@ -156,7 +156,7 @@ pub struct Member {
     taking: Option<TakeOver>,
     /// The committed offsets that it was told first (for a mutation).
     told_first: Option<Vec<Option<Position>>>,
-    /// When it takes its lanes over anew.
+    /// When it takes its lanes over again.
     rest: Life,
     /// Whose transactions it has ended.
     fenced: Fenced,

@@ -111,7 +111,7 @@ pub struct Process {
 pub enum Wake {
     Tick,
     Poll,
-    /// A heartbeat said that the group forms anew.
+    /// A heartbeat said that the group forms again.
     Rebalance,
     /// The round is over.
     Assigned,
@@ -131,7 +131,7 @@ pub enum Wake {
     Left(u64, Lane, VecDeque<(Place, Offset)>),
     /// It is time to look how far partitions are read; of this round.
     Look(u64),
-    /// It is time to take lanes over anew; of this round.
+    /// It is time to take lanes over again; of this round.
     Resume(u64),
 }
 

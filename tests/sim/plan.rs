@@ -22,7 +22,7 @@ pub const SESSION: Time = 10 * SECOND;
 pub const TRANSACTION: Time = 15 * SECOND;
 /// Nothing may be late by more than this while nothing goes wrong.
 pub const LATENESS_HEALTHY: Time = SECOND;
-/// The same for the neighbours of records that brokers refuse: each failure takes the lanes over anew; and a user's
+/// The same for the neighbours of records that brokers refuse: each failure takes the lanes over again; and a user's
 /// transaction that hangs hides what stands behind it, of a record that is moved in two lanes.
 pub const LATENESS_POISON: Time = 50 * SECOND;
 /// The same for the neighbours of hostile producers: what these write is read, looked at and written besides.

@@ -212,7 +212,7 @@ pub fn draw(plan: &Plan, chance: &mut Chance) -> Workload {
 
 impl Workload {
     /// Users change their minds: about half of the timers are cancelled, some in the same millisecond, some long after
-    /// they fired; and some are made anew.
+    /// they fired; and some are created again.
     fn cancel(&mut self, plan: &Plan, chance: &mut Chance) {
         for index in 0..self.submissions.len() {
             let of = &self.submissions[index];

@@ -206,7 +206,7 @@ pub fn written_again(seen: &[Rec]) -> usize {
     seen.len() - different.len()
 }
 
-/// The whole of a topic, up to its very end: waits until no transaction is open in it, and reads it anew.
+/// The whole of a topic, up to its very end: waits until no transaction is open in it, and reads it again.
 #[track_caller]
 pub fn whole(fixture: &Fixture, topic: &str) -> Vec<Rec> {
     let mut log = Log::open(fixture, topic);

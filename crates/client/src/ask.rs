@@ -201,7 +201,7 @@ pub(super) struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    /// Cancels; `at` says whom to ask, anew for each attempt.
+    /// Cancels; `at` says whom to ask, again for each attempt.
     pub(super) async fn cancel(
         &self,
         at: impl Fn(usize) -> Result<Url, Error>,

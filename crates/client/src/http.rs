@@ -183,7 +183,7 @@ impl Http {
         builder.build().map(Self)
     }
 
-    /// Asks until there is an answer that waiting does not change, or `until` is over. `at` says where, anew for each attempt.
+    /// Asks until there is an answer that waiting does not change, or `until` is over. `at` says where, again for each attempt.
     ///
     /// # Errors
     /// Nobody answered.

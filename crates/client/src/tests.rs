@@ -203,7 +203,7 @@ fn a_cancel_is_asked_until_it_is_decided() {
 
     let (outcome, asked) = cancelling(vec![PENDING, LOST, CANCELLED], long);
     assert_eq!(outcome.expect("decided"), Outcome::Cancelled);
-    assert_eq!(asked, [delete, get, delete], "an answer that is lost is asked for anew");
+    assert_eq!(asked, [delete, get, delete], "an answer that is lost is asked for again");
 
     let (outcome, _) = cancelling(vec![DEAD], long);
     assert_eq!(

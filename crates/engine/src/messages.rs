@@ -12,7 +12,7 @@ use super::{BatchId, Lane, Offset, Record, Source, TopicId, UnixMillis, header};
 /// A fact that the shell gives to [`LaneEngine::step`](super::LaneEngine::step).
 #[derive(Debug)]
 pub enum Event {
-    /// The group gave these partitions, or they are taken over anew after a failed commit. Replaces all that
+    /// The group gave these partitions, or they are taken over again after a failed commit. Replaces all that
     /// was held. A lane runs only where every lane topic's partition is among them; its records with an id wait until
     /// all of its [timers are loaded](Event::TimersLoaded).
     Assigned {

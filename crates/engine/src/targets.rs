@@ -99,7 +99,7 @@ impl Targets {
         Self { by_name: HashMap::new(), names_max: TARGETS_MAX, parked: (0, 0), deferred: 0 }
     }
 
-    /// The lanes are gone, with the records that wait. Targets are described anew.
+    /// The lanes are gone, with the records that wait. Targets are described again.
     pub(super) fn reset(&mut self) {
         *self = Self { deferred: self.deferred, ..Self::new() };
     }

@@ -1,6 +1,6 @@
 //! What a benchmark does to Kafka: writes many records, copies them, and reads them with the time of their arrival.
 //!
-//! All of it goes the same raw way as the processor: `raw::copy_record` in, [`TopicProducer`](crate::client::raw::TopicProducer) out.
+//! All of it goes the same raw way as in a lane thread: `raw::copy_record` in, [`TopicProducer`](crate::client::raw::TopicProducer) out.
 //!
 //! # Invariants
 //! 1. Every loop looks at its [`Watch`], so that Ctrl-C ends it within a tenth of a second.

@@ -1,4 +1,4 @@
-//! Reads topics of ours outside of any group's work: from the beginning to the end, or as an onlooker.
+//! Topics of ours that no lane thread reads: the changelog and the dead letters, read and written outside of the group.
 
 mod changelog;
 mod dead_letters;

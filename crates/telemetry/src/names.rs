@@ -148,7 +148,7 @@ pub const ALL: [Metric; 55] = [
     Metric { name: LOST_TIMERS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Tracked timers that had no record any more: they have ended as lost; anything but zero is an alarm" },
     Metric { name: TOPICS_UNFIT, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Settings of own topics that may lose what is pending, and topics that are not there: nothing new is admitted while it is not 0" },
     Metric { name: TOPICS_WEAK, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Own topics in which fewer replicas have to acknowledge than could: one lost broker loses what it acknowledged" },
-    Metric { name: TOPICS_REMADE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Own topics that were deleted and made anew while this process ran: what was pending in them is gone" },
+    Metric { name: TOPICS_REMADE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Own topics that were deleted and created again while this process ran: what was pending in them is gone" },
     Metric { name: UNREADABLE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Partitions whose committed metadata could not be read, so that their lanes rest" },
     Metric { name: INDEX_REBUILDS, kind: Kind::Counter, unit: Unit::Count, label: "reason", help: "Times that an index, or a lane of it, was thrown away and read from the changelog again" },
     Metric { name: INDEX_GIVEN_UP, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "1 if this process goes on without an index, since its disk is full or does not work" },
@@ -200,7 +200,7 @@ pub fn reason_of(why: Renewed) -> &'static str {
     }
 }
 
-/// Why an index was thrown away and begun anew.
+/// Why an index was thrown away and started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rebuilt {
     /// What stands on disk cannot be read.
@@ -430,7 +430,7 @@ pub fn topics_weak(count: usize) {
     gauge!(TOPICS_WEAK).set(count as f64);
 }
 
-/// A topic of ours was deleted and made anew.
+/// A topic of ours was deleted and created again.
 pub fn topic_remade() {
     counter!(TOPICS_REMADE).increment(1);
 }

@@ -775,13 +775,13 @@ async fn a_change_that_somebody_has_recorded_is_made_once_and_by_whom_it_was_ask
         let times = json!({ "age_ms": 0, "wait_ms": 500, "left_ms": 20_000 });
         json!({ "lanes": [lane], "what": { "Do": [command] }, "times": times, "to": to, "number": number }).to_string()
     };
-    let anew = || pair.with(|world| world.find(&name).unwrap().state = TimerState::Delay);
+    let again = || pair.with(|world| world.find(&name).unwrap().state = TimerState::Delay);
     let question = of(Some(owner), 1);
     let sealed = pair.sealed(&question);
     let (status, told) = pair.peer(owner, peer::PATH, &sealed, &question).await;
     assert!(status == 200 && told.contains("cancelled"), "{told}");
-    // Somebody makes it anew, and somebody else repeats what he has heard: at once, and as late as it is valid.
-    anew();
+    // Somebody makes it again, and somebody else repeats what he has heard: at once, and as late as it is valid.
+    again();
     for (later_ms, status, why) in
         [(0, 403, "not_a_peer"), (19_999, 403, "not_a_peer"), (20_000, 200, "too long ago")]
     {

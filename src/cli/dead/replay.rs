@@ -270,7 +270,7 @@ fn again(letter: &DeadRecord, main: &str, now: bool) -> Record {
 }
 
 /// When a relative delay was over, counted from where the record stood, if that was an intake. From a tier it cannot
-/// be told, and counts anew.
+/// be told, and counts again.
 fn due_of(letter: &DeadRecord, main: &str) -> Option<UnixMillis> {
     let text = |name| std::str::from_utf8(last(&letter.record, name)?).ok();
     intake_of_topic(text(header::ERROR_TOPIC)?, main)?;
@@ -316,7 +316,7 @@ mod tests {
         let table: Vec<Case<'_>> = vec![
             ("a relative delay is counted from its first append",
              intake, false, vec![("a", None), ("x-delay", Some("5s")), target], vec![("a", None), ("x-delay-until", Some("1767225605000")), target]),
-            ("from a tier nobody knows that any more: it counts anew",
+            ("from a tier nobody knows that any more: it counts again",
              tier, false, vec![("x-delay", Some("5s")), target], vec![("x-delay", Some("5s")), target]),
             ("a point in time stays",
              tier, false, vec![("x-delay-until", Some("1767225600000"))], vec![("x-delay-until", Some("1767225600000"))]),

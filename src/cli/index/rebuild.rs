@@ -44,7 +44,7 @@ pub(super) fn run(
         n => format!("; passed over {n} records that this version cannot read"),
     };
     output::line(&format!(
-        "made anew in {seconds:.1} s from {records} records of {lanes} lanes: {live} pending, {ended} ended, {cancel_marks} \
+        "created again in {seconds:.1} s from {records} records of {lanes} lanes: {live} pending, {ended} ended, {cancel_marks} \
          void{unread}"
     ))
 }
@@ -75,7 +75,7 @@ fn rebuild(
     if lanes.is_empty() {
         lanes = all;
     }
-    let mut index = Index::anew(place, identity)?;
+    let mut index = Index::again(place, identity)?;
     let progress = Progress::new(lanes.iter().map(|lane| changelog.span(*lane)).sum());
     let (mut records, mut unreadable) = (0, 0);
     for lane in lanes {

@@ -19,7 +19,7 @@ use crate::timers::index;
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How often to log how far it is.
 const LOG_EVERY: Duration = Duration::from_secs(2);
-/// How often an index is begun anew in one run. What breaks more often has a cause that beginning anew does not mend.
+/// How often an index is started again in one run. What breaks more often has a cause that beginning again does not mend.
 const RENEWALS_MAX: u32 = 3;
 /// The same after lanes came or something was written: a restart soon after finds the index up with the changelog.
 pub(super) const LOOK_SOON: Duration = Duration::from_secs(1);
@@ -113,7 +113,7 @@ impl IndexThread {
         Ok(())
     }
 
-    /// Begins the index anew, or goes on without.
+    /// Begins the index again, or goes on without.
     pub(super) fn failed(&mut self, why: index::Error) {
         let Some(index) = self.index.take() else { return };
         let renewed = match why {

@@ -38,7 +38,7 @@ pub(super) struct IndexThread {
     /// `None` once it is given up.
     pub(super) index: Option<Index>,
     pub(super) connection: Connection,
-    /// Made anew with every assignment: positions of an earlier one linger, and would be taken for what was read.
+    /// Made again with every assignment: positions of an earlier one linger, and would be taken for what was read.
     pub(super) consumer: TopicReader,
     pub(super) topic: Arc<str>,
     pub(super) tombstones: Millis,
@@ -208,7 +208,7 @@ impl IndexThread {
             Some(position) if is_stale(position.at, now, self.tombstones) => {
                 index.outdated(lane, Rebuilt::Stale)?;
             }
-            // The changelog was made anew.
+            // The changelog was created again.
             Some(position) if position.next > end => index.outdated(lane, Rebuilt::Outside)?,
             Some(position) => return Ok((position.next, holding, position.entries)),
         }
@@ -269,7 +269,7 @@ impl IndexThread {
                 }
                 Some(Polled::Outside(at, error)) => {
                     tracing::warn!(%error, %at, "records of the changelog were deleted, reading the lanes again");
-                    if let Err(error) = self.read_anew() {
+                    if let Err(error) = self.read_again() {
                         self.failed(error);
                     }
                     break;
@@ -288,9 +288,9 @@ impl IndexThread {
         }
     }
 
-    /// Begins the lanes anew whose positions are not in the changelog any more. A lane that cannot be looked at is begun anew,
+    /// Begins the lanes again whose positions are not in the changelog any more. A lane that cannot be looked at is started again,
     /// too: that costs time and no timer.
-    fn read_anew(&mut self) -> Result<(), index::Error> {
+    fn read_again(&mut self) -> Result<(), index::Error> {
         for (lane, following) in &mut self.lanes {
             let inside = self
                 .consumer

@@ -111,7 +111,7 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// It cannot be trusted: begin anew with [`Index::renew`], and use nothing that it gave.
+    /// It cannot be trusted: start again with [`Index::renew`], and use nothing that it gave.
     #[error("could not {what} index {}: {detail}", path.display())]
     Broken {
         /// Which kind of broken.
@@ -161,7 +161,7 @@ impl Index {
         directory::make(directory)?;
         let lock = directory::lock(directory)?;
         let store = match open_store(&directory::newest(directory)?, identity) {
-            Err(why @ Error::Broken { .. }) => begin_anew(directory, identity, &why)?,
+            Err(why @ Error::Broken { .. }) => start_over(directory, identity, &why)?,
             opened => opened?,
         };
         Ok(Self::of(store, directory, identity, lock))
@@ -208,7 +208,7 @@ impl Index {
     ///
     /// # Errors
     /// As those of [`open`](Self::open).
-    pub fn anew(directory: &Path, identity: &Identity) -> Result<Self, Error> {
+    pub fn again(directory: &Path, identity: &Identity) -> Result<Self, Error> {
         directory::make(directory)?;
         let lock = directory::lock(directory)?;
         let store = open_store(&directory::next(directory)?, identity)?;
@@ -256,7 +256,7 @@ impl Index {
     pub fn renew(mut self, why: &Error) -> Result<Self, Error> {
         self.close_lanes();
         self.store.abandon();
-        let store = begin_anew(&self.directory, &self.identity, why)?;
+        let store = start_over(&self.directory, &self.identity, why)?;
         let mut shared = self.shared.write();
         (shared.is_aside, shared.broken) = (false, None);
         drop(shared);
@@ -272,7 +272,7 @@ impl Index {
     /// `None` where there is nothing to go on from. What was told before an error is not to be used.
     ///
     /// # Errors
-    /// [`Error::Broken`]: begin anew.
+    /// [`Error::Broken`]: start again.
     pub fn load(&mut self, lane: Lane, each: impl FnMut(Held)) -> Result<Option<Position>, Error> {
         self.release(lane);
         let opened = self.store.tree(&tree(lane)).and_then(|tree| {
@@ -309,7 +309,7 @@ impl Index {
     /// How far a lane's entries reach; `None` where there are none to go on from.
     ///
     /// # Errors
-    /// [`Error::Broken`]: begin anew.
+    /// [`Error::Broken`]: start again.
     pub fn position(&mut self, lane: Lane) -> Result<Option<Position>, Error> {
         Ok(self.lane(lane)?.position())
     }
@@ -318,7 +318,7 @@ impl Index {
     /// a time by which nothing before `next` was missing. At most [`BATCH_MAX`] changes a call.
     ///
     /// # Errors
-    /// [`Error::Disk`]: the index is of no use until the next start. [`Error::Broken`]: begin anew.
+    /// [`Error::Disk`]: the index is of no use until the next start. [`Error::Broken`]: start again.
     pub fn apply(
         &mut self,
         lane: Lane,
@@ -334,7 +334,7 @@ impl Index {
     /// Timers that ended before a time, the oldest first, at most so many.
     ///
     /// # Errors
-    /// [`Error::Broken`]: begin anew.
+    /// [`Error::Broken`]: start again.
     pub fn ended(
         &mut self,
         lane: Lane,
@@ -348,7 +348,7 @@ impl Index {
     /// The timer of a name, pending or ended.
     ///
     /// # Errors
-    /// [`Error::Broken`]: begin anew.
+    /// [`Error::Broken`]: start again.
     pub fn find(&mut self, lane: Lane, timer_id: TimerId) -> Result<Option<Timer>, Error> {
         let error = self.error("read");
         self.lane(lane)?.shared().timer(timer_id).map_err(error)
@@ -357,7 +357,7 @@ impl Index {
     /// Tells all that a lane has, as changes that would make it.
     ///
     /// # Errors
-    /// [`Error::Broken`]: begin anew. What was told before is right, but not all.
+    /// [`Error::Broken`]: start again. What was told before is right, but not all.
     pub fn entries(&mut self, lane: Lane, each: impl FnMut(Change)) -> Result<(), Error> {
         let error = self.error("read");
         self.lane(lane)?.entries(each).map_err(error)
@@ -401,7 +401,7 @@ impl Index {
     /// The lanes of which something stands on disk, open or not.
     ///
     /// # Errors
-    /// [`Error::Broken`]: begin anew.
+    /// [`Error::Broken`]: start again.
     pub fn lanes(&self) -> Result<Vec<Lane>, Error> {
         let names = self.store.trees().map_err(self.error("read"))?;
         let mut lanes: Vec<Lane> = names.iter().filter_map(|name| lane_of(name)).collect();
@@ -456,7 +456,7 @@ impl StoreError {
                     InvalidData, InvalidInput, NotFound, Other, UnexpectedEof,
                 };
                 match source.kind() {
-                    // A missing or incomplete file is made anew; `Other` is sled's own word for its mistakes.
+                    // A missing or incomplete file is created again; `Other` is sled's own word for its mistakes.
                     NotFound | UnexpectedEof | InvalidData | InvalidInput | Other => {
                         broken(Rebuilt::Corrupt, source.to_string())
                     }
@@ -491,7 +491,7 @@ fn foreign(path: &Path, found: Option<&[u8]>) -> Error {
     Error::Broken { reason, what: "take", path, detail: format!("it belongs to {found:?}") }
 }
 
-fn begin_anew(directory: &Path, identity: &Identity, why: &Error) -> Result<Store, Error> {
+fn start_over(directory: &Path, identity: &Identity, why: &Error) -> Result<Store, Error> {
     let reason = match why {
         Error::Broken { reason, .. } => *reason,
         _ => Rebuilt::Corrupt,
@@ -500,7 +500,7 @@ fn begin_anew(directory: &Path, identity: &Identity, why: &Error) -> Result<Stor
     tracing::warn!(
         reason = reason.as_str(),
         %why,
-        anew = %path.display(),
+        again = %path.display(),
         "the index is set aside; rebuilding it from the changelog"
     );
     telemetry::index_rebuilt(reason);

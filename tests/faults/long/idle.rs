@@ -33,7 +33,7 @@ fn f28_the_first_record_after_a_long_rest_is_delivered_once() {
     let before = process.metric(RENEWED);
     let ack = send("after");
     let late = log.count(2)[1].at.saturating_sub(ack.at);
-    // Without transactions librdkafka begins its sequences anew by itself, and says nothing.
+    // Without transactions librdkafka begins its sequences again by itself, and says nothing.
     if mode() == Mode::ExactlyOnce {
         assert!(process.metric(RENEWED) > before, "nothing had expired");
     }

@@ -17,7 +17,7 @@ const LOST: &str = "waterclock_records_lost_total";
 
 #[test]
 #[ignore = "scripts/faults --long: half a minute until a lost topic is believed"]
-fn f29_a_tier_or_a_target_that_is_made_anew_is_told_and_stops_nothing_else() {
+fn f29_a_tier_or_a_target_that_is_created_again_is_told_and_stops_nothing_else() {
     let fixture = Fixture::new("f29");
     let [target, other] = ["out", "other"].map(|name| fixture.target(name, 1));
     let tier = fixture.names.tier(Millis(5_000));
@@ -30,14 +30,14 @@ fn f29_a_tier_or_a_target_that_is_made_anew_is_told_and_stops_nothing_else() {
         if seen > 0 { Ok(()) } else { Err("none".to_owned()) }
     });
     delete(&fixture.connection, std::slice::from_ref(&tier)).expect("deleted");
-    eventually("the tier is made anew", || {
+    eventually("the tier is created again", || {
         apply(&fixture.connection, &fixture.request).map_err(|error| format!("{error:?}"))
     });
     eventually("it is seen", || match process.metric(REMADE) {
         found if found >= 1.0 => Ok(()),
         found => Err(format!("{found}")),
     });
-    assert!(process.log().contains("was deleted and made anew"), "{}", process.log());
+    assert!(process.log().contains("was deleted and created again"), "{}", process.log());
     // Through that tier, and past it.
     send(&fixture, &target, &later, 6_900);
     send(&fixture, &other, &elsewhere, 0);

@@ -72,7 +72,7 @@ fn with_delays(
     Outcome { history, renewed, again, log: process.log() }
 }
 
-/// After a fault of the network: a producer is renewed and lanes are taken over anew.
+/// After a fault of the network: a producer is renewed and lanes are taken over again.
 const RENEWED_SOON: Wish = Wish { recovery: Duration::from_secs(15) };
 
 fn hold_a_commit_until_the_next_transaction(

@@ -41,7 +41,7 @@ fn f35_a_client_that_never_comes_back_is_left_behind() {
     let hangs = "commit_hangs=100*off->1*sleep(3600000)->off";
     let mut process = fixture.launch(Mode::ExactlyOnce).env("FAILPOINTS", hangs).start();
     let load = Load::begin(&fixture, Mix { rate: 20, ..Mix::default() });
-    eventually("it begins anew", || {
+    eventually("it starts again", || {
         let log = process.log();
         if log.contains("hangs for") { Ok(()) } else { Err(format!("{} were seen", load.seen())) }
     });
@@ -54,9 +54,9 @@ fn f35_a_client_that_never_comes_back_is_left_behind() {
     check(&history, Wish { recovery: Duration::from_secs(12) });
 }
 
-/// The process loses its lanes while it is asked to commit, and it comes back when they have long been taken over anew.
+/// The process loses its lanes while it is asked to commit, and it comes back when they have long been taken over again.
 #[test]
-fn f35_a_client_that_comes_back_after_its_lanes_were_taken_over_anew_commits_nothing() {
+fn f35_a_client_that_comes_back_after_its_lanes_were_taken_over_again_commits_nothing() {
     let fixture = Fixture::new("f35-late");
     let hangs = "commit_hangs=100*off->1*sleep(30000)->off";
     let mut process = fixture.launch(Mode::ExactlyOnce).env("FAILPOINTS", hangs).start();

@@ -8,7 +8,7 @@ use crate::support::{Mode, OFFSET_COMMIT, State, TXN_OFFSET_COMMIT, eventually};
 use super::{Bed, Through, row};
 
 /// A killed broker counts as dead after the cluster's `broker.session.timeout.ms` (6 s here, 9 s by default), which begins
-/// anew if it was the active controller; its partitions have other leaders a moment later. What was seen stands in
+/// again if it was the active controller; its partitions have other leaders a moment later. What was seen stands in
 /// docs/performance.md; these bounds leave room for a machine that does much else.
 const KILLED: Duration = Duration::from_secs(25);
 /// A frozen one keeps its connections open: `socket.timeout.ms` runs beside that.

@@ -8,7 +8,7 @@ use crate::support::{Hold, Mode, Nodes, eventually};
 
 use super::{Bed, Through, row};
 
-/// When the network is whole again: a request that is on its way has to time out (8 s), and the lanes are taken over anew.
+/// When the network is whole again: a request that is on its way has to time out (8 s), and the lanes are taken over again.
 const HEALED: Duration = Duration::from_secs(15);
 
 /// Producers that were renewed.

@@ -177,7 +177,7 @@ impl Broker {
         missing
     }
 
-    /// Writes one marker; the last one lets the producer begin anew.
+    /// Writes one marker; the last one lets the producer start again.
     pub fn write_marker(&mut self, at: Time, (tx, place): Marker) {
         let Status::Ending(committed) = self.transactions[tx.0].status else { return };
         match place {

@@ -198,7 +198,7 @@ impl Search<'_> {
         nexts
     }
 
-    /// Whether the timer was made anew before the answer came: only the last version's end is kept.
+    /// Whether the timer was created again before the answer came: only the last version's end is kept.
     fn is_overtaken(&self, cancel: Index) -> bool {
         let ops = &self.history.operations;
         ops.iter().enumerate().any(|(index, of)| {

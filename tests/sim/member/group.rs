@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// Lanes are taken over anew.
+    /// Lanes are taken over again.
     pub(super) fn resume_lanes(&mut self, slot: usize) {
         let member = &self.members[slot];
         if member.phase == Phase::Resting

@@ -154,7 +154,7 @@ impl World {
         self.broken(slot, ErrorClass::Other, "refused");
     }
 
-    /// The producer is dropped, and the engine is told why; then the lanes are taken over anew.
+    /// The producer is dropped, and the engine is told why; then the lanes are taken over again.
     fn fail(&mut self, slot: usize, dirty: &Dirty, why: &'static str) {
         let aborts = self.plan.exactly_once();
         // Only of a transaction it is known which batch has failed.

@@ -391,7 +391,7 @@ impl World {
             Ok(None) => return false,
             // What was done before a takeover is committed as done before it is read again, and may then be deleted; or
             // it was deleted by the owner after this one, or by somebody, and not done. The committed position tells, when the
-            // lanes are taken over anew.
+            // lanes are taken over again.
             Err(Refusal::OutOfRange) => {
                 self.member(slot).known.refused();
                 self.discard(slot, "deleted before the reader");

@@ -160,7 +160,7 @@ impl World {
         let answers = self.told.entry(number).or_default();
         if let Some(before) = answers.iter().find(|before| before.told != told) {
             let before = before.told;
-            // A record that is read again after a crash is decided anew.
+            // A record that is read again after a crash is decided again.
             // A replace is its own record: it is read, and answered, again as long as it is pending.
             let replaces = self.workload.submissions[number].act.replaces();
             if self.plan.exactly_once() && !replaces {

@@ -23,7 +23,7 @@ use super::UnixMillis;
 const OF_ONE_MAX: usize = 4;
 /// In a thread.
 const IN_ALL_MAX: usize = 2_048;
-/// Where owners change without end, each of them keeps it anew.
+/// Where owners change without end, each of them keeps it again.
 pub(super) const HOPS_MAX: u16 = 512;
 
 /// The duplicates that wait in tiers.

@@ -11,8 +11,8 @@
 //! 3. A topic that was not read to its end loses no timer: the lane is counted again later. The same holds for an index
 //!    that does not answer.
 //! 4. A lane is counted until everything that follows from the count is committed. After a failed batch it is counted
-//!    anew. Until then the group has the position that was found outside of its log, if nothing behind that was done:
-//!    another owner counts the lane anew, too.
+//!    again. Until then the group has the position that was found outside of its log, if nothing behind that was done:
+//!    another owner counts the lane again, too.
 //!
 //! What it does not see: a record that was read, and is deleted during the count. Its timer is overdue for
 //! [`lost_after`](super::super::setup::Limits::lost_after) before it is lost.

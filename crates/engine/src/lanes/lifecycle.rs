@@ -82,7 +82,7 @@ impl Timers {
 
     /// The lanes are gone. Those of which records were found gone are still to be counted.
     pub(super) fn reset(&mut self, lanes: u16) {
-        let calling = self.calling.anew();
+        let calling = self.calling.renewed();
         *self = Self { calling, counts: self.counts, ..Self::new(lanes) };
     }
 

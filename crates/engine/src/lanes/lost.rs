@@ -69,7 +69,7 @@ enum RollStage {
 #[derive(Debug)]
 struct Roll {
     lane: Lane,
-    /// All that was appended before this must have been let go. It begins anew when those writes have landed: a hop that
+    /// All that was appended before this must have been let go. It starts again when those writes have landed: a hop that
     /// was one of them stands after the time of the question.
     at: UnixMillis,
     has_landed: bool,
@@ -81,7 +81,7 @@ struct Roll {
 
 impl Calling {
     /// Begins again where all held records were dropped: lanes are still to be counted.
-    pub(super) fn anew(&mut self) -> Self {
+    pub(super) fn renewed(&mut self) -> Self {
         Self { shrunk: std::mem::take(&mut self.shrunk), ..Self::default() }
     }
 

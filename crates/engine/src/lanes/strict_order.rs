@@ -189,7 +189,7 @@ impl StrictOrder {
         None
     }
 
-    /// Takes those that wait for nothing any more. All floors are found anew.
+    /// Takes those that wait for nothing any more. All floors are found again.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
     pub(super) fn take_free(&mut self, elsewhere: Elsewhere<'_>) -> Vec<Box<PendingRecord>> {
         let partitions = elsewhere.partitions;

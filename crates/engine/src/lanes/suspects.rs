@@ -8,7 +8,7 @@
 //!    destination of one.
 //! 2. A group that fails leaves groups of half its size: `k` culprits among `n` cost at most `k * (log2(n) + 2)`
 //!    failed batches. A group that is acknowledged is cleared.
-//! 3. Suspicions outlive the take-over that follows a failure, but not the process: after a crash they begin anew. So does
+//! 3. Suspicions outlive the take-over that follows a failure, but not the process: after a crash they start again. So does
 //!    what is known of records that were acknowledged while their batch failed (`at_least_once`).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -483,7 +483,7 @@ mod tests {
             suspects.refused(NOW, &two, true, &no(Blame::Unclear, &[]));
             assert_eq!(suspects.len(), 0);
         }
-        // One that went through in between begins anew.
+        // One that went through in between starts again.
         suspects.acknowledged(&two[1..]);
         suspects.refused(NOW, &two, true, &no(Blame::Unclear, &[]));
         assert_eq!(suspects.len(), 1);

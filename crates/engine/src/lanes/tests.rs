@@ -576,7 +576,7 @@ fn other_policies_hold_for_what_comes_in_and_for_what_was_accepted_before() {
     assert_eq!((codes(&next), next.sends.len()), (vec![Code::TargetDenied], 2));
     world.tell(Event::Committed(next.id));
 
-    // Lanes that are taken over anew go on under the same policies.
+    // Lanes that are taken over again go on under the same policies.
     world.assign(&[]);
     world.submit("e", &[("x-delay", "0"), ("x-delay-target", "orders.a")]);
     assert_eq!(codes(&batch(world.after(100))), [Code::TargetDenied]);

@@ -45,7 +45,7 @@ impl ErrorClass {
             Self::TooLarge | Self::InvalidRecord | Self::Policy => Some(Blame::Record),
             // Every delivery has the time at which it leaves: what a topic refuses of that it refuses of all.
             Self::Forbidden | Self::InvalidTopic | Self::InvalidTime => Some(Blame::Target),
-            // A topic that was deleted is found missing when the lanes are taken over anew, mostly.
+            // A topic that was deleted is found missing when the lanes are taken over again, mostly.
             Self::Unknown | Self::Damaged => Some(Blame::Unclear),
             Self::Fenced | Self::NeverAllowed | Self::Other => None,
         }

@@ -1,4 +1,4 @@
-//! The life of a member: when it takes its partitions over anew, and when it leaves the group and joins it anew.
+//! The life of a member: when it takes its partitions over again, and when it leaves the group and joins it again.
 //!
 //! ```text
 //!  out ──assigned──▶ running ──failure──▶ resting ──resumes──▶ running
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! # Invariants
-//! 1. After a failure nothing is worked on until the partitions are taken over anew: what is committed counts.
+//! 1. After a failure nothing is worked on until the partitions are taken over again: what is committed counts.
 //! 2. A revocation ends a rest: the next assignment takes over by itself.
 //! 3. The group is left for partitions that are nobody's, and not more often than every five minutes in the end: each time
 //!    stops the work of all members.
@@ -21,20 +21,20 @@ use super::super::{Lane, Millis};
 const LOOK_AGAIN: Millis = Millis(1_000);
 /// Between two attempts to take over.
 const TRY_AGAIN: Millis = Millis(500);
-/// Between two times that the group is left and joined anew since partitions are nobody's; twice as long each time.
-const JOIN_ANEW_LEAST: Millis = Millis(5_000);
-const JOIN_ANEW_MOST: Millis = Millis(300_000);
+/// Between two times that the group is left and joined again since partitions are nobody's; twice as long each time.
+const REJOIN_LEAST: Millis = Millis(5_000);
+const REJOIN_MOST: Millis = Millis(300_000);
 /// A member that is fenced so often within a minute is fenced by another process.
 const FENCED_MAX: usize = 6;
 /// Within this time.
 const FENCED_WITHIN: Millis = Millis(60_000);
-/// The pause before a member begins anew; twice as long each time.
+/// The pause before a member starts again; twice as long each time.
 const PAUSE_LEAST: Millis = Millis(250);
 const PAUSE_MOST: Millis = Millis(5_000);
-/// One that lasted longer begins anew as if it was the first time.
+/// One that lasted longer starts again as if it was the first time.
 const LASTED: Millis = Millis(60_000);
 
-/// Why partitions are taken over anew.
+/// Why partitions are taken over again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// A batch failed, or it hangs. Or a topic is another one now.
@@ -51,7 +51,7 @@ enum State {
     /// It has no partitions.
     Out,
     Running,
-    /// It takes its partitions over anew from then on.
+    /// It takes its partitions over again from then on.
     Resting(Millis),
 }
 
@@ -59,17 +59,17 @@ enum State {
 #[derive(Debug)]
 pub struct Life {
     state: State,
-    /// Partitions are nobody's: when the group is left and joined anew for them.
-    anew: Option<(Millis, Vec<Lane>)>,
+    /// Partitions are nobody's: when the group is left and joined again for them.
+    retry: Option<(Millis, Vec<Lane>)>,
     /// How long that waits from when it is known.
-    join_anew_after: Millis,
+    rejoin_after: Millis,
 }
 
 impl Life {
     /// Begins outside of the group.
     #[must_use]
-    pub fn new(join_anew_after: Millis) -> Self {
-        Self { state: State::Out, anew: None, join_anew_after }
+    pub fn new(rejoin_after: Millis) -> Self {
+        Self { state: State::Out, retry: None, rejoin_after }
     }
 
     /// Partitions were taken over.
@@ -79,7 +79,7 @@ impl Life {
 
     /// The group took all partitions back. What comes next is another assignment.
     pub fn revoked(&mut self) {
-        (self.state, self.anew) = (State::Out, None);
+        (self.state, self.retry) = (State::Out, None);
     }
 
     /// The group has no partition for it.
@@ -97,13 +97,13 @@ impl Life {
         self.state = State::Resting(now + wait);
     }
 
-    /// Whether it waits to take its partitions over anew.
+    /// Whether it waits to take its partitions over again.
     #[must_use]
     pub fn is_resting(&self) -> bool {
         matches!(self.state, State::Resting(_))
     }
 
-    /// How long until it takes its partitions over anew; `None`: it does not.
+    /// How long until it takes its partitions over again; `None`: it does not.
     #[must_use]
     pub fn resumes_in(&self, now: Millis) -> Option<Millis> {
         match self.state {
@@ -115,18 +115,18 @@ impl Life {
     /// Takes down which partitions are nobody's. Says how long it waits before it leaves the group for them; `None`: there are
     /// none.
     pub fn nobodys(&mut self, now: Millis, lanes: Vec<Lane>) -> Option<Millis> {
-        let before = self.anew.take();
+        let before = self.retry.take();
         if lanes.is_empty() {
             return None;
         }
-        let at = before.map_or(now + self.join_anew_after, |(at, _)| at);
-        self.anew = Some((at, lanes));
+        let at = before.map_or(now + self.rejoin_after, |(at, _)| at);
+        self.retry = Some((at, lanes));
         Some(at.saturating_sub(now))
     }
 
     /// The partitions for which the group is left now, if it is.
     pub fn leaves(&mut self, now: Millis) -> Option<Vec<Lane>> {
-        self.anew.take_if(|(at, _)| *at <= now).map(|(_, lanes)| lanes)
+        self.retry.take_if(|(at, _)| *at <= now).map(|(_, lanes)| lanes)
     }
 }
 
@@ -136,21 +136,21 @@ pub struct Restarts {
     pause: Millis,
     /// When memberships began that ended since the member was fenced.
     fenced: VecDeque<Millis>,
-    join_anew_after: Millis,
+    rejoin_after: Millis,
 }
 
 impl Default for Restarts {
     fn default() -> Self {
         let fenced = VecDeque::with_capacity(FENCED_MAX);
-        Self { pause: PAUSE_LEAST, fenced, join_anew_after: Millis(0) }
+        Self { pause: PAUSE_LEAST, fenced, rejoin_after: Millis(0) }
     }
 }
 
 impl Restarts {
     /// How long the next membership waits before it leaves the group for partitions that are nobody's.
     #[must_use]
-    pub fn join_anew_after(&self) -> Millis {
-        self.join_anew_after
+    pub fn rejoin_after(&self) -> Millis {
+        self.rejoin_after
     }
 
     /// The member that joined at `began` was fenced. Whether it may take its place again, at once: librdkafka may be told that
@@ -163,11 +163,11 @@ impl Restarts {
 
     /// It left the group for partitions that are nobody's. That helps at once, or hardly.
     pub fn left_for_nobodys(&mut self) {
-        let twice = self.join_anew_after + self.join_anew_after;
-        self.join_anew_after = twice.clamp(JOIN_ANEW_LEAST, JOIN_ANEW_MOST);
+        let twice = self.rejoin_after + self.rejoin_after;
+        self.rejoin_after = twice.clamp(REJOIN_LEAST, REJOIN_MOST);
     }
 
-    /// It failed after so long. How long it pauses before it begins anew.
+    /// It failed after so long. How long it pauses before it starts again.
     pub fn pause(&mut self, lasted: Millis) -> Millis {
         let twice = (self.pause + self.pause).min(PAUSE_MOST);
         self.pause = if lasted > LASTED { PAUSE_LEAST } else { twice };
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_is_taken_over_anew_in_its_time_unless_it_is_revoked() {
+    fn what_failed_is_taken_over_again_in_its_time_unless_it_is_revoked() {
         let mut life = Life::new(Millis(0));
         assert_eq!(life.resumes_in(Millis(0)), None, "it has nothing");
         life.began();
@@ -204,7 +204,7 @@ mod tests {
     fn the_group_is_left_once_for_what_is_nobodys_and_later_each_time() {
         let (mut restarts, mut waits) = (Restarts::default(), Vec::new());
         for _ in 0..9 {
-            let mut life = Life::new(restarts.join_anew_after());
+            let mut life = Life::new(restarts.rejoin_after());
             assert_eq!(life.nobodys(Millis(7), Vec::new()), None);
             let wait = life.nobodys(Millis(7), vec![Lane(3)]).expect("it is nobody's");
             assert_eq!(

@@ -118,7 +118,7 @@ pub(super) struct Facts<'a> {
 pub enum LossCause {
     /// The position is outside of the log: records were deleted, or the log was cut.
     Outside,
-    /// The topic was deleted and made anew.
+    /// The topic was deleted and created again.
     Recreated,
     /// Nobody knows a position, and all records were deleted.
     AllDeleted,

@@ -7,7 +7,7 @@
 //! 3. Checkpoints are read only where the group has no position, and after the ends.
 //! 4. Nothing is said to be lost by a position that was asked for before the log's start. A member that stood still in
 //!    between would take for lost what another one has done, committed and deleted. So the committed offsets are asked
-//!    for once more, and everything begins anew if they have changed.
+//!    for once more, and everything starts again if they have changed.
 
 use std::collections::BTreeMap;
 

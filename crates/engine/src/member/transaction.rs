@@ -7,7 +7,7 @@
 //! # Invariants
 //! 1. A transaction is clean only if its commit took at most half of `socket.timeout.ms`, all of it less than
 //!    `socket.timeout.ms`, and no connection has ended since its producer was made.
-//! 2. After anything else the producer is renewed, and the lanes are taken over anew from what is committed.
+//! 2. After anything else the producer is renewed, and the lanes are taken over again from what is committed.
 //! 3. What came to stand at a wrong time was found by us. It is told as that, whatever rights we have.
 //! 4. A transaction that Kafka refused, without a name of a record, blames a record or a target only if our own topics can be
 //!    written to.
@@ -173,7 +173,7 @@ pub struct Dirty {
     pub detail: String,
 }
 
-/// What follows from a failure, beside a new producer and lanes that are taken over anew.
+/// What follows from a failure, beside a new producer and lanes that are taken over again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
     /// Why the producer is renewed.

@@ -147,7 +147,7 @@ impl Remembered {
     pub(crate) fn found(&mut self, lane: Lane, timer_id: TimerId, version: Option<Version>) {
         let of_lane = self.live.get_mut(usize::from(lane.0));
         let Some(pending) = of_lane.and_then(|of_lane| of_lane.get_mut(&timer_id)) else { return };
-        // Whatever the marks say: an older program did not write them, and those of an intake that was made anew are others.
+        // Whatever the marks say: an older program did not write them, and those of an intake that was created again are others.
         let of = |version: Version| (version.first_appended, version.offset_in_log());
         if version.is_none_or(|version| of(version) == of(pending.version)) {
             pending.label &= !MISSING;

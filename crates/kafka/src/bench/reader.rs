@@ -31,7 +31,7 @@ pub struct Arrival {
     pub at: Instant,
 }
 
-/// A consumer of all partitions from their beginning, as the processor's and as any service's.
+/// A consumer of all partitions from their beginning, as waterclock's and as any service's.
 pub(super) fn consumer(
     connection: &Connection,
     group: &str,

@@ -1,6 +1,6 @@
 //! A stand-in broker inside this process: librdkafka's mock cluster, for the demo.
 //!
-//! It serves producers, consumers and groups, so that the real processor runs on it. It is no Kafka, and proves no
+//! It serves producers, consumers and groups, so that a real instance runs on it. It is no Kafka, and proves no
 //! promise: nothing is on disk, transactions are accepted without isolation or fencing, there is no LogAppendTime, no
 //! admin API and no DeleteRecords.
 //!

@@ -52,7 +52,7 @@ const FIRST_MAX: Duration = Duration::from_secs(5);
 /// Between two attempts to renew: least, and most after failures.
 const RENEW_LEAST: Duration = Duration::from_secs(1);
 const RENEW_AGAIN_MAX: Duration = Duration::from_secs(10);
-/// A token is fetched anew at least this often, and a token file is looked at.
+/// A token is fetched again at least this often, and a token file is looked at.
 const RENEW_MOST: Duration = Duration::from_secs(3_600);
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The life of an unsecured token, as librdkafka has it.
@@ -303,7 +303,7 @@ fn unreadable(mode: u32) -> String {
 
 fn read_file(path: &Path) -> Result<Token, NoToken> {
     let unread = |error| NoToken::File(path.to_owned(), error);
-    // A program that writes the file anew may do so with other rights.
+    // A program that writes the file again may do so with other rights.
     if let Some(mode) = readable_by_all(&std::fs::metadata(path).map_err(unread)?) {
         return Err(NoToken::Open(path.to_owned(), mode));
     }

@@ -349,7 +349,7 @@ const UNASSIGNED: i32 = -1;
 /// librdkafka puts this machine's time in its place.
 const NO_TIME: i64 = 0;
 
-/// More targets than this and the handles are made anew: a bound, not a limit.
+/// More targets than this and the handles are created again: a bound, not a limit.
 const HANDLES_MAX: usize = 4_096;
 
 impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> TopicProducer<C> {

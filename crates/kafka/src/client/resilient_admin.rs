@@ -9,7 +9,7 @@
 //! anybody would, before librdkafka is asked again.
 //!
 //! # Invariants
-//! 1. A client that had no answer is not asked again: it is made anew, once, however many threads had no answer from it.
+//! 1. A client that had no answer is not asked again: it is created again, once, however many threads had no answer from it.
 //! 2. It has a token before each question.
 //! 3. No thread waits for a client to close: that takes a tenth of a second, and can hang.
 //! 4. While no broker takes a connection, one question goes out every [`TRY_EVERY`]: brokers may be where nobody has heard of.
@@ -268,7 +268,7 @@ mod tests {
     use crate::client::settings::Given;
 
     #[test]
-    fn a_client_that_had_no_answer_is_made_anew_and_another_goes_on() {
+    fn a_client_that_had_no_answer_is_created_again_and_another_goes_on() {
         use RDKafkaErrorCode as Code;
         // Nobody is there: whether there was an answer is said by the questions.
         let connection = Connection::new("127.0.0.1:1", Given::new());

@@ -126,7 +126,7 @@ pub enum ReadError {
         #[source]
         source: Box<KafkaError>,
     },
-    /// The log ends before what was to be read: it was cut, or the topic was made anew.
+    /// The log ends before what was to be read: it was cut, or the topic was created again.
     #[error("{at} is not in the log, which ends at {}", end.0)]
     Cut {
         /// What was to be read.
@@ -527,7 +527,7 @@ impl TopicReader {
         if next > end {
             return Err(ReadError::Cut { at, end });
         }
-        // What it was asked for is in the log again: it was cut, and written anew.
+        // What it was asked for is in the log again: it was cut, and written again.
         tracing::debug!(%at, first = first.0, "records were deleted before they were read");
         progress.next = Some(next.max(first));
         assigned.forget_whole();

@@ -150,7 +150,7 @@ impl Count {
         let told = match self.admin.ends(&asked, End::Last, ANSWER_MAX) {
             Ok(told) => told,
             Err(error) => {
-                tracing::debug!(%error, "what is pending is not known anew");
+                tracing::debug!(%error, "could not count what is pending; the last count stays");
                 return unknown(&asked);
             }
         };
@@ -180,7 +180,7 @@ impl Count {
             let ask = |end| {
                 let told = self.admin.ends(&asked, end, ANSWER_MAX);
                 told.unwrap_or_else(|error| {
-                    tracing::debug!(%error, "whether transactions are open is not known anew");
+                    tracing::debug!(%error, "could not ask for open transactions; the last answer stays");
                     unknown(&asked)
                 })
             };

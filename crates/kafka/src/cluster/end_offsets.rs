@@ -9,7 +9,7 @@
 //!    stands before the end that is reported.
 //! 2. Questions to a leader that came while one was on its way are asked together, in one request.
 //! 3. A leader that is away delays no question about partitions of others.
-//! 4. A client that learns from nobody who leads is made anew: it may go on asking a broker that stands still.
+//! 4. A client that learns from nobody who leads is created again: it may go on asking a broker that stands still.
 //! 5. Every question is answered for every partition, in one piece or several, even if nothing is known.
 //!
 //! What it does not do: it asks only once by itself. A caller that got no answer asks again, later.

@@ -300,7 +300,10 @@ impl Asker {
             }
             Err(_) if known => {
                 let topics = names.len();
-                tracing::info!(topics, "nobody told the limits of targets; those from before hold");
+                tracing::info!(
+                    topics,
+                    "no broker returned the limits of targets; the last ones stay"
+                );
                 Ok(())
             }
             Err(error) => Err(error),

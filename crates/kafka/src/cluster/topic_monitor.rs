@@ -1,7 +1,7 @@
 //! Checks now and then whether the topics can still hold their records, and stops admitting when they cannot.
 //!
 //! At the start misconfigured topics are refused (`topics::check`). This is for later changes: somebody sets a retention; a
-//! topic is deleted, or deleted and made anew; fewer replicas have to acknowledge.
+//! topic is deleted, or deleted and created again; fewer replicas have to acknowledge.
 //!
 //! # Invariants
 //! 1. While a topic of ours is misconfigured, nothing new is read from the intakes; records in the tiers move on. Records with
@@ -48,7 +48,7 @@ impl TopicHealth {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// How often topics were seen to have been made anew: their positions are void.
+    /// How often topics were seen to have been created again: their positions are void.
     pub(crate) fn recreated(&self) -> u64 {
         self.recreated.load(Ordering::Relaxed)
     }
@@ -142,7 +142,7 @@ impl Look {
             Err(error) => {
                 tracing::debug!(
                     error = &error as &dyn std::error::Error,
-                    "whether the topics are fit is not known anew"
+                    "could not check the topics; the last result stays"
                 );
                 return;
             }
@@ -210,8 +210,8 @@ impl Look {
                         topic,
                         before,
                         id,
-                        "a topic was deleted and made anew: what stood in it is gone. Find out who did it; positions in it \
-                         are begun anew"
+                        "a topic was deleted and created again: what stood in it is gone. Find out who did it; positions in it \
+                         start again"
                     );
                     telemetry::topic_remade();
                     self.seen.recreated.fetch_add(1, Ordering::Relaxed);

@@ -157,7 +157,7 @@ pub(super) fn commit(
         .set("linger.ms", "0")
         .set("retry.backoff.ms", "2")
         .set("allow.auto.create.topics", "false");
-    // As the processor commits: rdkafka's own way takes up to 100 ms longer.
+    // As a lane thread commits: rdkafka's own way takes up to 100 ms longer.
     let producer = TopicProducer::create(&config, Unheard).map_err(failed("make a producer"))?;
     producer
         .inner()

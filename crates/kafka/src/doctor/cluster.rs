@@ -100,7 +100,7 @@ fn gone(wish: &Wish, facts: &Facts, list: &mut List) {
                 wish.worst(facts, topic),
                 Area::Brokers,
                 Location::partition(topic, *id),
-                "nobody leads it: nothing can be read from it or written to it",
+                "it has no leader: nothing can be read from it or written to it",
                 "start the brokers that have its replicas",
             );
         } else if partition.in_sync.len() < partition.replicas.len() {
@@ -235,7 +235,7 @@ fn settings(wish: &Wish, id: i32, known: &BTreeMap<String, String>, list: &mut L
     if is_on("auto.create.topics.enable") {
         add(
             Severity::Note,
-            "auto.create.topics.enable is on: a producer that misspells an intake makes a new topic, which nobody reads".to_owned(),
+            "auto.create.topics.enable is on: a producer that misspells an intake makes a new topic, which no process reads".to_owned(),
             "set auto.create.topics.enable=false in the properties of every broker".to_owned(),
         );
     }

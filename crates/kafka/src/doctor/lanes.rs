@@ -115,7 +115,7 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
                 AREA,
                 at,
                 format!("nobody owns {intake} of it: the lane does not run"),
-                "the instance that notices it joins the group anew, by itself: look again in a minute. If it stays, look at the instances' logs",
+                "the instance that notices it joins the group again by itself: look again in a minute. If it stays, look at the instances' logs",
             ),
             Some(owner) if !owner.starts_with(CLIENT) => list.add(
                 Severity::Problem,
@@ -136,7 +136,7 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
             Severity::Note,
             AREA,
             Location::NONE,
-            format!("members of the group know different topics: those of {apart} lanes were given to several, or to nobody"),
+            format!("members of the group know different topics: those of {apart} lanes were given to several members, or to none"),
             "an intake is read in the lanes of instances that know it: restart the others with the same configuration. Once all \
              have it the group forgets this at its next rebalance",
         );
@@ -192,7 +192,7 @@ pub(super) fn positions(wish: &Wish, facts: &Facts, list: &mut List) {
                 Severity::Problem,
                 AREA,
                 at,
-                format!("the committed position {} is outside of the log, {first} to {last}: records were deleted, or the topic was made anew", position.next),
+                format!("the committed position {} is outside of the log, {first} to {last}: records were deleted, or the topic was created again", position.next),
                 format!("find out who deleted them; what is left is delivered. {}", reset(topic, *id)),
             ),
             Some(position) if position.window.is_none() => list.add(

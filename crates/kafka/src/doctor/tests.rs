@@ -142,7 +142,7 @@ fn survey(facts: &mut Facts) -> &mut Survey {
     facts.survey.as_mut().unwrap()
 }
 
-/// Changes what was found of a topic, and compares anew.
+/// Changes what was found of a topic, and compares again.
 fn change(facts: &mut Facts, topic: &str, change: impl FnOnce(&mut FoundTopic)) {
     let survey = survey(facts);
     change(survey.found.topics.get_mut(topic).unwrap());
@@ -233,7 +233,7 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
         ("nobody runs, and records wait",   Problem, Group,        "",              "no members",       |_, f| members(f).clear()),
         ("nobody owns a lane",              Problem, Group,        "lane 1",        "nobody owns ns.intake", |_, f| members(f)[0].owns.retain(|(_, id)| *id == 0)),
         ("a position has expired",          Problem, Positions,    "ns.delay.1m/1", "no committed position", |_, f| committed(f, None)),
-        ("a log was made anew",             Problem, Positions,    "ns.delay.1m/1", "outside of the log", |_, f| committed(f, Some(Position { next: 21, window: Some((0, 21)) }))),
+        ("a log was created again",             Problem, Positions,    "ns.delay.1m/1", "outside of the log", |_, f| committed(f, Some(Position { next: 21, window: Some((0, 21)) }))),
     ];
     for (why, severity, area, at, words, change) in cases {
         let (mut wish, mut facts) = (wish(), healthy());

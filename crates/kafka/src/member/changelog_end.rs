@@ -6,7 +6,7 @@
 //! # Invariants
 //! 1. A lane's mark is set before anybody gets an answer that rests on the batch that it stands for.
 //! 2. A record whose acknowledgement names no offset (it was sent twice) makes its lane's mark unknown until it is set
-//!    anew, and never a smaller one.
+//!    again, and never a smaller one.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(
             written.mark(lane),
             Some(Offset(2)),
-            "taken over, of a topic that was made anew"
+            "taken over, of a topic that was created again"
         );
         assert_eq!((written.mark(Lane(0)), written.mark(Lane(9))), (None, None));
     }

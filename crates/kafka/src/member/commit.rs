@@ -134,7 +134,7 @@ pub(crate) enum Report {
     /// Every record of the batch is acknowledged and, in `exactly_once`, its transaction committed.
     /// With hops in it that came to stand late.
     Done(BatchId, Vec<LateHop>),
-    /// A batch failed, or may have: take the lanes over anew once [`Committer::ready`] says so. With what Kafka refused,
+    /// A batch failed, or may have: take the lanes over again once [`Committer::ready`] says so. With what Kafka refused,
     /// if that is why, and the topics of records that were not taken in time. `acknowledged`: what is there nevertheless
     /// (`at_least_once`), by batch and place in it.
     Failed {
@@ -365,7 +365,7 @@ impl Committer {
             // It may yet be carried out.
             self.parts.owner.renewed(Renewed::Unknown);
         }
-        tracing::info!(open, step, "other producers from now on, which fence what is on its way");
+        tracing::info!(open, step, "commit thread abandoned; new producers fence its batches");
         Ok(())
     }
 
@@ -380,7 +380,7 @@ impl Committer {
         std::mem::take(&mut self.shared().lock().commits).into_values().collect()
     }
 
-    /// Forgets them: their lanes are being taken over anew.
+    /// Forgets them: their lanes are being taken over again.
     pub(crate) fn drop_commits(&self) {
         self.shared().lock().commits.clear();
     }

@@ -68,7 +68,7 @@ pub(crate) enum GroupEvent {
     Revoked,
     /// There are more members than lanes, and none is for this one; so many lanes are nobody's all the same.
     Spare(Vec<Lane>),
-    /// Taking over failed; the consumer is to be made anew.
+    /// Taking over failed; the consumer is to be created again.
     Failed(Error),
 }
 
@@ -500,14 +500,14 @@ impl Context {
                 topic,
                 partition,
                 low = first,
-                "the topic was deleted and made anew: what was pending in it is gone, what stands there now is delivered"
+                "the topic was deleted and created again: what was pending in it is gone, what stands there now is delivered"
             ),
             Some((LossCause::AllDeleted, _)) => tracing::error!(
                 topic,
                 partition,
                 first,
                 end,
-                "all records of a partition were deleted, and nobody knows what of them was done: what was pending is \
+                "all records of a partition were deleted, and what of them was done is not known: what was pending is \
                  lost. Find out who did it (retention, DeleteRecords)"
             ),
             Some((LossCause::BeforeFirstRead, _)) => tracing::error!(

@@ -6,7 +6,7 @@
 //! # Invariants
 //! 1. The consumer is polled at least every `POLL_MAX`, whatever is paused.
 //! 2. The engine gets the event of an assignment before any record of it.
-//! 3. After a failed batch nothing is read, produced or committed until the lanes are taken over anew.
+//! 3. After a failed batch nothing is read, produced or committed until the lanes are taken over again.
 
 mod session;
 mod settings;
@@ -174,8 +174,8 @@ pub enum Error {
     },
     /// The group has given these lanes to nobody: its assignment is older than they are.
     #[error(
-        "lanes {lanes} are nobody's, for the group's assignment is of a time when other topics or partitions were there; this \
-         thread leaves the group and joins it anew"
+        "no member owns lanes {lanes}: the group's assignment is older than a change of the topics. This lane thread leaves the group \
+         and joins it again"
     )]
     Nobodys {
         /// Which.
@@ -201,7 +201,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the thread may begin anew; otherwise the process stops and says why.
+    /// Whether the thread may start again; otherwise the process stops and says why.
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {
@@ -289,7 +289,7 @@ pub(super) struct Shared {
     pub drain: Duration,
 }
 
-/// Runs a lane thread until it is told to stop. After a trouble that may pass it begins anew.
+/// Runs a lane thread until it is told to stop. After a trouble that may pass it starts again.
 ///
 /// # Errors
 /// Only what will not pass: see [`Error::is_final`].
@@ -302,7 +302,7 @@ pub(super) fn run(
     let (first, mut restarts) = (Instant::now(), Restarts::default());
     while !shared.stop.load(Ordering::Relaxed) {
         let began = Instant::now();
-        let session = Session::new(plan, shared, figures, status, restarts.join_anew_after());
+        let session = Session::new(plan, shared, figures, status, restarts.rejoin_after());
         match session.and_then(Session::run) {
             Ok(()) => return Ok(()),
             Err(Error::Fenced { .. })
@@ -327,7 +327,7 @@ pub(super) fn run(
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     thread = plan.thread,
-                    "lane thread begins anew"
+                    "lane thread starts again"
                 );
                 status.tell(Some(error.to_string()));
             }

@@ -40,7 +40,7 @@ pub trait Timers: fmt::Debug + Send + Sync {
     /// A lane thread has been told all timers of a lane.
     fn loaded(&self, assignment: u64, lane: Lane);
 
-    /// The lanes of this assignment are another's from now on, or will be taken over anew.
+    /// The lanes of this assignment are another's from now on, or will be taken over again.
     fn leave(&self, assignment: u64);
 
     /// Has a lane thread told which timers of a lane are final since before a time, in all that is committed by now:

@@ -352,7 +352,7 @@ pub fn note_first_intake(connection: &Connection, namespace: &str) -> Result<Str
     };
     tracing::info!(
         id = first,
-        "the main intake's id is noted: one that is made anew is told from it"
+        "recorded the topic id of the main intake; a topic that is created again will be recognised"
     );
     Ok(first)
 }

@@ -1,6 +1,6 @@
 //! The demo's own books: what was written, where an onlooker saw it last, when it arrived.
 //!
-//! Nothing here comes from the processor. A consumer of all topics sees each record where it was first written, and due
+//! Nothing here comes from waterclock itself. A consumer of all topics sees each record where it was first written, and due
 //! times are counted from the timestamp there. Levels are counted from where it sees the record last. Lateness is
 //! counted from the moment when a consumer of the target sees the record. (Acknowledgements do not serve: the embedded
 //! broker makes their timestamps up.)

@@ -30,7 +30,7 @@ pub(super) enum Phase {
     Running,
     /// None are written any more; what is due soon still comes.
     Draining,
-    /// The processor finishes and leaves its group.
+    /// The instance finishes and leaves its group.
     Leaving,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Picture<'a> {
     pub(super) figures: &'a Figures,
     /// The most that any vessel has held.
     pub(super) full: u64,
-    /// What keeps the processor from working, if anything does.
+    /// What keeps the instance from working, if anything does.
     pub(super) trouble: Option<String>,
 }
 

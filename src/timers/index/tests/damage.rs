@@ -68,7 +68,7 @@ fn is_right_or_gone(room: &TempDir, why: &str) -> usize {
             Err(error @ Error::Broken { .. }) => index = index.renew(&error).expect(why),
             Err(error) => panic!("{why}: {error}"),
         }
-        // Only a writer meets some damage. It reports an error, and a store that is made anew has none.
+        // Only a writer meets some damage. It reports an error, and a store that is created again has none.
         match goes_on(&mut index, Lane(lane), why) {
             Err(error @ Error::Broken { .. }) => {
                 index = index.renew(&error).expect(why);
@@ -318,7 +318,7 @@ fn a_disk_that_fills_is_told_and_breaks_nothing_else() {
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(told.contains("and closed: FileTooLarge"), "{told}");
     assert!(output.status.success(), "{told}");
-    // With room again, the index is intact or begun anew.
+    // With room again, the index is intact or started again.
     let heals = child("child_goes_on_with_room_again", &room.path().join("index")).output();
     let told = String::from_utf8_lossy(&heals.expect("a child").stdout).into_owned();
     assert!(told.contains("goes on"), "{told}");

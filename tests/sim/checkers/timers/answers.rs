@@ -158,7 +158,7 @@ impl<'a, 'w> Case<'a, 'w> {
     }
 
     /// In `at_least_once` a former owner may have written that a version is pending which had ended: that one has no record, and
-    /// is told as lost once its lane is counted. It may have written all anew that it knew of the timer.
+    /// is told as lost once its lane is counted. It may have written all again that it knew of the timer.
     fn is_lost_anew(&self) -> bool {
         if self.world.plan.exactly_once() {
             return false;

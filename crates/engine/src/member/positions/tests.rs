@@ -117,7 +117,7 @@ fn marks_that_cannot_be_read_are_left_as_they_are_and_the_lane_rests() {
 fn a_loss_is_told_once_and_what_is_deleted_later_behind_the_same_position_is_told_too() {
     let mut positions = Positions::default();
     let mut told = Vec::new();
-    // The position stays as it is until the lane is counted. Meanwhile the lanes may be taken over anew any time.
+    // The position stays as it is until the lane is counted. Meanwhile the lanes may be taken over again any time.
     for (succeeds, first) in [(false, 7), (true, 7), (true, 7), (true, 9), (true, 9)] {
         let log = bounds(first, 20);
         let starts = vec![plan(&positions, Some((5, "")), None, log, "b").expect("a plan")];
@@ -140,7 +140,7 @@ fn what_was_deleted_where_no_position_is_known_is_said_and_nothing_is_guessed() 
         ("delays were submitted before the first start",          0,     9,   true,  Unknown::Fresh),
         ("the position went, and nothing was ever deleted",       0,     9,   false, Unknown::Fresh),
         ("what is left may be done",                              4,     9,   false, Unknown::Gone),
-        ("so it may, should meta and the group be made anew",     4,     9,   true,  Unknown::Gone),
+        ("so it may, should meta and the group be created again",     4,     9,   true,  Unknown::Gone),
         ("a retention took all of a tier",                        9,     9,   false, Unknown::Lost),
         ("or of an intake, perhaps from before it was one",       9,     9,   true,  Unknown::Before),
     ];

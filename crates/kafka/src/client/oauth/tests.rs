@@ -148,7 +148,7 @@ fn an_endpoint_without_tls_is_told_of() {
 }
 
 #[test]
-fn a_token_file_is_read_anew_until_nobody_uses_it() {
+fn a_token_file_is_read_again_until_nobody_uses_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("token");
     let url = format!("file://{}", path.display());

@@ -153,7 +153,7 @@ fn every_consumer_stops_where_its_position_is_not_in_the_log() {
         if path.ends_with("client/connect.rs") {
             continue;
         }
-        assert!(!code.contains(".set(\"auto.offset.reset\""), "set anew in {}", path.display());
+        assert!(!code.contains(".set(\"auto.offset.reset\""), "set again in {}", path.display());
         let configs = code.split(".client(").skip(1).filter(|rest| !rest.starts_with(')'));
         for rest in configs {
             let made = rest.split("_context(").next().unwrap();

@@ -61,7 +61,7 @@ pub(super) struct CommitLoop {
     pub(super) shared: Arc<Shared>,
     pub(super) requests: Sender<Request>,
     pub(super) reports: Sender<Report>,
-    /// Clean producers, the next to be used in front; empty after a failure, until they are made anew.
+    /// Clean producers, the next to be used in front; empty after a failure, until they are created again.
     pub(super) producers: VecDeque<TopicProducer<Context>>,
     /// `batch.size` of the producers that there are.
     pub(super) batch_bytes: usize,
@@ -375,7 +375,7 @@ impl CommitLoop {
         self.delivery_reports = Arc::new(DeliveryReports::new(aborts));
         self.batch_bytes = self.batch_bytes();
         let turns = if self.setting.delivery == Delivery::ExactlyOnce { TURNS } else { 1 };
-        // Those that are made anew have another thread: the one before may hang with them.
+        // Those that are created again have another thread: the one before may hang with them.
         let events = Events::start("wc-reports")?;
         for turn in 0..turns {
             let producer =

@@ -115,7 +115,7 @@ pub(super) struct Session<'a> {
     lows: BTreeMap<Source, Offset>,
     /// When its own time began.
     began: Instant,
-    /// Whether it has lanes, and when it takes them over anew or leaves the group.
+    /// Whether it has lanes, and when it takes them over again or leaves the group.
     life: Life,
     out: Vec<Action>,
     /// Which change of the policies the engine has been told.
@@ -124,7 +124,7 @@ pub(super) struct Session<'a> {
     held: bool,
     /// Intakes that the engine wants paused.
     paused: HashSet<Source>,
-    /// How often topics had been made anew when the lanes were taken over last.
+    /// How often topics had been created again when the lanes were taken over last.
     recreated: u64,
     /// Goals of those who look timers up, by number, that reading has passed: since when.
     passed: HashMap<u64, Instant>,
@@ -138,7 +138,7 @@ impl<'a> Session<'a> {
         shared: &'a Shared,
         figures: &'a Arc<LaneFigures>,
         status: &'a Status,
-        join_anew_after: Millis,
+        rejoin_after: Millis,
     ) -> Result<Self, Error> {
         let process = format!("waterclock/{}/", plan.instance);
         let client_prefix = format!("{process}{}/", plan.thread);
@@ -227,7 +227,7 @@ impl<'a> Session<'a> {
             in_flight: VecDeque::new(),
             lows: BTreeMap::new(),
             began: Instant::now(),
-            life: Life::new(join_anew_after),
+            life: Life::new(rejoin_after),
             out: Vec::new(),
             passed: HashMap::new(),
             goals_looked: None,
@@ -290,7 +290,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Every wait of a batch is bounded, by what librdkafka is told; if it waits on all the same, the lanes are taken over anew,
+    /// Every wait of a batch is bounded, by what librdkafka is told; if it waits on all the same, the lanes are taken over again,
     /// which leaves it behind (seen once in some hundred changes of leaders).
     fn look_what_hangs(&mut self) {
         let Some(first) = self.in_flight.front() else { return };
@@ -310,7 +310,7 @@ impl<'a> Session<'a> {
         millis(self.began.elapsed())
     }
 
-    /// Drops everything. The lanes are taken over anew in time.
+    /// Drops everything. The lanes are taken over again in time.
     fn fail(&mut self, failure: Failure) {
         self.give_up();
         self.life.failed(self.at(), failure);
@@ -382,9 +382,9 @@ impl<'a> Session<'a> {
             self.step(Event::Policies(setup));
         }
         if self.life.resumes_in(self.at()) == Some(Millis(0)) {
-            self.take_over_anew()?;
+            self.take_over_again()?;
         }
-        self.look_whether_to_join_anew()?;
+        self.rejoin_when_due()?;
         self.look_at_steps();
         self.look_at_topics();
         self.look_at_positions();
@@ -402,13 +402,13 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Carries out what was seen of the topics: holds the intakes or lets them go on, and begins anew in topics that are
+    /// Carries out what was seen of the topics: holds the intakes or lets them go on, and starts again in topics that are
     /// others now.
     fn look_at_topics(&mut self) {
         let recreated = self.shared.seen.recreated();
         if recreated != self.recreated && self.assignment.is_some() {
             self.recreated = recreated;
-            self.status.tell(Some("a topic was deleted and made anew".to_owned()));
+            self.status.tell(Some("a topic was deleted and created again".to_owned()));
             self.fail(Failure::Work);
         }
         let holds = self.shared.seen.holds();
@@ -622,8 +622,8 @@ impl<'a> Session<'a> {
             ErrorKind::OffsetOutOfRange => {
                 // Records were deleted under us, or the log was cut: never passed over in silence. Or only
                 // done records were deleted before this reader passed them: the committed position tells, when the
-                // lanes are taken over anew. Not at once: a thread that lost its lanes meanwhile learns of that first.
-                tracing::warn!(%error, "a position is outside of its log, taking the lanes over anew");
+                // lanes are taken over again. Not at once: a thread that lost its lanes meanwhile learns of that first.
+                tracing::warn!(%error, "a position is outside of its log, taking the lanes over again");
                 self.status.tell(Some("a position is outside of its log".to_owned()));
                 self.consumer.context().is_outside();
                 self.fail(Failure::Outside);
@@ -656,7 +656,7 @@ impl<'a> Session<'a> {
             }
             _ => {
                 if self.said.admits(errors::code(&error), Instant::now()) {
-                    tracing::warn!(%error, "could not read; it is tried again, and said again after a minute if it goes on");
+                    tracing::warn!(%error, "read failed, retrying (logged once a minute)");
                 }
             }
         }

@@ -75,7 +75,7 @@ fn the_first_of_several_starts_counts_whatever_comes_later_and_whatever_compacti
     assert_eq!(lanes(&after.unwrap()), Some(6));
 }
 
-/// One whose first intake was deleted and made anew between its question and its write must not say that the later one was
+/// One whose first intake was deleted and created again between its question and its write must not say that the later one was
 /// first: nor may who writes after another that has begun to work.
 #[test]
 fn the_first_intake_that_was_noted_stays_the_first_when_another_is_noted_later() {

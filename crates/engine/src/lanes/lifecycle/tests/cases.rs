@@ -565,7 +565,7 @@ fn a_lane_that_is_not_known_decides_nothing_and_the_others_go_on() {
 
 #[test]
 fn what_nobody_remembers_is_delivered_nevertheless() {
-    // <ns>.timers was made anew, or in at_least_once what was said of it is ahead of its offset.
+    // <ns>.timers was created again, or in at_least_once what was said of it is ahead of its offset.
     let mut kafka = kafka();
     kafka.submit("k", &create("a", "9s"));
     kafka.after(Millis(2_000));

@@ -48,7 +48,7 @@ pub(super) struct Kafka {
     pub(super) said: Vec<(ChangeReason, Change)>,
     pub(super) out: Vec<Out>,
     pub(super) answers: Vec<Answer>,
-    /// Intakes were made anew.
+    /// Intakes were created again.
     is_remade: bool,
     /// Ends of intakes are not told.
     pub(super) silent: bool,
@@ -193,7 +193,7 @@ impl Kafka {
         self.engine.step(self.now, Event::Revoked, &mut Vec::new());
     }
 
-    /// Somebody deletes the intake and makes it anew.
+    /// Somebody deletes the intake and makes it again.
     pub(super) fn remake_intake(&mut self) {
         self.is_remade = true;
         for lane in 0..LANES {

@@ -226,7 +226,7 @@ fn what_was_said_in_a_batch_that_failed_is_said_again() {
 }
 
 #[test]
-fn what_came_by_an_intake_that_was_made_anew_is_found() {
+fn what_came_by_an_intake_that_was_created_again_is_found() {
     let mut kafka = kafka();
     kafka.submit("k", &create("old", "1h"));
     kafka.after(Millis(1_000));
@@ -399,7 +399,7 @@ fn what_comes_up_after_all_is_delivered() {
 }
 
 #[test]
-fn an_intake_that_was_made_anew_swallows_nothing() {
+fn an_intake_that_was_created_again_swallows_nothing() {
     let cancel = [("x-delay-action", "cancel"), ("x-delay-id", "i")];
     let mut kafka = kafka();
     // What makes offsets of the first log larger than all of the second.

@@ -22,7 +22,7 @@ const BEGAN: UnixMillis = UnixMillis(1_800_000_000_000);
 const LATENCY: Millis = Millis(3);
 /// Between two records of a partition that crawls.
 const CRAWL: Millis = Millis(150);
-/// Before lanes are taken over anew.
+/// Before lanes are taken over again.
 const RETAKE: Millis = Millis(300);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub(super) struct Kafka {
     pub(super) arrived: Vec<(usize, UnixMillis)>,
     pub(super) asked: usize,
     pub(super) aborted: usize,
-    /// One of so many transactions is aborted, and the lanes are taken over anew.
+    /// One of so many transactions is aborted, and the lanes are taken over again.
     pub(super) aborts_every: Option<usize>,
     /// Every hop stands in its tier so many times: what a crash leaves behind in `at_least_once`.
     pub(super) copies: usize,

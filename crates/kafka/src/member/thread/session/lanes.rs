@@ -1,4 +1,4 @@
-//! Lanes come and go: taken over, taken over anew after a failed batch, let go.
+//! Lanes come and go: taken over, taken over again after a failed batch, let go.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ impl Session<'_> {
         self.look_at_lanes(nobodys, &rest);
     }
 
-    /// Says which lanes do not run, and what will happen: those that the group gave to nobody are joined for anew, after a while
+    /// Says which lanes do not run, and what will happen: those that the group gave to nobody are joined for again, after a while
     /// if that was tried before.
     fn look_at_lanes(&mut self, nobodys: Vec<Lane>, rest: &[Lane]) {
         let lanes = listed(&nobodys);
@@ -126,7 +126,7 @@ impl Session<'_> {
                 thread = self.plan.thread,
                 lanes,
                 ?wait,
-                "lanes that nobody was given: leaving the group and joining it anew"
+                "no member was given these lanes: leaving the group and joining it again"
             );
             let why = Error::Nobodys { lanes };
             self.status.tell(Some(format!("{why}, in {} s", wait.as_secs())));
@@ -142,7 +142,7 @@ impl Session<'_> {
     }
 
     /// Leaves the group when it is time for that.
-    pub(super) fn look_whether_to_join_anew(&mut self) -> Result<(), Error> {
+    pub(super) fn rejoin_when_due(&mut self) -> Result<(), Error> {
         match self.life.leaves(self.at()) {
             Some(lanes) => Err(Error::Nobodys { lanes: listed(&lanes) }),
             None => Ok(()),
@@ -150,7 +150,7 @@ impl Session<'_> {
     }
 
     /// After a failed batch: what counts is what is committed.
-    pub(super) fn take_over_anew(&mut self) -> Result<(), Error> {
+    pub(super) fn take_over_again(&mut self) -> Result<(), Error> {
         let assignment = match self.consumer.assignment() {
             Ok(assignment) if assignment.count() > 0 => assignment,
             // A rebalance is under way, which takes over itself.
@@ -171,7 +171,7 @@ impl Session<'_> {
                 }
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    "could not take over anew yet"
+                    "could not take the lanes over again yet"
                 );
                 self.life.failed(self.at(), Failure::TakeOver);
                 Ok(())
@@ -181,8 +181,8 @@ impl Session<'_> {
 
     /// Leaves the group: commits what is acknowledged, and the others take over at once. Where there are no others, the
     /// thread keeps its `group.instance.id` in the group. If it comes back under it before the session ends, it has its lanes at
-    /// once, and does not wait for a new group to form. Not so if the thread is to join anew (`is_for_good` is false):
-    /// then it leaves so that the group gives its lanes anew.
+    /// once, and does not wait for a new group to form. Not so if the thread is to join again (`is_for_good` is false):
+    /// then it leaves so that the group gives its lanes again.
     ///
     /// With the brokers away this can take long, and closing can hang for ever (rust-rdkafka 509). So closing has a
     /// thread of its own, and the process its own end.
@@ -196,7 +196,7 @@ impl Session<'_> {
             let asker = consumer.context().asker();
             let presence = || asker.as_ref().and_then(|asker| consumer.context().presence(asker));
             if is_for_good && presence().is_some_and(|presence| !presence.others) {
-                tracing::info!("nobody else is in the group: the group.instance.id is kept");
+                tracing::info!("no other member is in the group: the group.instance.id is kept");
                 consumer.context().let_go(&consumer);
             } else {
                 leave_group(&consumer, presence);
