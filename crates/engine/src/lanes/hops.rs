@@ -1,8 +1,8 @@
 //! Hops: which tier a record goes to, and the buffer in which hops are collected.
 //!
 //! # Invariants
-//! 1. A record goes to the largest tier that lets it go in time, also if its append takes the margin; and to the shortest
-//!    tier if none has that much in hand.
+//! 1. A record goes to the largest tier that lets it go in time, also if its append takes the margin; or to the shortest one,
+//!    if that lets it go in time where its append takes the least margin.
 //! 2. The margin grows with every hop that was appended too late (ADR 0025).
 //! 3. No record hops without end: what hops more often than any delay takes becomes a dead letter.
 
@@ -35,6 +35,8 @@ pub(super) struct Hops {
     bytes: usize,
     /// What hops take to be appended.
     margin: Margin,
+    /// What must remain for a hop at all: the wait in the shortest tier, its collecting, and the least margin.
+    least: Millis,
     /// How often a record may hop.
     limit: u16,
     /// Hops that came to stand later than their tier needs and were committed.
@@ -47,7 +49,9 @@ impl Hops {
         // Spills and large records hop more often than the ladder alone would have it.
         let most = ladder.hops_max(limits.max_delay, limits.large_horizon.min(limits.horizon));
         let most = u16::try_from(most).unwrap_or(u16::MAX);
+        let shortest = &ladder.tiers()[ladder.shortest()];
         Self {
+            least: shortest.wait() + shortest.slack().max(limits.hop_linger) + MARGIN,
             buffer: HopBuffer::new(ladder.tiers().len()),
             bytes: 0,
             margin: Margin::new(MARGIN),
@@ -63,10 +67,13 @@ impl Hops {
 
     // Which tier.
 
-    /// The tier to wait in next: the longest that leaves the margin in hand, and the shortest if none does.
+    /// The tier to wait in next: the longest that leaves the margin in hand. Where that has grown, the shortest takes what has
+    /// less. `None`: the record stays in memory, for even the shortest would let it go late, and others of its key would pass it.
     pub(super) fn pick(&self, ladder: &Ladder, now: UnixMillis, remains: Millis) -> Option<usize> {
-        let with_margin = ladder.pick(remains.saturating_sub(self.margin.at(now)));
-        with_margin.or_else(|| ladder.pick(remains).map(|_| ladder.shortest()))
+        let in_time = ladder.pick(remains.saturating_sub(self.margin.at(now)));
+        let (longer, shortest) =
+            (in_time.filter(|tier| *tier != ladder.shortest()), ladder.shortest());
+        longer.or_else(|| (remains >= self.least).then_some(shortest))
     }
 
     /// How much time a hop into this tier must have left now, so that it comes up in time if its append takes no more than

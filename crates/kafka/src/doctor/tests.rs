@@ -190,7 +190,7 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
         ("a broker hangs",                  Problem, Brokers,      "broker 2",      "does not answer",  |_, f| f.brokers.get_mut(&2).unwrap().settings = Settings::Silent("late".into())),
         ("settings are not shown to us",    Note,    Brokers,      "broker 2",      "read its settings",|_, f| f.brokers.get_mut(&2).unwrap().settings = Settings::Refused),
         ("a broker has gone",               Problem, Brokers,      "broker 4",      "is not there",     |_, f| partition(f, TIER).replicas = vec![1, 2, 4]),
-        ("a partition has no leader",       Problem, Brokers,      "ns.delay.1m/1", "nobody leads",     |_, f| partition(f, TIER).leader = None),
+        ("a partition has no leader",       Problem, Brokers,      "ns.delay.1m/1", "no leader",     |_, f| partition(f, TIER).leader = None),
         ("a replica lags",                  Note,    Brokers,      TIER,            "not in sync",      |_, f| partition(f, TIER).in_sync = vec![1, 2]),
         ("positions on one disk",           Problem, Brokers,      "__consumer_offsets", "1 replicas",  |_, f| partition(f, "__consumer_offsets").replicas = vec![1]),
         ("nobody leads the cluster",        Note,    Brokers,      "",              "controller",       |_, f| f.controller = None),
