@@ -26,6 +26,8 @@ use super::{eventually, variable, variable_if_set};
 
 /// The request that writes records.
 pub const PRODUCE: i16 = 0;
+/// The request for brokers, topics and leaders.
+const METADATA: i16 = 3;
 /// A consumer says how far it is.
 pub const OFFSET_COMMIT: i16 = 8;
 /// The request that ends a transaction.
@@ -58,6 +60,9 @@ pub struct Weather {
     pub cut_to_broker: bool,
     /// Nothing passes to the client.
     pub cut_to_client: bool,
+    /// Metadata name no broker, as those of a broker that its controller does not count among the living. Counts for
+    /// connections that are made from then on.
+    pub no_brokers: bool,
     /// Connections of an earlier era are reset.
     era: u64,
 }
@@ -326,14 +331,15 @@ async fn connection(
     now: watch::Receiver<Weather>,
 ) {
     let era = now.borrow().era;
+    let metadata = now.borrow().no_brokers.then(Metadata::default);
     let was_reset = {
         let (from_client, to_client) = client.split();
         let (from_broker, to_broker) = broker.split();
         let (hang_up, hung_up) = watch::channel(false);
         let passing = async {
             tokio::join!(
-                requests(from_client, to_broker, &gate, now.clone(), hang_up),
-                replies(from_broker, to_client, &gate, now.clone(), hung_up),
+                requests(from_client, to_broker, (&gate, &metadata), now.clone(), hang_up),
+                replies(from_broker, to_client, (&gate, &metadata), now.clone(), hung_up),
             )
         };
         tokio::select! {
@@ -390,7 +396,7 @@ async fn let_pass(
 async fn requests(
     from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
-    gate: &Gate,
+    (gate, metadata): (&Gate, &Option<Metadata>),
     mut now: watch::Receiver<Weather>,
     hang_up: watch::Sender<bool>,
 ) {
@@ -400,6 +406,7 @@ async fn requests(
             let_pass(at, request.len(), Way::ToBroker, gate, &mut now).await;
             let kind = i16::from_be_bytes([request[4], request[5]]);
             let client = client_of(&request);
+            metadata.iter().for_each(|metadata| metadata.note(&request));
             if let Some(held) = gate.take(kind, client) {
                 let mut state = held.state.subscribe();
                 let _ = state.wait_for(|state| *state >= State::HungUp).await;
@@ -433,7 +440,7 @@ async fn requests(
 async fn replies(
     from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
-    gate: &Gate,
+    (gate, metadata): (&Gate, &Option<Metadata>),
     mut now: watch::Receiver<Weather>,
     mut hung_up: watch::Receiver<bool>,
 ) {
@@ -449,14 +456,68 @@ async fn replies(
                     continue;
                 }
             };
-            let Some((at, bytes)) = piece else { break };
+            let Some((at, mut bytes)) = piece else { break };
+            if let Some(metadata) = metadata.as_ref().filter(|_| now.borrow().no_brokers) {
+                metadata.name_no_broker(&mut bytes);
+            }
             let_pass(at, bytes.len(), Way::ToClient, gate, &mut now).await;
             // When the client has left, what the broker still says is for nobody.
             is_gone = is_gone || to.write_all(&bytes).await.is_err();
         }
         let _ = to.shutdown().await;
     };
-    tokio::join!(read_on(from, queue, whatever), passing);
+    let cut = if metadata.is_some() { next_request } else { whatever };
+    tokio::join!(read_on(from, queue, cut), passing);
+}
+
+/// The requests for metadata of a connection: correlation and version.
+#[derive(Debug, Default)]
+struct Metadata(Mutex<Vec<([u8; 4], i16)>>);
+
+impl Metadata {
+    fn note(&self, request: &[u8]) {
+        let (kind, rest) = request[4..].split_at(2);
+        if kind == METADATA.to_be_bytes() {
+            let version = i16::from_be_bytes([rest[0], rest[1]]);
+            self.0.lock().push(([rest[2], rest[3], rest[4], rest[5]], version));
+        }
+    }
+
+    /// Leaves the brokers out, if this is such an answer of a version that clients of today ask for (9 and later).
+    fn name_no_broker(&self, answer: &mut Vec<u8>) {
+        let mut asked = self.0.lock();
+        let Some(at) = asked.iter().position(|(correlation, _)| answer[4..8] == *correlation)
+        else {
+            return;
+        };
+        let (_, version) = asked.swap_remove(at);
+        assert!(version >= 9, "version {version} of Metadata has fields of fixed size");
+        // Length, correlation, tags of the header, throttle time; then the brokers, a compact array.
+        let begin = 4 + 4 + 1 + 4;
+        let mut end = begin;
+        let number = |at: &mut usize| {
+            let mut value = 0_usize;
+            for shift in (0..).step_by(7) {
+                let byte = answer[*at];
+                *at += 1;
+                value |= usize::from(byte & 0x7f) << shift;
+                if byte < 0x80 {
+                    break;
+                }
+            }
+            value
+        };
+        for _ in 1..number(&mut end) {
+            end += 4;
+            end += number(&mut end).saturating_sub(1);
+            end += 4;
+            end += number(&mut end).saturating_sub(1);
+            assert_eq!(number(&mut end), 0, "a broker has no tagged fields");
+        }
+        answer.splice(begin..end, [1]);
+        let length = u32::try_from(answer.len() - 4).expect("a short answer");
+        answer[..4].copy_from_slice(&length.to_be_bytes());
+    }
 }
 
 /// All that is there.

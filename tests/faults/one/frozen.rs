@@ -114,6 +114,8 @@ fn f6_short_stops_cost_no_rebalance() {
 /// Longer than a session, than a transaction may live, and than any wait for an answer.
 const BROKER_FROZEN: Duration = Duration::from_secs(25);
 const BROKER_ROUNDS: usize = 3;
+/// For how long a broker names no broker; a controller counts one that was fenced among the living again within a second or two.
+const NAMELESS: Duration = Duration::from_secs(6);
 /// From the broker's wake-up until both instances have lanes, say that they are ready, and deliver.
 const BACK_WITHIN: Duration = Duration::from_secs(30);
 
@@ -163,4 +165,49 @@ fn f8_after_their_only_broker_stood_still_both_instances_are_back_and_deliver() 
         let log = member.log();
         assert!(!log.contains("none tells its time"), "the topic can be written:\n{log}");
     }
+}
+
+/// A broker that was frozen wakes, and answers before its controller counts it among the living. librdkafka forgets all its brokers
+/// by such an answer.
+#[test]
+fn f8_a_broker_that_names_no_broker_for_a_moment_is_found_again() {
+    let fixture = Fixture::with("f8-nameless", |of| of.lanes = Some(2));
+    let target = fixture.target("out", 1);
+    let proxy = Proxy::shared();
+    let mut process = fixture.launch(mode()).brokers(&proxy.brokers).start();
+    let producer = fixture.producer();
+    let mut sent = Vec::new();
+    for round in 0..4 {
+        // Connections break once before, and once meanwhile, or not.
+        if round % 2 == 1 {
+            proxy.everywhere(|weather| weather.cut_to_client = true);
+            std::thread::sleep(Duration::from_secs(10));
+            proxy.everywhere(|weather| weather.cut_to_client = false);
+        }
+        proxy.everywhere(|weather| weather.no_brokers = true);
+        proxy.reset(0);
+        std::thread::sleep(NAMELESS);
+        if round >= 2 {
+            proxy.reset(0);
+        }
+        proxy.heal();
+        let woken = Instant::now();
+        for n in 0..8 {
+            let value = format!("{round}-{n}");
+            let record = out(&value).key(&value).to(&target).delay(500);
+            producer.send_one(&fixture.names.intake(), &record);
+            sent.push(value);
+        }
+        eventually_within(patient(BACK_WITHIN), "all is delivered", || {
+            let there = whole(&fixture, &target).len();
+            if there >= sent.len() { Ok(()) } else { Err(format!("{there} of {}", sent.len())) }
+        });
+        eventually_within(patient(BACK_WITHIN), "it is ready", || {
+            let ready = process.get("/health/ready")?;
+            if ready.0 == 200 { Ok(()) } else { Err(ready.1) }
+        });
+        println!("f8: round {round}, back after {:?}", woken.elapsed());
+    }
+    assert_promise(mode(), sent, &whole(&fixture, &target));
+    process.stop_well();
 }

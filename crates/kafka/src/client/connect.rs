@@ -25,6 +25,7 @@ use rdkafka::{ClientConfig, ClientContext};
 
 use super::errors::{self, ErrorKind};
 use super::oauth::{Tokens, tokens};
+use super::outages::Outages;
 use super::raw;
 use super::settings::{self, Given};
 
@@ -147,6 +148,7 @@ pub struct Connection {
     pub brokers: String,
     given: Given,
     tokens: Option<Arc<Tokens>>,
+    pub(super) outages: Outages,
 }
 
 /// Settings are not shown: there may be passwords among them.
@@ -179,7 +181,7 @@ impl Connection {
     #[must_use]
     pub fn new(brokers: &str, given: Given) -> Self {
         let tokens = Tokens::start(&given);
-        Self { brokers: brokers.to_owned(), given, tokens }
+        Self { brokers: brokers.to_owned(), given, tokens, outages: Outages::default() }
     }
 
     /// Whom the brokers are told that we are, where a name and a password say it.

@@ -47,6 +47,13 @@ use self::poll::Fetched;
 use super::events::{Events, Producer};
 use super::sieve;
 
+/// Tells a client of brokers that it may not know, as at its start.
+pub(crate) fn add_brokers<C: ClientContext>(client: &Client<C>, brokers: &str) {
+    let Ok(brokers) = CString::new(brokers) else { return };
+    // SAFETY: the client is alive, and the text is copied.
+    unsafe { rdsys::rd_kafka_brokers_add(client.native_ptr(), brokers.as_ptr()) };
+}
+
 /// Hands a client its token for SASL/OAUTHBEARER, which it uses for its next connections.
 pub(crate) fn set_token<C: ClientContext>(client: &Client<C>, token: &OAuthToken) {
     if let Err(why) = give_token(client, token) {

@@ -9,12 +9,13 @@ use std::time::Instant;
 use rdkafka::ClientContext;
 use rdkafka::error::KafkaError;
 use rdkafka::message::Message as _;
-use rdkafka::producer::{DeliveryResult, ProducerContext};
+use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext};
 use tokio::sync::oneshot;
 
 use super::errors::{self, ErrorKind};
 use super::events::{Events, Producer};
 use super::oauth::tokens;
+use super::outages::{Bootstrap, OutageWatch};
 use super::raw::TopicProducer;
 use super::{Connection, NoAnswer};
 use waterclock_engine::{Offset, Record, UnixMillis, murmur2};
@@ -90,6 +91,7 @@ pub struct Submitter {
     producer: Arc<Producer<Reports>>,
     waiting: Waiting,
     connection: Connection,
+    bootstrap: Mutex<Bootstrap>,
 }
 
 type Report = Result<Receipt, KafkaError>;
@@ -126,7 +128,10 @@ impl Waiting {
 }
 
 /// Hands delivery reports on.
-struct Reports(Waiting);
+struct Reports {
+    waiting: Waiting,
+    outages: Mutex<OutageWatch>,
+}
 
 impl ClientContext for Reports {
     tokens!();
@@ -137,14 +142,18 @@ impl ProducerContext for Reports {
 
     fn delivery(&self, result: &DeliveryResult<'_>, place: usize) {
         let report = match result {
-            Err((error, _)) => Err(error.clone()),
+            Err((error, _)) => {
+                let is_silent = errors::kind(error).is_silence();
+                self.outages.lock().look(Instant::now(), is_silent);
+                Err(error.clone())
+            }
             Ok(message) => {
                 let appended = message.timestamp().to_millis();
                 let stands = stands(message.offset(), appended);
                 Ok(Receipt { partition: message.partition(), stands })
             }
         };
-        if let Some(take) = self.0.remove(place) {
+        if let Some(take) = self.waiting.remove(place) {
             take(report);
         }
     }
@@ -176,12 +185,16 @@ impl Submitter {
             .set("message.timeout.ms", DELIVERY_MS_MAX)
             .set("message.max.bytes", RECORD_BYTES_MAX)
             .set("linger.ms", "0");
+        let outages = Mutex::new(OutageWatch::new(connection));
+        let reports = Reports { waiting: waiting.clone(), outages };
         let producer = events()
-            .and_then(|events| events.producer(&config, Reports(waiting.clone())))
+            .and_then(|events| events.producer(&config, reports))
             .map_err(|source| SubmitError::Refused { topic: "Kafka".to_owned(), source })?;
         let producer = Arc::new(producer);
         let topic_producer = Mutex::new(TopicProducer::new(Arc::clone(&producer)));
-        Ok(Self { topic_producer, producer, waiting, connection: connection.clone() })
+        let bootstrap = Mutex::new(Bootstrap::new(connection));
+        let connection = connection.clone();
+        Ok(Self { topic_producer, producer, waiting, connection, bootstrap })
     }
 
     /// How many partitions each of these topics has; `None` for one that is not there. Creates none.
@@ -292,6 +305,7 @@ impl Submitter {
     ) -> Result<(), SubmitError> {
         let place = self.waiting.add(take);
         let mut topic_producer = self.topic_producer.lock();
+        self.bootstrap.lock().after_outage(topic_producer.inner().client());
         let enqueued = topic_producer.produce(
             &Arc::from(topic),
             partition,

@@ -24,6 +24,7 @@ use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 use super::Connection;
 use super::connect::{Isolation, Reader};
 use super::errors::{self, ErrorKind};
+use super::outages::Bootstrap;
 use super::raw::ask::{self, End};
 use super::raw::bell::Bell;
 use super::raw::poll::Fetched;
@@ -330,6 +331,7 @@ impl Assigned {
 /// See the module.
 pub struct TopicReader {
     connection: Connection,
+    bootstrap: Bootstrap,
     /// Of the consumer, and so dropped before it.
     queue: Waker,
     consumer: Reader,
@@ -392,9 +394,10 @@ impl TopicReader {
 
     fn of(connection: &Connection, consumer: Reader, isolation: Isolation, in_group: bool) -> Self {
         let queue = Waker::of_reader(consumer.client());
+        let bootstrap = Bootstrap::new(connection);
         let (connection, assigned) = (connection.clone(), Assigned::default());
         let started = HashMap::new();
-        Self { connection, queue, consumer, in_group, isolation, assigned, started }
+        Self { connection, bootstrap, queue, consumer, in_group, isolation, assigned, started }
     }
 
     /// Wakes a thread when there is something to poll. It must be dropped before this is. Not for one in a group.
@@ -462,6 +465,7 @@ impl TopicReader {
     /// What comes next; `None`: nothing within this time.
     #[must_use]
     pub fn poll(&mut self, most: Duration) -> Option<Polled<'_>> {
+        self.bootstrap.after_outage(self.consumer.client());
         poll(&self.consumer, &self.queue, &mut self.assigned, most)
     }
 

@@ -136,6 +136,8 @@ fn run(writer: &MetaWriter, clock: &Arc<BrokerClock>, stop: &AtomicBool) {
         }
         probe(writer, clock, &leaders);
         let mut now = Instant::now();
+        let is_silent = clock.silence(now).is_none_or(|silence| silence > AWAY_AFTER);
+        writer.note_silence(is_silent);
         let mut is_away = true;
         if reach.is_new(clock.silence(now)) {
             // This process may have stood still, or the topic may be gone. Brokers that answer have a while for a probe that is

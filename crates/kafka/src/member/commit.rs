@@ -36,6 +36,7 @@ use crossbeam_channel::{Receiver, Sender};
 use rdkafka::consumer::ConsumerGroupMetadata;
 
 use crate::client::Connection;
+use crate::client::outages::Bootstrap;
 use crate::cluster::BrokerClock;
 use waterclock_engine::member::{LateHop, Renewed, Timing};
 use waterclock_engine::{
@@ -247,6 +248,7 @@ impl Parts {
             producers: VecDeque::new(),
             batch_bytes: 0,
             delivery_reports: Arc::new(DeliveryReports::new(false)),
+            bootstrap: Bootstrap::new(&self.setting.connection),
         };
         let thread = std::thread::Builder::new()
             .name("wc-commit".into())

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::live::{LiveMeta, MetaState};
 use super::log::{Error, LadderInForce, Reading, open, to_end};
 use crate::client::Connection;
+use crate::client::outages::OutageWatch;
 use crate::client::topic_reader::{Consumed, StartAt};
 use crate::meta::{Member, Roster};
 use waterclock_engine::Lane;
@@ -22,6 +23,8 @@ use waterclock_engine::Lane;
 const POLL: Duration = Duration::from_millis(200);
 /// How long a broker holds a fetch for which there is nothing: probes end most of them.
 const WAIT: Duration = Duration::from_millis(250);
+/// Nothing came for this long: no instance runs, or no broker answers.
+const SILENT: Duration = Duration::from_secs(10);
 /// Probes come every second at least, from every instance.
 const FRESH: Duration = Duration::from_secs(5);
 
@@ -75,9 +78,11 @@ impl Follower {
         let mut meta = LiveMeta::new(reader, topic, Arc::clone(&known), StartAt::Offset(end));
         let stop = Arc::new(AtomicBool::new(false));
         let follower = Self { topic: topic.to_owned(), known, stop: Arc::clone(&stop) };
+        let mut outages = OutageWatch::rarely(connection);
         let follow = move || {
             while !stop.load(Ordering::Relaxed) {
                 meta.poll(POLL);
+                outages.look(Instant::now(), meta.silence() > SILENT);
             }
         };
         std::thread::Builder::new().name("wc-meta".into()).spawn(follow).map_err(Error::Thread)?;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rdkafka::error::KafkaError;
@@ -34,6 +34,8 @@ pub(super) struct LiveMeta<S> {
     rebuilt: Option<S>,
     /// Where reading has to begin, as long as librdkafka has not accepted it.
     start: Option<StartAt>,
+    /// When something was last read.
+    heard: Instant,
 }
 
 /// What one poll brought.
@@ -53,7 +55,14 @@ impl<S: MetaState> LiveMeta<S> {
         state: Arc<Mutex<S>>,
         start: StartAt,
     ) -> Self {
-        Self { reader, topic: topic.to_owned(), state, rebuilt: None, start: Some(start) }
+        Self {
+            reader,
+            topic: topic.to_owned(),
+            state,
+            rebuilt: None,
+            start: Some(start),
+            heard: Instant::now(),
+        }
     }
 
     /// As [`TopicReader::bell`].
@@ -89,6 +98,7 @@ impl<S: MetaState> LiveMeta<S> {
         match self.reader.poll(wait) {
             None => return Progress::Nothing,
             Some(Polled::Record(record)) => {
+                self.heard = Instant::now();
                 match &mut self.rebuilt {
                     Some(state) => state.take(&record),
                     None => self.state.lock().take(&record),
@@ -111,6 +121,11 @@ impl<S: MetaState> LiveMeta<S> {
             }
         }
         Progress::More
+    }
+
+    /// How long nothing was read, though instances that run write every second.
+    pub(super) fn silence(&self) -> Duration {
+        self.heard.elapsed()
     }
 
     fn reached_end(&mut self) {

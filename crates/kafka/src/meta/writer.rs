@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rdkafka::ClientContext;
 use rdkafka::client::Client;
 use rdkafka::error::KafkaError;
@@ -20,6 +21,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _,
 
 use crate::client::Connection;
 use crate::client::oauth::tokens;
+use crate::client::outages::{Bootstrap, OutageWatch};
 use crate::client::raw;
 use crate::client::raw::bell::Bell;
 use waterclock_engine::UnixMillis;
@@ -51,6 +53,8 @@ struct Tell(Box<dyn FnOnce(Report) + Send + Sync>);
 pub struct MetaWriter {
     producer: BaseProducer<Context>,
     topic: String,
+    bootstrap: Mutex<Bootstrap>,
+    outages: Mutex<OutageWatch>,
 }
 
 impl std::fmt::Debug for MetaWriter {
@@ -71,7 +75,9 @@ impl MetaWriter {
             .set("linger.ms", "0")
             .set("message.timeout.ms", WRITE_MAX.as_millis().to_string());
         let producer: BaseProducer<Context> = config.create_with_context(Context)?;
-        Ok(Arc::new(Self { producer, topic: topic.to_owned() }))
+        let bootstrap = Mutex::new(Bootstrap::new(connection));
+        let outages = Mutex::new(OutageWatch::new(connection));
+        Ok(Arc::new(Self { producer, topic: topic.to_owned(), bootstrap, outages }))
     }
 
     /// The topic.
@@ -82,6 +88,12 @@ impl MetaWriter {
     /// For questions about the topic.
     pub(crate) fn client(&self) -> &Client<impl ClientContext + use<>> {
         self.producer.client()
+    }
+
+    /// Says for all clients of the process whether no broker answers. To be called every second or so.
+    pub(crate) fn note_silence(&self, is_silent: bool) {
+        self.outages.lock().look(Instant::now(), is_silent);
+        self.bootstrap.lock().after_outage(self.producer.client());
     }
 
     /// Enqueues one record; without a value it takes away what stands under the key. `tell` is told what became of it.

@@ -20,6 +20,7 @@ use super::{
 use crate::client::connect::{SOCKET_TIMEOUT, close};
 use crate::client::errors::{self, ErrorKind};
 use crate::client::events::Events;
+use crate::client::outages::Bootstrap;
 use crate::client::raw::{AddHeader, TopicProducer, ask};
 use crate::cluster::BrokerClock;
 use crate::member::checkpoint;
@@ -66,6 +67,7 @@ pub(super) struct CommitLoop {
     /// `batch.size` of the producers that there are.
     pub(super) batch_bytes: usize,
     pub(super) delivery_reports: Arc<DeliveryReports>,
+    pub(super) bootstrap: Bootstrap,
 }
 
 impl CommitLoop {
@@ -106,6 +108,8 @@ impl CommitLoop {
         {
             return self.fail(&dirty, None);
         }
+        let producers = self.producers.iter().map(|producer| producer.inner().client());
+        self.bootstrap.all_after_outage(producers);
         let started = Instant::now();
         let result = match self.setting.delivery {
             Delivery::ExactlyOnce => self.transaction(job),

@@ -18,6 +18,7 @@ use super::settings::{HEARTBEAT, settings};
 use super::{Error, Plan, Shared, Status, millis};
 use crate::client::errors::{self, ErrorKind, On};
 use crate::client::log_limiter::LogLimiter;
+use crate::client::outages::Bootstrap;
 use crate::client::raw;
 use crate::client::raw::Waker;
 use crate::cluster::end_offsets;
@@ -79,6 +80,7 @@ pub(super) struct Session<'a> {
     waits: Option<Waits>,
     /// How often that was, when it was last looked at.
     steps: u64,
+    bootstrap: Bootstrap,
     consumer: Consumer,
     engine: LaneEngine,
     levels: LaneLevels,
@@ -202,6 +204,7 @@ impl<'a> Session<'a> {
             committer,
             waits,
             steps: shared.steps.count(),
+            bootstrap: Bootstrap::new(&plan.connection),
             consumer,
             levels: LaneLevels::new(plan.thread, setup.limits.memory_bytes as u64),
             engine: LaneEngine::new(setup),
@@ -385,6 +388,7 @@ impl<'a> Session<'a> {
             self.take_over_again()?;
         }
         self.rejoin_when_due()?;
+        self.bootstrap.after_outage(self.consumer.client());
         self.look_at_steps();
         self.look_at_topics();
         self.look_at_positions();
