@@ -31,6 +31,8 @@ pub use text::ByteSize;
 
 /// The intake whose topic is `<ns>.intake`; any other name `n` under `intakes` means `<ns>.intake.n`.
 pub const MAIN_INTAKE: &str = "default";
+/// What a list of holds has to be, here and on the command line.
+pub(crate) const ASCENDING: &str = "holds in ascending order";
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -4,6 +4,8 @@
 #[allow(dead_code, reason = "the tests on a real Kafka use another part of it")]
 #[path = "support/binary.rs"]
 mod binary;
+#[path = "support/terminal.rs"]
+mod terminal;
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write as _};
@@ -11,9 +13,11 @@ use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use binary::patience;
+use terminal::{ignores_hangup, on_a_terminal, read_until};
 
 /// The binary, without what this shell's environment might configure.
 fn waterclock(arguments: &[&str]) -> Command {
@@ -111,7 +115,7 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
     // Nothing listens on port 1 of this machine.
     let away = ["--brokers", "127.0.0.1:1"];
     #[rustfmt::skip]
-    let cases: [(&str, Vec<&str>, i32); 29] = [
+    let cases: [(&str, Vec<&str>, i32); 31] = [
         ("help",                         vec!["--help"],                                            0),
         ("version",                      vec!["--version"],                                         0),
         ("completions",                  vec!["completions", "bash"],                               0),
@@ -130,7 +134,9 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
         ("another time, and none",       vec!["reschedule", "i"],                                   2),
         ("another time, and two",        vec!["reschedule", "i", "--in", "1s", "--until", "5"],     2),
         ("another time that is none",    vec!["reschedule", "i", "--in", "soon"],                   2),
-        ("no directory for the manual",  vec!["man", "/nowhere/at/all"],                            1),
+        ("no directory for the manual",  vec!["man", "/nowhere/at/all"],                            73),
+        ("a ladder that is not sorted",  vec!["plan", "--ladder", "5s,1s"],                         2),
+        ("a hold that is there twice",   vec!["topics", "apply", "--ladder", "1s,1s"],              2),
         ("not an intake",                vec!["cancel", "i", "--intake", "a b"],            2),
         ("unknown code",                 vec!["dead", "list", "--code", "nonsense"],                2),
         ("not a place",                  vec!["dead", "show", "3"],                                 2),
@@ -342,4 +348,87 @@ fn the_program_has_the_allocator_that_gives_memory_back() {
     let output = waterclock(&["--version"]).env("MALLOC_CONF", "stats_print:true").output();
     let told = text(&output.expect("it runs").stderr);
     assert!(told.contains("Begin jemalloc statistics"), "{told}");
+}
+
+/// As in a file: see `src/config/check.rs`.
+#[test]
+fn a_ladder_that_is_not_ascending_is_refused_as_in_a_file() {
+    for command in [&["plan", "--ladder", "5s,1s"][..], &["topics", "apply", "--ladder", "5s,1s"]] {
+        let output = nobody_connects(|address| {
+            waterclock(command).args(["--brokers", address]).output().expect("the binary runs")
+        });
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains("5s before 1s: want holds in ascending order"), "{told}");
+    }
+}
+
+#[test]
+fn tickets_and_tokens_that_are_none_are_refused_before_anything_connects() {
+    for (option, want) in [("--again", "ticket"), ("--token", "token")] {
+        for given in ["abc", "", "eyJ0b29fc2hvcnQiOjF9/"] {
+            let output = nobody_connects(|address| {
+                let mut command = waterclock(&["cancel", option, given, "--brokers", address]);
+                command.output().expect("the binary runs")
+            });
+            let told = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{option} {given:?}: {told}");
+            assert!(told.contains(want), "{told}");
+        }
+    }
+}
+
+#[test]
+fn an_address_that_is_in_use_is_told_from_a_wrong_configuration() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let output = run(&["run", "--http", &address]);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(73), "{told}");
+    assert!(told.contains("could not listen on"), "{told}");
+}
+
+/// `top` on a terminal and a broker that takes connections and never answers.
+fn top_that_waits() -> (TcpListener, std::fs::File, std::process::Child) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let mut command = waterclock(&["top", "--brokers", &address]);
+    let mut window = on_a_terminal(command.env("TERM", "xterm"));
+    let child = command.spawn().expect("the binary runs");
+    drop(command);
+    read_until(&mut window, "asking the instances");
+    (listener, window, child)
+}
+
+/// Its exit code, if it ends soon.
+fn code_of(mut child: std::process::Child) -> Option<i32> {
+    let until = Instant::now() + Duration::from_secs(3) * patience();
+    while Instant::now() < until {
+        if let Some(ended) = child.try_wait().expect("its end") {
+            return ended.code();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("its end");
+    panic!("it goes on");
+}
+
+#[test]
+fn top_ends_when_its_terminal_goes_while_nobody_answers() {
+    let (_listener, window, child) = top_that_waits();
+    drop(window);
+    assert_eq!(code_of(child), Some(0));
+}
+
+#[test]
+fn a_signal_ends_top_and_gives_the_terminal_back() {
+    let hangup = (!ignores_hangup()).then_some(Signal::HUP);
+    for signal in [Signal::TERM, Signal::INT].into_iter().chain(hangup) {
+        let (_listener, mut window, child) = top_that_waits();
+        rustix::process::kill_process(Pid::from_child(&child), signal).expect("it runs");
+        // The cursor is shown, and the screen is that of before.
+        read_until(&mut window, "\x1b[?25h\x1b[?1049l");
+        assert_eq!(code_of(child), Some(0), "{signal:?}");
+    }
 }

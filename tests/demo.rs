@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use binary::{patience, waterclock};
-use terminal::{on_a_terminal, read_until};
+use terminal::{ignores_hangup, on_a_terminal, read_until};
 
 fn demo(arguments: &[&str]) -> Command {
     let mut command = waterclock();
@@ -45,8 +45,8 @@ fn the_demo_delivers_all_it_sent_once_and_never_early_and_nothing_that_it_cancel
     assert_eq!(output.status.code(), Some(0), "{summary}");
 }
 
-/// Runs a long demo, interrupts it once it has told a line that `is_time` wants, and gives what it told, and its output.
-fn interrupted(is_time: impl Fn(&str) -> bool) -> (String, Output) {
+/// Runs a long demo, interrupts it by this signal once it has told a line that `is_time` wants, and gives what it told, and its output.
+fn interrupted(by: Signal, is_time: impl Fn(&str) -> bool) -> (String, Output) {
     let mut demo = demo(&["--seconds", "600", "--plain", "--json"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -61,7 +61,7 @@ fn interrupted(is_time: impl Fn(&str) -> bool) -> (String, Output) {
             break;
         }
     }
-    rustix::process::kill_process(Pid::from_child(&demo), Signal::INT).expect("it runs");
+    rustix::process::kill_process(Pid::from_child(&demo), by).expect("it runs");
     let asked = Instant::now();
     told.extend(lines.map_while(Result::ok).map(|line| line + "\n"));
     let output = demo.wait_with_output().expect("it ends");
@@ -74,15 +74,19 @@ fn interrupted(is_time: impl Fn(&str) -> bool) -> (String, Output) {
 fn the_demo_ends_when_its_terminal_is_gone() {
     let mut command = demo(&["--seconds", "600"]);
     let mut window = on_a_terminal(command.env("TERM", "xterm"));
-    let mut demo = command.stderr(Stdio::null()).spawn().expect("the binary runs");
+    let mut demo = command.spawn().expect("the binary runs");
     drop(command);
     read_until(&mut window, "delivered");
     drop(window);
     let gone = Instant::now();
-    while demo.try_wait().expect("its end").is_none() {
+    let ended = loop {
+        if let Some(ended) = demo.try_wait().expect("its end") {
+            break ended;
+        }
         assert!(gone.elapsed() < Duration::from_secs(60) * patience(), "it goes on");
         std::thread::sleep(Duration::from_millis(20));
-    }
+    };
+    assert_eq!(ended.code(), Some(0), "{ended}");
 }
 
 /// The records that a line of progress says were sent.
@@ -92,16 +96,20 @@ fn sent(line: &str) -> Option<u64> {
 
 #[test]
 fn an_interrupt_ends_the_demo_with_its_summary() {
-    let (told, output) = interrupted(|line| sent(line).is_some_and(|sent| sent > 0));
-    let summary: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("no summary: {error}\n{told}"));
-    assert_eq!(summary["interrupted"], true, "{summary}");
-    assert!(summary["sent"].as_u64() > Some(0), "{summary}");
+    // A terminal that is closed sends SIGHUP.
+    let hangup = (!ignores_hangup()).then_some(Signal::HUP);
+    for signal in [Signal::INT].into_iter().chain(hangup) {
+        let (told, output) = interrupted(signal, |line| sent(line).is_some_and(|sent| sent > 0));
+        let summary: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("no summary: {error}\n{told}"));
+        assert_eq!(summary["interrupted"], true, "{summary}");
+        assert!(summary["sent"].as_u64() > Some(0), "{summary}");
+    }
 }
 
 #[test]
 fn an_interrupt_before_the_first_record_ends_the_demo_and_says_so() {
-    let (told, output) = interrupted(|line| line.contains("starting a broker"));
+    let (told, output) = interrupted(Signal::INT, |line| line.contains("starting a broker"));
     assert!(told.contains("interrupted before the first record"), "{told}");
     assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -267,6 +267,38 @@ fn a_script_says_in_its_first_second_what_else_it_needs() {
     assert_eq!((code, &*said), (Some(0), "started\n"));
 }
 
+#[test]
+fn a_wrong_argument_is_named_before_anything_is_built_or_started() {
+    let tree = Tree::building();
+    tree.program("tree/scripts/test", "echo started");
+    tree.program("tree/scripts/kafka", "echo started");
+    for (line, named) in [
+        ("scripts/bench --nope", "--nope"),
+        ("scripts/bench --markdown --lanes", "--lanes"),
+        ("scripts/bench steady", "steady"),
+        ("scripts/check --bogus", "--bogus"),
+        ("scripts/faults f1 f999", "f999"),
+        ("scripts/faults f1x", "f1x"),
+        ("scripts/faults f5", "f5 is left out"),
+        ("scripts/sim --kind Nope", "Nope"),
+        ("scripts/sim --seeds 5 --kind", "no kind"),
+    ] {
+        let Ended { code, said } = tree.run(line);
+        assert_eq!(code, Some(64), "{line}: {said}");
+        assert!(said.contains(named) && !said.contains("started"), "{line}: {said}");
+        assert!(!tree.at("home/cargo.log").exists(), "{line} has built something");
+    }
+    // What is right still goes on.
+    let Ended { code, said } = tree.run("scripts/faults f1");
+    assert_eq!((code, &*said), (Some(0), "started\n"));
+    tree.run("scripts/sim --seeds 5 --kind Storm");
+    assert!(tree.read("home/cargo.log").contains("--test sim"));
+    let Ended { said, .. } =
+        tree.run("scripts/bench --case spike --lanes=12 --markdown --json-file x -v");
+    assert!(!said.contains("unknown argument"), "{said}");
+    assert!(tree.read("home/cargo.log").contains("build --release"));
+}
+
 /// Packages have other names on each system, and what is said twice is soon said in two ways.
 #[test]
 fn only_one_script_knows_packages() {

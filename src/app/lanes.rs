@@ -30,7 +30,7 @@ const INDEX: &str = "index";
 #[non_exhaustive]
 pub enum Error {
     /// This process has no name of its own; give it a data directory.
-    #[error("no instance name")]
+    #[error(transparent)]
     Instance(#[from] instance::Error),
     /// The topics are not there or cannot hold what is promised; every finding says what to do.
     #[error("the topics are not ready")]

@@ -8,6 +8,7 @@ mod bulk;
 
 use std::time::{Duration, Instant};
 
+use crate::api::timers::token::{Counted, Ticket};
 use crate::client::http::Method;
 use clap::Args;
 use serde_json::{Value, json};
@@ -62,6 +63,10 @@ enum CancelError {
     Both,
     #[error("a key (--key, --key-base64) names a timer together with its ID")]
     KeyAlone,
+    #[error("--again wants the ticket of a pending cancel, as `cancel` and `reschedule` print it")]
+    BadTicket,
+    #[error("--token wants the token that a count printed")]
+    BadToken,
     #[error("no instance could be asked, and only an instance cancels one version (--only)")]
     Only,
 }
@@ -76,6 +81,12 @@ impl Cancel {
         }
         if self.id.is_none() && self.key.is_given() {
             return usage(CancelError::KeyAlone);
+        }
+        if self.again.as_ref().is_some_and(|again| !Ticket::has_form(ticket(again))) {
+            return usage(CancelError::BadTicket);
+        }
+        if self.bulk.token().is_some_and(|token| !Counted::has_form(token)) {
+            return usage(CancelError::BadToken);
         }
         let config = global.load(Overrides::default())?;
         let Some(id) = &self.id else {
@@ -123,9 +134,8 @@ impl Cancel {
         only(&told).cloned()
     }
 
-    fn again(&self, client: &Client, ticket: &str, json: bool) -> Outcome {
-        // It stands in what was told as a path.
-        let ticket = ticket.rsplit('/').next().unwrap_or_default();
+    fn again(&self, client: &Client, again: &str, json: bool) -> Outcome {
+        let ticket = ticket(again);
         let wait = [("wait", asked(self.wait))];
         let kind = Kind::Again(self.wait);
         let told = client.ask(kind, &Method::GET, &format!("v1/cancels/{ticket}"), &wait, None)?;
@@ -193,6 +203,11 @@ impl Cancel {
         let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
         Ok(Record::new(self.key.bytes()?.as_deref(), None, headers))
     }
+}
+
+/// The ticket in what is given to `--again`: in a JSON result it is the end of a path.
+fn ticket(again: &str) -> &str {
+    again.rsplit('/').next().unwrap_or_default()
 }
 
 /// A wait as an instance is told of it.

@@ -1,4 +1,4 @@
-//! The instances that commands send their requests to: the members that `<ns>.meta` names, or the one that `--server` names.
+//! The instances that commands send their requests to: those that `<ns>.meta` names, or the one that `--server` names.
 //!
 //! Any instance answers for any timer, so the first that is alive will do. How a request is sent and repeated stands in
 //! [`crate::client::http`]; here stands how long a command waits, and what it prints when nobody answers.
@@ -39,7 +39,7 @@ const MAY_BE_DONE: &str = "; one that was asked did not answer, and may have don
 /// Which instance is asked.
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct ServerArg {
-    /// Asks this instance, as in http://host:port [default: a member that the meta topic names]
+    /// Asks this instance, as in http://host:port [default: an instance that the meta topic names]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
 }

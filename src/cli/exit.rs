@@ -1,5 +1,7 @@
 //! The exit codes of what ends an instance. The codes themselves are in `crates/terminal`.
 
+use std::io::ErrorKind;
+
 use crate::app::{self, instance, lanes};
 use crate::kafka::{TakeOverError, member};
 use crate::terminal::Exit;
@@ -7,6 +9,9 @@ use crate::terminal::Exit;
 impl From<&app::Error> for Exit {
     fn from(error: &app::Error) -> Self {
         match error {
+            app::Error::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => {
+                Self::InUse
+            }
             app::Error::Listen { .. } => Self::Configuration,
             app::Error::Open { .. } => Self::Configuration,
             app::Error::Start(error) => of_start(error),

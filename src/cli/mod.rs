@@ -47,8 +47,8 @@ use crate::terminal::output;
 #[command(name = "waterclock", version, max_term_width = 100)]
 #[command(
     after_help = "Exit codes: 0 done, 1 a finding or a negative answer, 2 usage, 69 Kafka or an instance \
-                        cannot be reached, 70 internal, 73 data directory or name in use, 75 pending, \
-                        78 configuration. See docs/cli.md."
+                        cannot be reached, 70 internal, 73 data directory, name or address in use, or \
+                        no place to write, 75 pending, 78 configuration. See docs/cli.md."
 )]
 struct Cli {
     #[command(flatten, next_help_heading = "Options of every command")]
@@ -249,7 +249,7 @@ struct Unwritten {
 fn man(directory: &Path) -> Outcome {
     let pages = clap_mangen::generate_to(Cli::command(), directory);
     pages.map(|()| Exit::Ok).map_err(|error| {
-        Failure::new(Exit::Negative, Unwritten { directory: directory.to_owned(), error })
+        Failure::new(Exit::InUse, Unwritten { directory: directory.to_owned(), error })
     })
 }
 

@@ -1,6 +1,6 @@
 //! `waterclock run`: the service, until a signal ends it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use rustix::process::Signal as Kill;
@@ -12,6 +12,7 @@ use crate::app;
 use crate::config::{Config, ConfigErrors, LogLevel, Overrides};
 use crate::kafka;
 use crate::telemetry;
+use crate::terminal::ONE_SIGNAL;
 
 /// Threads for HTTP and for what else may wait; records are the lane threads' matter.
 const RUNTIME_THREADS: usize = 2;
@@ -122,8 +123,13 @@ async fn serve(config: Config, again: impl Fn() -> Result<Config, ConfigErrors>)
         let first = either(&mut terminate, &mut interrupt).await;
         tracing::info!(signal = first, "told to stop; a second signal ends at once");
         end_by(bound);
+        let at = Instant::now();
         tokio::spawn(async move {
-            either(&mut terminate, &mut interrupt).await;
+            // `timeout` sends its signal to its child and then to the group of both.
+            while {
+                either(&mut terminate, &mut interrupt).await;
+                at.elapsed() < ONE_SIGNAL
+            } {}
             tracing::warn!("ended by a second signal; what was in flight is taken over by others");
             std::process::exit(128 + first);
         });

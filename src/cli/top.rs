@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::client::http::Method;
@@ -19,7 +20,12 @@ use super::{Exit, Failure, Global, Outcome, output, table};
 use crate::config::{Config, Overrides};
 use crate::engine::{Millis, UnixMillis};
 use crate::kafka::{Connection, Member, wall_clock};
-use crate::terminal::{Key, Screen};
+use crate::terminal::{Key, Screen, Stop};
+
+/// How long to wait at the end for instances, or for Kafka, that are being asked.
+const ASKED_MAX: Duration = Duration::from_secs(1);
+/// Between two checks whether a look is done or a signal came.
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 /// Arguments of `top`.
 #[derive(Args)]
@@ -33,39 +39,117 @@ pub(super) struct Top {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("could not {0}")]
-struct NoTerminal(&'static str, #[source] io::Error);
+enum TopError {
+    #[error("could not {0}")]
+    System(&'static str, #[source] io::Error),
+    #[error("the thread that asks the instances ended by a mistake")]
+    Died,
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::new(Exit::Internal, TopError::System(what, error))
+}
 
 impl Top {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
         let connection = global.connection(&config);
-        let first = Look::take(&config, &connection)?;
         if self.once || global.json() || !io::stdout().is_terminal() {
-            let shown = if global.json() { first.json(&config) } else { first.text(None, &config) };
+            let look = Look::take(&config, &connection)?;
+            let shown = if global.json() { look.json(&config) } else { look.text(None, &config) };
             output::line(&shown)?;
-            return Ok(if first.is_well() { Exit::Ok } else { Exit::Negative });
+            return Ok(if look.is_well() { Exit::Ok } else { Exit::Negative });
         }
-        let no = |what| move |error| Failure::new(Exit::Internal, NoTerminal(what, error));
-        let mut screen = Screen::open().map_err(no("take the terminal over"))?;
-        let (mut before, mut now) = (None, first);
-        loop {
-            let text = format!("q or Ctrl-C ends it\n{}", now.text(before.as_ref(), &config));
-            // As with a key that ends it: the terminal is gone, and nobody looks.
-            if screen.draw(&text).is_err() {
-                return Ok(Exit::Ok);
+        let looks = Looks::start(config.clone(), connection)?;
+        let ended = self.show(&looks, &config);
+        looks.end();
+        ended
+    }
+
+    /// Draws until a key or a signal ends it, or the terminal is gone: nobody looks then.
+    fn show(&self, looks: &Looks, config: &Config) -> Outcome {
+        let stop = Stop::listen(|| {}).map_err(system("listen for signals"))?;
+        let mut screen = match Screen::open() {
+            Err(_) if !io::stdout().is_terminal() => return Ok(Exit::Ok),
+            opened => opened.map_err(system("take the terminal over"))?,
+        };
+        let every = Duration::from_secs(self.every);
+        let (mut before, mut now) = (None, None::<Look>);
+        let mut text = format!("{HINT}\nasking the instances of {}", config.namespace);
+        let (mut is_new, mut is_asked) = (true, true);
+        looks.ask();
+        while !stop.asked() {
+            if is_asked && let Some(look) = looks.next()? {
+                before = now.replace(look);
+                (is_new, is_asked) = (true, false);
             }
-            if screen.wait(Duration::from_secs(self.every)).map_err(no("read the keys"))?
-                != Key::None
-            {
-                return Ok(Exit::Ok);
+            if let Some(now) = now.as_ref().filter(|_| is_new) {
+                text = format!("{HINT}\n{}", now.text(before.as_ref(), config));
             }
-            // Keys that end nothing, and a window of another size, must not have it asked more often.
-            if now.at.elapsed() < Duration::from_secs(self.every) {
-                continue;
+            if (is_new || screen.is_resized()) && screen.draw(&text).is_err() {
+                break;
             }
-            before = Some(std::mem::replace(&mut now, Look::take(&config, &connection)?));
+            is_new = false;
+            if screen.wait(CHECK_EVERY).map_err(system("read the keys"))? != Key::None {
+                break;
+            }
+            if !is_asked && now.as_ref().is_some_and(|now| now.at.elapsed() >= every) {
+                looks.ask();
+                is_asked = true;
+            }
         }
+        Ok(Exit::Ok)
+    }
+}
+
+/// The first line of the screen.
+const HINT: &str = "q or Ctrl-C ends it";
+
+/// A thread that asks the instances, so that keys, signals and a terminal that goes are seen meanwhile.
+struct Looks {
+    wanted: mpsc::Sender<()>,
+    taken: mpsc::Receiver<Result<Look, Failure>>,
+}
+
+impl Looks {
+    fn start(config: Config, connection: Connection) -> Result<Self, Failure> {
+        let (wanted, asked) = mpsc::channel();
+        let (give, taken) = mpsc::channel();
+        let looking = move || {
+            while let Ok(()) = asked.recv() {
+                if give.send(Look::take(&config, &connection)).is_err() {
+                    break;
+                }
+            }
+        };
+        let started = std::thread::Builder::new().name("wc-top".into()).spawn(looking);
+        started.map_err(system("start a thread"))?;
+        Ok(Self { wanted, taken })
+    }
+
+    /// Asks for a look. If the thread has ended, [`Self::next`] says so.
+    fn ask(&self) {
+        let _ = self.wanted.send(());
+    }
+
+    /// The look that was asked for, once it is done.
+    fn next(&self) -> Result<Option<Look>, Failure> {
+        match self.taken.try_recv() {
+            Ok(look) => look.map(Some),
+            Err(mpsc::TryRecvError::Empty) => Ok(None),
+            Err(mpsc::TryRecvError::Disconnected) => {
+                Err(Failure::new(Exit::Internal, TopError::Died))
+            }
+        }
+    }
+
+    /// Ends the thread. One that still waits for an answer is left to the end of the process.
+    fn end(self) {
+        let Self { wanted, taken } = self;
+        drop(wanted);
+        let until = Instant::now() + ASKED_MAX;
+        // It sends what it has taken, and ends then.
+        while taken.recv_timeout(until.saturating_duration_since(Instant::now())).is_ok() {}
     }
 }
 

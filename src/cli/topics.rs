@@ -6,9 +6,9 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::{Exit, Failure, Global, Outcome, again, output};
-use crate::config::{Config, LadderConfig, Overrides};
-use crate::engine::Millis;
+use crate::config::{ASCENDING, Config, LadderConfig, Overrides};
 use crate::engine::ladder::{self, LadderError};
+use crate::engine::{Millis, header};
 use crate::kafka::meta;
 use crate::kafka::topics::{self, Applied, Error, Finding, Request, Severity, holds_text};
 
@@ -45,11 +45,28 @@ struct LadderArgs {
 pub(super) struct Holds(pub(super) Vec<Millis>);
 
 impl std::str::FromStr for Holds {
-    type Err = LadderError;
+    type Err = BadHolds;
 
-    fn from_str(text: &str) -> Result<Self, LadderError> {
-        ladder::holds(text).map(Self)
+    fn from_str(text: &str) -> Result<Self, BadHolds> {
+        let holds = ladder::holds(text)?;
+        // These are sorted. A preset has a name and no list; its name is no length of time either.
+        let given = text.split(',').map_while(|entry| header::duration(entry.trim()).ok());
+        let given: Vec<Millis> = given.collect();
+        match given.windows(2).find(|pair| pair[0] >= pair[1]) {
+            Some(pair) => Err(BadHolds::Order(pair[0], pair[1])),
+            None => Ok(Self(holds)),
+        }
     }
+}
+
+/// Why an argument is no ladder.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BadHolds {
+    #[error(transparent)]
+    Ladder(#[from] LadderError),
+    /// As the configuration says it.
+    #[error("{0} before {1}: want {ASCENDING}")]
+    Order(Millis, Millis),
 }
 
 /// The holds that the configuration asks for.

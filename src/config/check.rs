@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{ByteSize, Config, IntakeConfig, LadderConfig, MAIN_INTAKE};
+use super::{ASCENDING, ByteSize, Config, IntakeConfig, LadderConfig, MAIN_INTAKE};
 use crate::engine::Millis;
 use crate::engine::allow::Allow;
 use crate::engine::header::{self, TOPIC_MAX};
@@ -263,11 +263,7 @@ impl Faults {
                 self.say("ladder", hold, format!("holds from {} to {HOLD_MAX}", Millis::SECOND));
             }
             for pair in holds.windows(2).filter(|pair| pair[0] >= pair[1]) {
-                self.say(
-                    "ladder",
-                    format!("{} before {}", pair[0], pair[1]),
-                    "holds in ascending order",
-                );
+                self.say("ladder", format!("{} before {}", pair[0], pair[1]), ASCENDING);
             }
         }
         let Some(holds) = config.holds().filter(|_| self.0.len() == before) else { return };

@@ -1,11 +1,14 @@
 //! `waterclock bench`, small: it measures every case, checks itself, and leaves nothing behind.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
+use crate::support::terminal::ignores_hangup;
 use crate::support::{eventually, variable, waterclock};
 
 fn topics_of(brokers: &str, prefix: &str) -> Vec<String> {
@@ -14,6 +17,38 @@ fn topics_of(brokers: &str, prefix: &str) -> Vec<String> {
     let metadata = consumer.fetch_metadata(None, Duration::from_secs(20)).unwrap();
     let names = metadata.topics().iter().map(|topic| topic.name().to_owned());
     names.filter(|name| name.starts_with(prefix)).collect()
+}
+
+/// A terminal that is closed sends SIGHUP.
+#[test]
+fn a_bench_and_a_demo_whose_terminal_is_closed_delete_their_topics() {
+    if ignores_hangup() {
+        return;
+    }
+    let brokers = variable("KAFKA_BOOTSTRAP");
+    for (command, prefix) in [("bench", "waterclock-bench-"), ("demo", "waterclock-demo-")] {
+        let before = topics_of(&brokers, prefix);
+        let own = || -> Vec<String> {
+            let all = topics_of(&brokers, prefix).into_iter();
+            all.filter(|topic| !before.contains(topic)).collect()
+        };
+        let mut child = waterclock()
+            .args([command, "--json", "--brokers", &brokers])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the binary runs");
+        eventually("it has topics", || if own().is_empty() { Err(String::new()) } else { Ok(()) });
+        let namespace = own()[0].split('.').next().expect("a namespace").to_owned();
+        rustix::process::kill_process(Pid::from_child(&child), Signal::HUP).expect("it runs");
+        eventually("it ends", || {
+            let ended = child.try_wait().map_err(|error| error.to_string())?;
+            ended.ok_or_else(|| "it goes on".to_owned())
+        });
+        eventually("the topics are gone", || match topics_of(&brokers, &namespace) {
+            left if left.is_empty() => Ok(()),
+            left => Err(format!("{command}: {left:?}")),
+        });
+    }
 }
 
 #[test]

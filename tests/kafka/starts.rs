@@ -128,3 +128,17 @@ fn a_damaged_instance_file_never_stops_a_start(mode: Mode) {
     fixture.start(mode).stop_well();
     assert_eq!(Some(&std::fs::read_to_string(&file).expect("a name")), names.last());
 }
+
+/// `timeout` signals its child and then its group, so that a child has two within milliseconds.
+#[test]
+fn two_signals_at_once_are_one() {
+    let fixture = Fixture::new("starts-signals");
+    for apart in [Duration::from_millis(5), Duration::from_millis(50)] {
+        let mut process = fixture.start(Mode::ExactlyOnce);
+        process.terminate();
+        std::thread::sleep(apart);
+        process.terminate();
+        assert_eq!(process.wait(PATIENCE), Some(0), "{apart:?}: {}", process.log());
+        assert!(!process.log().contains("ended by a second signal"), "{}", process.log());
+    }
+}

@@ -24,7 +24,8 @@ pub fn on_a_terminal(command: &mut Command) -> File {
     let name = ptsname(&window, Vec::new()).expect("its name");
     let terminal = open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())
         .expect("its other end");
-    command.stdin(terminal.try_clone().expect("another handle")).stdout(terminal);
+    let another = || terminal.try_clone().expect("another handle");
+    command.stdin(another()).stdout(another()).stderr(terminal);
     window.into()
 }
 
@@ -35,4 +36,12 @@ pub fn read_until(window: &mut File, words: &str) {
         let length = window.read(&mut part).expect("it draws");
         drawn.extend_from_slice(&part[..length]);
     }
+}
+
+/// Whether programs that this one starts ignore SIGHUP, as below `nohup`. Only Linux says so; elsewhere they are taken to.
+pub fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_none_or(|mask| mask & 1 == 1)
 }

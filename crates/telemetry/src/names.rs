@@ -105,7 +105,7 @@ const HALVED: &str = "waterclock_suspects_halved_total";
 #[rustfmt::skip]
 pub const ALL: [Metric; 55] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "tier", help: "How long after its due time a record was committed in its target, by the tier or intake that it waited in last" },
-    Metric { name: OVERDUE, kind: Kind::Gauge, unit: Unit::Seconds, label: "thread", help: "How long the record has been due that has been so the longest, of those that were read and are not in their targets" },
+    Metric { name: OVERDUE, kind: Kind::Gauge, unit: Unit::Seconds, label: "thread", help: "How long the oldest record that was read and not yet delivered has been due" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
     Metric { name: LABELLED, kind: Kind::Counter, unit: Unit::Count, label: "label", help: "Those of them that have an `x-delay-label`, by that: the first 100 labels that a process meets, and `other` for the rest" },
     Metric { name: FORWARDED, kind: Kind::Counter, unit: Unit::Count, label: "tier", help: "Records appended to a tier" },

@@ -16,7 +16,8 @@ pub enum Exit {
     Unavailable = 69,
     /// A mistake of waterclock or of the system it runs on (`EX_SOFTWARE`).
     Internal = 70,
-    /// The data directory, or the instance's name, is in use by another process (`EX_CANTCREAT`).
+    /// The data directory, the instance's name or the address is in use by another process, or the directory for manual pages
+    /// cannot be written (`EX_CANTCREAT`).
     InUse = 73,
     /// It is written, and not decided yet (`EX_TEMPFAIL`); ask again.
     Pending = 75,

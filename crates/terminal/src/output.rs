@@ -17,18 +17,27 @@ use crate::{Exit, Failure, Outcome};
 #[error("could not write the result")]
 struct Unwritten(#[source] std::io::Error);
 
-/// Writes a result. A reader that has gone (as in `| head`) has seen enough.
+/// Writes a result. A reader that has gone (as in `| head`) has seen enough, and so has one whose terminal is gone.
 ///
 /// # Errors
 /// Standard output cannot be written.
 pub fn write(bytes: &[u8]) -> Outcome {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe && !is_gone(&out, &error) => {
             Err(Failure::new(Exit::Internal, Unwritten(error)))
         }
         _ => Ok(Exit::Ok),
     }
+}
+
+/// Whether a terminal refuses this since nobody is at its other end any more; of a file the error is a failure.
+fn is_gone(out: impl std::os::fd::AsFd, error: &std::io::Error) -> bool {
+    let is_device = |stat: rustix::fs::Stat| {
+        rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice
+    };
+    let is_refused = error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
+    is_refused && rustix::fs::fstat(out).is_ok_and(is_device)
 }
 
 /// Writes one line of text.

@@ -81,6 +81,12 @@ impl Screen {
         write(frame(text, usize::from(columns), usize::from(rows)).as_bytes())
     }
 
+    /// Whether the window has another size than when it was drawn.
+    #[must_use]
+    pub fn is_resized(&self) -> bool {
+        size() != self.size
+    }
+
     /// Waits for a key, at most this long. Gives up early when the window has another size.
     ///
     /// # Errors
@@ -90,7 +96,7 @@ impl Screen {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let key = key(&self.terminal, left.min(LOOK_AT_SIZE))?;
-            if key != Key::None || left <= LOOK_AT_SIZE || size() != self.size {
+            if key != Key::None || left <= LOOK_AT_SIZE || self.is_resized() {
                 return Ok(key);
             }
         }

@@ -15,16 +15,14 @@ mod timers;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use tokio::signal::unix::{SignalKind, signal};
 use waterclock_engine::{Millis, UnixMillis, header};
 use waterclock_kafka::bench::{self as kafka, Payload, Watch};
 use waterclock_kafka::topics;
 use waterclock_kafka::{BrokerClock, Connection, Delivery, Probe};
-use waterclock_terminal::{Exit, Failure, Outcome, Progress, output};
+use waterclock_terminal::{Exit, Failure, Outcome, Progress, Stop, output};
 
 use crate::Program;
 
@@ -130,6 +128,8 @@ enum Failed {
     Topics(#[from] topics::Error),
     #[error("the brokers' time is not known after {} s", TIME_MAX.as_secs())]
     NoTime,
+    #[error("could not listen for signals")]
+    Signals(#[source] std::io::Error),
     #[error("could not start waterclock")]
     Start(#[source] std::io::Error),
     #[error("waterclock ended by itself: {0}")]
@@ -177,7 +177,7 @@ impl From<Failed> for Failure {
 /// What a person sees meanwhile, and whether they want it to end.
 struct Observer {
     progress: Progress,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
 }
 
 impl Observer {
@@ -192,30 +192,8 @@ impl Watch for Observer {
     }
 
     fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.stop.asked()
     }
-}
-
-/// The first signal asks for the end, the second does not ask.
-fn listen(stop: Arc<AtomicBool>) {
-    let listening = async move {
-        let (Ok(mut interrupt), Ok(mut terminate)) =
-            (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-        else {
-            return;
-        };
-        loop {
-            tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
-            if stop.swap(true, Ordering::Relaxed) {
-                std::process::exit(130);
-            }
-        }
-    };
-    std::thread::spawn(move || {
-        if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() {
-            runtime.block_on(listening);
-        }
-    });
 }
 
 /// Everything that a bench makes outside of itself; gone when dropped.
@@ -245,8 +223,8 @@ impl Bench {
         let namespace = format!("waterclock-bench-{:08x}", rand::random::<u32>());
         let request = program.bench_topics(&namespace, self.lanes)?;
         let connection = program.connection()?;
-        let stop = Arc::new(AtomicBool::new(false));
-        listen(Arc::clone(&stop));
+        // The first signal asks for the end, the second does not ask.
+        let stop = Stop::listen(|| std::process::exit(130)).map_err(Failed::Signals)?;
         let observer = Observer { progress: Progress::new(0), stop };
         let report = self.measure(program, connection, &request, &observer);
         drop(observer);

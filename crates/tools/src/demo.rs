@@ -19,6 +19,7 @@ mod workload;
 
 use parking_lot::{Mutex, MutexGuard};
 use std::io::{self, IsTerminal as _, Write as _};
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +33,7 @@ use ratatui::backend::CrosstermBackend;
 use waterclock_engine::header;
 use waterclock_engine::{Millis, Record, UnixMillis};
 use waterclock_kafka::{self as kafka, Ack, Feed, KafkaError, LaneThreads, Seen, Tail, member};
-use waterclock_terminal::{Exit, Failure, Key, Outcome, Screen, output};
+use waterclock_terminal::{Exit, Failure, Key, Outcome, Screen, Stop, output};
 
 use self::environment::{Choice, Environment, LANES};
 use self::ledger::{Arrival, Figures, Ledger};
@@ -41,7 +42,6 @@ use self::spec::Spec;
 use self::view::{Phase, Picture};
 use self::workload::{Destination, Workload};
 use crate::Program;
-use crate::stop::Stop;
 
 /// Between two drawings.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
@@ -124,7 +124,7 @@ impl Demo {
     /// # Errors
     /// There is no broker to play on, or something that must not end ended.
     pub fn run(self, program: &dyn Program) -> Outcome {
-        let stop = Stop::listen()
+        let stop = Stop::listen(|| {})
             .map_err(|error| internal(DemoError::System("listen for signals", error)))?;
         let plain = self.plain || !io::stdout().is_terminal();
         let choice = match (program.names_brokers(), self.kafka) {
@@ -192,7 +192,8 @@ fn play(
 
     let started = Instant::now();
     let reading = tails.start(environment, &ledger, started)?;
-    let mut show = Show::new(spec, started, &ledger, &lane_threads, plain, program.is_json())?;
+    let mut show =
+        Show::new(spec, started, &ledger, &lane_threads, plain, program.is_json(), stop)?;
     let writing = Writing::start(environment, spec, feed, &ledger, started)?;
     let total = Duration::from_millis(spec.total.0);
     let mut failed = Ok(());
@@ -320,8 +321,8 @@ fn alive(lane_threads: &LaneThreads, reading: &Reading, writing: &Writing) -> Re
 
 /// The terminal, taken over, and what draws on it.
 struct View {
-    // Dropped first: it shows the cursor again where it is.
-    terminal: Terminal<CrosstermBackend<io::Stdout>>,
+    // Never dropped: it would show the cursor again, which the screen does, and panic where the terminal is gone.
+    terminal: ManuallyDrop<Terminal<CrosstermBackend<io::Stdout>>>,
     screen: Screen,
 }
 
@@ -329,7 +330,7 @@ impl View {
     fn open() -> io::Result<Self> {
         let screen = Screen::open()?;
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
-        Ok(Self { terminal, screen })
+        Ok(Self { terminal: ManuallyDrop::new(terminal), screen })
     }
 }
 
@@ -356,24 +357,19 @@ impl<'a> Show<'a> {
         lane_threads: &'a LaneThreads,
         plain: bool,
         json: bool,
+        stop: &Stop,
     ) -> Result<Self, Failure> {
-        let view = if plain {
-            None
-        } else {
-            let opened = View::open();
-            Some(opened.map_err(|e| internal(DemoError::System("take the terminal over", e)))?)
+        let opened = (!plain).then(View::open).transpose();
+        let (view, is_over) = match opened {
+            Ok(view) => (view, false),
+            // It went while the lane threads joined.
+            Err(_) if !io::stdout().is_terminal() => {
+                stop.ask();
+                (None, true)
+            }
+            Err(e) => return Err(internal(DemoError::System("take the terminal over", e))),
         };
-        Ok(Self {
-            spec,
-            started,
-            ledger,
-            lane_threads,
-            view,
-            is_over: false,
-            json,
-            told: None,
-            full: 0,
-        })
+        Ok(Self { spec, started, ledger, lane_threads, view, is_over, json, told: None, full: 0 })
     }
 
     fn elapsed(&self) -> Millis {

@@ -6,7 +6,6 @@
 
 mod bench;
 mod demo;
-mod stop;
 
 use std::path::Path;
 

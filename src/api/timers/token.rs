@@ -58,6 +58,10 @@ fn sum(filter: &Filter) -> [u8; 4] {
     [bytes[0], bytes[1], bytes[2], bytes[3]]
 }
 
+fn is_object(text: &[u8]) -> bool {
+    serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(text).is_ok()
+}
+
 /// What was counted, and when.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
@@ -74,6 +78,14 @@ impl Counted {
         let text = serde_json::to_vec(self).unwrap_or_default();
         let sealed = seal(&[b"bulk cancel\n", &text[..]].concat());
         (text, sealed)
+    }
+
+    /// Whether a text has the form of a token, of whatever version: bytes of a seal, and a JSON object. Only an instance sees
+    /// whether the seal is right.
+    #[must_use]
+    pub fn has_form(token: &str) -> bool {
+        let bytes = URL_SAFE_NO_PAD.decode(token).unwrap_or_default();
+        bytes.split_at_checked(SEAL_BYTES).is_some_and(|(_, text)| is_object(text))
     }
 
     /// A token, with a seal that only instances of the namespace can make.
@@ -126,6 +138,12 @@ impl Ticket {
     #[must_use]
     pub fn encode(&self) -> String {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
+    }
+
+    /// Whether a text has the form of a ticket, of whatever version.
+    #[must_use]
+    pub fn has_form(text: &str) -> bool {
+        URL_SAFE_NO_PAD.decode(text).is_ok_and(|bytes| is_object(&bytes))
     }
 
     /// `None`: it is no such text.

@@ -44,6 +44,11 @@ impl Bulk {
         self.all || self.token.is_some() || !self.filter().is_empty()
     }
 
+    /// The token of a count.
+    pub(super) fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
     fn filter(&self) -> Map<String, Value> {
         let all = [
             ("target", self.target.clone().map(Value::from)),

@@ -17,7 +17,7 @@ const AHEAD_MAX: Millis = Millis(600_000);
 pub(super) struct Loading {
     pub(super) began: Instant,
     pub(super) logged_at: Instant,
-    pub(super) lanes: usize,
+    pub(super) lanes: Vec<Lane>,
     /// Entries that the index had of them.
     pub(super) indexed: u64,
     /// Records of the changelog that were read for them.
@@ -27,7 +27,7 @@ pub(super) struct Loading {
 impl Loading {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self { began: now, logged_at: now, lanes: 0, indexed: 0, records: 0 }
+        Self { began: now, logged_at: now, lanes: Vec::new(), indexed: 0, records: 0 }
     }
 }
 

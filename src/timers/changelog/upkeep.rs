@@ -34,12 +34,13 @@ impl IndexThread {
         let (lanes, offsets) = left.fold((0_u64, 0_u64), |(n, sum), left| (n + 1, sum + left));
         telemetry::lanes_loading(lanes, offsets);
         let Loading { began, logged_at, lanes: all, indexed, records } = &mut self.loading;
-        if lanes == 0 && *all > 0 {
+        if lanes == 0 && !all.is_empty() {
             let (lanes, took) = (std::mem::take(all), began.elapsed());
-            tracing::info!(lanes, indexed, records, ?took, "read what is pending");
+            let lanes: Vec<u16> = lanes.iter().map(|lane| lane.0).collect();
+            tracing::info!(?lanes, indexed, records, ?took, "read what is pending");
         } else if lanes > 0 && logged_at.elapsed() >= LOG_EVERY {
             *logged_at = Instant::now();
-            let of = *all;
+            let of = all.len();
             tracing::info!(lanes, of, offsets_left = offsets, records, "reading what is pending");
         }
     }

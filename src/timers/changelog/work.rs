@@ -84,7 +84,7 @@ impl IndexThread {
             // Ends the thread, and does not come here.
             Request::Close => {}
             Request::Begin { assignment, lanes, to } => {
-                if self.loading.lanes == 0 {
+                if self.loading.lanes.is_empty() {
                     self.loading = Loading::new();
                 }
                 for (lane, end) in lanes {
@@ -92,7 +92,7 @@ impl IndexThread {
                         self.failed(error);
                         (Offset(0), Holding::default(), 0)
                     });
-                    self.loading.lanes += 1;
+                    self.loading.lanes.push(lane);
                     self.loading.indexed += entries;
                     let following = Following {
                         assignment,
@@ -123,7 +123,7 @@ impl IndexThread {
                     }
                 }
                 if !self.lanes.values().any(|of| of.handover.is_some()) {
-                    self.loading.lanes = 0;
+                    self.loading.lanes.clear();
                     telemetry::lanes_loading(0, 0);
                 }
             }

@@ -77,7 +77,7 @@ fn f35_a_client_that_comes_back_after_its_lanes_were_taken_over_again_commits_no
     load.healed();
     load.wait_for_more(60);
     assert!(process.log().contains("lost=true"), "it did not lose its lanes: {}", process.log());
-    process.wait_until_logged(PATIENCE, "what was left behind has failed");
+    process.wait_until_logged(PATIENCE, "an abandoned committer came back");
     load.cancel_through(&[&process]);
     load.wait_for_more(60);
     let history = load.finish("f35-late");

@@ -367,7 +367,11 @@ impl Committer {
             // It may yet be carried out.
             self.parts.owner.renewed(Renewed::Unknown);
         }
-        tracing::info!(open, step, "commit thread abandoned; new producers fence its batches");
+        tracing::info!(
+            open,
+            step,
+            "the committer does not come back and is abandoned; another one fences its batches"
+        );
         Ok(())
     }
 

@@ -69,13 +69,19 @@ impl Fence {
         }
         for member in self.gone(is_here) {
             let began = Instant::now();
+            let instance = &member.instance;
             let ids = member.transactional_ids(&self.namespace, self.turns);
             // Side by side: each has to be aborted and its markers written.
             std::thread::scope(|scope| {
                 for id in &ids {
                     scope.spawn(move || {
                         if let Err(error) = self.abort(id) {
-                            tracing::warn!(%error, id, "could not end what it left open; it ends by its timeout");
+                            tracing::warn!(
+                                %error,
+                                instance,
+                                id,
+                                "could not abort the open transaction of a member that is gone; Kafka aborts it at its timeout"
+                            );
                         }
                     });
                 }

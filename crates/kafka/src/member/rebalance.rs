@@ -427,7 +427,7 @@ impl Context {
                 }
                 Ask::Checkpoints => {
                     self.progress.turn("reading checkpoints");
-                    let found = self.checkpoints(take_over.missing());
+                    let found = self.checkpoints(take_over.missing(), count);
                     let found = found.map_err(failed("checkpoints"))?;
                     take_over.checkpoints::<LaneRules>(found, &self.positions.lock())
                 }
@@ -539,7 +539,7 @@ impl Context {
         // The consumer's client is connected, but it may go on asking a broker that has died. A new one asks any that
         // answers.
         let told = ask::ids(consumer.client(), &names, FIRST_ATTEMPT).or_else(|error| {
-            tracing::info!(%error, "ids of the topics: asking by another client");
+            tracing::info!(%error, "the consumer got no answer to its question for topic ids; a new client asks");
             let asker = self.connection.admin(CLIENT)?;
             let told = ask::ids(asker.inner(), &names, ATTEMPT);
             aside(asker);
@@ -554,8 +554,12 @@ impl Context {
         names.iter().map(id).collect()
     }
 
-    /// Our own checkpoints; so many positions are missing.
-    fn checkpoints(&self, missing: usize) -> Result<BTreeMap<Source, Checkpoint>, KafkaError> {
+    /// Our own checkpoints; so many positions are missing, of so many partitions.
+    fn checkpoints(
+        &self,
+        missing: usize,
+        partitions: usize,
+    ) -> Result<BTreeMap<Source, Checkpoint>, KafkaError> {
         if self.who.embedded {
             return Ok(BTreeMap::new());
         }
@@ -564,10 +568,9 @@ impl Context {
         let found = checkpoint::read(&self.connection, &self.ends, of, TAKE_OVER)?;
         let (found_count, took) = (found.len(), began.elapsed());
         tracing::info!(
-            missing,
             found = found_count,
             ?took,
-            "the group has no position for some partitions, as at a first start; looked among the checkpoints"
+            "the group has no position for {missing} of {partitions} partitions, as at a first start; read the checkpoints in meta"
         );
         let of = |((topic, partition), position): ((String, i32), Checkpoint)| {
             let lane = Lane(u16::try_from(partition).ok()?);

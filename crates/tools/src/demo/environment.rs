@@ -10,11 +10,10 @@ use waterclock_engine::ladder::{Ladder, LadderError};
 use waterclock_engine::state::StateKey;
 use waterclock_kafka::topics::{self, Kind, Names, Request, TopicSpec};
 use waterclock_kafka::{Connection, Delivery, Embedded, KafkaError, LaneThreads};
-use waterclock_terminal::{Exit, Failure};
+use waterclock_terminal::{Exit, Failure, Stop};
 
 use super::kafka_script::{KafkaScriptError, ScriptedKafka};
 use super::spec::Spec;
-use crate::stop::Stop;
 use crate::{DemoBroker, DemoConfig, Program};
 
 /// A ladder short enough to be seen filling and emptying.

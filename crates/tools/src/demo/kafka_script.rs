@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
-use crate::stop::Stop;
+use waterclock_terminal::Stop;
 
 /// Between two looks whether the script has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -197,7 +197,7 @@ impl CommitLoop {
     fn fail(&mut self, dirty: &Dirty, batch: Option<BatchId>) {
         let step = dirty.step.as_str();
         if self.shared.is_left() {
-            tracing::info!(step, error = %dirty.detail, "what was left behind has failed");
+            tracing::info!(step, error = %dirty.detail, "an abandoned committer came back, and its batch has failed, as it should");
             return self.close();
         }
         self.shared.at("may_checkpoint");
@@ -251,7 +251,7 @@ impl CommitLoop {
                 rights.as_ref().is_ok_and(|rights| rights.contains(&ask::Right::Write))
             }),
             Err(error) => {
-                tracing::warn!(%error, "not known what is wrong with a batch");
+                tracing::warn!(%error, "a batch failed, and Kafka did not say whether checkpoints may be written: no record is blamed");
                 false
             }
         }

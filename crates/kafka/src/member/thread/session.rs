@@ -584,7 +584,13 @@ impl<'a> Session<'a> {
         // No waiting: the partition is paused, and what was fetched before is dropped by librdkafka.
         let sought = self.consumer.seek(topic, partition, At::Offset(offset.0), Duration::ZERO);
         if let Err(error) = sought {
-            tracing::warn!(%error, topic = &**topic, partition, offset = offset.0, "could not read again from here");
+            tracing::warn!(
+                %error,
+                topic = &**topic,
+                partition,
+                offset = offset.0,
+                "the consumer could not seek back to this offset to read a record again"
+            );
         }
     }
 

@@ -211,7 +211,8 @@ impl Session<'_> {
         if closing.is_ok() && closed.recv_timeout(CLOSE_MAX).is_err() {
             tracing::warn!(
                 thread = plan.thread,
-                "closing takes too long, left to the end of the process"
+                after = ?CLOSE_MAX,
+                "the lane thread's consumer or producers do not close; they are left to the end of the process"
             );
         }
         tracing::info!(thread = plan.thread, drained, "lanes let go");
