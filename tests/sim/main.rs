@@ -60,6 +60,7 @@ const REGRESSIONS: &[u64] = &[
     20_005_109,
     1_795_400_015_393,
     1_795_700_005_145,
+    1_795_700_007_878,
 ];
 /// How many of the last events a failure tells.
 const HISTORY: usize = 120;
