@@ -59,6 +59,8 @@ const REGRESSIONS: &[u64] = &[
     2_001_342,
     20_005_109,
     1_795_400_015_393,
+    1_795_700_005_145,
+    1_795_700_007_878,
 ];
 /// How many of the last events a failure tells.
 const HISTORY: usize = 120;

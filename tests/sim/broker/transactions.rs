@@ -207,14 +207,19 @@ impl Broker {
         }
     }
 
-    /// Every record of a partition that is there for good, even if a reader has yet to see it.
-    pub fn decided_records(&self, place: Place) -> impl Iterator<Item = (Offset, &Record)> {
+    /// Every entry of a partition whose record is there for good, even if a reader has yet to see it.
+    pub fn decided_entries(&self, place: Place) -> impl Iterator<Item = (Offset, &Entry)> {
         let all = self.partition(place).into_iter().flat_map(|log| log.unless_aborted());
         let decided = |tx: TxId| {
             matches!(self.transactions[tx.0].status, Status::Ending(true) | Status::Done)
         };
         all.filter(move |(_, entry)| entry.tx.is_none_or(decided))
-            .filter_map(|(offset, entry)| Some((offset, entry.record.as_ref()?)))
+    }
+
+    /// Their records.
+    pub fn decided_records(&self, place: Place) -> impl Iterator<Item = (Offset, &Record)> {
+        let all = self.decided_entries(place);
+        all.filter_map(|(offset, entry)| Some((offset, entry.record.as_ref()?)))
     }
 
     /// When an entry was there for good, in the order of all that happened in the cluster.

@@ -208,6 +208,23 @@ impl Search<'_> {
         })
     }
 
+    /// Whether a cancel may have kept a version from its target between its effect and its answer. What became of a timer is
+    /// looked up for the answer, and not when the cancel is decided: an owner that stood still in between finds what came by
+    /// meanwhile. A later cancel can have been answered before that, when nothing had come.
+    fn is_kept_later(&self, state: &State, cancel: Index) -> bool {
+        let ops = &self.history.operations;
+        let is_seen = |at: Index| {
+            ops.iter().any(|of| matches!(of.what, What::Fire(of) | What::Dead(of) if of == at))
+        };
+        ops.iter().enumerate().any(|(at, of)| {
+            matches!(of.what, What::Create | What::Replace { .. })
+                && state.done & (1 << at) == 0
+                && of.from < ops[cancel].until
+                && self.history.covers(cancel, at) != Some(false)
+                && !is_seen(at)
+        })
+    }
+
     /// Whether a cancel that finds nothing pending may be answered so.
     fn is_true(&self, state: &State, index: Index, answer: Answer, forgotten: bool) -> bool {
         let covered = |version: &Index| self.history.covers(index, *version) != Some(false);
@@ -220,6 +237,7 @@ impl Search<'_> {
                 last == Some(Fate::Cancelled)
                     || of(Fate::Void).any(|at| covered(&at))
                     || late && of(Fate::Cancelled).any(|at| covered(&at))
+                    || self.is_kept_later(state, index)
             }
             Answer::Delivered => {
                 last == Some(Fate::Delivered) || late && of(Fate::Delivered).any(|at| covered(&at))

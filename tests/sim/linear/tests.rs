@@ -286,6 +286,22 @@ const CASES: &[Case] = &[
     ("an answered cancel is over before what is sent then, wherever it stood", true, |t| {
         t.create(1); let c = t.cancel(2, Some((3, Cancelled))); t.elsewhere(c); let b = t.create(4); t.fire(b, 9);
     }),
+    ("one that comes after two cancels is told to the first of them, whose answer came later", true, |t| {
+        let a = t.create(1); t.elsewhere(a); t.cancel(2, Some((9, Cancelled))); t.cancel(3, Some((5, Unknown)));
+    }),
+    ("the same, and it was sent after that answer", false, |t| {
+        let a = t.create(10); t.elsewhere(a); t.0.operations[a].stand.stamp = 1;
+        t.cancel(2, Some((9, Cancelled))); t.cancel(3, Some((5, Unknown)));
+    }),
+    ("the same, and it fires", false, |t| {
+        let a = t.create(1); t.elsewhere(a); t.cancel(2, Some((9, Cancelled))); t.cancel(3, Some((5, Unknown))); t.fire(a, 12);
+    }),
+    ("the same, and it is not what that cancel is about", false, |t| {
+        t.cancel(2, Some((9, Cancelled))); let a = t.create(3); t.elsewhere(a); t.cancel(4, Some((6, Unknown)));
+    }),
+    ("what is before both in their log is told to both", false, |t| {
+        t.create(1); t.cancel(2, Some((9, Cancelled))); t.cancel(3, Some((5, Unknown)));
+    }),
 ];
 
 #[test]
