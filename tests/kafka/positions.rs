@@ -160,7 +160,7 @@ fn what_was_deleted_while_nobody_knew_a_position_is_said_and_a_new_topic_says_no
     forget(&fixture);
     forget_checkpoint(&fixture, &intake, last.partition);
     let mut process = fixture.start(Mode::ExactlyOnce);
-    process.wait_until_logged(PATIENCE, "nobody knows what of them was done");
+    process.wait_until_logged(PATIENCE, "what of them was done is not known");
     assert!(process.metric(LOST) >= (last.offset + 1) as f64, "{}", process.metric(LOST));
     send("3");
     log.count(delivered + 1);

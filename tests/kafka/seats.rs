@@ -148,7 +148,7 @@ fn lanes_that_nobody_was_given_are_joined_for_again_and_not_ready_until_then() {
     });
     process = fixture.launch(Mode::ExactlyOnce).spawn();
     eventually("it says why it is not ready", || match process.get("/health/ready")? {
-        (503, body) if body.contains("lanes 3, 4, 5 are nobody's") => Ok(()),
+        (503, body) if body.contains("no member owns lanes 3, 4, 5") => Ok(()),
         answer => Err(format!("{answer:?}")),
     });
     process.wait_until_ready();

@@ -3,8 +3,8 @@
 //! A broker that comes back may answer before its controller counts it among the living: then its metadata name no broker.
 //! librdkafka (2.12.1) forgets all brokers by such an answer, also those that it was given at its start. It takes these again when
 //! the last connection ends, but misses that moment where connections had ended before; then it asks nobody any more, and the
-//! client hangs for good. To give it the addresses once more mends it, and changes nothing of a client that has brokers: what it
-//! does not need goes with the next metadata.
+//! client hangs for good. To give it the addresses once more mends it. A client that has its brokers gets one thread more for each
+//! address, until its next metadata, in five minutes at the latest.
 //!
 //! # Invariants
 //! 1. Who notices that no broker answers says so, as long as that lasts and a while longer. Every client of the process is given

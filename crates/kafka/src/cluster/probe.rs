@@ -123,6 +123,7 @@ fn run(writer: &MetaWriter, clock: &Arc<BrokerClock>, stop: &AtomicBool) {
     let mut leaders: Vec<(i32, i32)> = Vec::new();
     let mut looked: Option<Instant> = None;
     let mut reach = Reach::default();
+    let began = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         let doubted = clock.take_doubt();
         if leaders.is_empty() || doubted || looked.is_none_or(|at| at.elapsed() > LEADERS_EVERY) {
@@ -136,8 +137,8 @@ fn run(writer: &MetaWriter, clock: &Arc<BrokerClock>, stop: &AtomicBool) {
         }
         probe(writer, clock, &leaders);
         let mut now = Instant::now();
-        let is_silent = clock.silence(now).is_none_or(|silence| silence > AWAY_AFTER);
-        writer.note_silence(is_silent);
+        let silence = clock.silence(now).unwrap_or(now.saturating_duration_since(began));
+        writer.note_silence(silence > FORGOTTEN_AFTER);
         let mut is_away = true;
         if reach.is_new(clock.silence(now)) {
             // This process may have stood still, or the topic may be gone. Brokers that answer have a while for a probe that is
@@ -204,6 +205,9 @@ fn say_changes(before: &[(i32, i32)], now: &[(i32, i32)]) {
     }
 }
 
+/// Clients may have forgotten their brokers after so long a silence: a broker is fenced by its controller after 9 s, as Kafka
+/// comes. At a start that takes its time they have not.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(6);
 /// With no answer for this long all brokers are away.
 const AWAY_AFTER: Duration = Duration::from_secs(3);
 
