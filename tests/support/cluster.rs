@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use waterclock::kafka::Connection;
 
-use super::variable;
+use super::{Proxy, variable};
 
 /// A cluster, gone with the test.
 pub struct Cluster {
@@ -14,6 +14,8 @@ pub struct Cluster {
     environment: Vec<(String, String)>,
     /// Where its brokers are.
     pub bootstrap: String,
+    /// Where clients by way of a proxy come to, and where that passes them on to.
+    proxied: (String, String),
 }
 
 impl Cluster {
@@ -35,16 +37,28 @@ impl Cluster {
         std::fs::write(&add, properties).expect("written");
         let environment =
             environment.iter().map(|(name, value)| ((*name).into(), value.clone())).collect();
-        let mut cluster = Self { dir, environment, bootstrap: String::new() };
+        let mut cluster =
+            Self { dir, environment, bootstrap: String::new(), proxied: Default::default() };
         let started = cluster.run(["start".as_ref(), "--add".as_ref(), add.as_os_str()]);
         let printed = String::from_utf8_lossy(&started.stdout).into_owned();
-        let open = printed.lines().find_map(|line| line.strip_prefix("KAFKA_BOOTSTRAP="));
-        open.expect("an address").clone_into(&mut cluster.bootstrap);
+        let of = |name: &str| {
+            let mut lines = printed.lines();
+            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+            value.unwrap_or_else(|| panic!("no {name}: {printed}")).to_owned()
+        };
+        cluster.bootstrap = of("KAFKA_BOOTSTRAP");
+        cluster.proxied = (of("KAFKA_PROXY_LISTEN"), of("KAFKA_PROXY_UPSTREAM"));
         cluster
     }
 
     pub fn connection(&self) -> Connection {
         Connection::new(&self.bootstrap, BTreeMap::new())
+    }
+
+    /// A proxy of the test's own in front of its node.
+    #[track_caller]
+    pub fn proxy(&self) -> Proxy {
+        Proxy::start(&[(&self.proxied.0, &self.proxied.1)])
     }
 
     /// SIGKILL to all nodes.

@@ -137,8 +137,11 @@ fn run(writer: &MetaWriter, clock: &Arc<BrokerClock>, stop: &AtomicBool) {
         }
         probe(writer, clock, &leaders);
         let mut now = Instant::now();
-        let silence = clock.silence(now).unwrap_or(now.saturating_duration_since(began));
-        writer.note_silence(silence > FORGOTTEN_AFTER);
+        let is_silent = clock.silence(now).map_or_else(
+            || now.saturating_duration_since(began) > START_MAX,
+            |silence| silence > AWAY_AFTER,
+        );
+        writer.note_silence(is_silent);
         let mut is_away = true;
         if reach.is_new(clock.silence(now)) {
             // This process may have stood still, or the topic may be gone. Brokers that answer have a while for a probe that is
@@ -205,9 +208,8 @@ fn say_changes(before: &[(i32, i32)], now: &[(i32, i32)]) {
     }
 }
 
-/// Clients may have forgotten their brokers after so long a silence: a broker is fenced by its controller after 9 s, as Kafka
-/// comes. At a start that takes its time they have not.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(6);
+/// What a start may take until a broker has answered. Clients that are new have forgotten no brokers.
+const START_MAX: Duration = Duration::from_secs(10);
 /// With no answer for this long all brokers are away.
 const AWAY_AFTER: Duration = Duration::from_secs(3);
 

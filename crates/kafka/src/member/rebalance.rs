@@ -454,6 +454,8 @@ impl Context {
                 Ok(list) => break list,
                 Err(error) if Instant::now() < deadline => {
                     tracing::info!(%error, "committed offsets are not stable yet");
+                    // It may have lost its brokers in the middle of this, where the thread looks after no outage.
+                    raw::add_brokers(consumer.client(), &self.connection.brokers);
                 }
                 Err(error) => return Err(error),
             }
