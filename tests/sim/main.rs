@@ -129,7 +129,7 @@ fn tell((options, breaches): &Failure, command: &Command) -> String {
     let faults = world.plan.faults.iter().take(40);
     text.extend(faults.map(|(at, fault)| format!("  {at:>10} {fault:?}")));
     text.push("submissions:".to_owned());
-    let some = submissions.filter(|(at, _)| made(at)).take(200);
+    let some = submissions.filter(|(at, _)| made(at)).take(20);
     text.extend(some.map(|(at, of)| format!("  {:>10} n={at} {}", of.at, of.brief())));
     text.push("last events:".to_owned());
     text.extend(world.history.into_iter().flatten());

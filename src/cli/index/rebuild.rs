@@ -75,7 +75,7 @@ fn rebuild(
     if lanes.is_empty() {
         lanes = all;
     }
-    let mut index = Index::again(place, identity)?;
+    let mut index = Index::started_over(place, identity)?;
     let progress = Progress::new(lanes.iter().map(|lane| changelog.span(*lane)).sum());
     let (mut records, mut unreadable) = (0, 0);
     for lane in lanes {

@@ -208,7 +208,7 @@ impl Index {
     ///
     /// # Errors
     /// As those of [`open`](Self::open).
-    pub fn again(directory: &Path, identity: &Identity) -> Result<Self, Error> {
+    pub fn started_over(directory: &Path, identity: &Identity) -> Result<Self, Error> {
         directory::make(directory)?;
         let lock = directory::lock(directory)?;
         let store = open_store(&directory::next(directory)?, identity)?;

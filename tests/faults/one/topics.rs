@@ -1,9 +1,5 @@
 //! F26: what own topics hold may be taken away.
 
-use std::time::Duration;
-
-use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
-use rdkafka::client::DefaultClientContext;
 use waterclock::engine::Millis;
 use waterclock::engine::ladder::Ladder;
 use waterclock::kafka::topics::wanted;
@@ -12,15 +8,6 @@ use crate::load::mode;
 use crate::support::{Fixture, Log, PATIENCE, Rec, assert_promise, eventually, out, whole};
 
 const UNFIT: &str = "waterclock_topics_unfit";
-
-pub fn admin(fixture: &Fixture) -> AdminClient<DefaultClientContext> {
-    fixture.client().create().expect("an admin client")
-}
-
-pub fn block<F: Future>(future: F) -> F::Output {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-    runtime.expect("a runtime").block_on(future)
-}
 
 /// Sets one thing of an own topic, and all else as it must be.
 fn set(fixture: &Fixture, topic: &str, name: &str, value: &str) {
@@ -31,15 +18,9 @@ fn set(fixture: &Fixture, topic: &str, name: &str, value: &str) {
     let mut settings = spec.must;
     settings.extend(spec.advice);
     settings.insert(name.to_owned(), value.to_owned());
-    let mut alter = AlterConfig::new(ResourceSpecifier::Topic(topic));
-    for (name, value) in &settings {
-        alter = alter.set(name, value);
-    }
-    let options = AdminOptions::new().request_timeout(Some(Duration::from_secs(20)));
-    let answers = block(admin(fixture).alter_configs([&alter], &options)).expect("an answer");
-    for answer in answers {
-        answer.expect("altered");
-    }
+    let settings: Vec<(&str, &str)> =
+        settings.iter().map(|(name, value)| (&**name, &**value)).collect();
+    fixture.configure(topic, &settings);
 }
 
 pub fn ids(name: &str, count: usize) -> Vec<String> {

@@ -70,10 +70,11 @@ impl Hops {
     /// The tier to wait in next: the longest that leaves the margin in hand. Where that has grown, the shortest takes what has
     /// less. `None`: the record stays in memory, for even the shortest would let it go late, and others of its key would pass it.
     pub(super) fn pick(&self, ladder: &Ladder, now: UnixMillis, remains: Millis) -> Option<usize> {
-        let in_time = ladder.pick(remains.saturating_sub(self.margin.at(now)));
-        let (longer, shortest) =
-            (in_time.filter(|tier| *tier != ladder.shortest()), ladder.shortest());
-        longer.or_else(|| (remains >= self.least).then_some(shortest))
+        let shortest = ladder.shortest();
+        match ladder.pick(remains.saturating_sub(self.margin.at(now))) {
+            Some(longer) if longer != shortest => Some(longer),
+            _ => (remains >= self.least).then_some(shortest),
+        }
     }
 
     /// How much time a hop into this tier must have left now, so that it comes up in time if its append takes no more than

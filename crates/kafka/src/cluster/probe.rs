@@ -10,6 +10,7 @@ use rdkafka::error::KafkaError;
 
 use super::BrokerClock;
 use crate::client::Connection;
+use crate::client::outages::{Bootstrap, OutageWatch};
 use crate::client::wall_clock_us;
 use crate::meta::{MetaWriter, Written};
 use waterclock_engine::UnixMillis;
@@ -124,6 +125,8 @@ fn run(writer: &MetaWriter, clock: &Arc<BrokerClock>, stop: &AtomicBool) {
     let mut looked: Option<Instant> = None;
     let mut reach = Reach::default();
     let began = Instant::now();
+    let mut outages = OutageWatch::new(writer.connection());
+    let mut bootstrap = Bootstrap::new(writer.connection());
     while !stop.load(Ordering::Relaxed) {
         let doubted = clock.take_doubt();
         if leaders.is_empty() || doubted || looked.is_none_or(|at| at.elapsed() > LEADERS_EVERY) {
@@ -141,7 +144,8 @@ fn run(writer: &MetaWriter, clock: &Arc<BrokerClock>, stop: &AtomicBool) {
             || now.saturating_duration_since(began) > START_MAX,
             |silence| silence > AWAY_AFTER,
         );
-        writer.note_silence(is_silent);
+        outages.look(now, is_silent);
+        bootstrap.after_outage(writer.client());
         let mut is_away = true;
         if reach.is_new(clock.silence(now)) {
             // This process may have stood still, or the topic may be gone. Brokers that answer have a while for a probe that is

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rdkafka::ClientContext;
 use rdkafka::client::Client;
 use rdkafka::error::KafkaError;
@@ -21,7 +20,6 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _,
 
 use crate::client::Connection;
 use crate::client::oauth::tokens;
-use crate::client::outages::{Bootstrap, OutageWatch};
 use crate::client::raw;
 use crate::client::raw::bell::Bell;
 use waterclock_engine::UnixMillis;
@@ -53,8 +51,7 @@ struct Tell(Box<dyn FnOnce(Report) + Send + Sync>);
 pub struct MetaWriter {
     producer: BaseProducer<Context>,
     topic: String,
-    bootstrap: Mutex<Bootstrap>,
-    outages: Mutex<OutageWatch>,
+    connection: Connection,
 }
 
 impl std::fmt::Debug for MetaWriter {
@@ -75,9 +72,8 @@ impl MetaWriter {
             .set("linger.ms", "0")
             .set("message.timeout.ms", WRITE_MAX.as_millis().to_string());
         let producer: BaseProducer<Context> = config.create_with_context(Context)?;
-        let bootstrap = Mutex::new(Bootstrap::new(connection));
-        let outages = Mutex::new(OutageWatch::new(connection));
-        Ok(Arc::new(Self { producer, topic: topic.to_owned(), bootstrap, outages }))
+        let connection = connection.clone();
+        Ok(Arc::new(Self { producer, topic: topic.to_owned(), connection }))
     }
 
     /// The topic.
@@ -90,10 +86,9 @@ impl MetaWriter {
         self.producer.client()
     }
 
-    /// Says for all clients of the process whether no broker answers. To be called every second or so.
-    pub(crate) fn note_silence(&self, is_silent: bool) {
-        self.outages.lock().look(Instant::now(), is_silent);
-        self.bootstrap.lock().after_outage(self.producer.client());
+    /// How it reaches Kafka.
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// Enqueues one record; without a value it takes away what stands under the key. `tell` is told what became of it.
