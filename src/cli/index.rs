@@ -1,4 +1,4 @@
-//! `waterclock index`: looks at the index of an instance that does not run, compares it with the changelog, makes it again.
+//! `waterclock index`: looks at the index of an instance that does not run, compares it with the changelog, creates it again.
 
 mod rebuild;
 mod verify;
@@ -42,7 +42,7 @@ enum What {
         #[arg(long, default_value = "100")]
         limit: usize,
     },
-    /// Sets the index aside and makes it again from the changelog
+    /// Sets the index aside and creates it again from the changelog
     Rebuild {
         /// Lanes that it is made for [default: those that it had, or else all]
         #[arg(long, value_name = "N", value_delimiter = ',')]

@@ -115,7 +115,7 @@ enum Command {
     Dead(dead::Dead),
     /// Says what is wrong with the cluster for us, and how to mend it; exit code 1 if anything is a problem
     Doctor(doctor::Doctor),
-    /// Looks at the index of an instance that does not run, compares it with Kafka, makes it again
+    /// Looks at the index of an instance that does not run, compares it with Kafka, creates it again
     Index(index::IndexCommand),
     /// Measures how fast and how late, beside the raw limits of the same brokers
     Bench(tools::Bench),

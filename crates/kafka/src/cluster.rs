@@ -7,6 +7,7 @@ pub(crate) mod delete_records;
 pub mod end_offsets;
 mod open_transactions;
 pub(crate) mod probe;
+pub(crate) mod stalls;
 pub(crate) mod targets;
 pub(crate) mod topic_monitor;
 pub(crate) mod upkeep;

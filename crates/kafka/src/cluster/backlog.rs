@@ -1,5 +1,6 @@
 //! Counts pending records in the lanes that this process owns, and what open transactions hold back there and in the
-//! targets in use. This is for the metrics: every 15 seconds, off the hot path.
+//! targets in use. This is for the metrics: every 15 seconds, off the hot path. A consumer that fetches nothing although there is
+//! more is found here, too.
 //!
 //! The lane threads report how far each partition was read and how much of that is pending. The brokers report where it
 //! ends, in one request to each leader. Records in between are pending, too, but for the markers of transactions.
@@ -12,7 +13,10 @@ use std::time::{Duration, Instant};
 
 use super::Lookup;
 use super::open_transactions::{Held, Open, by_label};
-use crate::client::errors;
+use super::stalls::{Fetched, Stalled, Stalls};
+use crate::client::log_limiter::LogLimiter;
+use crate::client::outages::OutageWatch;
+use crate::client::{Connection, errors};
 use crate::client::raw::ask::{End, EndOf};
 use crate::client::resilient_admin::ResilientAdmin;
 use crate::meta::CHECKPOINT_PARTITION;
@@ -38,7 +42,7 @@ type Counts = Arc<Mutex<Vec<(String, u64)>>>;
 /// How far a lane thread has read each of its partitions: asked now and then, and answered within a second if the thread
 /// turns.
 #[derive(Debug, Default)]
-pub(crate) struct Reads(Mutex<Option<Vec<Read>>>);
+pub(crate) struct Reads(Mutex<Option<Vec<Fetched>>>);
 
 impl Reads {
     /// Asks the thread.
@@ -47,7 +51,7 @@ impl Reads {
     }
 
     /// Its answer; empty where it has not answered.
-    fn answer(&self) -> Vec<Read> {
+    fn answer(&self) -> Vec<Fetched> {
         self.0.lock().clone().unwrap_or_default()
     }
 
@@ -57,8 +61,8 @@ impl Reads {
     }
 
     /// The thread answers.
-    pub(crate) fn tell(&self, reads: Vec<Read>) {
-        *self.0.lock() = Some(reads);
+    pub(crate) fn tell(&self, fetched: Vec<Fetched>) {
+        *self.0.lock() = Some(fetched);
     }
 }
 
@@ -83,6 +87,9 @@ pub(crate) struct Count {
     lookup: Lookup,
     counted: Counts,
     open: Open,
+    stalls: Stalls,
+    outages: OutageWatch,
+    said: LogLimiter,
     step: Step,
     due: Instant,
 }
@@ -104,10 +111,21 @@ impl Count {
         threads: Vec<Arc<Reads>>,
         lookup: Lookup,
         backlog: &Backlog,
+        connection: &Connection,
     ) -> Self {
-        let counted = Arc::clone(&backlog.counted);
-        let (step, due) = (Step::Ask, Instant::now());
-        Self { admin, setup, threads, lookup, counted, open: Open::default(), step, due }
+        Self {
+            admin,
+            setup,
+            threads,
+            lookup,
+            counted: Arc::clone(&backlog.counted),
+            open: Open::default(),
+            stalls: Stalls::default(),
+            outages: OutageWatch::new(connection),
+            said: LogLimiter::default(),
+            step: Step::Ask,
+            due: Instant::now(),
+        }
     }
 
     /// When it is to be called.
@@ -123,8 +141,10 @@ impl Count {
             }
             Step::Count => {
                 let threads = self.threads.iter();
-                let reads: Vec<Read> = threads.flat_map(|thread| thread.answer()).collect();
+                let fetched: Vec<Fetched> = threads.flat_map(|thread| thread.answer()).collect();
+                let reads: Vec<Read> = fetched.iter().map(|fetched| fetched.read).collect();
                 let ends = self.count(&reads, stop);
+                self.look_for_stalls(&fetched, &ends);
                 if !stop.load(Ordering::Relaxed) {
                     self.look_for_open(ends, &reads);
                 }
@@ -162,6 +182,25 @@ impl Count {
             *self.counted.lock() = counts;
         }
         told
+    }
+
+    /// Looks whether consumers fetch what there is. One that does not may have forgotten its brokers.
+    fn look_for_stalls(&mut self, fetched: &[Fetched], ends: &[EndOf]) {
+        let (stalled, now) = (self.stalls.look(fetched, ends), Instant::now());
+        self.outages.look(now, !stalled.is_empty());
+        if let Some(Stalled { topic, partition, offset, end }) = stalled.first()
+            && self.said.admits(None, now)
+        {
+            tracing::warn!(
+                topic,
+                partition,
+                offset,
+                end,
+                partitions = stalled.len(),
+                "a partition is not fetched although there is more of it; the clients are given their brokers again (logged once a \
+                 minute)"
+            );
+        }
     }
 
     /// Looks whether a transaction holds readers back: in the lanes owned here, of which the ends are known, in meta, and
@@ -233,7 +272,6 @@ fn place(topics: &Topics, read: &Read) -> (String, i32) {
     (topics.name(read.source.topic).to_string(), i32::from(read.source.lane.0))
 }
 
-/// The hold of a tier; `intake`, or `intake.eu`.
 /// What a tier or an intake is called in the figures: `1m`, `intake`, `intake.eu`.
 pub(crate) fn label(topics: &Topics, topic: TopicId) -> String {
     match topics.tier_of(topic) {

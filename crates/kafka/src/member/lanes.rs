@@ -268,7 +268,7 @@ impl LaneThreads {
         // The embedded broker lists no offsets.
         let count = (!*embedded).then(|| {
             let reads = statuses.iter().map(|status| Arc::clone(&status.reads)).collect();
-            Count::new(admin, Arc::clone(&settings.setup), reads, lookup, &backlog)
+            Count::new(admin, Arc::clone(&settings.setup), reads, lookup, &backlog, connection)
         });
         let upkeep = Upkeep::start(Needs { deletes, look, count }, &events)?;
         Ok(Self {

@@ -22,6 +22,7 @@ use crate::client::outages::Bootstrap;
 use crate::client::raw;
 use crate::client::raw::Waker;
 use crate::cluster::end_offsets;
+use crate::cluster::stalls::Fetched;
 use crate::cluster::targets::Answer;
 use crate::cluster::wall_clock_steps::Waits;
 use crate::member::commit::{AssignmentEpoch, Committer, CommitterConfig, Delivery, Report, TURNS};
@@ -32,7 +33,7 @@ use crate::member::rebalance::{Context, Who};
 use crate::member::timers::AssignmentEvent;
 use waterclock_engine::member::{Failure, LateHop, Life, ReadGoals};
 use waterclock_engine::{
-    Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Millis, Offset, Source, UnixMillis,
+    Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Millis, Offset, Read, Source, UnixMillis,
 };
 use waterclock_telemetry::{LaneFigures, LaneLevels};
 
@@ -124,7 +125,7 @@ pub(super) struct Session<'a> {
     policies: u64,
     /// Intakes that are held: records are not admitted.
     held: bool,
-    /// Intakes that the engine wants paused.
+    /// Partitions that the engine wants paused.
     paused: HashSet<Source>,
     /// How often topics had been created again when the lanes were taken over last.
     recreated: u64,
@@ -356,8 +357,18 @@ impl<'a> Session<'a> {
         self.figures.halved(figures.halvings - self.counted.halvings);
         self.counted = figures;
         if self.status.reads.is_asked() {
-            self.status.reads.tell(self.engine.read_positions().collect());
+            let reads = self.engine.read_positions();
+            self.status.reads.tell(reads.map(|read| self.fetched(read)).collect());
         }
+    }
+
+    fn fetched(&self, read: Read) -> Fetched {
+        let Source { topic, lane } = read.source;
+        let is_held = self.held && self.is_intake(read.source);
+        let is_paused = is_held || self.paused.contains(&read.source);
+        let topic = self.plan.setup.topics.name(topic);
+        let end = raw::partitions::known_end(self.consumer.client(), topic, i32::from(lane.0));
+        Fetched { read, is_paused, end }
     }
 
     /// One turn: read, tell, order.
