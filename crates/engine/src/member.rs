@@ -8,6 +8,7 @@ mod blame;
 mod fence;
 mod life;
 mod positions;
+mod query_goals;
 mod read_goals;
 mod take_over;
 mod transaction;
@@ -20,6 +21,7 @@ pub use positions::{
     Checkpoint, LaneRules, LogBounds, Loss, LossCause, Plan, PositionGone, Positions, Rules,
     StartAt, Unknown,
 };
+pub use query_goals::{QueryGoal, QueryGoals};
 pub use read_goals::ReadGoals;
 pub use take_over::{Ask, TakeOver, TakeOverError};
 pub use transaction::{Broken, Course, Dirty, Failed, Patience, Renewed, Step};

@@ -31,7 +31,7 @@ use crate::member::inventory;
 use crate::member::lane_batches::LaneBatches;
 use crate::member::rebalance::{Context, Who};
 use crate::member::timers::AssignmentEvent;
-use waterclock_engine::member::{Failure, LateHop, Life, ReadGoals};
+use waterclock_engine::member::{Failure, LateHop, Life, QueryGoals, ReadGoals};
 use waterclock_engine::{
     Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Millis, Offset, Read, Source, UnixMillis,
 };
@@ -52,11 +52,6 @@ const TRIM_EVERY: Duration = Duration::from_secs(30);
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 /// What a batch may take beside twice the transaction's time: for its offsets, and for its commit.
 const HANGS_AFTER: Duration = Duration::from_secs(15);
-/// How often to check whether everything is decided that somebody waits for.
-const LOOK_AT_GOALS: Duration = Duration::from_millis(5);
-/// A busy thread has always something under way. What was read is in a batch after this long and the time that hops are
-/// collected for.
-const IN_A_BATCH: Duration = Duration::from_millis(500);
 
 type Consumer = BaseConsumer<Context>;
 
@@ -129,10 +124,8 @@ pub(super) struct Session<'a> {
     paused: HashSet<Source>,
     /// How often topics had been created again when the lanes were taken over last.
     recreated: u64,
-    /// Goals of those who look timers up, by number, that reading has passed: since when.
-    passed: HashMap<u64, Instant>,
-    /// When goals were looked at last.
-    goals_looked: Option<Instant>,
+    /// Those who look timers up, and wait until what they may know of is decided.
+    queries: QueryGoals,
 }
 
 impl<'a> Session<'a> {
@@ -233,8 +226,7 @@ impl<'a> Session<'a> {
             began: Instant::now(),
             life: Life::new(rejoin_after),
             out: Vec::new(),
-            passed: HashMap::new(),
-            goals_looked: None,
+            queries: QueryGoals::new(plan.setup.limits.hop_linger),
         })
     }
 
@@ -479,8 +471,8 @@ impl<'a> Session<'a> {
             || self.engine.is_counting()
             || self.life.is_resting();
         let soon = self.reach.patience(|source| self.engine.is_awaited(source));
+        let soon = soon.or_else(|| self.shared.timers.has_goals().then_some(QueryGoals::EVERY));
         let soon = soon.map(|soon| Duration::from_millis(soon.0));
-        let soon = soon.or_else(|| self.shared.timers.has_goals().then_some(LOOK_AT_GOALS));
         let most = match (awaited, soon) {
             (true, _) => POLL_SHORT,
             // That a marker was passed does not end a poll.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rdkafka::consumer::Consumer as _;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
-use super::{IN_A_BATCH, LOOK_AT_GOALS, Session};
+use super::{Session, millis};
 use crate::client::raw;
 use crate::cluster::end_offsets;
 use crate::cluster::targets::Answer;
@@ -173,45 +173,16 @@ impl Session<'_> {
     pub(super) fn look_at_goals(&mut self) {
         // Until it is known what is pending, nothing is decided.
         let Some(assignment) = self.assignment.filter(|_| self.unknown == 0) else { return };
-        let now = Instant::now();
-        let is_too_soon = self.goals_looked.is_some_and(|at| now - at < LOOK_AT_GOALS);
-        if !self.shared.timers.has_goals() || is_too_soon {
+        let now = self.at();
+        if !self.shared.timers.has_goals() || !self.queries.is_due(now) {
             return;
         }
-        self.goals_looked = Some(now);
-        let goals = self.shared.timers.goals(assignment);
-        self.passed.retain(|number, _| goals.iter().any(|(open, _)| open == number));
-        for (number, ends) in &goals {
-            if self.passed.contains_key(number) {
-                continue;
-            }
-            let sources: Vec<Source> = ends.iter().map(|(source, _)| *source).collect();
-            let positions = self.positions(&sources);
-            let is_passed = |(source, end): &(Source, Offset)| {
-                positions.iter().any(|(of, next)| of == source && next >= end)
-            };
-            if ends.iter().all(is_passed) {
-                self.passed.insert(*number, now);
-            }
-        }
+        let open = self.shared.timers.goals(assignment);
+        let positions = self.positions(&self.queries.unread(&open));
         let is_idle = self.asked == 0 && self.recalls == 0 && self.engine.is_drained();
-        let collected = IN_A_BATCH + Duration::from_millis(self.plan.setup.limits.hop_linger.0);
-        // What stands behind a batch that takes so long may not be in one yet.
-        if self.in_flight.front().is_some_and(|first| now - first.since >= collected) {
-            self.passed.values_mut().for_each(|since| *since = now);
-        }
-        let is_decided = |since: Instant| {
-            let sent = since + collected;
-            is_idle || now >= sent && self.in_flight.front().is_none_or(|first| first.since >= sent)
-        };
-        let reached: Vec<u64> = self
-            .passed
-            .iter()
-            .filter(|(_, since)| is_decided(**since))
-            .map(|(number, _)| *number)
-            .collect();
+        let first_sent = self.in_flight.front().map(|first| millis(first.since - self.began));
+        let reached = self.queries.look(now, &open, &positions, (is_idle, first_sent));
         if !reached.is_empty() {
-            self.passed.retain(|number, _| !reached.contains(number));
             self.shared.timers.reached(&reached);
         }
     }

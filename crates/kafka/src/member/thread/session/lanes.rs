@@ -29,7 +29,7 @@ impl Session<'_> {
         self.epoch = None;
         self.reach.clear();
         self.again.clear();
-        self.passed.clear();
+        self.queries.clear();
         if let Some(assignment) = self.assignment.take() {
             self.shared.timers.leave(assignment);
         }
