@@ -171,7 +171,7 @@ fn lock(directory: &Path, path: &Path) -> Result<File, Error> {
     }
 }
 
-/// The name and the directory_id, each empty where there is none yet; `None`: the file is damaged.
+/// The name and the directory id, each empty where there is none yet; `None`: the file is damaged.
 fn words(found: &[u8]) -> Option<(&str, &str)> {
     let text = str::from_utf8(found).ok()?.trim();
     let (name, directory_id) = text.split_once('\n').unwrap_or((text, ""));

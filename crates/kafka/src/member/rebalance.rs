@@ -117,7 +117,7 @@ pub enum Error {
     /// A lane was worked on and its position is not known any more: what was done cannot be told from what was not.
     #[error(
         "group {group} has no committed offset for {topic}/{partition}, and meta no checkpoint, though records before \
-         {first} are gone. To deliver again what may have been delivered: stop all instances, wait for the session-timeout, which the last one's group_instance_id is kept for, and: kafka-consumer-groups.sh --bootstrap-server {brokers} --group {group} --topic {topic}:{partition} --reset-offsets --to-earliest \
+         {first} are gone. To deliver again what may have been delivered: stop all instances, wait for the session-timeout (Kafka keeps the last one's place in the group for so long), then kafka-consumer-groups.sh --bootstrap-server {brokers} --group {group} --topic {topic}:{partition} --reset-offsets --to-earliest \
          --execute"
     )]
     PositionGone {
