@@ -124,8 +124,8 @@ impl Session<'_> {
         tracing::warn!(
             topic,
             partition = source.lane.0,
-            "a transaction of a producer is open for longer than foreign-wait; records that are due are not held up for \
-             it any longer: a cancel that stands behind it may come too late, and strict order not include what does"
+            "a producer's transaction is open for longer than foreign-wait. Due records no longer wait for it. A cancel \
+             behind it may be too late; strict order may miss records behind it"
         );
         for at in given_up {
             self.step(Event::ReadUpTo { source, at });
