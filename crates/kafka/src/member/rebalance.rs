@@ -757,7 +757,7 @@ impl ConsumerContext for Context {
                 // Other members may have the lanes by now, or a broker does not answer. The thread cannot wait for
                 // batches in flight before it joins the group again.
                 self.commit(consumer, CommitMode::Async);
-                if let Err(error) = self.committer.leave() {
+                if let Err(error) = self.committer.abandon() {
                     tracing::warn!(%error, "could not abandon the commit thread, waiting for batches in flight");
                 }
             } else {

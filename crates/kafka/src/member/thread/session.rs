@@ -295,7 +295,7 @@ impl<'a> Session<'a> {
     }
 
     /// Every wait of a batch is bounded, by what librdkafka is told; if it waits on all the same, the lanes are taken over again,
-    /// which leaves it behind (seen once in some hundred changes of leaders).
+    /// which abandons it (seen once in some hundred changes of leaders).
     fn look_what_hangs(&mut self) {
         let Some(first) = self.in_flight.front() else { return };
         let (batch, waits) = (first.id.0, first.since.elapsed());
