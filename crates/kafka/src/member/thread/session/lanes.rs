@@ -31,7 +31,7 @@ impl Session<'_> {
         self.again.clear();
         self.passed.clear();
         if let Some(assignment) = self.assignment.take() {
-            self.shared.timers.leave(assignment);
+            self.shared.timers.release(assignment);
         }
         self.unknown = 0;
         self.recalls = 0;
