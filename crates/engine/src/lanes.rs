@@ -327,7 +327,7 @@ impl LaneEngine {
             self.agenda.wake(head);
         }
         if is_intake {
-            self.let_go(source);
+            self.released(source);
         }
         if any {
             self.wake_waiting(source.lane);

@@ -250,8 +250,8 @@ impl Context {
         self.events.lock().push(event);
     }
 
-    /// Lets everything go: waits for batches in flight, commits what is acknowledged.
-    pub(crate) fn let_go(&self, consumer: &BaseConsumer<Self>) {
+    /// Releases all lanes: waits for batches in flight, commits what is acknowledged.
+    pub(crate) fn release(&self, consumer: &BaseConsumer<Self>) {
         if !self.committer.settle(SETTLE) {
             tracing::warn!(
                 "a batch is still on its way while its lanes are revoked; its generation is fenced"
@@ -761,7 +761,7 @@ impl ConsumerContext for Context {
                     tracing::warn!(%error, "could not abandon the commit thread, waiting for batches in flight");
                 }
             } else {
-                self.let_go(consumer);
+                self.release(consumer);
             }
             if let Err(error) = consumer.unassign() {
                 tracing::warn!(%error, "could not let the lanes go");

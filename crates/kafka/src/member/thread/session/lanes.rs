@@ -197,7 +197,7 @@ impl Session<'_> {
             let presence = || asker.as_ref().and_then(|asker| consumer.context().presence(asker));
             if is_for_good && presence().is_some_and(|presence| !presence.others) {
                 tracing::info!("no other member is in the group: the group.instance.id is kept");
-                consumer.context().let_go(&consumer);
+                consumer.context().release(&consumer);
             } else {
                 leave_group(&consumer, presence);
             }
