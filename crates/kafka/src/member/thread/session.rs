@@ -522,7 +522,7 @@ impl<'a> Session<'a> {
                         resume.push(source);
                     }
                 }
-                Action::Seek(source, offset) => self.rewind(source, offset),
+                Action::Seek(source, offset) => self.seek_to(source, offset),
                 Action::DescribeTarget(topic) => {
                     self.asked += 1;
                     self.shared.lookup.ask(topic, self.answers.0.clone());
@@ -589,7 +589,7 @@ impl<'a> Session<'a> {
         list
     }
 
-    fn rewind(&self, source: Source, offset: Offset) {
+    fn seek_to(&self, source: Source, offset: Offset) {
         let topic = self.plan.setup.topics.name(source.topic);
         let partition = i32::from(source.lane.0);
         // No waiting: the partition is paused, and what was fetched before is dropped by librdkafka.
