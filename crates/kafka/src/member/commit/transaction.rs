@@ -208,7 +208,7 @@ impl CommitLoop {
         self.close();
         let acknowledged = self.delivery_reports.acknowledged();
         let Failed { reason, refused, doubted } =
-            dirty.conclude(batch, may_write, &mut self.delivery_reports.failures());
+            dirty.to_failure(batch, may_write, &mut self.delivery_reports.failures());
         let label = waterclock_telemetry::reason_of(reason);
         tracing::warn!(
             step,
