@@ -88,22 +88,22 @@ pub(super) struct Session<'a> {
     /// What the metrics have been told of.
     counted: Figures,
     /// Errors of the consumer that were shown.
-    said: LogLimiter,
+    log_limiter: LogLimiter,
     /// The right to commit, of the assignment in force.
     epoch: Option<Arc<AssignmentEpoch>>,
     answers: (Sender<Answer>, Receiver<Answer>),
-    /// Lookups on their way.
-    asked: usize,
-    ends: (Sender<end_offsets::Answer>, Receiver<end_offsets::Answer>),
+    /// Look-ups of targets that are not answered yet.
+    lookups_open: usize,
+    end_offsets: (Sender<end_offsets::Answer>, Receiver<end_offsets::Answer>),
     /// Partitions whose ends are asked for.
     ends_asked: usize,
-    /// Partitions of which nobody told the end, to be asked for again then.
-    again: Vec<(Instant, Source)>,
+    /// Partitions whose end nobody reported, to be asked for again then.
+    retry_ends: Vec<(Instant, Source)>,
     /// Where every partition began: its position until something of it was polled.
     starts: HashMap<Source, Offset>,
     /// Partitions that are to be read to where they ended.
-    reach: ReadGoals,
-    known: (Sender<AssignmentEvent>, Receiver<AssignmentEvent>),
+    read_goals: ReadGoals,
+    timer_events: (Sender<AssignmentEvent>, Receiver<AssignmentEvent>),
     /// The assignment in force.
     assignment: Option<u64>,
     /// Lanes of which it is not known yet what is pending.
@@ -214,16 +214,19 @@ impl<'a> Session<'a> {
             paused: HashSet::new(),
             recreated: shared.seen.recreated(),
             counted: Figures::default(),
-            said: LogLimiter::default(),
+            log_limiter: LogLimiter::default(),
             epoch: None,
             answers: crossbeam_channel::unbounded(),
-            asked: 0,
-            ends: crossbeam_channel::unbounded(),
+            lookups_open: 0,
+            end_offsets: crossbeam_channel::unbounded(),
             ends_asked: 0,
-            again: Vec::new(),
+            retry_ends: Vec::new(),
             starts: HashMap::new(),
-            reach: ReadGoals::new(plan.setup.topics.intakes.len(), millis(plan.foreign_wait)),
-            known: crossbeam_channel::unbounded(),
+            read_goals: ReadGoals::new(
+                plan.setup.topics.intakes.len(),
+                millis(plan.foreign_wait),
+            ),
+            timer_events: crossbeam_channel::unbounded(),
             assignment: None,
             unknown: 0,
             recalls: 0,
@@ -472,13 +475,13 @@ impl<'a> Session<'a> {
             Duration::from_micros((at.0 * 1_000).saturating_sub(now_us))
         });
         let awaited = !self.in_flight.is_empty()
-            || self.asked > 0
+            || self.lookups_open > 0
             || self.ends_asked > 0
             || self.unknown > 0
             || self.recalls > 0
             || self.engine.is_counting()
             || self.life.is_resting();
-        let soon = self.reach.patience(|source| self.engine.is_awaited(source));
+        let soon = self.read_goals.patience(|source| self.engine.is_awaited(source));
         let soon = soon.map(|soon| Duration::from_millis(soon.0));
         let soon = soon.or_else(|| self.shared.timers.has_goals().then_some(LOOK_AT_GOALS));
         let most = match (awaited, soon) {
@@ -524,26 +527,26 @@ impl<'a> Session<'a> {
                 }
                 Action::Seek(source, offset) => self.seek_to(source, offset),
                 Action::DescribeTarget(topic) => {
-                    self.asked += 1;
+                    self.lookups_open += 1;
                     self.shared.lookup.ask(topic, self.answers.0.clone());
                 }
                 Action::ListEndOffsets(sources) => self.ask_for_ends(&sources, false),
                 Action::ListExpired(lane) => {
                     if let Some(assignment) = self.assignment {
                         let before = now - self.plan.setup.limits.history;
-                        self.shared.timers.list_expired(assignment, lane, before, &self.known.0);
+                        self.shared.timers.list_expired(assignment, lane, before, &self.timer_events.0);
                     }
                 }
                 Action::Recall { lane, timers } => {
                     if let Some(assignment) = self.assignment {
                         self.recalls += 1;
-                        self.shared.timers.recall(assignment, lane, timers, &self.known.0);
+                        self.shared.timers.recall(assignment, lane, timers, &self.timer_events.0);
                     }
                 }
                 Action::Overdue { lane, before, after } => {
                     if let Some(assignment) = self.assignment {
                         let of = (lane, before, after);
-                        self.shared.timers.list_overdue(assignment, of, &self.known.0);
+                        self.shared.timers.list_overdue(assignment, of, &self.timer_events.0);
                     }
                 }
                 Action::Inventory { lane, from } => self.take_inventory(lane, from),
@@ -573,7 +576,7 @@ impl<'a> Session<'a> {
             lane,
             from,
             stands: Arc::downgrade(&self.counting),
-            to: self.known.0.clone(),
+            to: self.timer_events.0.clone(),
         };
         if let Err(error) = inventory::begin(order) {
             tracing::warn!(%error, lane = lane.0, "could not start a thread to read what is left of a lane");
@@ -676,7 +679,7 @@ impl<'a> Session<'a> {
                 self.status.tell(Some(format!("no right to be a member of group {group} (Read)")));
             }
             _ => {
-                if self.said.admits(errors::code(&error), Instant::now()) {
+                if self.log_limiter.admits(errors::code(&error), Instant::now()) {
                     tracing::warn!(%error, "read failed, retrying (logged once a minute)");
                 }
             }
@@ -689,8 +692,8 @@ impl<'a> Session<'a> {
         let names = &self.plan.setup.topics;
         // A position that was put right when the lanes were taken over may be older than what was committed since.
         for (source, low) in self.consumer.context().take_acknowledged() {
-            let known = self.lows.entry(source).or_insert(low);
-            *known = low.max(*known);
+            let committed = self.lows.entry(source).or_insert(low);
+            *committed = low.max(*committed);
         }
         let lows = std::mem::take(&mut self.lows).into_iter().map(|(source, low)| {
             let topic: &str = names.name(source.topic);

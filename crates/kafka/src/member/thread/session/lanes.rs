@@ -27,8 +27,8 @@ impl Session<'_> {
         self.in_flight.clear();
         self.lows.clear();
         self.epoch = None;
-        self.reach.clear();
-        self.again.clear();
+        self.read_goals.clear();
+        self.retry_ends.clear();
         self.passed.clear();
         if let Some(assignment) = self.assignment.take() {
             self.shared.timers.release(assignment);
@@ -74,7 +74,7 @@ impl Session<'_> {
         let (behind, read): (Vec<&Start>, Vec<&Start>) =
             starts.iter().partition(|start| start.next < start.end);
         for start in behind {
-            self.reach.begin(start.source, start.end, asked, now);
+            self.read_goals.begin(start.source, start.end, asked, now);
         }
         let read: Vec<Source> = read.iter().map(|start| start.source).collect();
         self.starts = starts.iter().map(|start| (start.source, start.next)).collect();
@@ -100,7 +100,7 @@ impl Session<'_> {
         self.unknown = lanes.len();
         let known = changelogs.into_iter().filter(|(lane, _)| lanes.contains(lane)).collect();
         let taken = TakenOver { assignment, lanes: lanes.clone(), changelogs: known, intakes };
-        self.shared.timers.begin(taken, &self.known.0);
+        self.shared.timers.begin(taken, &self.timer_events.0);
         let figures = self.engine.figures();
         tracing::info!(
             thread = self.plan.thread,
