@@ -180,7 +180,7 @@ impl<'a> Session<'a> {
             plan.namespace.clone(),
             plan.transaction_timeout,
             if plan.delivery == Delivery::ExactlyOnce { TURNS } else { 0 },
-            Arc::clone(&shared.heard),
+            Arc::clone(&shared.roster),
         );
         let context = Context::new(
             who,
