@@ -580,7 +580,7 @@ impl<'a> Session<'a> {
         };
         if let Err(error) = inventory::begin(order) {
             tracing::warn!(%error, lane = lane.0, "could not start a thread to read what is left of a lane");
-            self.step(Event::Counted { lane, whole: false });
+            self.step(Event::Counted { lane, is_complete: false });
         }
     }
 
