@@ -159,7 +159,7 @@ fn a_setting_that_cannot_hold_is_refused_and_left_as_it_is() {
 
     // Brokers take a moment to agree on a change.
     eventually("the broken retention is refused", || {
-        matches!(check(&corner.connection, &corner.request), Err(Error::Unfit(findings))
+        matches!(check(&corner.connection, &corner.request), Err(Error::Misconfigured(findings))
             if findings.iter().any(|f| f.topic == tier && f.what == "retention.ms" && f.found == "1000"))
     });
     let applied = apply(&corner.connection, &corner.request).unwrap();
@@ -179,7 +179,7 @@ fn a_topic_that_is_there_with_other_partitions_fixes_no_lanes() {
     });
 
     let refused = apply(&corner.connection, &corner.request);
-    let Err(Error::Unfit(findings)) = refused else { panic!("{refused:?}") };
+    let Err(Error::Misconfigured(findings)) = refused else { panic!("{refused:?}") };
     assert_eq!((findings[0].found.as_str(), findings[0].wanted.as_str()), ("3", "2"));
     let found = inspect(&corner.connection, &corner.names).unwrap();
     assert_eq!(found.topics.into_keys().collect::<Vec<_>>(), [intake], "nothing was created");
@@ -332,7 +332,7 @@ fn of_two_first_starts_that_ask_for_something_else_one_counts_and_the_other_is_t
             // By what is in force, or by the topics themselves, if the other one had made them by then.
             let told = match &three {
                 Err(Error::Lanes { asked: 3, in_force: 6, .. }) => true,
-                Err(Error::Unfit(findings)) => {
+                Err(Error::Misconfigured(findings)) => {
                     findings.iter().any(|of| of.what == "partitions" && of.found == "6")
                 }
                 _ => false,

@@ -260,7 +260,7 @@ pub enum Error {
     Meta(#[from] meta::Error),
     /// The topics cannot hold what is promised. Mend what is listed.
     #[error("{}", Listed(.0))]
-    Unfit(Vec<Finding>),
+    Misconfigured(Vec<Finding>),
     /// Nothing is in force. Apply first.
     #[error("namespace {namespace} has no topics yet; run `waterclock topics apply`")]
     NotApplied {

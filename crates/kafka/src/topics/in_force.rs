@@ -160,7 +160,7 @@ fn begin(
     // Somebody else may be making them at this moment, for other lanes: then that is in force soon.
     let give_way = |misfits, before: &mut Meta, created| {
         let theirs = wait_for_first(connection, names, request);
-        *before = theirs.map_err(|_| Error::Unfit(misfits))?;
+        *before = theirs.map_err(|_| Error::Misconfigured(misfits))?;
         Ok(Made { created, founded: false })
     };
     let misfits = wrong(&found);
@@ -268,7 +268,7 @@ pub fn compare(connection: &Connection, request: &Request) -> Result<Vec<Finding
 /// Finds out what is in force, and whether the topics can hold it; to be called before anything starts.
 ///
 /// # Errors
-/// Nothing was applied, other lanes or another ladder were asked than are in force, or a topic is unfit. Do not
+/// Nothing was applied, other lanes or another ladder were asked than are in force, or a topic is misconfigured. Do not
 /// start; every error says what to do.
 pub fn check(connection: &Connection, request: &Request) -> Result<InForce, Error> {
     let until = Instant::now() + HEARD_MAX;
@@ -276,7 +276,7 @@ pub fn check(connection: &Connection, request: &Request) -> Result<InForce, Erro
         let checked = check_once(connection, request);
         let is_missing = match &checked {
             Err(Error::NotApplied { .. }) => true,
-            Err(Error::Unfit(findings)) => {
+            Err(Error::Misconfigured(findings)) => {
                 findings.iter().any(|finding| finding.severity == Severity::Missing)
             }
             _ => false,
@@ -313,10 +313,10 @@ fn check_once(connection: &Connection, request: &Request) -> Result<InForce, Err
     let ladder = ladder_of(request, &plan)?;
     let found = looking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     let specs = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
-    let (unfit, notes): (Vec<_>, Vec<_>) =
+    let (misconfigured, notes): (Vec<_>, Vec<_>) =
         diff(&names, &specs, &found).into_iter().partition(Finding::refuses);
-    if !unfit.is_empty() {
-        return Err(Error::Unfit(unfit));
+    if !misconfigured.is_empty() {
+        return Err(Error::Misconfigured(misconfigured));
     }
     let topics = names.of_lanes(&request.further_intakes, &ladder);
     let kept =
