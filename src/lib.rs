@@ -2,8 +2,8 @@
 //!
 //! A service that sends, cancels and looks up needs [`client`] only: the crate `waterclock-client`, without the server.
 //!
-//! The binary `waterclock` is a thin shell around this library. A service that has a runtime of its own can run the whole
-//! processor inside itself instead of beside itself: [`run`] is what `waterclock run` calls.
+//! The binary `waterclock` is a thin shell around this library. A service that has a runtime of its own can run a whole
+//! instance inside itself instead of beside itself: [`run`] is what `waterclock run` calls.
 //!
 //! ```no_run
 //! use waterclock::{Config, run};

@@ -23,7 +23,7 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::KafkaError;
 use rdkafka::metadata::MetadataPartition;
 
-use crate::client::connect::Asker as AdminClient;
+use crate::client::connect::Asker;
 use crate::client::errors::{self, ErrorKind, On};
 use crate::client::log_limiter::LogLimiter;
 use crate::client::raw::ask::{self, Layout, Right, Settings};
@@ -184,10 +184,10 @@ impl Lookup {
             used: Mutex::default(),
             record_bytes_least: Arc::new(AtomicUsize::new(usize::MAX)),
         });
-        let asker = Asker { admin, patience: ASK_FIRST, embedded, limits: HashMap::new() };
+        let describer = Describer { admin, patience: ASK_FIRST, embedded, limits: HashMap::new() };
         let said = LogLimiter::default();
         let answerer =
-            Answerer { inbox, open: BTreeMap::new(), shared: Arc::clone(&shared), asker, said };
+            Answerer { inbox, open: BTreeMap::new(), shared: Arc::clone(&shared), describer, said };
         let answerer = Arc::new(Mutex::new(answerer));
         let thread = Arc::new(Mutex::new(Thread { is_running: false, answerer }));
         Self { questions, thread, shared }
@@ -234,8 +234,8 @@ impl Default for Limits {
     }
 }
 
-/// Who asks the brokers.
-struct Asker {
+/// Asks the brokers, and keeps what they said of limits.
+struct Describer {
     admin: ResilientAdmin,
     /// How long a question is given for an answer: more each time that there is none.
     patience: Duration,
@@ -245,7 +245,7 @@ struct Asker {
     limits: HashMap<String, Limits>,
 }
 
-impl Asker {
+impl Describer {
     /// What each of these topics is made of.
     fn layouts(&mut self, names: &[String]) -> Result<ask::Each<Layout>, KafkaError> {
         let within = self.patience;
@@ -345,7 +345,7 @@ struct Answerer {
     inbox: Receiver<Question>,
     open: BTreeMap<Arc<str>, Open>,
     shared: Arc<Shared>,
-    asker: Asker,
+    describer: Describer,
     /// Errors that were shown.
     said: LogLimiter,
 }
@@ -396,7 +396,7 @@ impl Answerer {
 
     fn ask(&mut self, names: &[Arc<str>]) {
         let texts: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let told = match self.asker.layouts(&texts) {
+        let told = match self.describer.layouts(&texts) {
             Ok(told) => told,
             Err(error) => {
                 self.unanswered(&error, names.len());
@@ -433,7 +433,7 @@ impl Answerer {
             }
         }
         let texts: Vec<&str> = found.iter().map(|(name, _)| &**name).collect();
-        match self.asker.owned(&texts) {
+        match self.describer.owned(&texts) {
             Ok(owned) => {
                 let taken = found.extract_if(.., |(name, _)| owned.contains(&**name));
                 let target = Target::Owned;
@@ -452,13 +452,13 @@ impl Answerer {
         self.answer(answers);
         for found in found.chunks(LIMITS_MAX) {
             let names: Vec<String> = found.iter().map(|(name, _)| name.to_string()).collect();
-            if let Err(error) = self.asker.ask_limits(&names) {
+            if let Err(error) = self.describer.ask_limits(&names) {
                 self.unanswered(&error, names.len());
                 let names: Vec<_> = found.iter().map(|(name, _)| Arc::clone(name)).collect();
                 self.later(&names);
                 continue;
             }
-            let answers = found.iter().map(|(name, layout)| self.asker.found(name, layout));
+            let answers = found.iter().map(|(name, layout)| self.describer.found(name, layout));
             let answers = answers.collect();
             self.answer(answers);
         }
@@ -534,7 +534,7 @@ fn forgets_compaction() -> bool {
 
 /// The limits of those topics whose settings we may see.
 fn limits(
-    admin: &AdminClient,
+    admin: &Asker,
     names: &[String],
     most: Duration,
 ) -> Result<Vec<(String, Limits)>, KafkaError> {
