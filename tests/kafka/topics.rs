@@ -193,7 +193,7 @@ fn lanes_are_fixed_and_an_instance_with_other_settings_does_not_start() {
         apply(&corner.connection, &corner.with(Some(3), None)).map(|_| ()),
         check(&corner.connection, &corner.with(Some(3), None)).map(|_| ()),
     ] {
-        assert!(matches!(refused, Err(Error::Lanes { asked: 3, in_force: 2, .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Lanes { requested: 3, in_force: 2, .. })), "{refused:?}");
     }
     let refused = check(&corner.connection, &corner.with(None, Some(&[S])));
     assert!(matches!(refused, Err(Error::Ladder { .. })), "{refused:?}");
@@ -331,7 +331,7 @@ fn of_two_first_starts_that_ask_for_something_else_one_counts_and_the_other_is_t
             assert!(unsaid.is_ok());
             // By what is in force, or by the topics themselves, if the other one had made them by then.
             let told = match &three {
-                Err(Error::Lanes { asked: 3, in_force: 6, .. }) => true,
+                Err(Error::Lanes { requested: 3, in_force: 6, .. }) => true,
                 Err(Error::Misconfigured(findings)) => {
                     findings.iter().any(|of| of.what == "partitions" && of.found == "6")
                 }

@@ -301,12 +301,12 @@ fn check_once(connection: &Connection, request: &Request) -> Result<InForce, Err
         return Err(Error::NotApplied { namespace: request.namespace.clone() });
     };
     same_lanes(request, &plan)?;
-    if let Some(asked) = &request.holds
-        && sorted(asked) != plan.holds
+    if let Some(requested) = &request.holds
+        && sorted(requested) != plan.holds
     {
         return Err(Error::Ladder {
             namespace: request.namespace.clone(),
-            asked: holds_text(&sorted(asked)),
+            requested: holds_text(&sorted(requested)),
             in_force: holds_text(&plan.holds),
         });
     }
@@ -378,9 +378,9 @@ fn sorted(holds: &[Millis]) -> Vec<Millis> {
 
 fn same_lanes(request: &Request, in_force: &LadderInForce) -> Result<(), Error> {
     match request.lanes {
-        Some(asked) if asked != in_force.lanes => Err(Error::Lanes {
+        Some(requested) if requested != in_force.lanes => Err(Error::Lanes {
             namespace: request.namespace.clone(),
-            asked,
+            requested,
             in_force: in_force.lanes,
         }),
         _ => Ok(()),
@@ -393,19 +393,19 @@ pub(super) fn next(
     before: Option<&LadderInForce>,
     live: usize,
 ) -> Result<LadderInForce, Error> {
-    let asked = request.holds.as_deref().map(sorted);
+    let requested = request.holds.as_deref().map(sorted);
     let Some(before) = before else {
-        let holds = asked.unwrap_or_else(|| Preset::default().holds());
+        let holds = requested.unwrap_or_else(|| Preset::default().holds());
         let lanes = request.lanes.unwrap_or(LANES_DEFAULT);
         return Ok(LadderInForce { lanes, holds, draining: Vec::new() });
     };
     same_lanes(request, before)?;
-    let Some(holds) = asked.filter(|holds| *holds != before.holds) else {
+    let Some(holds) = requested.filter(|holds| *holds != before.holds) else {
         return Ok(before.clone());
     };
     if live > 0 {
-        let (namespace, asked) = (request.namespace.clone(), holds_text(&holds));
-        return Err(Error::Live { namespace, members: live, asked });
+        let (namespace, requested) = (request.namespace.clone(), holds_text(&holds));
+        return Err(Error::Live { namespace, members: live, requested });
     }
     let old: BTreeSet<Millis> = before.holds.iter().chain(&before.draining).copied().collect();
     let draining = old.into_iter().filter(|hold| !holds.contains(hold)).collect();
