@@ -9,7 +9,8 @@ mod writer;
 
 pub use follow::Follower;
 pub use log::{
-    CHECKPOINT_PARTITION, CLOCK, Error, LadderInForce, MEMBER, Meta, PARTITION, Secret, Value, read, write,
+    CHECKPOINT_PARTITION, CLOCK, Error, LadderInForce, MEMBER, Meta, PARTITION, Secret, Value,
+    read, write,
 };
 pub use members::Members;
 pub use roster::{Member, Roster, SharedRoster};

@@ -94,9 +94,12 @@ impl Counting {
                 self.step(writes, batches)
             }
             At::Written(batch) if batches.have_landed(batch) => Step::Done,
-            At::Landing(_) | At::Read | At::List(_) | At::Listed | At::Reported | At::Written(_) => {
-                Step::Wait
-            }
+            At::Landing(_)
+            | At::Read
+            | At::List(_)
+            | At::Listed
+            | At::Reported
+            | At::Written(_) => Step::Wait,
         }
     }
 

@@ -198,10 +198,10 @@ mod tests {
         }
     }
 
-    /// What is said at which second, by key and value; the roster that follows.
-    fn roster(said: &[(u64, &str, Option<String>)]) -> Roster {
+    /// What is written at which second, by key and value; the roster that follows.
+    fn roster(records: &[(u64, &str, Option<String>)]) -> Roster {
         let mut roster = Roster::default();
-        for (offset, (at, key, value)) in (0..).zip(said) {
+        for (offset, (at, key, value)) in (0..).zip(records) {
             let value = value.as_ref().map(String::as_bytes);
             roster.take(offset, UnixMillis(at * 1_000), Some(key.as_bytes()), value);
         }
@@ -225,8 +225,8 @@ mod tests {
             ("silent for a bit",    &[(0, "member/a", a(&[1])), (90, "clock", None)], Some("a")),
             ("under a wrong name",  &[(0, "member/c", a(&[1]))], None),
         ];
-        for (why, said, want) in cases {
-            let roster = roster(said);
+        for (why, records, want) in cases {
+            let roster = roster(records);
             let owner = roster.owner(Lane(1)).map(|member| member.instance.as_str());
             assert_eq!(owner, want, "{why}");
         }
