@@ -26,8 +26,10 @@ impl Session<'_> {
         crossbeam_channel::select! {
             recv(reports) -> report => if let Ok(report) = report { self.report(report) },
             recv(self.answers.1) -> answer => if let Ok(answer) = answer { self.answer(answer) },
-            recv(self.end_offsets.1) -> answer => if let Ok(answer) = answer { self.take_ends(answer) },
-            recv(self.timer_events.1) -> event => if let Ok(event) = event { self.take_timer_event(event) },
+            recv(self.end_offsets.1) -> answer => if let Ok(ends) = answer { self.take_ends(ends) },
+            recv(self.timer_events.1) -> event => if let Ok(event) = event {
+                self.take_timer_event(event);
+            },
             default(most) => {}
         }
     }
