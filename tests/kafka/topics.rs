@@ -193,7 +193,10 @@ fn lanes_are_fixed_and_an_instance_with_other_settings_does_not_start() {
         apply(&corner.connection, &corner.with(Some(3), None)).map(|_| ()),
         check(&corner.connection, &corner.with(Some(3), None)).map(|_| ()),
     ] {
-        assert!(matches!(refused, Err(Error::Lanes { requested: 3, in_force: 2, .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(Error::Lanes { requested: 3, in_force: 2, .. })),
+            "{refused:?}"
+        );
     }
     let refused = check(&corner.connection, &corner.with(None, Some(&[S])));
     assert!(matches!(refused, Err(Error::Ladder { .. })), "{refused:?}");

@@ -288,7 +288,8 @@ fn warm<F: Fn(Ack) + Send + Sync>(
     let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
     let record = Record::new(None, Some(b"warm"), headers);
     for lane in 0..LANES {
-        writer.send(&intake, Some(i32::from(lane)), &record, UNCOUNTED)
+        writer
+            .send(&intake, Some(i32::from(lane)), &record, UNCOUNTED)
             .map_err(|error| unavailable(DemoError::Write(error)))?;
     }
     let until = Instant::now() + WARM_MAX;

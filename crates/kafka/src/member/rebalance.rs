@@ -547,8 +547,7 @@ impl Context {
             aside(asker);
             answers
         });
-        let ids: HashMap<String, Result<String, RDKafkaErrorCode>> =
-            answers?.into_iter().collect();
+        let ids: HashMap<String, Result<String, RDKafkaErrorCode>> = answers?.into_iter().collect();
         let id = |name: &String| match ids.get(name) {
             Some(Ok(id)) => Ok(id.clone()),
             Some(Err(code)) => Err(KafkaError::AdminOp(*code)),

@@ -33,7 +33,8 @@ use crate::member::rebalance::{Context, Who};
 use crate::member::timers::AssignmentEvent;
 use waterclock_engine::member::{Failure, LateHop, Life, ReadGoals};
 use waterclock_engine::{
-    Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Millis, Offset, Read, Source, UnixMillis,
+    Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Millis, Offset, Read, Source,
+    UnixMillis,
 };
 use waterclock_telemetry::{LaneFigures, LaneLevels};
 
@@ -222,10 +223,7 @@ impl<'a> Session<'a> {
             ends_asked: 0,
             retry_ends: Vec::new(),
             starts: HashMap::new(),
-            read_goals: ReadGoals::new(
-                plan.setup.topics.intakes.len(),
-                millis(plan.foreign_wait),
-            ),
+            read_goals: ReadGoals::new(plan.setup.topics.intakes.len(), millis(plan.foreign_wait)),
             timer_events: crossbeam_channel::unbounded(),
             assignment: None,
             unknown: 0,
@@ -534,7 +532,12 @@ impl<'a> Session<'a> {
                 Action::ListExpired(lane) => {
                     if let Some(assignment) = self.assignment {
                         let before = now - self.plan.setup.limits.history;
-                        self.shared.timers.list_expired(assignment, lane, before, &self.timer_events.0);
+                        self.shared.timers.list_expired(
+                            assignment,
+                            lane,
+                            before,
+                            &self.timer_events.0,
+                        );
                     }
                 }
                 Action::Recall { lane, timers } => {

@@ -98,8 +98,7 @@ impl Session<'_> {
         let assignment = ASSIGNMENTS.fetch_add(1, Ordering::Relaxed);
         self.assignment = Some(assignment);
         self.unknown = lanes.len();
-        let changelogs =
-            changelogs.into_iter().filter(|(lane, _)| lanes.contains(lane)).collect();
+        let changelogs = changelogs.into_iter().filter(|(lane, _)| lanes.contains(lane)).collect();
         let taken = TakenOver { assignment, lanes: lanes.clone(), changelogs, intakes };
         self.shared.timers.begin(taken, &self.timer_events.0);
         let figures = self.engine.figures();
