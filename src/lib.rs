@@ -2,8 +2,8 @@
 //!
 //! A service that sends, cancels and looks up needs [`client`] only: the crate `waterclock-client`, without the server.
 //!
-//! The binary `waterclock` is a thin shell around this library. A service that has a runtime of its own can run the whole
-//! processor inside itself instead of beside itself: [`run`] is what `waterclock run` calls.
+//! The binary `waterclock` is a thin shell around this library. A service that has a runtime of its own can run a whole
+//! instance inside itself instead of beside itself: [`run`] is what `waterclock run` calls.
 //!
 //! ```no_run
 //! use waterclock::{Config, run};
@@ -41,14 +41,17 @@
 //! - Two in one process need a data directory each.
 //! - `default-features = false` leaves out what only the binary needs: its allocator, and `bench` and `demo`.
 
+/// For the binary: a service that runs an instance needs only `run` and `Config`.
 pub mod api;
 pub mod app;
+/// For the binary: a service that runs an instance needs only `run` and `Config`.
 pub mod cli;
 pub mod config;
 #[cfg(test)]
 mod documented;
 #[cfg(test)]
 mod patient;
+/// For the binary: a service that runs an instance needs only `run` and `Config`.
 pub mod telemetry;
 pub mod timers;
 

@@ -90,9 +90,9 @@ impl Timers for Keeper {
         self.replies.loaded(assignment, lane);
     }
 
-    fn leave(&self, assignment: u64) {
-        self.follower.leave(assignment);
-        self.replies.leave(assignment);
+    fn release(&self, assignment: u64) {
+        self.follower.release(assignment);
+        self.replies.release(assignment);
     }
 
     fn list_expired(

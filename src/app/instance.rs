@@ -105,8 +105,8 @@ impl Instance {
                 if was_there && found.is_empty() {
                     tracing::warn!(
                         file = %path.display(),
-                        "the instance file is empty, a new name is made: what the last run of this directory has left, if \
-                         there was one, is waited for, up to the session timeout and the transaction timeout"
+                        "the instance file is empty: using a new name. Lanes of the previous run are free after the \
+                         session and transaction timeouts"
                     );
                 }
                 words
@@ -117,8 +117,8 @@ impl Instance {
                 copied.map_err(failed("set the damaged instance file aside in"))?;
                 tracing::warn!(
                     file = %path.display(), aside = %aside.display(),
-                    "the instance file is damaged, a new name is made: what the last run of this directory has left is \
-                     waited for, up to the session timeout and the transaction timeout"
+                    "the instance file is damaged: using a new name. Lanes of the previous run are free after the session \
+                     and transaction timeouts"
                 );
                 ("", "")
             }
@@ -171,7 +171,7 @@ fn lock(directory: &Path, path: &Path) -> Result<File, Error> {
     }
 }
 
-/// The name and the directory_id, each empty where there is none yet; `None`: the file is damaged.
+/// The name and the directory id, each empty where there is none yet; `None`: the file is damaged.
 fn words(found: &[u8]) -> Option<(&str, &str)> {
     let text = str::from_utf8(found).ok()?.trim();
     let (name, directory_id) = text.split_once('\n').unwrap_or((text, ""));

@@ -103,7 +103,7 @@ mod tests {
     fn who_asked_nobody_in_particular_is_told_how_to_say_where_kafka_is() {
         for (brokers, want) in [(Config::default().brokers.as_str(), true), ("b:9092", false)] {
             let source = Box::new(crate::kafka::KafkaError::Canceled);
-            let away = NoAnswer { brokers: brokers.to_owned(), heard: None, source };
+            let away = NoAnswer { brokers: brokers.to_owned(), reason: None, source };
             let told = chain(&away).join(": ");
             assert_eq!(told.contains("--brokers or WATERCLOCK_BROKERS"), want, "{told}");
         }

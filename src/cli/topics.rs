@@ -107,7 +107,7 @@ impl Topics {
             What::Diff(_) => differences(&topics::compare(&connection, &request).map_err(failed)?),
             What::Check(_) => match topics::check(&connection, &request) {
                 Ok(in_force) => fit(&in_force),
-                Err(Error::Unfit(findings)) => unfit(&findings),
+                Err(Error::Misconfigured(findings)) => misconfigured(&findings),
                 Err(error) => return Err(failed(error)),
             },
         };
@@ -192,7 +192,7 @@ fn fit(in_force: &topics::InForce) -> Report {
     Report { text, json, exit: Exit::Ok }
 }
 
-fn unfit(findings: &[Finding]) -> Report {
+fn misconfigured(findings: &[Finding]) -> Report {
     let text = format!("not fit, `run` would not start:\n{}", listed(findings));
     let findings: Vec<_> = findings.iter().map(finding).collect();
     Report { text, json: json!({ "fit": false, "findings": findings }), exit: Exit::Negative }
@@ -275,6 +275,6 @@ mod tests {
         assert_eq!(exit(Severity::Wrong), Exit::Negative);
         assert_eq!(differences(&[]).exit, Exit::Ok);
         assert_eq!(differences(&[a_finding(Severity::Note)]).exit, Exit::Negative);
-        assert_eq!(unfit(&[a_finding(Severity::Missing)]).exit, Exit::Negative);
+        assert_eq!(misconfigured(&[a_finding(Severity::Missing)]).exit, Exit::Negative);
     }
 }

@@ -57,7 +57,7 @@ enum Request {
     /// Tell what holds of these lanes; each with where its changelog ended when it was taken over.
     Begin { assignment: u64, lanes: Vec<(Lane, Offset)>, to: Sender<AssignmentEvent> },
     /// The lanes of this assignment are another's.
-    Leave { assignment: u64 },
+    Release { assignment: u64 },
     /// Tell which timers of the lane are final since before a time.
     ListExpired { assignment: u64, lane: Lane, before: UnixMillis, to: Sender<AssignmentEvent> },
     /// Tell how these timers of the lane ended.
@@ -154,8 +154,8 @@ impl Follower {
     }
 
     /// The lanes of this assignment are another's from now on, or are to be told again.
-    pub(super) fn leave(&self, assignment: u64) {
-        let _ = self.requests.send(Request::Leave { assignment });
+    pub(super) fn release(&self, assignment: u64) {
+        let _ = self.requests.send(Request::Release { assignment });
     }
 
     /// Has a lane thread told which timers of a lane are final since before a time, in all that is committed by now.

@@ -163,7 +163,7 @@ impl Replies {
     }
 
     /// The lanes of this assignment are another's, or will be taken over again.
-    pub(super) fn leave(&self, assignment: u64) {
+    pub(super) fn release(&self, assignment: u64) {
         let mut state = self.lock();
         for of in &mut state.lanes {
             if of.assignment == assignment {
@@ -405,7 +405,7 @@ mod tests {
         let reply = replies.wait(INTAKE, Offset(8), soon()).await;
         assert!(matches!(reply, Reply::Answer(Answer { outcome: Outcome::Absent, .. })), "late");
         let (reply, ()) =
-            tokio::join!(replies.wait(INTAKE, Offset(9), late()), async { replies.leave(5) });
+            tokio::join!(replies.wait(INTAKE, Offset(9), late()), async { replies.release(5) });
         assert!(matches!(reply, Reply::Gone));
         assert_eq!(replies.lane_state(LANE), LaneState::Elsewhere);
     }
@@ -434,7 +434,7 @@ mod tests {
         });
         assert!(is_decided);
         let (is_decided, ()) = tokio::join!(replies.decided(&[LANE], &ends, late()), async {
-            replies.leave(5);
+            replies.release(5);
             replies.begin(6, &[LANE], [], &[]);
             replies.loaded(6, LANE);
         });

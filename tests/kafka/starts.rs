@@ -92,8 +92,8 @@ fn a_damaged_instance_file_never_stops_a_start(mode: Mode) {
     let mut process = fixture.start(mode);
     for (damage, found, said) in [
         ("none", None, None),
-        ("empty", Some(&b""[..]), Some("the instance file is empty, a new name is made")),
-        ("binary", Some(GARBAGE), Some("the instance file is damaged, a new name is made")),
+        ("empty", Some(&b""[..]), Some("the instance file is empty: using a new name")),
+        ("binary", Some(GARBAGE), Some("the instance file is damaged: using a new name")),
     ] {
         if let Some(found) = found {
             // What the last run has left pending is delivered all the same.

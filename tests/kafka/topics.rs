@@ -159,7 +159,7 @@ fn a_setting_that_cannot_hold_is_refused_and_left_as_it_is() {
 
     // Brokers take a moment to agree on a change.
     eventually("the broken retention is refused", || {
-        matches!(check(&corner.connection, &corner.request), Err(Error::Unfit(findings))
+        matches!(check(&corner.connection, &corner.request), Err(Error::Misconfigured(findings))
             if findings.iter().any(|f| f.topic == tier && f.what == "retention.ms" && f.found == "1000"))
     });
     let applied = apply(&corner.connection, &corner.request).unwrap();
@@ -179,7 +179,7 @@ fn a_topic_that_is_there_with_other_partitions_fixes_no_lanes() {
     });
 
     let refused = apply(&corner.connection, &corner.request);
-    let Err(Error::Unfit(findings)) = refused else { panic!("{refused:?}") };
+    let Err(Error::Misconfigured(findings)) = refused else { panic!("{refused:?}") };
     assert_eq!((findings[0].found.as_str(), findings[0].wanted.as_str()), ("3", "2"));
     let found = inspect(&corner.connection, &corner.names).unwrap();
     assert_eq!(found.topics.into_keys().collect::<Vec<_>>(), [intake], "nothing was created");
@@ -193,7 +193,10 @@ fn lanes_are_fixed_and_an_instance_with_other_settings_does_not_start() {
         apply(&corner.connection, &corner.with(Some(3), None)).map(|_| ()),
         check(&corner.connection, &corner.with(Some(3), None)).map(|_| ()),
     ] {
-        assert!(matches!(refused, Err(Error::Lanes { asked: 3, in_force: 2, .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(Error::Lanes { requested: 3, in_force: 2, .. })),
+            "{refused:?}"
+        );
     }
     let refused = check(&corner.connection, &corner.with(None, Some(&[S])));
     assert!(matches!(refused, Err(Error::Ladder { .. })), "{refused:?}");
@@ -331,8 +334,8 @@ fn of_two_first_starts_that_ask_for_something_else_one_counts_and_the_other_is_t
             assert!(unsaid.is_ok());
             // By what is in force, or by the topics themselves, if the other one had made them by then.
             let told = match &three {
-                Err(Error::Lanes { asked: 3, in_force: 6, .. }) => true,
-                Err(Error::Unfit(findings)) => {
+                Err(Error::Lanes { requested: 3, in_force: 6, .. }) => true,
+                Err(Error::Misconfigured(findings)) => {
                     findings.iter().any(|of| of.what == "partitions" && of.found == "6")
                 }
                 _ => false,

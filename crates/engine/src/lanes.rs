@@ -163,7 +163,7 @@ impl LaneEngine {
             Event::Recalled { lane, timers } => self.recalled(now, lane, timers, out),
             Event::Overdue { lane, timers, more } => self.overdue(now, lane, timers, more),
             Event::Left { lane, records } => self.left(lane, &records),
-            Event::Counted { lane, whole } => self.counted(now, lane, whole),
+            Event::Counted { lane, is_complete } => self.counted(now, lane, is_complete),
             Event::Recreated => self.timers.recreate(),
             Event::Revoked => self.reset(),
             Event::Drain => {
@@ -327,7 +327,7 @@ impl LaneEngine {
             self.agenda.wake(head);
         }
         if is_intake {
-            self.let_go(source);
+            self.released(source);
         }
         if any {
             self.wake_waiting(source.lane);

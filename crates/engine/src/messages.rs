@@ -102,7 +102,7 @@ pub enum Event {
         /// Which lane.
         lane: Lane,
         /// Every partition was read to where it ended when this action was given, or later.
-        whole: bool,
+        is_complete: bool,
     },
     /// Answers [`Action::DescribeTarget`]; also comes unasked when the description changed.
     Target(Arc<str>, Target),

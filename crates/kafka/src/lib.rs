@@ -28,7 +28,9 @@ pub use client::{
     TopicReader, is_loopback, raw, settings, topic_reader, wall_clock,
 };
 pub use cluster::{BrokerClock, Lookup, PROBE_KEY, Probe, Trim, Wanted, end_offsets};
-pub use logs::{Ack, Changelog, DeadLetters, DeadRecord, Feed, LogError, Logged, Seen, Tail};
+pub use logs::{
+    Ack, Changelog, DeadLetters, DeadRecord, DemoReader, DemoWriter, LogError, Logged, Seen,
+};
 pub use member::{ClusterView, Delivery, LaneThreads, Settings, TakeOverError, Written};
 pub use meta::{Member, Members, Roster, SharedRoster};
 pub use rdkafka::error::KafkaError;

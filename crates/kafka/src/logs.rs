@@ -2,12 +2,12 @@
 
 mod changelog;
 mod dead_letters;
-mod feed;
+mod demo_reader;
+mod demo_writer;
 mod log;
-mod tail;
 
 pub use changelog::{Changelog, Logged};
 pub use dead_letters::{DeadLetters, DeadRecord};
-pub use feed::{Ack, Feed};
+pub use demo_reader::{DemoReader, Seen};
+pub use demo_writer::{Ack, DemoWriter};
 pub use log::LogError;
-pub use tail::{Seen, Tail};

@@ -8,7 +8,10 @@ mod roster;
 mod writer;
 
 pub use follow::Follower;
-pub use log::*;
+pub use log::{
+    CHECKPOINT_PARTITION, CLOCK, Error, LadderInForce, MEMBER, Meta, PARTITION, Secret, Value,
+    read, write,
+};
 pub use members::Members;
 pub use roster::{Member, Roster, SharedRoster};
 pub use writer::MetaWriter;

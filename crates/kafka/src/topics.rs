@@ -260,7 +260,7 @@ pub enum Error {
     Meta(#[from] meta::Error),
     /// The topics cannot hold what is promised. Mend what is listed.
     #[error("{}", Listed(.0))]
-    Unfit(Vec<Finding>),
+    Misconfigured(Vec<Finding>),
     /// Nothing is in force. Apply first.
     #[error("namespace {namespace} has no topics yet; run `waterclock topics apply`")]
     NotApplied {
@@ -269,34 +269,34 @@ pub enum Error {
     },
     /// Lanes are fixed. Take the number in force, or another namespace.
     #[error(
-        "lanes: {asked} asked, {in_force} in force in namespace {namespace}; the number of lanes is fixed for a \
+        "lanes: {requested} asked, {in_force} in force in namespace {namespace}; the number of lanes is fixed for a \
          namespace: leave it out, or choose another namespace"
     )]
     Lanes {
         /// The namespace.
         namespace: String,
         /// The number that was set.
-        asked: u16,
+        requested: u16,
         /// The number that stands in meta.
         in_force: u16,
     },
     /// The instance was told another ladder than the one in force.
     #[error(
-        "ladder: {asked} asked, {in_force} in force in namespace {namespace}; leave it out, or stop all instances \
-         and run `waterclock topics apply --ladder {asked}`"
+        "ladder: {requested} asked, {in_force} in force in namespace {namespace}; leave it out, or stop all instances \
+         and run `waterclock topics apply --ladder {requested}`"
     )]
     Ladder {
         /// The namespace.
         namespace: String,
         /// The holds that were set.
-        asked: String,
+        requested: String,
         /// The holds that stand in meta.
         in_force: String,
     },
     /// Members would go on with the old ladder. Stop them first.
     #[error(
         "the ladder of namespace {namespace} cannot change while its group has {members} live members; stop all \
-         instances, then run `waterclock topics apply --ladder {asked}` again"
+         instances, then run `waterclock topics apply --ladder {requested}` again"
     )]
     Live {
         /// The namespace, which is the group's name.
@@ -304,7 +304,7 @@ pub enum Error {
         /// How many members the group has.
         members: usize,
         /// The holds that were asked.
-        asked: String,
+        requested: String,
     },
     /// The holds are no ladder, or do not go with the horizon.
     #[error("the ladder does not hold")]

@@ -8,10 +8,11 @@
 mod names;
 
 pub use names::{
-    ALL, Kind, LaneFigures, LaneLevels, Level, Metric, Rebuilt, api_refused, api_requests, asked,
-    clock_offset, clock_skew, clock_stepped_back, describe, foreign_wait, held_back,
-    index_given_up, index_lag, index_rebuilt, index_size, lanes_loading, local_clock_stepped,
-    pending, position_lost, ready, reason_of, topic_remade, topics_unfit, topics_weak,
+    ALL, Kind, LaneFigures, LaneLevels, Level, Metric, Rebuilt, api_refused, api_requests,
+    clock_offset, clock_skew, clock_stepped_back, describe, end_offsets_asked, foreign_wait,
+    held_back, index_given_up, index_lag, index_rebuilt, index_size, lanes_loading,
+    local_clock_stepped, pending, position_lost, ready, reason_of, topic_remade, topics_unfit,
+    topics_weak,
 };
 
 /// The histograms, each with the upper bounds of its buckets in seconds.

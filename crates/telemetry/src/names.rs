@@ -457,7 +457,7 @@ pub fn index_size(entries: u64, disk_bytes: u64) {
 }
 
 /// A question for where intakes end.
-pub fn asked() {
+pub fn end_offsets_asked() {
     counter!(ASKS).increment(1);
 }
 

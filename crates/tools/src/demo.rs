@@ -32,7 +32,9 @@ use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use waterclock_engine::header;
 use waterclock_engine::{Millis, Record, UnixMillis};
-use waterclock_kafka::{self as kafka, Ack, Feed, KafkaError, LaneThreads, Seen, Tail, member};
+use waterclock_kafka::{
+    self as kafka, Ack, DemoReader, DemoWriter, KafkaError, LaneThreads, Seen, member,
+};
 use waterclock_terminal::{Exit, Failure, Key, Outcome, Screen, Stop, output};
 
 use self::environment::{Choice, Environment, LANES};
@@ -179,22 +181,22 @@ fn play(
 ) -> Result<Option<(Millis, Figures)>, Failure> {
     let client = |error| unavailable(DemoError::Client(error));
     let ledger = Arc::new(Mutex::new(Ledger::new(&environment.ladder, environment.horizon)));
-    let mut tails = Tails::new(environment).map_err(client)?;
+    let mut readers = Readers::new(environment).map_err(client)?;
     let books = Arc::clone(&ledger);
-    let mut feed =
-        Feed::new(&environment.connection, move |ack| acked(&books, &ack)).map_err(client)?;
+    let mut writer =
+        DemoWriter::new(&environment.connection, move |ack| acked(&books, &ack)).map_err(client)?;
     let lane_threads = environment.start(program)?;
-    if !joined(&lane_threads, stop)? || !warm(environment, &mut feed, &mut tails, stop)? {
+    if !joined(&lane_threads, stop)? || !warm(environment, &mut writer, &mut readers, stop)? {
         lane_threads.stop();
         let _ = lane_threads.ended().recv_timeout(LEAVE_MAX);
         return Ok(None);
     }
 
     let started = Instant::now();
-    let reading = tails.start(environment, &ledger, started)?;
+    let reading = readers.start(environment, &ledger, started)?;
     let mut show =
         Show::new(spec, started, &ledger, &lane_threads, plain, program.is_json(), stop)?;
-    let writing = Writing::start(environment, spec, feed, &ledger, started)?;
+    let writing = Writing::start(environment, spec, writer, &ledger, started)?;
     let total = Duration::from_millis(spec.total.0);
     let mut failed = Ok(());
     show.until(Phase::Running, stop, || {
@@ -276,8 +278,8 @@ fn joined(lane_threads: &LaneThreads, stop: &Stop) -> Result<bool, Failure> {
 /// taken for what it always does. They carry no number, so nobody counts them; false when somebody ended the demo.
 fn warm<F: Fn(Ack) + Send + Sync>(
     environment: &Environment,
-    feed: &mut Feed<F>,
-    tails: &mut Tails,
+    writer: &mut DemoWriter<F>,
+    readers: &mut Readers,
     stop: &Stop,
 ) -> Result<bool, Failure> {
     tell("a record through every lane first, not counted; then the clock starts");
@@ -286,13 +288,14 @@ fn warm<F: Fn(Ack) + Send + Sync>(
     let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
     let record = Record::new(None, Some(b"warm"), headers);
     for lane in 0..LANES {
-        feed.send(&intake, Some(i32::from(lane)), &record, UNCOUNTED)
+        writer
+            .send(&intake, Some(i32::from(lane)), &record, UNCOUNTED)
             .map_err(|error| unavailable(DemoError::Write(error)))?;
     }
     let until = Instant::now() + WARM_MAX;
     let mut left = LANES;
     while left > 0 && Instant::now() < until && !stop.asked() {
-        let seen = tails.target.next(Duration::from_millis(100));
+        let seen = readers.target.next(Duration::from_millis(100));
         left -= u16::from(seen.map_err(|error| unavailable(DemoError::Read(error)))?.is_some());
     }
     Ok(!stop.asked())
@@ -444,9 +447,9 @@ impl<'a> Show<'a> {
 
 /// The onlookers: one of the lanes' topics and the dead letters, one of the target alone, so that what it measures
 /// does not wait for the others.
-struct Tails {
-    lanes: Tail,
-    target: Tail,
+struct Readers {
+    lanes: DemoReader,
+    target: DemoReader,
 }
 
 /// The onlookers, reading.
@@ -455,7 +458,7 @@ struct Reading {
     threads: Vec<JoinHandle<Result<(), KafkaError>>>,
 }
 
-impl Tails {
+impl Readers {
     fn new(environment: &Environment) -> Result<Self, KafkaError> {
         let wait = if environment.is_embedded { EMBEDDED_WAIT } else { KAFKA_WAIT };
         let names = kafka::topics::Names::new(&environment.namespace);
@@ -463,8 +466,8 @@ impl Tails {
         lanes.push(names.dead());
         let target = vec![environment.target.to_string()];
         Ok(Self {
-            lanes: Tail::new(&environment.connection, lanes, LANES, wait)?,
-            target: Tail::new(&environment.connection, target, LANES, wait)?,
+            lanes: DemoReader::new(&environment.connection, lanes, LANES, wait)?,
+            target: DemoReader::new(&environment.connection, target, LANES, wait)?,
         })
     }
 
@@ -503,14 +506,14 @@ impl Tails {
 }
 
 fn read(
-    mut tail: Tail,
+    mut reader: DemoReader,
     stop: &Arc<AtomicBool>,
     saw: impl Fn(&Seen, u32) + Send + 'static,
 ) -> io::Result<JoinHandle<Result<(), KafkaError>>> {
     let stop = Arc::clone(stop);
     std::thread::Builder::new().name("wc-demo-reader".into()).spawn(move || {
         while !stop.load(Ordering::Relaxed) {
-            if let Some(seen) = tail.next(Duration::from_millis(100))?
+            if let Some(seen) = reader.next(Duration::from_millis(100))?
                 && let Some(number) = workload::number_of(&seen.record)
             {
                 saw(&seen, number);
@@ -550,7 +553,7 @@ impl Writing {
     fn start<F: Fn(Ack) + Send + Sync>(
         environment: &Environment,
         spec: &Spec,
-        mut feed: Feed<F>,
+        mut writer: DemoWriter<F>,
         ledger: &Arc<Mutex<Ledger>>,
         started: Instant,
     ) -> Result<Self, Failure> {
@@ -563,8 +566,8 @@ impl Writing {
         let topics = [names.intake().into(), names.tier(shortest).into()];
         let (ledger, rate) = (Arc::clone(ledger), spec.rate);
         let thread = std::thread::Builder::new().name("wc-demo-producer".into()).spawn(move || {
-            let written = write(&mut feed, workload, &topics, &ledger, started, rate, &stopped)
-                .and_then(|()| feed.flush(Duration::from_secs(5)));
+            let written = write(&mut writer, workload, &topics, &ledger, started, rate, &stopped)
+                .and_then(|()| writer.flush(Duration::from_secs(5)));
             fails.store(written.is_err(), Ordering::Relaxed);
             written
         });
@@ -583,7 +586,7 @@ impl Writing {
 
 /// Writes at the given rate until told to stop, or until nothing more would be due in time.
 fn write<F: Fn(Ack) + Send + Sync>(
-    feed: &mut Feed<F>,
+    writer: &mut DemoWriter<F>,
     mut workload: Workload,
     topics: &[Arc<str>; 2],
     ledger: &Mutex<Ledger>,
@@ -609,10 +612,10 @@ fn write<F: Fn(Ack) + Send + Sync>(
                 Destination::Tier => (&topics[1], None, Some(0)),
             };
             lock(ledger).handed(next.expect, tier);
-            feed.send(topic, partition, &next.record, number as usize)?;
+            writer.send(topic, partition, &next.record, number as usize)?;
         }
         while let Some((number, cancel)) = workload.cancel(elapsed) {
-            feed.send(&topics[0], None, &cancel, CANCELS | number as usize)?;
+            writer.send(&topics[0], None, &cancel, CANCELS | number as usize)?;
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -53,7 +53,7 @@ pub(super) async fn cancel(
         None => count(&owners, body, Deadline::new(came.at, deadline::COUNT)).await,
         Some(token) => {
             if let Some(name) = filters.iter().find(|name| body.contains_key(**name)) {
-                let detail = "the token has its filter in it; say nothing beside it";
+                let detail = "the token contains the filter; send only the token";
                 return Err(Problem::bad("filter_and_token", format!("body.{name}"), detail));
             }
             let deadline = Deadline::new(came.at, deadline::ALL_LANES);

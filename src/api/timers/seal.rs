@@ -65,8 +65,8 @@ pub(super) fn of_question(
 pub(super) struct Sealed {
     digest: String,
     seal: String,
-    /// By the brokers' time.
-    asked: u64,
+    /// When it was asked, by the brokers' time in ms.
+    asked_at: u64,
     underway_ms: u64,
 }
 
@@ -133,14 +133,14 @@ pub(super) fn question(
     if !is_same(&seal(timers, "peer", &[method, path, time, digest]), given) {
         return Err(stranger("the seal is not of this namespace, or not of this question"));
     }
-    let asked: u64 = time.parse().unwrap_or_default();
-    if now.abs_diff(asked) > AGE_MS_MAX {
+    let asked_at: u64 = time.parse().unwrap_or_default();
+    if now.abs_diff(asked_at) > AGE_MS_MAX {
         return Err(stranger(
             "by the brokers' time it was asked more than 30 s before or after now",
         ));
     }
-    let underway_ms = now.saturating_sub(asked);
-    Ok(Sealed { digest: digest.to_owned(), seal: given.to_owned(), asked, underway_ms })
+    let underway_ms = now.saturating_sub(asked_at);
+    Ok(Sealed { digest: digest.to_owned(), seal: given.to_owned(), asked_at, underway_ms })
 }
 
 impl Sealed {
@@ -168,10 +168,10 @@ impl Sealed {
         let (Some(now), Some(since)) = (timers.now(), timers.since()) else {
             return Err(TimersError::Moving("this instance has not started yet".to_owned()).into());
         };
-        if self.asked < since {
+        if self.asked_at < since {
             return Err(stranger("it was asked before this instance started"));
         }
-        let until = self.asked.saturating_add(left_ms.min(AGE_MS_MAX));
+        let until = self.asked_at.saturating_add(left_ms.min(AGE_MS_MAX));
         seen.take(now, &self.seal, until)
     }
 

@@ -72,7 +72,7 @@ async fn nobody(owners: &Owners, name: &TimerName, deadline: Deadline) -> Proble
     Problem::new(
         StatusCode::NOT_FOUND,
         "unknown_timer",
-        "it was never submitted, or its history has run out, or it was written straight to a tier and not met yet",
+        "it was never submitted, or its history has run out, or it was written straight to a tier and not read yet",
     )
     .with("state", Value::from("unknown"))
 }
@@ -286,7 +286,7 @@ async fn lost(owners: &Owners, ticket: &Ticket, deadline: Deadline) -> Answered 
     Err(Problem::new(
         StatusCode::GONE,
         "answer_lost",
-        "its lane has another owner since, or that one has restarted. The timer's state says whether it took effect; the same command may be sent again",
+        "the lane has moved, or its owner restarted. The timer's state says whether the command took effect; the same command may be sent again",
     )
     .with("timer", state))
 }

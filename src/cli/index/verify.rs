@@ -103,7 +103,7 @@ struct LastChange {
 /// One lane of the changelog, as far as the index reaches, and what came since.
 #[derive(Debug, Default)]
 struct Log {
-    said: HashMap<Box<[u8]>, LastChange>,
+    changes: HashMap<Box<[u8]>, LastChange>,
     since: u64,
     unreadable: u64,
 }
@@ -125,7 +125,7 @@ impl Log {
     /// Takes a record in; the index reaches the changelog up to `next`.
     fn take(&mut self, logged: Logged<'_>, next: Offset) {
         let Logged { offset, key, change, .. } = logged;
-        let said = self.said.entry(key.into()).or_insert(LastChange {
+        let last = self.changes.entry(key.into()).or_insert(LastChange {
             offset,
             hash: None,
             is_later: false,
@@ -134,19 +134,19 @@ impl Log {
         });
         if offset >= next {
             self.since += 1;
-            said.is_later = true;
+            last.is_later = true;
             return;
         }
-        said.offset = offset;
+        last.offset = offset;
         match change {
             Ok(change) => {
-                said.hash = change.encode().1.as_deref().map(hash);
-                said.id = id_of(&change);
-                said.is_unreadable = false;
+                last.hash = change.encode().1.as_deref().map(hash);
+                last.id = id_of(&change);
+                last.is_unreadable = false;
             }
             Err(_) => {
                 self.unreadable += 1;
-                said.is_unreadable = true;
+                last.is_unreadable = true;
             }
         }
     }
@@ -155,10 +155,10 @@ impl Log {
     fn compare(&mut self, lane: Lane, change: &Change) -> Option<Difference> {
         let (key, value) = change.encode();
         let hash = value.as_deref().map(hash);
-        let said = self.said.remove(&key[..]);
-        let (what, offset) = match said {
+        let last = self.changes.remove(&key[..]);
+        let (what, offset) = match last {
             None => (What::Extra, None),
-            Some(said) if said.is_unreadable || said.hash == hash => return None,
+            Some(last) if last.is_unreadable || last.hash == hash => return None,
             Some(LastChange { hash: None, is_later: true, .. }) => return None,
             Some(LastChange { hash: None, offset, .. }) => (What::Extra, Some(offset)),
             Some(LastChange { offset, .. }) => (What::Other, Some(offset)),
@@ -170,13 +170,13 @@ impl Log {
 
     /// What is left once all entries were taken out.
     fn missing(self, lane: Lane) -> Vec<Difference> {
-        let left = self.said.into_iter().filter(|(_, said)| !said.is_unreadable);
+        let left = self.changes.into_iter().filter(|(_, last)| !last.is_unreadable);
         let mut missing: Vec<_> = left
-            .filter_map(|(key, said)| {
-                said.hash?;
+            .filter_map(|(key, last)| {
+                last.hash?;
                 let timer_id = key.first_chunk().map(|name| TimerId(*name));
-                let (offset, is_void) = (Some(said.offset), key.len() > 16);
-                let (what, id) = (What::Missing, said.id);
+                let (offset, is_void) = (Some(last.offset), key.len() > 16);
+                let (what, id) = (What::Missing, last.id);
                 Some(Difference { lane, what, offset, is_void, timer_id, id, detail: None })
             })
             .collect();

@@ -51,7 +51,7 @@ impl IndexThread {
         if let Some((answers, gaps, mut lag)) = self.listing.take() {
             loop {
                 match answers.try_recv() {
-                    Ok(answer) => lag += self.ends(&answer.told, &gaps)?,
+                    Ok(answer) => lag += self.ends(&answer.ends, &gaps)?,
                     Err(TryRecvError::Empty) => {
                         self.listing = Some((answers, gaps, lag));
                         return Ok(());

@@ -113,7 +113,7 @@ impl IndexThread {
                 }
                 self.look = Instant::now() + LOOK_SOON;
             }
-            Request::Leave { assignment } => {
+            Request::Release { assignment } => {
                 let gone = self.lanes.extract_if(.., |_, of| of.assignment == assignment);
                 for (lane, _) in gone.collect::<Vec<_>>() {
                     self.progress.set(lane, None);

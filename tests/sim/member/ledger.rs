@@ -160,7 +160,7 @@ impl World {
         // Only of a transaction it is known which batch has failed.
         let batch = self.members[slot].flights.front().map(|flight| flight.id);
         let batch = batch.filter(|_| aborts);
-        let failed = dirty.conclude(batch, true, &mut self.member(slot).failures);
+        let failed = dirty.to_failure(batch, true, &mut self.member(slot).failures);
         // Not running: a step's orders are not carried out any more.
         let busy = std::mem::replace(&mut self.member(slot).busy, true);
         if !failed.doubted.is_empty() {

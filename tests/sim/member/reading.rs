@@ -137,8 +137,8 @@ impl World {
     ) {
         let Some((place, mut low)) = from.pop_front() else {
             // Now and then it could not be read.
-            let whole = !self.at.is_multiple_of(5);
-            self.step(slot, Event::Counted { lane, whole });
+            let is_complete = !self.at.is_multiple_of(5);
+            self.step(slot, Event::Counted { lane, is_complete });
             return self.step(slot, Event::Tick);
         };
         let mut records = Vec::new();

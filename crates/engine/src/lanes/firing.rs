@@ -65,7 +65,7 @@ impl LaneEngine {
     }
 
     /// Records of a partition were let go, or there are none: fires the records that have waited for that.
-    pub(super) fn let_go(&mut self, source: Source) {
+    pub(super) fn released(&mut self, source: Source) {
         if self.partitions.try_open(source.lane) {
             for topic in 0..self.setup.topics.intakes.len() {
                 self.fire_waiting(Source { topic: TopicId(topic as u16), ..source });
@@ -149,7 +149,7 @@ impl LaneEngine {
                 self.want(now, source, due);
             }
         }
-        self.let_go(source);
+        self.released(source);
     }
 
     /// A hop was appended late, and is committed.

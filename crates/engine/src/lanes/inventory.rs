@@ -49,7 +49,7 @@ enum At {
     /// It was asked.
     Listed,
     /// All missing timers have ended. Their timer changes are not in a batch yet.
-    Said,
+    Reported,
     /// Nor committed: batches before this one may carry it.
     Written(BatchId),
 }
@@ -89,14 +89,17 @@ impl Counting {
                 self.at = At::Listed;
                 Step::List(after)
             }
-            At::Said if !writes.reports_a_loss() => {
+            At::Reported if !writes.reports_a_loss() => {
                 self.at = At::Written(batches.next());
                 self.step(writes, batches)
             }
             At::Written(batch) if batches.have_landed(batch) => Step::Done,
-            At::Landing(_) | At::Read | At::List(_) | At::Listed | At::Said | At::Written(_) => {
-                Step::Wait
-            }
+            At::Landing(_)
+            | At::Read
+            | At::List(_)
+            | At::Listed
+            | At::Reported
+            | At::Written(_) => Step::Wait,
         }
     }
 
@@ -113,7 +116,7 @@ impl Counting {
     pub(super) fn was_listed(&mut self, lane: Lane, more: Option<After>) -> bool {
         let is_this = self.lane == lane && matches!(self.at, At::Listed);
         if is_this {
-            self.at = if more.is_some() { At::List(more) } else { At::Said };
+            self.at = if more.is_some() { At::List(more) } else { At::Reported };
         }
         is_this
     }

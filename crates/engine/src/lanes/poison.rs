@@ -75,7 +75,7 @@ impl Poison {
 
     /// The lanes are gone, with all that was held of them.
     pub(super) fn reset(&mut self) {
-        self.suspects.let_go();
+        self.suspects.release();
         (self.test_at, self.is_tested) = (UnixMillis(0), true);
     }
 

@@ -287,7 +287,7 @@ impl<T> Suspects<T> {
     }
 
     /// The lanes are gone, with all that was held of them.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn release(&mut self) {
         self.held.clear();
     }
 
@@ -349,7 +349,7 @@ mod tests {
         let mut pending: Vec<usize> = (0..n).collect();
         while !pending.is_empty() {
             // A take-over: all that is pending is read again.
-            suspects.let_go();
+            suspects.release();
             pending.retain(|&at| {
                 let (source, offset) = place(at);
                 let found = suspects.verdict(source, offset).is_some();
@@ -543,7 +543,7 @@ mod tests {
         let both = [carried(1, "t"), carried(2, "t")];
         suspects.refused(NOW, &both, true, &no(Blame::Record, &[]));
         suspects.hold(0, 1);
-        suspects.let_go();
+        suspects.release();
         assert_eq!((suspects.next(), suspects.len()), (None, 2));
         suspects.keep(|source, _| source.lane == Lane(0));
         assert_eq!(suspects.len(), 2);

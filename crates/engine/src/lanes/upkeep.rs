@@ -270,12 +270,12 @@ impl LaneEngine {
     }
 
     /// A lane was read.
-    pub(super) fn counted(&mut self, now: UnixMillis, lane: Lane, whole: bool) {
+    pub(super) fn counted(&mut self, now: UnixMillis, lane: Lane, is_complete: bool) {
         let counting = self.timers.calling.counting();
         if !counting.is_some_and(|counting| counting.was_read(lane)) {
             return;
         }
-        if !whole {
+        if !is_complete {
             self.timers.calling.count_again(lane, now + AGAIN_AFTER);
             self.timers.calling.end_count();
         }

@@ -88,8 +88,12 @@ impl QueryGoals {
             let by = since + self.collected;
             idle || now >= by && first_sent.is_none_or(|sent| sent >= by)
         };
-        let reached: Vec<u64> =
-            self.read.iter().filter(|(_, since)| is_committed(**since)).map(|(of, _)| *of).collect();
+        let reached: Vec<u64> = self
+            .read
+            .iter()
+            .filter(|(_, since)| is_committed(**since))
+            .map(|(of, _)| *of)
+            .collect();
         self.read.retain(|number, _| !reached.contains(number));
         reached
     }
@@ -119,7 +123,11 @@ mod tests {
         let open = [goal(7, &[(INTAKE, 10), (OTHER, 4)])];
         assert_eq!(goals.unread(&open), [INTAKE, OTHER]);
         assert_eq!(goals.look(Millis(1), &open, &at(&[(INTAKE, 10), (OTHER, 3)]), IDLE), []);
-        assert_eq!(goals.look(Millis(2), &open, &at(&[(INTAKE, 10)]), IDLE), [], "one is not known");
+        assert_eq!(
+            goals.look(Millis(2), &open, &at(&[(INTAKE, 10)]), IDLE),
+            [],
+            "one is not known"
+        );
         assert_eq!(goals.look(Millis(3), &open, &at(&[(INTAKE, 12), (OTHER, 4)]), IDLE), [7]);
     }
 
@@ -156,12 +164,19 @@ mod tests {
         assert_eq!(goals.unread(&open), [INTAKE]);
         assert_eq!(goals.look(Millis(700), &open, &read, BUSY), []);
         goals.clear();
-        assert_eq!(goals.look(Millis(1_300), &open, &at(&[]), BUSY), [], "another may have read it");
+        assert_eq!(
+            goals.look(Millis(1_300), &open, &at(&[]), BUSY),
+            [],
+            "another may have read it"
+        );
     }
 
     #[test]
     fn it_is_looked_at_every_few_milliseconds() {
         let mut goals = QueryGoals::new(Millis(0));
-        assert_eq!([0, 4, 5, 9, 10].map(|at| goals.is_due(Millis(at))), [true, false, true, false, true]);
+        assert_eq!(
+            [0, 4, 5, 9, 10].map(|at| goals.is_due(Millis(at))),
+            [true, false, true, false, true]
+        );
     }
 }

@@ -224,7 +224,7 @@ impl Dirty {
     /// What follows. `batch`: the only one that can have failed. `may_write`: our own topics can be written to, as far as
     /// that [must be asked](Self::must_ask_for_rights).
     #[must_use]
-    pub fn conclude(
+    pub fn to_failure(
         &self,
         batch: Option<BatchId>,
         may_write: bool,
@@ -274,7 +274,7 @@ mod tests {
             let found = course.clean(PATIENCE).err();
             assert_eq!(found.as_ref().map(|dirty| dirty.reason), want, "{why}");
             let refused = found
-                .map(|dirty| dirty.conclude(Some(BatchId(1)), true, &mut Failures::default()))
+                .map(|dirty| dirty.to_failure(Some(BatchId(1)), true, &mut Failures::default()))
                 .and_then(|failed| failed.refused);
             assert_eq!(refused, None, "nobody is to blame for that");
         }
@@ -317,15 +317,15 @@ mod tests {
         for (dirty, may_write, want, reason) in table {
             // Nothing is asked of what we found ourselves.
             assert!(may_write || dirty.must_ask_for_rights() || reason != Renewed::Unknown);
-            let failed = dirty.conclude(Some(BatchId(3)), may_write, &mut Failures::default());
+            let failed = dirty.to_failure(Some(BatchId(3)), may_write, &mut Failures::default());
             let blamed = failed.refused.as_ref().map(|refused| refused.blame);
             assert_eq!((blamed, failed.reason), (want, reason), "{dirty:?}");
-            let nobody = dirty.conclude(None, may_write, &mut Failures::default());
+            let nobody = dirty.to_failure(None, may_write, &mut Failures::default());
             assert_eq!(nobody.refused, None, "no batch can have failed");
             // A record that was named is to blame, whatever the transaction's own error says.
             let mut failures = Failures::default();
             failures.add(Some((BatchId(2), 5)), ErrorClass::InvalidRecord, "t", || "w".to_owned());
-            let named = dirty.conclude(Some(BatchId(3)), may_write, &mut failures);
+            let named = dirty.to_failure(Some(BatchId(3)), may_write, &mut failures);
             let refused = named.refused.map(|refused| (refused.batch, refused.named));
             assert_eq!((refused, named.reason), (Some((BatchId(2), vec![5])), Renewed::Refused));
         }

@@ -164,12 +164,12 @@ impl std::fmt::Debug for Connection {
 
 /// Nobody answered.
 #[derive(Debug, thiserror::Error)]
-#[error("no answer from Kafka at {brokers}{}", heard.as_ref().map(|heard| format!(": {heard}")).unwrap_or_default())]
+#[error("no answer from Kafka at {brokers}{}", reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default())]
 pub struct NoAnswer {
     /// The addresses that were tried.
     pub brokers: String,
     /// The most telling of what librdkafka said meanwhile, in its words.
-    pub heard: Option<String>,
+    pub reason: Option<String>,
     /// What it said at the end.
     #[source]
     pub source: Box<KafkaError>,
@@ -321,18 +321,18 @@ impl Connection {
     /// # Errors
     /// Nobody answered within `most`.
     pub fn metadata(&self, most: Duration) -> Result<Metadata, NoAnswer> {
-        let heard = WorstError::default();
+        let worst = WorstError::default();
         let failed = |source| NoAnswer {
             brokers: self.brokers.clone(),
-            heard: heard.told().map(|(_, reason)| reason),
+            reason: worst.get().map(|(_, reason)| reason),
             source: Box::new(source),
         };
         let consumer: BaseConsumer<WorstError> =
-            self.consumer("waterclock-ask").create_with_context(heard.clone()).map_err(failed)?;
+            self.consumer("waterclock-ask").create_with_context(worst.clone()).map_err(failed)?;
         if let Some(tokens) = &self.tokens {
             match tokens.token() {
                 Ok(token) => raw::set_token(consumer.client(), &token),
-                Err(trouble) => heard.hear(Weight::Refused, &trouble),
+                Err(trouble) => worst.note(Weight::Refused, &trouble),
             }
         }
         let began = Instant::now();
@@ -348,7 +348,7 @@ impl Connection {
             while Instant::now() < until {
                 let _ = consumer.poll(until.saturating_duration_since(Instant::now()));
             }
-            let enough = match heard.told() {
+            let enough = match worst.get() {
                 Some((Weight::Refused, _)) => true,
                 Some((Weight::Lost, _)) => began.elapsed() >= REFUSED_MAX,
                 None => false,
@@ -375,14 +375,14 @@ enum Weight {
 struct WorstError(Arc<Mutex<Option<(Weight, String)>>>);
 
 impl WorstError {
-    fn hear(&self, weight: Weight, reason: &str) {
-        let mut heard = self.0.lock();
-        if heard.as_ref().is_none_or(|(known, _)| *known < weight) {
-            *heard = Some((weight, reason.to_owned()));
+    fn note(&self, weight: Weight, reason: &str) {
+        let mut worst = self.0.lock();
+        if worst.as_ref().is_none_or(|(known, _)| *known < weight) {
+            *worst = Some((weight, reason.to_owned()));
         }
     }
 
-    fn told(&self) -> Option<(Weight, String)> {
+    fn get(&self) -> Option<(Weight, String)> {
         self.0.lock().clone()
     }
 }
@@ -393,13 +393,13 @@ impl ClientContext for WorstError {
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(%error, reason, "asking for metadata");
         match errors::kind(&error) {
-            kind if kind.is_refusal() => self.hear(Weight::Refused, reason),
+            kind if kind.is_refusal() => self.note(Weight::Refused, reason),
             ErrorKind::AllBrokersAway => {}
             // What librdkafka says of bytes that are no frame of Kafka's.
             _ if reason.contains("receive.message.max.bytes") => {
-                self.hear(Weight::Refused, "what answers there does not speak Kafka's protocol");
+                self.note(Weight::Refused, "what answers there does not speak Kafka's protocol");
             }
-            _ => self.hear(Weight::Lost, reason),
+            _ => self.note(Weight::Lost, reason),
         }
     }
 }

@@ -132,8 +132,8 @@ impl ResilientAdmin {
         end: End,
         within: Duration,
     ) -> Result<Vec<EndOf>, KafkaError> {
-        let (_, told) = self.ask_once(|admin| ends(admin, partitions, end, within))?;
-        told.map(|(answer, _)| answer)
+        let (_, parts) = self.ask_once(|admin| ends(admin, partitions, end, within))?;
+        parts.map(|(answer, _)| answer)
     }
 
     /// Asks a question whose parts brokers answer each for themselves, and that gives the errors of the parts, too. If one of
@@ -145,11 +145,11 @@ impl ResilientAdmin {
         &self,
         question: impl FnOnce(&Asker) -> Parts<T, E>,
     ) -> Result<T, E> {
-        let (client, told) = self.ask_once(question)?;
-        if is_silence(&told) {
+        let (client, parts) = self.ask_once(question)?;
+        if is_silence(&parts) {
             self.0.renew(&client);
         }
-        told.map(|(answer, _)| answer)
+        parts.map(|(answer, _)| answer)
     }
 
     /// Asks, and gives the client that was asked. It stays the one of the next question.
@@ -159,9 +159,9 @@ impl ResilientAdmin {
     ) -> Result<(Arc<Client>, Parts<T, E>), KafkaError> {
         self.0.look()?;
         let client = self.0.client();
-        let told = question(self.0.ready(&client));
-        self.0.note(is_silence(&told));
-        Ok((client, told))
+        let parts = question(self.0.ready(&client));
+        self.0.note(is_silence(&parts));
+        Ok((client, parts))
     }
 }
 
@@ -202,13 +202,13 @@ impl Shared {
     /// Whether one of the brokers takes a connection; so it is assumed where none is known. Those that were given are tried,
     /// too: all that were heard of may be gone.
     fn takes_connections(&self) -> bool {
-        let known = self.brokers.lock().clone();
+        let brokers = self.brokers.lock().clone();
         // A few of many, and others each time.
-        let from = rand::random_range(0..known.len().max(1));
+        let from = rand::random_range(0..brokers.len().max(1));
         let given = self.connection.brokers.split(',').map(|broker| broker.trim().to_owned());
-        let some = known.iter().cycle().skip(from).take(known.len().min(LOOK_AT_MOST)).cloned();
-        let others = given.filter(|given| !known.contains(given));
-        known.is_empty() || some.chain(others).any(|broker| takes_connection(&broker))
+        let some = brokers.iter().cycle().skip(from).take(brokers.len().min(LOOK_AT_MOST)).cloned();
+        let others = given.filter(|given| !brokers.contains(given));
+        brokers.is_empty() || some.chain(others).any(|broker| takes_connection(&broker))
     }
 
     /// Takes down whether a question had no answer.
@@ -243,16 +243,17 @@ fn ends(
     end: End,
     within: Duration,
 ) -> Parts<Vec<EndOf>, KafkaError> {
-    let told = ask::ends(admin, partitions, end, within)?;
-    let errors = told.iter().filter_map(|(_, _, end)| end.err()).collect();
-    Ok((told, errors))
+    let ends = ask::ends(admin, partitions, end, within)?;
+    let errors = ends.iter().filter_map(|(_, _, end)| end.err()).collect();
+    Ok((ends, errors))
 }
 
 /// Whether a question had no answer, or a part of it. An error of the whole question counts as silence, whichever it is: all that
 /// follows is one look for a broker.
-fn is_silence<T, E>(told: &Parts<T, E>) -> bool {
-    told.as_ref()
-        .map_or(true, |(_, parts)| parts.iter().any(|code| ErrorKind::of(*code).is_silence()))
+fn is_silence<T, E>(parts: &Parts<T, E>) -> bool {
+    parts
+        .as_ref()
+        .map_or(true, |(_, codes)| codes.iter().any(|code| ErrorKind::of(*code).is_silence()))
 }
 
 fn takes_connection(broker: &str) -> bool {
@@ -274,8 +275,8 @@ mod tests {
         let connection = Connection::new("127.0.0.1:1", Given::new());
         let admin = ResilientAdmin::new(&connection, "test").unwrap();
         let parts = |codes: &[Code]| {
-            let told = admin.ask_parts(|_| Ok::<_, KafkaError>(((), codes.to_vec())));
-            assert_eq!(told, Ok(()));
+            let answer = admin.ask_parts(|_| Ok::<_, KafkaError>(((), codes.to_vec())));
+            assert_eq!(answer, Ok(()));
         };
         type Case<'a> = (&'a str, bool, &'a dyn Fn());
         #[rustfmt::skip]
@@ -301,11 +302,11 @@ mod tests {
         let (first, other) = (admin.0.client(), admin.clone());
         let silence = || Err::<(), _>(KafkaError::AdminOp(RDKafkaErrorCode::OperationTimedOut));
         // The other one's question is on its way while this one has no answer.
-        let told = other.ask(|_| {
+        let answer = other.ask(|_| {
             assert!(admin.ask(|_| silence()).is_err());
             silence()
         });
-        assert!(told.is_err());
+        assert!(answer.is_err());
         let second = admin.0.client();
         assert!(!Arc::ptr_eq(&first, &second));
         // What had no answer was the first one: the second one is asked on.
@@ -321,7 +322,7 @@ mod tests {
         let admin = ResilientAdmin::new(&connection, "test").unwrap();
         *admin.0.brokers.lock() = vec!["127.0.0.1:1".to_owned(), address.to_string()];
         // How many questions go out of one of each kind that have no answer.
-        let asked = || {
+        let questions = || {
             let count = std::cell::Cell::new(0);
             let silent = || {
                 count.set(count.get() + 1);
@@ -332,14 +333,14 @@ mod tests {
             let _ = admin.ask_once(|_| Err::<((), Vec<_>), _>(silent()));
             count.get()
         };
-        assert_eq!(asked(), 3, "a broker is there, and may answer the next one");
+        assert_eq!(questions(), 3, "a broker is there, and may answer the next one");
         drop(listener);
-        assert_eq!(asked(), 0);
+        assert_eq!(questions(), 0);
         std::thread::sleep(LOOK_EVERY);
-        assert_eq!(asked(), 0, "looked at again");
+        assert_eq!(questions(), 0, "looked at again");
         let _again = TcpListener::bind(address).expect("the same port");
         std::thread::sleep(LOOK_EVERY);
-        assert_eq!(asked(), 3);
+        assert_eq!(questions(), 3);
     }
 
     #[test]

@@ -210,9 +210,9 @@ pub(crate) struct Sieve<'a, S: Sink> {
     /// What may come out in all, [`BESIDE`] counted; beyond it, nothing does.
     room: usize,
     out: &'a mut S,
-    said: BatchShape,
+    shape: BatchShape,
     /// Records that come out.
-    told: usize,
+    emitted: usize,
     /// Where the last of those that pass begins there, and its bytes behind its length.
     whole_at: (usize, usize),
     /// Records that have begun. Of a topic that is not compacted, a record's number in its batch is its offset there.
@@ -228,13 +228,13 @@ pub(crate) struct Sieve<'a, S: Sink> {
 }
 
 impl<'a, S: Sink> Sieve<'a, S> {
-    pub(crate) fn new(bounds: Bounds, room: usize, out: &'a mut S, said: BatchShape) -> Self {
+    pub(crate) fn new(bounds: Bounds, room: usize, out: &'a mut S, shape: BatchShape) -> Self {
         Self {
             bounds,
             room,
             out,
-            said,
-            told: 0,
+            shape,
+            emitted: 0,
             whole_at: (0, 0),
             begun: 0,
             inflated: 0,
@@ -271,7 +271,7 @@ impl<'a, S: Sink> Sieve<'a, S> {
                 self.end_partial()?;
             }
         }
-        let is_last = self.begun >= self.said.count && self.step == Step::Length;
+        let is_last = self.begun >= self.shape.count && self.step == Step::Length;
         Ok(!is_last && (!self.is_short() || self.is_whole()))
     }
 
@@ -287,7 +287,7 @@ impl<'a, S: Sink> Sieve<'a, S> {
 
     /// What was inflated is at its end, or was ended; `well`: it could be inflated up to there. Says what it costs.
     pub(crate) fn end(mut self, well: bool) -> usize {
-        let count = self.said.count;
+        let count = self.shape.count;
         let short = self.is_short();
         let within = self.step != Step::Length || self.number.1 != 0;
         if !well || self.is_whole() || !short && (within || self.begun < count) {
@@ -301,8 +301,8 @@ impl<'a, S: Sink> Sieve<'a, S> {
             self.unread = Some(Partial::unread(0, self.begun - 1));
         }
         if let Some(last) = self.unread.take() {
-            let others = count.max(self.begun).saturating_sub(self.told + 1);
-            self.tell(&last, u32::try_from(others).unwrap_or(u32::MAX));
+            let others = count.max(self.begun).saturating_sub(self.emitted + 1);
+            self.report(&last, u32::try_from(others).unwrap_or(u32::MAX));
         }
         self.cost()
     }
@@ -311,17 +311,17 @@ impl<'a, S: Sink> Sieve<'a, S> {
     fn give_up(&mut self) {
         if self.is_whole() {
             self.out.cut(self.whole_at.0);
-            self.told -= 1;
+            self.emitted -= 1;
         }
         (self.step, self.number) = (Step::Length, (0, 0));
         // All records that exist were read: the bytes behind them are nothing.
-        let rest = self.told < self.said.count;
-        let last = usize::try_from(self.said.last).unwrap_or(0);
+        let rest = self.emitted < self.shape.count;
+        let last = usize::try_from(self.shape.last).unwrap_or(0);
         self.unread = rest.then(|| Partial::broken(0, last));
     }
 
     fn cost(&self) -> usize {
-        self.out.len() + self.told * BESIDE
+        self.out.len() + self.emitted * BESIDE
     }
 
     fn is_whole(&self) -> bool {
@@ -345,7 +345,7 @@ impl<'a, S: Sink> Sieve<'a, S> {
     fn end_whole(&mut self) {
         let (start, body) = self.whole_at;
         let number = self.begun - 1;
-        let read = Read::of(self.out.since(body), number, self.said);
+        let read = Read::of(self.out.since(body), number, self.shape);
         match read {
             Read::Sound => {}
             Read::Mended(mended) => {
@@ -355,8 +355,8 @@ impl<'a, S: Sink> Sieve<'a, S> {
             Read::Broken => {
                 let bytes = self.out.len() - body;
                 self.out.cut(start);
-                self.told -= 1;
-                self.tell(&Partial::broken(bytes, number), 0);
+                self.emitted -= 1;
+                self.report(&Partial::broken(bytes, number), 0);
             }
         }
     }
@@ -436,7 +436,7 @@ impl<'a, S: Sink> Sieve<'a, S> {
             }
             Step::Offset => {
                 // Else it is the one that Kafka gave it, by its number.
-                if !self.said.is_dense() && (0..=self.said.last).contains(&number) {
+                if !self.shape.is_dense() && (0..=self.shape.last).contains(&number) {
                     self.partial.offset = number;
                 }
                 self.step = Step::KeyLength;
@@ -505,7 +505,7 @@ impl<'a, S: Sink> Sieve<'a, S> {
             return Err(Stop::Broken);
         }
         let number = self.begun;
-        if number >= self.said.count {
+        if number >= self.shape.count {
             // Kafka has given offsets to those before it only.
             return Err(Stop::Broken);
         }
@@ -531,7 +531,7 @@ impl<'a, S: Sink> Sieve<'a, S> {
             let start = self.out.len();
             self.out.put(&length);
             self.whole_at = (start, self.out.len());
-            self.told += 1;
+            self.emitted += 1;
             self.step = Step::Whole(size);
         }
         Ok(())
@@ -566,14 +566,14 @@ impl<'a, S: Sink> Sieve<'a, S> {
         if partial.unread {
             self.unread = Some(partial);
         } else {
-            self.tell(&partial, 0);
+            self.report(&partial, 0);
         }
         Ok(())
     }
 
     /// Puts what is kept of a record in its place.
-    fn tell(&mut self, partial: &Partial, others: u32) {
-        self.told += 1;
+    fn report(&mut self, partial: &Partial, others: u32) {
+        self.emitted += 1;
         let cut = Cut {
             bytes: partial.bytes as u64,
             by: partial.by,
@@ -595,18 +595,18 @@ impl<'a, S: Sink> Sieve<'a, S> {
 }
 
 /// Whether librdkafka can read these records of a batch that is not compressed, and takes each for what it is.
-pub(crate) fn is_sound(mut bytes: &[u8], said: BatchShape) -> bool {
+pub(crate) fn is_sound(mut bytes: &[u8], shape: BatchShape) -> bool {
     let mut number = 0;
     while !bytes.is_empty() {
         let Some(body) = take_number(&mut bytes).and_then(|size| take(&mut bytes, size)) else {
             return false;
         };
-        if number >= said.count || !matches!(Read::of(body, number, said), Read::Sound) {
+        if number >= shape.count || !matches!(Read::of(body, number, shape), Read::Sound) {
             return false;
         }
         number += 1;
     }
-    number == said.count
+    number == shape.count
 }
 
 /// What librdkafka makes of a record.
@@ -618,16 +618,16 @@ enum Read {
 }
 
 impl Read {
-    fn of(body: &[u8], number: usize, said: BatchShape) -> Self {
-        Self::try_of(body, number, said).unwrap_or(Self::Broken)
+    fn of(body: &[u8], number: usize, shape: BatchShape) -> Self {
+        Self::try_of(body, number, shape).unwrap_or(Self::Broken)
     }
 
-    fn try_of(body: &[u8], number: usize, said: BatchShape) -> Option<Self> {
+    fn try_of(body: &[u8], number: usize, shape: BatchShape) -> Option<Self> {
         let mut rest = body;
         let attributes = take(&mut rest, 1)?[0];
         let (time, offset) = (take_number(&mut rest)?, take_number(&mut rest)?);
-        let right = if said.is_dense() { i64::try_from(number).ok()? } else { offset };
-        if !(0..=said.last).contains(&right) {
+        let right = if shape.is_dense() { i64::try_from(number).ok()? } else { offset };
+        if !(0..=shape.last).contains(&right) {
             return None;
         }
         let (key_len, key) = take_text(&mut rest)?;

@@ -73,7 +73,7 @@ pub struct Answer {
     /// It was asked for stable ends, too.
     pub stable: bool,
     /// Of every partition that was asked for.
-    pub told: Vec<EndOffset>,
+    pub ends: Vec<EndOffset>,
 }
 
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl EndOffsets {
             if let Err(crossbeam_channel::SendError(question)) = thread.send(question) {
                 // There was no thread to be had.
                 threads.remove(&leader);
-                question.tell(UnixMillis(0), &Found::default());
+                question.answer(UnixMillis(0), &Found::default());
             }
         }
     }
@@ -162,24 +162,22 @@ impl EndOffsets {
     ) -> Result<Vec<EndOffset>, KafkaError> {
         let deadline = Instant::now() + most;
         let (reply, answers) = crossbeam_channel::unbounded();
-        let mut known = Vec::with_capacity(partitions.len());
+        let mut ends = Vec::with_capacity(partitions.len());
         self.ask_also(0, partitions.to_vec(), Also::First, &reply);
-        while known.len() < partitions.len() {
+        while ends.len() < partitions.len() {
             let Ok(answer) = answers.recv_deadline(deadline) else {
                 return Err(errors::no_answer());
             };
-            let (told, untold): (Vec<EndOffset>, Vec<EndOffset>) = answer
-                .told
-                .into_iter()
-                .partition(|told| told.last.is_some() && told.first.is_some());
-            known.extend(told);
-            if !untold.is_empty() {
+            let (known, missing): (Vec<EndOffset>, Vec<EndOffset>) =
+                answer.ends.into_iter().partition(|end| end.last.is_some() && end.first.is_some());
+            ends.extend(known);
+            if !missing.is_empty() {
                 std::thread::sleep(ASK_AGAIN);
-                let again = untold.into_iter().map(|told| (told.topic, told.partition));
+                let again = missing.into_iter().map(|end| (end.topic, end.partition));
                 self.ask_also(0, again.collect(), Also::First, &reply);
             }
         }
-        Ok(known)
+        Ok(ends)
     }
 }
 
@@ -192,24 +190,24 @@ struct Found {
 }
 
 impl Question {
-    fn tell(self, at: UnixMillis, heard: &Found) {
+    fn answer(self, at: UnixMillis, found: &Found) {
         let Self { of, partitions, also, reply } = self;
-        let told = partitions.into_iter().map(|partition| {
-            let last = heard.last.get(&partition).copied();
-            let stable = heard.stable.get(&partition).copied().filter(|_| also == Also::Stable);
-            let first = heard.first.get(&partition).copied().filter(|_| also == Also::First);
+        let ends = partitions.into_iter().map(|partition| {
+            let last = found.last.get(&partition).copied();
+            let stable = found.stable.get(&partition).copied().filter(|_| also == Also::Stable);
+            let first = found.first.get(&partition).copied().filter(|_| also == Also::First);
             let (topic, partition) = partition;
             EndOffset { topic, partition, at, last, stable, first }
         });
-        let told = told.collect();
+        let ends = ends.collect();
         // Nobody waits any more when the lanes have gone.
-        let _ = reply.send(Answer { of, stable: also == Also::Stable, told });
+        let _ = reply.send(Answer { of, stable: also == Also::Stable, ends });
     }
 }
 
 struct Asker {
     admin: ResilientAdmin,
-    /// Who leads which partition, by what was heard last.
+    /// Who leads which partition, by the last metadata.
     leaders: Mutex<BTreeMap<Partition, i32>>,
     clock: Arc<BrokerClock>,
 }
@@ -236,16 +234,16 @@ impl Asker {
             // reported is never beyond the last one. Neither is a beginning.
             let at = self.clock.now(Instant::now()).unwrap_or_default();
             let of = |which: &dyn Fn(&Question) -> bool, end: End| {
-                let asked = all(&questions, which);
-                (asked.len(), self.ends(&asked, end))
+                let partitions = all(&questions, which);
+                (partitions.len(), self.ends(&partitions, end))
             };
             let (_, stable) = of(&|question| question.also == Also::Stable, End::Stable);
             let (_, first) = of(&|question| question.also == Also::First, End::First);
             let (count, last) = of(&|_| true, End::Last);
             let is_lost = last.len() < count;
-            let heard = Found { last, stable, first };
+            let found = Found { last, stable, first };
             for question in questions {
-                question.tell(at, &heard);
+                question.answer(at, &found);
             }
             if leader == NOBODY || is_lost {
                 self.find_leaders();
@@ -253,17 +251,17 @@ impl Asker {
         }
     }
 
-    /// Where partitions end or begin; without those that are not told.
+    /// Where partitions end or begin; without those for which there is no answer.
     fn ends(&self, partitions: &[Partition], end: End) -> BTreeMap<Partition, Offset> {
-        let asked: Vec<(String, i32)> =
+        let names: Vec<(String, i32)> =
             partitions.iter().map(|(t, p)| (t.to_string(), *p)).collect();
-        let told = self.admin.ends_of_one_leader(&asked, end, ASK_MAX);
-        let told = told.unwrap_or_else(|error| {
+        let answers = self.admin.ends_of_one_leader(&names, end, ASK_MAX);
+        let answers = answers.unwrap_or_else(|error| {
             tracing::debug!(%error, partitions = partitions.len(), "asking for ends");
             Vec::new()
         });
         let mut offsets: BTreeMap<(&str, i32), Offset> = BTreeMap::new();
-        for (topic, partition, offset) in &told {
+        for (topic, partition, offset) in &answers {
             match offset {
                 Ok(offset) => {
                     offsets.insert((topic, *partition), Offset(*offset));
@@ -278,11 +276,10 @@ impl Asker {
         partitions.iter().filter_map(found).collect()
     }
 
-    /// Hears who leads what, so that questions go where their answers are.
+    /// Asks who leads what, so that questions go where their answers are.
     fn find_leaders(&self) {
         // Of all topics: to ask for one by its name can create it.
-        let told = self.admin.ask(|admin| admin.fetch_metadata(None, ASK_MAX));
-        let metadata = match told {
+        let metadata = match self.admin.ask(|admin| admin.fetch_metadata(None, ASK_MAX)) {
             Ok(metadata) => metadata,
             Err(error) => return tracing::debug!(%error, "asking who leads"),
         };

@@ -86,8 +86,7 @@ mod tests {
         assert_eq!(stalls.look(&[fetched(10, Some(10))], &ends_at(10)), []);
         let grown = stalls.look(&[fetched(10, Some(10))], &ends_at(12));
         assert_eq!(grown, [], "it grew just now");
-        let stalled =
-            Stalled { topic: "ns.intake".to_owned(), partition: 3, offset: 10, end: 12 };
+        let stalled = Stalled { topic: "ns.intake".to_owned(), partition: 3, offset: 10, end: 12 };
         let found = stalls.look(&[fetched(10, Some(10))], &ends_at(13));
         assert_eq!(found, [stalled]);
         let away = [("ns.intake".to_owned(), 3, Err(errors::NO_ANSWER))];

@@ -23,7 +23,7 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::KafkaError;
 use rdkafka::metadata::MetadataPartition;
 
-use crate::client::connect::Asker as AdminClient;
+use crate::client::connect::Asker;
 use crate::client::errors::{self, ErrorKind, On};
 use crate::client::log_limiter::LogLimiter;
 use crate::client::raw::ask::{self, Layout, Right, Settings};
@@ -82,20 +82,20 @@ struct Use {
     partitions: i32,
     record_bytes_max: u64,
     /// When it was asked about last.
-    asked: Instant,
+    asked_at: Instant,
 }
 
 impl Used {
     /// Forgets what is not in use any more.
     fn tidy(&mut self, now: Instant) {
-        self.0.retain(|_, of| now.saturating_duration_since(of.asked) < IN_USE);
+        self.0.retain(|_, of| now.saturating_duration_since(of.asked_at) < IN_USE);
     }
 
     /// The partitions of those in use; of those that came up last, if there are very many.
     fn partitions(&mut self, now: Instant) -> Vec<(String, i32)> {
         self.tidy(now);
         let mut newest: Vec<_> = self.0.iter().collect();
-        newest.sort_by_key(|(_, of)| std::cmp::Reverse(of.asked));
+        newest.sort_by_key(|(_, of)| std::cmp::Reverse(of.asked_at));
         let partitions = newest.into_iter().flat_map(|(topic, of)| {
             (0..of.partitions).map(|partition| (topic.to_string(), partition))
         });
@@ -128,7 +128,7 @@ impl Shared {
         for Answer { name, target, .. } in found {
             match *target {
                 Target::Found { partitions, record_bytes_max, .. } => {
-                    let of = Use { partitions, record_bytes_max, asked: now };
+                    let of = Use { partitions, record_bytes_max, asked_at: now };
                     used.0.insert(Arc::clone(name), of);
                 }
                 _ => {
@@ -184,10 +184,15 @@ impl Lookup {
             used: Mutex::default(),
             record_bytes_least: Arc::new(AtomicUsize::new(usize::MAX)),
         });
-        let asker = Asker { admin, patience: ASK_FIRST, embedded, limits: HashMap::new() };
-        let said = LogLimiter::default();
-        let answerer =
-            Answerer { inbox, open: BTreeMap::new(), shared: Arc::clone(&shared), asker, said };
+        let describer = Describer { admin, patience: ASK_FIRST, embedded, limits: HashMap::new() };
+        let log_limiter = LogLimiter::default();
+        let answerer = Answerer {
+            inbox,
+            open: BTreeMap::new(),
+            shared: Arc::clone(&shared),
+            describer,
+            log_limiter,
+        };
         let answerer = Arc::new(Mutex::new(answerer));
         let thread = Arc::new(Mutex::new(Thread { is_running: false, answerer }));
         Self { questions, thread, shared }
@@ -234,8 +239,8 @@ impl Default for Limits {
     }
 }
 
-/// Who asks the brokers.
-struct Asker {
+/// Asks the brokers, and keeps what they said of limits.
+struct Describer {
     admin: ResilientAdmin,
     /// How long a question is given for an answer: more each time that there is none.
     patience: Duration,
@@ -245,17 +250,17 @@ struct Asker {
     limits: HashMap<String, Limits>,
 }
 
-impl Asker {
+impl Describer {
     /// What each of these topics is made of.
     fn layouts(&mut self, names: &[String]) -> Result<ask::Each<Layout>, KafkaError> {
         let within = self.patience;
         let embedded = self.embedded;
-        let told = self.admin.ask(|admin| match embedded {
+        let layouts = self.admin.ask(|admin| match embedded {
             true => plain_layouts(admin, names, within),
             false => ask::layouts(admin, names, within),
         });
-        self.patience = if told.is_ok() { ASK_FIRST } else { ASK.min(self.patience * 2) };
-        told
+        self.patience = if layouts.is_ok() { ASK_FIRST } else { ASK.min(self.patience * 2) };
+        layouts
     }
 
     /// Those of these topics that belong to a waterclock namespace: the signs of one are all there.
@@ -269,11 +274,11 @@ impl Asker {
         let all: Vec<String> = all.into_iter().collect();
         let mut there = HashSet::new();
         for names in all.chunks(NAMES_MAX) {
-            let told = self.layouts(names)?.into_iter();
+            let layouts = self.layouts(names)?.into_iter();
             let is_there = |of: &Result<Layout, _>| {
                 of.as_ref().is_ok_and(|layout| !layout.partitions.is_empty())
             };
-            there.extend(told.filter(|(_, of)| is_there(of)).map(|(name, _)| name));
+            there.extend(layouts.filter(|(_, of)| is_there(of)).map(|(name, _)| name));
         }
         let owned = names.iter().filter(|name| is_owned(name, |sign| there.contains(sign)));
         Ok(owned.map(|name| (*name).to_owned()).collect())
@@ -290,12 +295,12 @@ impl Asker {
         let known = names.iter().all(|name| self.limits.contains_key(name));
         let most = if known { ASK_AGAIN_MAX } else { ASK };
         match self.admin.ask(|admin| limits(admin, names, most)) {
-            Ok(told) => {
+            Ok(found) => {
                 // Without the right to ask, Kafka's defaults.
                 for name in names {
                     self.limits.insert(name.clone(), Limits::default());
                 }
-                self.limits.extend(told);
+                self.limits.extend(found);
                 Ok(())
             }
             Err(_) if known => {
@@ -345,15 +350,15 @@ struct Answerer {
     inbox: Receiver<Question>,
     open: BTreeMap<Arc<str>, Open>,
     shared: Arc<Shared>,
-    asker: Asker,
-    /// Errors that were shown.
-    said: LogLimiter,
+    describer: Describer,
+    /// Errors that were logged.
+    log_limiter: LogLimiter,
 }
 
 impl Answerer {
-    /// Nobody told about so many targets; they are asked about again.
+    /// Nobody answered about so many targets; they are asked about again.
     fn unanswered(&self, error: &KafkaError, topics: usize) {
-        if self.said.admits(errors::code(error), Instant::now()) {
+        if self.log_limiter.admits(errors::code(error), Instant::now()) {
             tracing::warn!(%error, topics, "could not find out about targets, asking again");
         }
     }
@@ -396,17 +401,17 @@ impl Answerer {
 
     fn ask(&mut self, names: &[Arc<str>]) {
         let texts: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let told = match self.asker.layouts(&texts) {
-            Ok(told) => told,
+        let layouts = match self.describer.layouts(&texts) {
+            Ok(layouts) => layouts,
             Err(error) => {
                 self.unanswered(&error, names.len());
                 return self.later(names);
             }
         };
-        let mut told: HashMap<String, _> = told.into_iter().collect();
+        let mut layouts: HashMap<String, _> = layouts.into_iter().collect();
         let (mut found, mut answers, mut later) = (Vec::new(), Vec::new(), Vec::new());
         for name in names {
-            let target = match told.remove(&**name) {
+            let target = match layouts.remove(&**name) {
                 Some(Ok(layout)) if is_writable(&layout) => {
                     found.push((Arc::clone(name), layout));
                     continue;
@@ -433,7 +438,7 @@ impl Answerer {
             }
         }
         let texts: Vec<&str> = found.iter().map(|(name, _)| &**name).collect();
-        match self.asker.owned(&texts) {
+        match self.describer.owned(&texts) {
             Ok(owned) => {
                 let taken = found.extract_if(.., |(name, _)| owned.contains(&**name));
                 let target = Target::Owned;
@@ -452,13 +457,13 @@ impl Answerer {
         self.answer(answers);
         for found in found.chunks(LIMITS_MAX) {
             let names: Vec<String> = found.iter().map(|(name, _)| name.to_string()).collect();
-            if let Err(error) = self.asker.ask_limits(&names) {
+            if let Err(error) = self.describer.ask_limits(&names) {
                 self.unanswered(&error, names.len());
                 let names: Vec<_> = found.iter().map(|(name, _)| Arc::clone(name)).collect();
                 self.later(&names);
                 continue;
             }
-            let answers = found.iter().map(|(name, layout)| self.asker.found(name, layout));
+            let answers = found.iter().map(|(name, layout)| self.describer.found(name, layout));
             let answers = answers.collect();
             self.answer(answers);
         }
@@ -512,8 +517,8 @@ fn plain_layouts<C: ClientContext>(
         in_sync: of.isr().len(),
     };
     let layout = |name: &String| {
-        let told = client.fetch_metadata(Some(name), within)?;
-        let found = told.topics().iter().find(|found| found.name() == name);
+        let metadata = client.fetch_metadata(Some(name), within)?;
+        let found = metadata.topics().iter().find(|found| found.name() == name);
         let layout = match found.and_then(|found| found.error()).map(Into::into) {
             Some(error) => Err(error),
             None => {
@@ -534,13 +539,13 @@ fn forgets_compaction() -> bool {
 
 /// The limits of those topics whose settings we may see.
 fn limits(
-    admin: &AdminClient,
+    admin: &Asker,
     names: &[String],
     most: Duration,
 ) -> Result<Vec<(String, Limits)>, KafkaError> {
     let answers = ask::settings(admin, names, most)?;
-    let told = answers.into_iter().filter_map(|(name, of)| Some((name, limits_of(&of.ok()?))));
-    Ok(told.collect())
+    let limits = answers.into_iter().filter_map(|(name, of)| Some((name, limits_of(&of.ok()?))));
+    Ok(limits.collect())
 }
 
 fn limits_of(settings: &Settings) -> Limits {
@@ -572,8 +577,8 @@ mod tests {
         Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap()
     }
 
-    fn using(partitions: i32, record_bytes_max: u64, asked: Instant) -> Use {
-        Use { partitions, record_bytes_max, asked }
+    fn using(partitions: i32, record_bytes_max: u64, asked_at: Instant) -> Use {
+        Use { partitions, record_bytes_max, asked_at }
     }
 
     #[test]
@@ -584,12 +589,12 @@ mod tests {
             ("old".into(), using(5, 9, ago(301))),
             ("second".into(), using(2, 9, ago(290))),
         ]));
-        let told = |topic: &str, partition| (topic.to_owned(), partition);
-        assert_eq!(used.partitions(now), [told("newest", 0), told("second", 0), told("second", 1)]);
+        let at = |topic: &str, partition| (topic.to_owned(), partition);
+        assert_eq!(used.partitions(now), [at("newest", 0), at("second", 0), at("second", 1)]);
         assert_eq!(used.0.len(), 2, "what is not in use takes no memory");
         used.0.insert("wide".into(), using(5_000, 9, ago(1)));
         let many = used.partitions(now);
-        assert_eq!((many.len(), &many[0]), (IN_USE_MAX, &told("newest", 0)));
+        assert_eq!((many.len(), &many[0]), (IN_USE_MAX, &at("newest", 0)));
         assert!(many.iter().all(|(topic, _)| topic != "second"), "the one of long ago is left out");
     }
 
@@ -620,9 +625,9 @@ mod tests {
         assert_eq!(names(&all), ["new", "newer", "again"]);
         let many = (0..NAMES_MAX).map(|n| (Arc::from(format!("n{n}")), open(ago(5), Some(now))));
         all.extend(many);
-        let told = names(&all);
+        let due = names(&all);
         assert_eq!(
-            (told.len(), &told[..2]),
+            (due.len(), &due[..2]),
             (NAMES_MAX, &["new".to_owned(), "newer".to_owned()][..])
         );
     }

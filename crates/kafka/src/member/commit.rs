@@ -162,7 +162,7 @@ struct Progress {
 #[derive(Debug, Default)]
 struct Shared {
     /// Another thread commits instead of this one.
-    left: AtomicBool,
+    abandoned: AtomicBool,
     /// What the client was asked last.
     step: Mutex<&'static str>,
     progress: Mutex<Progress>,
@@ -176,8 +176,8 @@ impl Shared {
 
     /// Whether this thread is abandoned, and another one commits instead. The thread asks this after it has initialised
     /// a producer: either it learns here that it is abandoned, or the other thread fences it.
-    fn is_left(&self) -> bool {
-        self.left.load(Ordering::SeqCst)
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::SeqCst)
     }
 
     /// The client is asked something that it may not come back from.
@@ -212,7 +212,7 @@ impl Shared {
     }
 }
 
-/// The committing thread: the one that counts, if others were left behind.
+/// The committing thread: the one that counts, if others were abandoned.
 pub(crate) struct Committer {
     parts: Parts,
     current: Mutex<CommitThread>,
@@ -304,13 +304,13 @@ impl Committer {
 
     /// Sees to it that nothing is on its way any more and a clean producer is there: what an earlier one left open is decided
     /// then. The broker need not fence what is on its way: a member that comes back under its `group.instance.id` can be given its old
-    /// generation. So a batch that does not end soon is left behind, for the new producers to fence.
+    /// generation. So the thread of a batch that does not end soon is abandoned, for the new producers to fence.
     ///
     /// # Errors
     /// Says why there is none: `fatal` ones will not go away by trying again.
     pub(crate) fn ready(&self, most: Duration) -> Result<(), NotReady> {
         if !self.settle(ON_ITS_WAY_MAX) {
-            self.leave()?;
+            self.abandon()?;
         }
         let shared = {
             let current = self.current();
@@ -341,28 +341,28 @@ impl Committer {
         };
         answer.unwrap_or_else(|| {
             // The answer may never come. The next caller gets another thread.
-            self.leave()?;
+            self.abandon()?;
             let why = format!("no answer from the transaction coordinator within {most:?}");
             Err(NotReady { why, fatal: false })
         })
     }
 
-    /// Leaves the thread behind, with whatever it waits for, and starts another one, whose producers know nothing of brokers
-    /// that do not answer.
+    /// Abandons the thread, with whatever it waits for, and starts another one, whose producers know nothing of brokers that
+    /// do not answer.
     ///
     /// # Errors
     /// The operating system gives no thread; the old one goes on.
-    pub(crate) fn leave(&self) -> Result<(), NotReady> {
+    pub(crate) fn abandon(&self) -> Result<(), NotReady> {
         let failed = |error| NotReady { why: format!("no thread: {error}"), fatal: false };
         let mut current = self.current();
         let next = self.parts.start().map_err(failed)?;
-        let left = std::mem::replace(&mut *current, next);
+        let abandoned = std::mem::replace(&mut *current, next);
         drop(current);
-        left.shared.left.store(true, Ordering::SeqCst);
+        abandoned.shared.abandoned.store(true, Ordering::SeqCst);
         // It ends as soon as it comes back, and nobody waits for that.
-        let _ = left.requests.send(Request::Stop);
-        let step = *left.shared.step.lock();
-        let open = left.shared.lock().open;
+        let _ = abandoned.requests.send(Request::Stop);
+        let step = *abandoned.shared.step.lock();
+        let open = abandoned.shared.lock().open;
         if open > 0 {
             // It may yet be carried out.
             self.parts.owner.renewed(Renewed::Unknown);
@@ -451,12 +451,12 @@ mod tests {
         let batch = Arc::clone(&shared);
         std::thread::spawn(move || batch.update(|progress| progress.open = 0));
         committer.ready(Duration::from_secs(60)).unwrap();
-        assert!(!shared.is_left());
+        assert!(!shared.is_abandoned());
         assert!(shared.lock().ready);
     }
 
     #[test]
-    fn a_batch_that_hangs_is_left_behind_and_nobody_hears_of_it_any_more() {
+    fn a_batch_that_hangs_is_abandoned_and_nobody_hears_of_it_any_more() {
         let committer = committer();
         let (shared, said) = {
             let current = committer.current();
@@ -464,7 +464,7 @@ mod tests {
         };
         shared.update(|progress| progress.open = 1);
         committer.ready(Duration::from_secs(60)).unwrap();
-        assert!(shared.is_left());
+        assert!(shared.is_abandoned());
         assert!(!shared.lock().ready, "another one makes the producers");
         assert!(committer.settle(Duration::ZERO), "of which nothing is on its way");
         assert!(!committer.reports().same_channel(&said));

@@ -47,7 +47,7 @@ pub(crate) struct Fence {
     transaction_timeout: Duration,
     /// Producers of a thread.
     turns: usize,
-    heard: SharedRoster,
+    roster: SharedRoster,
     done: Mutex<Fenced>,
 }
 
@@ -57,9 +57,9 @@ impl Fence {
         namespace: String,
         transaction_timeout: Duration,
         turns: usize,
-        heard: SharedRoster,
+        roster: SharedRoster,
     ) -> Self {
-        Self { connection, namespace, transaction_timeout, turns, heard, done: Mutex::default() }
+        Self { connection, namespace, transaction_timeout, turns, roster, done: Mutex::default() }
     }
 
     /// Ends what those have left open of whom `is_here` says that they are not in the group any more.
@@ -95,14 +95,14 @@ impl Fence {
     }
 
     fn gone(&self, is_here: impl Fn(&str) -> bool) -> Vec<Announced> {
-        let heard = self.heard.lock();
+        let roster = self.roster.lock();
         let announced = |member: &Member| Announced {
             instance: member.instance.clone(),
             incarnation: member.incarnation.clone(),
             threads: usize::from(member.threads),
             has_partitions: !member.lanes.is_empty(),
         };
-        self.done.lock().dead(heard.members().map(announced), is_here)
+        self.done.lock().dead(roster.members().map(announced), is_here)
     }
 
     fn abort(&self, id: &str) -> Result<(), KafkaError> {

@@ -105,7 +105,7 @@ impl InventoryRequest {
                  again, in a minute, or until they are overdue"
             ),
         }
-        self.tell(Event::Counted { lane: self.lane, whole: read.is_ok() });
+        self.tell(Event::Counted { lane: self.lane, is_complete: read.is_ok() });
     }
 
     fn tell(&self, event: Event) {

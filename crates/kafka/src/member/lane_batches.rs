@@ -22,7 +22,7 @@ pub(crate) struct LaneBatches {
     dead: Arc<str>,
     timers: Arc<str>,
     meta: Arc<str>,
-    /// BatchMetrics how far `<ns>.timers` is written.
+    /// How far `<ns>.timers` is written.
     written: Arc<Written>,
     figures: Arc<LaneFigures>,
 }

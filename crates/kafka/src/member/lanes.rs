@@ -143,7 +143,7 @@ pub struct LaneThreads {
     ends: Arc<Notify>,
     clock: Arc<BrokerClock>,
     policies: Arc<Policies>,
-    heard: SharedRoster,
+    roster: SharedRoster,
     connection: Connection,
     meta: Option<Arc<MetaWriter>>,
     _probe: Option<Probe>,
@@ -207,11 +207,11 @@ impl LaneThreads {
             written,
             ends,
             trim: (!*embedded).then(|| deletes.trim()),
-            heard: SharedRoster::default(),
+            roster: SharedRoster::default(),
             stop: Arc::clone(&stop),
             drain: settings.drain,
         };
-        let heard = Arc::clone(&shared.heard);
+        let roster = Arc::clone(&shared.roster);
         let topics = &settings.setup.topics;
         let figures = Arc::new(LaneFigures::new(
             (0..topics.intakes.len()).map(|at| backlog::label(topics, TopicId(at as u16))),
@@ -278,7 +278,7 @@ impl LaneThreads {
             ends,
             clock,
             policies,
-            heard,
+            roster,
             connection: connection.clone(),
             meta,
             _probe: probe,
@@ -304,7 +304,7 @@ impl LaneThreads {
             lanes.dedup();
             Member { lanes, allow: Some(policies.said()), ..me.clone() }
         };
-        Members::start(&self.connection, writer, describe, Arc::clone(&self.heard), &self.events)
+        Members::start(&self.connection, writer, describe, Arc::clone(&self.roster), &self.events)
     }
 
     /// How many records stand in each intake and tier, in the lanes that run here, as counted every 15 seconds.

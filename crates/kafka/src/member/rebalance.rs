@@ -81,7 +81,7 @@ pub(crate) struct Taken {
     /// The main intake is not the first one of its name.
     pub(crate) is_recreated: bool,
     /// When it was asked where their logs ended: a lower bound of their leaders' time.
-    pub(crate) asked: UnixMillis,
+    pub(crate) asked_at: UnixMillis,
     /// Where the lanes' changelogs ended.
     pub(crate) changelogs: Vec<(Lane, Offset)>,
     /// The right to commit for them.
@@ -117,7 +117,7 @@ pub enum Error {
     /// A lane was worked on and its position is not known any more: what was done cannot be told from what was not.
     #[error(
         "group {group} has no committed offset for {topic}/{partition}, and meta no checkpoint, though records before \
-         {first} are gone. To deliver again what may have been delivered: stop all instances, wait for the session-timeout, which the last one's group_instance_id is kept for, and: kafka-consumer-groups.sh --bootstrap-server {brokers} --group {group} --topic {topic}:{partition} --reset-offsets --to-earliest \
+         {first} are gone. To deliver again what may have been delivered: stop all instances, wait for the session-timeout (Kafka keeps the last one's place in the group for so long), then kafka-consumer-groups.sh --bootstrap-server {brokers} --group {group} --topic {topic}:{partition} --reset-offsets --to-earliest \
          --execute"
     )]
     PositionGone {
@@ -250,8 +250,8 @@ impl Context {
         self.events.lock().push(event);
     }
 
-    /// Lets everything go: waits for batches in flight, commits what is acknowledged.
-    pub(crate) fn let_go(&self, consumer: &BaseConsumer<Self>) {
+    /// Releases all lanes: waits for batches in flight, commits what is acknowledged.
+    pub(crate) fn release(&self, consumer: &BaseConsumer<Self>) {
         if !self.committer.settle(SETTLE) {
             tracing::warn!(
                 "a batch is still on its way while its lanes are revoked; its generation is fenced"
@@ -342,7 +342,7 @@ impl Context {
     ) -> Result<Taken, Error> {
         let count = partitions.count();
         let failed = |what| move |source| Error::TakeOver { partitions: count, what, source };
-        let _told = self.progress.begin(count);
+        let _in_progress = self.progress.begin(count);
         self.progress.turn("asking who is in the group");
         let nobodys = self.look_around(consumer)?;
         self.committer.drop_commits();
@@ -351,7 +351,7 @@ impl Context {
             let fatal = not_ready.fatal;
             return Err(Error::Producer { partitions: count, why: not_ready.to_string(), fatal });
         }
-        let (plan, told) = self.find_positions(consumer, partitions)?;
+        let (plan, ends) = self.find_positions(consumer, partitions)?;
         let mut list = TopicPartitionList::with_capacity(count);
         for start in &plan.starts {
             let is_first = self.who.embedded && start.is_new && start.next == Offset(0);
@@ -375,9 +375,9 @@ impl Context {
         plan.starts.iter().for_each(|start| self.report(start));
         telemetry::position_lost(plan.lost());
         self.positions.lock().taken(&plan);
-        let changelogs = told.iter().filter(|told| told.topic == self.who.timers);
+        let changelogs = ends.iter().filter(|end| end.topic == self.who.timers);
         let changelogs = changelogs
-            .filter_map(|told| Some((Lane(u16::try_from(told.partition).ok()?), told.last?)))
+            .filter_map(|end| Some((Lane(u16::try_from(end.partition).ok()?), end.last?)))
             .collect();
         let first = self.who.first_intake.as_ref();
         let is_recreated = first.zip(plan.ids.first()).is_some_and(|(first, now)| first != now);
@@ -387,11 +387,11 @@ impl Context {
         if !fresh.is_empty() {
             self.committer.checkpoint(fresh, Arc::clone(&epoch));
         }
-        let asked = told.iter().map(|told| told.at).min().unwrap_or_default();
-        Ok(Taken { starts, done, is_recreated, asked, changelogs, epoch, nobodys })
+        let asked_at = ends.iter().map(|end| end.at).min().unwrap_or_default();
+        Ok(Taken { starts, done, is_recreated, asked_at, changelogs, epoch, nobodys })
     }
 
-    /// Asks for all that says where the partitions begin. Gives that, and what was told of the ends of the logs.
+    /// Asks for all that says where the partitions begin. Gives that, and where the logs end.
     fn find_positions(
         &self,
         consumer: &BaseConsumer<Self>,
@@ -403,7 +403,7 @@ impl Context {
         let source = |(topic, partition): (&str, i32)| self.source(topic, partition);
         let sources = elements.iter().map(|of| (of.topic(), of.partition())).filter_map(source);
         let mut take_over = TakeOver::new(sources.collect(), self.who.intakes);
-        let (mut ask, mut told) = (Ask::Committed, Vec::new());
+        let (mut ask, mut ends) = (Ask::Committed, Vec::new());
         loop {
             let next = match ask {
                 Ask::Committed => {
@@ -417,8 +417,8 @@ impl Context {
                 Ask::Logs => {
                     self.progress.turn("asking where the logs begin and end");
                     fail::fail_point!("take_over_waits");
-                    told = self.ends(partitions).map_err(failed("ends of the logs"))?;
-                    let bounds = self.bounds(&told);
+                    ends = self.ends(partitions).map_err(failed("ends of the logs"))?;
+                    let bounds = self.bounds(&ends);
                     let of = |source| bounds.get(source).copied().unwrap_or(LogBounds::UNKNOWN);
                     let logs = take_over.partitions().iter().map(of).collect();
                     self.progress.turn("asking for the ids of the topics");
@@ -431,7 +431,7 @@ impl Context {
                     let found = found.map_err(failed("checkpoints"))?;
                     take_over.checkpoints::<LaneRules>(found, &self.positions.lock())
                 }
-                Ask::Begin(plan) => return Ok((plan, told)),
+                Ask::Begin(plan) => return Ok((plan, ends)),
             };
             ask = next.map_err(|error| match error {
                 TakeOverError::Gone(gone) => self.position_gone(gone),
@@ -540,15 +540,15 @@ impl Context {
         let names: Vec<String> = self.who.lanes.iter().map(ToString::to_string).collect();
         // The consumer's client is connected, but it may go on asking a broker that has died. A new one asks any that
         // answers.
-        let told = ask::ids(consumer.client(), &names, FIRST_ATTEMPT).or_else(|error| {
+        let answers = ask::ids(consumer.client(), &names, FIRST_ATTEMPT).or_else(|error| {
             tracing::info!(%error, "the consumer got no answer to its question for topic ids; a new client asks");
             let asker = self.connection.admin(CLIENT)?;
-            let told = ask::ids(asker.inner(), &names, ATTEMPT);
+            let answers = ask::ids(asker.inner(), &names, ATTEMPT);
             aside(asker);
-            told
+            answers
         });
-        let told: HashMap<String, Result<String, RDKafkaErrorCode>> = told?.into_iter().collect();
-        let id = |name: &String| match told.get(name) {
+        let ids: HashMap<String, Result<String, RDKafkaErrorCode>> = answers?.into_iter().collect();
+        let id = |name: &String| match ids.get(name) {
             Some(Ok(id)) => Ok(id.clone()),
             Some(Err(code)) => Err(KafkaError::AdminOp(*code)),
             None => Err(KafkaError::AdminOp(errors::NO_TOPIC)),
@@ -590,23 +590,23 @@ impl Context {
         &self,
         partitions: &TopicPartitionList,
     ) -> Result<Vec<end_offsets::EndOffset>, KafkaError> {
-        let mut asked: Vec<Partition> = Vec::with_capacity(partitions.count());
+        let mut all: Vec<Partition> = Vec::with_capacity(partitions.count());
         for element in partitions.elements() {
             let topic = self.who.lanes.iter().position(|name| **name == *element.topic());
             let Some(topic) = topic else { continue };
-            asked.push((Arc::clone(&self.who.lanes[topic]), element.partition()));
+            all.push((Arc::clone(&self.who.lanes[topic]), element.partition()));
             if topic == 0 {
-                asked.push((Arc::clone(&self.who.timers), element.partition()));
+                all.push((Arc::clone(&self.who.timers), element.partition()));
             }
         }
-        self.ends.wait(&asked, ATTEMPT)
+        self.ends.wait(&all, ATTEMPT)
     }
 
-    /// Where the logs of lane topics begin and end, as far as that was told.
-    fn bounds(&self, told: &[end_offsets::EndOffset]) -> HashMap<Source, LogBounds> {
-        let bounds = told.iter().filter_map(|told| {
-            let source = self.source(&told.topic, told.partition)?;
-            Some((source, LogBounds { first: told.first?, end: told.last? }))
+    /// Where the logs of lane topics begin and end, as far as that is known.
+    fn bounds(&self, ends: &[end_offsets::EndOffset]) -> HashMap<Source, LogBounds> {
+        let bounds = ends.iter().filter_map(|end| {
+            let source = self.source(&end.topic, end.partition)?;
+            Some((source, LogBounds { first: end.first?, end: end.last? }))
         });
         bounds.collect()
     }
@@ -757,11 +757,11 @@ impl ConsumerContext for Context {
                 // Other members may have the lanes by now, or a broker does not answer. The thread cannot wait for
                 // batches in flight before it joins the group again.
                 self.commit(consumer, CommitMode::Async);
-                if let Err(error) = self.committer.leave() {
+                if let Err(error) = self.committer.abandon() {
                     tracing::warn!(%error, "could not abandon the commit thread, waiting for batches in flight");
                 }
             } else {
-                self.let_go(consumer);
+                self.release(consumer);
             }
             if let Err(error) = consumer.unassign() {
                 tracing::warn!(%error, "could not let the lanes go");

@@ -279,8 +279,8 @@ pub(super) struct Shared {
     pub(crate) written: Arc<Written>,
     /// Says where partitions end.
     pub(crate) ends: EndOffsets,
-    /// What the members have said.
-    pub heard: SharedRoster,
+    /// What the members have announced.
+    pub roster: SharedRoster,
     /// Deletes what is done.
     pub trim: Option<Trim>,
     /// Set when the process is to stop.

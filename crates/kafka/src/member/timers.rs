@@ -41,7 +41,7 @@ pub trait Timers: fmt::Debug + Send + Sync {
     fn loaded(&self, assignment: u64, lane: Lane);
 
     /// The lanes of this assignment are another's from now on, or will be taken over again.
-    fn leave(&self, assignment: u64);
+    fn release(&self, assignment: u64);
 
     /// Has a lane thread told which timers of a lane are final since before a time, in all that is committed by now:
     /// [`Event::Expired`].

@@ -52,7 +52,7 @@ impl Default for Known {
 
 impl MetaState for Known {
     fn take(&mut self, record: &Consumed<'_>) {
-        self.roster.hear_record(record);
+        self.roster.take_record(record);
         self.reading.record(record.offset().0, record.key(), record.value());
     }
 

@@ -35,7 +35,7 @@ pub(super) struct LiveMeta<S> {
     /// Where reading has to begin, as long as librdkafka has not accepted it.
     start: Option<StartAt>,
     /// When something was last read.
-    heard: Instant,
+    last_read: Instant,
 }
 
 /// What one poll brought.
@@ -61,7 +61,7 @@ impl<S: MetaState> LiveMeta<S> {
             state,
             rebuilt: None,
             start: Some(start),
-            heard: Instant::now(),
+            last_read: Instant::now(),
         }
     }
 
@@ -98,7 +98,7 @@ impl<S: MetaState> LiveMeta<S> {
         match self.reader.poll(wait) {
             None => return Progress::Nothing,
             Some(Polled::Record(record)) => {
-                self.heard = Instant::now();
+                self.last_read = Instant::now();
                 match &mut self.rebuilt {
                     Some(state) => state.take(&record),
                     None => self.state.lock().take(&record),
@@ -125,7 +125,7 @@ impl<S: MetaState> LiveMeta<S> {
 
     /// How long nothing was read, though instances that run write every second.
     pub(super) fn silence(&self) -> Duration {
-        self.heard.elapsed()
+        self.last_read.elapsed()
     }
 
     fn reached_end(&mut self) {

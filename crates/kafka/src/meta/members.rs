@@ -49,7 +49,7 @@ pub struct Members {
 }
 
 impl Members {
-    /// Begins to speak for this process, on the thread of `events`: `describe` says what it is now, with its lanes. What is heard goes into
+    /// Begins to speak for this process, on the thread of `events`: `describe` says what it is now, with its lanes. What is read goes into
     /// `roster`.
     ///
     /// # Errors
@@ -156,7 +156,7 @@ impl Announcer {
         let mut has_left = self.has_left.lock();
         let roster = self.roster.lock();
         let is_another =
-            roster.said(&self.instance).is_some_and(|said| said.incarnation > self.incarnation);
+            roster.announced(&self.instance).is_some_and(|of| of.incarnation > self.incarnation);
         drop(roster);
         if !std::mem::replace(&mut *has_left, true) && !is_another {
             self.writer.write_and_wait(PARTITION, &self.key(), None, LEAVE_MAX);
@@ -193,7 +193,7 @@ struct MembersTask<D: Fn() -> Member> {
 
 impl MetaState for Roster {
     fn take(&mut self, record: &Consumed<'_>) {
-        self.hear_record(record);
+        self.take_record(record);
     }
 }
 
@@ -224,9 +224,9 @@ impl<D: Fn() -> Member> MembersTask<D> {
     }
 
     /// What the topic says of us; nothing if that was an earlier start.
-    fn heard(&self) -> Option<Member> {
+    fn announced(&self) -> Option<Member> {
         let roster = self.roster.lock();
-        let member = roster.said(&self.announcer.instance)?;
+        let member = roster.announced(&self.announcer.instance)?;
         (member.incarnation == self.announcer.incarnation).then(|| member.clone())
     }
 
@@ -257,9 +257,9 @@ impl<D: Fn() -> Member> MembersTask<D> {
         let now = (self.describe)();
         let is_due = match &self.sent {
             None => true,
-            Some((said, _)) if *said != now => true,
+            Some((sent, _)) if *sent != now => true,
             Some((_, at)) if at.elapsed() >= EVERY => true,
-            Some((said, at)) => at.elapsed() >= AGAIN && self.heard().as_ref() != Some(said),
+            Some((sent, at)) => at.elapsed() >= AGAIN && self.announced().as_ref() != Some(sent),
         };
         if is_due {
             self.announcer.say(&now);

@@ -101,13 +101,13 @@ impl Member {
     }
 }
 
-/// What the members have said, as far as this process has heard it.
+/// What the members have announced, as far as this process has read it.
 pub type SharedRoster = Arc<Mutex<Roster>>;
 
-/// What all members have said, as far as it was read.
+/// What all members have announced, as far as it was read.
 #[derive(Clone, Debug, Default)]
 pub struct Roster {
-    said: BTreeMap<String, Announcement>,
+    announcements: BTreeMap<String, Announcement>,
     /// The topic's time: the last append time that was read.
     now: UnixMillis,
 }
@@ -128,33 +128,34 @@ impl Roster {
     /// As [`read`](super::read).
     pub fn read(connection: &Connection, topic: &str, group: &str) -> Result<Self, log::Error> {
         let mut roster = Self::default();
-        log::each(connection, topic, group, |record| roster.hear_record(record))?;
+        log::each(connection, topic, group, |record| roster.take_record(record))?;
         Ok(roster)
     }
 
     /// All members that are not silent, in the order of their names.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
-        self.heard().map(|said| &said.member)
+        self.present().map(|announced| &announced.member)
     }
 
     /// The member that last claimed a lane.
     #[must_use]
     pub fn owner(&self, lane: Lane) -> Option<&Member> {
-        let claims = self.heard().filter(|said| said.member.lanes.contains(&lane));
-        claims.max_by_key(|said| said.offset).map(|said| &said.member)
+        let claims = self.present().filter(|announced| announced.member.lanes.contains(&lane));
+        claims.max_by_key(|announced| announced.offset).map(|announced| &announced.member)
     }
 
-    fn heard(&self) -> impl Iterator<Item = &Announcement> {
-        self.said.values().filter(|said| self.now - said.at <= SILENT)
+    /// Announcements of members that are not silent.
+    fn present(&self) -> impl Iterator<Item = &Announcement> {
+        self.announcements.values().filter(|announced| self.now - announced.at <= SILENT)
     }
 
     /// What the topic says of a member, silent or not.
-    pub(crate) fn said(&self, instance: &str) -> Option<&Member> {
-        self.said.get(instance).map(|said| &said.member)
+    pub(crate) fn announced(&self, instance: &str) -> Option<&Member> {
+        self.announcements.get(instance).map(|announced| &announced.member)
     }
 
     /// Takes in a record that was polled.
-    pub(super) fn hear_record(&mut self, record: &Consumed<'_>) {
+    pub(super) fn take_record(&mut self, record: &Consumed<'_>) {
         let at = record.appended().unwrap_or_default();
         self.take(record.offset().0, at, record.key(), record.value());
     }
@@ -171,11 +172,11 @@ impl Roster {
         let Some(name) = name.and_then(|name| std::str::from_utf8(name).ok()) else { return };
         match value.and_then(Member::decode) {
             Some(member) if member.instance == name => {
-                self.said.insert(name.to_owned(), Announcement { member, offset, at });
+                self.announcements.insert(name.to_owned(), Announcement { member, offset, at });
             }
             // A farewell, or something that nobody can be asked by.
             _ => {
-                self.said.remove(name);
+                self.announcements.remove(name);
             }
         }
     }
@@ -197,10 +198,10 @@ mod tests {
         }
     }
 
-    /// What is said at which second, by key and value; the roster that follows.
-    fn roster(said: &[(u64, &str, Option<String>)]) -> Roster {
+    /// What is written at which second, by key and value; the roster that follows.
+    fn roster(records: &[(u64, &str, Option<String>)]) -> Roster {
         let mut roster = Roster::default();
-        for (offset, (at, key, value)) in (0..).zip(said) {
+        for (offset, (at, key, value)) in (0..).zip(records) {
             let value = value.as_ref().map(String::as_bytes);
             roster.take(offset, UnixMillis(at * 1_000), Some(key.as_bytes()), value);
         }
@@ -224,8 +225,8 @@ mod tests {
             ("silent for a bit",    &[(0, "member/a", a(&[1])), (90, "clock", None)], Some("a")),
             ("under a wrong name",  &[(0, "member/c", a(&[1]))], None),
         ];
-        for (why, said, want) in cases {
-            let roster = roster(said);
+        for (why, records, want) in cases {
+            let roster = roster(records);
             let owner = roster.owner(Lane(1)).map(|member| member.instance.as_str());
             assert_eq!(owner, want, "{why}");
         }

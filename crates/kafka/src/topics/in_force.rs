@@ -160,7 +160,7 @@ fn begin(
     // Somebody else may be making them at this moment, for other lanes: then that is in force soon.
     let give_way = |misfits, before: &mut Meta, created| {
         let theirs = wait_for_first(connection, names, request);
-        *before = theirs.map_err(|_| Error::Unfit(misfits))?;
+        *before = theirs.map_err(|_| Error::Misconfigured(misfits))?;
         Ok(Made { created, founded: false })
     };
     let misfits = wrong(&found);
@@ -268,7 +268,7 @@ pub fn compare(connection: &Connection, request: &Request) -> Result<Vec<Finding
 /// Finds out what is in force, and whether the topics can hold it; to be called before anything starts.
 ///
 /// # Errors
-/// Nothing was applied, other lanes or another ladder were asked than are in force, or a topic is unfit. Do not
+/// Nothing was applied, other lanes or another ladder were asked than are in force, or a topic is misconfigured. Do not
 /// start; every error says what to do.
 pub fn check(connection: &Connection, request: &Request) -> Result<InForce, Error> {
     let until = Instant::now() + HEARD_MAX;
@@ -276,7 +276,7 @@ pub fn check(connection: &Connection, request: &Request) -> Result<InForce, Erro
         let checked = check_once(connection, request);
         let is_missing = match &checked {
             Err(Error::NotApplied { .. }) => true,
-            Err(Error::Unfit(findings)) => {
+            Err(Error::Misconfigured(findings)) => {
                 findings.iter().any(|finding| finding.severity == Severity::Missing)
             }
             _ => false,
@@ -301,22 +301,22 @@ fn check_once(connection: &Connection, request: &Request) -> Result<InForce, Err
         return Err(Error::NotApplied { namespace: request.namespace.clone() });
     };
     same_lanes(request, &plan)?;
-    if let Some(asked) = &request.holds
-        && sorted(asked) != plan.holds
+    if let Some(requested) = &request.holds
+        && sorted(requested) != plan.holds
     {
         return Err(Error::Ladder {
             namespace: request.namespace.clone(),
-            asked: holds_text(&sorted(asked)),
+            requested: holds_text(&sorted(requested)),
             in_force: holds_text(&plan.holds),
         });
     }
     let ladder = ladder_of(request, &plan)?;
     let found = looking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     let specs = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
-    let (unfit, notes): (Vec<_>, Vec<_>) =
+    let (misconfigured, notes): (Vec<_>, Vec<_>) =
         diff(&names, &specs, &found).into_iter().partition(Finding::refuses);
-    if !unfit.is_empty() {
-        return Err(Error::Unfit(unfit));
+    if !misconfigured.is_empty() {
+        return Err(Error::Misconfigured(misconfigured));
     }
     let topics = names.of_lanes(&request.further_intakes, &ladder);
     let kept =
@@ -378,9 +378,9 @@ fn sorted(holds: &[Millis]) -> Vec<Millis> {
 
 fn same_lanes(request: &Request, in_force: &LadderInForce) -> Result<(), Error> {
     match request.lanes {
-        Some(asked) if asked != in_force.lanes => Err(Error::Lanes {
+        Some(requested) if requested != in_force.lanes => Err(Error::Lanes {
             namespace: request.namespace.clone(),
-            asked,
+            requested,
             in_force: in_force.lanes,
         }),
         _ => Ok(()),
@@ -393,19 +393,19 @@ pub(super) fn next(
     before: Option<&LadderInForce>,
     live: usize,
 ) -> Result<LadderInForce, Error> {
-    let asked = request.holds.as_deref().map(sorted);
+    let requested = request.holds.as_deref().map(sorted);
     let Some(before) = before else {
-        let holds = asked.unwrap_or_else(|| Preset::default().holds());
+        let holds = requested.unwrap_or_else(|| Preset::default().holds());
         let lanes = request.lanes.unwrap_or(LANES_DEFAULT);
         return Ok(LadderInForce { lanes, holds, draining: Vec::new() });
     };
     same_lanes(request, before)?;
-    let Some(holds) = asked.filter(|holds| *holds != before.holds) else {
+    let Some(holds) = requested.filter(|holds| *holds != before.holds) else {
         return Ok(before.clone());
     };
     if live > 0 {
-        let (namespace, asked) = (request.namespace.clone(), holds_text(&holds));
-        return Err(Error::Live { namespace, members: live, asked });
+        let (namespace, requested) = (request.namespace.clone(), holds_text(&holds));
+        return Err(Error::Live { namespace, members: live, requested });
     }
     let old: BTreeSet<Millis> = before.holds.iter().chain(&before.draining).copied().collect();
     let draining = old.into_iter().filter(|hold| !holds.contains(hold)).collect();

@@ -74,7 +74,7 @@ impl CommitLoop {
     pub(super) fn run(&mut self, inbox: &Receiver<Request>) {
         for request in inbox {
             match request {
-                _ if self.shared.is_left() => break,
+                _ if self.shared.is_abandoned() => break,
                 Request::Stop => break,
                 Request::Failed(detail) if !self.producers.is_empty() => {
                     self.fail(&Dirty::not_written(Step::Produce, detail), None);
@@ -186,17 +186,17 @@ impl CommitLoop {
         self.make().map_err(|e| failed(Step::Init, &e))
     }
 
-    /// Closes the producers. One that hangs is left behind: the next producer of its id fences it.
+    /// Closes the producers. One that hangs is abandoned: the next producer of its id fences it.
     fn close(&mut self) {
         if !close(self.producers.drain(..), CLOSE_MAX) {
-            tracing::warn!("a producer does not close, left behind");
+            tracing::warn!("a producer does not close and is abandoned");
         }
     }
 
     /// Drops the producer and says why; `batch`: the only one that can have failed.
     fn fail(&mut self, dirty: &Dirty, batch: Option<BatchId>) {
         let step = dirty.step.as_str();
-        if self.shared.is_left() {
+        if self.shared.is_abandoned() {
             tracing::info!(step, error = %dirty.detail, "an abandoned committer came back, and its batch has failed, as it should");
             return self.close();
         }
@@ -208,7 +208,7 @@ impl CommitLoop {
         self.close();
         let acknowledged = self.delivery_reports.acknowledged();
         let Failed { reason, refused, doubted } =
-            dirty.conclude(batch, may_write, &mut self.delivery_reports.failures());
+            dirty.to_failure(batch, may_write, &mut self.delivery_reports.failures());
         let label = waterclock_telemetry::reason_of(reason);
         tracing::warn!(
             step,
@@ -388,7 +388,7 @@ impl CommitLoop {
         }
         // These producers may have fenced the thread that commits now. That thread makes new ones, and these do
         // nothing.
-        if self.shared.is_left() { Err(KafkaError::Canceled) } else { Ok(()) }
+        if self.shared.is_abandoned() { Err(KafkaError::Canceled) } else { Ok(()) }
     }
 
     fn make_one(

@@ -33,7 +33,8 @@ use crate::member::rebalance::{Context, Who};
 use crate::member::timers::AssignmentEvent;
 use waterclock_engine::member::{Failure, LateHop, Life, QueryGoals, ReadGoals};
 use waterclock_engine::{
-    Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Millis, Offset, Read, Source, UnixMillis,
+    Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Millis, Offset, Read, Source,
+    UnixMillis,
 };
 use waterclock_telemetry::{LaneFigures, LaneLevels};
 
@@ -83,22 +84,22 @@ pub(super) struct Session<'a> {
     /// What the metrics have been told of.
     counted: Figures,
     /// Errors of the consumer that were shown.
-    said: LogLimiter,
+    log_limiter: LogLimiter,
     /// The right to commit, of the assignment in force.
     epoch: Option<Arc<AssignmentEpoch>>,
     answers: (Sender<Answer>, Receiver<Answer>),
-    /// Lookups on their way.
-    asked: usize,
-    ends: (Sender<end_offsets::Answer>, Receiver<end_offsets::Answer>),
+    /// Look-ups of targets that are not answered yet.
+    lookups_open: usize,
+    end_offsets: (Sender<end_offsets::Answer>, Receiver<end_offsets::Answer>),
     /// Partitions whose ends are asked for.
     ends_asked: usize,
-    /// Partitions of which nobody told the end, to be asked for again then.
-    again: Vec<(Instant, Source)>,
+    /// Partitions whose end nobody reported, to be asked for again then.
+    retry_ends: Vec<(Instant, Source)>,
     /// Where every partition began: its position until something of it was polled.
     starts: HashMap<Source, Offset>,
     /// Partitions that are to be read to where they ended.
-    reach: ReadGoals,
-    known: (Sender<AssignmentEvent>, Receiver<AssignmentEvent>),
+    read_goals: ReadGoals,
+    timer_events: (Sender<AssignmentEvent>, Receiver<AssignmentEvent>),
     /// The assignment in force.
     assignment: Option<u64>,
     /// Lanes of which it is not known yet what is pending.
@@ -173,7 +174,7 @@ impl<'a> Session<'a> {
             plan.namespace.clone(),
             plan.transaction_timeout,
             if plan.delivery == Delivery::ExactlyOnce { TURNS } else { 0 },
-            Arc::clone(&shared.heard),
+            Arc::clone(&shared.roster),
         );
         let context = Context::new(
             who,
@@ -207,16 +208,16 @@ impl<'a> Session<'a> {
             paused: HashSet::new(),
             recreated: shared.seen.recreated(),
             counted: Figures::default(),
-            said: LogLimiter::default(),
+            log_limiter: LogLimiter::default(),
             epoch: None,
             answers: crossbeam_channel::unbounded(),
-            asked: 0,
-            ends: crossbeam_channel::unbounded(),
+            lookups_open: 0,
+            end_offsets: crossbeam_channel::unbounded(),
             ends_asked: 0,
-            again: Vec::new(),
+            retry_ends: Vec::new(),
             starts: HashMap::new(),
-            reach: ReadGoals::new(plan.setup.topics.intakes.len(), millis(plan.foreign_wait)),
-            known: crossbeam_channel::unbounded(),
+            read_goals: ReadGoals::new(plan.setup.topics.intakes.len(), millis(plan.foreign_wait)),
+            timer_events: crossbeam_channel::unbounded(),
             assignment: None,
             unknown: 0,
             recalls: 0,
@@ -287,7 +288,7 @@ impl<'a> Session<'a> {
     }
 
     /// Every wait of a batch is bounded, by what librdkafka is told; if it waits on all the same, the lanes are taken over again,
-    /// which leaves it behind (seen once in some hundred changes of leaders).
+    /// which abandons it (seen once in some hundred changes of leaders).
     fn look_what_hangs(&mut self) {
         let Some(first) = self.in_flight.front() else { return };
         let (batch, waits) = (first.id.0, first.since.elapsed());
@@ -464,13 +465,13 @@ impl<'a> Session<'a> {
             Duration::from_micros((at.0 * 1_000).saturating_sub(now_us))
         });
         let awaited = !self.in_flight.is_empty()
-            || self.asked > 0
+            || self.lookups_open > 0
             || self.ends_asked > 0
             || self.unknown > 0
             || self.recalls > 0
             || self.engine.is_counting()
             || self.life.is_resting();
-        let soon = self.reach.patience(|source| self.engine.is_awaited(source));
+        let soon = self.read_goals.patience(|source| self.engine.is_awaited(source));
         let soon = soon.or_else(|| self.shared.timers.has_goals().then_some(QueryGoals::EVERY));
         let soon = soon.map(|soon| Duration::from_millis(soon.0));
         let most = match (awaited, soon) {
@@ -514,28 +515,33 @@ impl<'a> Session<'a> {
                         resume.push(source);
                     }
                 }
-                Action::Seek(source, offset) => self.rewind(source, offset),
+                Action::Seek(source, offset) => self.seek_to(source, offset),
                 Action::DescribeTarget(topic) => {
-                    self.asked += 1;
+                    self.lookups_open += 1;
                     self.shared.lookup.ask(topic, self.answers.0.clone());
                 }
                 Action::ListEndOffsets(sources) => self.ask_for_ends(&sources, false),
                 Action::ListExpired(lane) => {
                     if let Some(assignment) = self.assignment {
                         let before = now - self.plan.setup.limits.history;
-                        self.shared.timers.list_expired(assignment, lane, before, &self.known.0);
+                        self.shared.timers.list_expired(
+                            assignment,
+                            lane,
+                            before,
+                            &self.timer_events.0,
+                        );
                     }
                 }
                 Action::Recall { lane, timers } => {
                     if let Some(assignment) = self.assignment {
                         self.recalls += 1;
-                        self.shared.timers.recall(assignment, lane, timers, &self.known.0);
+                        self.shared.timers.recall(assignment, lane, timers, &self.timer_events.0);
                     }
                 }
                 Action::Overdue { lane, before, after } => {
                     if let Some(assignment) = self.assignment {
                         let of = (lane, before, after);
-                        self.shared.timers.list_overdue(assignment, of, &self.known.0);
+                        self.shared.timers.list_overdue(assignment, of, &self.timer_events.0);
                     }
                 }
                 Action::Inventory { lane, from } => self.take_inventory(lane, from),
@@ -565,11 +571,11 @@ impl<'a> Session<'a> {
             lane,
             from,
             stands: Arc::downgrade(&self.counting),
-            to: self.known.0.clone(),
+            to: self.timer_events.0.clone(),
         };
         if let Err(error) = inventory::begin(order) {
             tracing::warn!(%error, lane = lane.0, "could not start a thread to read what is left of a lane");
-            self.step(Event::Counted { lane, whole: false });
+            self.step(Event::Counted { lane, is_complete: false });
         }
     }
 
@@ -581,7 +587,7 @@ impl<'a> Session<'a> {
         list
     }
 
-    fn rewind(&self, source: Source, offset: Offset) {
+    fn seek_to(&self, source: Source, offset: Offset) {
         let topic = self.plan.setup.topics.name(source.topic);
         let partition = i32::from(source.lane.0);
         // No waiting: the partition is paused, and what was fetched before is dropped by librdkafka.
@@ -668,7 +674,7 @@ impl<'a> Session<'a> {
                 self.status.tell(Some(format!("no right to be a member of group {group} (Read)")));
             }
             _ => {
-                if self.said.admits(errors::code(&error), Instant::now()) {
+                if self.log_limiter.admits(errors::code(&error), Instant::now()) {
                     tracing::warn!(%error, "read failed, retrying (logged once a minute)");
                 }
             }
@@ -681,8 +687,8 @@ impl<'a> Session<'a> {
         let names = &self.plan.setup.topics;
         // A position that was put right when the lanes were taken over may be older than what was committed since.
         for (source, low) in self.consumer.context().take_acknowledged() {
-            let known = self.lows.entry(source).or_insert(low);
-            *known = low.max(*known);
+            let committed = self.lows.entry(source).or_insert(low);
+            *committed = low.max(*committed);
         }
         let lows = std::mem::take(&mut self.lows).into_iter().map(|(source, low)| {
             let topic: &str = names.name(source.topic);

@@ -296,8 +296,8 @@ impl Kafka {
     pub(super) fn read_left(&mut self) {
         let Some((lane, mut from)) = self.left.take() else { return };
         if from.is_empty() {
-            let whole = !self.unreadable.contains(&lane);
-            return self.tell(Event::Counted { lane, whole });
+            let is_complete = !self.unreadable.contains(&lane);
+            return self.tell(Event::Counted { lane, is_complete });
         }
         let (source, low) = from.remove(0);
         let start = self.starts.get(&source).copied().unwrap_or_default().max(low);

@@ -26,8 +26,10 @@ impl Session<'_> {
         crossbeam_channel::select! {
             recv(reports) -> report => if let Ok(report) = report { self.report(report) },
             recv(self.answers.1) -> answer => if let Ok(answer) = answer { self.answer(answer) },
-            recv(self.ends.1) -> told => if let Ok(told) = told { self.ends(told) },
-            recv(self.known.1) -> told => if let Ok(told) = told { self.known(told) },
+            recv(self.end_offsets.1) -> answer => if let Ok(ends) = answer { self.take_ends(ends) },
+            recv(self.timer_events.1) -> event => if let Ok(event) = event {
+                self.take_timer_event(event);
+            },
             default(most) => {}
         }
     }
@@ -41,28 +43,28 @@ impl Session<'_> {
         while let Ok(answer) = self.answers.1.try_recv() {
             self.answer(answer);
         }
-        while let Ok(told) = self.ends.1.try_recv() {
-            self.ends(told);
+        while let Ok(answer) = self.end_offsets.1.try_recv() {
+            self.take_ends(answer);
         }
         for _ in 0..PIECES {
-            let Ok(told) = self.known.1.try_recv() else { break };
-            self.known(told);
+            let Ok(event) = self.timer_events.1.try_recv() else { break };
+            self.take_timer_event(event);
         }
     }
 
     fn answer(&mut self, Answer { name, target, away }: Answer) {
-        self.asked = self.asked.saturating_sub(1);
+        self.lookups_open = self.lookups_open.saturating_sub(1);
         // Before what waits for the answer is let go.
         self.step(Event::TargetOutage(Arc::clone(&name), away));
         self.step(Event::Target(name, target));
     }
 
     /// What holds of a lane's timers, which may be forgotten, or how some ended; of an assignment that is over it is dropped.
-    fn known(&mut self, told: AssignmentEvent) {
-        if self.assignment != Some(told.assignment) {
+    fn take_timer_event(&mut self, AssignmentEvent { assignment, event }: AssignmentEvent) {
+        if self.assignment != Some(assignment) {
             return;
         }
-        let whole = match told.event {
+        let loaded = match event {
             Event::TimersLoaded { lane, last: true, .. } => Some(lane),
             Event::Recalled { .. } => {
                 self.recalls = self.recalls.saturating_sub(1);
@@ -70,10 +72,10 @@ impl Session<'_> {
             }
             _ => None,
         };
-        self.step(told.event);
-        if let Some(lane) = whole {
+        self.step(event);
+        if let Some(lane) = loaded {
             self.unknown = self.unknown.saturating_sub(1);
-            self.shared.timers.loaded(told.assignment, lane);
+            self.shared.timers.loaded(assignment, lane);
         }
     }
 
@@ -86,30 +88,30 @@ impl Session<'_> {
             .map(|s| (Arc::clone(names.name(s.topic)), i32::from(s.lane.0)))
             .collect();
         self.ends_asked += sources.len();
-        telemetry::asked();
-        self.shared.ends.ask(assignment, partitions, stable, &self.ends.0);
+        telemetry::end_offsets_asked();
+        self.shared.ends.ask(assignment, partitions, stable, &self.end_offsets.0);
     }
 
-    fn ends(&mut self, answer: end_offsets::Answer) {
-        self.ends_asked = self.ends_asked.saturating_sub(answer.told.len());
+    fn take_ends(&mut self, answer: end_offsets::Answer) {
+        self.ends_asked = self.ends_asked.saturating_sub(answer.ends.len());
         if self.assignment != Some(answer.of) {
             return;
         }
         let (now, at) = (Instant::now(), self.at());
-        for told in answer.told {
-            let topic = self.plan.setup.topics.find(&told.topic);
-            let lane = u16::try_from(told.partition);
+        for end in answer.ends {
+            let topic = self.plan.setup.topics.find(&end.topic);
+            let lane = u16::try_from(end.partition);
             let (Some(topic), Ok(lane)) = (topic, lane) else { continue };
             let source = Source { topic, lane: Lane(lane) };
-            match (told.last, told.stable) {
+            match (end.last, end.stable) {
                 (_, Some(stable)) => {
                     let next = self.positions(&[source]).pop().map(|(_, next)| next);
-                    let given_up = next.map(|next| self.reach.open(source, next, stable, at));
+                    let given_up = next.map(|next| self.read_goals.open(source, next, stable, at));
                     self.pass_foreign(source, given_up.unwrap_or_default());
                 }
-                (Some(last), None) => self.reach.add(source, last, told.at, at),
+                (Some(last), None) => self.read_goals.add(source, last, end.at, at),
                 (None, None) if answer.stable => {}
-                (None, None) => self.again.push((now + ASK_AGAIN, source)),
+                (None, None) => self.retry_ends.push((now + ASK_AGAIN, source)),
             }
         }
         self.look_at_positions();
@@ -124,8 +126,8 @@ impl Session<'_> {
         tracing::warn!(
             topic,
             partition = source.lane.0,
-            "a transaction of a producer is open for longer than foreign-wait; records that are due are not held up for \
-             it any longer: a cancel that stands behind it may come too late, and strict order not include what does"
+            "a producer's transaction is open for longer than foreign-wait. Due records no longer wait for it. A cancel \
+             behind it may be too late; strict order may miss records behind it"
         );
         for at in given_up {
             self.step(Event::ReadUpTo { source, at });
@@ -136,26 +138,26 @@ impl Session<'_> {
     pub(super) fn look_at_positions(&mut self) {
         let (now, time) = (Instant::now(), self.at());
         let awaited = |source| self.engine.is_awaited(source);
-        let due = self.reach.due(time, awaited);
+        let due = self.read_goals.due(time, awaited);
         for (source, next) in self.positions(&due) {
-            for at in self.reach.read(source, next) {
+            for at in self.read_goals.read(source, next) {
                 self.step(Event::ReadUpTo { source, at });
             }
         }
         let awaited = |source| self.engine.is_awaited(source);
-        let suspects = self.reach.suspects(time, awaited);
+        let suspects = self.read_goals.suspects(time, awaited);
         if !suspects.is_empty() {
             self.ask_for_ends(&suspects, true);
         }
         let (again, later) =
-            std::mem::take(&mut self.again).into_iter().partition(|(at, _)| *at <= now);
-        self.again = later;
+            std::mem::take(&mut self.retry_ends).into_iter().partition(|(at, _)| *at <= now);
+        self.retry_ends = later;
         let again: Vec<Source> = Vec::into_iter(again).map(|(_, source)| source).collect();
         if !again.is_empty() {
             self.ask_for_ends(&again, false);
         }
         let awaited = |source| self.engine.is_awaited(source);
-        if let Some(source) = self.reach.is_to_be_told(time, awaited) {
+        if let Some(source) = self.read_goals.is_to_be_told(time, awaited) {
             let figures = self.engine.figures();
             tracing::warn!(
                 thread = self.plan.thread,
@@ -179,7 +181,7 @@ impl Session<'_> {
         }
         let open = self.shared.timers.goals(assignment);
         let positions = self.positions(&self.queries.unread(&open));
-        let is_idle = self.asked == 0 && self.recalls == 0 && self.engine.is_drained();
+        let is_idle = self.lookups_open == 0 && self.recalls == 0 && self.engine.is_drained();
         let first_sent = self.in_flight.front().map(|first| millis(first.since - self.began));
         let reached = self.queries.look(now, &open, &positions, (is_idle, first_sent));
         if !reached.is_empty() {

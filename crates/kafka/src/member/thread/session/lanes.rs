@@ -27,11 +27,11 @@ impl Session<'_> {
         self.in_flight.clear();
         self.lows.clear();
         self.epoch = None;
-        self.reach.clear();
-        self.again.clear();
+        self.read_goals.clear();
+        self.retry_ends.clear();
         self.queries.clear();
         if let Some(assignment) = self.assignment.take() {
-            self.shared.timers.leave(assignment);
+            self.shared.timers.release(assignment);
         }
         self.unknown = 0;
         self.recalls = 0;
@@ -62,7 +62,7 @@ impl Session<'_> {
     }
 
     fn begin(&mut self, taken: Taken) {
-        let Taken { starts, done, is_recreated, asked, changelogs, epoch, nobodys } = taken;
+        let Taken { starts, done, is_recreated, asked_at, changelogs, epoch, nobodys } = taken;
         self.give_up();
         self.life.began();
         self.epoch = Some(epoch);
@@ -74,7 +74,7 @@ impl Session<'_> {
         let (behind, read): (Vec<&Start>, Vec<&Start>) =
             starts.iter().partition(|start| start.next < start.end);
         for start in behind {
-            self.reach.begin(start.source, start.end, asked, now);
+            self.read_goals.begin(start.source, start.end, asked_at, now);
         }
         let read: Vec<Source> = read.iter().map(|start| start.source).collect();
         self.starts = starts.iter().map(|start| (start.source, start.next)).collect();
@@ -92,15 +92,15 @@ impl Session<'_> {
             self.step(Event::Recreated);
         }
         for source in read {
-            self.step(Event::ReadUpTo { source, at: asked });
+            self.step(Event::ReadUpTo { source, at: asked_at });
         }
         let lanes = self.engine.lanes();
         let assignment = ASSIGNMENTS.fetch_add(1, Ordering::Relaxed);
         self.assignment = Some(assignment);
         self.unknown = lanes.len();
-        let known = changelogs.into_iter().filter(|(lane, _)| lanes.contains(lane)).collect();
-        let taken = TakenOver { assignment, lanes: lanes.clone(), changelogs: known, intakes };
-        self.shared.timers.begin(taken, &self.known.0);
+        let changelogs = changelogs.into_iter().filter(|(lane, _)| lanes.contains(lane)).collect();
+        let taken = TakenOver { assignment, lanes: lanes.clone(), changelogs, intakes };
+        self.shared.timers.begin(taken, &self.timer_events.0);
         let figures = self.engine.figures();
         tracing::info!(
             thread = self.plan.thread,
@@ -197,7 +197,7 @@ impl Session<'_> {
             let presence = || asker.as_ref().and_then(|asker| consumer.context().presence(asker));
             if is_for_good && presence().is_some_and(|presence| !presence.others) {
                 tracing::info!("no other member is in the group: the group.instance.id is kept");
-                consumer.context().let_go(&consumer);
+                consumer.context().release(&consumer);
             } else {
                 leave_group(&consumer, presence);
             }

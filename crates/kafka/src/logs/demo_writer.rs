@@ -19,7 +19,7 @@ const ROOM_MAX: Duration = Duration::from_secs(10);
 /// What became of one record.
 #[derive(Clone, Debug)]
 pub struct Ack {
-    /// As given to [`Feed::send`].
+    /// As given to [`DemoWriter::send`].
     pub token: usize,
     /// Whether all in-sync replicas have it.
     pub written: Result<(), KafkaError>,
@@ -41,11 +41,11 @@ impl<F: Fn(Ack) + Send + Sync> ProducerContext for Acks<F> {
 }
 
 /// A producer that hands every acknowledgement to a function, which must be quick.
-pub struct Feed<F: Fn(Ack) + Send + Sync + 'static> {
+pub struct DemoWriter<F: Fn(Ack) + Send + Sync + 'static> {
     producer: TopicProducer<Acks<F>>,
 }
 
-impl<F: Fn(Ack) + Send + Sync + 'static> Feed<F> {
+impl<F: Fn(Ack) + Send + Sync + 'static> DemoWriter<F> {
     /// Makes the producer; connects in the background.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use waterclock_engine::{Record, UnixMillis};
 /// A record, and where it stands.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Which of the topics given to [`Tail::new`].
+    /// Which of the topics given to [`DemoReader::new`].
     pub topic: usize,
     /// Its timestamp: the broker's append time where the topic is set so, else its producer's.
     pub stamped: UnixMillis,
@@ -21,12 +21,12 @@ pub struct Seen {
 }
 
 /// A `read_committed` consumer of whole topics.
-pub struct Tail {
+pub struct DemoReader {
     reader: TopicReader,
     topics: Vec<String>,
 }
 
-impl Tail {
+impl DemoReader {
     /// Reads these topics, all of as many partitions. `wait` bounds how long the broker holds an empty answer back:
     /// short where an append does not end the wait (the embedded broker).
     ///
