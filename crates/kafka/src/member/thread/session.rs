@@ -33,7 +33,8 @@ use crate::member::rebalance::{Context, Who};
 use crate::member::timers::AssignmentEvent;
 use waterclock_engine::member::{Failure, LateHop, Life, ReadGoals};
 use waterclock_engine::{
-    Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Millis, Offset, Read, Source, UnixMillis,
+    Action, BatchId, Commit, Event, Figures, Lane, LaneEngine, Millis, Offset, Read, Source,
+    UnixMillis,
 };
 use waterclock_telemetry::{LaneFigures, LaneLevels};
 
@@ -50,8 +51,6 @@ const COMMIT_EVERY: Duration = Duration::from_millis(500);
 const TRIM_EVERY: Duration = Duration::from_secs(30);
 /// Gauges are told this often.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
-/// What a batch may take beside twice the transaction's time: for its offsets, and for its commit.
-const HANGS_AFTER: Duration = Duration::from_secs(15);
 /// How often to check whether everything is decided that somebody waits for.
 const LOOK_AT_GOALS: Duration = Duration::from_millis(5);
 /// A busy thread has always something under way. What was read is in a batch after this long and the time that hops are
@@ -299,7 +298,7 @@ impl<'a> Session<'a> {
     fn look_what_hangs(&mut self) {
         let Some(first) = self.in_flight.front() else { return };
         let (batch, waits) = (first.id.0, first.since.elapsed());
-        if waits <= 2 * self.plan.transaction_timeout + HANGS_AFTER {
+        if waits <= self.committer.patience().for_batch() {
             return;
         }
         let (seconds, step) = (waits.as_secs(), self.committer.step());
