@@ -1,7 +1,7 @@
 //! Which crate and which room may know which. The manifests keep the walls between crates; here stands what they may name, and
 //! what the compiler cannot keep inside of one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -32,8 +32,9 @@ const CRATES: [(&str, &[&str]); 8] = [
     ("crates/fuzz-targets", &["engine"]),
 ];
 /// Libraries that only these crates may name among their dependencies.
-const LIBRARIES: [(&str, &[&str]); 9] = [
+const LIBRARIES: [(&str, &[&str]); 10] = [
     ("rdkafka", &["crates/kafka"]),
+    ("reqwest", &["crates/client", "crates/kafka", "crates/tools", "."]),
     ("metrics", &["crates/telemetry", "."]),
     ("sled", &["."]),
     ("axum", &["."]),
@@ -46,7 +47,7 @@ const LIBRARIES: [(&str, &[&str]); 9] = [
 /// Where the root names the other crates; it says `crate::engine` elsewhere. They name each other as they are.
 const FACES: [&str; 3] = ["src/lib.rs", "src/telemetry/mod.rs", "crates/"];
 /// What only these may name: a word, and the rooms.
-const OWNERS: [(&str, &[&str]); 12] = [
+const OWNERS: [(&str, &[&str]); 14] = [
     ("waterclock_engine", &FACES),
     ("waterclock_telemetry", &FACES),
     ("waterclock_kafka", &FACES),
@@ -59,7 +60,21 @@ const OWNERS: [(&str, &[&str]); 12] = [
     ("sled::", &["src/timers/index"]),
     ("metrics::", &["src/telemetry", "crates/telemetry"]),
     ("SystemTime::now", &["crates/kafka/src/client/wall_clock.rs"]),
+    // Instances ask each other, services and commands ask instances, and there are tokens to be had.
+    (
+        "reqwest",
+        &[
+            "src/api/timers/peer.rs",
+            "crates/client/src/http.rs",
+            "crates/client/src/error.rs",
+            "crates/kafka/src/client/oauth.rs",
+            "crates/tools/src/bench",
+        ],
+    ),
+    ("rd_kafka_ListOffsets", &["crates/kafka/src/client/raw/ask.rs"]),
 ];
+/// What no file may have, without spaces: modules stand where their names say, and no crate has walls of features inside.
+const NOWHERE: [&str; 3] = ["#[path", ",path=\"", "feature=\"server\""];
 /// Rooms that may not import these rooms.
 const STRANGERS: [(&str, &[&str]); 5] = [
     ("src/timers", &["crate::api", "crate::app", "crate::cli", "crate::config"]),
@@ -88,6 +103,22 @@ const STRANGERS: [(&str, &[&str]); 5] = [
 /// The rooms of `crates/kafka`, from the bottom to the top: each knows those below it.
 const ROOMS: [&str; 8] =
     ["client", "meta", "topics", "cluster", "logs", "member", "doctor", "bench"];
+/// The modules of the engine, from the bottom to the top: each knows those below it. Two on one floor know each other: records
+/// wait in `targets` for what `verdict` is to say of them.
+#[rustfmt::skip]
+const ENGINE: [&str; 18] = [
+    "ids", "time", "record", "murmur2", "header", "state", "timers", "allow", "ladder", "window", "hold", "hop_buffer", "wheel",
+    "setup", "messages", "member", "targets verdict", "lanes",
+];
+/// The same for the modules of `lanes`: parts, below the engine that they are of, and above it the files that join them.
+#[rustfmt::skip]
+const LANES: [&str; 33] = [
+    "figures", "rank", "margin", "handed", "suspects", "duplicates", "writes", "memory", "agenda", "partitions", "hops",
+    "reread", "builder", "batches", "behind", "inventory", "retention", "past", "lost", "lifecycle", "poison",
+    "intake_watermark", "strict_order", "admission",
+    "LaneEngine",
+    "apply", "backpressure", "batch", "dead_letters", "firing", "lookups", "outage", "upkeep",
+];
 
 /// Every source file below a place, with its path from the root of the project.
 fn sources(below: &str) -> Vec<(String, String)> {
@@ -134,20 +165,135 @@ fn code(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-fn breaches(below: &str, words: &[&str]) -> Vec<String> {
+/// The words and signs of a file's code, with their lines. `::` is one.
+fn tokens(text: &str) -> Vec<(usize, &str)> {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut found = Vec::new();
-    for (name, text) in sources(below) {
-        // An example is a service, which may name what it likes.
-        if ["tests.rs", "/tests/", "/examples/"].iter().any(|of| name.contains(of)) {
-            continue;
-        }
-        for (number, line) in code(&text) {
-            for word in words.iter().filter(|word| line.contains(*word)) {
-                found.push(format!("{name}:{number}: {word}"));
+    for (number, mut rest) in code(text) {
+        while let Some(first) = rest.chars().next() {
+            let end = match first {
+                first if is_word(first) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
+                ':' if rest.starts_with("::") => 2,
+                first => first.len_utf8(),
+            };
+            let (token, after) = rest.split_at(end);
+            if !first.is_whitespace() {
+                found.push((number, token));
             }
+            rest = after;
         }
     }
     found
+}
+
+/// Where a file stands in its crate: `x/src/a/b.rs` and `x/src/a/b/mod.rs` are `crate::a::b`.
+fn module(path: &str) -> Vec<&str> {
+    let inside = path.split_once("src/").map_or("", |(_, inside)| inside);
+    let names = inside.trim_end_matches(".rs").split('/');
+    let is_module = |name: &&str| !["", "lib", "main", "mod"].contains(name);
+    ["crate"].into_iter().chain(names.filter(is_module)).collect()
+}
+
+/// The paths that a file names, with their lines: all that it imports, and what begins at `crate`, `super` or `self`, which is
+/// told from the root of the crate. Braces are opened: `use a::{b, c::d}` names two.
+fn paths(path: &str, text: &str) -> Vec<(usize, String)> {
+    let (module, tokens) = (module(path), tokens(text));
+    let word = |at: usize| tokens.get(at).map_or("", |(_, token)| *token);
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        let before = at.checked_sub(1).map_or(";", word);
+        let is_import = word(at) == "use" && [";", "{", "}", "]", ")", "pub"].contains(&before);
+        let is_path = ["crate", "super", "self"].contains(&word(at))
+            && word(at + 1) == "::"
+            && before != "::";
+        if is_import || is_path {
+            at += usize::from(is_import);
+            open(&tokens, &mut at, &module, Vec::new(), &mut found);
+        } else {
+            at += 1;
+        }
+    }
+    found
+}
+
+/// Reads one path, or all of those that braces hold, behind what stands before them.
+fn open<'a>(
+    tokens: &[(usize, &'a str)],
+    at: &mut usize,
+    module: &[&'a str],
+    mut path: Vec<&'a str>,
+    found: &mut Vec<(usize, String)>,
+) {
+    let word = |at: usize| tokens.get(at).map_or("", |(_, token)| *token);
+    while let Some((line, token)) = tokens.get(*at).copied() {
+        match token {
+            "{" => {
+                loop {
+                    *at += 1;
+                    if word(*at) != "}" {
+                        open(tokens, at, module, path.clone(), found);
+                    }
+                    // Another name for it.
+                    while !["", ",", "}"].contains(&word(*at)) {
+                        *at += 1;
+                    }
+                    if word(*at) != "," {
+                        break;
+                    }
+                }
+                *at += 1;
+                return;
+            }
+            "super" if path.is_empty() => path = module[..(module.len() - 1).max(1)].to_vec(),
+            "super" => path.truncate((path.len() - 1).max(1)),
+            "self" if path.is_empty() => path = module.to_vec(),
+            "self" => {}
+            // From the root of all crates.
+            "::" if path.is_empty() => {
+                *at += 1;
+                continue;
+            }
+            token => path.push(token),
+        }
+        *at += 1;
+        let goes_on = |next: &str| next != "<" && next != "(";
+        if word(*at) == "::" && goes_on(word(*at + 1)) {
+            *at += 1;
+        } else {
+            found.push((line, path.join("::")));
+            return;
+        }
+    }
+}
+
+/// Where a file has one of these words, or names a path that begins like one, be it in braces. What is below `own` may be
+/// named by it.
+fn strays(own: &[&str], (name, text): (&str, &str), words: &[&str]) -> BTreeSet<String> {
+    let lines = code(text).into_iter().flat_map(|(number, line)| {
+        words.iter().filter(move |word| line.contains(**word)).map(move |word| (number, *word))
+    });
+    let own = Some(own).filter(|own| own.len() > 1).map(|own| format!("{}::", own.join("::")));
+    let paths = paths(name, text).into_iter().flat_map(|(number, path)| {
+        // Another name for the root stands for all that is in it.
+        let path = if path == "crate" { "crate::*".to_owned() } else { format!("{path}::") };
+        let is_own = own.as_ref().is_some_and(|own| path.starts_with(own));
+        let words = words.iter().filter(move |word| !is_own && path.starts_with(**word));
+        words.map(move |word| (number, *word))
+    });
+    lines.chain(paths).map(|(number, word)| format!("{name}:{number}: {word}")).collect()
+}
+
+fn is_test(name: &str) -> bool {
+    // An example is a service, which may name what it likes.
+    ["tests.rs", "/tests/", "/examples/"].iter().any(|of| name.contains(of))
+}
+
+fn breaches(below: &str, words: &[&str]) -> Vec<String> {
+    let own = format!("{below}/");
+    let own = module(&own);
+    let sources = sources(below).into_iter().filter(|(name, _)| !is_test(name));
+    sources.flat_map(|(name, text)| strays(&own, (name.as_str(), text.as_str()), words)).collect()
 }
 
 #[test]
@@ -240,35 +386,88 @@ fn a_crate_names_those_below_it_and_no_library_of_another() {
     }
 }
 
-/// The room of a file of `crates/kafka`, and what it names of the crate.
-fn named(path: &str, text: &str) -> (String, BTreeSet<String>) {
-    let inside = path.strip_prefix("crates/kafka/src/").expect("a file of it");
-    let room = inside.split(['/', '.']).next().expect("a name").to_owned();
-    let lines = code(text);
-    let words = lines.iter().flat_map(|(_, line)| line.split("crate::").skip(1));
-    let first = |rest: &str| -> String {
-        rest.chars().take_while(|c| c.is_alphanumeric() || "_{".contains(*c)).collect()
-    };
-    (room, words.map(first).collect())
+/// What the children of a module name of each other, against their order from the bottom to the top, and which children there
+/// are. `text` is that of the module itself: what it brings in by a name of its own is its child's.
+fn against_order(
+    parent: (&str, &str),
+    order: &[&str],
+    files: &[(String, String)],
+) -> (Vec<String>, BTreeSet<String>) {
+    let floor = |name: &str| order.iter().position(|of| of.split(' ').any(|of| of == name));
+    let root = module(parent.0);
+    let whole = root.join("::");
+    let below = format!("{whole}::");
+    // A name that the module brings in, and whose it is; `None`: it is from elsewhere.
+    let brought: BTreeMap<String, Option<String>> = paths(parent.0, parent.1)
+        .into_iter()
+        .filter_map(|(_, path)| {
+            let inside = path.strip_prefix(&below).unwrap_or(&path);
+            let (whose, name) = inside.rsplit_once("::").unwrap_or((inside, inside));
+            let child = whose.split("::").next().filter(|child| floor(child).is_some());
+            Some((name.to_owned(), child.map(str::to_owned)))
+        })
+        .collect();
+    let (mut strays, mut seen) = (Vec::new(), BTreeSet::new());
+    for (file, text) in files {
+        let of = module(file);
+        let Some(child) = of.strip_prefix(root.as_slice()).and_then(|rest| rest.first()) else {
+            continue;
+        };
+        if is_test(file) {
+            continue;
+        }
+        let Some(at) = floor(child) else {
+            strays.push(format!("{file} is in no room"));
+            continue;
+        };
+        seen.insert((*child).to_owned());
+        for (line, path) in paths(file, text) {
+            let inside = if path == whole { Some("") } else { path.strip_prefix(&below) };
+            let Some(name) = inside.and_then(|inside| inside.split("::").next()) else { continue };
+            let is_below = match (floor(name), brought.get(name)) {
+                (Some(floor), _) => floor <= at,
+                (None, Some(whose)) => whose.as_deref().and_then(floor).is_none_or(|of| of <= at),
+                (None, None) => false,
+            };
+            if !is_below {
+                strays.push(format!("{file}:{line} names {path}"));
+            }
+        }
+    }
+    (strays, seen)
+}
+
+/// How many names an order has.
+fn names(order: &[&str]) -> usize {
+    order.iter().map(|floor| floor.split(' ').count()).sum()
+}
+
+fn source(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("a source file")
 }
 
 #[test]
 fn the_rooms_of_kafka_know_those_below_them() {
-    let mut seen = BTreeSet::new();
-    for (path, text) in sources("crates/kafka/src") {
-        if path.ends_with("src/lib.rs") || path.ends_with("tests.rs") || path.contains("/tests/") {
-            continue;
-        }
-        let (room, named) = named(&path, &text);
-        let floor = ROOMS.iter().position(|of| *of == room);
-        let floor = floor.unwrap_or_else(|| panic!("{path} is in no room"));
-        seen.insert(room);
-        for name in named {
-            let is_below = ROOMS[..=floor].contains(&name.as_str());
-            assert!(is_below, "{path} names {name}");
-        }
-    }
+    // Not by the names that the crate gives them outside: these say nothing of the room.
+    let (strays, seen) =
+        against_order(("crates/kafka/src/lib.rs", ""), &ROOMS, &sources("crates/kafka/src"));
+    assert_eq!(strays, Vec::<String>::new());
     assert_eq!(seen.len(), ROOMS.len(), "{seen:?}");
+}
+
+#[test]
+fn the_modules_of_the_engine_know_those_below_them() {
+    let files = sources("crates/engine/src");
+    let root = "crates/engine/src/lib.rs";
+    let (strays, seen) = against_order((root, &source(root)), &ENGINE, &files);
+    assert_eq!(strays, Vec::<String>::new());
+    assert_eq!(seen.len(), names(&ENGINE), "{seen:?}");
+    // And those of its lanes.
+    let root = "crates/engine/src/lanes.rs";
+    let (strays, seen) = against_order((root, &source(root)), &LANES, &files);
+    assert_eq!(strays, Vec::<String>::new());
+    // One is no module, but what the others make together.
+    assert_eq!(seen.len(), names(&LANES) - 1, "{seen:?}");
 }
 
 /// Else a plain `cargo test` would pass over the engine's tests in silence.
@@ -343,8 +542,129 @@ fn topics_are_read_in_one_place() {
 #[test]
 fn rooms_do_not_import_their_neighbours() {
     for (room, others) in STRANGERS {
-        assert_eq!(breaches(room, others), Vec::<String>::new(), "{room}");
+        // Nor the root of the crate, by which all of them could be named, nor what that hands on.
+        let root = ["crate::*", "crate::Config", "crate::Error", "crate::index", "crate::run"];
+        let others = [others, &root].concat();
+        assert_eq!(breaches(room, &others), Vec::<String>::new(), "{room}");
     }
+}
+
+/// Where a file has what no file may have, in tests as well.
+fn nowhere(text: &str) -> Vec<usize> {
+    let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+    let lines = lines.map(|line| line.replace(' ', "")).enumerate();
+    let bad = lines.filter(|(_, line)| NOWHERE.iter().any(|word| line.contains(word)));
+    bad.map(|(at, _)| at + 1).collect()
+}
+
+#[test]
+fn no_file_stands_elsewhere_and_no_crate_has_walls_of_features() {
+    for (name, text) in ["src", "crates"].into_iter().flat_map(sources) {
+        assert_eq!(nowhere(&text), Vec::<usize>::new(), "{name}");
+    }
+    let text = "\
+// #[path]
+#[cfg(test)]
+#[path = \"elsewhere.rs\"]
+mod tests;
+#[cfg(all(unix, feature = \"server\"))]
+mod a;
+#[cfg(feature = \"tools\")]
+#[cfg_attr(unix, path = \"elsewhere.rs\")]
+mod b;
+";
+    assert_eq!(nowhere(text), [3, 5, 8]);
+}
+
+#[test]
+fn the_rules_follow_super_and_open_braces() {
+    let text = "\
+use std::{collections::BTreeMap, fs};
+use super::super::meta::Roster; // crate::a
+pub(super) use crate::{
+    Error,
+    cli::{self, list},
+    client as c, kafka::{Member as M},
+};
+use self::d::*;
+fn e(f: super::F) -> crate::g::H<'static> {
+    if a.super_::x() { crate::i::<J>() } else { super::super::super::super::k::l(use_) }
+}
+";
+    let found = paths("src/api/timers/x.rs", text);
+    #[rustfmt::skip]
+    let want = [
+        (1, "std::collections::BTreeMap"), (1, "std::fs"), (2, "crate::api::meta::Roster"), (4, "crate::Error"),
+        (5, "crate::cli"), (5, "crate::cli::list"), (6, "crate::client"), (6, "crate::kafka::Member"),
+        (8, "crate::api::timers::x::d::*"), (9, "crate::api::timers::F"), (9, "crate::g::H"), (10, "crate::i"),
+        (10, "crate::k::l"),
+    ];
+    assert_eq!(found, want.map(|(at, path)| (at, path.to_owned())));
+    let file = ("src/api/timers/x.rs", text);
+    let bad = |words: &[&str]| {
+        let found = strays(&module("src/api/"), file, words);
+        found.iter().map(|at| at["src/api/timers/x.rs:".len()..].to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        bad(&["crate::kafka", "crate::cli::", "std::fs"]),
+        ["1: std::fs", "5: crate::cli::", "6: crate::kafka"]
+    );
+    // What is below the room itself is no stranger.
+    assert!(bad(&["crate::api", "crate::clientele"]).is_empty());
+    for text in ["use super::super::*;", "use crate as root;", "use crate::{self as root};"] {
+        let root = strays(&module("src/api/"), ("src/api/x.rs", text), &["crate::*"]);
+        assert_eq!(root.into_iter().collect::<Vec<_>>(), ["src/api/x.rs:1: crate::*"], "{text}");
+    }
+}
+
+#[test]
+fn an_owner_is_seen_wherever_its_word_stands() {
+    let text = "\
+use reqwest::{Client, blocking};
+// reqwest
+let ends = rdsys::rd_kafka_ListOffsets(native);
+";
+    for (word, line) in [("reqwest", 1), ("rd_kafka_ListOffsets", 3)] {
+        let (_, rooms) = OWNERS.iter().find(|(owned, _)| *owned == word).expect("it is owned");
+        for name in ["src/cli/x.rs", "crates/kafka/src/cluster/x.rs"] {
+            let found = strays(&[], (name, text), &[word]);
+            assert_eq!(found.into_iter().collect::<Vec<_>>(), [format!("{name}:{line}: {word}")]);
+            assert!(!rooms.iter().any(|room| name.starts_with(room)));
+        }
+    }
+    let (_, crates) = LIBRARIES.iter().find(|(name, _)| *name == "reqwest").expect("it is there");
+    assert!(!crates.contains(&"crates/engine") && !crates.contains(&"crates/terminal"));
+}
+
+#[test]
+fn an_order_sees_each_way_of_naming_a_module_above() {
+    let root = ("x/src/lib.rs", "mod a;\nmod b;\npub use b::{C, c::D};\nuse std::fs::File;\n");
+    let file = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    let cases = [
+        ("x/src/a.rs", "use super::b::C;", true),
+        ("x/src/a.rs", "use super::C;", true),
+        ("x/src/a.rs", "use crate::{File, D};", true),
+        ("x/src/a.rs", "use super::*;", true),
+        ("x/src/a.rs", "use crate as root;", true),
+        ("x/src/a/e.rs", "use super::super::b;", true),
+        ("x/src/a/e.rs", "use super::super::{a::F, b};", true),
+        ("x/src/a/e.rs", "fn f() { super::super::b::g() }", true),
+        ("x/src/h.rs", "", true),
+        ("x/src/a/e.rs", "use super::b;", false),
+        ("x/src/a.rs", "use super::File;", false),
+        ("x/src/b.rs", "use super::{C, a::F};", false),
+        ("x/src/b/tests.rs", "use super::super::h;", false),
+    ];
+    for (name, text, is_stray) in cases {
+        let (strays, _) = against_order(root, &["a", "b"], &[file(name, text)]);
+        assert_eq!(!strays.is_empty(), is_stray, "{name}: {text}: {strays:?}");
+    }
+    let (strays, seen) = against_order(
+        root,
+        &["a b"],
+        &[file("x/src/a.rs", "use super::b;"), file("x/src/b.rs", "use super::a;")],
+    );
+    assert_eq!((strays.len(), seen.len(), names(&["a b"])), (0, 2, 2));
 }
 
 #[test]

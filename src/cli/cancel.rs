@@ -9,11 +9,13 @@ mod bulk;
 use std::time::{Duration, Instant};
 
 use crate::api::timers::token::{Counted, Ticket};
+use crate::client::Timer;
+use crate::client::command::CommandResult;
 use crate::client::http::Method;
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::client::{Client, ClientError, Kind, ServerArg, only, wait};
+use super::client::{Client, ClientError, Kind, ServerArg, only, typed, wait};
 use super::name::{self, Key};
 use super::send::{intake_topic, of_kafka, refused};
 use super::{Exit, Failure, Global, Outcome, again, output};
@@ -125,13 +127,12 @@ impl Cancel {
         show(&told, &self.server, global.json())
     }
 
-    fn ask(&self, id: &str, client: &Client) -> Result<Value, ClientError> {
+    fn ask(&self, id: &str, client: &Client) -> Result<CommandResult, ClientError> {
         let mut timer = self.key.timer(id);
         timer["version"] = json!(self.only);
         let body = json!({ "timers": [timer], "wait": asked(self.wait) });
         let kind = Kind::Cancel(self.wait);
-        let told = client.ask(kind, &Method::POST, "v1/timers:batchCancel", &[], Some(&body))?;
-        only(&told).cloned()
+        only(&client.ask(kind, &Method::POST, "v1/timers:batchCancel", &[], Some(&body))?)
     }
 
     fn again(&self, client: &Client, again: &str, json: bool) -> Outcome {
@@ -139,7 +140,7 @@ impl Cancel {
         let wait = [("wait", asked(self.wait))];
         let kind = Kind::Again(self.wait);
         let told = client.ask(kind, &Method::GET, &format!("v1/cancels/{ticket}"), &wait, None)?;
-        show(&told, &self.server, json)
+        show(&typed(&told)?, &self.server, json)
     }
 
     /// Writes it to the intake: nothing is decided yet.
@@ -151,27 +152,23 @@ impl Cancel {
         show(&self.pending(id), &self.server, global.json())
     }
 
-    fn pending(&self, id: &str) -> Value {
-        let mut told = self.key.timer(id);
-        told["outcome"] = json!("pending");
-        told
+    fn pending(&self, id: &str) -> CommandResult {
+        let (key, key_base64) = self.key.written();
+        let outcome = CommandResult::PENDING.to_owned();
+        CommandResult { id: id.to_owned(), key, key_base64, outcome, ..CommandResult::default() }
     }
 
     /// What became of a cancel that was written, by the state of its timer; pending, if nobody says.
-    fn decided(&self, id: &str, global: &Global, config: &Config) -> Value {
+    fn decided(&self, id: &str, global: &Global, config: &Config) -> CommandResult {
         let until = Instant::now() + self.wait;
-        let mut told = self.pending(id);
+        let told = self.pending(id);
         let Ok(client) = self.server.open_within(self.wait, global, config) else { return told };
-        while let Ok(timer) = client.look_up(&self.key.timer(id)) {
-            match timer["state"].as_str() {
-                Some(outcome @ ("cancelled" | "delivered")) => {
-                    told["outcome"] = json!(outcome);
-                    return told;
-                }
-                Some(state @ ("dead" | "expired" | "lost")) => {
-                    told["outcome"] = json!("unknown");
-                    told["state"] = json!(state);
-                    return told;
+        while let Ok(Timer { state, .. }) = client.look_up(&self.key.timer(id)) {
+            match state.as_str() {
+                "cancelled" | "delivered" => return CommandResult { outcome: state, ..told },
+                "dead" | "expired" | "lost" => {
+                    let outcome = "unknown".to_owned();
+                    return CommandResult { outcome, state: Some(state), ..told };
                 }
                 _ if Instant::now() + DECIDED_LOOK > until => return told,
                 _ => std::thread::sleep(DECIDED_LOOK),
@@ -216,27 +213,27 @@ pub(super) fn asked(wait: Duration) -> String {
 }
 
 /// Tells an outcome, and ends with the code that goes with it.
-pub(super) fn show(told: &Value, server: &ServerArg, json: bool) -> Outcome {
-    let outcome = told["outcome"].as_str().unwrap_or("unknown");
+pub(super) fn show(result: &CommandResult, server: &ServerArg, json: bool) -> Outcome {
+    let outcome = result.outcome.as_str();
     if json {
-        output::line(&told.to_string())?;
+        output::line(&json!(result).to_string())?;
     } else {
         let more: Vec<_> =
-            ["state", "code"].iter().filter_map(|name| told[name].as_str()).collect();
+            [&result.state, &result.code].into_iter().filter_map(Option::as_deref).collect();
         output::line(&match more.is_empty() {
             false => format!("{outcome} ({})", more.join(", ")),
             true => outcome.to_owned(),
         })?;
-        if outcome == "pending" {
-            let id = told["id"].as_str().unwrap_or_default();
-            let hint = match told["again"].as_str().and_then(|path| path.rsplit('/').next()) {
+        if outcome == CommandResult::PENDING {
+            let id = result.id.as_str();
+            let hint = match result.ticket() {
                 Some(ticket) => {
                     let words = [&["cancel", "--again", ticket], &server.words()[..]].concat();
                     format!("written, and not decided yet; ask again: {}", again::command(&words))
                 }
                 None => {
                     let mut words = vec!["status"];
-                    words.extend(name::words(told));
+                    words.extend(name::words(result));
                     words.extend(server.words());
                     words.extend(["--", id].iter().skip(usize::from(!id.starts_with('-'))));
                     format!(
@@ -252,7 +249,7 @@ pub(super) fn show(told: &Value, server: &ServerArg, json: bool) -> Outcome {
     }
     Ok(match outcome {
         "cancelled" | "recorded" | "replaced" => Exit::Ok,
-        "pending" => Exit::Pending,
+        CommandResult::PENDING => Exit::Pending,
         _ => Exit::Negative,
     })
 }

@@ -15,6 +15,7 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use super::{Exit, Failure, Global};
+use crate::client::command::{Batch, Each, Wrong};
 use crate::client::http::{
     self, BadAddress, Http, Method, NoAnswer as NoReply, Request, Url, WAIT_MAX,
 };
@@ -116,18 +117,17 @@ pub(super) fn typed<T: DeserializeOwned>(answer: &Value) -> Result<T, ClientErro
 }
 
 /// What one element of a batch of one says, or the problem in its place.
-pub(super) fn only(answer: &Value) -> Result<&Value, ClientError> {
-    let each = &answer["timers"][0];
-    let problem = &each["problem"];
-    if !problem.is_object() {
-        return Ok(each);
+pub(super) fn only<T: DeserializeOwned>(answer: &Value) -> Result<T, ClientError> {
+    match typed::<Batch<T>>(answer)?.timers.into_iter().next() {
+        Some(Each::Right(each)) => Ok(each),
+        Some(Each::Wrong { problem: Wrong { status, problem } }) => {
+            let option = if problem.code == "key_needed" { " (--key)" } else { "" };
+            let detail = format!("{}{option}", problem.detail.unwrap_or_default());
+            // Where it stands in a batch of one says nothing.
+            Err(ClientError::Refused { status, detail, at: None })
+        }
+        None => Err(ClientError::Strange("an instance (nothing of one timer)".to_owned())),
     }
-    let status = problem["status"].as_u64().and_then(|status| u16::try_from(status).ok());
-    let detail = problem["detail"].as_str().unwrap_or_default();
-    let option = if problem["code"] == "key_needed" { " (--key)" } else { "" };
-    let detail = format!("{detail}{option}");
-    // Where it stands in a batch of one says nothing.
-    Err(ClientError::Refused { status: status.unwrap_or(500), detail, at: None })
 }
 
 /// Sends requests to the instances of a namespace.
@@ -401,7 +401,7 @@ impl Client {
     }
 
     /// Looks one timer up by a batch of one, and asks again while its lane moves or its owner does not answer.
-    pub(super) fn look_up(&self, timer: &Value) -> Result<Value, ClientError> {
+    pub(super) fn look_up<T: DeserializeOwned>(&self, timer: &Value) -> Result<T, ClientError> {
         let until = Instant::now() + AGAIN_MAX;
         let body = serde_json::json!({ "timers": [timer] });
         loop {
@@ -413,7 +413,7 @@ impl Client {
                 {
                     std::thread::sleep(LOOK_AGAIN);
                 }
-                answer => return answer.cloned(),
+                answer => return answer,
             }
         }
     }

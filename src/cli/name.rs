@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::{Exit, Failure};
+use crate::client::command::CommandResult;
 
 /// The key of a record, as text or in base64.
 #[derive(Args, Clone, Debug, Default)]
@@ -49,6 +50,11 @@ impl Key {
         }
     }
 
+    /// As an answer of the API has it: as text, or in base64.
+    pub(super) fn written(&self) -> (Option<String>, Option<String>) {
+        (self.key.clone(), self.key_base64.clone())
+    }
+
     /// As a query of the API has it.
     pub(super) fn query(&self) -> Option<(&'static str, String)> {
         let text = self.key.clone().map(|key| ("key", key));
@@ -56,11 +62,11 @@ impl Key {
     }
 }
 
-/// The options that name the key of what the API has told.
-pub(super) fn words(told: &Value) -> Vec<&str> {
-    let word = |name: &str| told[name].as_str();
-    let option = [("--key", word("key")), ("--key-base64", word("key_base64"))];
-    option.into_iter().find_map(|(name, word)| Some(vec![name, word?])).unwrap_or_default()
+/// The options that name the key of the timer that a result is about.
+pub(super) fn words(of: &CommandResult) -> Vec<&str> {
+    let options = [("--key", &of.key), ("--key-base64", &of.key_base64)];
+    let words = options.into_iter().find_map(|(name, word)| Some(vec![name, word.as_deref()?]));
+    words.unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::cancel::{asked, show};
-use super::client::{Kind, ServerArg, wait};
+use super::client::{Kind, ServerArg, typed, wait};
 use super::name::Key;
 use super::send::refused;
 use super::{Exit, Failure, Global, Outcome};
@@ -58,7 +58,7 @@ impl Reschedule {
         let client = self.server.open_within(self.wait, global, &config)?;
         let kind = Kind::Reschedule(self.wait);
         let told = client.ask(kind, &Method::PATCH, &path, &query, Some(&body))?;
-        show(&told, &self.server, global.json())
+        show(&typed(&told)?, &self.server, global.json())
     }
 
     /// The time that is asked for. What the contract would refuse is refused here, before anybody is asked.

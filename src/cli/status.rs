@@ -1,6 +1,7 @@
 //! `waterclock status`: what is known of one timer.
 
 use clap::Args;
+use serde_json::Value;
 
 use super::client::{ServerArg, StartWait, typed};
 use super::name::Key;
@@ -39,12 +40,13 @@ impl Status {
             }
         }
         let client = self.server.open_within(self.wait.wait, global, &config)?;
-        let timer = &client.look_up(&self.key.timer(&self.id))?;
+        // As it came: also what a newer instance adds.
+        let timer: Value = client.look_up(&self.key.timer(&self.id))?;
         let is_known = timer["state"] != "unknown";
         if global.json() {
             output::line(&timer.to_string())?;
         } else if is_known {
-            output::line(&list::whole(&typed(timer)?))?;
+            output::line(&list::whole(&typed(&timer)?))?;
         } else {
             output::line("unknown")?;
         }

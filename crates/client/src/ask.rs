@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::command::{Batch, CommandResult, Each, Wrong};
 use super::http::{
     Answer, Http, Method, NoAnswer, PAUSE, Problem, Request, StatusCode, Url, WAIT_MAX, below,
     origin,
@@ -97,51 +98,21 @@ pub(super) fn millis(at: SystemTime) -> u64 {
     u64::try_from(since.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-#[derive(Deserialize)]
-struct Decided {
-    outcome: String,
-    #[serde(default)]
-    state: Option<String>,
-    #[serde(default)]
-    code: Option<String>,
-}
-
-impl Decided {
-    fn outcome(self, url: String) -> Result<Outcome, Error> {
-        Ok(match self.outcome.as_str() {
-            "cancelled" => Outcome::Cancelled,
-            "delivered" => Outcome::Delivered,
-            "superseded" => Outcome::Superseded,
-            "recorded" => Outcome::Recorded,
-            "pending" => Outcome::Pending,
-            "unknown" => Outcome::Unknown { state: self.state, code: self.code },
-            other => {
-                let code = self.code.unwrap_or_else(|| other.to_owned());
-                let detail = format!("the cancel is {other}");
-                return Err(Error::Refused { url, status: 200, code, detail });
-            }
-        })
-    }
-}
-
-/// One of a batch: what became of it, or what is wrong with it.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Each {
-    Wrong { problem: Wrong },
-    Decided(Decided),
-}
-
-#[derive(Deserialize)]
-struct Wrong {
-    status: u16,
-    #[serde(flatten)]
-    problem: Problem,
-}
-
-#[derive(Deserialize)]
-struct Batch {
-    timers: Vec<Each>,
+/// What a cancel came to.
+fn outcome(of: CommandResult, url: String) -> Result<Outcome, Error> {
+    Ok(match of.outcome.as_str() {
+        "cancelled" => Outcome::Cancelled,
+        "delivered" => Outcome::Delivered,
+        "superseded" => Outcome::Superseded,
+        "recorded" => Outcome::Recorded,
+        CommandResult::PENDING => Outcome::Pending,
+        "unknown" => Outcome::Unknown { state: of.state, code: of.code },
+        other => {
+            let code = of.code.unwrap_or_else(|| other.to_owned());
+            let detail = format!("the cancel is {other}");
+            return Err(Error::Refused { url, status: 200, code, detail });
+        }
+    })
 }
 
 #[derive(Deserialize)]
@@ -209,7 +180,7 @@ impl Ask<'_> {
         let Some(answer) = self.decided(&Method::DELETE, None, at).await? else {
             return Ok(Outcome::Pending);
         };
-        read::<Decided>(&answer)?.outcome(origin(&answer.url))
+        outcome(read(&answer)?, origin(&answer.url))
     }
 
     /// Gives a timer another time, in milliseconds since 1970.
@@ -275,9 +246,9 @@ impl Ask<'_> {
             let body = json!({ "timers": timers, "wait": wait(until) });
             let answer = self.insist(&Method::POST, Some(&body), until, &at).await?;
             let url = origin(&answer.url);
-            let Batch { timers } = read(&answer)?;
+            let Batch::<CommandResult> { timers } = read(&answer)?;
             outcomes.extend(timers.into_iter().map(|each| match each {
-                Each::Decided(decided) => decided.outcome(url.clone()),
+                Each::Right(result) => outcome(result, url.clone()),
                 Each::Wrong { problem: Wrong { status, problem } } => {
                     Err(of_problem(url.clone(), status, problem))
                 }

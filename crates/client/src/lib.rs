@@ -46,6 +46,7 @@
 //!    checked here: such a record becomes a dead letter.
 
 mod ask;
+pub mod command;
 mod delayed;
 mod error;
 pub mod http;

@@ -21,8 +21,6 @@ pub use time::{DurationError, EPOCH_MAX, EPOCH_MIN, When, duration, expires_at, 
 
 use code::Shown;
 
-use super::state::Bound;
-
 /// `x-delay`: how long to wait from the append.
 pub const DELAY: &str = "x-delay";
 /// `x-delay-until`: when it is due.
@@ -232,17 +230,6 @@ pub fn read<'a>(
 }
 
 impl<'a> Directive<'a> {
-    /// What the state of a record with these headers and this key is tied to.
-    #[must_use]
-    pub fn bound(&self, key: Option<&'a [u8]>) -> Bound<'a> {
-        Bound {
-            key,
-            target: self.target.map(str::as_bytes),
-            id: self.id,
-            partition: self.partition,
-        }
-    }
-
     /// Takes one header of the contract in.
     fn take(&mut self, name: Name, value: Option<&'a [u8]>) -> Result<(), Refusal> {
         let value = value.ok_or_else(|| {

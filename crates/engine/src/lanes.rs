@@ -71,7 +71,6 @@ use batches::Batches;
 pub use figures::{Figures, Read};
 use hops::Hops;
 use intake_watermark::IntakeWatermarks;
-pub use inventory::After;
 use lifecycle::{CANCEL_MARK_SLACK, Timers};
 use memory::Memory;
 use partitions::Partitions;

@@ -31,7 +31,7 @@ pub mod wheel;
 pub mod window;
 
 pub use ids::{BatchId, Lane, Offset, Source, TopicId};
-pub use lanes::{After, Figures, LaneEngine, Read};
+pub use lanes::{Figures, LaneEngine, Read};
 pub use messages::{
     Action, Answer, Batch, Blame, Commit, Destination, Event, HeaderRewrite, Left, Outcome,
     Produce, Refused, Start, Target,
@@ -39,4 +39,5 @@ pub use messages::{
 pub use record::{Cut, CutBy, HEADER_BESIDE, Headers, KEPT_BYTES, NOT_KEPT, Record};
 pub use setup::{Arrival, Intake, Limits, Setup, Topics, Tracking};
 pub use time::{Millis, UnixMillis};
+pub use timers::After;
 pub use verdict::left;

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use super::header::Code;
-use super::lanes::After;
 use super::setup::Setup;
 use super::state::Sealed;
-use super::timers::{About, CancelMark, Ended, Live, Timer, TimerId, Version};
+use super::timers::{About, After, CancelMark, Ended, Live, Timer, TimerId, Version};
 use super::{BatchId, Lane, Offset, Record, Source, TopicId, UnixMillis, header};
 
 /// A fact that the shell gives to [`LaneEngine::step`](super::LaneEngine::step).

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use super::allow::Allow;
-use super::ladder::{Ladder, Tier};
-use super::member::Timing;
-use super::messages::{Destination, Produce};
+use super::ladder::Ladder;
 use super::state::{StateKey, intake_tag};
 use super::timers::TopicMark;
-use super::{Lane, Millis, Source, TopicId, UnixMillis};
+use super::{Millis, TopicId};
 
 /// One intake topic and what holds for records that came in by it.
 #[derive(Clone, Debug)]
@@ -254,39 +252,6 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// When a record of a batch may be appended, by its leader's clock.
-    #[must_use]
-    pub fn timing(&self, send: &Produce) -> Timing {
-        let lane = send.partition.and_then(|lane| u16::try_from(lane).ok()).map(Lane);
-        match (&send.to, lane) {
-            (Destination::Target(_), _) => {
-                Timing::Delivery { due: send.due, expires: send.expires }
-            }
-            (Destination::Lane(topic), Some(lane)) => {
-                self.timing_of_hop(Source { topic: *topic, lane }, send.due)
-            }
-            _ => Timing::Any,
-        }
-    }
-
-    /// When a hop to this partition may be appended that is due then.
-    pub(super) fn timing_of_hop(&self, to: Source, due: UnixMillis) -> Timing {
-        let Some(tier) = self.topics.tier_of(to.topic) else { return Timing::Any };
-        let needs = self.needs(tier).unwrap_or_default();
-        let (is_shortest, arrival) = (tier == self.topics.ladder.shortest(), self.limits.arrival);
-        let last = match arrival {
-            Arrival::Strict => due - needs,
-            // It is let go within its hold, which is the shortest.
-            Arrival::ByDue if is_shortest => UnixMillis(u64::MAX),
-            // What is tolerated is less than what it costs everybody else to refuse it.
-            Arrival::ByDue => {
-                let tier = self.topics.ladder.tiers().get(tier);
-                due + tier.map_or(Millis(0), Tier::tolerated) - needs
-            }
-        };
-        Timing::Hop { to, due, last, must_abort: !is_shortest }
-    }
-
     /// How much time a hop must have left when it is appended to this tier, so that it comes up in time. Strict order has to
     /// bear a new leader, too, whose clock is behind.
     pub(super) fn needs(&self, tier: usize) -> Option<Millis> {

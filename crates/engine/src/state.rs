@@ -23,7 +23,7 @@ use std::fmt;
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
-use super::header::{Code, Refusal, STATE, TOPIC_MAX};
+use super::header::{Code, Directive, Refusal, STATE, TOPIC_MAX};
 use super::{Offset, UnixMillis};
 
 /// Bytes of an `x-delay-state` of a record that came by the main intake and has a target of its own.
@@ -136,7 +136,7 @@ pub struct State<'a> {
     pub hops: u16,
 }
 
-/// The parts of a record that a state is tied to; see [`Directive::bound`](super::header::Directive::bound).
+/// The parts of a record that a state is tied to; see [`Directive::bound`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bound<'a> {
     /// The record's key.
@@ -147,6 +147,19 @@ pub struct Bound<'a> {
     pub id: Option<&'a [u8]>,
     /// The number in `x-delay-partition`.
     pub partition: Option<i32>,
+}
+
+impl<'a> Directive<'a> {
+    /// What the state of a record with these headers and this key is tied to.
+    #[must_use]
+    pub fn bound(&self, key: Option<&'a [u8]>) -> Bound<'a> {
+        Bound {
+            key,
+            target: self.target.map(str::as_bytes),
+            id: self.id,
+            partition: self.partition,
+        }
+    }
 }
 
 /// A state, encoded and authenticated: the value of `x-delay-state`.

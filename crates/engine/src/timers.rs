@@ -34,7 +34,7 @@ pub use about::{About, Found, Replaced};
 pub use code::{Change, DecodeError, KEY_MAX, VERSION};
 pub(super) use code::{TimerFields, value};
 pub use query::{
-    CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TimerCommand,
+    After, CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TimerCommand,
     TimerName,
 };
 pub(super) use remembered::{ByName, Names, Pending, Remembered};

@@ -25,6 +25,7 @@ use super::peer::{Owners, PeerReply, PeerRequest, fault};
 use super::problem::Problem;
 use super::token::{self, BadToken, COUNT_MS_MAX, Counted};
 use super::{Answered, batch, list, params, single, tracked};
+use crate::client::command::{BulkCount, BulkPage, CommandResult};
 use crate::engine::UnixMillis;
 
 /// How many timers one request cancels, unless it says so itself.
@@ -102,7 +103,8 @@ async fn count(owners: &Owners, mut body: Map<String, Value>, deadline: Deadline
     }
     let token = Counted { filter, at, count }.token(|what| owners.timers().seal(what));
     let expires = at + COUNT_MS_MAX;
-    Ok(Json(json!({ "count": count, "token": token, "expires": expires })).into_response())
+    let more = Map::new();
+    Ok(Json(json!(BulkCount { count, token, expires, more })).into_response())
 }
 
 async fn carry_out(
@@ -142,7 +144,7 @@ async fn carry_out(
     for done in batch::carry_out(owners, &commands, deadline.wait_at_most(wait)).await {
         let word = match done {
             Ok((_, CommandStatus::Decided { outcome, .. })) => outcome.as_str(),
-            Ok((_, CommandStatus::Pending | CommandStatus::Lost)) => "pending",
+            Ok((_, CommandStatus::Pending | CommandStatus::Lost)) => CommandResult::PENDING,
             Err(_) => "failed",
         };
         *outcomes.entry(word).or_default() += 1;
@@ -151,6 +153,6 @@ async fn carry_out(
         outcomes.insert("key_too_long", unnamed.len() as u64);
     }
     let next = next.map(|cursor| token::of_page(cursor, &counted.filter));
-    let answer = json!({ "count": counted.count, "outcomes": outcomes, "next": next });
-    Ok(Json(answer).into_response())
+    let outcomes = outcomes.into_iter().map(|(word, count)| (word.to_owned(), count)).collect();
+    Ok(Json(json!(BulkPage { count: counted.count, outcomes, next })).into_response())
 }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::model::{CommandStatus, LaneTimer, TimerName};
 use super::token::Ticket;
 use crate::client;
+use crate::client::command::CommandResult;
 
 /// `id` and `key`; a key that is not UTF-8 stands in `key_base64`.
 pub(super) fn name(name: &TimerName) -> Map<String, Value> {
@@ -32,21 +33,5 @@ pub(super) fn status_path(ticket: &Ticket) -> String {
 
 /// `{"id", "key", "outcome"}`; with `again` where it is pending.
 pub(super) fn outcome(ticket: &Ticket, status: &CommandStatus) -> Value {
-    let mut map = name(&ticket.name);
-    match status {
-        CommandStatus::Decided { outcome, state, code, .. } => {
-            map.insert("outcome".to_owned(), json!(outcome));
-            if let Some(state) = state {
-                map.insert("state".to_owned(), json!(state));
-            }
-            if let Some(code) = code {
-                map.insert("code".to_owned(), json!(code.as_str()));
-            }
-        }
-        CommandStatus::Pending | CommandStatus::Lost => {
-            map.insert("outcome".to_owned(), json!("pending"));
-            map.insert("again".to_owned(), json!(status_path(ticket)));
-        }
-    }
-    Value::Object(map)
+    json!(CommandResult::new(&ticket.name, status, || status_path(ticket)))
 }

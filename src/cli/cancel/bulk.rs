@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::client::command::{BulkCount, BulkPage};
 use crate::client::http::Method;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use crate::cli::client::{Client, Kind, ServerArg};
+use crate::cli::client::{Client, Kind, ServerArg, typed};
 use crate::cli::list::Moment;
 use crate::cli::{Exit, Global, Outcome, again, output};
 use crate::config::Config;
@@ -74,15 +75,16 @@ impl Bulk {
             body.insert("all".to_owned(), Value::from(true));
         }
         let body = Value::Object(body);
-        let told = client.ask(Kind::Count, &Method::POST, PATH, &[], Some(&body))?;
+        let counted = client.ask(Kind::Count, &Method::POST, PATH, &[], Some(&body))?;
+        let counted: BulkCount = typed(&counted)?;
         if json {
-            return output::line(&told.to_string());
+            return output::line(&json!(counted).to_string());
         }
-        let (count, token) = (&told["count"], told["token"].as_str().unwrap_or_default());
-        let again = again::command(&[&["cancel", "--token", token], &server.words()[..]].concat());
-        output::line(&match count.as_u64() {
-            Some(0) => "no timer would be cancelled".to_owned(),
-            Some(1) => {
+        let BulkCount { count, token, .. } = counted;
+        let again = again::command(&[&["cancel", "--token", &token], &server.words()[..]].concat());
+        output::line(&match count {
+            0 => "no timer would be cancelled".to_owned(),
+            1 => {
                 format!("1 timer would be cancelled, and is not yet. Within 15 minutes:\n{again}")
             }
             _ => format!(
@@ -95,19 +97,19 @@ impl Bulk {
 fn carry_out(client: &Client, token: &str, json: bool) -> Outcome {
     let progress = Progress::new(0);
     let mut outcomes: BTreeMap<String, u64> = BTreeMap::new();
-    let mut page = Value::Null;
+    let mut page = None::<String>;
     loop {
         let body = json!({ "token": token, "page": page });
-        let told = client.ask(Kind::Page, &Method::POST, PATH, &[], Some(&body));
-        let told = told.inspect_err(|_| progress.keep())?;
-        progress.set_length(told["count"].as_u64().unwrap_or_default());
-        for (outcome, count) in told["outcomes"].as_object().into_iter().flatten() {
-            let count = count.as_u64().unwrap_or_default();
-            *outcomes.entry(outcome.clone()).or_default() += count;
+        let done = client.ask(Kind::Page, &Method::POST, PATH, &[], Some(&body));
+        let done = done.and_then(|done| typed::<BulkPage>(&done));
+        let done = done.inspect_err(|_| progress.keep())?;
+        progress.set_length(done.count);
+        for (outcome, count) in done.outcomes {
+            *outcomes.entry(outcome).or_default() += count;
             progress.add(count);
         }
-        page = told["next"].clone();
-        if page.is_null() {
+        page = done.next;
+        if page.is_none() {
             break;
         }
     }

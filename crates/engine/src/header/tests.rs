@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::state::Bound;
 use crate::{Millis, UnixMillis};
 
 const APPENDED: UnixMillis = UnixMillis(1_767_225_600_000); // 2026-01-01T00:00:00Z

@@ -1,4 +1,4 @@
-//! Hops: which tier a record goes to, and the buffer in which hops are collected.
+//! Hops: which tier a record goes to, the buffer in which hops are collected, and when what a batch sends may be appended.
 //!
 //! # Invariants
 //! 1. A record goes to the largest tier that lets it go in time, also if its append takes the margin; or to the shortest one,
@@ -8,12 +8,14 @@
 
 use super::super::header::{Code, Refusal};
 use super::super::hop_buffer::HopBuffer;
-use super::super::ladder::Ladder;
-use super::super::setup::Setup;
+use super::super::ladder::{Ladder, Tier};
+use super::super::member::Timing;
+use super::super::messages::{Destination, Produce};
+use super::super::setup::{Arrival, Setup};
 use super::super::verdict::{PendingRecord, refusal};
 use super::figures::Figures;
 use super::margin::Margin;
-use super::{Lane, Millis, UnixMillis};
+use super::{Lane, Millis, Source, UnixMillis};
 
 /// What a hop may take between the closing of its batch and its append, as long as none took longer; in both orders.
 const MARGIN: Millis = Millis(250);
@@ -156,5 +158,40 @@ impl Hops {
     #[cfg(test)]
     pub(super) fn limit(&self) -> u16 {
         self.limit
+    }
+}
+
+impl Setup {
+    /// When a record of a batch may be appended, by its leader's clock.
+    #[must_use]
+    pub fn timing(&self, send: &Produce) -> Timing {
+        let lane = send.partition.and_then(|lane| u16::try_from(lane).ok()).map(Lane);
+        match (&send.to, lane) {
+            (Destination::Target(_), _) => {
+                Timing::Delivery { due: send.due, expires: send.expires }
+            }
+            (Destination::Lane(topic), Some(lane)) => {
+                self.timing_of_hop(Source { topic: *topic, lane }, send.due)
+            }
+            _ => Timing::Any,
+        }
+    }
+
+    /// When a hop to this partition may be appended that is due then.
+    pub(crate) fn timing_of_hop(&self, to: Source, due: UnixMillis) -> Timing {
+        let Some(tier) = self.topics.tier_of(to.topic) else { return Timing::Any };
+        let needs = self.needs(tier).unwrap_or_default();
+        let (is_shortest, arrival) = (tier == self.topics.ladder.shortest(), self.limits.arrival);
+        let last = match arrival {
+            Arrival::Strict => due - needs,
+            // It is let go within its hold, which is the shortest.
+            Arrival::ByDue if is_shortest => UnixMillis(u64::MAX),
+            // What is tolerated is less than what it costs everybody else to refuse it.
+            Arrival::ByDue => {
+                let tier = self.topics.ladder.tiers().get(tier);
+                due + tier.map_or(Millis(0), Tier::tolerated) - needs
+            }
+        };
+        Timing::Hop { to, due, last, must_abort: !is_shortest }
     }
 }

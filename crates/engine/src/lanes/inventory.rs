@@ -17,19 +17,16 @@
 //! What it does not see: a record that was read, and is deleted during the count. Its timer is overdue for
 //! [`lost_after`](super::super::setup::Limits::lost_after) before it is lost.
 
-use super::super::timers::TimerId;
+use super::super::timers::After;
 use super::batches::Batches;
 use super::behind::Behind;
 use super::writes::Writes;
-use super::{BatchId, Lane, Millis, UnixMillis};
+use super::{BatchId, Lane, Millis};
 
 /// A lane that could not be counted is counted again after this time.
 pub(super) const AGAIN_AFTER: Millis = Millis(60_000);
 /// More timers are asked for only while less than this waits to be written.
 const READY_MAX: usize = 1_000;
-
-/// Where a listing of timers by due time goes on: behind the timer of this due time and name.
-pub type After = (UnixMillis, TimerId);
 
 /// A lane that is counted, and how far that is.
 #[derive(Debug)]

@@ -23,11 +23,11 @@ use std::collections::BTreeMap;
 
 use super::super::hold::Hold;
 use super::super::setup::Setup;
-use super::super::timers::{ByName, Timer, TimerId};
+use super::super::timers::{After, ByName, Timer, TimerId};
 use super::batches::Batches;
 use super::behind::Behind;
 use super::hops::last_for_overdue;
-use super::inventory::{After, Counting};
+use super::inventory::Counting;
 use super::partitions::Partitions;
 use super::writes::Writes;
 use super::{Lane, Millis, Source, UnixMillis};

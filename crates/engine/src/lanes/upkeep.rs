@@ -3,10 +3,10 @@
 use super::super::messages::{Action, ChangeReason, Left};
 use super::super::setup::Tracking;
 use super::super::timers::{
-    ByName, CancelMark, Change, Ended, Timer, TimerId, TimerState, Version,
+    After, ByName, CancelMark, Change, Ended, Timer, TimerId, TimerState, Version,
 };
 use super::behind::Behind;
-use super::inventory::{AGAIN_AFTER, After, Step};
+use super::inventory::{AGAIN_AFTER, Step};
 use super::lost::{Look, Turn};
 use super::past::Waiting;
 use super::retention::FORGET_MAX;

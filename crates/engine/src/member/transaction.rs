@@ -21,6 +21,8 @@ use crate::{BatchId, Blame, Refused};
 
 /// How much longer a client looks for a coordinator that does not answer, on a new connection.
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
+/// What a batch may take beside twice the transaction's time: for its offsets, and for its commit.
+const BESIDE_MAX: Duration = Duration::from_secs(15);
 
 /// Why a producer is renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +116,13 @@ impl Patience {
     #[must_use]
     pub fn for_commit(self, took: Duration) -> Duration {
         if took < self.socket_timeout { self.transaction_timeout } else { RECONNECT_MAX }
+    }
+
+    /// How long a batch is waited for, from when it is handed over. Each of its waits is bounded, so one that takes longer
+    /// hangs: it is left behind.
+    #[must_use]
+    pub fn for_batch(self) -> Duration {
+        2 * self.transaction_timeout + BESIDE_MAX
     }
 }
 
@@ -289,6 +298,19 @@ mod tests {
         );
         assert_eq!(PATIENCE.for_commit(ms(7_999)), ms(15_000));
         assert_eq!(PATIENCE.for_commit(ms(8_000)), ms(2_000));
+    }
+
+    #[test]
+    fn a_batch_hangs_only_when_it_takes_longer_than_all_of_its_waits() {
+        for (timeout, want) in [(15_000, 45_000), (3_000, 21_000)] {
+            let patience = Patience { transaction_timeout: ms(timeout), ..PATIENCE };
+            assert_eq!(patience.for_batch(), ms(want));
+            // Its records have as long as a transaction; then come its offsets, and its commit.
+            let waits = patience.transaction_timeout + patience.for_offsets();
+            for took in [ms(0), patience.socket_timeout] {
+                assert!(waits + patience.for_commit(took) <= patience.for_batch());
+            }
+        }
     }
 
     #[test]

@@ -17,6 +17,9 @@ pub struct TimerName {
     pub key: Option<Vec<u8>>,
 }
 
+/// Where a listing of timers by due time goes on: behind the timer of this due time and name.
+pub type After = (UnixMillis, TimerId);
+
 /// Selects timers. A field that is not set matches any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filter {

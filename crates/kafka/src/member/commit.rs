@@ -38,7 +38,7 @@ use rdkafka::consumer::ConsumerGroupMetadata;
 use crate::client::Connection;
 use crate::client::outages::Bootstrap;
 use crate::cluster::BrokerClock;
-use waterclock_engine::member::{LateHop, Renewed, Timing};
+use waterclock_engine::member::{LateHop, Patience, Renewed, Timing};
 use waterclock_engine::{
     Batch, BatchId, Commit, Destination, Offset, Produce, Refused, Source, UnixMillis,
 };
@@ -290,6 +290,11 @@ impl Committer {
     /// Writes positions that are acknowledged and about to be committed to `<ns>.meta`, too (`at_least_once`).
     pub(crate) fn checkpoint(&self, commits: Vec<Commit>, epoch: Arc<AssignmentEpoch>) {
         let _ = self.current().requests.send(Request::Checkpoint(commits, epoch));
+    }
+
+    /// How long its client's calls may take.
+    pub(crate) fn patience(&self) -> Patience {
+        transaction::patience(&self.parts.setting)
     }
 
     /// What the client was asked last.

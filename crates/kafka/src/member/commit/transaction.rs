@@ -447,7 +447,7 @@ fn keeps_dirty_producers() -> bool {
     false
 }
 
-fn patience(setting: &CommitterConfig) -> Patience {
+pub(super) fn patience(setting: &CommitterConfig) -> Patience {
     let transaction_timeout = setting.transaction_timeout;
     Patience { socket_timeout: SOCKET_TIMEOUT, transaction_timeout }
 }

@@ -51,8 +51,6 @@ const COMMIT_EVERY: Duration = Duration::from_millis(500);
 const TRIM_EVERY: Duration = Duration::from_secs(30);
 /// Gauges are told this often.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
-/// What a batch may take beside twice the transaction's time: for its offsets, and for its commit.
-const HANGS_AFTER: Duration = Duration::from_secs(15);
 
 type Consumer = BaseConsumer<Context>;
 
@@ -292,7 +290,7 @@ impl<'a> Session<'a> {
     fn look_what_hangs(&mut self) {
         let Some(first) = self.in_flight.front() else { return };
         let (batch, waits) = (first.id.0, first.since.elapsed());
-        if waits <= 2 * self.plan.transaction_timeout + HANGS_AFTER {
+        if waits <= self.committer.patience().for_batch() {
             return;
         }
         let (seconds, step) = (waits.as_secs(), self.committer.step());
