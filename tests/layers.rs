@@ -400,11 +400,11 @@ fn against_order(
     // A name that the module brings in, and whose it is; `None`: it is from elsewhere.
     let brought: BTreeMap<String, Option<String>> = paths(parent.0, parent.1)
         .into_iter()
-        .filter_map(|(_, path)| {
+        .map(|(_, path)| {
             let inside = path.strip_prefix(&below).unwrap_or(&path);
             let (whose, name) = inside.rsplit_once("::").unwrap_or((inside, inside));
             let child = whose.split("::").next().filter(|child| floor(child).is_some());
-            Some((name.to_owned(), child.map(str::to_owned)))
+            (name.to_owned(), child.map(str::to_owned))
         })
         .collect();
     let (mut strays, mut seen) = (Vec::new(), BTreeSet::new());
