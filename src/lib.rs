@@ -41,17 +41,14 @@
 //! - Two in one process need a data directory each.
 //! - `default-features = false` leaves out what only the binary needs: its allocator, and `bench` and `demo`.
 
-/// For the binary: a service that runs an instance needs only `run` and `Config`.
 pub mod api;
 pub mod app;
-/// For the binary: a service that runs an instance needs only `run` and `Config`.
 pub mod cli;
 pub mod config;
 #[cfg(test)]
 mod documented;
 #[cfg(test)]
 mod patient;
-/// For the binary: a service that runs an instance needs only `run` and `Config`.
 pub mod telemetry;
 pub mod timers;
 

@@ -1,5 +1,7 @@
 //! What a running process serves on `--http`: health, metrics and timers.
 //!
+//! For the binary: a service that runs an instance needs only `run` and `Config` of the crate.
+//!
 //! It knows the process only through [`Status`] and [`timers::model::Timers`].
 //!
 //! # Invariants

@@ -1,5 +1,7 @@
 //! The command line: one file per subcommand, and what they share.
 //!
+//! For the binary: a service that runs an instance needs only `run` and `Config` of the crate.
+//!
 //! Results go to standard output (tables for people, with `--json` one object per line), everything else to
 //! standard error. Exit codes are in [`Exit`].
 //!

@@ -1,5 +1,7 @@
 //! What a running process tells about itself: figures for Prometheus and log lines.
 //!
+//! For the binary: a service that runs an instance needs only `run` and `Config` of the crate.
+//!
 //! `crates/telemetry` is the only place that spells a metric or a label; here they are installed. `log` sets up the lines.
 //!
 //! # Invariants

@@ -210,7 +210,8 @@ fn f8_a_broker_that_names_no_broker_for_a_moment_is_found_again() {
             let ready = process.get("/health/ready")?;
             if ready.0 == 200 { Ok(()) } else { Err(ready.1) }
         });
-        println!("f8: round {round}, back after {:?}", woken.elapsed());
+        let counts = process.log().matches("a partition is not fetched").count();
+        println!("f8: round {round}, back after {:?}; not fetched: {counts}", woken.elapsed());
     }
     assert_promise(mode(), sent, &whole(&fixture, &target));
     process.stop_well();
