@@ -61,6 +61,9 @@ const REGRESSIONS: &[u64] = &[
     1_795_400_015_393,
     1_795_700_005_145,
     1_795_700_007_878,
+    1_796_500_006_888,
+    1_796_500_017_411,
+    1_796_700_002_006,
 ];
 /// How many of the last events a failure tells.
 const HISTORY: usize = 120;

@@ -5,14 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 use waterclock_engine::timers::{CommandStatus, TimerName};
 
 use crate::http::Problem;
+use crate::timer::{write_key, written};
 
 /// What became of a cancel of a timer, or of another time for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -50,14 +49,8 @@ impl CommandResult {
     /// What is known of a command about this timer; `again` is where to ask while that is not much.
     #[must_use]
     pub fn new(name: &TimerName, status: &CommandStatus, again: impl FnOnce() -> String) -> Self {
-        let text = name.key.as_deref().map(std::str::from_utf8);
-        let bytes = name.key.as_deref().filter(|_| matches!(text, Some(Err(_))));
-        let named = Self {
-            id: name.id.clone(),
-            key: text.and_then(Result::ok).map(str::to_owned),
-            key_base64: bytes.map(|key| STANDARD.encode(key)),
-            ..Self::default()
-        };
+        let (key, key_base64) = written(name.key.as_deref());
+        let named = Self { id: name.id.clone(), key, key_base64, ..Self::default() };
         match status {
             CommandStatus::Decided { outcome, state, code, .. } => Self {
                 outcome: outcome.as_str().to_owned(),
@@ -83,10 +76,7 @@ impl Serialize for CommandResult {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("id", &self.id)?;
-        match &self.key_base64 {
-            Some(key) => map.serialize_entry("key_base64", key)?,
-            None => map.serialize_entry("key", &self.key)?,
-        }
+        write_key(&mut map, &self.key, &self.key_base64)?;
         map.serialize_entry("outcome", &self.outcome)?;
         for (name, text) in [("state", &self.state), ("code", &self.code), ("again", &self.again)] {
             if let Some(text) = text {

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::ser::SerializeMap as _;
+use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use waterclock_engine::timers::LaneTimer;
 
@@ -49,15 +49,33 @@ pub struct Timer {
     pub since: Option<u64>,
 }
 
+/// A key as answers have it: as text, or in base64 if it is no text.
+pub(crate) fn written(key: Option<&[u8]>) -> (Option<String>, Option<String>) {
+    match key.map(std::str::from_utf8) {
+        Some(Ok(text)) => (Some(text.to_owned()), None),
+        Some(Err(_)) => (None, key.map(|key| STANDARD.encode(key))),
+        None => (None, None),
+    }
+}
+
+/// Writes that: `"key": null` without a key, and no `key` at all where it is no text.
+pub(crate) fn write_key<M: SerializeMap>(
+    map: &mut M,
+    key: &Option<String>,
+    key_base64: &Option<String>,
+) -> Result<(), M::Error> {
+    match key_base64 {
+        Some(key) => map.serialize_entry("key_base64", key),
+        None => map.serialize_entry("key", key),
+    }
+}
+
 /// By hand: a timer without a key has `"key": null`, and one whose key is no text has no `key` at all.
 impl Serialize for Timer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("id", &self.id)?;
-        match &self.key_base64 {
-            Some(key) => map.serialize_entry("key_base64", key)?,
-            None => map.serialize_entry("key", &self.key)?,
-        }
+        write_key(&mut map, &self.key, &self.key_base64)?;
         if self.key_cut {
             map.serialize_entry("key_cut", &true)?;
         }
@@ -80,12 +98,11 @@ impl Serialize for Timer {
 
 impl From<&LaneTimer> for Timer {
     fn from(LaneTimer { lane, timer }: &LaneTimer) -> Self {
-        let text = timer.key.as_deref().map(std::str::from_utf8);
-        let bytes = timer.key.as_deref().filter(|_| matches!(text, Some(Err(_))));
+        let (key, key_base64) = written(timer.key.as_deref());
         Self {
             id: String::from_utf8_lossy(&timer.id).into_owned(),
-            key: text.and_then(Result::ok).map(str::to_owned),
-            key_base64: bytes.map(|key| STANDARD.encode(key)),
+            key,
+            key_base64,
             key_cut: timer.key_cut,
             state: timer.state.as_str().to_owned(),
             target: Some(timer.target.as_ref().to_owned()),

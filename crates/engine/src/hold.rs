@@ -116,6 +116,11 @@ impl Hold {
         self.window.is_open(offset)
     }
 
+    /// Whether this offset stood here when the partition was taken over: an owner before may have decided about it.
+    pub(super) fn stood_at_take_over(&self, offset: Offset) -> bool {
+        offset < self.end
+    }
+
     /// Whether all that stood here at the take-over was let go.
     pub(super) fn caught_up(&self) -> bool {
         self.next >= self.end && self.buffer.front().is_none_or(|held| held.offset >= self.end)

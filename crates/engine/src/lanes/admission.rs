@@ -99,7 +99,11 @@ impl Facts<'_> {
         if !self.past_counts(entry) {
             return History::Known(None);
         }
-        past.of(now, (lane, timer_id), entry, self.partitions.ends_from(lane))
+        // Of what stood here at the take-over an owner before may have told the end, whatever clocks say.
+        let hold = self.partitions.get(entry.source);
+        let stood = hold.is_some_and(|hold| hold.stood_at_take_over(entry.offset));
+        let ends_from = self.partitions.ends_from(lane).filter(|_| !stood);
+        past.of(now, (lane, timer_id), entry, ends_from)
     }
 
     /// Whether it matters for a record what has ended.

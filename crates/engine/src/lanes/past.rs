@@ -125,7 +125,7 @@ impl Past {
     // What is known.
 
     /// How a timer has ended, for one of its records for which that counts. `ends_from`: what ended in the lane since then
-    /// has ended here.
+    /// has ended here; none, if an owner before may have ended it at any time.
     pub(super) fn of(
         &self,
         now: UnixMillis,

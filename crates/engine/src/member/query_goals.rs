@@ -12,8 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{Millis, Offset, Source};
 
-/// How often to check.
-const LOOK: Millis = Millis(5);
 /// A busy member has always something under way. What was read is in a batch after this long and the time that hops are
 /// collected for.
 const IN_A_BATCH: Millis = Millis(500);
@@ -32,7 +30,7 @@ pub struct QueryGoals {
 
 impl QueryGoals {
     /// How often there is something to look at while a query waits.
-    pub const EVERY: Millis = LOOK;
+    pub const EVERY: Millis = Millis(5);
 
     /// None yet. Hops are collected for so long.
     #[must_use]
@@ -47,7 +45,7 @@ impl QueryGoals {
 
     /// Whether it is time to look again. If it is, the next look is a while later.
     pub fn is_due(&mut self, now: Millis) -> bool {
-        let is_due = self.looked.is_none_or(|at| now.saturating_sub(at) >= LOOK);
+        let is_due = self.looked.is_none_or(|at| now.saturating_sub(at) >= Self::EVERY);
         if is_due {
             self.looked = Some(now);
         }

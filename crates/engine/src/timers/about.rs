@@ -17,12 +17,16 @@ impl Replaced {
         Self { first: before.map_or(version, |before| before.first), last: version }
     }
 
-    /// Whether this version is among them.
+    /// Whether this version is among them, for certain. The first and the last are. Of those between them only the log tells: what is
+    /// not in log order may have been delivered before the first of them was read.
     #[must_use]
     pub fn has(&self, version: Version) -> bool {
         let Self { first, last } = *self;
-        let is_between = || first.is_before(version) && version.is_before(last);
-        version == first || version == last || is_between()
+        if version == first || version == last {
+            return true;
+        }
+        let are_in_log_order = ![first, version, last].iter().any(|of| of.is_not_in_log_order());
+        are_in_log_order && first.is_before(version) && version.is_before(last)
     }
 }
 

@@ -376,6 +376,31 @@ fn what_was_submitted_by_a_clock_that_was_set_back_is_late_after_a_take_over() {
 }
 
 #[test]
+fn what_an_owner_before_has_cancelled_is_not_told_again_by_one_whose_clock_was_set_back() {
+    let mut kafka = kafka();
+    kafka.after(Millis(150_000));
+    kafka.append(place_of(By::Tier), record("k", &make("v", "", "5s")));
+    kafka.after(Millis(4_000));
+    let state = |kafka: &Kafka| kafka.timer("k", "i").map(|timer| timer.state);
+    assert_eq!(state(&kafka), Some(TimerState::Delay));
+    // The next owner hears of the cancel before it reads the record again.
+    kafka.stalled.insert(place_of(By::Tier));
+    kafka.take_over(&[]);
+    kafka.submit("k", &make("c", "cancel", ""));
+    // The mark is of this one, which found nothing.
+    kafka.submit("k", &make("c", "cancel", ""));
+    kafka.after(Millis(1_000));
+    assert_eq!(state(&kafka), Some(TimerState::Cancelled));
+    kafka.now = BEGAN;
+    kafka.take_over(&[]);
+    kafka.stalled.clear();
+    kafka.after(Millis(500_000));
+    let is_cancelled = |change: &&Change| matches!(change, Change::Timer(timer) if timer.state == TimerState::Cancelled);
+    let told = kafka.said.iter().map(|(_, change)| change).filter(is_cancelled).count();
+    assert_eq!((delivered(&kafka).as_str(), kafka.pending(), told), ("", 0, 1));
+}
+
+#[test]
 fn a_duplicate_that_was_cancelled_before_it_came_is_not_told_in_the_place_of_what_was_delivered() {
     for (by, taken_over) in
         [By::Stray, By::Further].into_iter().flat_map(|by| [false, true].map(|at| (by, at)))
