@@ -64,6 +64,7 @@ const REGRESSIONS: &[u64] = &[
     1_796_500_006_888,
     1_796_500_017_411,
     1_796_700_002_006,
+    1_796_900_013_143,
 ];
 /// How many of the last events a failure tells.
 const HISTORY: usize = 120;
