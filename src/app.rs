@@ -67,6 +67,13 @@ pub enum Error {
     /// A lane thread cannot go on, and all were stopped. What was in flight is taken over by others.
     #[error("a lane thread cannot go on")]
     Lanes(#[from] member::Error),
+    /// The namespace's meta topic was made again, and has another secret: what this process would seal from now on nobody who starts
+    /// could read. It has drained and stopped; start it again.
+    #[error(
+        "the namespace has another secret: its meta topic was deleted and made again. Start this instance again: it takes the new \
+         secret; what was sealed with the one before becomes dead letters"
+    )]
+    Refounded,
     /// A lane thread ended by a mistake of ours; the log has more. What was in flight is taken over by others.
     #[error("a lane thread ended unexpectedly")]
     Died,
@@ -174,21 +181,31 @@ async fn lanes(
     let (lane_threads, members) = (Arc::new(lane_threads), Arc::new(members));
     health.started(Arc::clone(&lane_threads));
     let name = instance.name.clone();
+    let ours = secret.clone();
     known.started(Arc::clone(&lane_threads), service, Arc::clone(&members), name, secret);
-    let mut running = watch_threads(Arc::clone(&lane_threads), instance, members, threads);
+    let mut running =
+        watch_threads(Arc::clone(&lane_threads), instance, Arc::clone(&members), threads);
     let (mut look, mut was_ready) = (tokio::time::interval(LOOK_EVERY), false);
+    let mut is_refounded = false;
     loop {
         tokio::select! {
             ended = &mut running => return ended.unwrap_or(Err(Error::Died)),
             () = &mut stop => break,
-            _ = look.tick() => was_ready = say_whether_ready(was_ready, &health.ready()),
+            _ = look.tick() => {
+                was_ready = say_whether_ready(was_ready, &health.ready());
+                is_refounded = members.secret().is_some_and(|secret| secret != ours);
+                if is_refounded {
+                    break;
+                }
+            }
             Some(new) = reloads.recv() => now = reload(&now, &new, &lane_threads),
         }
     }
     tracing::info!("stopping");
     health.stops();
     lane_threads.stop();
-    drained(drain, running).await
+    let ended = drained(drain, running).await;
+    if is_refounded { Err(Error::Refounded) } else { ended }
 }
 
 /// Says when it becomes ready, and when it is not any more.

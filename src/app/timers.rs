@@ -264,6 +264,10 @@ fn error(why: service::Error) -> TimersError {
         service::Error::Submit(error @ SubmitError::Unacknowledged { .. }) => {
             TimersError::Away(format!("{error}; to ask again is safe"))
         }
+        service::Error::Submit(error) if error.is_too_large() => refused(
+            "record_too_large",
+            "with its new time the record is larger than the intake takes; nothing was written",
+        ),
         service::Error::NotPending(state) => TimersError::NotPending(state),
         service::Error::Superseded(_) => refused("superseded", why.to_string()),
         service::Error::TooLate(_) => refused("delay_too_long", why.to_string()),

@@ -85,7 +85,7 @@ pub(super) enum ClientError {
         #[source]
         source: http::Error,
     },
-    #[error("{}: {detail}{}", if *status < 500 { "refused" } else { "not available now" }, at.as_ref().map(|at| format!(" (at {at})")).unwrap_or_default())]
+    #[error("{}: {detail}{}", if *status < 500 { "refused" } else { "not available now" }, place(at.as_deref()))]
     Refused { status: u16, detail: String, at: Option<String> },
     #[error("{0} answered something else than an instance does")]
     Strange(String),
@@ -109,6 +109,12 @@ impl From<ClientError> for Failure {
         };
         Self::new(exit, error)
     }
+}
+
+/// Where in the request it is wrong. The only timer of a command is what was typed.
+fn place(at: Option<&str>) -> String {
+    let at = at.filter(|at| !at.starts_with("body.timers[0]"));
+    at.map(|at| format!(" (at {at})")).unwrap_or_default()
 }
 
 /// Timers as an answer has them.

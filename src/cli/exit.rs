@@ -22,6 +22,8 @@ impl From<&app::Error> for Exit {
                 member::Error::TakeOver(TakeOverError::NameInUse { .. })
                 | member::Error::Fenced { .. },
             ) => Self::InUse,
+            // The next start does.
+            app::Error::Refounded => Self::Unavailable,
             app::Error::Lanes(_) | app::Error::Died => Self::Internal,
         }
     }

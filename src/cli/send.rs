@@ -193,7 +193,7 @@ fn among(roster: &Roster, is_so: impl Fn(&Member) -> bool) -> Option<String> {
     let (first, more) = addresses.split_first()?;
     Some(match more.len() {
         0 => format!("the instance at {first}"),
-        more => format!("the instance at {first}, as well as {more} more,"),
+        more => format!("the instance at {first} (and {more} more)"),
     })
 }
 

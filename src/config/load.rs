@@ -275,7 +275,7 @@ impl Layers {
                 data
             }
             Err((line, value)) => {
-                let (key, want) = ("the file".to_owned(), String::new());
+                let (key, want) = ("the configuration".to_owned(), String::new());
                 let origin = Origin::File(path.to_owned());
                 self.found.push(Invalid { key, origin, line, value, want });
                 Dict::new()

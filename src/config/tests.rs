@@ -299,11 +299,11 @@ fn a_file_that_cannot_be_read_is_one_error_among_the_others() {
     let errors = missing.unwrap_err().0;
     assert_eq!(
         errors.iter().map(|e| e.key.as_str()).collect::<Vec<_>>(),
-        ["the file", "--brokers"]
+        ["the configuration", "--brokers"]
     );
     assert_eq!(
         errors[0].to_string(),
-        "the file in /nowhere/at.toml: it cannot be read: No such file or directory (os error 2)"
+        "the configuration in /nowhere/at.toml: it cannot be read: No such file or directory (os error 2)"
     );
     #[rustfmt::skip]
     let cases = [

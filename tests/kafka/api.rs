@@ -550,3 +550,40 @@ fn the_command_line_finds_a_member_and_says_what_was_decided() {
     });
     c.stop_well();
 }
+
+#[test]
+fn a_record_as_large_as_the_intake_takes_is_put_off_and_one_that_would_be_larger_is_refused_for_that()
+ {
+    let fixture = fixture("api-large");
+    let target = fixture.target("out", 1);
+    let mut process = fixture.launch(Mode::ExactlyOnce).start();
+    let producer = fixture.producer();
+    let put_off = |id: &str, bytes: usize| {
+        let record = out(vec![b'a'; bytes]).key("k").to(&target).header("x-delay", "2h");
+        producer.send_one(&fixture.names.intake(), &record.header("x-delay-id", id));
+        answered(
+            &process,
+            "PATCH",
+            &format!("/v1/timers/{id}?key=k&wait=20s"),
+            Some(&json!({ "delay": "3h" })),
+        )
+    };
+    for bytes in [2_097_000, 2_157_152] {
+        let (status, told) = put_off(&format!("of-{bytes}"), bytes);
+        assert_eq!((status, &told["outcome"]), (200, &json!("replaced")), "{bytes}: {told}");
+    }
+    // It came while the intake took more.
+    let settings = [
+        ("retention.ms", "-1"),
+        ("retention.bytes", "-1"),
+        ("message.timestamp.type", "LogAppendTime"),
+        ("max.message.bytes", "1048588"),
+    ];
+    fixture.configure(&fixture.names.intake(), &settings);
+    let path = "/v1/timers/of-2097000?key=k&wait=20s";
+    let (status, told) = answered(&process, "PATCH", path, Some(&json!({ "delay": "4h" })));
+    assert_eq!((status, &told["code"]), (409, &json!("record_too_large")), "{told}");
+    let (_, told) = answered(&process, "GET", path, None);
+    assert_eq!(told["state"], "delay", "{told}");
+    process.stop_well();
+}

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rdkafka::Offset;
 use waterclock::engine::Lane;
 use waterclock::kafka::Roster;
+use waterclock::kafka::topics::{Request, apply};
 
 use crate::support::{
     Fixture, Load, Log, Mode, PATIENCE, Process, Proxy, Resource, Right, allow, ask,
@@ -85,6 +86,33 @@ fn records_of_meta_that_were_deleted_unread_do_not_end_what_an_instance_knows_of
     eventually("it passes questions on to the new owners", lists_all);
     a.stop_well();
     b.stop_well();
+}
+
+#[test]
+fn an_instance_ends_once_its_meta_topic_was_made_again_and_what_is_sent_after_that_survives_the_next_start()
+ {
+    let fixture = fixture("refounded", Mode::ExactlyOnce, 2);
+    let (target, intake) = (fixture.target("out", 1), fixture.names.intake());
+    let mut process = fixture.launch(Mode::ExactlyOnce).data("a").start();
+    wait_until_shared(2, &[&process]);
+    fixture.delete_target(&fixture.names.meta());
+    // The lanes were in it: they are those of the intake.
+    let request = Request { lanes: None, ..fixture.request.clone() };
+    eventually("topics apply", || {
+        apply(&fixture.connection, &request).map_err(|error| format!("{error:?}"))
+    });
+    assert_eq!(process.wait(patient(Duration::from_secs(40))), Some(69), "{}", process.log());
+    assert!(process.log().contains("has another secret"), "{}", process.log());
+    let mut process = fixture.launch(Mode::ExactlyOnce).data("a").start();
+    wait_until_shared(2, &[&process]);
+    // In a tier when the instance is killed, with the new seal.
+    fixture.producer().send_one(&intake, &out("after").key("k").to(&target).delay(6_000));
+    std::thread::sleep(Duration::from_secs(2));
+    process.kill();
+    let mut process = fixture.launch(Mode::ExactlyOnce).data("a").start();
+    Log::open(&fixture, &target).count(1);
+    process.stop_well();
+    assert_each_once(["after".to_owned()], &whole(&fixture, &target));
 }
 
 /// What a stop may take: the drain and leaving the group.

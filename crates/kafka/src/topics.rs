@@ -295,7 +295,7 @@ pub enum Error {
     },
     /// Members would go on with the old ladder. Stop them first.
     #[error(
-        "the ladder of namespace {namespace} cannot change while its group has {members} live members; stop all \
+        "the ladder of namespace {namespace} cannot change while its group has live members ({members}); stop all \
          instances, then run `waterclock topics apply --ladder {requested}` again"
     )]
     Live {

@@ -71,7 +71,10 @@ pub(super) fn stopping(reads: bool) -> Response {
 pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> Router {
     let owners = Owners::new(Arc::clone(&timers));
     let peers = Arc::new(PeerGate { gate: Arc::clone(&gate), seen: UsedSeals::new(SEALS_MAX) });
-    let peer = Router::new().route(peer::PATH, post(peer)).with_state((owners.clone(), peers));
+    let peer = Router::new()
+        .route(peer::PATH, post(peer))
+        .method_not_allowed_fallback(no_such_method)
+        .with_state((owners.clone(), peers));
     Router::new()
         .route("/v1/timers", get(list::list))
         .route("/v1/timers/", single::methods())
@@ -81,6 +84,7 @@ pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> 
         .route("/v1/timers:bulkCancel", post(bulk::cancel))
         .route("/v1/cancels/{ticket}", get(single::again))
         .route("/v1/forecast", get(forecast::forecast))
+        .route("/v1/", get(no_such).post(no_such).put(no_such).delete(no_such))
         .route("/v1/{*rest}", get(no_such).post(no_such).put(no_such).delete(no_such))
         .method_not_allowed_fallback(no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))

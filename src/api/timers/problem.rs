@@ -81,7 +81,7 @@ fn title(code: &str) -> &'static str {
 
 /// By code. A change that the header contract refuses has the default of `title`.
 #[rustfmt::skip]
-const TITLES: [(&str, &str); 49] = [
+const TITLES: [(&str, &str); 50] = [
     ("answer_lost",       "the outcome of this command is no longer known"),
     ("bad_base64",        "not base64"),
     ("bad_batch",         "a batch must have 1 to 1000 timers"),
@@ -127,6 +127,7 @@ const TITLES: [(&str, &str); 49] = [
     ("too_large",         "the body is too large, or ended too soon"),
     ("too_slow",          "the body did not arrive in time"),
     ("two_keys",          "send key or key_base64, not both"),
+    ("record_too_large",  "the record is too large"),
     ("unknown_member",    "unknown member in the body"),
     ("unknown_parameter", "unknown query parameter"),
     ("unknown_timer",     "no such timer"),

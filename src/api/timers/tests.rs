@@ -979,6 +979,8 @@ async fn bad_input_is_named_and_changes_nothing() {
         (post,   bulk,                              Some(r#"{"due_before":"x"}"#), 400, "bad_time", "body.due_before"),
         (get,    "/v1/cancels/x",                   None, 400, "bad_ticket",          "path.ticket"),
         (get,    "/v1/nothing",                     None, 404, "no_such_page",        ""),
+        (get,    "/v1/",                            None, 404, "no_such_page",        ""),
+        (get,    "/v1/peer",                        None, 405, "no_such_method",      ""),
         ("PUT",  "/v1/timers/t",                    None, 405, "no_such_method",      ""),
         (post,   "/v1/peer",                        Some("{}"), 403, "not_a_peer", ""),
     ];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use std::time::Instant;
 
 use rdkafka::ClientContext;
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
 use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext};
 use tokio::sync::oneshot;
@@ -26,8 +26,16 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 const DELIVERY_MS_MAX: &str = "10000";
 /// A little longer than that, so that it is librdkafka that says what happened.
 const RECEIPT_MAX: Duration = Duration::from_secs(12);
-/// What own topics take: 2 MiB, and the state header.
-const RECORD_BYTES_MAX: &str = "2097152";
+/// librdkafka's largest: what a topic takes its brokers know.
+const RECORD_BYTES_MAX: &str = "1000000000";
+
+impl SubmitError {
+    /// Whether the record is larger than its topic takes: no other attempt fares better.
+    #[must_use]
+    pub fn is_too_large(&self) -> bool {
+        matches!(self, Self::Refused { source, .. } if source.rdkafka_error_code() == Some(RDKafkaErrorCode::MessageSizeTooLarge))
+    }
+}
 
 /// A record is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -152,7 +152,10 @@ pub(super) fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
     let can = facts.targets.len() - refused.len();
     list.fine(
         AREA,
-        format!("{can} topics that are there may be delivered to, by `allow` of {whose}"),
+        format!(
+            "{can} {} may be delivered to, by `allow` of {whose}",
+            if can == 1 { "topic that is there" } else { "topics that are there" }
+        ),
     );
 }
 

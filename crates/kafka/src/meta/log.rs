@@ -310,7 +310,7 @@ pub enum Error {
 }
 
 /// The last values under one key, as reading goes on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct LastValue<T> {
     key: &'static str,
     value: Option<T>,
@@ -408,13 +408,13 @@ fn read_first(bytes: &[u8]) -> Option<(Secret, LadderInForce)> {
 }
 
 /// Values of which the first one counts, by where they stand; each under a key of its own, which begins so.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Firsts<T> {
     begins: &'static str,
     at: BTreeMap<i64, (Vec<u8>, First<T>)>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum First<T> {
     Sound(T),
     Newer(u32),
@@ -462,6 +462,38 @@ impl<T: Clone> Firsts<T> {
             Some((&offset, _)) => Err(Error::Unreadable { topic, offset, key }),
             None => Ok(None),
         }
+    }
+}
+
+/// The secret that a namespace has, by the records of meta that were read so far.
+#[derive(Clone, Debug)]
+pub(super) struct SecretInForce {
+    firsts: Firsts<Secret>,
+    last: LastValue<Secret>,
+}
+
+impl Default for SecretInForce {
+    fn default() -> Self {
+        Self { firsts: Firsts::new(FIRST), last: LastValue::new(SECRET) }
+    }
+}
+
+impl SecretInForce {
+    /// Takes in the next record.
+    pub(super) fn take(&mut self, offset: i64, key: Option<&[u8]>, value: Option<&[u8]>) {
+        match key {
+            Some(key) if key == SECRET.as_bytes() => self.last.take(offset, value, read_secret),
+            Some(key) if key.starts_with(FIRST.as_bytes()) => {
+                self.firsts.take(offset, key, value, read_secret);
+            }
+            _ => {}
+        }
+    }
+
+    /// That secret; none where it was not read, or cannot be.
+    pub(super) fn get(&self) -> Option<Secret> {
+        let first = || self.firsts.found("").ok().flatten();
+        self.last.value.clone().or_else(first)
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rdkafka::error::KafkaError;
 
 use super::live::{LiveMeta, MetaState, Progress};
-use super::{MEMBER, Member, MetaWriter, PARTITION, Roster, SharedRoster};
+use super::{MEMBER, Member, MetaWriter, PARTITION, Roster, Secret, SharedRoster};
 use crate::client::Connection;
 use crate::client::connect::{Isolation, aside};
 use crate::client::events::{Events, Task, Turns};
@@ -104,6 +104,13 @@ impl Members {
     #[must_use]
     pub fn members(&self) -> Vec<Member> {
         self.lock().members().cloned().collect()
+    }
+
+    /// The secret that the namespace has now; none before it was read. It is another one only once its meta topic was made
+    /// again: then nobody who starts can read what was sealed with the one before.
+    #[must_use]
+    pub fn secret(&self) -> Option<Secret> {
+        self.lock().secret()
     }
 
     /// Takes away what was said, unless a later start of ours has said something already, and waits for less than a second

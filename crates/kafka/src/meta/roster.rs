@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::log::{self, MEMBER};
+use super::log::{self, MEMBER, Secret, SecretInForce};
 use crate::client::Connection;
 use crate::client::topic_reader::Consumed;
 use crate::client::wall_clock;
@@ -108,6 +108,7 @@ pub type SharedRoster = Arc<Mutex<Roster>>;
 #[derive(Clone, Debug, Default)]
 pub struct Roster {
     announcements: BTreeMap<String, Announcement>,
+    secret: SecretInForce,
     /// The topic's time: the last append time that was read.
     now: UnixMillis,
 }
@@ -149,6 +150,11 @@ impl Roster {
         self.announcements.values().filter(|announced| self.now - announced.at <= SILENT)
     }
 
+    /// The secret of the namespace, if it was read.
+    pub(super) fn secret(&self) -> Option<Secret> {
+        self.secret.get()
+    }
+
     /// What the topic says of a member, silent or not.
     pub(crate) fn announced(&self, instance: &str) -> Option<&Member> {
         self.announcements.get(instance).map(|announced| &announced.member)
@@ -157,6 +163,7 @@ impl Roster {
     /// Takes in a record that was polled.
     pub(super) fn take_record(&mut self, record: &Consumed<'_>) {
         let at = record.appended().unwrap_or_default();
+        self.secret.take(record.offset().0, record.key(), record.value());
         self.take(record.offset().0, at, record.key(), record.value());
     }
 

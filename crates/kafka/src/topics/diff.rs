@@ -173,7 +173,8 @@ impl Findings<'_> {
     }
 
     fn missing(&mut self, spec: &TopicSpec) {
-        let wanted = format!("{} partitions, {} replicas", spec.partitions, spec.replication);
+        let wanted =
+            format!("{} partitions, replication factor {}", spec.partitions, spec.replication);
         let remedy = "run `waterclock topics apply`".to_owned();
         self.add("topic", "not there".into(), wanted, Severity::Missing, remedy);
     }

@@ -147,10 +147,12 @@ fn begin(
     request: &Request,
     before: &mut Meta,
 ) -> Result<Made, Error> {
+    let found = inspect(connection, names)?;
+    let lanes = request.lanes.or_else(|| lanes_left(names, &found));
+    let request = &Request { lanes, ..request.clone() };
     // Nobody can be running.
     let plan = next(request, before.ladder.as_ref(), 0)?;
     let ladder = ladder_of(request, &plan)?;
-    let found = inspect(connection, names)?;
     let specs = wanted(names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
     // A topic that is there with other partitions would fix a wrong number of lanes for good.
     let wrong = |found: &Found| -> Vec<Finding> {
@@ -198,6 +200,15 @@ fn begin(
     Ok(Made { created, founded })
 }
 
+/// The lanes of a namespace of which only meta is gone: as many as its intake has partitions, if there are its timers, too.
+fn lanes_left(names: &Names, found: &Found) -> Option<u16> {
+    let partitions = |topic: &str| found.topics.get(topic).map(|topic| topic.partitions);
+    let of_intake = partitions(&names.intake())?;
+    (partitions(&names.timers()) == Some(of_intake))
+        .then(|| u16::try_from(of_intake).ok())
+        .flatten()
+}
+
 /// Reads until something is in force.
 fn wait_for_first(
     connection: &Connection,
@@ -242,9 +253,11 @@ pub struct Survey {
 pub fn survey(connection: &Connection, request: &Request) -> Result<Survey, Error> {
     let names = Names::new(&request.namespace);
     let before = read(connection, &names, request)?;
+    let found = inspect(connection, &names)?;
+    let left = lanes_left(&names, &found).filter(|_| !before.is_whole());
+    let request = &Request { lanes: request.lanes.or(left), ..request.clone() };
     let plan = next(request, before.ladder.as_ref(), 0)?;
     let ladder = ladder_of(request, &plan)?;
-    let found = inspect(connection, &names)?;
     let wanted = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
     Ok(Survey {
         applied: before.is_whole(),

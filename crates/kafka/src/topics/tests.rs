@@ -176,7 +176,7 @@ fn what_is_in_force_changes_only_as_far_as_it_may() {
         ("one tier less",            None,    Some(vec![S, H]),                  0, draining(&[S, H], &[M, Millis::DAY])),
         ("a drained one again",      None,    Some(vec![S, M, H, Millis::DAY]),  0, draining(&[S, M, H, Millis::DAY], &[])),
         ("all others",               None,    Some(vec![Millis(5_000)]),         0, draining(&[Millis(5_000)], &[S, M, H, Millis::DAY])),
-        ("members would not see it", None,    Some(vec![S, H]),                  1, Err("has 1 live members; stop all instances")),
+        ("members would not see it", None,    Some(vec![S, H]),                  1, Err("has live members (1); stop all instances")),
     ];
     for (why, lanes, holds, live, want) in cases {
         let got = next(&request(lanes, holds.as_deref()), Some(&before), live);

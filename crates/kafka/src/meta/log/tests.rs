@@ -75,6 +75,26 @@ fn the_first_of_several_starts_counts_whatever_comes_later_and_whatever_compacti
     assert_eq!(lanes(&after.unwrap()), Some(6));
 }
 
+#[test]
+fn the_secret_that_is_in_force_is_known_while_records_come() {
+    let ladder = || LadderInForce { lanes: 3, holds: vec![Millis::HOUR], draining: vec![] };
+    let [a, b] = [(); 2].map(|()| Value::first(ladder()).unwrap());
+    let secret = |value: &Value| match value {
+        Value::First { secret, .. } => secret.clone(),
+        _ => panic!("{value:?}"),
+    };
+    let mut known = SecretInForce::default();
+    let mut take = |offset, key: &str, text: &str| {
+        known.take(offset, Some(key.as_bytes()), Some(text.as_bytes()));
+        known.get()
+    };
+    assert_eq!(take(0, "member/a", "{}"), None);
+    assert_eq!(take(1, &a.key(), &a.encode()), Some(secret(&a)));
+    assert_eq!(take(2, &b.key(), &b.encode()), Some(secret(&a)), "the first counts");
+    let old = format!(r#"{{"version":1,"key":"{}"}}"#, "ab".repeat(32));
+    assert_eq!(take(3, "secret", &old), Some(Secret([0xab; 32])), "an older program's counts");
+}
+
 /// One whose first intake was deleted and created again between its question and its write must not say that the later one was
 /// first: nor may who writes after another that has begun to work.
 #[test]
