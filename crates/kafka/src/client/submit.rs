@@ -7,7 +7,7 @@ use std::time::Duration;
 use std::time::Instant;
 
 use rdkafka::ClientContext;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 use rdkafka::message::Message as _;
 use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext};
 use tokio::sync::oneshot;
@@ -33,7 +33,7 @@ impl SubmitError {
     /// Whether the record is larger than its topic takes: no other attempt fares better.
     #[must_use]
     pub fn is_too_large(&self) -> bool {
-        matches!(self, Self::Refused { source, .. } if source.rdkafka_error_code() == Some(RDKafkaErrorCode::MessageSizeTooLarge))
+        matches!(self, Self::Refused { source, .. } if errors::kind(source) == ErrorKind::TooLarge)
     }
 }
 
