@@ -583,7 +583,7 @@ fn a_record_as_large_as_the_intake_takes_is_put_off_and_one_that_would_be_larger
     let path = "/v1/timers/of-2097000?key=k&wait=20s";
     let (status, told) = answered(&process, "PATCH", path, Some(&json!({ "delay": "4h" })));
     assert_eq!((status, &told["code"]), (409, &json!("record_too_large")), "{told}");
-    let (_, told) = answered(&process, "GET", path, None);
+    let (_, told) = answered(&process, "GET", "/v1/timers/of-2097000?key=k", None);
     assert_eq!(told["state"], "delay", "{told}");
     process.stop_well();
 }
