@@ -274,7 +274,7 @@ fn who_sends_to_what_no_instance_allows_is_warned_and_doctor_goes_by_the_instanc
     let (_, said, error) = run(&fixture, &["doctor", "--read-only"]);
     assert!(
         said.contains(
-            "1 topics that are there may be delivered to, by `allow` of the instance that runs"
+            "1 topic that is there may be delivered to, by `allow` of the instance that runs"
         ),
         "{said} {error}"
     );
