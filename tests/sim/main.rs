@@ -65,6 +65,7 @@ const REGRESSIONS: &[u64] = &[
     1_796_500_017_411,
     1_796_700_002_006,
     1_796_900_013_143,
+    1_797_000_000_166,
 ];
 /// How many of the last events a failure tells.
 const HISTORY: usize = 120;

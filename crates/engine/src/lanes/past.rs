@@ -146,6 +146,11 @@ impl Past {
         if is_late { History::Unknown } else { History::Known(None) }
     }
 
+    /// Whether the index has told that it knows of no end of this timer, and it has not ended here since.
+    pub(super) fn is_blank(&self, of: Of) -> bool {
+        matches!(self.recalled, Some((recalled, None)) if recalled == of)
+    }
+
     /// Whether records of a timer wait: later ones wait behind them.
     pub(super) fn has_waiting(&self, of: Of) -> bool {
         !self.waiting.is_empty() && self.waiting.contains_key(&of)

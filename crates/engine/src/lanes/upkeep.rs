@@ -41,7 +41,8 @@ impl LaneEngine {
                     Waiting::Refused(refused) => {
                         let (letter, change) = *refused;
                         let is_live = self.timers.table().live(lane, timer_id).is_some();
-                        let is_known = ended.is_some() || is_live;
+                        // What waited before it may have been pending, and ended.
+                        let is_known = is_live || !self.timers.past.is_blank((lane, timer_id));
                         self.write_dead_letter_and_change(
                             lane,
                             letter,

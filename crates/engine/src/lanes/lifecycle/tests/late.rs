@@ -2,6 +2,7 @@
 //! `docs/adr/0022-what-comes-late.md`.
 
 use super::kafka::{BEGAN, Kafka, LANES, MISSING, TARGET, lane_of, record, source};
+use crate::header::Code;
 use crate::messages::Outcome;
 use crate::setup::Tracking;
 use crate::timers::{Change, NOT_IN_LOG_ORDER, Timer, TimerId, TimerState, Version};
@@ -398,6 +399,25 @@ fn what_an_owner_before_has_cancelled_is_not_told_again_by_one_whose_clock_was_s
     let is_cancelled = |change: &&Change| matches!(change, Change::Timer(timer) if timer.state == TimerState::Cancelled);
     let told = kafka.said.iter().map(|(_, change)| change).filter(is_cancelled).count();
     assert_eq!((delivered(&kafka).as_str(), kafka.pending(), told), ("", 0, 1));
+}
+
+#[test]
+fn a_dead_letter_that_waited_is_not_told_in_the_place_of_what_was_cancelled_before_it() {
+    let mut kafka = kafka();
+    kafka.append(place_of(By::Further), record("k", &make("v", "", "1h")));
+    kafka.take_over(&[]);
+    // All of them wait for the index's answer about the first.
+    kafka.recalls_late = true;
+    kafka.after(Millis(10));
+    kafka.submit("k", &make("c", "cancel", ""));
+    kafka.submit("k", &[make("b", "", "1s"), vec![("x-delay-partition", "-1")]].concat());
+    kafka.after(Millis(100));
+    kafka.recalls_late = false;
+    kafka.recall();
+    kafka.after(Millis(5_000));
+    let state = kafka.timer("k", "i").map(|timer| timer.state);
+    assert_eq!((delivered(&kafka).as_str(), state), ("", Some(TimerState::Cancelled)));
+    assert!(kafka.out.iter().any(|out| out.code == Some(Code::BadPartition)), "{:?}", kafka.out);
 }
 
 #[test]
