@@ -186,26 +186,24 @@ async fn lanes(
     let mut running =
         watch_threads(Arc::clone(&lane_threads), instance, Arc::clone(&members), threads);
     let (mut look, mut was_ready) = (tokio::time::interval(LOOK_EVERY), false);
-    let mut is_refounded = false;
-    loop {
+    let why = loop {
         tokio::select! {
             ended = &mut running => return ended.unwrap_or(Err(Error::Died)),
-            () = &mut stop => break,
+            () = &mut stop => break Ok(()),
             _ = look.tick() => {
                 was_ready = say_whether_ready(was_ready, &health.ready());
-                is_refounded = members.secret().is_some_and(|secret| secret != ours);
-                if is_refounded {
-                    break;
+                if members.secret().is_some_and(|secret| secret != ours) {
+                    break Err(Error::Refounded);
                 }
             }
             Some(new) = reloads.recv() => now = reload(&now, &new, &lane_threads),
         }
-    }
+    };
     tracing::info!("stopping");
     health.stops();
     lane_threads.stop();
     let ended = drained(drain, running).await;
-    if is_refounded { Err(Error::Refounded) } else { ended }
+    why.and(ended)
 }
 
 /// Says when it becomes ready, and when it is not any more.

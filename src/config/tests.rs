@@ -435,7 +435,7 @@ fn a_reload_names_every_key_that_it_leaves_as_it_was() {
         ("advertise",            "\"127.0.0.1:8082\""),
         ("brokers",              "\"127.0.0.1:9093\""),
         ("commit-interval",      "\"3ms\""),
-        ("data-dir",             "\"/tmp/other\""),
+        ("data-dir",             "\"/srv/other\""),
         ("delivery",             "\"at_least_once\""),
         ("drain",                "\"7s\""),
         ("foreign-wait",         "\"3s\""),

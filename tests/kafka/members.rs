@@ -106,8 +106,12 @@ fn an_instance_ends_once_its_meta_topic_was_made_again_and_what_is_sent_after_th
     let mut process = fixture.launch(Mode::ExactlyOnce).data("a").start();
     wait_until_shared(2, &[&process]);
     // In a tier when the instance is killed, with the new seal.
-    fixture.producer().send_one(&intake, &out("after").key("k").to(&target).delay(6_000));
-    std::thread::sleep(Duration::from_secs(2));
+    let record = out("after").key("k").to(&target).delay(6_000).header("x-delay-id", "i");
+    fixture.producer().send_one(&intake, &record);
+    eventually("it is pending", || {
+        let told = ask(&process, "GET", "/v1/timers/i?key=k", None);
+        if told.body["state"] == "delay" { Ok(()) } else { Err(told.body.to_string()) }
+    });
     process.kill();
     let mut process = fixture.launch(Mode::ExactlyOnce).data("a").start();
     Log::open(&fixture, &target).count(1);

@@ -75,6 +75,7 @@ pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> 
         .route(peer::PATH, post(peer))
         .method_not_allowed_fallback(no_such_method)
         .with_state((owners.clone(), peers));
+    let nothing = get(no_such).post(no_such).put(no_such).delete(no_such);
     Router::new()
         .route("/v1/timers", get(list::list))
         .route("/v1/timers/", single::methods())
@@ -84,8 +85,8 @@ pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> 
         .route("/v1/timers:bulkCancel", post(bulk::cancel))
         .route("/v1/cancels/{ticket}", get(single::again))
         .route("/v1/forecast", get(forecast::forecast))
-        .route("/v1/", get(no_such).post(no_such).put(no_such).delete(no_such))
-        .route("/v1/{*rest}", get(no_such).post(no_such).put(no_such).delete(no_such))
+        .route("/v1/", nothing.clone())
+        .route("/v1/{*rest}", nothing)
         .method_not_allowed_fallback(no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(owners)

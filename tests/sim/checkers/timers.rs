@@ -4,6 +4,7 @@
 mod answers;
 
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 
 use waterclock::engine::Limits;
 use waterclock::engine::messages::Outcome;
@@ -165,10 +166,16 @@ fn is_in_time(world: &World, command: &Accepted<'_>, version: &Accepted<'_>) -> 
 
 /// Whether it was written to a tier and came up once its cancel was forgotten, in a world where few timers are remembered: a
 /// quarter of them may have been cancelled ones, and then those of what was pending are remembered for a shorter time.
-fn is_not_caught(world: &World, tale: &Tale<'_>, version: &Accepted<'_>, moment: u64) -> bool {
+fn is_not_caught(
+    world: &World,
+    tale: &Tale<'_>,
+    version: &Accepted<'_>,
+    within: Range<u64>,
+) -> bool {
     let is_few = world.plan.setup.limits.tracked_max < Limits::default().tracked_max;
-    let is_forgotten =
-        |said: &Said| matches!(said.change, Change::ForgottenCancelMark(_)) && said.moment < moment;
+    let is_forgotten = |said: &Said| {
+        matches!(said.change, Change::ForgottenCancelMark(_)) && within.contains(&said.moment)
+    };
     is_few && stand(version).in_tier && tale.said.iter().any(is_forgotten)
 }
 
@@ -182,7 +189,7 @@ fn who_cancels_in_time_wins(world: &World, view: &View<'_>, tale: &Tale<'_>, fou
             continue;
         }
         for (version, arrival) in tale.arrivals(view) {
-            if is_not_caught(world, tale, version, arrival.moment) {
+            if is_not_caught(world, tale, version, 0..arrival.moment) {
                 continue;
             }
             // What was written to a tier is not known before its head comes up; a cancel waits for it.
@@ -243,7 +250,7 @@ fn history(world: &World, view: &View<'_>, tale: &Tale<'_>) -> Option<(History, 
         let answer = answer.or_else(|| plain(told?.told));
         let is_not_caught = |version: &&Accepted<'_>| {
             let came = view.of(version).first().map(|arrival| arrival.moment);
-            came.is_some_and(|came| is_not_caught(world, tale, version, came))
+            came.is_some_and(|came| is_not_caught(world, tale, version, 0..came))
         };
         let forgotten = tale.versions().any(is_not_caught)
             || tale.said.iter().any(|said| {

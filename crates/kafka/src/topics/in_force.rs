@@ -106,7 +106,7 @@ pub fn apply(connection: &Connection, request: &Request) -> Result<Applied, Erro
     let mut live = live_members(connection, &request.namespace)?;
     let until = Instant::now() + SEATS_MAX;
     let mut plan = loop {
-        match next(request, before.ladder.as_ref(), live) {
+        match next(request, None, before.ladder.as_ref(), live) {
             Err(Error::Live { .. }) if Instant::now() < until => {
                 std::thread::sleep(SEATS_AGAIN);
                 live = live_members(connection, &request.namespace)?;
@@ -148,10 +148,8 @@ fn begin(
     before: &mut Meta,
 ) -> Result<Made, Error> {
     let found = inspect(connection, names)?;
-    let lanes = request.lanes.or_else(|| lanes_left(names, &found));
-    let request = &Request { lanes, ..request.clone() };
     // Nobody can be running.
-    let plan = next(request, before.ladder.as_ref(), 0)?;
+    let plan = next(request, lanes_left(names, &found), before.ladder.as_ref(), 0)?;
     let ladder = ladder_of(request, &plan)?;
     let specs = wanted(names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
     // A topic that is there with other partitions would fix a wrong number of lanes for good.
@@ -254,9 +252,7 @@ pub fn survey(connection: &Connection, request: &Request) -> Result<Survey, Erro
     let names = Names::new(&request.namespace);
     let before = read(connection, &names, request)?;
     let found = inspect(connection, &names)?;
-    let left = lanes_left(&names, &found).filter(|_| !before.is_whole());
-    let request = &Request { lanes: request.lanes.or(left), ..request.clone() };
-    let plan = next(request, before.ladder.as_ref(), 0)?;
+    let plan = next(request, lanes_left(&names, &found), before.ladder.as_ref(), 0)?;
     let ladder = ladder_of(request, &plan)?;
     let wanted = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
     Ok(Survey {
@@ -400,16 +396,17 @@ fn same_lanes(request: &Request, in_force: &LadderInForce) -> Result<(), Error> 
     }
 }
 
-/// What would be in force after this request. Pure.
+/// What would be in force after this request. `left`: the lanes that the topics show where nothing is in force. Pure.
 pub(super) fn next(
     request: &Request,
+    left: Option<u16>,
     before: Option<&LadderInForce>,
     live: usize,
 ) -> Result<LadderInForce, Error> {
     let requested = request.holds.as_deref().map(sorted);
     let Some(before) = before else {
         let holds = requested.unwrap_or_else(|| Preset::default().holds());
-        let lanes = request.lanes.unwrap_or(LANES_DEFAULT);
+        let lanes = request.lanes.or(left).unwrap_or(LANES_DEFAULT);
         return Ok(LadderInForce { lanes, holds, draining: Vec::new() });
     };
     same_lanes(request, before)?;

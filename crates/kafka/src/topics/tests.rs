@@ -155,9 +155,9 @@ fn request(lanes: Option<u16>, holds: Option<&[Millis]>) -> Request {
 
 #[test]
 fn the_first_apply_takes_what_was_asked_or_the_defaults() {
-    let first = next(&request(None, None), None, 0).unwrap();
+    let first = next(&request(None, None), None, None, 0).unwrap();
     assert_eq!((first.lanes, first.holds), (6, Preset::Round.holds()));
-    let asked = next(&request(Some(12), Some(&[M, S])), None, 0).unwrap();
+    let asked = next(&request(Some(12), Some(&[M, S])), None, None, 0).unwrap();
     assert_eq!(asked, LadderInForce { lanes: 12, holds: vec![S, M], draining: vec![] });
 }
 
@@ -179,7 +179,7 @@ fn what_is_in_force_changes_only_as_far_as_it_may() {
         ("members would not see it", None,    Some(vec![S, H]),                  1, Err("has live members (1); stop all instances")),
     ];
     for (why, lanes, holds, live, want) in cases {
-        let got = next(&request(lanes, holds.as_deref()), Some(&before), live);
+        let got = next(&request(lanes, holds.as_deref()), None, Some(&before), live);
         match (got, want) {
             (Ok(got), Ok(want)) => assert_eq!(got, want, "{why}"),
             (Err(got), Err(want)) => assert!(got.to_string().contains(want), "{why}: {got}"),

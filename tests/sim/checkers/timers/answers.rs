@@ -3,9 +3,8 @@
 
 use waterclock::engine::messages::Outcome;
 use waterclock::engine::timers::{Change, Found as Of, TimerState};
-use waterclock::engine::{Limits, TopicId};
 
-use super::{Tale, answer_of, is_named, stand};
+use super::{Tale, answer_of, is_named, is_not_caught, stand};
 use crate::checkers::{Accepted, Arrival, Found, View};
 use crate::network::Told;
 use crate::workload::Act;
@@ -101,20 +100,11 @@ impl<'a, 'w> Case<'a, 'w> {
         }
     }
 
-    /// Whether a record that was written to a tier came up when the mark of the cancel was forgotten: so it may be while a quarter
-    /// of what may be remembered are cancelled timers.
+    /// Whether a record that was written to a tier came up when the mark of the cancel was forgotten.
     fn outlives_the_mark(&self, version: &Accepted<'_>, arrival: &Arrival<'_>) -> bool {
-        let setup = &self.world.plan.setup;
-        let is_few = setup.limits.tracked_max < Limits::default().tracked_max;
-        let topic = u16::try_from(version.submission.topic).ok().map(TopicId);
-        let by_tier = topic.is_some_and(|topic| setup.topics.tier_of(topic).is_some());
-        let between = self.moment..arrival.moment;
-        is_few
-            && by_tier
-            && self.tale.said.iter().any(|said| {
-                matches!(said.change, Change::ForgottenCancelMark(_))
-                    && between.contains(&said.moment)
-            })
+        let intakes = self.world.plan.setup.topics.intakes.len();
+        version.submission.topic >= intakes
+            && is_not_caught(self.world, self.tale, version, self.moment..arrival.moment)
     }
 
     /// It never comes; and there was something that was kept back.
