@@ -290,10 +290,12 @@ impl World {
         let own = self.appended(number);
         cancels.into_iter().flatten().filter_map(move |&cancel| {
             let (own, (at, place, offset)) = (own?, self.appended(cancel)?);
-            let after = if place == own.1 && (self.stepped_back.is_empty() || place.topic == 0) {
-                offset > own.2
+            let follows = place == own.1 && offset > own.2;
+            // In further intakes times count, also within a partition: a new leader's clock may be behind.
+            let after = if place == own.1 && place.topic == 0 {
+                follows
             } else {
-                at > own.0 && self.stepped_back.is_empty()
+                self.stepped_back.is_empty() && (at > own.0 || at == own.0 && follows)
             };
             after.then_some((cancel, place, offset))
         })
