@@ -111,6 +111,28 @@ fn all_errors_of_file_environment_and_flags_come_at_once_also_as_json() {
 }
 
 #[test]
+fn the_error_that_ends_an_instance_is_an_object_where_log_lines_are() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("file");
+    std::fs::write(&file, "").expect("written");
+    let arguments = ["run", "--allow", "out", "--http", "127.0.0.1:0", "--log-format"];
+    for format in ["json", "text"] {
+        let mut command = waterclock(&arguments);
+        let output = command.arg(format).arg("--data-dir").arg(&file).output().expect("it runs");
+        let told = text(&output.stderr);
+        if format == "text" {
+            assert!(told.lines().last().is_some_and(|line| line.starts_with("error: ")), "{told}");
+            continue;
+        }
+        let lines = told.lines().map(|line| serde_json::from_str(line).expect(line));
+        let lines: Vec<Value> = lines.collect();
+        let last = lines.last().expect("a line");
+        assert!(last["error"].is_string(), "{told}");
+        assert_eq!(last["exit"].as_i64().map(|exit| exit as i32), output.status.code(), "{told}");
+    }
+}
+
+#[test]
 fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
     // Nothing listens on port 1 of this machine.
     let away = ["--brokers", "127.0.0.1:1"];

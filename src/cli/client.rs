@@ -296,7 +296,7 @@ impl Starting {
     }
 }
 
-/// The members that `<ns>.meta` names, in the order of their names.
+/// The members that `<ns>.meta` names, in the order of their names, each with the lanes that no other has claimed since.
 pub(super) fn members(
     connection: &Connection,
     config: &Config,
@@ -307,7 +307,11 @@ pub(super) fn members(
             MetaError::Away(error) => ClientError::Kafka(error),
             error => ClientError::Members(error),
         })?;
-    Ok(roster.members().cloned().collect())
+    let shown = |member: &Member| {
+        let lanes = roster.lanes_of(member).collect();
+        Member { lanes, ..member.clone() }
+    };
+    Ok(roster.members().map(shown).collect())
 }
 
 impl Client {

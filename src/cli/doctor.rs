@@ -107,8 +107,8 @@ struct AnnouncedLists {
     instances: usize,
     /// The lists of all of them, of each intake.
     allow: Vec<Allow>,
-    /// They have not all said the same.
-    differs: bool,
+    /// Where two answer that have not said the same.
+    differs: Option<[String; 2]>,
 }
 
 fn said(config: &Config, connection: &Connection) -> Result<AnnouncedLists, Failure> {
@@ -118,11 +118,14 @@ fn said(config: &Config, connection: &Connection) -> Result<AnnouncedLists, Fail
         // That the topic is not there, or may not be read, is found besides.
         roster => roster.unwrap_or_default(),
     };
-    let said = roster.members().filter_map(|member| member.allow.as_ref());
+    // The list of an instance that was killed holds for nothing once others have its lanes.
+    let present = roster.members().filter(|member| !roster.is_replaced(member));
+    let said = present.filter_map(|member| Some((&member.address, member.allow.as_ref()?)));
     let lists: Vec<_> = said.collect();
-    let sets = lists.iter().flat_map(|list| list.values());
+    let sets = lists.iter().flat_map(|(_, list)| list.values());
     let allow = sets.filter_map(|sets| Allow::of_sets(namespace, sets).ok()).collect();
-    let differs = lists.windows(2).any(|pair| pair[0] != pair[1]);
+    let differing = lists.windows(2).find(|pair| pair[0].1 != pair[1].1);
+    let differs = differing.map(|pair| [pair[0].0.clone(), pair[1].0.clone()]);
     Ok(AnnouncedLists { instances: lists.len(), allow, differs })
 }
 

@@ -218,7 +218,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            failure::report(&failure, json);
+            failure::report(&failure, json || failure.is_in_json());
             failure.exit().into()
         }
     }

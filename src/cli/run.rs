@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::{Exit, Failure, Global, Outcome};
 use crate::app;
-use crate::config::{Config, ConfigErrors, LogLevel, Overrides};
+use crate::config::{Config, ConfigErrors, LogFormat, LogLevel, Overrides};
 use crate::kafka;
 use crate::telemetry;
 use crate::terminal::ONE_SIGNAL;
@@ -88,6 +88,7 @@ impl Run {
             ..Overrides::default()
         };
         let mut config = global.load(flags.clone())?;
+        let is_in_json = config.log.format == LogFormat::Json;
         let verbose = match global.verbose {
             0 => LogLevel::Error,
             1 => LogLevel::Debug,
@@ -110,7 +111,7 @@ impl Run {
         };
         let ended = runtime.block_on(serve(config, again));
         runtime.shutdown_timeout(RUNTIME_STOP_MAX);
-        ended
+        ended.map_err(|failure| if is_in_json { failure.in_json() } else { failure })
     }
 }
 

@@ -303,8 +303,22 @@ fn doctor_says_that_instances_have_different_lists() {
     let mut differs = start("c", &other);
     let told = doctor("the instances have different allow-lists");
     assert!(told.contains("give all instances the same configuration"), "{told}");
+    for process in [&first, &differs] {
+        assert!(told.contains(&process.address().expect("an address")), "{told}");
+    }
+    // Once it has the lanes of the other, that one's list holds for nothing.
+    differs.kill();
+    let all = usize::from(fixture.lanes());
+    eventually("its lanes are taken over", || match first.lanes() {
+        lanes if lanes == all => Ok(()),
+        lanes => Err(format!("{lanes} lanes")),
+    });
+    doctor("by `allow` of the instance that runs");
+    let (_, told, _) = run(&fixture, &["members", "--json"]);
+    let lanes = told.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let lanes: Vec<usize> = lanes.map(|m| m["lanes"].as_array().map_or(0, Vec::len)).collect();
+    assert_eq!(lanes.iter().sum::<usize>(), all, "each lane has one owner: {told}");
     first.stop_well();
-    differs.stop_well();
 }
 
 #[test]

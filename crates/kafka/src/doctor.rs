@@ -51,8 +51,8 @@ pub struct Wish {
     pub allow: Vec<Allow>,
     /// Whose lists these are.
     pub allow_of: AllowOf,
-    /// Instances have said lists that differ.
-    pub allow_differs: bool,
+    /// Where two instances answer that have said lists which differ, if there are any.
+    pub allow_differs: Option<[String; 2]>,
     /// `run` refuses to start, since nobody said which topics are meant.
     pub is_ajar: bool,
     /// How long all instances may be away without the loss of their positions.

@@ -12,18 +12,31 @@ pub type Outcome = Result<Exit, Failure>;
 pub struct Failure {
     exit: Exit,
     error: Box<dyn Error + Send + Sync>,
+    is_in_json: bool,
 }
 
 impl Failure {
     /// A failure with the error of the module in which it happened. Its sources are printed, too.
     pub fn new(exit: Exit, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { exit, error: error.into() }
+        Self { exit, error: error.into(), is_in_json: false }
     }
 
     /// The code to end with.
     #[must_use]
     pub fn exit(&self) -> Exit {
         self.exit
+    }
+
+    /// Is printed as a JSON object, as the lines of the log before it were.
+    #[must_use]
+    pub fn in_json(self) -> Self {
+        Self { is_in_json: true, ..self }
+    }
+
+    /// Whether it is printed as a JSON object, even if the command was not asked for JSON.
+    #[must_use]
+    pub fn is_in_json(&self) -> bool {
+        self.is_in_json
     }
 
     /// What happened.

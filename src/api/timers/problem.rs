@@ -181,6 +181,10 @@ impl IntoResponse for Problem {
         if let Some(seconds) = self.0.retry_s {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        // The rest of the body is not read, so nothing more can be asked on this connection.
+        if [StatusCode::PAYLOAD_TOO_LARGE, StatusCode::REQUEST_TIMEOUT].contains(&self.0.status) {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         response
     }
 }

@@ -1013,6 +1013,14 @@ async fn bad_input_is_named_and_changes_nothing() {
     let huge = format!("{{{}", " ".repeat(BODY_BYTES_MAX));
     let (status, told) = pair.both(post, batch, Some(&huge)).await;
     assert_eq!((status, &told["code"]), (413, &json!("too_large")));
+    // Who keeps connections is told that this one ends.
+    let asked = pair.client.post(format!("http://{}{batch}", pair.addresses[0]));
+    let asked = asked.header("content-type", "application/json").body(huge);
+    let reply = asked.send().await.unwrap();
+    assert_eq!(
+        (reply.status().as_u16(), &reply.headers()["connection"]),
+        (413, &"close".parse().unwrap())
+    );
     let body = r#"{"timers":[{"id":"t"}]}"#;
     let (_, _, told) = pair.ask(0, post, batch, Some(body)).await;
     assert_eq!(told["timers"][0]["problem"]["code"], "key_needed", "{told}");

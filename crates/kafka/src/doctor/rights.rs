@@ -92,7 +92,7 @@ pub(super) fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
     let is_open = wish.is_open();
     let whose = match wish.allow_of {
         AllowOf::Instances(1) => "the instance that runs".to_owned(),
-        AllowOf::Instances(count) if wish.allow_differs => {
+        AllowOf::Instances(count) if wish.allow_differs.is_some() => {
             format!("one at least of the {count} instances that are known")
         }
         AllowOf::Instances(count) => format!("the {count} instances that are known"),
@@ -100,12 +100,15 @@ pub(super) fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
             "the configuration of this command, as no instance says its own".to_owned()
         }
     };
-    if wish.allow_differs {
+    if let Some([one, other]) = &wish.allow_differs {
+        let what = format!(
+            "the instances have different allow-lists, those at {one} and {other} for example: which one holds for a record depends on who owns its lane"
+        );
         list.add(
             Severity::Problem,
             AREA,
             Location::NONE,
-            "the instances have different allow-lists: which one holds for a record depends on who owns its lane",
+            what,
             "give all instances the same configuration, or the same --allow, and restart those that have another",
         );
     }

@@ -145,6 +145,18 @@ impl Roster {
         claims.max_by_key(|announced| announced.offset).map(|announced| &announced.member)
     }
 
+    /// The lanes of a member that no other has claimed since.
+    pub fn lanes_of(&self, member: &Member) -> impl Iterator<Item = Lane> {
+        let is_last = move |lane: &Lane| self.owner(*lane).is_some_and(|owner| owner == member);
+        member.lanes.iter().copied().filter(is_last)
+    }
+
+    /// Whether others have claimed all lanes of a member since: it was killed, or it is about to say that it has none.
+    #[must_use]
+    pub fn is_replaced(&self, member: &Member) -> bool {
+        !member.lanes.is_empty() && self.lanes_of(member).next().is_none()
+    }
+
     /// Announcements of members that are not silent.
     fn present(&self) -> impl Iterator<Item = &Announcement> {
         self.announcements.values().filter(|announced| self.now - announced.at <= SILENT)
@@ -237,6 +249,26 @@ mod tests {
             let owner = roster.owner(Lane(1)).map(|member| member.instance.as_str());
             assert_eq!(owner, want, "{why}");
         }
+    }
+
+    #[test]
+    fn the_lanes_of_a_member_are_those_that_nobody_claimed_since() {
+        let said = |name: &str, lanes: &[u16]| Some(member(name, lanes).encode());
+        let mut records =
+            vec![(0, "member/a", said("a", &[0, 1])), (1, "member/b", said("b", &[1, 2]))];
+        let lanes = |roster: &Roster, name: &str| -> (Vec<u16>, bool) {
+            let member = roster.announced(name).unwrap();
+            (roster.lanes_of(member).map(|lane| lane.0).collect(), roster.is_replaced(member))
+        };
+        let before = roster(&records);
+        assert_eq!(lanes(&before, "a"), (vec![0], false));
+        assert_eq!(lanes(&before, "b"), (vec![1, 2], false));
+        records.push((2, "member/b", said("b", &[0, 1, 2])));
+        records.push((3, "member/c", said("c", &[])));
+        let after = roster(&records);
+        assert_eq!(lanes(&after, "a"), (vec![], true));
+        assert_eq!(lanes(&after, "b"), (vec![0, 1, 2], false));
+        assert_eq!(lanes(&after, "c"), (vec![], false), "it had none to lose");
     }
 
     #[test]
