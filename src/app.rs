@@ -118,7 +118,7 @@ pub async fn run_reloading(
     let refused = |source| Error::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(refused)?;
     let local = listener.local_addr().map_err(refused)?;
-    tracing::info!(address = %local, "health, metrics and timers");
+    tracing::info!(address = %local, "HTTP server listens");
     let advertise = config.advertise.clone().unwrap_or_else(|| reached_at(local));
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     warn_if_short_of(files);

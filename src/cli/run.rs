@@ -122,7 +122,7 @@ async fn serve(config: Config, again: impl Fn() -> Result<Config, ConfigErrors>)
         (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
     let stop = async move {
         let first = either(&mut terminate, &mut interrupt).await;
-        tracing::info!(signal = first, "told to stop; a second signal ends at once");
+        tracing::info!(signal = first, "stopping; a second signal ends at once");
         end_by(bound);
         let at = Instant::now();
         tokio::spawn(async move {

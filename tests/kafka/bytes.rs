@@ -7,7 +7,7 @@ use std::time::Duration;
 use rdkafka::ClientContext;
 use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext};
 use waterclock::engine::Record;
-use waterclock::kafka::raw::TopicProducer;
+use waterclock::kafka::TopicProducer;
 
 use crate::support::{Fixture, Log, Mode, Out, PATIENCE, Producer, Rec, in_both_modes, out, whole};
 

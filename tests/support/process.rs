@@ -158,7 +158,7 @@ impl Process {
     pub fn address(&self) -> Result<String, String> {
         let log = self.log.lock();
         let mut found = log.iter().filter_map(|line| {
-            let rest = line.split_once("health, metrics and timers")?.1;
+            let rest = line.split_once("HTTP server listens")?.1;
             let address = rest.split_once("address=")?.1;
             Some(address.split_whitespace().next()?.to_owned())
         });

@@ -7,7 +7,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::{Offset, TopicPartitionList};
-use waterclock::kafka::raw;
+use waterclock::kafka::copy_record;
 
 use super::{Fixture, PATIENCE, eventually, now_ms, patience};
 
@@ -26,7 +26,7 @@ pub struct Rec {
 impl Rec {
     fn of(message: &BorrowedMessage<'_>) -> Self {
         // The safe access of rdkafka panics on a name that is not UTF-8.
-        let record = raw::copy_record(message);
+        let record = copy_record(message);
         Self {
             partition: message.partition(),
             offset: message.offset(),

@@ -6,7 +6,7 @@ use super::delayed::{Delayed, system};
 use super::error::Error;
 use waterclock_engine::header::{self, EPOCH_MAX};
 use waterclock_engine::{Record, UnixMillis};
-use waterclock_kafka::{BorrowedMessage, raw};
+use waterclock_kafka::{BorrowedMessage, copy_record, place};
 
 /// The header in which a traced record says how long it waited, in milliseconds.
 pub(super) const INTERVAL: &str = "waterclock-interval";
@@ -23,8 +23,8 @@ pub struct Message {
 
 impl From<&BorrowedMessage<'_>> for Message {
     fn from(message: &BorrowedMessage<'_>) -> Self {
-        let (topic, partition) = raw::place(message);
-        Self { topic: topic.to_owned(), partition, record: raw::copy_record(message) }
+        let (topic, partition) = place(message);
+        Self { topic: topic.to_owned(), partition, record: copy_record(message) }
     }
 }
 

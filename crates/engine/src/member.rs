@@ -1,4 +1,6 @@
-//! What a member of the group decides, pure. The shell carries it out, and the simulation runs it as it ships.
+//! What a member of the group decides, pure. The shell carries it out, and the simulation runs it as it ships. It does not
+//! run when a query may be answered, how soon a membership starts again, and when the group is left for lanes that are
+//! nobody's: tables test those.
 //!
 //! Time comes in as a number of milliseconds. A batch is produces, offsets, and when each record may be appended. What
 //! differs between those who decide about a member's records is behind [`Rules`]: lanes today, workers next.

@@ -7,7 +7,7 @@ pub(crate) mod events;
 pub(crate) mod log_limiter;
 pub(crate) mod oauth;
 pub(crate) mod outages;
-pub mod raw;
+pub(crate) mod raw;
 pub(crate) mod resilient_admin;
 pub mod settings;
 mod sieve;

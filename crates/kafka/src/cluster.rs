@@ -14,7 +14,7 @@ pub(crate) mod upkeep;
 pub(crate) mod wall_clock_steps;
 
 pub use clock::BrokerClock;
-pub use delete_records::Trim;
-pub use probe::{PROBE_KEY, Probe};
-pub use targets::Lookup;
+pub(crate) use probe::PROBE_KEY;
+pub use probe::Probe;
+pub(crate) use targets::Lookup;
 pub use topic_monitor::Wanted;

@@ -23,16 +23,18 @@ pub mod meta;
 pub mod topics;
 
 pub use client::raw::inflate::{bound as bound_batches, damaged};
+/// A record by a cached topic handle, and what a record of rdkafka is, without its copies.
+pub use client::raw::{TopicProducer, copy_record, place};
 pub use client::{
     Connection, Embedded, Isolation, NoAnswer, Receipt, Secret, Stands, SubmitError, Submitter,
-    TopicReader, is_loopback, raw, settings, topic_reader, wall_clock,
+    TopicReader, is_loopback, settings, topic_reader, wall_clock,
 };
-pub use cluster::{BrokerClock, Lookup, PROBE_KEY, Probe, Trim, Wanted, end_offsets};
+pub use cluster::{BrokerClock, Probe, Wanted, end_offsets};
 pub use logs::{
     Ack, Changelog, DeadLetters, DeadRecord, DemoReader, DemoWriter, LogError, Logged, Seen,
 };
 pub use member::{ClusterView, Delivery, LaneThreads, Settings, TakeOverError, Written};
-pub use meta::{Member, Members, Roster, SharedRoster};
+pub use meta::{Member, Members, Roster};
 pub use rdkafka::error::KafkaError;
 /// A record that a consumer of rdkafka gives.
 pub use rdkafka::message::BorrowedMessage;

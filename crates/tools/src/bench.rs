@@ -208,7 +208,7 @@ impl Drop for Corner {
         let groups = [self.namespace.clone(), format!("{}-source-copy", self.namespace)];
         if let Err(error) = kafka::delete(&self.connection, &self.namespace, &groups) {
             // There is a result already, or a better reason to fail.
-            tracing::warn!(%error, namespace = self.namespace, "topics are left");
+            tracing::warn!(%error, namespace = self.namespace, "could not delete the topics of this run");
         }
         let _ = std::fs::remove_dir_all(&self.dir);
     }

@@ -41,7 +41,7 @@ pub(super) fn run(
     }
     let unread = match unreadable {
         0 => String::new(),
-        n => format!("; passed over {n} records that this version cannot read"),
+        n => format!("; skipped {n} records that this version cannot read"),
     };
     output::line(&format!(
         "created again in {seconds:.1} s from {records} records of {lanes} lanes: {live} pending, {ended} ended, {cancel_marks} \

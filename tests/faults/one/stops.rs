@@ -28,7 +28,7 @@ fn f45_a_stop_is_bounded_and_loses_nothing() {
 
     // While it starts: as soon as it can be told anything, and somewhat later.
     let mut starting = Vec::new();
-    for words in ["health, metrics and timers", "starting", "assigned", "lanes taken over"] {
+    for words in ["HTTP server listens", "starting", "assigned", "lanes taken over"] {
         let mut process = fixture.launch(mode()).spawn();
         process.wait_until_logged(Duration::from_secs(60), words);
         starting.push(ends_in_time(&mut process, words));
@@ -57,7 +57,7 @@ fn f45_a_stop_is_bounded_and_loses_nothing() {
     let mut process = fixture.start(mode());
     load.wait_for_more(50);
     process.terminate();
-    process.wait_until_logged(Duration::from_secs(10), "told to stop");
+    process.wait_until_logged(Duration::from_secs(10), "stopping; a second");
     let again = Instant::now();
     process.terminate();
     let code = process.wait(Duration::from_secs(5));

@@ -22,7 +22,7 @@
 
 pub(crate) mod ask;
 pub(crate) mod bell;
-pub mod inflate;
+pub(crate) mod inflate;
 pub(crate) mod partitions;
 pub(crate) mod poll;
 
@@ -339,7 +339,7 @@ impl Drop for Topic {
 }
 
 /// Adds one header, with a value or null.
-pub type AddHeader<'a> = dyn FnMut(&[u8], Option<&[u8]>) + 'a;
+pub(crate) type AddHeader<'a> = dyn FnMut(&[u8], Option<&[u8]>) + 'a;
 
 /// A producer with its topic handles.
 pub struct TopicProducer<C: ProducerContext<DeliveryOpaque = usize> + 'static> {

@@ -19,13 +19,13 @@ pub(crate) type Lows = Vec<(String, i32, i64)>;
 
 /// Says what is done.
 #[derive(Clone, Debug)]
-pub struct Trim {
+pub(crate) struct Trim {
     asks: Sender<Lows>,
 }
 
 impl Trim {
     /// Deletes before these offsets, some time soon. Asking too often is passed over: the next time covers it.
-    pub fn ask(&self, lows: Lows) {
+    pub(crate) fn ask(&self, lows: Lows) {
         if !lows.is_empty() {
             let _ = self.asks.try_send(lows);
         }

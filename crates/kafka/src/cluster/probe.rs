@@ -24,7 +24,7 @@ const IDLE_EVERY: Duration = Duration::from_secs(1);
 /// Leaders are looked up again this often.
 const LEADERS_EVERY: Duration = Duration::from_secs(15);
 /// The key of a probe; readers of `<ns>.meta` pass over it.
-pub const PROBE_KEY: &str = "clock";
+pub(crate) const PROBE_KEY: &str = "clock";
 
 /// A probe on its way: when it was sent.
 #[derive(Clone, Copy)]

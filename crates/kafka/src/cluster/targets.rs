@@ -142,7 +142,7 @@ impl Shared {
 
 /// Handle on the asking thread; it ends when the last handle is dropped.
 #[derive(Clone)]
-pub struct Lookup {
+pub(crate) struct Lookup {
     questions: Sender<Question>,
     thread: Arc<Mutex<Thread>>,
     shared: Arc<Shared>,
@@ -200,7 +200,7 @@ impl Lookup {
 
     /// The least `max.message.bytes` of the targets in use.
     #[must_use]
-    pub fn record_bytes_least(&self) -> &Arc<AtomicUsize> {
+    pub(crate) fn record_bytes_least(&self) -> &Arc<AtomicUsize> {
         &self.shared.record_bytes_least
     }
 

@@ -172,7 +172,7 @@ impl Look {
     fn say(&mut self, findings: &[Finding]) {
         self.said.retain(|said, _| findings.iter().any(|finding| finding.to_string() == *said));
         if !findings.iter().any(Finding::refuses) && self.seen.holds() {
-            tracing::info!("the topics are fit again, records are admitted");
+            tracing::info!("the topics are in order again, records are admitted");
         }
         for finding in findings {
             let said = self.said.entry(finding.to_string());

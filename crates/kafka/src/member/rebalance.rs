@@ -40,8 +40,8 @@ use crate::client::oauth::tokens;
 use crate::client::raw::{self, ask};
 use crate::cluster::end_offsets::{self, EndOffsets, Partition};
 use waterclock_engine::member::{
-    Ask, Checkpoint, LaneRules, LogBounds, LossCause, Plan, PositionGone, Positions, StartAt,
-    TakeOver, TakeOverError,
+    Ask, Checkpoint, LaneRules, LogBounds, LossCause, Plan, PositionGone, Positions, Rules,
+    StartAt, TakeOver, TakeOverError,
 };
 use waterclock_engine::{Commit, Lane, Offset, Source, Start, TopicId, UnixMillis};
 use waterclock_telemetry as telemetry;
@@ -351,7 +351,7 @@ impl Context {
             let fatal = not_ready.fatal;
             return Err(Error::Producer { partitions: count, why: not_ready.to_string(), fatal });
         }
-        let (plan, ends) = self.find_positions(consumer, partitions)?;
+        let (plan, ends) = self.find_positions::<LaneRules>(consumer, partitions)?;
         let mut list = TopicPartitionList::with_capacity(count);
         for start in &plan.starts {
             let is_first = self.who.embedded && start.is_new && start.next == Offset(0);
@@ -392,7 +392,7 @@ impl Context {
     }
 
     /// Asks for all that says where the partitions begin. Gives that, and where the logs end.
-    fn find_positions(
+    fn find_positions<R: Rules>(
         &self,
         consumer: &BaseConsumer<Self>,
         partitions: &TopicPartitionList,
@@ -412,7 +412,7 @@ impl Context {
                     let mut committed = committed.map_err(failed("committed offsets"))?;
                     let of = take_over.partitions().iter();
                     let committed = of.map(|source| committed.remove(source)).collect();
-                    take_over.committed::<LaneRules>(committed, &self.positions.lock())
+                    take_over.committed::<R>(committed, &self.positions.lock())
                 }
                 Ask::Logs => {
                     self.progress.turn("asking where the logs begin and end");
@@ -423,13 +423,13 @@ impl Context {
                     let logs = take_over.partitions().iter().map(of).collect();
                     self.progress.turn("asking for the ids of the topics");
                     let ids = self.ids(consumer).map_err(failed("ids of the topics"))?;
-                    take_over.logs::<LaneRules>(logs, ids, &self.positions.lock())
+                    take_over.logs::<R>(logs, ids, &self.positions.lock())
                 }
                 Ask::Checkpoints => {
                     self.progress.turn("reading checkpoints");
                     let found = self.checkpoints(take_over.missing(), count);
                     let found = found.map_err(failed("checkpoints"))?;
-                    take_over.checkpoints::<LaneRules>(found, &self.positions.lock())
+                    take_over.checkpoints::<R>(found, &self.positions.lock())
                 }
                 Ask::Begin(plan) => return Ok((plan, ends)),
             };
@@ -764,7 +764,7 @@ impl ConsumerContext for Context {
                 self.release(consumer);
             }
             if let Err(error) = consumer.unassign() {
-                tracing::warn!(%error, "could not let the lanes go");
+                tracing::warn!(%error, "could not release the lanes");
             }
             self.push(GroupEvent::Revoked);
         }

@@ -339,7 +339,7 @@ impl<T> LastValue<T> {
                     self.newer = None;
                 }
                 None => {
-                    tracing::warn!(key = self.key, offset, "passed over a broken value in meta");
+                    tracing::warn!(key = self.key, offset, "skipped a broken value in meta");
                     self.broken = Some(offset);
                 }
             },
@@ -440,7 +440,7 @@ impl<T: Clone> Firsts<T> {
             (Some(version), _) if version > VERSION => First::Newer(version),
             (_, Some(value)) => First::Sound(value),
             _ => {
-                tracing::warn!(key = self.begins, offset, "passed over a broken value in meta");
+                tracing::warn!(key = self.begins, offset, "skipped a broken value in meta");
                 First::Broken
             }
         };
@@ -532,7 +532,7 @@ impl Reading {
                 self.old_intake.take(offset, value, read_intake);
             }
             Some(key) if [CLOCK, MEMBER].iter().any(|begin| key.starts_with(begin.as_bytes())) => {}
-            _ => tracing::warn!(offset, "passed over a record of unknown key in meta"),
+            _ => tracing::warn!(offset, "skipped a record of unknown key in meta"),
         }
     }
 

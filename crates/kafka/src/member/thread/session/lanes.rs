@@ -215,7 +215,7 @@ impl Session<'_> {
                 "the lane thread's consumer or producers do not close; they are left to the end of the process"
             );
         }
-        tracing::info!(thread = plan.thread, drained, "lanes let go");
+        tracing::info!(thread = plan.thread, drained, "lanes released");
     }
 }
 
