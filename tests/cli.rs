@@ -116,19 +116,28 @@ fn the_error_that_ends_an_instance_is_an_object_where_log_lines_are() {
     let file = directory.path().join("file");
     std::fs::write(&file, "").expect("written");
     let arguments = ["run", "--allow", "out", "--http", "127.0.0.1:0", "--log-format"];
-    for format in ["json", "text"] {
-        let mut command = waterclock(&arguments);
-        let output = command.arg(format).arg("--data-dir").arg(&file).output().expect("it runs");
-        let told = text(&output.stderr);
-        if format == "text" {
-            assert!(told.lines().last().is_some_and(|line| line.starts_with("error: ")), "{told}");
-            continue;
+    let file = file.to_str().expect("a path");
+    // One that the configuration shows, and one that the start meets.
+    for wrong in [["--threads", "0"], ["--data-dir", file]] {
+        for format in ["json", "text"] {
+            let mut command = waterclock(&arguments);
+            let output = command.arg(format).args(wrong).output().expect("it runs");
+            let told = text(&output.stderr);
+            let last = told.lines().last().expect("a line");
+            if format == "text" {
+                assert!(last.starts_with("error: "), "{told}");
+                continue;
+            }
+            let lines = told.lines().map(|line| serde_json::from_str(line).expect(line));
+            let last: Value = lines.last().expect("a line");
+            assert_eq!(last["level"], "ERROR", "{told}");
+            let exit = last["fields"]["exit"].as_i64().map(|exit| exit as i32);
+            assert_eq!(exit, output.status.code(), "{told}");
+            assert!(
+                last["fields"]["because"].as_str().is_some_and(|why| !why.is_empty()),
+                "{told}"
+            );
         }
-        let lines = told.lines().map(|line| serde_json::from_str(line).expect(line));
-        let lines: Vec<Value> = lines.collect();
-        let last = lines.last().expect("a line");
-        assert!(last["error"].is_string(), "{told}");
-        assert_eq!(last["exit"].as_i64().map(|exit| exit as i32), output.status.code(), "{told}");
     }
 }
 

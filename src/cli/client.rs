@@ -75,7 +75,7 @@ pub(super) enum ClientError {
     Kafka(#[source] NoAnswer),
     #[error("could not find out who the members are")]
     Members(#[source] MetaError),
-    #[error("no member of {0} is known; is an instance running?")]
+    #[error("no instance of namespace {0} runs; start one: `waterclock run`")]
     Nobody(String),
     #[error("no instance answers at {tried}{}", if *may_be_done { MAY_BE_DONE } else { "" })]
     Silent {

@@ -118,9 +118,7 @@ fn said(config: &Config, connection: &Connection) -> Result<AnnouncedLists, Fail
         // That the topic is not there, or may not be read, is found besides.
         roster => roster.unwrap_or_default(),
     };
-    // The list of an instance that was killed holds for nothing once others have its lanes.
-    let present = roster.members().filter(|member| !roster.is_replaced(member));
-    let said = present.filter_map(|member| Some((&member.address, member.allow.as_ref()?)));
+    let said = roster.active().filter_map(|member| Some((&member.address, member.allow.as_ref()?)));
     let lists: Vec<_> = said.collect();
     let sets = lists.iter().flat_map(|(_, list)| list.values());
     let allow = sets.filter_map(|sets| Allow::of_sets(namespace, sets).ok()).collect();

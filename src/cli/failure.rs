@@ -17,6 +17,23 @@ pub(super) fn report(failure: &Failure, json: bool) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
 }
 
+/// Writes it to the log: one line for each thing that is wrong.
+pub(super) fn log(failure: Failure) -> Failure {
+    let exit = failure.exit() as u8;
+    match failure.error().downcast_ref() {
+        Some(ConfigErrors(all)) => {
+            all.iter()
+                .for_each(|invalid| tracing::error!(exit, because = %invalid, "configuration"));
+        }
+        None => {
+            let chain = chain(failure.error());
+            let because = again::mended(&chain[1..].join(": "));
+            tracing::error!(exit, because, "{}", again::mended(&chain[0]));
+        }
+    }
+    failure.logged()
+}
+
 fn as_text(failure: &Failure) -> String {
     match failure.error().downcast_ref() {
         Some(ConfigErrors(all)) => all.iter().fold(String::new(), |mut text, invalid| {

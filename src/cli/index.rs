@@ -60,6 +60,10 @@ enum Error {
     NoClusterId,
     #[error("there is no lane {lane}; the namespace has the lanes 0 to {}, and nothing was changed", lanes.saturating_sub(1))]
     NoLane { lane: u16, lanes: usize },
+    #[error(
+        "the index is broken: `waterclock index rebuild` creates it again, and so does an instance that starts"
+    )]
+    Broken(#[source] index::Error),
     #[error("could not use the index")]
     Index(#[from] index::Error),
     #[error("could not read the changelog")]
@@ -67,10 +71,12 @@ enum Error {
 }
 
 fn failed(error: Error) -> Failure {
+    let error = match error {
+        Error::Index(broken @ index::Error::Broken { .. }) => Error::Broken(broken),
+        error => error,
+    };
     let exit = match &error {
-        Error::None(_) | Error::Foreign(_) | Error::Index(index::Error::Broken { .. }) => {
-            Exit::Negative
-        }
+        Error::None(_) | Error::Foreign(_) | Error::Broken(_) => Exit::Negative,
         Error::NoLane { .. } => Exit::Usage,
         Error::Index(index::Error::InUse(_) | index::Error::Refused { .. }) => Exit::InUse,
         Error::NoClusterId

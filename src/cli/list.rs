@@ -30,7 +30,7 @@ pub(super) struct List {
     /// Only those with this label
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
-    /// Only those in this state
+    /// Only those in this state; pending ones are in `delay`
     #[arg(long, value_parser = ["delay", "delivered", "cancelled", "expired", "dead", "lost"])]
     state: Option<String>,
     /// Only those due then or later: RFC 3339, epoch milliseconds, or how long from now, e.g. 2h

@@ -20,7 +20,7 @@ impl Members {
         if global.json() {
             told.iter().try_for_each(|member| output::line(&member.to_string()).map(drop))?;
         } else if told.is_empty() {
-            output::line("no members: no instance of this namespace runs")?;
+            output::line(&format!("no instance of namespace {} runs", config.namespace))?;
         } else {
             output::line(&members_table(&told))?;
         }

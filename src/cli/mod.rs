@@ -218,7 +218,9 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            failure::report(&failure, json || failure.is_in_json());
+            if !failure.is_logged() {
+                failure::report(&failure, json);
+            }
             failure.exit().into()
         }
     }

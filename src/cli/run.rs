@@ -7,9 +7,9 @@ use rustix::process::Signal as Kill;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::{Exit, Failure, Global, Outcome};
+use super::{Exit, Failure, Global, Outcome, failure};
 use crate::app;
-use crate::config::{Config, ConfigErrors, LogFormat, LogLevel, Overrides};
+use crate::config::{Config, ConfigErrors, LogConfig, LogFormat, LogLevel, Overrides};
 use crate::kafka;
 use crate::telemetry;
 use crate::terminal::ONE_SIGNAL;
@@ -87,7 +87,16 @@ impl Run {
             log_format,
             ..Overrides::default()
         };
-        let mut config = global.load(flags.clone())?;
+        let logged = |failure| if global.json() { failure } else { failure::log(failure) };
+        let mut config = match global.load(flags.clone()) {
+            Ok(config) => config,
+            Err(failure) if Config::asks_for_json(&flags) => {
+                let format = LogFormat::Json;
+                let _ = telemetry::init_log(&LogConfig { format, ..LogConfig::default() });
+                return Err(logged(failure));
+            }
+            Err(failure) => return Err(failure),
+        };
         let is_in_json = config.log.format == LogFormat::Json;
         let verbose = match global.verbose {
             0 => LogLevel::Error,
@@ -111,7 +120,7 @@ impl Run {
         };
         let ended = runtime.block_on(serve(config, again));
         runtime.shutdown_timeout(RUNTIME_STOP_MAX);
-        ended.map_err(|failure| if is_in_json { failure.in_json() } else { failure })
+        ended.map_err(|failure| if is_in_json { logged(failure) } else { failure })
     }
 }
 

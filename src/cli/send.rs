@@ -186,9 +186,9 @@ fn standard_input() -> Result<Vec<u8>, Failure> {
     Ok(value)
 }
 
-/// The running instances of which something is true, for people; `None`: of none.
+/// The instances of which something is true, for people; `None`: of none.
 fn among(roster: &Roster, is_so: impl Fn(&Member) -> bool) -> Option<String> {
-    let addresses = roster.members().filter(|member| is_so(member)).map(|member| &member.address);
+    let addresses = roster.active().filter(|member| is_so(member)).map(|member| &member.address);
     let addresses: Vec<&String> = addresses.collect();
     let (first, more) = addresses.split_first()?;
     Some(match more.len() {

@@ -336,7 +336,11 @@ impl Look {
 
     /// What people see.
     fn text(&self, before: Option<&Self>, config: &Config) -> String {
-        let mut text = format!("waterclock  {}  {}\n", config.namespace, output::time(self.wall));
+        let mut text = format!(
+            "waterclock top: namespace {}, {}\n",
+            config.namespace,
+            output::time(self.wall)
+        );
         if self.members.is_empty() {
             text += "no instance of this namespace runs: how late records are, and what is pending, is not known\n";
             return text;
@@ -344,20 +348,26 @@ impl Look {
         let lateness =
             before.map_or_else(|| self.lateness(), |old| self.lateness().since(&old.lateness()));
         let since = if before.is_some() { "since the last look" } else { "since the start" };
-        let _ = writeln!(
-            text,
-            "lateness {since}: half of the records {}, 99 of 100 {}; the oldest record that is due waits for {:.1} s\n",
-            in_words(lateness.bound(500.0)),
-            in_words(lateness.bound(990.0)),
-            self.overdue(),
-        );
+        // No line is wider than 80 columns: a terminal cuts what is.
+        let (half, most) = (lateness.bound(500.0), lateness.bound(990.0));
+        let _ = match half.as_str() {
+            "-" => writeln!(text, "nothing delivered {since}"),
+            _ => {
+                let (half, most) = (in_words(half), in_words(most));
+                writeln!(text, "late {since}: half of the records {half}, 99 % {most}")
+            }
+        };
+        let _ = match self.overdue() {
+            0.0 => writeln!(text, "no record is overdue\n"),
+            overdue => writeln!(text, "the oldest overdue record waits for {overdue:.1} s\n"),
+        };
         let mut table = headed([
             "instance",
             "address",
             "lanes",
             "health",
             "delivered",
-            "dead letters",
+            "dead",
             "timers",
             "memory",
         ]);
@@ -428,13 +438,13 @@ impl MemberView {
         };
         let sum = |name: &'static str| value(&move |metrics| metrics.sum(name).to_string());
         let delivered = match rate {
-            Some(rate) => format!("{rate:.0} a second"),
+            Some(rate) => format!("{rate:.0}/s"),
             None => sum("waterclock_delivered_total"),
         };
         let memory = value(&|metrics| {
             let [is, most] = ["waterclock_memory_bytes", "waterclock_memory_limit_bytes"]
-                .map(|name| metrics.sum(name) / f64::from(1 << 20));
-            format!("{is:.0} of {most:.0} MiB")
+                .map(|name| metrics.sum(name));
+            format!("{:.0} %", 100.0 * is / most.max(1.0))
         });
         [
             shown(&self.member.instance),
@@ -520,9 +530,15 @@ waterclock_lateness_seconds_bucket{tier=\"intake\",le=\"+Inf\"} 10\n";
         );
         assert_eq!(lateness.bound(990.0), "more than 1h");
         let text = look.text(None, &Config::default());
-        for word in ["ready", "half of the records up to 10ms", "waits for 2.5 s", "127.0.0.1:80"] {
+        for word in [
+            "ready",
+            "half of the records up to 10ms",
+            "overdue record waits for 2.5 s",
+            "127.0.0.1:80",
+        ] {
             assert!(text.contains(word), "{word:?} is not in\n{text}");
         }
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]
@@ -536,8 +552,10 @@ waterclock_lateness_seconds_bucket{tier=\"intake\",le=\"+Inf\"} 10\n";
         assert_eq!((since.bound(10.0), since.bound(990.0)), ("10ms".to_owned(), "10ms".to_owned()));
         assert_eq!(before.rate_from(&now, &now.members[0]), Some(25.0));
         let text = now.text(Some(&before), &Config::default());
-        assert!(text.contains("25 a second"), "{text}");
+        assert!(text.contains("25/s"), "{text}");
         assert_eq!(now.lateness().since(&now.lateness()).bound(500.0), "-");
+        let text = now.text(Some(&now), &Config::default());
+        assert!(text.contains("nothing delivered since the last look"), "{text}");
     }
 
     #[test]

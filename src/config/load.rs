@@ -136,6 +136,16 @@ impl Config {
         if found.is_empty() { Ok(self) } else { Err(ConfigErrors(found)) }
     }
 
+    /// Whether the log is to be JSON, by the flag or the environment: known also where the rest is wrong.
+    #[must_use]
+    pub fn asks_for_json(flags: &Overrides) -> bool {
+        let variable = || std::env::vars_os().find(|(name, _)| name == "WATERCLOCK_LOG__FORMAT");
+        match &flags.log_format {
+            Some(format) => format == "json",
+            None => variable().is_some_and(|(_, format)| format == "json"),
+        }
+    }
+
     /// Reads all layers: defaults, `file`, the environment of this process, `flags`. Connects to nothing.
     ///
     /// # Errors

@@ -376,6 +376,8 @@ pub enum HeaderRewrite {
         trace: Option<Box<Trace>>,
         /// The tier or intake that it waited in last: for the figures.
         from: TopicId,
+        /// When it was submitted: for the figures.
+        first_appended: UnixMillis,
     },
     /// A dead letter: the state goes, and why and whence is added at the end.
     Dead(Box<DeadLetter>),

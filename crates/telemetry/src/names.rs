@@ -104,7 +104,7 @@ const HALVED: &str = "waterclock_suspects_halved_total";
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
 pub const ALL: [Metric; 55] = [
-    Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "tier", help: "How long after its due time a record was committed in its target, by the tier or intake that it waited in last" },
+    Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "tier", help: "How long after its due time a record was committed in its target, by the tier or intake that it waited in last. Of a record that was submitted after its due time: how long after it was submitted" },
     Metric { name: OVERDUE, kind: Kind::Gauge, unit: Unit::Seconds, label: "thread", help: "How long the oldest record that was read and not yet delivered has been due" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
     Metric { name: LABELLED, kind: Kind::Counter, unit: Unit::Count, label: "label", help: "Those of them that have an `x-delay-label`, by that: the first 100 labels that a process meets, and `other` for the rest" },

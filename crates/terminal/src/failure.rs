@@ -12,13 +12,13 @@ pub type Outcome = Result<Exit, Failure>;
 pub struct Failure {
     exit: Exit,
     error: Box<dyn Error + Send + Sync>,
-    is_in_json: bool,
+    is_logged: bool,
 }
 
 impl Failure {
     /// A failure with the error of the module in which it happened. Its sources are printed, too.
     pub fn new(exit: Exit, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { exit, error: error.into(), is_in_json: false }
+        Self { exit, error: error.into(), is_logged: false }
     }
 
     /// The code to end with.
@@ -27,16 +27,16 @@ impl Failure {
         self.exit
     }
 
-    /// Is printed as a JSON object, as the lines of the log before it were.
+    /// The log says it. It need not be printed any more.
     #[must_use]
-    pub fn in_json(self) -> Self {
-        Self { is_in_json: true, ..self }
+    pub fn logged(self) -> Self {
+        Self { is_logged: true, ..self }
     }
 
-    /// Whether it is printed as a JSON object, even if the command was not asked for JSON.
+    /// Whether the log says it.
     #[must_use]
-    pub fn is_in_json(&self) -> bool {
-        self.is_in_json
+    pub fn is_logged(&self) -> bool {
+        self.is_logged
     }
 
     /// What happened.

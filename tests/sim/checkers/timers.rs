@@ -155,11 +155,11 @@ fn is_in_time(world: &World, command: &Accepted<'_>, version: &Accepted<'_>) -> 
     // Another leader may stamp an earlier time than what was read before.
     let stepped = !world.stepped_back.is_empty();
     let apart = if moved || stepped { world.clocks_apart() } else { 0 };
-    // A due record waits for the intake by which it came.
+    // A due record waits for the intake by which it came, and for the main one.
     let intakes = world.plan.setup.topics.intakes.len();
     let intake = Some(version.submission.topic).filter(|topic| *topic < intakes).unwrap_or(0);
     stand(command).prompt
-        && command.submission.topic == intake
+        && [intake, 0].contains(&command.submission.topic)
         && command.appended + world.plan.settle + apart < version.due()
         && world.was_readable(command.place, command.offset)
 }

@@ -119,7 +119,7 @@ impl fmt::Display for Code {
 
 /// A text that is no code of the closed list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no such dead-letter code: {0:?}")]
+#[error("no such dead-letter code: {0:?}; section 6 of the header contract lists them")]
 pub struct UnknownCode(pub String);
 
 impl FromStr for Code {

@@ -264,8 +264,8 @@ impl LaneEngine {
                 if self.is_strict() && entry.record.key().is_some() {
                     self.want_all(now, entry.source.lane, entry.due);
                 } else if entry.timer_id.is_some() {
-                    let topic = TopicId(entry.intake.unwrap_or_default());
-                    self.want(now, Source { topic, lane: entry.source.lane }, entry.due);
+                    let intake = entry.intake.unwrap_or_default();
+                    self.want_commands(now, intake, entry.source.lane, entry.due);
                 }
                 self.agenda.insert(entry);
             }

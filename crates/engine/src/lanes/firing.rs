@@ -19,6 +19,15 @@ use super::lifecycle::Named;
 use super::strict_order::Elsewhere;
 use super::{Lane, LaneEngine, Millis, Offset, Source, TopicId, UnixMillis};
 
+/// Where commands about a timer stand: in the intake by which it came, and in the main one, to which instances write them.
+fn command_intakes(intake: u16, lane: Lane) -> impl Iterator<Item = Source> {
+    let main = Some(0).filter(|_| intake != 0);
+    [Some(intake), main]
+        .into_iter()
+        .flatten()
+        .map(move |topic| Source { topic: TopicId(topic), lane })
+}
+
 impl LaneEngine {
     pub(super) fn is_strict(&self) -> bool {
         self.setup.limits.arrival == Arrival::Strict
@@ -44,16 +53,19 @@ impl LaneEngine {
         }
         // It is refused: nobody asks what its intake says.
         let Some(intake) = entry.intake else { return Some(entry) };
-        let intake = Source { topic: TopicId(intake), lane };
         let settle = self.setup.limits.settle;
-        let Some(hold) = self.partitions.get(intake) else { return Some(entry) };
         let is_open = self.partitions.is_open(lane);
-        if is_open && settle.is_none_or(|settle| hold.gone_upto() >= due - settle) {
+        let holds_it = |source: &Source| {
+            let hold = self.partitions.get(*source);
+            let is_read = |upto: UnixMillis| settle.is_none_or(|settle| upto >= due - settle);
+            hold.is_some_and(|hold| !(is_open && is_read(hold.gone_upto())))
+        };
+        let Some(source) = command_intakes(intake, lane).find(holds_it) else {
             return Some(entry);
-        }
-        self.watermarks.wait(intake, entry);
+        };
+        self.watermarks.wait(source, entry);
         if settle.is_some() {
-            self.want(now, intake, due);
+            self.want_commands(now, intake, lane, due);
         }
         None
     }
@@ -111,6 +123,17 @@ impl LaneEngine {
         if let Some(at) = self.watermarks.want(now, known, source, due) {
             self.agenda.wake(at);
         }
+    }
+
+    /// A timer that came by this intake is due then, so commands about it must be known up to there.
+    pub(super) fn want_commands(
+        &mut self,
+        now: UnixMillis,
+        intake: u16,
+        lane: Lane,
+        due: UnixMillis,
+    ) {
+        command_intakes(intake, lane).for_each(|source| self.want(now, source, due));
     }
 
     /// A record with a key is due then, so all partitions of its lane must be known to be read up to there.
@@ -241,10 +264,20 @@ impl LaneEngine {
             return self.defer(now, entry);
         };
         let version = entry.version();
-        let PendingRecord { source, offset, record, target, due, order, decided, expires, .. } =
-            *entry;
+        let PendingRecord {
+            source,
+            offset,
+            record,
+            target,
+            due,
+            order,
+            first_appended,
+            decided,
+            expires,
+            ..
+        } = *entry;
         let named = entry.timer_id.map(|timer_id| Named { timer_id, version, decided });
-        let rewrite = HeaderRewrite::Deliver { trace, from: source.topic };
+        let rewrite = HeaderRewrite::Deliver { trace, from: source.topic, first_appended };
         let to = Destination::Target(target);
         let send = Produce { to, partition, record, rewrite, due, expires };
         self.load(now, builder, (source, offset), (send, order, mark), named, timer);

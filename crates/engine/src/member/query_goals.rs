@@ -141,6 +141,7 @@ mod tests {
         assert_eq!(goals.look(Millis(1_749), &open, &read, BUSY), [], "it may be collected still");
         assert_eq!(goals.look(Millis(1_760), &open, &read, (false, Some(Millis(1_749)))), []);
         assert_eq!(goals.look(Millis(1_761), &open, &read, (false, Some(Millis(1_750)))), [1]);
+        assert_eq!(goals.look(Millis(1_762), &open, &[], IDLE), [], "each once");
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl BatchOwner for LaneBatches {
 /// What the metrics get when a batch is done.
 #[derive(Debug, Default)]
 struct BatchMetrics {
-    /// Where each waited last, and when it was due.
+    /// Where each waited last, and from when on it could have been there: its due time, or later its submission.
     delivered: Vec<(TopicId, UnixMillis)>,
     labels: HashMap<Box<str>, u64>,
     forwarded: Vec<(usize, u64)>,
@@ -101,12 +101,13 @@ impl BatchMetrics {
         for send in &batch.sends {
             match (&send.to, &send.rewrite) {
                 (Destination::Target(_), rewrite) => {
-                    let from = if let HeaderRewrite::Deliver { from, .. } = rewrite {
-                        *from
-                    } else {
-                        TopicId(0)
+                    let (from, since) = match rewrite {
+                        HeaderRewrite::Deliver { from, first_appended, .. } => {
+                            (*from, send.due.max(*first_appended))
+                        }
+                        _ => (TopicId(0), send.due),
                     };
-                    told.delivered.push((from, send.due));
+                    told.delivered.push((from, since));
                     if let Some(label) = label_of(&send.record) {
                         *told.labels.entry(label.into()).or_default() += 1;
                     }
@@ -136,7 +137,7 @@ impl BatchMetrics {
     }
 
     fn tell(&self, now: UnixMillis, figures: &LaneFigures) {
-        figures.delivered(self.delivered.iter().map(|(from, due)| (*from, now - *due)));
+        figures.delivered(self.delivered.iter().map(|(from, since)| (*from, now - *since)));
         self.labels.iter().for_each(|(label, count)| figures.labelled(label, *count));
         for (tier, count) in &self.forwarded {
             figures.forwarded(*tier, *count);

@@ -242,7 +242,7 @@ impl<D: Fn() -> Member> MembersTask<D> {
         let Some((me, _)) = &self.sent else { return };
         let other = {
             let roster = self.roster.lock();
-            let mut others = roster.members().filter(|other| other.instance != me.instance);
+            let mut others = roster.active().filter(|other| other.instance != me.instance);
             others.find(|other| other.allow.is_some() && other.allow != me.allow).cloned()
         };
         let Some(other) = other else {
@@ -254,8 +254,8 @@ impl<D: Fn() -> Member> MembersTask<D> {
             self.is_difference_said = true;
             tracing::warn!(
                 other = other.address,
-                "another instance has another allow-list: what only one of them allows becomes a dead letter in the lanes of the other. \
-                 Give all instances the same"
+                remedy = "give all instances the same allow-list",
+                "another instance has another allow-list, and makes dead letters of what only this one allows"
             );
         }
     }

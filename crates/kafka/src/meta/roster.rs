@@ -151,10 +151,11 @@ impl Roster {
         member.lanes.iter().copied().filter(is_last)
     }
 
-    /// Whether others have claimed all lanes of a member since: it was killed, or it is about to say that it has none.
-    #[must_use]
-    pub fn is_replaced(&self, member: &Member) -> bool {
-        !member.lanes.is_empty() && self.lanes_of(member).next().is_none()
+    /// Members whose announcements hold: not those whose lanes others have all claimed since. Such a member was killed, or it
+    /// is about to say that it has none.
+    pub fn active(&self) -> impl Iterator<Item = &Member> {
+        let is_replaced = |of: &&Member| !of.lanes.is_empty() && self.lanes_of(of).next().is_none();
+        self.members().filter(move |member| !is_replaced(member))
     }
 
     /// Announcements of members that are not silent.
@@ -258,17 +259,18 @@ mod tests {
             vec![(0, "member/a", said("a", &[0, 1])), (1, "member/b", said("b", &[1, 2]))];
         let lanes = |roster: &Roster, name: &str| -> (Vec<u16>, bool) {
             let member = roster.announced(name).unwrap();
-            (roster.lanes_of(member).map(|lane| lane.0).collect(), roster.is_replaced(member))
+            let is_active = roster.active().any(|of| of == member);
+            (roster.lanes_of(member).map(|lane| lane.0).collect(), is_active)
         };
         let before = roster(&records);
-        assert_eq!(lanes(&before, "a"), (vec![0], false));
-        assert_eq!(lanes(&before, "b"), (vec![1, 2], false));
+        assert_eq!(lanes(&before, "a"), (vec![0], true));
+        assert_eq!(lanes(&before, "b"), (vec![1, 2], true));
         records.push((2, "member/b", said("b", &[0, 1, 2])));
         records.push((3, "member/c", said("c", &[])));
         let after = roster(&records);
-        assert_eq!(lanes(&after, "a"), (vec![], true));
-        assert_eq!(lanes(&after, "b"), (vec![0, 1, 2], false));
-        assert_eq!(lanes(&after, "c"), (vec![], false), "it had none to lose");
+        assert_eq!(lanes(&after, "a"), (vec![], false));
+        assert_eq!(lanes(&after, "b"), (vec![0, 1, 2], true));
+        assert_eq!(lanes(&after, "c"), (vec![], true), "it had none to lose");
     }
 
     #[test]
