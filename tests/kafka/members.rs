@@ -91,11 +91,26 @@ fn records_of_meta_that_were_deleted_unread_do_not_end_what_an_instance_knows_of
 #[test]
 fn an_instance_ends_once_its_meta_topic_was_made_again_and_what_is_sent_after_that_survives_the_next_start()
  {
-    let fixture = fixture("refounded", Mode::ExactlyOnce, 2);
+    meta_is_made_again("refounded", |_| {});
+}
+
+#[test]
+fn an_instance_ends_also_if_its_meta_topic_was_gone_for_long() {
+    meta_is_made_again("refounded-late", |process| {
+        process.wait_until_logged(patient(Duration::from_secs(40)), "nothing new is admitted");
+        // By then its clients take the topic for unknown, and say nothing once it is there again.
+        std::thread::sleep(Duration::from_secs(16));
+    });
+}
+
+/// Deletes meta, and makes it again after this.
+fn meta_is_made_again(test: &str, meanwhile: impl FnOnce(&mut Process)) {
+    let fixture = fixture(test, Mode::ExactlyOnce, 2);
     let (target, intake) = (fixture.target("out", 1), fixture.names.intake());
     let mut process = fixture.launch(Mode::ExactlyOnce).data("a").start();
     wait_until_shared(2, &[&process]);
     fixture.delete_target(&fixture.names.meta());
+    meanwhile(&mut process);
     // The lanes were in it: they are those of the intake.
     let request = Request { lanes: None, ..fixture.request.clone() };
     eventually("topics apply", || {

@@ -304,7 +304,10 @@ impl LaneThreads {
             lanes.dedup();
             Member { lanes, allow: Some(policies.said()), ..me.clone() }
         };
-        Members::start(&self.connection, writer, describe, Arc::clone(&self.roster), &self.events)
+        let seen = Arc::clone(&self.seen);
+        let recreated = move || seen.recreated();
+        let roster = Arc::clone(&self.roster);
+        Members::start(&self.connection, writer, describe, recreated, roster, &self.events)
     }
 
     /// How many records stand in each intake and tier, in the lanes that run here, as counted every 15 seconds.

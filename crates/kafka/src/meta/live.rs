@@ -75,6 +75,12 @@ impl<S: MetaState> LiveMeta<S> {
         self.start.is_some()
     }
 
+    /// Reads the topic from its beginning again. What was read until now holds until the end is reached.
+    pub(super) fn begin_again(&mut self) {
+        self.rebuilt = Some(S::default());
+        self.start = Some(StartAt::Beginning);
+    }
+
     /// Begins to read, if it has not.
     ///
     /// # Errors
@@ -113,8 +119,7 @@ impl<S: MetaState> LiveMeta<S> {
             // The last value of a key may stand behind what was deleted.
             Some(Polled::Outside(at, error)) => {
                 tracing::warn!(%error, %at, "records of meta were deleted, reading it from its beginning");
-                self.rebuilt = Some(S::default());
-                self.start = Some(StartAt::Beginning);
+                self.begin_again();
             }
             Some(Polled::Failed(error, _)) => {
                 tracing::debug!(%error, topic = self.topic, "could not read meta, trying again");

@@ -50,7 +50,7 @@ pub struct Members {
 
 impl Members {
     /// Begins to speak for this process, on the thread of `events`: `describe` says what it is now, with its lanes. What is read goes into
-    /// `roster`.
+    /// `roster`. `recreated` says how often topics of ours were seen to have been created again.
     ///
     /// # Errors
     /// The reader could not be made: the configuration is wrong.
@@ -58,6 +58,7 @@ impl Members {
         connection: &Connection,
         writer: Arc<MetaWriter>,
         describe: impl Fn() -> Member + Send + 'static,
+        recreated: impl Fn() -> u64 + Send + 'static,
         roster: SharedRoster,
         events: &Events,
     ) -> Result<Self, KafkaError> {
@@ -81,6 +82,8 @@ impl Members {
             looked: None,
             announcer: Arc::clone(&announcer),
             describe,
+            seen: recreated(),
+            recreated,
             roster: Arc::clone(&roster),
             sent: None,
             differs: None,
@@ -182,7 +185,7 @@ fn log_failure<T>(report: Result<T, KafkaError>) {
 }
 
 /// Has the turns. The bell is dropped before its reader is: fields drop in order.
-struct MembersTask<D: Fn() -> Member> {
+struct MembersTask<D: Fn() -> Member, R: Fn() -> u64> {
     bell: Bell,
     meta: LiveMeta<Roster>,
     /// When it was last looked what there is to say.
@@ -190,6 +193,10 @@ struct MembersTask<D: Fn() -> Member> {
     announcer: Arc<Announcer>,
     /// Says what this process is now.
     describe: D,
+    /// Says how often topics were seen to have been created again: librdkafka may never say it of this one.
+    recreated: R,
+    /// How often they had been when this topic was last read from its beginning.
+    seen: u64,
     roster: SharedRoster,
     /// The last announcement, and when it was sent.
     sent: Option<(Member, Instant)>,
@@ -204,8 +211,12 @@ impl MetaState for Roster {
     }
 }
 
-impl<D: Fn() -> Member + Send> Task for MembersTask<D> {
+impl<D: Fn() -> Member + Send, R: Fn() -> u64 + Send> Task for MembersTask<D, R> {
     fn turn(&mut self) -> bool {
+        let recreated = (self.recreated)();
+        if std::mem::replace(&mut self.seen, recreated) != recreated {
+            self.meta.begin_again();
+        }
         // The thread has other reasons to wake.
         let is_more = (self.bell.has_events() || self.meta.has_to_begin()) && self.hear();
         let now = Instant::now();
@@ -218,13 +229,13 @@ impl<D: Fn() -> Member + Send> Task for MembersTask<D> {
     }
 }
 
-impl<D: Fn() -> Member> Drop for MembersTask<D> {
+impl<D: Fn() -> Member, R: Fn() -> u64> Drop for MembersTask<D, R> {
     fn drop(&mut self) {
         self.announcer.farewell();
     }
 }
 
-impl<D: Fn() -> Member> MembersTask<D> {
+impl<D: Fn() -> Member, R: Fn() -> u64> MembersTask<D, R> {
     /// Whether there may be more to hear at once.
     fn hear(&mut self) -> bool {
         (0..TURN_MAX).all(|_| self.meta.poll(Duration::ZERO) == Progress::More)
