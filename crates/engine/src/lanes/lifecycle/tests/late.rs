@@ -875,3 +875,20 @@ fn of_one_timer_and_in_all_no_more_than_some_duplicates_are_kept() {
     kafka.after(Millis(10_900_000));
     assert_eq!((delivered(&kafka).as_str(), kafka.pending()), ("v", 0));
 }
+
+#[test]
+fn a_timer_of_a_further_intake_waits_for_a_cancel_in_the_main_one() {
+    let (main, more) = (source(0, lane_of("k")), source(1, lane_of("k")));
+    let mut kafka = kafka();
+    kafka.append(more, record("k", &make("v", "", "4s")));
+    kafka.after(Millis(500));
+    // A transaction is open there, for example.
+    kafka.stalled.insert(main);
+    kafka.submit("k", &make("c", "cancel", ""));
+    kafka.after(Millis(8_000));
+    assert_eq!((delivered(&kafka).as_str(), kafka.pending()), ("", 1));
+    kafka.stalled.clear();
+    kafka.after(Millis(10));
+    assert_eq!(kafka.timer("k", "i").map(|timer| timer.state), Some(TimerState::Cancelled));
+    assert_eq!(delivered(&kafka), "");
+}
