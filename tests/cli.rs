@@ -129,7 +129,8 @@ fn the_error_that_ends_an_instance_is_an_object_where_log_lines_are() {
                 continue;
             }
             let lines = told.lines().map(|line| serde_json::from_str(line).expect(line));
-            let last: Value = lines.last().expect("a line");
+            let lines: Vec<Value> = lines.collect();
+            let last = lines.last().expect("a line");
             assert_eq!(last["level"], "ERROR", "{told}");
             let exit = last["fields"]["exit"].as_i64().map(|exit| exit as i32);
             assert_eq!(exit, output.status.code(), "{told}");
