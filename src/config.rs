@@ -152,8 +152,8 @@ pub struct Config {
     #[serde(deserialize_with = "text::one")]
     pub order: Order,
 
-    /// How long due records with an id wait while a producer holds a transaction open on their intake, behind which a
-    /// cancel may stand. After that they are delivered, with a warning and a metric; such a cancel comes too late.
+    /// How long due records with an id wait while a producer holds a transaction open on their intake or on the main one,
+    /// behind which a cancel may stand. After that they are delivered, with a warning and a metric; such a cancel comes too late.
     ///
     /// Default: `10s`. Range: 0s to 15m.
     #[serde(deserialize_with = "text::one")]
