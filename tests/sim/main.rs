@@ -67,6 +67,7 @@ const REGRESSIONS: &[u64] = &[
     1_796_900_013_143,
     1_797_000_000_166,
     1_797_200_000_574,
+    1_798_000_003_071,
 ];
 /// How many of the last events a failure tells.
 const HISTORY: usize = 120;
