@@ -68,6 +68,7 @@ const REGRESSIONS: &[u64] = &[
     1_797_000_000_166,
     1_797_200_000_574,
     1_798_000_003_071,
+    1_798_000_004_212,
 ];
 /// How many of the last events a failure tells.
 const HISTORY: usize = 120;

@@ -124,8 +124,15 @@ impl World {
             waiting.into_iter().partition(|waiting| self.is_past(slot, waiting));
         self.member(slot).waiting = rest;
         for waiting in ready {
-            if self.members[slot].round == round && self.members[slot].up == Up::Alive {
+            let member = self.member(slot);
+            if member.round != round {
+                break;
+            }
+            // The process may freeze at an answer. It gets the others once it goes on.
+            if member.up == Up::Alive {
                 self.answer_waiting(slot, waiting);
+            } else {
+                member.waiting.push(waiting);
             }
         }
         self.stirred = true;
