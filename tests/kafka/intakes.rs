@@ -1,10 +1,12 @@
 //! The rules of an intake hold for what came by it, whatever becomes of the intake.
 
+use rdkafka::producer::Producer as _;
 use waterclock::engine::Millis;
 use waterclock::engine::header::Code;
 
 use crate::support::{
-    Fixture, Log, Mode, Out, Producer, Rec, in_both_modes, out, waterclock, whole,
+    Fixture, Log, Mode, Out, PATIENCE, Producer, Rec, ask, eventually, in_both_modes,
+    open_transaction, out, waterclock, whole,
 };
 
 in_both_modes!(what_waits_keeps_the_rules_of_its_intake);
@@ -155,4 +157,34 @@ fn a_state_is_worth_nothing_in_a_topic_that_it_was_not_made_for() {
     process.stop_well();
     assert_eq!(whole(&fixture, &target).len(), 1, "it arrives, and none of its copies");
     assert_eq!(whole(&fixture, &fixture.names.dead()).len(), want.len());
+}
+
+#[test]
+fn a_timer_of_a_further_intake_waits_for_a_cancel_behind_a_transaction_on_the_main_one() {
+    let fixture = Fixture::with("intakes-wait", |request| {
+        request.lanes = Some(1);
+        request.further_intakes = vec!["more".to_owned()];
+    });
+    let target = fixture.target("out", 1);
+    let waits = "foreign-wait = '5m'\n[intakes.more]\n";
+    let mut process = fixture.launch(Mode::ExactlyOnce).config(waits).start();
+    let (main, more) = (fixture.names.intake(), fixture.names.further_intake("more"));
+    let timer = out("v").key("k").delay(3_000).to(&target).header("x-delay-id", "i");
+    fixture.producer().send_one(&more, &timer);
+    let other = out("other").key("o").delay(1).to(&target);
+    let open = open_transaction(&fixture, &main, Some(0), &other);
+    let told = ask(&process, "DELETE", "/v1/timers/i?key=k&wait=0s", None);
+    assert_eq!((told.status, &told.body["outcome"]), (202, &"pending".into()), "{}", told.body);
+    let again = told.body["again"].as_str().expect("where to ask again").to_owned();
+    eventually("it is overdue", || {
+        let overdue = process.metric("waterclock_overdue_seconds");
+        if overdue > 2.0 { Ok(()) } else { Err(format!("{overdue} s")) }
+    });
+    open.abort_transaction(PATIENCE).expect("aborted");
+    eventually("the cancel is decided", || {
+        let told = ask(&process, "GET", &again, None);
+        if told.body["outcome"] == "cancelled" { Ok(()) } else { Err(told.body.to_string()) }
+    });
+    process.stop_well();
+    assert_eq!(whole(&fixture, &target), []);
 }

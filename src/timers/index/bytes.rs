@@ -9,6 +9,9 @@ fn fold(a: u64, b: u64) -> u64 {
 }
 
 /// A number that stands for these bytes below that name: it sees every flipped bit, and is no secret.
+///
+/// It is part of the form on disk. Another form costs every instance a rebuild, so a library's checksum (crc32fast) waits for the
+/// next one.
 pub(super) fn check(name: &[u8], bytes: &[u8]) -> u64 {
     let begin = fold(name.len() as u64 ^ ODD[0], bytes.len() as u64 ^ ODD[1]);
     [name, bytes].into_iter().fold(begin, |mut sum, part| {
