@@ -192,7 +192,7 @@ impl Findings<'_> {
             let rest = format!("--alter --partitions {want} --topic");
             format!("{}   # while it is empty", self.command("kafka-topics.sh", &rest))
         } else {
-            "a topic cannot lose partitions: drain and delete it, or choose another namespace"
+            "a topic cannot lose partitions: docs/operations.md, \"More partitions than lanes\", says what to do"
                 .to_owned()
         };
         self.add("partitions", is.to_string(), want.to_string(), severity, remedy);

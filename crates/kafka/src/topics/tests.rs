@@ -103,7 +103,7 @@ fn each_setting_that_cannot_hold_is_refused_and_says_what_to_do() {
         ("no batch of changes fits",      1, |f| set(f, "ns.timers", "max.message.bytes", "150"), "ns.timers", "max.message.bytes", Wrong, "max.message.bytes=1048588"),
         ("no checkpoint fits",            1, |f| set(f, "ns.meta", "max.message.bytes", "100"), "ns.meta", "max.message.bytes", Wrong, "max.message.bytes=1048588"),
         ("too few partitions",            1, |f| topic(f, "ns.delay.1m").partitions = 4, "ns.delay.1m", "partitions", Wrong, "kafka-topics.sh --bootstrap-server b:9092 --alter --partitions 6 --topic ns.delay.1m"),
-        ("too many partitions",           1, |f| topic(f, "ns.intake").partitions = 7, "ns.intake", "partitions", Wrong, "drain and delete"),
+        ("too many partitions",           1, |f| topic(f, "ns.intake").partitions = 7, "ns.intake", "partitions", Wrong, "More partitions than lanes"),
         ("a lane has no dead letters",    1, |f| topic(f, "ns.dead").partitions = 5, "ns.dead", "partitions", Wrong, "--partitions 6"),
         ("a lane has no checkpoints",     1, |f| topic(f, "ns.meta").partitions = 5, "ns.meta", "partitions", Wrong, "--partitions 6"),
         ("more than there are",           1, |f| set(f, "ns.intake", "min.insync.replicas", "2"), "ns.intake", "min.insync.replicas", Note, "min.insync.replicas=1"),
