@@ -8,7 +8,7 @@ use serde_json::json;
 use super::again;
 use crate::config::{Config, ConfigErrors, Invalid, Origin};
 use crate::kafka::NoAnswer;
-use crate::terminal::Failure;
+use crate::terminal::{Exit, Failure};
 
 /// Writes it to standard error: `error: what: because`, or one JSON object.
 pub(super) fn report(failure: &Failure, json: bool) {
@@ -17,8 +17,8 @@ pub(super) fn report(failure: &Failure, json: bool) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
 }
 
-/// Writes it to the log: one line for each thing that is wrong.
-pub(super) fn log(failure: Failure) -> Failure {
+/// Writes it to the log, one line for each thing that is wrong. Gives the code to end with: nothing is left to be printed.
+pub(super) fn log(failure: &Failure) -> Exit {
     let exit = failure.exit() as u8;
     match failure.error().downcast_ref() {
         Some(ConfigErrors(all)) => {
@@ -31,7 +31,7 @@ pub(super) fn log(failure: Failure) -> Failure {
             tracing::error!(exit, because, "{}", again::mended(&chain[0]));
         }
     }
-    failure.logged()
+    failure.exit()
 }
 
 fn as_text(failure: &Failure) -> String {

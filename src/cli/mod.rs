@@ -218,9 +218,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            if !failure.is_logged() {
-                failure::report(&failure, json);
-            }
+            failure::report(&failure, json);
             failure.exit().into()
         }
     }

@@ -87,13 +87,13 @@ impl Run {
             log_format,
             ..Overrides::default()
         };
-        let logged = |failure| if global.json() { failure } else { failure::log(failure) };
+        let end = |failure| if global.json() { Err(failure) } else { Ok(failure::log(&failure)) };
         let mut config = match global.load(flags.clone()) {
             Ok(config) => config,
             Err(failure) if Config::asks_for_json(&flags) => {
                 let format = LogFormat::Json;
                 let _ = telemetry::init_log(&LogConfig { format, ..LogConfig::default() });
-                return Err(logged(failure));
+                return end(failure);
             }
             Err(failure) => return Err(failure),
         };
@@ -120,7 +120,7 @@ impl Run {
         };
         let ended = runtime.block_on(serve(config, again));
         runtime.shutdown_timeout(RUNTIME_STOP_MAX);
-        ended.map_err(|failure| if is_in_json { logged(failure) } else { failure })
+        ended.or_else(|failure| if is_in_json { end(failure) } else { Err(failure) })
     }
 }
 

@@ -12,31 +12,18 @@ pub type Outcome = Result<Exit, Failure>;
 pub struct Failure {
     exit: Exit,
     error: Box<dyn Error + Send + Sync>,
-    is_logged: bool,
 }
 
 impl Failure {
     /// A failure with the error of the module in which it happened. Its sources are printed, too.
     pub fn new(exit: Exit, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { exit, error: error.into(), is_logged: false }
+        Self { exit, error: error.into() }
     }
 
     /// The code to end with.
     #[must_use]
     pub fn exit(&self) -> Exit {
         self.exit
-    }
-
-    /// The log says it. It need not be printed any more.
-    #[must_use]
-    pub fn logged(self) -> Self {
-        Self { is_logged: true, ..self }
-    }
-
-    /// Whether the log says it.
-    #[must_use]
-    pub fn is_logged(&self) -> bool {
-        self.is_logged
     }
 
     /// What happened.
