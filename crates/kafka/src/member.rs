@@ -6,6 +6,7 @@ mod changelog_end;
 mod checkpoint;
 mod commit;
 mod fence;
+mod group_topics;
 mod inventory;
 mod lane_batches;
 mod lanes;

@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use rdkafka::consumer::ConsumerGroupMetadata;
 
+use super::group_topics::GroupTopics;
 use crate::client::Connection;
 use crate::client::outages::Bootstrap;
 use crate::cluster::BrokerClock;
@@ -85,10 +86,8 @@ pub(crate) type OnDone = Box<dyn FnOnce(UnixMillis) + Send>;
 pub(crate) trait BatchOwner: Send + Sync {
     /// The topic that a record goes to.
     fn topic<'a>(&'a self, to: &'a Destination) -> &'a Arc<str>;
-    /// The topics of the offsets that are committed, by [`TopicId`](waterclock_engine::TopicId).
-    fn sources(&self) -> &[Arc<str>];
-    /// The topic that positions are written to besides, if there is one.
-    fn checkpoints(&self) -> Option<&Arc<str>>;
+    /// The topics of the offsets that are committed.
+    fn topics(&self) -> &GroupTopics;
     /// When a record may be appended.
     fn timing(&self, send: &Produce) -> Timing;
     /// Whether it matters where a record stands: [`stands`](Self::stands) is told.
@@ -444,7 +443,7 @@ mod tests {
         };
         let setup = Arc::new(Setup { lanes: 1, topics, key, limits });
         let figures = Arc::new(LaneFigures::new(["intake".to_owned()], [Millis(1_000)]));
-        let owner = LaneBatches::new(setup, Arc::new(Written::new(1)), figures);
+        let owner = LaneBatches::new(setup, None, Arc::new(Written::new(1)), figures);
         Committer::start(setting, Arc::new(owner), Arc::new(BrokerClock::new())).unwrap()
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::changelog_end::Written;
 use super::commit::{BatchOwner, OnDone};
+use super::group_topics::GroupTopics;
 use waterclock_engine::header;
 use waterclock_engine::member::{Renewed, Timing};
 use waterclock_engine::messages::{ChangeReason, DeadLetter};
@@ -19,19 +20,32 @@ use waterclock_telemetry::LaneFigures;
 /// The batches of one lane thread.
 pub(crate) struct LaneBatches {
     setup: Arc<Setup>,
+    topics: GroupTopics,
     dead: Arc<str>,
     timers: Arc<str>,
-    meta: Arc<str>,
     /// How far `<ns>.timers` is written.
     written: Arc<Written>,
     figures: Arc<LaneFigures>,
 }
 
 impl LaneBatches {
-    pub(crate) fn new(setup: Arc<Setup>, written: Arc<Written>, figures: Arc<LaneFigures>) -> Self {
-        let topics = &setup.topics;
-        let (dead, timers, meta) = (topics.dead(), topics.timers(), topics.meta());
-        Self { setup, dead, timers, meta, written, figures }
+    /// `first_intake`: the id of the main intake that was there first, if it was written down.
+    pub(crate) fn new(
+        setup: Arc<Setup>,
+        first_intake: Option<String>,
+        written: Arc<Written>,
+        figures: Arc<LaneFigures>,
+    ) -> Self {
+        let (dead, timers) = (setup.topics.dead(), setup.topics.timers());
+        let topics = GroupTopics {
+            names: setup.topics.names().to_vec(),
+            intakes: setup.topics.intakes.len(),
+            count: setup.lanes,
+            changelog: Some(Arc::clone(&timers)),
+            checkpoints: Some(setup.topics.meta()),
+            first_id: first_intake,
+        };
+        Self { setup, topics, dead, timers, written, figures }
     }
 }
 
@@ -45,12 +59,8 @@ impl BatchOwner for LaneBatches {
         }
     }
 
-    fn sources(&self) -> &[Arc<str>] {
-        self.setup.topics.names()
-    }
-
-    fn checkpoints(&self) -> Option<&Arc<str>> {
-        Some(&self.meta)
+    fn topics(&self) -> &GroupTopics {
+        &self.topics
     }
 
     fn timing(&self, send: &Produce) -> Timing {

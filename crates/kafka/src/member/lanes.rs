@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::Delivery;
 use super::changelog_end::Written;
-use super::thread::{self, Plan, Policies, Shared, Status};
+use super::thread::{self, LaneParts, Plan, Policies, Shared, Status};
 use super::timers::Timers;
 use crate::client::events::Events;
 use crate::client::resilient_admin::ResilientAdmin;
@@ -200,11 +200,7 @@ impl LaneThreads {
         let shared = Shared {
             seen: Arc::clone(&seen),
             steps,
-            policies: Arc::clone(&policies),
             clock: Arc::clone(&clock),
-            lookup: lookup.clone(),
-            timers,
-            written,
             ends,
             trim: (!*embedded).then(|| deletes.trim()),
             roster: SharedRoster::default(),
@@ -217,13 +213,23 @@ impl LaneThreads {
             (0..topics.intakes.len()).map(|at| backlog::label(topics, TopicId(at as u16))),
             topics.ladder.tiers().iter().map(|tier| tier.hold),
         ));
+        let parts = LaneParts {
+            setup: Arc::clone(&settings.setup),
+            policies: Arc::clone(&policies),
+            foreign_wait: settings.foreign_wait,
+            first_intake: settings.first_intake.clone(),
+            lookup: lookup.clone(),
+            timers,
+            written,
+            figures,
+        };
         let (results, ended) = crossbeam_channel::unbounded();
         let ends = Arc::new(Notify::new());
         let mut statuses = Vec::with_capacity(settings.threads);
         for thread in 0..settings.threads {
             let status = Arc::new(Status::default());
             statuses.push(Arc::clone(&status));
-            let (shared, figures) = (shared.clone(), Arc::clone(&figures));
+            let (shared, parts) = (shared.clone(), parts.clone());
             let end = End { results: Some(results.clone()), ends: Arc::clone(&ends) };
             let plan = Plan {
                 connection: connection.clone(),
@@ -232,12 +238,11 @@ impl LaneThreads {
                 directory_id: settings.directory_id.clone(),
                 thread,
                 incarnation: settings.incarnation.clone(),
-                setup: Arc::clone(&settings.setup),
+                record_bytes_max: settings.setup.limits.record_bytes_max,
+                batch_bytes: Arc::clone(lookup.record_bytes_least()),
                 delivery: settings.delivery,
                 session_timeout: settings.session_timeout,
                 transaction_timeout: settings.transaction_timeout,
-                foreign_wait: settings.foreign_wait,
-                first_intake: settings.first_intake.clone(),
                 embedded: *embedded,
             };
             std::thread::Builder::new()
@@ -245,13 +250,13 @@ impl LaneThreads {
                 .spawn(move || {
                     while shared.clock.now(Instant::now()).is_none() {
                         if shared.stop.load(Ordering::Relaxed) {
-                            drop(shared);
+                            drop(parts);
                             return end.tell(Ok(()));
                         }
                         status.beat();
                         std::thread::sleep(Duration::from_millis(20));
                     }
-                    let run = || thread::run(&plan, &shared, &figures, &status);
+                    let run = || thread::run(&plan, &shared, &parts, &status);
                     let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
                         let what = panic.downcast_ref::<String>().cloned();
                         let what =
@@ -259,7 +264,7 @@ impl LaneThreads {
                         Err(thread::Error::Panicked { thread, what: what.unwrap_or_default() })
                     });
                     // Before: once the last thread is known to have ended, nothing uses the data directory any more.
-                    drop(shared);
+                    drop(parts);
                     end.tell(result);
                 })
                 .map_err(|_| KafkaError::Canceled)?;

@@ -19,6 +19,7 @@ mod progress;
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,7 @@ pub(crate) use self::progress::Progress;
 use super::checkpoint;
 use super::commit::{AssignmentEpoch, Committer, chunks, offsets_of};
 use super::fence::Fence;
+use super::group_topics::GroupTopics;
 use crate::client::Connection;
 use crate::client::connect::{Admin, aside};
 use crate::client::errors;
@@ -40,8 +42,8 @@ use crate::client::oauth::tokens;
 use crate::client::raw::{self, ask};
 use crate::cluster::end_offsets::{self, EndOffsets, Partition};
 use waterclock_engine::member::{
-    Ask, Checkpoint, LaneRules, LogBounds, LossCause, Plan, PositionGone, Positions, Rules,
-    StartAt, TakeOver, TakeOverError,
+    Ask, Checkpoint, LogBounds, LossCause, Plan, PositionGone, Positions, Rules, StartAt, TakeOver,
+    TakeOverError,
 };
 use waterclock_engine::{Commit, Lane, Offset, Source, Start, TopicId, UnixMillis};
 use waterclock_telemetry as telemetry;
@@ -160,18 +162,8 @@ pub(crate) struct Who {
     pub(crate) process: String,
     /// `group.instance.id`: instance, thread and the directory's id. Its holder is this thread, or the one that this thread succeeds.
     pub(crate) group_instance_id: String,
-    /// Names of the lane topics, by [`TopicId`].
-    pub(crate) lanes: Vec<Arc<str>>,
-    /// So many of them are intakes, which come first.
-    pub(crate) intakes: usize,
-    /// How many lanes there are.
-    pub(crate) count: u16,
-    /// Name of the changelog.
-    pub(crate) timers: Arc<str>,
-    /// Where the checkpoints are.
-    pub(crate) meta: Arc<str>,
-    /// The id of the main intake that was there first.
-    pub(crate) first_intake: Option<String>,
+    /// What the group works on.
+    pub(crate) topics: GroupTopics,
     /// The embedded broker knows no groups to describe.
     pub(crate) embedded: bool,
 }
@@ -193,7 +185,7 @@ pub(crate) struct GroupPresence {
 }
 
 /// The consumer's context.
-pub(crate) struct Context {
+pub(crate) struct Context<R> {
     pub(crate) who: Who,
     pub(crate) committer: Arc<Committer>,
     connection: Connection,
@@ -207,9 +199,11 @@ pub(crate) struct Context {
     /// The offsets that the group's coordinator has acknowledged as committed since the last call (`at_least_once`).
     acknowledged: Mutex<BTreeMap<Source, Offset>>,
     progress: Arc<Progress>,
+    /// By whose rules positions are read.
+    rules: PhantomData<fn() -> R>,
 }
 
-impl Context {
+impl<R: Rules> Context<R> {
     pub(crate) fn new(
         who: Who,
         committer: Arc<Committer>,
@@ -229,6 +223,7 @@ impl Context {
             positions: Mutex::default(),
             acknowledged: Mutex::default(),
             progress,
+            rules: PhantomData,
         }
     }
 
@@ -307,7 +302,7 @@ impl Context {
     ) -> Result<(), KafkaError> {
         fail::fail_point!("before_commit", |_| std::process::abort());
         for chunk in chunks(commits) {
-            let offsets = offsets_of(chunk, &self.who.lanes)?;
+            let offsets = offsets_of(chunk, &self.who.topics.names)?;
             match mode {
                 CommitMode::Sync => {
                     consumer.commit(&offsets, mode)?;
@@ -327,13 +322,6 @@ impl Context {
         self.acknowledged.lock().extend(lows);
     }
 
-    /// A partition of the lanes, by its topic's name.
-    fn source(&self, topic: &str, partition: i32) -> Option<Source> {
-        let topic = self.who.lanes.iter().position(|name| **name == *topic)?;
-        let lane = Lane(u16::try_from(partition).ok()?);
-        Some(Source { topic: TopicId(topic as u16), lane })
-    }
-
     /// Finds where every partition starts, and assigns them there.
     pub(crate) fn take_over(
         &self,
@@ -351,12 +339,12 @@ impl Context {
             let fatal = not_ready.fatal;
             return Err(Error::Producer { partitions: count, why: not_ready.to_string(), fatal });
         }
-        let (plan, ends) = self.find_positions::<LaneRules>(consumer, partitions)?;
+        let (plan, ends) = self.find_positions(consumer, partitions)?;
         let mut list = TopicPartitionList::with_capacity(count);
         for start in &plan.starts {
             let is_first = self.who.embedded && start.is_new && start.next == Offset(0);
             let at = if is_first { At::Beginning } else { At::Offset(start.next.0) };
-            let (topic, partition) = self.place(start.source);
+            let (topic, partition) = self.who.topics.place(start.source);
             list.add_partition_offset(topic, partition, at).map_err(failed("start offsets"))?;
         }
         let group =
@@ -375,11 +363,12 @@ impl Context {
         plan.starts.iter().for_each(|start| self.report(start));
         telemetry::position_lost(plan.lost());
         self.positions.lock().taken(&plan);
-        let changelogs = ends.iter().filter(|end| end.topic == self.who.timers);
+        let changelog = self.who.topics.changelog.as_ref();
+        let changelogs = ends.iter().filter(|end| Some(&end.topic) == changelog);
         let changelogs = changelogs
             .filter_map(|end| Some((Lane(u16::try_from(end.partition).ok()?), end.last?)))
             .collect();
-        let first = self.who.first_intake.as_ref();
+        let first = self.who.topics.first_id.as_ref();
         let is_recreated = first.zip(plan.ids.first()).is_some_and(|(first, now)| first != now);
         let (starts, done) = (plan.starts().collect(), plan.done().collect());
         let epoch = Arc::new(AssignmentEpoch { group, ids: plan.ids });
@@ -392,7 +381,7 @@ impl Context {
     }
 
     /// Asks for all that says where the partitions begin. Gives that, and where the logs end.
-    fn find_positions<R: Rules>(
+    fn find_positions(
         &self,
         consumer: &BaseConsumer<Self>,
         partitions: &TopicPartitionList,
@@ -400,9 +389,9 @@ impl Context {
         let count = partitions.count();
         let failed = |what| move |source| Error::TakeOver { partitions: count, what, source };
         let elements = partitions.elements();
-        let source = |(topic, partition): (&str, i32)| self.source(topic, partition);
+        let source = |(topic, partition): (&str, i32)| self.who.topics.source(topic, partition);
         let sources = elements.iter().map(|of| (of.topic(), of.partition())).filter_map(source);
-        let mut take_over = TakeOver::new(sources.collect(), self.who.intakes);
+        let mut take_over = TakeOver::new(sources.collect(), self.who.topics.intakes);
         let (mut ask, mut ends) = (Ask::Committed, Vec::new());
         loop {
             let next = match ask {
@@ -463,7 +452,7 @@ impl Context {
         let mut committed = HashMap::with_capacity(list.count());
         for element in list.elements() {
             element.error()?;
-            let source = self.source(element.topic(), element.partition());
+            let source = self.who.topics.source(element.topic(), element.partition());
             if let (Some(source), At::Offset(next)) = (source, element.offset()) {
                 committed.insert(source, (Offset(next), element.metadata().to_owned()));
             }
@@ -471,13 +460,8 @@ impl Context {
         Ok(committed)
     }
 
-    /// The name of a partition's topic, and its number.
-    fn place(&self, source: Source) -> (&str, i32) {
-        (&self.who.lanes[usize::from(source.topic.0)], i32::from(source.lane.0))
-    }
-
     fn position_gone(&self, PositionGone { source, first }: PositionGone) -> Error {
-        let (topic, partition) = self.place(source);
+        let (topic, partition) = self.who.topics.place(source);
         let (topic, group) = (topic.to_owned(), self.who.group.clone());
         let brokers = self.connection.brokers.clone();
         Error::PositionGone { topic, partition, first: first.0, group, brokers }
@@ -485,7 +469,7 @@ impl Context {
 
     /// Says in the log what is lost of a partition, and whether it rests.
     fn report(&self, start: &StartAt) {
-        let (topic, partition) = self.place(start.source);
+        let (topic, partition) = self.who.topics.place(start.source);
         let (first, end) = (start.log.first.0, start.log.end.0);
         match start.loss.map(|loss| (loss.cause, loss.from.0)) {
             None => {}
@@ -537,7 +521,7 @@ impl Context {
         if self.who.embedded {
             return Ok(Vec::new());
         }
-        let names: Vec<String> = self.who.lanes.iter().map(ToString::to_string).collect();
+        let names: Vec<String> = self.who.topics.names.iter().map(ToString::to_string).collect();
         // The consumer's client is connected, but it may go on asking a broker that has died. A new one asks any that
         // answers.
         let answers = ask::ids(consumer.client(), &names, FIRST_ATTEMPT).or_else(|error| {
@@ -562,11 +546,12 @@ impl Context {
         missing: usize,
         partitions: usize,
     ) -> Result<BTreeMap<Source, Checkpoint>, KafkaError> {
-        if self.who.embedded {
+        let Some(topic) = self.who.topics.checkpoints.as_ref().filter(|_| !self.who.embedded)
+        else {
             return Ok(BTreeMap::new());
-        }
+        };
         let began = Instant::now();
-        let of = (&self.who.meta, &*self.who.group);
+        let of = (topic, &*self.who.group);
         let found = checkpoint::read(&self.connection, &self.ends, of, TAKE_OVER)?;
         let (found_count, took) = (found.len(), began.elapsed());
         tracing::info!(
@@ -578,7 +563,7 @@ impl Context {
             let lane = Lane(u16::try_from(partition).ok()?);
             // One of a topic that is none of ours any more shows that its lane was read.
             let elsewhere = Source { topic: TopicId(u16::MAX), lane };
-            Some((self.source(&topic, partition).unwrap_or(elsewhere), position))
+            Some((self.who.topics.source(&topic, partition).unwrap_or(elsewhere), position))
         };
         Ok(found.into_iter().filter_map(of).collect())
     }
@@ -592,11 +577,12 @@ impl Context {
     ) -> Result<Vec<end_offsets::EndOffset>, KafkaError> {
         let mut all: Vec<Partition> = Vec::with_capacity(partitions.count());
         for element in partitions.elements() {
-            let topic = self.who.lanes.iter().position(|name| **name == *element.topic());
+            let topic = self.who.topics.names.iter().position(|name| **name == *element.topic());
             let Some(topic) = topic else { continue };
-            all.push((Arc::clone(&self.who.lanes[topic]), element.partition()));
+            all.push((Arc::clone(&self.who.topics.names[topic]), element.partition()));
             if topic == 0 {
-                all.push((Arc::clone(&self.who.timers), element.partition()));
+                let changelog = self.who.topics.changelog.iter();
+                all.extend(changelog.map(|topic| (Arc::clone(topic), element.partition())));
             }
         }
         self.ends.wait(&all, ATTEMPT)
@@ -605,7 +591,7 @@ impl Context {
     /// Where the logs of lane topics begin and end, as far as that is known.
     fn bounds(&self, ends: &[end_offsets::EndOffset]) -> HashMap<Source, LogBounds> {
         let bounds = ends.iter().filter_map(|end| {
-            let source = self.source(&end.topic, end.partition)?;
+            let source = self.who.topics.source(&end.topic, end.partition)?;
             Some((source, LogBounds { first: end.first?, end: end.last? }))
         });
         bounds.collect()
@@ -649,7 +635,7 @@ impl Context {
             return Vec::new();
         }
         let assignments = group.members().iter().filter_map(GroupMemberInfo::assignment);
-        owners::without(&self.who.lanes[0], self.who.count, assignments)
+        owners::without(&self.who.topics.names[0], self.who.topics.count, assignments)
     }
 
     /// What a spare finds that looks around.
@@ -675,12 +661,12 @@ impl Context {
 
     /// The lanes that the group has given us, with all of their topics.
     fn of_lanes(&self, given: &TopicPartitionList) -> TopicPartitionList {
-        let is_lane = |lane: &i32| (0..i32::from(self.who.count)).contains(lane);
-        let given = given.elements_for_topic(&self.who.lanes[0]);
+        let is_lane = |lane: &i32| (0..i32::from(self.who.topics.count)).contains(lane);
+        let given = given.elements_for_topic(&self.who.topics.names[0]);
         let lanes = given.iter().map(|element| element.partition()).filter(is_lane);
         let lanes: Vec<i32> = lanes.collect();
-        let mut list = TopicPartitionList::with_capacity(lanes.len() * self.who.lanes.len());
-        for topic in &self.who.lanes {
+        let mut list = TopicPartitionList::with_capacity(lanes.len() * self.who.topics.names.len());
+        for topic in &self.who.topics.names {
             for lane in &lanes {
                 list.add_partition(topic, *lane);
             }
@@ -691,7 +677,7 @@ impl Context {
 
 /// Waits until no partition has the position of an earlier assignment any more: stopping to fetch goes on behind an
 /// assign, and a position that is believed tells the engine what was read. Nobody polls meanwhile, so none is new.
-fn fresh_positions(consumer: &BaseConsumer<Context>) -> Result<(), KafkaError> {
+fn fresh_positions<R: Rules>(consumer: &BaseConsumer<Context<R>>) -> Result<(), KafkaError> {
     let deadline = Instant::now() + ATTEMPT;
     loop {
         let positions = consumer.position()?;
@@ -705,7 +691,7 @@ fn fresh_positions(consumer: &BaseConsumer<Context>) -> Result<(), KafkaError> {
     }
 }
 
-impl ClientContext for Context {
+impl<R: Rules> ClientContext for Context<R> {
     tokens!();
 
     fn error(&self, error: KafkaError, reason: &str) {
@@ -714,7 +700,7 @@ impl ClientContext for Context {
     }
 }
 
-impl ConsumerContext for Context {
+impl<R: Rules> ConsumerContext for Context<R> {
     fn commit_callback(&self, result: Result<(), KafkaError>, offsets: &TopicPartitionList) {
         if let Err(error) = result {
             return tracing::warn!(%error, partitions = offsets.count(), "a commit failed; what was delivered since may be delivered again");
@@ -722,7 +708,7 @@ impl ConsumerContext for Context {
         let acknowledged = offsets.elements().into_iter().filter(|element| element.error().is_ok());
         self.acknowledge(acknowledged.filter_map(|element| {
             let At::Offset(next) = element.offset() else { return None };
-            Some((self.source(element.topic(), element.partition())?, Offset(next)))
+            Some((self.who.topics.source(element.topic(), element.partition())?, Offset(next)))
         }));
     }
 

@@ -1,13 +1,16 @@
-//! One lane thread: a consumer polled by one owner, the engine of its lanes, and a committer beside it.
+//! One thread of a group member: a consumer polled by one owner, its role, and a committer beside it.
 //!
-//! Every turn of the loop reads the records at hand, gives them to the engine as events, and carries out its actions.
+//! Every turn of the loop reads the records at hand and gives them to the role. That of lanes gives them to their engine as
+//! events, and carries out its actions.
 //! It has no await, no lock that anything slow holds, and blocks in three calls only: when it takes lanes over, when it lets them go, and for a commit after a refusal.
 //!
 //! # Invariants
 //! 1. The consumer is polled at least every `POLL_MAX`, whatever is paused.
-//! 2. The engine gets the event of an assignment before any record of it.
+//! 2. The role is told of an assignment before it gets any record of it.
 //! 3. After a failed batch nothing is read, produced or committed until the lanes are taken over again.
 
+mod lanes;
+mod role;
 mod session;
 mod settings;
 
@@ -19,27 +22,25 @@ use std::time::{Duration, Instant};
 
 use rdkafka::error::KafkaError;
 
-use super::changelog_end::Written;
 use super::commit::Delivery;
 use super::rebalance::{Error as TakeOver, Progress};
-use super::timers::Timers;
 use crate::client::Connection;
 use crate::cluster::BrokerClock;
 use crate::cluster::backlog::Reads;
 use crate::cluster::delete_records::Trim;
 use crate::cluster::end_offsets::EndOffsets;
-use crate::cluster::targets::Lookup;
 use crate::cluster::topic_monitor::TopicHealth;
 use crate::cluster::wall_clock_steps::Steps;
 use crate::meta::SharedRoster;
 use waterclock_engine::allow::Allow;
 use waterclock_engine::member::Restarts;
 use waterclock_engine::{Lane, Millis, Setup};
-use waterclock_telemetry::LaneFigures;
 
+pub(super) use lanes::LaneParts;
+use lanes::Lanes;
 use session::Session;
 
-/// What one lane thread is made from.
+/// What one thread of a member is made from.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     /// How to reach the brokers.
@@ -54,18 +55,16 @@ pub(super) struct Plan {
     pub thread: usize,
     /// This start of the process: tells it from the one before it.
     pub incarnation: String,
-    /// What the engine is given.
-    pub setup: Arc<Setup>,
+    /// Of a longer record only the beginning is read, in bytes.
+    pub record_bytes_max: usize,
+    /// No batch may be larger, in bytes.
+    pub batch_bytes: Arc<AtomicUsize>,
     /// Exactly or at least once.
     pub delivery: Delivery,
     /// `session.timeout.ms`.
     pub session_timeout: Duration,
     /// `transaction.timeout.ms`.
     pub transaction_timeout: Duration,
-    /// How long what is due waits for a transaction of somebody else that stays open on an intake.
-    pub foreign_wait: Duration,
-    /// The id of the main intake that was there first, if it was written down.
-    pub first_intake: Option<String>,
     /// A broker inside the process (the demo): no groups to list, no records to delete.
     pub embedded: bool,
 }
@@ -260,23 +259,15 @@ impl Policies {
     }
 }
 
-/// What lane threads share.
+/// What the threads of a member share.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
-    /// Where records may go.
-    pub policies: Arc<Policies>,
     /// The result of the last look at the topics: whether records may be admitted.
     pub(crate) seen: Arc<TopicHealth>,
     /// Notices when this machine's clock is set.
     pub(crate) steps: Arc<Steps>,
     /// The brokers' time.
     pub clock: Arc<BrokerClock>,
-    /// Finds out about targets.
-    pub lookup: Lookup,
-    /// Keeps the timers, and answers for them.
-    pub(crate) timers: Arc<dyn Timers>,
-    /// How far it is written.
-    pub(crate) written: Arc<Written>,
     /// Says where partitions end.
     pub(crate) ends: EndOffsets,
     /// What the members have announced.
@@ -296,13 +287,14 @@ pub(super) struct Shared {
 pub(super) fn run(
     plan: &Plan,
     shared: &Shared,
-    figures: &Arc<LaneFigures>,
+    parts: &LaneParts,
     status: &Status,
 ) -> Result<(), Error> {
     let (first, mut restarts) = (Instant::now(), Restarts::default());
     while !shared.stop.load(Ordering::Relaxed) {
         let began = Instant::now();
-        let session = Session::new(plan, shared, figures, status, restarts.rejoin_after());
+        let role = Lanes::new(parts, plan.thread);
+        let session = Session::new(plan, shared, status, restarts.rejoin_after(), role);
         match session.and_then(Session::run) {
             Ok(()) => return Ok(()),
             Err(Error::Fenced { .. })

@@ -245,7 +245,7 @@ impl CommitLoop {
     /// which: what is wrong with a topic of our own must not be blamed on records.
     fn may_checkpoint(&self) -> bool {
         let Some(producer) = self.producers.front() else { return false };
-        let Some(topic) = self.owner.checkpoints() else { return true };
+        let Some(topic) = &self.owner.topics().checkpoints else { return true };
         match ask::topics(producer.inner().client(), &[topic.to_string()], SOCKET_TIMEOUT) {
             Ok(told) => told.iter().all(|(_, rights)| {
                 rights.as_ref().is_ok_and(|rights| rights.contains(&ask::Right::Write))
@@ -274,7 +274,7 @@ impl CommitLoop {
         fail::fail_point!("after_produce", |_| std::process::abort());
         self.shared.at("send_offsets");
         for chunk in chunks(&batch.commits) {
-            let offsets = offsets_of(chunk, self.owner.sources())
+            let offsets = offsets_of(chunk, &self.owner.topics().names)
                 .map_err(|e| failed(Step::SendOffsets, &e))?;
             producer
                 .inner()
@@ -494,12 +494,12 @@ fn checkpoints(
 ) -> Result<(), Dirty> {
     fail::fail_point!("no_checkpoints", |_| Ok(()));
     let deadline = Instant::now() + ENQUEUE_MAX;
-    let Some(meta) = owner.checkpoints() else { return Ok(()) };
+    let Some(meta) = &owner.topics().checkpoints else { return Ok(()) };
     let opaque = Of { batch, at: CHECKPOINT, is_followed: false }.opaque();
     for commit in commits {
         let topic = usize::from(commit.source.topic.0);
         let Some(id) = epoch.ids.get(topic) else { continue };
-        let record = checkpoint::record(&owner.sources()[topic], id, commit);
+        let record = checkpoint::record(&owner.topics().names[topic], id, commit);
         let partition = Some(CHECKPOINT_PARTITION);
         enqueue(deadline, || producer.produce(meta, partition, None, &record, |_| {}, opaque))
             .map_err(|error| Dirty::not_written(Step::Produce, format!("{meta}: {error}")))?;

@@ -1,19 +1,19 @@
-//! Lanes come and go: taken over, taken over again after a failed batch, let go.
+//! Partitions come and go: taken over, taken over again after a failed batch, let go.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::Consumer as _;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
-use super::{Consumer, POLL_SHORT, Session};
+use super::{Membership, POLL_SHORT, Session};
 use crate::client::connect::aside;
-use crate::member::rebalance::{GroupEvent, GroupPresence, Taken};
+use crate::member::rebalance::{Context, GroupEvent, GroupPresence, Taken};
 use crate::member::thread::Error;
-use crate::member::timers::TakenOver;
-use waterclock_engine::member::Failure;
-use waterclock_engine::{Event, Lane, Source, Start};
+use crate::member::thread::role::Role;
+use waterclock_engine::Lane;
+use waterclock_engine::member::{Failure, Rules};
 
 /// How long leaving the group and closing is waited for: together with the drain (8 s), a stop takes less than 10 s.
 const CLOSE_MAX: Duration = Duration::from_millis(1_500);
@@ -21,38 +21,31 @@ const CLOSE_MAX: Duration = Duration::from_millis(1_500);
 /// Tells assignments apart, those of all threads.
 static ASSIGNMENTS: AtomicU64 = AtomicU64::new(1);
 
-impl Session<'_> {
-    /// Drops everything that is held of the lanes.
+impl<R: Role> Session<'_, R> {
+    /// Drops everything that is held of the partitions.
     pub(super) fn give_up(&mut self) {
-        self.in_flight.clear();
-        self.lows.clear();
-        self.epoch = None;
-        self.read_goals.clear();
-        self.retry_ends.clear();
-        self.queries.clear();
-        if let Some(assignment) = self.assignment.take() {
-            self.shared.timers.release(assignment);
-        }
-        self.unknown = 0;
-        self.recalls = 0;
-        self.counting = Arc::default();
-        self.status.own(Vec::new());
-        self.status.joined.store(false, Ordering::Relaxed);
-        self.step(Event::Revoked);
+        let member = &mut self.member;
+        member.in_flight.clear();
+        member.lows.clear();
+        member.epoch = None;
+        let assignment = member.assignment.take();
+        member.status.own(Vec::new());
+        member.status.joined.store(false, Ordering::Relaxed);
+        self.role.revoked(member, assignment);
     }
 
     pub(super) fn events(&mut self) -> Result<(), Error> {
-        for event in self.consumer.context().events() {
+        for event in self.member.consumer.context().events() {
             match event {
                 GroupEvent::Assigned(taken) => self.begin(taken),
                 GroupEvent::Revoked => {
-                    self.life.revoked();
+                    self.member.life.revoked();
                     self.give_up();
                 }
                 GroupEvent::Spare(nobodys) => {
-                    self.life.spare();
+                    self.member.life.spare();
                     self.give_up();
-                    self.status.joined.store(true, Ordering::Relaxed);
+                    self.member.status.joined.store(true, Ordering::Relaxed);
                     self.look_at_lanes(nobodys, &[]);
                 }
                 GroupEvent::Failed(error) => return Err(error.into()),
@@ -61,58 +54,28 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn begin(&mut self, taken: Taken) {
-        let Taken { starts, done, is_recreated, asked_at, changelogs, epoch, nobodys } = taken;
+    fn begin(&mut self, mut taken: Taken) {
         self.give_up();
-        self.life.began();
-        self.epoch = Some(epoch);
+        let member = &mut self.member;
+        member.life.began();
+        member.epoch = Some(Arc::clone(&taken.epoch));
         // A batch of the assignment before may still be reported.
-        let reports = self.committer.reports();
+        let reports = member.committer.reports();
         while reports.try_recv().is_ok() {}
-        let partitions = starts.len();
-        let now = self.at();
-        let (behind, read): (Vec<&Start>, Vec<&Start>) =
-            starts.iter().partition(|start| start.next < start.end);
-        for start in behind {
-            self.read_goals.begin(start.source, start.end, asked_at, now);
-        }
-        let read: Vec<Source> = read.iter().map(|start| start.source).collect();
-        self.starts = starts.iter().map(|start| (start.source, start.next)).collect();
+        member.starts = taken.starts.iter().map(|start| (start.source, start.next)).collect();
         // The owner before may not have lived to delete it.
-        self.lows.extend(done);
+        member.lows.extend(std::mem::take(&mut taken.done));
         // Taking over has resumed all.
-        self.paused.clear();
-        self.held = false;
-        let intakes = self.plan.setup.topics.intakes.len();
-        let of_intakes = starts.iter().filter(|start| usize::from(start.source.topic.0) < intakes);
-        let intakes: Vec<Start> = of_intakes.cloned().collect();
-        let given: BTreeSet<Lane> = starts.iter().map(|start| start.source.lane).collect();
-        self.step(Event::Assigned { starts });
-        if is_recreated {
-            self.step(Event::Recreated);
-        }
-        for source in read {
-            self.step(Event::ReadUpTo { source, at: asked_at });
-        }
-        let lanes = self.engine.lanes();
-        let assignment = ASSIGNMENTS.fetch_add(1, Ordering::Relaxed);
-        self.assignment = Some(assignment);
-        self.unknown = lanes.len();
-        let changelogs = changelogs.into_iter().filter(|(lane, _)| lanes.contains(lane)).collect();
-        let taken = TakenOver { assignment, lanes: lanes.clone(), changelogs, intakes };
-        self.shared.timers.begin(taken, &self.timer_events.0);
-        let figures = self.engine.figures();
-        tracing::info!(
-            thread = self.plan.thread,
-            assignment,
-            lanes = figures.lanes,
-            partitions,
-            unreadable = figures.unreadable,
-            "lanes taken over"
-        );
+        member.paused.clear();
+        member.held = false;
+        member.assignment = Some(ASSIGNMENTS.fetch_add(1, Ordering::Relaxed));
+        let nobodys = std::mem::take(&mut taken.nobodys);
+        let given: BTreeSet<Lane> = member.starts.keys().map(|source| source.lane).collect();
+        self.role.begin(member, taken);
+        let lanes = self.role.lanes();
         let rest: Vec<Lane> = given.into_iter().filter(|lane| !lanes.contains(lane)).collect();
-        self.status.own(lanes);
-        self.status.joined.store(true, Ordering::Relaxed);
+        member.status.own(lanes);
+        member.status.joined.store(true, Ordering::Relaxed);
         self.look_at_lanes(nobodys, &rest);
     }
 
@@ -120,20 +83,22 @@ impl Session<'_> {
     /// if that was tried before.
     fn look_at_lanes(&mut self, nobodys: Vec<Lane>, rest: &[Lane]) {
         let lanes = listed(&nobodys);
-        if let Some(wait) = self.life.nobodys(self.at(), nobodys) {
+        let Membership { plan, status, .. } = self.member;
+        let now = self.member.at();
+        if let Some(wait) = self.member.life.nobodys(now, nobodys) {
             let wait = Duration::from_millis(wait.0);
             tracing::warn!(
-                thread = self.plan.thread,
+                thread = plan.thread,
                 lanes,
                 ?wait,
                 "no member was given these lanes: leaving the group and joining it again"
             );
             let why = Error::Nobodys { lanes };
-            self.status.tell(Some(format!("{why}, in {} s", wait.as_secs())));
+            status.tell(Some(format!("{why}, in {} s", wait.as_secs())));
         } else if rest.is_empty() {
-            self.status.tell(None);
+            status.tell(None);
         } else {
-            self.status.tell(Some(format!(
+            status.tell(Some(format!(
                 "lanes {} rest: what is pending in them cannot be read. They go on by themselves when a version is started \
                  that can read it, or when their positions are mended; the log names them",
                 listed(rest)
@@ -143,7 +108,8 @@ impl Session<'_> {
 
     /// Leaves the group when it is time for that.
     pub(super) fn rejoin_when_due(&mut self) -> Result<(), Error> {
-        match self.life.leaves(self.at()) {
+        let now = self.member.at();
+        match self.member.life.leaves(now) {
             Some(lanes) => Err(Error::Nobodys { lanes: listed(&lanes) }),
             None => Ok(()),
         }
@@ -151,15 +117,16 @@ impl Session<'_> {
 
     /// After a failed batch: what counts is what is committed.
     pub(super) fn take_over_again(&mut self) -> Result<(), Error> {
-        let assignment = match self.consumer.assignment() {
+        let assignment = match self.member.consumer.assignment() {
             Ok(assignment) if assignment.count() > 0 => assignment,
             // A rebalance is under way, which takes over itself.
             Ok(_) | Err(_) => {
-                self.life.spare();
+                self.member.life.spare();
                 return Ok(());
             }
         };
-        match self.consumer.context().take_over(&self.consumer, &assignment) {
+        let consumer = &self.member.consumer;
+        match consumer.context().take_over(consumer, &assignment) {
             Ok(taken) => {
                 self.begin(taken);
                 Ok(())
@@ -173,7 +140,8 @@ impl Session<'_> {
                     error = &error as &dyn std::error::Error,
                     "could not take the lanes over again yet"
                 );
-                self.life.failed(self.at(), Failure::TakeOver);
+                let now = self.member.at();
+                self.member.life.failed(now, Failure::TakeOver);
                 Ok(())
             }
         }
@@ -187,10 +155,10 @@ impl Session<'_> {
     /// With the brokers away this can take long, and closing can hang for ever (rust-rdkafka 509). So closing has a
     /// thread of its own, and the process its own end.
     pub(super) fn leave(mut self, is_for_good: bool) {
-        let drained = self.engine.is_drained();
+        let drained = self.role.is_drained();
         self.give_up();
         self.waits = None;
-        let Self { consumer, committer, plan, .. } = self;
+        let Membership { consumer, committer, plan, .. } = self.member;
         let (done, closed) = crossbeam_channel::bounded(1);
         let closing = std::thread::Builder::new().name("wc-close".into()).spawn(move || {
             let asker = consumer.context().asker();
@@ -226,7 +194,10 @@ fn listed(lanes: &[Lane]) -> String {
 
 /// Leaves the group, so that the others have the lanes at once. Of a static member the end of its client is no leave, so
 /// it must have been heard before that.
-fn leave_group(consumer: &Consumer, presence: impl Fn() -> Option<GroupPresence>) {
+fn leave_group<R: Rules>(
+    consumer: &BaseConsumer<Context<R>>,
+    presence: impl Fn() -> Option<GroupPresence>,
+) {
     consumer.unsubscribe();
     let by = Instant::now() + CLOSE_MAX;
     let mut revoked = false;

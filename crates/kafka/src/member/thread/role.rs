@@ -1,0 +1,87 @@
+//! What a session leaves to the one that decides about its records.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::session::Membership;
+use crate::member::commit::{BatchOwner, Report};
+use crate::member::rebalance::Taken;
+use waterclock_engine::member::{LateHop, Rules};
+use waterclock_engine::{Answer, BatchId, Lane, Offset, Record, Refused, Source, UnixMillis};
+
+/// A record as a session has polled it.
+pub(super) struct Polled {
+    /// Where it stands.
+    pub(super) source: Source,
+    /// Its position there.
+    pub(super) offset: Offset,
+    /// When the broker appended it.
+    pub(super) appended: UnixMillis,
+    /// Its bytes.
+    pub(super) record: Record,
+}
+
+/// A batch that is committed.
+pub(super) struct Committed {
+    /// Which one.
+    pub(super) id: BatchId,
+    /// Its answers, which may be given now.
+    pub(super) answers: Vec<Answer>,
+    /// Its hops that were appended too late.
+    pub(super) late: Vec<LateHop>,
+}
+
+/// Who decides about the records of a group member: lanes today, workers next. The session reads, commits, and comes and
+/// goes. It tells its role one fact at a time. The role acts by the [`Membership`].
+pub(super) trait Role: Sized {
+    /// By what rules positions of its partitions are read.
+    type Rules: Rules + 'static;
+
+    /// What the committer must know of its batches.
+    fn batches(&self) -> Arc<dyn BatchOwner>;
+
+    /// Partitions were taken over. Nothing of earlier ones is held: [`revoked`](Self::revoked) came before.
+    fn begin(&mut self, member: &mut Membership<'_, Self::Rules>, taken: Taken);
+
+    /// Everything that is held of the partitions is dropped; `assignment`: the one that ends, if there was one.
+    fn revoked(&mut self, member: &mut Membership<'_, Self::Rules>, assignment: Option<u64>);
+
+    /// The next record of a partition, in offset order.
+    fn read(&mut self, member: &mut Membership<'_, Self::Rules>, polled: Polled);
+
+    /// A batch is committed.
+    fn committed(&mut self, member: &mut Membership<'_, Self::Rules>, batch: Committed);
+
+    /// A batch failed. The topics of records that were not taken in time, and what is there nevertheless, by batch and
+    /// place in it. [`revoked`](Self::revoked) follows.
+    fn failed(
+        &mut self,
+        member: &mut Membership<'_, Self::Rules>,
+        doubted: Vec<Arc<str>>,
+        acknowledged: Vec<(BatchId, usize)>,
+    );
+
+    /// Kafka refused this of the batch that [`failed`](Self::failed).
+    fn refused(&mut self, member: &mut Membership<'_, Self::Rules>, refused: Refused);
+
+    /// How long a poll may take, as far as the role knows.
+    fn patience(&self, member: &Membership<'_, Self::Rules>) -> Duration;
+
+    /// Waits for an answer from another thread, and takes it. Or for a report of the committer, which it returns.
+    fn wait(&mut self, member: &mut Membership<'_, Self::Rules>, most: Duration) -> Option<Report>;
+
+    /// The end of a turn: the records at hand were read. It takes what other threads have answered meanwhile.
+    fn turn(&mut self, member: &mut Membership<'_, Self::Rules>);
+
+    /// Comes once a second.
+    fn tell_figures(&mut self, member: &mut Membership<'_, Self::Rules>);
+
+    /// The process is to stop: begin nothing new.
+    fn drain(&mut self, member: &mut Membership<'_, Self::Rules>);
+
+    /// Nothing is on its way any more.
+    fn is_drained(&self) -> bool;
+
+    /// The partitions that it works on, by their number, ascending.
+    fn lanes(&self) -> Vec<Lane>;
+}
