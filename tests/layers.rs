@@ -537,6 +537,32 @@ fn topics_are_read_in_one_place() {
     assert!(strays.is_empty(), "{strays:#?}");
 }
 
+/// Else who decides about other records than those of lanes needs a session of its own.
+#[test]
+fn a_session_of_the_group_does_not_know_who_decides() {
+    let room = "crates/kafka/src/member/";
+    let deciders = ["LaneEngine", "LaneRules", "Lanes", "Event", "Action", "Setup", "Timers"];
+    let mut seen = Vec::new();
+    for (name, text) in sources(room) {
+        let file = name.strip_prefix(room).unwrap_or(&name);
+        let is_general = ["thread/session", "thread/role", "rebalance", "commit", "group_topics"]
+            .iter()
+            .any(|of| file.starts_with(of));
+        // A test of the committer uses the batches of lanes.
+        if is_general && !is_test(&name) {
+            seen.push(name.clone());
+            let of_who_decides = |line: &str| {
+                let mut words = line.split(|c: char| !c.is_alphanumeric());
+                words.any(|word| deciders.contains(&word))
+            };
+            let lines = code(&text).into_iter();
+            let strays: Vec<_> = lines.filter(|(_, line)| of_who_decides(line)).collect();
+            assert_eq!(strays, [], "{name}");
+        }
+    }
+    assert!(seen.len() >= 8, "{seen:?}");
+}
+
 #[test]
 fn rooms_do_not_import_their_neighbours() {
     for (room, others) in STRANGERS {

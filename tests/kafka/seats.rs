@@ -132,9 +132,11 @@ fn no_lane_rests_while_some_members_know_one_more_intake() {
 
 #[test]
 fn lanes_that_nobody_was_given_are_joined_for_again_and_not_ready_until_then() {
+    // The seat outlasts what is done to the topics, on a slow machine, too.
+    const SEAT: (&str, &str) = ("WATERCLOCK_SESSION_TIMEOUT", "60s");
     let mut fixture = Fixture::new("seat-more");
     let _ = fixture.target("out", 1);
-    let mut process = fixture.start(Mode::ExactlyOnce);
+    let mut process = fixture.launch(Mode::ExactlyOnce).env(SEAT.0, SEAT.1).start();
     process.stop_well();
     // Made again with more lanes, while the seat has the three of before.
     let found = inspect(&fixture.connection, &fixture.names).expect("an answer");
@@ -146,7 +148,7 @@ fn lanes_that_nobody_was_given_are_joined_for_again_and_not_ready_until_then() {
     eventually("topics apply", || {
         apply(&fixture.connection, &fixture.request).map_err(|error| format!("{error:?}"))
     });
-    process = fixture.launch(Mode::ExactlyOnce).spawn();
+    process = fixture.launch(Mode::ExactlyOnce).env(SEAT.0, SEAT.1).spawn();
     eventually("it says why it is not ready", || match process.get("/health/ready")? {
         (503, body) if body.contains("no member owns lanes 3, 4, 5") => Ok(()),
         answer => Err(format!("{answer:?}")),

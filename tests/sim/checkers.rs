@@ -12,12 +12,12 @@ mod timers;
 use std::collections::{BTreeMap, BTreeSet};
 
 use waterclock::engine::header::Code;
-use waterclock::engine::timers::{Change, Timer, TimerId};
+use waterclock::engine::timers::{CancelMark, Change, Timer, TimerId};
 use waterclock::engine::{Offset, Record, Tracking};
 
 use crate::broker::{Entry, Place, Time};
 use crate::member::number_of;
-use crate::plan::{Fault, Kind};
+use crate::plan::{Delivery, Fault, Kind};
 use crate::workload::{Submission, TARGETS, hostile};
 use crate::world::World;
 
@@ -239,16 +239,22 @@ fn is_unborn(timer: &Timer) -> bool {
     timer.state.is_final() && timer.since < timer.version.first_appended && timer.code.is_some()
 }
 
-/// A cancel mark is not forgotten before its time.
+/// A cancel mark is not forgotten before its time. In `at_least_once` a batch that was given up may be appended later: what
+/// it says of a mark is older than that the mark was seen.
 fn forgotten_in_time(world: &World, said: &BTreeMap<TimerId, Vec<Said>>, found: &mut Found) {
     let apart = world.plan.clocks_apart();
+    let may_come_late = world.plan.delivery == Delivery::AtLeastOnce;
     for (timer, of_timer) in said {
-        let mut until = None;
+        let mut last: Option<&CancelMark> = None;
         for said in of_timer {
             match &said.change {
-                Change::CancelMark(mark) => until = Some(mark.until.0),
+                Change::CancelMark(mark) => {
+                    let was_seen = |last: &CancelMark| last.seen && last.before == mark.before;
+                    let is_old = may_come_late && !mark.seen && last.is_some_and(was_seen);
+                    last = if is_old { last } else { Some(mark) };
+                }
                 Change::ForgottenCancelMark(_) => {
-                    if until.take().is_some_and(|until| until > said.appended + apart) {
+                    if last.take().is_some_and(|mark| mark.until.0 > said.appended + apart) {
                         found.push(("cancelled", format!("{timer:?} is forgotten too early")));
                     }
                 }

@@ -120,7 +120,10 @@ pub struct World {
     marker_queued: bool,
     /// Something became readable, or someone may read again.
     pub stirred: bool,
-    pub deadline: Time,
+    /// By then all must be through.
+    deadline: Time,
+    /// The deadline is never put off beyond this.
+    deadline_max: Time,
     pub history: Option<VecDeque<String>>,
     /// Events that are kept for the report of a failure.
     history_max: usize,
@@ -175,6 +178,7 @@ impl World {
             + 12 * plan.clocks_apart()
             + DUPLICATES_KEPT / 4 * 5;
         let deadline = if safety { plan.heal_at } else { healed };
+        let deadline_max = if safety { deadline } else { healed + 4 * DUPLICATES_KEPT };
         let mut world = Self {
             plan,
             at: 0,
@@ -208,6 +212,7 @@ impl World {
             marker_queued: false,
             stirred: false,
             deadline,
+            deadline_max,
             history: (history_max > 0).then(VecDeque::new),
             history_max,
         };
@@ -322,6 +327,12 @@ impl World {
 
     pub fn healed(&self) -> bool {
         self.at >= self.plan.heal_at
+    }
+
+    /// Lanes were taken over. Duplicates in them are kept for so long from now on, however long ago all was healed.
+    pub fn taken_over(&mut self) {
+        let kept = self.at + DUPLICATES_KEPT / 4 * 5;
+        self.deadline = self.deadline.max(kept.min(self.deadline_max));
     }
 
     /// Runs to the deadline, or to the first breach that is seen on the way.

@@ -162,7 +162,7 @@ impl Targets {
     }
 
     /// Whether a target may have gained the partition that it lacked when it was described, so that the record must wait;
-    /// and whether it must be asked for.
+    /// and whether it must be asked for. Those behind the record wait, too, or they would overtake it.
     pub(super) fn may_have_grown(
         &mut self,
         now: UnixMillis,
@@ -175,6 +175,7 @@ impl Targets {
         if refusal.code != Code::BadPartition || !is_old {
             return (false, false);
         }
+        state.target = None;
         (true, !std::mem::replace(&mut state.is_requested, true))
     }
 

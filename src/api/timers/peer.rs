@@ -253,6 +253,7 @@ pub(super) struct Owners {
 
 impl Owners {
     pub(super) fn new(timers: Arc<dyn Timers>) -> Self {
+        // Not the client of services: it hands a request on once, sealed, as it came, and the one who asked may repeat it.
         // Instances are on one network; a proxy of the environment is for the world outside.
         let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX);
         // An instance that redirects a query is no owner.

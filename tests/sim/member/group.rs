@@ -232,6 +232,7 @@ impl World {
         self.member(slot).phase = Phase::Running;
         self.member(slot).rest.began();
         self.count("assignments");
+        self.taken_over();
         self.step(slot, Event::Assigned { starts });
         let round = self.members[slot].round;
         for source in read {

@@ -177,6 +177,29 @@ fn a_partition_that_was_just_added_is_looked_for_before_it_is_refused() {
 }
 
 #[test]
+fn nothing_overtakes_a_record_whose_partition_is_looked_for() {
+    let mut world = World::new(&[1, 5], Limits::default());
+    let to = |delay, partition| {
+        [("x-delay", delay), ("x-delay-target", "orders.expire"), ("x-delay-partition", partition)]
+    };
+    world.submit("k", &to("10", "0"));
+    let first = batch(world.after(10));
+    world.tell(Event::Committed(first.id));
+    world.after(3_000);
+    world.submit("k", &to("10", "3"));
+    world.submit("k", &to("11", "0"));
+    let out = world.after(10);
+    assert!(matches!(&out[..], [Action::DescribeTarget(_)]), "{out:?}");
+    assert!(no_batch(&world.after(10)), "the one behind it is due, too, and waits");
+    let Target::Found { record_bytes_max, .. } = FOUND else { unreachable!() };
+    let grown = Target::Found { partitions: 4, record_bytes_max, keyed: false };
+    let mut out = world.tell(Event::Target("orders.expire".into(), grown));
+    out.extend(world.after(0));
+    let sent: Vec<_> = batch(out).sends.iter().map(|send| send.partition).collect();
+    assert_eq!(sent, [Some(3), Some(0)]);
+}
+
+#[test]
 fn what_was_written_before_the_clock_of_an_intake_went_back_holds_up_nothing_behind_it() {
     let mut world = World::new(&[1, 5, 600], Limits::default());
     let to = [("x-delay", "0"), ("x-delay-target", "orders.expire")];

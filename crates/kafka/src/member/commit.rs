@@ -106,7 +106,7 @@ pub(crate) trait BatchOwner: Send + Sync {
 pub(crate) struct AssignmentEpoch {
     /// The group's metadata of it.
     pub(crate) group: ConsumerGroupMetadata,
-    /// The ids of the lane topics, by [`TopicId`](waterclock_engine::TopicId); empty where no checkpoints are written (the
+    /// The ids of the group's topics, by [`TopicId`](waterclock_engine::TopicId); empty where no checkpoints are written (the
     /// embedded broker).
     pub(crate) ids: Vec<String>,
 }

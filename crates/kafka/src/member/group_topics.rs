@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use waterclock_engine::{Lane, Source, TopicId};
 
-/// The topics that a group works on. Partitions of one number belong together: the owner of that of the first topic works
-/// on that of all.
+/// The topics that a group works on. Partitions of one number belong together: who owns that of the first topic works on
+/// those of the others, too.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupTopics {
     /// Their names, by [`TopicId`].
@@ -18,7 +18,7 @@ pub(crate) struct GroupTopics {
     pub(crate) changelog: Option<Arc<str>>,
     /// Positions are kept here, too, for ever.
     pub(crate) checkpoints: Option<Arc<str>>,
-    /// The id of the first topic that was there first, if it was written down.
+    /// The id that the first topic had at the beginning, if it was written down. With another id it was recreated.
     pub(crate) first_id: Option<String>,
 }
 

@@ -234,9 +234,11 @@ impl LaneThreads {
             let plan = Plan {
                 connection: connection.clone(),
                 namespace: settings.namespace.clone(),
+                group: settings.namespace.clone(),
                 instance: settings.instance.clone(),
                 directory_id: settings.directory_id.clone(),
                 thread,
+                seat: thread.to_string(),
                 incarnation: settings.incarnation.clone(),
                 record_bytes_max: settings.setup.limits.record_bytes_max,
                 batch_bytes: Arc::clone(lookup.record_bytes_least()),
@@ -256,7 +258,7 @@ impl LaneThreads {
                         status.beat();
                         std::thread::sleep(Duration::from_millis(20));
                     }
-                    let run = || thread::run(&plan, &shared, &parts, &status);
+                    let run = || thread::run_lanes(&plan, &shared, &parts, &status);
                     let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
                         let what = panic.downcast_ref::<String>().cloned();
                         let what =

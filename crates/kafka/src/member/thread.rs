@@ -38,6 +38,7 @@ use waterclock_engine::{Lane, Millis, Setup};
 
 pub(super) use lanes::LaneParts;
 use lanes::Lanes;
+use role::Role;
 use session::Session;
 
 /// What one thread of a member is made from.
@@ -45,14 +46,18 @@ use session::Session;
 pub(super) struct Plan {
     /// How to reach the brokers.
     pub connection: Connection,
-    /// The group, which is the namespace.
+    /// The namespace, which the transactional ids begin with.
     pub namespace: String,
+    /// The group that it joins.
+    pub group: String,
     /// This process's name.
     pub instance: String,
     /// Tells its data directory from others.
     pub directory_id: String,
-    /// Which of its threads.
+    /// Which of its threads, for people.
     pub thread: usize,
+    /// Which of its members, in the names that Kafka knows it by.
+    pub seat: String,
     /// This start of the process: tells it from the one before it.
     pub incarnation: String,
     /// Of a longer record only the beginning is read, in bytes.
@@ -280,21 +285,33 @@ pub(super) struct Shared {
     pub drain: Duration,
 }
 
-/// Runs a lane thread until it is told to stop. After a trouble that may pass it starts again.
+/// Runs a lane thread until it is told to stop.
 ///
 /// # Errors
-/// Only what will not pass: see [`Error::is_final`].
-pub(super) fn run(
+/// See [`run`].
+pub(super) fn run_lanes(
     plan: &Plan,
     shared: &Shared,
     parts: &LaneParts,
     status: &Status,
 ) -> Result<(), Error> {
+    run(plan, shared, status, || Lanes::new(parts, plan.thread))
+}
+
+/// Runs a thread of a member until it is told to stop. After a trouble that may pass it starts again, with a new role.
+///
+/// # Errors
+/// Only what will not pass: see [`Error::is_final`].
+fn run<R: Role>(
+    plan: &Plan,
+    shared: &Shared,
+    status: &Status,
+    role: impl Fn() -> R,
+) -> Result<(), Error> {
     let (first, mut restarts) = (Instant::now(), Restarts::default());
     while !shared.stop.load(Ordering::Relaxed) {
         let began = Instant::now();
-        let role = Lanes::new(parts, plan.thread);
-        let session = Session::new(plan, shared, status, restarts.rejoin_after(), role);
+        let session = Session::new(plan, shared, status, restarts.rejoin_after(), role());
         match session.and_then(Session::run) {
             Ok(()) => return Ok(()),
             Err(Error::Fenced { .. })

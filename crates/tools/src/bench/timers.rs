@@ -37,6 +37,7 @@ struct Asker {
 impl Asker {
     fn new(service: &Service) -> Result<Self, Failed> {
         let base = format!("http://{}", service.http);
+        // Not the client of services, which repeats what fails: here each answer is measured.
         // It runs on this machine: a proxy of the environment is for the world outside.
         let client = Client::builder()
             .no_proxy()

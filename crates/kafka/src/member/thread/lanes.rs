@@ -222,7 +222,7 @@ impl Role for Lanes<'_> {
         Arc::new(LaneBatches::new(setup, first_intake, written, figures))
     }
 
-    fn begin(&mut self, member: &mut Member<'_>, taken: Taken) {
+    fn begin(&mut self, member: &mut Member<'_>, assignment: u64, taken: Taken) {
         let Taken { starts, is_recreated, asked_at, changelogs, .. } = taken;
         let (partitions, now) = (starts.len(), member.at());
         let (behind, read): (Vec<&Start>, Vec<&Start>) =
@@ -233,6 +233,7 @@ impl Role for Lanes<'_> {
         let read: Vec<Source> = read.iter().map(|start| start.source).collect();
         let of_intakes = starts.iter().filter(|start| member.topics().is_intake(start.source));
         let intakes: Vec<Start> = of_intakes.cloned().collect();
+        // Of these events the engine asks nothing yet: it knows no timer.
         self.step(member, Event::Assigned { starts });
         if is_recreated {
             self.step(member, Event::Recreated);
@@ -243,7 +244,6 @@ impl Role for Lanes<'_> {
         let lanes = self.engine.lanes();
         self.unknown = lanes.len();
         let changelogs = changelogs.into_iter().filter(|(lane, _)| lanes.contains(lane)).collect();
-        let Some(assignment) = member.assignment() else { return };
         let taken = TakenOver { assignment, lanes, changelogs, intakes };
         self.parts.timers.begin(taken, &self.timer_events.0);
         let figures = self.engine.figures();

@@ -31,8 +31,8 @@ pub(super) struct Committed {
     pub(super) late: Vec<LateHop>,
 }
 
-/// Who decides about the records of a group member: lanes today, workers next. The session reads, commits, and comes and
-/// goes. It tells its role one fact at a time. The role acts by the [`Membership`].
+/// The part that decides about the records of a group member: lanes today, workers next. The session polls, commits, joins and
+/// leaves. It tells the role one fact at a time. The role acts through the [`Membership`].
 pub(super) trait Role: Sized {
     /// By what rules positions of its partitions are read.
     type Rules: Rules + 'static;
@@ -40,8 +40,9 @@ pub(super) trait Role: Sized {
     /// What the committer must know of its batches.
     fn batches(&self) -> Arc<dyn BatchOwner>;
 
-    /// Partitions were taken over. Nothing of earlier ones is held: [`revoked`](Self::revoked) came before.
-    fn begin(&mut self, member: &mut Membership<'_, Self::Rules>, taken: Taken);
+    /// Partitions were taken over; `assignment`: the number of this, among those of all threads. Nothing of earlier ones is
+    /// held: [`revoked`](Self::revoked) came before.
+    fn begin(&mut self, member: &mut Membership<'_, Self::Rules>, assignment: u64, taken: Taken);
 
     /// Everything that is held of the partitions is dropped; `assignment`: the one that ends, if there was one.
     fn revoked(&mut self, member: &mut Membership<'_, Self::Rules>, assignment: Option<u64>);
@@ -67,7 +68,7 @@ pub(super) trait Role: Sized {
     /// How long a poll may take, as far as the role knows.
     fn patience(&self, member: &Membership<'_, Self::Rules>) -> Duration;
 
-    /// Waits for an answer from another thread, and takes it. Or for a report of the committer, which it returns.
+    /// Waits for an answer from another thread, and takes it; or for a report of [`Membership::committer`], and returns it.
     fn wait(&mut self, member: &mut Membership<'_, Self::Rules>, most: Duration) -> Option<Report>;
 
     /// The end of a turn: the records at hand were read. It takes what other threads have answered meanwhile.

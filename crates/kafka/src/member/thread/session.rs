@@ -1,4 +1,4 @@
-//! One membership of the group, from joining to leaving, whoever decides about its records.
+//! One membership of the group, from joining to leaving. A [`Role`] decides about its records.
 
 mod assignments;
 mod membership;
@@ -40,7 +40,7 @@ const TRIM_EVERY: Duration = Duration::from_secs(30);
 /// Gauges are told this often.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 
-/// A group membership, from joining to leaving, and who decides about its records.
+/// A group membership, from joining to leaving, and the role that decides about its records.
 pub(super) struct Session<'a, R: Role> {
     member: Membership<'a, R::Rules>,
     role: R,
@@ -64,12 +64,12 @@ impl<'a, R: Role> Session<'a, R> {
         role: R,
     ) -> Result<Self, Error> {
         let process = format!("waterclock/{}/", plan.instance);
-        let client_prefix = format!("{process}{}/", plan.thread);
-        let group_instance_id = format!("{}.{}.{}", plan.instance, plan.thread, plan.directory_id);
+        let client_prefix = format!("{process}{}/", plan.seat);
+        let group_instance_id = format!("{}.{}.{}", plan.instance, plan.seat, plan.directory_id);
         let client_id = format!("{client_prefix}{}", plan.incarnation);
         let setting = CommitterConfig {
             connection: plan.connection.clone(),
-            transactional_id: format!("{}/{}/{}", plan.namespace, plan.instance, plan.thread),
+            transactional_id: format!("{}/{}/{}", plan.namespace, plan.instance, plan.seat),
             transaction_timeout: plan.transaction_timeout,
             delivery: plan.delivery,
             batch_bytes: Arc::clone(&plan.batch_bytes),
@@ -81,7 +81,7 @@ impl<'a, R: Role> Session<'a, R> {
         let committer = Arc::new(committer);
         let names = topics.names.clone();
         let who = Who {
-            group: plan.namespace.clone(),
+            group: plan.group.clone(),
             instance: plan.instance.clone(),
             client_id: client_id.clone(),
             client_prefix,
@@ -192,7 +192,7 @@ impl<'a, R: Role> Session<'a, R> {
         consumer.context().commit(consumer, mode);
     }
 
-    /// Any request wakes librdkafka's main thread, which then looks whether a heartbeat is due.
+    /// Any request wakes librdkafka's main thread, which then checks whether a heartbeat is due.
     fn wake_client(&self) {
         let _ = self.member.consumer.assignment();
     }
@@ -330,12 +330,12 @@ impl<'a, R: Role> Session<'a, R> {
             ErrorKind::MemberFenced => {
                 return Err(Error::Fenced {
                     instance: self.member.plan.instance.clone(),
-                    group: self.member.plan.namespace.clone(),
+                    group: self.member.plan.group.clone(),
                 });
             }
             _ if errors::is_consumer_lost(&error) => {
                 return Err(Error::Consumer {
-                    group: self.member.plan.namespace.clone(),
+                    group: self.member.plan.group.clone(),
                     source: error,
                 });
             }
@@ -351,7 +351,7 @@ impl<'a, R: Role> Session<'a, R> {
                 );
             }
             ErrorKind::NoRight(On::Group) => {
-                let group = &self.member.plan.namespace;
+                let group = &self.member.plan.group;
                 tracing::error!(%error, group, "no right to be a member of the group; asking again");
                 // Until lanes are taken over again.
                 self.member

@@ -1,4 +1,4 @@
-//! The settings of a lane thread's consumer, on which our promises rest.
+//! The settings of a member's consumer, on which our promises rest.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(super) fn settings(
         config.set("group.instance.id", group_instance_id);
     }
     config
-        .set("group.id", &plan.namespace)
+        .set("group.id", &plan.group)
         // 848's protocol has a fatal error after a slow poll in this librdkafka (faults 6, 10).
         .set("group.protocol", "classic")
         // Equal partition numbers of all topics to one member, as the group's own tools show them; the others do not. Which

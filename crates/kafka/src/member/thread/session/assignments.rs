@@ -68,10 +68,11 @@ impl<R: Role> Session<'_, R> {
         // Taking over has resumed all.
         member.paused.clear();
         member.held = false;
-        member.assignment = Some(ASSIGNMENTS.fetch_add(1, Ordering::Relaxed));
+        let assignment = ASSIGNMENTS.fetch_add(1, Ordering::Relaxed);
+        member.assignment = Some(assignment);
         let nobodys = std::mem::take(&mut taken.nobodys);
         let given: BTreeSet<Lane> = member.starts.keys().map(|source| source.lane).collect();
-        self.role.begin(member, taken);
+        self.role.begin(member, assignment, taken);
         let lanes = self.role.lanes();
         let rest: Vec<Lane> = given.into_iter().filter(|lane| !lanes.contains(lane)).collect();
         member.status.own(lanes);

@@ -28,7 +28,7 @@ pub(super) struct InFlight {
     pub(super) answers: Vec<Answer>,
 }
 
-/// A place in the group, with what was read and what is on its way of the assignment in force.
+/// A place in the group. It knows how far the assignment in force was read, and which batches are in flight.
 pub(in crate::member::thread) struct Membership<'a, R: Rules> {
     pub(in crate::member::thread) plan: &'a Plan,
     pub(in crate::member::thread) shared: &'a Shared,
@@ -57,7 +57,7 @@ pub(in crate::member::thread) struct Membership<'a, R: Rules> {
 
 impl<R: Rules> Membership<'_, R> {
     pub(in crate::member::thread) fn now(&self) -> UnixMillis {
-        // The process waits for the first probe before it starts its lanes, so there is one.
+        // The process waits for the first probe before it starts its threads, so there is one.
         self.shared.clock.now(Instant::now()).unwrap_or_default()
     }
 
@@ -76,7 +76,7 @@ impl<R: Rules> Membership<'_, R> {
         self.assignment
     }
 
-    /// The committer that reports on its batches.
+    /// The committer, which reports on the batches.
     pub(in crate::member::thread) fn committer(&self) -> &Arc<Committer> {
         &self.committer
     }
