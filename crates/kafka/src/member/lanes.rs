@@ -238,7 +238,7 @@ impl LaneThreads {
                 instance: settings.instance.clone(),
                 directory_id: settings.directory_id.clone(),
                 thread,
-                seat: thread.to_string(),
+                thread_name: thread.to_string(),
                 incarnation: settings.incarnation.clone(),
                 record_bytes_max: settings.setup.limits.record_bytes_max,
                 batch_bytes: Arc::clone(lookup.record_bytes_least()),

@@ -56,8 +56,8 @@ pub(super) struct Plan {
     pub directory_id: String,
     /// Which of its threads, for people.
     pub thread: usize,
-    /// Which of its members, in the names that Kafka knows it by.
-    pub seat: String,
+    /// The same in the names that Kafka knows the member by.
+    pub thread_name: String,
     /// This start of the process: tells it from the one before it.
     pub incarnation: String,
     /// Of a longer record only the beginning is read, in bytes.

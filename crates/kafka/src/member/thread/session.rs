@@ -64,12 +64,13 @@ impl<'a, R: Role> Session<'a, R> {
         role: R,
     ) -> Result<Self, Error> {
         let process = format!("waterclock/{}/", plan.instance);
-        let client_prefix = format!("{process}{}/", plan.seat);
-        let group_instance_id = format!("{}.{}.{}", plan.instance, plan.seat, plan.directory_id);
+        let client_prefix = format!("{process}{}/", plan.thread_name);
+        let group_instance_id =
+            format!("{}.{}.{}", plan.instance, plan.thread_name, plan.directory_id);
         let client_id = format!("{client_prefix}{}", plan.incarnation);
         let setting = CommitterConfig {
             connection: plan.connection.clone(),
-            transactional_id: format!("{}/{}/{}", plan.namespace, plan.instance, plan.seat),
+            transactional_id: format!("{}/{}/{}", plan.namespace, plan.instance, plan.thread_name),
             transaction_timeout: plan.transaction_timeout,
             delivery: plan.delivery,
             batch_bytes: Arc::clone(&plan.batch_bytes),
