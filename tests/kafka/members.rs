@@ -55,6 +55,23 @@ fn members_say_which_lanes_they_run_and_where_they_answer() {
     assert_eq!(roster().members().count(), 0, "who has left is nobody's owner");
 }
 
+/// A spare answers each of the group's assignments. Else the group waits for it for three minutes.
+#[test]
+fn spares_hold_up_no_rebalance_and_take_the_lane_that_is_free() {
+    let fixture = fixture("spare", Mode::ExactlyOnce, 1);
+    let mut members: Vec<Process> = Vec::new();
+    for data in ["a", "b", "c"] {
+        members.push(fixture.launch(Mode::ExactlyOnce).data(data).start());
+        wait_until_shared(1, &Vec::from_iter(&members));
+    }
+    for _ in 0..2 {
+        let owner = members.iter().position(|member| member.lanes() == 1).expect("one has it");
+        members.remove(owner).stop_well();
+        wait_until_shared(1, &Vec::from_iter(&members));
+    }
+    members.remove(0).stop_well();
+}
+
 #[test]
 fn records_of_meta_that_were_deleted_unread_do_not_end_what_an_instance_knows_of_the_others() {
     let fixture = fixture("unread", Mode::ExactlyOnce, 6);

@@ -17,6 +17,7 @@ in_both_modes!(
     a_target_that_may_not_be_written_to_any_more_costs_one_batch_at_most,
     a_target_that_takes_no_time_but_its_own_stops_nothing,
     batches_are_small_as_long_as_a_target_that_takes_no_others_is_there,
+    a_target_that_gains_a_partition_costs_no_batch,
 );
 
 /// Kafka's own default: a topic keeps the times that its writers give, and refuses those of an hour ahead.
@@ -174,6 +175,35 @@ fn beside(
     let worst = seen.iter().map(late).max().unwrap_or_default();
     assert_promise(mode, (0..sent).map(|n| format!("{round}{n}")), &seen);
     (worst, sent)
+}
+
+/// The producer knows the target as it was.
+fn a_target_that_gains_a_partition_costs_no_batch(mode: Mode) {
+    let fixture = fixture("grows", mode);
+    let target = fixture.target("out", 1);
+    let mut process = fixture.start(mode);
+    let (producer, intake) = (fixture.producer(), fixture.names.intake());
+    let to = |n: u32, partition: u32| {
+        let partition = partition.to_string();
+        out(format!("{n}")).key("k").to(&target).header("x-delay-partition", &partition)
+    };
+    producer.send(&intake, &to(0, 0).delay(0));
+    let mut log = Log::open(&fixture, &target);
+    log.until("the first", |seen| seen.len() == 1);
+    let renewed = process.metric("waterclock_producers_renewed_total");
+    for partition in 1..4 {
+        fixture.grow(&target, partition as usize + 1);
+        // What is known of a target is believed for two seconds.
+        producer.send(&intake, &to(partition, partition).delay(2_500));
+        let ids = (0..=partition).map(|n| n.to_string());
+        eventually("it is in the new partition", || {
+            let seen = whole(&fixture, &target);
+            let seen: BTreeSet<String> = seen.iter().map(Rec::text).collect();
+            if ids.clone().all(|id| seen.contains(&id)) { Ok(()) } else { Err(format!("{seen:?}")) }
+        });
+    }
+    assert_eq!(process.metric("waterclock_producers_renewed_total"), renewed, "no batch failed");
+    process.stop_well();
 }
 
 fn a_target_that_may_not_be_written_to_any_more_costs_one_batch_at_most(mode: Mode) {

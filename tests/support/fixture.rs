@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rdkafka::admin::{
-    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
+    AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier,
+    TopicReplication,
 };
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -181,6 +182,14 @@ impl Fixture {
         }
         let options = AdminOptions::new().request_timeout(Some(Duration::from_secs(10)));
         let answers = block(self.admin().alter_configs([&change], &options)).expect("an answer");
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
+
+    /// Gives a topic so many partitions, as `kafka-topics.sh --alter` does.
+    pub fn grow(&self, topic: &str, partitions: usize) {
+        let options = AdminOptions::new().request_timeout(Some(Duration::from_secs(10)));
+        let more = NewPartitions::new(topic, partitions);
+        let answers = block(self.admin().create_partitions([&more], &options)).expect("an answer");
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     }
 

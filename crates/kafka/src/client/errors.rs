@@ -236,6 +236,11 @@ pub(crate) fn is_done_by_leader(code: Code) -> bool {
     code == Code::RequestTimedOut
 }
 
+/// Whether the client knows the topic, but not this partition of it. It may have been added since the client asked last.
+pub(crate) fn is_partition_unknown(error: &KafkaError) -> bool {
+    code(error) == Some(Code::UnknownPartition)
+}
+
 /// The code of a part that was not answered in time.
 pub(crate) const NO_ANSWER: Code = Code::OperationTimedOut;
 

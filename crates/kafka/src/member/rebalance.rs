@@ -722,8 +722,11 @@ impl<R: Rules> ConsumerContext for Context<R> {
             let lanes = self.of_lanes(partitions);
             tracing::info!(given = partitions.count(), partitions = lanes.count(), "assigned");
             if lanes.count() == 0 {
-                // More members than lanes: a spare.
-                let _ = consumer.unassign();
+                // More members than lanes: a spare. It takes its share, which is empty: to librdkafka an unassign is no answer to
+                // an assignment, and without one it does not join again for the next.
+                if let Err(error) = consumer.assign(&TopicPartitionList::new()) {
+                    tracing::warn!(%error, "could not take an empty share of the lanes");
+                }
                 return self.push(GroupEvent::Spare(self.nobodys_beside(consumer)));
             }
             match self.take_over(consumer, &lanes) {

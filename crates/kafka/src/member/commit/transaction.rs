@@ -51,6 +51,8 @@ const ANSWERS_MAX: Duration = Duration::from_millis(500);
 /// Longest wait for a producer to close; it takes a tenth of a second.
 const CLOSE_MAX: Duration = Duration::from_secs(3);
 
+/// How long a producer asks for a partition that was added to a target.
+const HEARD_MAX: Duration = Duration::from_secs(2);
 /// Longest wait for room in the client's queue.
 const ENQUEUE_MAX: Duration = Duration::from_secs(15);
 
@@ -471,10 +473,17 @@ fn produce(
         let topic = owner.topic(&send.to);
         let place = (batch.id, at);
         let opaque = Of { batch: batch.id, at, is_followed: owner.is_followed(send) }.opaque();
-        let enqueued = enqueue(deadline, || {
-            let headers = |add: &mut AddHeader<'_>| send.headers(add);
-            producer.produce(topic, send.partition, at_time, send.body(), headers, opaque)
-        });
+        let heard_by = Instant::now() + HEARD_MAX;
+        let enqueued = loop {
+            let enqueued = enqueue(deadline, || {
+                let headers = |add: &mut AddHeader<'_>| send.headers(add);
+                producer.produce(topic, send.partition, at_time, send.body(), headers, opaque)
+            });
+            let is_new = enqueued.as_ref().is_err_and(errors::is_partition_unknown);
+            if !is_new || !hears_of(producer, topic, heard_by) {
+                break enqueued;
+            }
+        };
         if let Err(error) = enqueued {
             let detail = format!("{topic}: {error}");
             delivery_reports.failures().refuse(place, class(&error), &detail);
@@ -482,6 +491,21 @@ fn produce(
         }
     }
     Ok(())
+}
+
+/// The engine has seen a partition that this client does not know: the target has gained it. Has the client ask for the
+/// topic's partitions again; false: the time for that is over.
+fn hears_of(producer: &TopicProducer<Context>, topic: &str, by: Instant) -> bool {
+    let left = by.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return false;
+    }
+    if let Err(error) = producer.inner().client().fetch_metadata(Some(topic), left) {
+        tracing::debug!(%error, topic, "no answer about a partition that was added");
+    }
+    // The broker that answers may not have heard of it either.
+    std::thread::sleep(Duration::from_millis(1));
+    true
 }
 
 /// Enqueues the checkpoints of these positions.
