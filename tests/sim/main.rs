@@ -73,6 +73,7 @@ const REGRESSIONS: &[u64] = &[
     1_798_000_040_313,
     1_796_900_042_118,
     1_798_000_045_131,
+    1_798_000_054_403,
 ];
 /// How many of the last events a failure tells.
 const HISTORY: usize = 120;

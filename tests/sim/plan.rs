@@ -27,8 +27,9 @@ pub const LATENESS_HEALTHY: Time = SECOND;
 pub const LATENESS_POISON: Time = 50 * SECOND;
 /// The same for the neighbours of hostile producers: what these write is read, looked at and written besides.
 pub const LATENESS_HOSTILE: Time = 2 * SECOND;
-/// And where a partition of their targets loses its leader: a batch that is on its way there is waited for, and fails.
-pub const LATENESS_LEADERLESS: Time = 15 * SECOND;
+/// And where a partition of their targets loses its leader: a batch that is on its way there is waited for, for as long as a
+/// transaction may take, and fails; then the lanes are taken over again.
+pub const LATENESS_LEADERLESS: Time = TRANSACTION + LATENESS_HOSTILE;
 /// After the last fault and the last due time everything is done within this: a session and a transaction that
 /// time out, one after the other, the coordinator's scan, and what was waiting because of them.
 pub const RECOVERY: Time = 120 * SECOND;
