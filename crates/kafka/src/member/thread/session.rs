@@ -37,6 +37,9 @@ const TURN_MAX: usize = 2_000;
 const COMMIT_EVERY: Duration = Duration::from_millis(500);
 /// How often done records are deleted from our own topics.
 const TRIM_EVERY: Duration = Duration::from_secs(30);
+/// A consumer that waits for its share of the group for so long may have forgotten its brokers. Others that hear them do not
+/// notice, and it has no partition that could show it.
+const SHARE_MAX: Duration = Duration::from_secs(15);
 /// Gauges are told this often.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 
@@ -152,6 +155,7 @@ impl<'a, R: Role> Session<'a, R> {
         let mut stop_by = None;
         let (mut committed, mut trimmed, mut told, mut woken) =
             (Instant::now(), Instant::now(), Instant::now(), Instant::now());
+        let mut had_its_share = Instant::now();
         loop {
             if stop_by.is_none() && shared.stop.load(Ordering::Relaxed) {
                 stop_by = Some(Instant::now() + shared.drain);
@@ -183,6 +187,12 @@ impl<'a, R: Role> Session<'a, R> {
                 self.role.tell_figures(&mut self.member);
                 self.look_what_hangs();
                 status.own(self.role.lanes());
+                if status.joined.load(Ordering::Relaxed) {
+                    had_its_share = at;
+                } else if at - had_its_share >= SHARE_MAX {
+                    had_its_share = at;
+                    self.bootstrap.again(self.member.consumer.client());
+                }
             }
         }
         Ok(())
