@@ -537,7 +537,7 @@ fn topics_are_read_in_one_place() {
     assert!(strays.is_empty(), "{strays:#?}");
 }
 
-/// Else who decides about other records than those of lanes needs a session of its own.
+/// Otherwise workers would need a session of their own.
 #[test]
 fn a_session_of_the_group_does_not_know_who_decides() {
     let room = "crates/kafka/src/member/";

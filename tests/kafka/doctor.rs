@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewPartitions, ResourceSpecifier};
-use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde_json::Value;
@@ -92,19 +90,11 @@ fn a_running_service_on_a_healthy_cluster_has_no_problem() {
 #[test]
 fn what_is_broken_is_named_and_the_exit_code_is_1() {
     let fixture = Fixture::new("doctor-ill");
-    let admin: AdminClient<DefaultClientContext> = fixture.client().create().unwrap();
-    let options = AdminOptions::new();
-    let block = |change| {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(admin.alter_configs(&[change], &options)).unwrap();
-    };
     let tier = |seconds: u64| fixture.names.tier(Millis(seconds * 1_000));
     let (forgets, gone, wide, meta) = (tier(1), tier(2), tier(5), fixture.names.meta());
-    block(AlterConfig::new(ResourceSpecifier::Topic(&forgets)).set("retention.ms", "1000"));
-    block(AlterConfig::new(ResourceSpecifier::Topic(&meta)).set("cleanup.policy", "delete"));
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let four = NewPartitions::new(&wide, 4);
-    runtime.block_on(admin.create_partitions(&[four], &options)).unwrap();
+    fixture.configure(&forgets, &[("retention.ms", "1000")]);
+    fixture.configure(&meta, &[("cleanup.policy", "delete")]);
+    fixture.grow(&wide, 4);
     delete(&fixture.connection, std::slice::from_ref(&gone)).unwrap();
 
     eventually("all four are named", || {

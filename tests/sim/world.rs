@@ -24,6 +24,8 @@ use crate::options::Options;
 use crate::plan::{DUPLICATES_KEPT, Kind, Plan, SECOND, TRANSACTION};
 use crate::workload::{self, DENIED, End, TARGETS, WIDENED, Workload};
 
+/// Duplicates are kept for so long from a take-over on, and a bit, before they are found to be duplicates.
+const KEPT: Time = DUPLICATES_KEPT / 4 * 5;
 /// More events than this in one millisecond mean that something spins.
 const EVENTS_AT_ONCE_MAX: u64 = 100_000;
 /// More than this in a run do so, too.
@@ -172,11 +174,10 @@ impl World {
         let ends = ends.enumerate().filter(|(at, _)| made(at)).map(|(_, end)| end);
         let last_due = ends.max().unwrap_or_default().saturating_sub(EPOCH_MS);
         let safety = plan.kind == Kind::Storm;
-        // Some are kept for so long, and a bit, before they are found to be duplicates.
         let healed = last_due.max(plan.heal_at).max(plan.submits.1)
             + plan.recovery()
             + 12 * plan.clocks_apart()
-            + DUPLICATES_KEPT / 4 * 5;
+            + KEPT;
         let deadline = if safety { plan.heal_at } else { healed };
         let deadline_max = if safety { deadline } else { healed + 4 * DUPLICATES_KEPT };
         let mut world = Self {
@@ -331,8 +332,7 @@ impl World {
 
     /// Lanes were taken over. Duplicates in them are kept for so long from now on, however long ago all was healed.
     pub fn taken_over(&mut self) {
-        let kept = self.at + DUPLICATES_KEPT / 4 * 5;
-        self.deadline = self.deadline.max(kept.min(self.deadline_max));
+        self.deadline = self.deadline.max((self.at + KEPT).min(self.deadline_max));
     }
 
     /// Runs to the deadline, or to the first breach that is seen on the way.

@@ -173,7 +173,6 @@ impl Fixture {
         });
     }
 
-    /// A producer that hashes as Java's clients do.
     /// Gives a topic these settings and no others, as `kafka-configs.sh` does.
     pub fn configure(&self, topic: &str, settings: &[(&str, &str)]) {
         let mut change = AlterConfig::new(ResourceSpecifier::Topic(topic));
@@ -209,6 +208,7 @@ impl Fixture {
         self.client().create().expect("an admin client")
     }
 
+    /// A producer that hashes as Java's clients do.
     pub fn producer(&self) -> Producer {
         Producer::new(self, &[("partitioner", "murmur2_random")])
     }

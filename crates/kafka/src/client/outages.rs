@@ -54,12 +54,7 @@ impl Bootstrap {
         self.all_after_outage([client]);
     }
 
-    /// Gives a client its brokers again, whatever was said. For one that has waited for long for what only they can give.
-    pub(crate) fn again<C: ClientContext>(&self, client: &Client<C>) {
-        raw::add_brokers(client, &self.brokers);
-    }
-
-    /// The same as [`after_outage`](Self::after_outage) for clients that belong together.
+    /// The same for clients that belong together.
     pub(crate) fn all_after_outage<'a, C: ClientContext + 'a>(
         &mut self,
         clients: impl IntoIterator<Item = &'a Client<C>>,

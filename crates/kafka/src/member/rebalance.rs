@@ -577,12 +577,11 @@ impl<R: Rules> Context<R> {
     ) -> Result<Vec<end_offsets::EndOffset>, KafkaError> {
         let mut all: Vec<Partition> = Vec::with_capacity(partitions.count());
         for element in partitions.elements() {
-            let topic = self.who.topics.names.iter().position(|name| **name == *element.topic());
-            let Some(topic) = topic else { continue };
-            all.push((Arc::clone(&self.who.topics.names[topic]), element.partition()));
-            if topic == 0 {
-                let changelog = self.who.topics.changelog.iter();
-                all.extend(changelog.map(|topic| (Arc::clone(topic), element.partition())));
+            let (topics, partition) = (&self.who.topics, element.partition());
+            let Some(source) = topics.source(element.topic(), partition) else { continue };
+            all.push((Arc::clone(topics.name(source)), partition));
+            if source.topic == TopicId(0) {
+                all.extend(topics.changelog.iter().map(|topic| (Arc::clone(topic), partition)));
             }
         }
         self.ends.wait(&all, ATTEMPT)

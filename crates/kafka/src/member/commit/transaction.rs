@@ -51,7 +51,7 @@ const ANSWERS_MAX: Duration = Duration::from_millis(500);
 /// Longest wait for a producer to close; it takes a tenth of a second.
 const CLOSE_MAX: Duration = Duration::from_secs(3);
 
-/// How long a producer asks for a partition that was added to a target.
+/// How long a batch waits until its producer knows the partitions that were added to its targets.
 const HEARD_MAX: Duration = Duration::from_secs(2);
 /// Longest wait for room in the client's queue.
 const ENQUEUE_MAX: Duration = Duration::from_secs(15);
@@ -469,18 +469,22 @@ fn produce(
     at_time: Option<UnixMillis>,
 ) -> Result<(), Dirty> {
     let deadline = Instant::now() + ENQUEUE_MAX;
+    let mut heard_by = None;
     for (at, send) in batch.sends.iter().enumerate() {
         let topic = owner.topic(&send.to);
         let place = (batch.id, at);
         let opaque = Of { batch: batch.id, at, is_followed: owner.is_followed(send) }.opaque();
-        let heard_by = Instant::now() + HEARD_MAX;
         let enqueued = loop {
             let enqueued = enqueue(deadline, || {
                 let headers = |add: &mut AddHeader<'_>| send.headers(add);
                 producer.produce(topic, send.partition, at_time, send.body(), headers, opaque)
             });
             let is_new = enqueued.as_ref().is_err_and(errors::is_partition_unknown);
-            if !is_new || !hears_of(producer, topic, heard_by) {
+            if !is_new {
+                break enqueued;
+            }
+            let by = *heard_by.get_or_insert_with(|| Instant::now() + HEARD_MAX);
+            if !hears_of(producer, topic, by) {
                 break enqueued;
             }
         };

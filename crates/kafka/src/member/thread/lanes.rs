@@ -172,7 +172,11 @@ impl<'a> Lanes<'a> {
     }
 
     /// Tells the metrics what is held, and what was counted since the last time.
-    fn tell(&mut self, member: &Member<'_>, figures: Figures) {
+    fn tell(&mut self, member: &Member<'_>) {
+        let figures = self.engine.figures();
+        if figures.waiting > 0 {
+            member.shared.clock.want();
+        }
         self.levels.pending.set(figures.waiting as u64);
         self.levels.memory_bytes.set(figures.memory_bytes as u64);
         self.levels.lanes.set(figures.lanes as u64);
@@ -337,11 +341,7 @@ impl Role for Lanes<'_> {
     }
 
     fn tell_figures(&mut self, member: &mut Member<'_>) {
-        let figures = self.engine.figures();
-        if figures.waiting > 0 {
-            member.shared.clock.want();
-        }
-        self.tell(member, figures);
+        self.tell(member);
     }
 
     fn drain(&mut self, member: &mut Member<'_>) {

@@ -68,7 +68,7 @@ pub(super) trait Role: Sized {
     /// How long a poll may take, as far as the role knows.
     fn patience(&self, member: &Membership<'_, Self::Rules>) -> Duration;
 
-    /// Waits for an answer from another thread, and takes it; or for a report of [`Membership::committer`], and returns it.
+    /// Waits for an answer from another thread, and takes it; or for one of the [reports](Membership::reports), and returns it.
     fn wait(&mut self, member: &mut Membership<'_, Self::Rules>, most: Duration) -> Option<Report>;
 
     /// The end of a turn: the records at hand were read. It takes what other threads have answered meanwhile.

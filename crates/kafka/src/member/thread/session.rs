@@ -16,7 +16,7 @@ use super::settings::{HEARTBEAT, settings};
 use super::{Error, Plan, Shared, Status};
 use crate::client::errors::{self, ErrorKind, On};
 use crate::client::log_limiter::LogLimiter;
-use crate::client::outages::Bootstrap;
+use crate::client::outages::{Bootstrap, OutageWatch};
 use crate::client::raw::Waker;
 use crate::cluster::wall_clock_steps::Waits;
 use crate::member::commit::{Committer, CommitterConfig, Delivery, Report, TURNS};
@@ -52,6 +52,7 @@ pub(super) struct Session<'a, R: Role> {
     /// How often that was, when it was last looked at.
     steps: u64,
     bootstrap: Bootstrap,
+    outages: OutageWatch,
     /// Errors of the consumer that were shown.
     log_limiter: LogLimiter,
     /// How often topics had been created again when the partitions were taken over last.
@@ -139,6 +140,7 @@ impl<'a, R: Role> Session<'a, R> {
             waits,
             steps: shared.steps.count(),
             bootstrap: Bootstrap::new(&plan.connection),
+            outages: OutageWatch::rarely(&plan.connection),
             log_limiter: LogLimiter::default(),
             recreated: shared.seen.recreated(),
         })
@@ -189,10 +191,8 @@ impl<'a, R: Role> Session<'a, R> {
                 status.own(self.role.lanes());
                 if status.joined.load(Ordering::Relaxed) {
                     had_its_share = at;
-                } else if at - had_its_share >= SHARE_MAX {
-                    had_its_share = at;
-                    self.bootstrap.again(self.member.consumer.client());
                 }
+                self.outages.look(at, at - had_its_share >= SHARE_MAX);
             }
         }
         Ok(())
@@ -252,7 +252,7 @@ impl<'a, R: Role> Session<'a, R> {
                 Some(Err(error)) => self.read_failed(error)?,
             }
         }
-        let reports = self.member.committer.reports();
+        let reports = self.member.reports();
         while let Ok(report) = reports.try_recv() {
             self.report(report);
         }

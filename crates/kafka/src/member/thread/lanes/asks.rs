@@ -23,7 +23,7 @@ impl Lanes<'_> {
         member: &mut Member<'_>,
         most: Duration,
     ) -> Option<Report> {
-        let reports = member.committer().reports();
+        let reports = member.reports();
         crossbeam_channel::select! {
             recv(reports) -> report => return report.ok(),
             recv(self.answers.1) -> answer => if let Ok(answer) = answer {

@@ -54,23 +54,23 @@ impl<R: Role> Session<'_, R> {
         Ok(())
     }
 
-    fn begin(&mut self, mut taken: Taken) {
+    fn begin(&mut self, taken: Taken) {
         self.give_up();
         let member = &mut self.member;
         member.life.began();
         member.epoch = Some(Arc::clone(&taken.epoch));
         // A batch of the assignment before may still be reported.
-        let reports = member.committer.reports();
+        let reports = member.reports();
         while reports.try_recv().is_ok() {}
         member.starts = taken.starts.iter().map(|start| (start.source, start.next)).collect();
         // The owner before may not have lived to delete it.
-        member.lows.extend(std::mem::take(&mut taken.done));
+        member.lows.extend(taken.done.iter().copied());
         // Taking over has resumed all.
         member.paused.clear();
         member.held = false;
         let assignment = ASSIGNMENTS.fetch_add(1, Ordering::Relaxed);
         member.assignment = Some(assignment);
-        let nobodys = std::mem::take(&mut taken.nobodys);
+        let nobodys = taken.nobodys.clone();
         let given: BTreeSet<Lane> = member.starts.keys().map(|source| source.lane).collect();
         self.role.begin(member, assignment, taken);
         let lanes = self.role.lanes();

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::Receiver;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use crate::client::raw;
 use crate::cluster::stalls::Fetched;
-use crate::member::commit::{AssignmentEpoch, Committer};
+use crate::member::commit::{AssignmentEpoch, Committer, Report};
 use crate::member::group_topics::GroupTopics;
 use crate::member::rebalance::Context;
 use crate::member::thread::role::Polled;
@@ -76,9 +77,9 @@ impl<R: Rules> Membership<'_, R> {
         self.assignment
     }
 
-    /// The committer, which reports on the batches.
-    pub(in crate::member::thread) fn committer(&self) -> &Arc<Committer> {
-        &self.committer
+    /// What the committer reports of the batches.
+    pub(in crate::member::thread) fn reports(&self) -> Receiver<Report> {
+        self.committer.reports()
     }
 
     /// Hands a batch to the committer.
