@@ -11,8 +11,12 @@ use crate::support::{Mode, Rec, patience};
 
 /// `settle`, the default: a cancel that Kafka acknowledged so long before the due time always wins.
 const SETTLE_MS: u64 = 50;
-/// A record that is less late than this is on time, and so in order.
+/// A record that is less late than this is on time.
 const ON_TIME_MS: u64 = 20;
+/// waterclock is late while records arrive later than this, and so long after: it reads late then, too, so that a record that
+/// arrives on time may have been passed by another.
+const BEHIND_MS: u64 = 100;
+const BEHIND_FOR_MS: u64 = 500;
 /// Late by more than this is told of; and once a row had the time to recover, nothing is, however much later it is due: what a
 /// fault did to a hop shows when its tier lets it go.
 const LATE_MS: u64 = 1_000;
@@ -87,10 +91,13 @@ pub fn summary(history: &History) -> String {
         (Some(_), _) => "nothing was more than 1 s late after the fault".to_owned(),
         (None, _) => "no fault".to_owned(),
     };
+    let behind = Behind::of(history);
+    let ordered = arrivals(history).filter(|(n, rec, due)| behind.is_ordered(&sent[*n], rec, *due));
     format!(
-        "{name}: {acked} of {} acknowledged, {tracked} with ids, {cancels} cancels, {} delivered; at most {worst} ms late; {recovered}",
+        "{name}: {acked} of {} acknowledged, {tracked} with ids, {cancels} cancels, {} delivered, order asked of {}; at most {worst} ms late; {recovered}",
         sent.len(),
         late.len(),
+        ordered.count(),
     )
 }
 
@@ -179,12 +186,49 @@ fn bytes(history: &History, found: &mut Vec<Breach>) {
     }
 }
 
+/// When waterclock was late.
+struct Behind {
+    /// By due time of those that were late: until when it was late because of them, or of one before.
+    until: BTreeMap<u64, u64>,
+}
+
+impl Behind {
+    fn of(history: &History) -> Self {
+        let mut until = BTreeMap::<u64, u64>::new();
+        for (n, rec, due) in arrivals(history) {
+            if rec.at > due + BEHIND_MS && has_time(&history.sent[n]) {
+                let until = until.entry(due).or_default();
+                *until = rec.at.max(*until);
+            }
+        }
+        let mut longest = 0;
+        for until in until.values_mut() {
+            longest = longest.max(*until);
+            *until = longest;
+        }
+        Self { until }
+    }
+
+    /// Whether this arrival must be in order: it was on time, and waterclock was.
+    fn is_ordered(&self, sent: &Sent, rec: &Rec, due: u64) -> bool {
+        let was_late = self.until.range(..=due).next_back();
+        let is_behind = was_late.is_some_and(|(_, until)| due < until + BEHIND_FOR_MS);
+        rec.at <= due + ON_TIME_MS && has_time(sent) && !is_behind
+    }
+}
+
+/// Whether it could be read long enough before it was due.
+fn has_time(sent: &Sent) -> bool {
+    sent.delay_ms > SETTLE_MS
+}
+
 /// When it is due, its offset in the intake, and its number.
 type Arrival = (u64, i64, usize);
 
-/// Promise 4, of what was not late: of one key by due time, then in the order of submission. One with an id may be passed
-/// by one without.
+/// Promise 4, while waterclock was not late: of one key by due time, then in the order of submission. One with an id may be
+/// passed by one without.
 fn in_order(history: &History, found: &mut Vec<Breach>) {
+    let behind = Behind::of(history);
     // Of a key: the last without an id, and the last with one.
     let mut last: BTreeMap<(i32, &[u8]), [Option<Arrival>; 2]> = BTreeMap::new();
     let mut all: Vec<_> = arrivals(history).collect();
@@ -192,12 +236,11 @@ fn in_order(history: &History, found: &mut Vec<Breach>) {
     for (n, rec, due) in all.into_iter().filter(|(n, ..)| history.sent[*n].copies == 1) {
         let Some((key, ack)) = rec.key.as_deref().zip(history.sent[n].ack) else { continue };
         let this = (due, ack.offset, n);
-        let is_on_time = rec.at <= due + ON_TIME_MS && history.sent[n].delay_ms > SETTLE_MS;
-        let has_id = history.sent[n].record.headers.iter().any(|(name, _)| name == "x-delay-id");
+        let has_id = is_tracked(&history.sent[n]);
         let [without_id, with_id] = last.entry((rec.partition, key)).or_default();
         let passed_by = if has_id { *with_id } else { (*without_id).max(*with_id) };
         match passed_by.filter(|before| *before > this) {
-            Some(before) if is_on_time => {
+            Some(before) if behind.is_ordered(&history.sent[n], rec, due) => {
                 let what = format!("n={} (due {}) before n={n} (due {due})", before.2, before.0);
                 found.push(("in order", what));
             }

@@ -72,7 +72,9 @@ fn again(n: usize) -> impl Fn(&mut Vec<Rec>) {
 fn a_good_history_is_not_complained_of() {
     assert_eq!(said(|_| {}), BTreeSet::new());
     assert!(
-        summary(&good()).contains("10 of 10 acknowledged, 10 with ids, 1 cancels, 8 delivered")
+        summary(&good()).contains(
+            "10 of 10 acknowledged, 10 with ids, 1 cancels, 8 delivered, order asked of 8"
+        )
     );
 }
 
@@ -154,6 +156,19 @@ fn order_counts_for_what_was_not_late() {
     };
     assert_eq!(said(both(|seen| swap(seen, 0))), BTreeSet::from(["in order"]));
     assert_eq!(said(both(|seen| swap(seen, 1_500))), BTreeSet::new());
+    // The one before is late: the third is due a second after it.
+    let before_is_late = |by: u64| {
+        said(both(move |seen| {
+            swap(seen, 0);
+            seen[2].at += by;
+        }))
+    };
+    assert_eq!(
+        before_is_late(495),
+        BTreeSet::from(["in order"]),
+        "waterclock was not late any more"
+    );
+    assert_eq!(before_is_late(496), BTreeSet::new(), "it was, until a moment before");
     // The fourth comes before the third.
     let without_an_id = |n: usize| {
         said(move |history| {
