@@ -83,7 +83,7 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
     let pending: u64 = backlog(facts).iter().map(|topic| topic.pending).sum();
     if group.members.is_empty() {
         let what = format!(
-            "group {name} has no members: nothing is delivered; {pending} offsets are not done"
+            "group {name} has no members: nothing is delivered; offsets that are not done: {pending}"
         );
         // Where nobody has run yet, nothing that stands there is late.
         let has_run = facts.committed.as_ref().is_ok_and(|all| all.values().any(Option::is_some));
@@ -147,7 +147,7 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
     };
     list.fine(
         AREA,
-        format!("{members} {owned} of {} lanes; {pending} offsets are not done", survey.lanes),
+        format!("{members} {owned} of {} lanes; offsets that are not done: {pending}", survey.lanes),
     );
 }
 
