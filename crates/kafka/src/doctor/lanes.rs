@@ -147,7 +147,10 @@ pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
     };
     list.fine(
         AREA,
-        format!("{members} {owned} of {} lanes; offsets that are not done: {pending}", survey.lanes),
+        format!(
+            "{members} {owned} of {} lanes; offsets that are not done: {pending}",
+            survey.lanes
+        ),
     );
 }
 
