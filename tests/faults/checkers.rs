@@ -13,8 +13,8 @@ use crate::support::{Mode, Rec, patience};
 const SETTLE_MS: u64 = 50;
 /// A record that is less late than this is on time.
 const ON_TIME_MS: u64 = 20;
-/// waterclock is late while records arrive later than this, and so long after: it reads late then, too, so that a record that
-/// arrives on time may have been passed by another.
+/// waterclock is late while records arrive later than this. It reads late then, too: what was there already, and is due until so
+/// long after, may have been passed by another though it arrives on time.
 const BEHIND_MS: u64 = 100;
 const BEHIND_FOR_MS: u64 = 500;
 /// Late by more than this is told of; and once a row had the time to recover, nothing is, however much later it is due: what a
@@ -209,10 +209,12 @@ impl Behind {
         Self { until }
     }
 
-    /// Whether this arrival must be in order: it was on time, and waterclock was.
+    /// Whether this arrival must be in order: it was on time, and was not read late.
     fn is_ordered(&self, sent: &Sent, rec: &Rec, due: u64) -> bool {
         let was_late = self.until.range(..=due).next_back();
-        let is_behind = was_late.is_some_and(|(_, until)| due < until + BEHIND_FOR_MS);
+        let was_there = |until| sent.ack.is_some_and(|ack| ack.at <= until);
+        let is_behind =
+            was_late.is_some_and(|(_, until)| due < until + BEHIND_FOR_MS && was_there(*until));
         rec.at <= due + ON_TIME_MS && has_time(sent) && !is_behind
     }
 }

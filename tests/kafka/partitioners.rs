@@ -7,7 +7,7 @@ use serde_json::Value;
 use waterclock::engine::murmur2;
 
 use crate::support::{
-    Fixture, Log, Mode, Out, PATIENCE, Process, Producer, assert_each_once, eventually,
+    Fixture, Log, Mode, Out, PATIENCE, Process, Producer, Rec, assert_each_once, eventually,
     in_both_modes, out, whole,
 };
 
@@ -155,9 +155,7 @@ fn each_that_is_made_again_is_delivered(mode: Mode, order: &str) {
         both = create_cancel_create(&fixture, &past, &keys[KEYS..2 * KEYS], &delays);
         let first: Vec<String> = (0..KEYS).map(|n| format!("first {n}")).collect();
         eventually("the first of each key is delivered before its cancel comes", || {
-            let there = whole(&fixture, &past).into_iter().filter_map(|rec| rec.value);
-            let there: Vec<String> =
-                there.map(|value| String::from_utf8_lossy(&value).into_owned()).collect();
+            let there: Vec<String> = whole(&fixture, &past).iter().map(Rec::text).collect();
             if first.iter().all(|first| there.contains(first)) {
                 Ok(())
             } else {

@@ -169,6 +169,16 @@ fn order_counts_for_what_was_not_late() {
         "waterclock was not late any more"
     );
     assert_eq!(before_is_late(496), BTreeSet::new(), "it was, until a moment before");
+    let written_later = said(|history| {
+        both(|seen| {
+            swap(seen, 0);
+            seen[2].at += 496;
+        })(history);
+        // The second arrived at 4,501; this one is due at 5,000 as before.
+        (history.sent[3].ack, history.sent[3].delay_ms) =
+            (Some(Ack { partition: 0, offset: 3, at: 4_502 }), 498);
+    });
+    assert_eq!(written_later, BTreeSet::from(["in order"]), "it was written after that");
     // The fourth comes before the third.
     let without_an_id = |n: usize| {
         said(move |history| {
