@@ -344,22 +344,24 @@ fn label(text: &str) -> Result<Option<&[u8]>, Refusal> {
     Ok((!text.is_empty()).then_some(text.as_bytes()))
 }
 
+/// What the name of a topic must be.
+pub(super) const TOPIC_WANTED: &str = "a topic name: 1 to 249 of a-z A-Z 0-9 . _ -, not . or ..";
+
+/// Whether Kafka could have a topic of this name.
+pub(super) fn is_topic_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    (1..=TOPIC_MAX).contains(&name.len())
+        && name.bytes().all(allowed)
+        && !matches!(name, "." | "..")
+}
+
 /// Checks that Kafka could have a topic of this name.
 ///
 /// # Errors
 /// `bad_target`: no such topic can exist.
 pub fn topic_name(name: &str) -> Result<(), Refusal> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    let sound = (1..=TOPIC_MAX).contains(&name.len())
-        && name.bytes().all(allowed)
-        && !matches!(name, "." | "..");
-    if sound {
+    if is_topic_name(name) {
         return Ok(());
     }
-    Err(Refusal::of_value(
-        Code::BadTarget,
-        TARGET,
-        name.as_bytes(),
-        "a topic name: 1 to 249 of a-z A-Z 0-9 . _ -, not . or ..",
-    ))
+    Err(Refusal::of_value(Code::BadTarget, TARGET, name.as_bytes(), TOPIC_WANTED))
 }

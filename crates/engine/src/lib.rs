@@ -24,6 +24,7 @@ mod record;
 mod setup;
 pub mod state;
 mod targets;
+pub mod task;
 mod time;
 pub mod timers;
 mod verdict;

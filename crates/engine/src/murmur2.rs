@@ -28,8 +28,14 @@ pub fn murmur2(key: &[u8]) -> u32 {
 /// The partition of a key among `count`; 0 if there are none.
 #[must_use]
 pub fn partition(key: &[u8], count: u16) -> u16 {
+    partition_of(murmur2(key), count)
+}
+
+/// The partition of a key with this hash among `count`; 0 if there are none.
+#[must_use]
+pub fn partition_of(hash: u32, count: u16) -> u16 {
     // The remainder is below a u16, so nothing is cut off.
-    (murmur2(key) & 0x7fff_ffff).checked_rem(u32::from(count)).unwrap_or(0) as u16
+    (hash & 0x7fff_ffff).checked_rem(u32::from(count)).unwrap_or(0) as u16
 }
 
 #[cfg(test)]

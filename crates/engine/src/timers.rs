@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! 1. No key, an empty key, and a key that equals the id name three different timers. For the lane alone the id stands
-//!    for a key.
+//!    for a key. The timer of a task is none of them.
 //! 2. Timers of one id are neighbours, whatever their keys: the name begins with a hash of the id alone.
 //! 3. A value decodes to what was encoded, or is refused. A value of another version is never guessed at.
 //! 4. A cancel is about what was submitted before it: [`CancelMark::covers`] is the only place that says so.
@@ -28,6 +28,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use super::header::Code;
+use super::task::id::TaskId;
 use super::{Offset, UnixMillis};
 
 pub use about::{About, Found, Replaced};
@@ -59,6 +60,21 @@ impl TimerId {
         let mut bytes = [0; 16];
         bytes[..ID_PREFIX].copy_from_slice(&id_prefix(id));
         bytes[ID_PREFIX..].copy_from_slice(&hash.finalize()[..16 - ID_PREFIX]);
+        Self(bytes)
+    }
+
+    /// The timer of a task. It is never that of a record, whatever key and id the record has: nobody who may write to an
+    /// intake can take, cancel or replace a task.
+    #[must_use]
+    pub fn task(id: &TaskId) -> Self {
+        let mut hash = Sha256::new();
+        // Where `new` hashes the length of the key. No key is as long as that, and it is not the mark of none.
+        hash.update((u64::MAX - 1).to_be_bytes());
+        hash.update((id.as_str().len() as u64).to_be_bytes());
+        hash.update(id.as_str());
+        let mut bytes = [0; 16];
+        // Nothing stands for the id alone: who looks for the timers of an id does not find tasks.
+        bytes.copy_from_slice(&hash.finalize()[..16]);
         Self(bytes)
     }
 

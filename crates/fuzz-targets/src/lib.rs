@@ -9,5 +9,7 @@ mod input;
 mod parts;
 mod run;
 
-pub use parts::{changelog, headers, index, metadata, state, texts, tokens};
+pub use parts::{
+    changelog, headers, index, metadata, state, task_result, task_specification, texts, tokens,
+};
 pub use run::records;

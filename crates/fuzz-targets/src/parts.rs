@@ -13,6 +13,8 @@ use waterclock_engine::header::{
 };
 use waterclock_engine::ladder;
 use waterclock_engine::state::{Bound, Kind, State, StateKey, SubmissionOrder};
+use waterclock_engine::task::result::{RESULT_MAX, TaskResult};
+use waterclock_engine::task::spec::{SPEC_MAX, Spec};
 use waterclock_engine::timers::{Change, TimerState, Version};
 use waterclock_engine::window::{METADATA_MAX, OffsetState, Window};
 use waterclock_engine::{Millis, Offset, UnixMillis};
@@ -124,6 +126,35 @@ pub fn state(bytes: &[u8]) {
     assert!(State::open(text.as_ref(), &StateKey::new([8; 32]), &bound).is_err());
     if let Err(refusal) = State::open(input.0, &key, &bound) {
         is_fit(&refusal);
+    }
+}
+
+/// `x-delay-task`: what is read is written and read back; a refusal names what is wrong, in harmless lines.
+pub fn task_specification(bytes: &[u8]) {
+    match Spec::parse(bytes) {
+        Ok(spec) => {
+            let json = spec.to_json();
+            assert!(json.len() <= SPEC_MAX, "{} bytes", json.len());
+            assert_eq!(Spec::parse(json.as_bytes()), Ok(spec));
+        }
+        Err(wrongs) => {
+            assert!(!wrongs.is_empty());
+            for wrong in wrongs {
+                assert!(!wrong.to_string().chars().any(char::is_control), "{wrong}");
+            }
+        }
+    }
+}
+
+/// `x-delay-result`: the same.
+pub fn task_result(bytes: &[u8]) {
+    match TaskResult::parse(bytes) {
+        Ok(result) => {
+            let json = result.to_json();
+            assert!(json.len() <= RESULT_MAX, "{} bytes", json.len());
+            assert_eq!(TaskResult::parse(json.as_bytes()), Ok(result));
+        }
+        Err(wrong) => assert!(!wrong.to_string().chars().any(char::is_control), "{wrong}"),
     }
 }
 

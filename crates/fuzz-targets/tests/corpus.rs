@@ -37,6 +37,16 @@ fn states_are_opened_for_their_record_only() {
 }
 
 #[test]
+fn specifications_of_tasks_are_read_back_or_refused() {
+    read_again("task_specification", targets::task_specification);
+}
+
+#[test]
+fn results_of_tasks_are_read_back_or_refused() {
+    read_again("task_result", targets::task_result);
+}
+
+#[test]
 fn metadata_of_commits_does_no_harm() {
     read_again("metadata", targets::metadata);
 }

@@ -106,6 +106,7 @@ mod tests {
     const OTHER: Source = Source { topic: TopicId(1), lane: Lane(0) };
     const BUSY: (bool, Option<Millis>) = (false, None);
     const IDLE: (bool, Option<Millis>) = (true, None);
+    const NONE: [u64; 0] = [];
 
     fn goal(number: u64, ends: &[(Source, i64)]) -> QueryGoal {
         (number, ends.iter().map(|(source, end)| (*source, Offset(*end))).collect())
@@ -120,10 +121,10 @@ mod tests {
         let mut goals = QueryGoals::new(Millis(250));
         let open = [goal(7, &[(INTAKE, 10), (OTHER, 4)])];
         assert_eq!(goals.unread(&open), [INTAKE, OTHER]);
-        assert_eq!(goals.look(Millis(1), &open, &at(&[(INTAKE, 10), (OTHER, 3)]), IDLE), []);
+        assert_eq!(goals.look(Millis(1), &open, &at(&[(INTAKE, 10), (OTHER, 3)]), IDLE), NONE);
         assert_eq!(
             goals.look(Millis(2), &open, &at(&[(INTAKE, 10)]), IDLE),
-            [],
+            NONE,
             "one is not known"
         );
         assert_eq!(goals.look(Millis(3), &open, &at(&[(INTAKE, 12), (OTHER, 4)]), IDLE), [7]);
@@ -134,23 +135,31 @@ mod tests {
         let mut goals = QueryGoals::new(Millis(250));
         let open = [goal(1, &[(INTAKE, 10)])];
         let read = at(&[(INTAKE, 10)]);
-        assert_eq!(goals.look(Millis(1_000), &open, &read, (false, Some(Millis(990)))), []);
+        assert_eq!(goals.look(Millis(1_000), &open, &read, (false, Some(Millis(990)))), NONE);
         assert_eq!(goals.unread(&open), [], "it is read");
         // It was sent before the last record that was read can have been in one.
-        assert_eq!(goals.look(Millis(1_700), &open, &read, (false, Some(Millis(1_600)))), []);
-        assert_eq!(goals.look(Millis(1_749), &open, &read, BUSY), [], "it may be collected still");
-        assert_eq!(goals.look(Millis(1_760), &open, &read, (false, Some(Millis(1_749)))), []);
+        assert_eq!(goals.look(Millis(1_700), &open, &read, (false, Some(Millis(1_600)))), NONE);
+        assert_eq!(
+            goals.look(Millis(1_749), &open, &read, BUSY),
+            NONE,
+            "it may be collected still"
+        );
+        assert_eq!(goals.look(Millis(1_760), &open, &read, (false, Some(Millis(1_749)))), NONE);
         assert_eq!(goals.look(Millis(1_761), &open, &read, (false, Some(Millis(1_750)))), [1]);
-        assert_eq!(goals.look(Millis(1_762), &open, &[], IDLE), [], "each once");
+        assert_eq!(goals.look(Millis(1_762), &open, &[], IDLE), NONE, "each once");
     }
 
     #[test]
     fn behind_a_batch_that_takes_long_the_time_begins_again() {
         let mut goals = QueryGoals::new(Millis(0));
         let (open, read) = ([goal(1, &[(INTAKE, 1)])], at(&[(INTAKE, 1)]));
-        assert_eq!(goals.look(Millis(100), &open, &read, (false, Some(Millis(100)))), []);
-        assert_eq!(goals.look(Millis(600), &open, &read, (false, Some(Millis(100)))), [], "500 ms");
-        assert_eq!(goals.look(Millis(700), &open, &read, BUSY), [], "it began again at 600");
+        assert_eq!(goals.look(Millis(100), &open, &read, (false, Some(Millis(100)))), NONE);
+        assert_eq!(
+            goals.look(Millis(600), &open, &read, (false, Some(Millis(100)))),
+            NONE,
+            "500 ms"
+        );
+        assert_eq!(goals.look(Millis(700), &open, &read, BUSY), NONE, "it began again at 600");
         assert_eq!(goals.look(Millis(1_100), &open, &read, BUSY), [1]);
     }
 
@@ -158,14 +167,14 @@ mod tests {
     fn a_query_that_nobody_asks_any_more_is_forgotten_and_lanes_that_go_begin_again() {
         let mut goals = QueryGoals::new(Millis(0));
         let (open, read) = ([goal(1, &[(INTAKE, 1)])], at(&[(INTAKE, 1)]));
-        assert_eq!(goals.look(Millis(0), &open, &read, BUSY), []);
-        assert_eq!(goals.look(Millis(600), &[], &[], BUSY), []);
+        assert_eq!(goals.look(Millis(0), &open, &read, BUSY), NONE);
+        assert_eq!(goals.look(Millis(600), &[], &[], BUSY), NONE);
         assert_eq!(goals.unread(&open), [INTAKE]);
-        assert_eq!(goals.look(Millis(700), &open, &read, BUSY), []);
+        assert_eq!(goals.look(Millis(700), &open, &read, BUSY), NONE);
         goals.clear();
         assert_eq!(
             goals.look(Millis(1_300), &open, &at(&[]), BUSY),
-            [],
+            NONE,
             "another may have read it"
         );
     }

@@ -1,0 +1,154 @@
+//! Ids of tasks: how they are made, and which lane they are of.
+//!
+//! # Invariants
+//! 1. The same project, request id and key always make the same id. Another project or request id makes another one.
+//! 2. The lane follows from the id alone: [`TaskId::lane_of`] is the only place that says so. A task with a key is in the
+//!    lane of the records of that key.
+//! 3. Every id is an id of the [header contract](crate::header): it can stand in `x-delay-id`, in a URL and in a log.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::header::ID_MAX;
+use crate::{Lane, murmur2};
+
+/// Longest request id, in bytes.
+pub const REQUEST_ID_MAX: usize = 128;
+/// What is hashed before a request id, so that the hash is never that of something else.
+const DOMAIN: &[u8] = b"waterclock task";
+/// Hex digits of a hash of a key.
+const KEY_DIGITS: usize = 8;
+
+/// Why there is no id of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    /// The text is no id.
+    #[error("not the id of a task; want 1 to 255 of a-z 0-9 . _ @ -, not . or ..")]
+    Text,
+    /// The request id is empty or too long.
+    #[error("a request id of {0} bytes; want 1 to 128")]
+    RequestId(usize),
+}
+
+/// The id of a task: 1 to 255 bytes of `a-z 0-9 . _ @ -`.
+///
+/// Most are 32 hex digits. Where the task has a key, `k`, eight hex digits and `-` stand before them. Schedules and runs
+/// have ids with words in them.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TaskId(Box<str>);
+
+impl TaskId {
+    /// Reads an id.
+    ///
+    /// # Errors
+    /// [`IdError::Text`].
+    pub fn parse(text: &str) -> Result<Self, IdError> {
+        let allowed = |byte: u8| {
+            byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._@-".contains(&byte)
+        };
+        // The two names mean another path in a URL, so the header contract refuses them too.
+        let sound = (1..=ID_MAX).contains(&text.len())
+            && text.bytes().all(allowed)
+            && !matches!(text, "." | "..");
+        if sound { Ok(Self(text.into())) } else { Err(IdError::Text) }
+    }
+
+    /// The id of the task that a project asked for with this request id. `key`: the task has to be in the lane of this key.
+    ///
+    /// # Errors
+    /// [`IdError::RequestId`].
+    pub fn of_request(
+        project: &str,
+        request_id: &str,
+        key: Option<&[u8]>,
+    ) -> Result<Self, IdError> {
+        if !(1..=REQUEST_ID_MAX).contains(&request_id.len()) {
+            return Err(IdError::RequestId(request_id.len()));
+        }
+        let mut hash = Sha256::new();
+        // Lengths before the parts: no other parts make the same bytes.
+        for part in [DOMAIN, project.as_bytes(), request_id.as_bytes()] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash.finalize()[..16]);
+        Ok(Self::of_bytes(bytes, key))
+    }
+
+    /// An id of random bytes, which the caller brings. `key`: the task has to be in the lane of this key.
+    #[must_use]
+    pub fn random(bytes: [u8; 16], key: Option<&[u8]>) -> Self {
+        Self::of_bytes(bytes, key)
+    }
+
+    fn of_bytes(bytes: [u8; 16], key: Option<&[u8]>) -> Self {
+        let digits = u128::from_be_bytes(bytes);
+        let text = match key {
+            Some(key) => format!("k{:08x}-{digits:032x}", murmur2::murmur2(key)),
+            None => format!("{digits:032x}"),
+        };
+        Self(text.into())
+    }
+
+    /// The lane of the task: that of the key whose hash the id begins with, else that of the id.
+    #[must_use]
+    pub fn lane_of(&self, lanes: u16) -> Lane {
+        let hash = self.key_hash().unwrap_or_else(|| murmur2::murmur2(self.0.as_bytes()));
+        Lane(murmur2::partition_of(hash, lanes))
+    }
+
+    /// The hash of the key, where the id begins with one.
+    fn key_hash(&self) -> Option<u32> {
+        let (digits, _) = self.0.strip_prefix('k')?.split_once('-')?;
+        // The parser of numbers would read a plus sign too, which no id has, and no capitals are in an id.
+        let is_hash =
+            digits.len() == KEY_DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_hash.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
+    }
+
+    /// The id as a text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for TaskId {
+    type Err = IdError;
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<String> for TaskId {
+    type Error = IdError;
+    fn try_from(text: String) -> Result<Self, IdError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<TaskId> for String {
+    fn from(id: TaskId) -> Self {
+        id.0.into()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::header;
+use crate::timers::TimerId;
+
+fn of(project: &str, request_id: &str, key: Option<&[u8]>) -> TaskId {
+    TaskId::of_request(project, request_id, key).unwrap()
+}
+
+/// Made by Python: `hashlib.sha256` over the three parts, each behind its length as eight bytes, big-endian. The digits of
+/// the key are `Utils.murmur2` of kafka-clients, from the tests of `murmur2`.
+#[test]
+fn an_id_of_a_request_never_changes() {
+    #[rustfmt::skip]
+    let cases: [(&str, &str, Option<&[u8]>, &str); 4] = [
+        ("shop", "o-17", None,             "9e1d35e5f6f41e0b952dc0f386cfecdb"),
+        ("shop", "o-17", Some(b"order-42"), "k1ddefd00-9e1d35e5f6f41e0b952dc0f386cfecdb"),
+        ("shop", "o-17", Some(b"abc"),     "k1c94221b-9e1d35e5f6f41e0b952dc0f386cfecdb"),
+        ("s",    "hopo-17", None,          "bed31d309a9b4b87ce44041ba0e7cd0b"),
+    ];
+    for (project, request_id, key, want) in cases {
+        assert_eq!(of(project, request_id, key).as_str(), want, "{project} {request_id} {key:?}");
+    }
+}
+
+#[test]
+fn a_request_id_has_1_to_128_bytes() {
+    for (bytes, sound) in [(0, false), (1, true), (128, true), (129, false)] {
+        let made = TaskId::of_request("shop", &"x".repeat(bytes), None);
+        assert_eq!(made.is_ok(), sound, "{bytes}");
+        if !sound {
+            assert_eq!(made, Err(IdError::RequestId(bytes)));
+        }
+    }
+    // Bytes and not characters.
+    assert!(TaskId::of_request("shop", &"\u{20ac}".repeat(43), None).is_err());
+}
+
+#[test]
+fn parse_keeps_the_rule() {
+    let long = "a".repeat(ID_MAX);
+    let longer = "a".repeat(ID_MAX + 1);
+    #[rustfmt::skip]
+    let cases = [
+        ("9f2c00000000000000000000000000aa",           true),
+        ("k1ddef3a0-9f2c00000000000000000000000000aa", true),
+        ("schedule.shop.nightly",                      true),
+        ("r.9f2c@3-1_b",                               true),
+        ("...",                                        true),
+        (long.as_str(),                                true),
+        (longer.as_str(),                              false),
+        ("",                                           false),
+        (".",                                          false),
+        ("..",                                         false),
+        ("A",                                          false),
+        ("a/b",                                        false),
+        ("a b",                                        false),
+        ("a+b",                                        false),
+        ("\u{e4}",                                     false),
+        ("a\n",                                        false),
+    ];
+    for (text, sound) in cases {
+        let read = TaskId::parse(text);
+        assert_eq!(read.is_ok(), sound, "{text:?}");
+        if let Ok(id) = read {
+            assert_eq!(id.as_str(), text);
+            assert_eq!(text.parse(), Ok(id));
+        }
+    }
+}
+
+#[test]
+fn json_with_another_text_is_no_id() {
+    let id: TaskId = serde_json::from_str("\"r.1\"").unwrap();
+    assert_eq!(serde_json::to_string(&id).unwrap(), "\"r.1\"");
+    assert!(serde_json::from_str::<TaskId>("\"R.1\"").is_err());
+}
+
+#[test]
+fn only_k_with_eight_digits_is_the_hash_of_a_key() {
+    let cases = [
+        ("k0000002a-x", Some(42)),
+        ("kffffffff-", Some(u32::MAX)),
+        ("k0000002a", None),
+        ("k000002a-x", None),
+        ("k00000002a-x", None),
+        ("k0000002g-x", None),
+        ("0000002a-x", None),
+        ("xk0000002a-x", None),
+        ("kafka-x", None),
+    ];
+    for (text, want) in cases {
+        let id = TaskId::parse(text).unwrap();
+        assert_eq!(id.key_hash(), want, "{text}");
+        let own = murmur2::murmur2(text.as_bytes());
+        let lane = Lane(murmur2::partition_of(want.unwrap_or(own), 264));
+        assert_eq!(id.lane_of(264), lane, "{text}");
+    }
+}
+
+#[test]
+fn a_task_is_never_the_timer_of_a_record() {
+    let id = TaskId::parse("9f2c").unwrap();
+    let task = TimerId::task(&id);
+    let others = [None, Some(&b""[..]), Some(b"9f2c"), Some(b"k")];
+    let others = others.map(|key| TimerId::new(key, b"9f2c"));
+    assert!(!others.contains(&task));
+    // Not even a neighbour of them: who looks for the timers of the id does not find it.
+    assert!(!task.0.starts_with(&crate::timers::id_prefix(b"9f2c")));
+    assert_ne!(task, TimerId::task(&TaskId::parse("9f2d").unwrap()));
+    assert_eq!(task, TimerId::task(&id));
+}
+
+proptest! {
+    #[test]
+    fn a_task_with_a_key_is_in_the_lane_of_the_key(
+        key in proptest::collection::vec(any::<u8>(), 0..40),
+        bytes in any::<[u8; 16]>(),
+        request_id in "[a-z]{1,8}",
+        lanes in 1..2_000u16,
+    ) {
+        let lane = Lane(murmur2::partition(&key, lanes));
+        prop_assert_eq!(TaskId::random(bytes, Some(&key)).lane_of(lanes), lane);
+        prop_assert_eq!(of("p", &request_id, Some(&key)).lane_of(lanes), lane);
+    }
+
+    #[test]
+    fn an_id_is_read_as_what_was_made(bytes in any::<[u8; 16]>(), key in any::<Option<[u8; 3]>>()) {
+        let id = TaskId::random(bytes, key.as_ref().map(<[u8; 3]>::as_slice));
+        prop_assert_eq!(id.as_str().len(), if key.is_some() { 42 } else { 32 });
+        prop_assert_eq!(TaskId::parse(id.as_str()), Ok(id.clone()));
+        let digits = format!("{:032x}", u128::from_be_bytes(bytes));
+        prop_assert!(id.as_str().ends_with(&digits));
+        // It can stand in the header.
+        let of_header = [(header::ID.as_bytes(), Some(id.as_str().as_bytes()))];
+        prop_assert!(header::read(of_header.into_iter()).is_ok());
+    }
+
+    /// Parts that run together are other parts.
+    #[test]
+    fn other_parts_make_another_id(parts in proptest::collection::btree_set(("[ab]{0,3}", "[ab]{1,3}"), 2..6)) {
+        let ids: BTreeSet<_> =
+            parts.iter().map(|(project, request_id)| of(project, request_id, None)).collect();
+        prop_assert_eq!(ids.len(), parts.len());
+    }
+}

@@ -1,0 +1,603 @@
+//! What is known of projects and their services: limits, pause, where calls go.
+//!
+//! It stands as JSON in `<ns>.meta`, under the keys `project/<name>` and `service/<project>/<name>`. Every instance reads
+//! it there. What a person sends to the API is read here too, more strictly.
+//!
+//! # Invariants
+//! 1. A project that was never put has the defaults. A service may be heard of before its project.
+//! 2. The last record of a key wins, whatever its revision.
+//! 3. At most [`KEYS_MAX`] keys and [`BYTES_MAX`] bytes are kept. What is over it is refused, and what was there stays.
+//! 4. Of a text that is wrong every wrong field is named. No value is shown where a secret is named, or an address: it could be a password.
+//! 5. What [`Change::value`] writes, [`read`] reads as the same change.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value, json};
+
+use super::bucket::Rate;
+use super::fields::{self, Fields, Wrong, Wrongs, integer, length, wanted};
+use super::retry::Retry;
+use super::scope::{Limits, PROJECT_CONCURRENCY, SERVICE_CONCURRENCY};
+use crate::Millis;
+use crate::allow::Allow;
+
+/// Most keys that are kept.
+pub const KEYS_MAX: usize = 10_000;
+/// Most bytes of keys and values that are kept.
+pub const BYTES_MAX: usize = 16 << 20;
+/// Longest value of one key, in bytes.
+pub const VALUE_MAX: usize = 64 << 10;
+/// Longest name of a project, a service, a group or a secret, in bytes.
+pub const NAME_MAX: usize = 64;
+/// Longest address of a service, in bytes.
+pub const ADDRESS_MAX: usize = 2_048;
+/// Most expressions in [`Project::targets`].
+pub const TARGETS_MAX: usize = 1_000;
+/// Most open calls that can be set.
+pub const CONCURRENCY_MAX: u32 = 10_000;
+/// Largest burst that can be set.
+pub const BURST_MAX: u32 = 1_000_000;
+/// How long a call may take, at most. What takes longer gives feedback.
+pub const TIMEOUT_MAX: Millis = Millis(5 * 60_000);
+/// How long a call may take, if nothing else is said.
+pub const TIMEOUT: Millis = Millis(10_000);
+/// How long what ended is kept, at least.
+pub const HISTORY_MIN: Millis = Millis::HOUR;
+/// How long what ended is kept, at most.
+pub const HISTORY_MAX: Millis = Millis(400 * 86_400_000);
+/// How long what ended is kept, if nothing else is said.
+pub const HISTORY: Millis = Millis(7 * 86_400_000);
+/// The largest rate, in calls per 1,000 s: a million per second.
+const PER_1000_S_MAX: f64 = 1e9;
+/// The version of the JSON in meta. A higher one is for what an older program must not read.
+const VERSION: u64 = 1;
+
+/// What is known of one project.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Project {
+    /// Counts its changes, from 1; 0: it was never put.
+    pub revision: u64,
+    /// It takes no more tasks, and those that wait end.
+    pub is_deleted: bool,
+    /// None of its tasks is dispatched.
+    pub paused: bool,
+    /// Open calls: 1 to [`CONCURRENCY_MAX`].
+    pub concurrency: u32,
+    /// Calls that may begin in a time; `None`: any number.
+    pub rate: Option<Rate>,
+    /// Calls that may begin at once. Without a rate it is 1 and says nothing; with one, what comes in a second is usual.
+    pub burst: u32,
+    /// Kafka topics that its tasks may deliver to, as expressions for [`Allow::narrow`]; `None`: all that the intake permits.
+    pub targets: Option<Vec<String>>,
+    /// How long its tasks are remembered after their end.
+    pub history: Millis,
+    /// Its services by name.
+    pub services: BTreeMap<String, Service>,
+}
+
+impl Project {
+    /// A project that was never put.
+    pub const NEVER_PUT: Self = Self {
+        revision: 0,
+        is_deleted: false,
+        paused: false,
+        concurrency: PROJECT_CONCURRENCY,
+        rate: None,
+        burst: 1,
+        targets: None,
+        history: HISTORY,
+        services: BTreeMap::new(),
+    };
+
+    /// What it may do at one time.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        Limits { concurrency: self.concurrency, rate: self.rate, burst: self.burst }
+    }
+
+    fn read(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Self {
+        let (rate, burst) = rate_and_burst(fields, wrongs);
+        let history =
+            fields.read("history", wrongs, |value| length(value, HISTORY_MIN..=HISTORY_MAX));
+        Self {
+            paused: fields.read("paused", wrongs, flag).unwrap_or(false),
+            concurrency: concurrency(fields, wrongs).unwrap_or(PROJECT_CONCURRENCY),
+            rate,
+            burst,
+            targets: targets(fields, wrongs),
+            history: history.unwrap_or(HISTORY),
+            ..Self::NEVER_PUT
+        }
+    }
+
+    fn write(&self) -> Map<String, Value> {
+        let mut fields = Map::new();
+        let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
+        put("version", json!(VERSION));
+        put("revision", json!(self.revision));
+        if self.is_deleted {
+            put("deleted", json!(true));
+        }
+        put("paused", json!(self.paused));
+        put("concurrency", json!(self.concurrency));
+        if let Some(rate) = self.rate {
+            put("rate", number(rate));
+            put("burst", json!(self.burst));
+        }
+        if let Some(targets) = &self.targets {
+            put("targets", json!(targets));
+        }
+        put("history", json!(self.history.to_string()));
+        fields
+    }
+}
+
+/// By which protocol a service is called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP or HTTPS, as the address says.
+    #[default]
+    Http,
+}
+
+/// What is known of one service of a project.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Counts its changes, from 1.
+    pub revision: u64,
+    /// How it is called.
+    pub protocol: Protocol,
+    /// The URL that paths are put behind. Nothing is resolved here: whether it may be called is decided before each call.
+    pub address: String,
+    /// None of its tasks is dispatched.
+    pub paused: bool,
+    /// Open calls: 1 to [`CONCURRENCY_MAX`].
+    pub concurrency: u32,
+    /// Calls that may begin in a time; `None`: any number.
+    pub rate: Option<Rate>,
+    /// As of a [`Project`].
+    pub burst: u32,
+    /// How long a call may take, where the task does not say it.
+    pub timeout: Millis,
+    /// When an attempt that failed is made again, where the task does not say it.
+    pub retry: Retry,
+    /// The name of the secret that calls are signed with. Its value stands in the configuration of the workers only.
+    pub secret: Option<String>,
+    /// The name of the secret that is sent as bearer token.
+    pub bearer: Option<String>,
+}
+
+impl Service {
+    /// What it may do at one time.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        Limits { concurrency: self.concurrency, rate: self.rate, burst: self.burst }
+    }
+
+    /// `None`: it has no sound address, which is named among what is wrong.
+    fn read(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Self> {
+        let (rate, burst) = rate_and_burst(fields, wrongs);
+        // There is no other protocol yet, so nothing follows from it.
+        fields.read("protocol", wrongs, |value| secretive(value, "http", |text| text == "http"));
+        let timeout =
+            fields.read("timeout", wrongs, |value| length(value, Millis(1)..=TIMEOUT_MAX));
+        let retry = fields.inside("retry", wrongs);
+        let address =
+            fields.require("address", wrongs, |value| secretive(value, ADDRESS, is_base_url));
+        let mut secret =
+            |name| fields.read(name, wrongs, |value| secretive(value, SECRET, is_name));
+        let (secret, bearer) = (secret("secret"), secret("bearer"));
+        Some(Self {
+            revision: 0,
+            protocol: Protocol::Http,
+            address: address?,
+            paused: fields.read("paused", wrongs, flag).unwrap_or(false),
+            concurrency: concurrency(fields, wrongs).unwrap_or(SERVICE_CONCURRENCY),
+            rate,
+            burst,
+            timeout: timeout.unwrap_or(TIMEOUT),
+            retry: retry.map_or_else(Retry::default, |retry| Retry::read(&retry, wrongs)),
+            secret,
+            bearer,
+        })
+    }
+
+    fn write(&self) -> Map<String, Value> {
+        let mut fields = Map::new();
+        let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
+        put("version", json!(VERSION));
+        put("revision", json!(self.revision));
+        let protocol = match self.protocol {
+            Protocol::Http => "http",
+        };
+        put("protocol", json!(protocol));
+        put("address", json!(self.address));
+        put("paused", json!(self.paused));
+        put("concurrency", json!(self.concurrency));
+        if let Some(rate) = self.rate {
+            put("rate", number(rate));
+            put("burst", json!(self.burst));
+        }
+        put("timeout", json!(self.timeout.to_string()));
+        put("retry", json!(self.retry.wire()));
+        for (name, secret) in [("secret", &self.secret), ("bearer", &self.bearer)] {
+            if let Some(secret) = secret {
+                put(name, json!(secret));
+            }
+        }
+        fields
+    }
+}
+
+/// One record of meta, or one that is to be written there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    key: String,
+    /// Of key and value.
+    bytes: usize,
+    setting: Setting,
+}
+
+/// What a change sets; `None`: nothing is said any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Setting {
+    Project(String, Option<Project>),
+    Service(String, String, Option<Service>),
+}
+
+impl Change {
+    /// Sets a project, but not its services. To delete one, set [`Project::is_deleted`].
+    #[must_use]
+    pub fn of_project(name: &str, project: Project) -> Self {
+        let project = Project { services: BTreeMap::new(), ..project };
+        Self::of(format!("project/{name}"), Setting::Project(name.to_owned(), Some(project)))
+    }
+
+    /// Sets a service of a project; `None` deletes it.
+    #[must_use]
+    pub fn of_service(project: &str, name: &str, service: Option<Service>) -> Self {
+        let key = format!("service/{project}/{name}");
+        Self::of(key, Setting::Service(project.to_owned(), name.to_owned(), service))
+    }
+
+    fn of(key: String, setting: Setting) -> Self {
+        let mut change = Self { key, bytes: 0, setting };
+        change.bytes = change.key.len() + change.value().map_or(0, |value| value.len());
+        change
+    }
+
+    /// The key in meta.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The value in meta: JSON; `None`: a tombstone. Fields that a later release wrote are not in it.
+    #[must_use]
+    pub fn value(&self) -> Option<String> {
+        let fields = match &self.setting {
+            Setting::Project(_, project) => project.as_ref()?.write(),
+            Setting::Service(_, _, service) => service.as_ref()?.write(),
+        };
+        Some(Value::Object(fields).to_string())
+    }
+
+    fn is_tombstone(&self) -> bool {
+        matches!(self.setting, Setting::Project(_, None) | Setting::Service(_, _, None))
+    }
+
+    /// The same as another revision.
+    #[must_use]
+    pub fn with_revision(mut self, revision: u64) -> Self {
+        match &mut self.setting {
+            Setting::Project(_, Some(project)) => project.revision = revision,
+            Setting::Service(_, _, Some(service)) => service.revision = revision,
+            _ => {}
+        }
+        Self::of(self.key, self.setting)
+    }
+}
+
+/// Whether a key of meta is of a project or a service. Other keys are for others to read.
+#[must_use]
+pub fn is_key(key: &str) -> bool {
+    key.starts_with("project/") || key.starts_with("service/")
+}
+
+/// Reads a record of meta. Fields that are not known are passed over: a later release may have written them.
+///
+/// # Errors
+/// All that is wrong with it. The record has no effect: what was there stays.
+pub fn read(key: &str, value: Option<&[u8]>) -> Result<Change, Vec<Wrong>> {
+    let Some(value) = value else {
+        let tombstone = tombstone(key).map_err(|wrong| vec![wrong])?;
+        return Ok(Change::of(key.to_owned(), tombstone));
+    };
+    let mut wrongs = Wrongs::default();
+    let document = fields::document(key, value, VALUE_MAX, &mut wrongs);
+    let change = document.and_then(|document| {
+        let fields = Fields::of_document(&document);
+        let number = |range: RangeInclusive<u64>| move |value: &Value| integer(value, range);
+        fields.require("version", &mut wrongs, number(VERSION..=VERSION));
+        let counted = fields.require("revision", &mut wrongs, number(1..=u64::MAX));
+        let mut setting = setting(key, &fields, &mut wrongs)?;
+        match &mut setting {
+            Setting::Project(_, Some(project)) => {
+                project.is_deleted = fields.read("deleted", &mut wrongs, flag).unwrap_or(false);
+                project.revision = counted?;
+            }
+            Setting::Service(_, _, Some(service)) => service.revision = counted?,
+            _ => {}
+        }
+        Some(Change { key: key.to_owned(), bytes: key.len() + value.len(), setting })
+    });
+    sound(key, change, wrongs)
+}
+
+/// Reads what somebody wants a project or a service to be. Every field that is not known is wrong. The change has
+/// revision 0; [give it one](Change::with_revision) before it is written.
+///
+/// # Errors
+/// All that is wrong with it, for the caller to read.
+pub fn read_request(key: &str, body: &[u8]) -> Result<Change, Vec<Wrong>> {
+    let mut wrongs = Wrongs::default();
+    let document = fields::document(key, body, VALUE_MAX, &mut wrongs);
+    let change = document.and_then(|document| {
+        let fields = Fields::of_document(&document);
+        let setting = setting(key, &fields, &mut wrongs)?;
+        match setting {
+            Setting::Project(..) => fields.only(&PROJECT_FIELDS, "a project", &mut wrongs),
+            Setting::Service(..) => fields.only(&SERVICE_FIELDS, "a service", &mut wrongs),
+        }
+        Some(Change::of(key.to_owned(), setting))
+    });
+    sound(key, change, wrongs)
+}
+
+/// What was read, if nothing is wrong with it.
+fn sound(key: &str, change: Option<Change>, wrongs: Wrongs) -> Result<Change, Vec<Wrong>> {
+    match change {
+        Some(change) if wrongs.is_empty() => Ok(change),
+        _ => Err(wrongs.list(key)),
+    }
+}
+
+/// What a key is about, and that nothing is said of it.
+fn tombstone(key: &str) -> Result<Setting, Wrong> {
+    let named = |name: &str| is_name(name).then(|| name.to_owned());
+    let of_project = || Some(Setting::Project(named(key.strip_prefix("project/")?)?, None));
+    let of_service = || {
+        let (project, name) = key.strip_prefix("service/")?.split_once('/')?;
+        Some(Setting::Service(named(project)?, named(name)?, None))
+    };
+    of_project()
+        .or_else(of_service)
+        .ok_or_else(|| Wrong { at: key.to_owned(), detail: KEYS.to_owned() })
+}
+
+const KEYS: &str = "is not a key of a project or a service; want project/<name> or service/<project>/<name>, each name 1 to 64 of a-z 0-9 . _ -, not . or ..";
+
+/// What fields say of what the key is about.
+fn setting(key: &str, fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Setting> {
+    match tombstone(key) {
+        Ok(Setting::Project(name, _)) => {
+            Some(Setting::Project(name, Some(Project::read(fields, wrongs))))
+        }
+        Ok(Setting::Service(project, name, _)) => {
+            Some(Setting::Service(project, name, Service::read(fields, wrongs)))
+        }
+        Err(Wrong { at, detail }) => {
+            wrongs.add(at, detail);
+            None
+        }
+    }
+}
+
+const PROJECT_FIELDS: [&str; 6] = ["paused", "concurrency", "rate", "burst", "targets", "history"];
+const SERVICE_FIELDS: [&str; 10] = [
+    "protocol",
+    "address",
+    "paused",
+    "concurrency",
+    "rate",
+    "burst",
+    "timeout",
+    "retry",
+    "secret",
+    "bearer",
+];
+const ADDRESS: &str =
+    "a URL http:// or https:// of at most 2048 bytes, without user information, query and fragment";
+const SECRET: &str =
+    "the name of a secret: 1 to 64 of a-z 0-9 . _ -; its value stands in the workers' [secrets]";
+
+/// Whether a project, a service, a group or a secret may have this name. Names stand in URLs.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    let allowed =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
+    (1..=NAME_MAX).contains(&text.len()) && text.bytes().all(allowed) && !matches!(text, "." | "..")
+}
+
+/// Whether a text could be an address. Paths are put behind it, so nothing may stand behind its path.
+fn is_base_url(text: &str) -> bool {
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let Some(rest) = rest else { return false };
+    let host = rest.split('/').next().unwrap_or_default();
+    // Parsers of URLs read a backslash as a slash.
+    let allowed = |byte: u8| byte.is_ascii_graphic() && !b"\\?#\"<>`{}|^".contains(&byte);
+    text.len() <= ADDRESS_MAX
+        && text.bytes().all(allowed)
+        && !host.is_empty()
+        && !host.starts_with(':')
+        && !host.contains('@')
+}
+
+/// A text that passes a check. What is wrong is not shown: people paste passwords where only names belong.
+fn secretive(value: &Value, want: &str, is_sound: fn(&str) -> bool) -> Result<String, String> {
+    match value {
+        Value::Null => Err(wanted(value, want)),
+        Value::String(text) if is_sound(text) => Ok(text.clone()),
+        _ => Err(format!("is something else; want {want}")),
+    }
+}
+
+fn flag(value: &Value) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| wanted(value, "true or false"))
+}
+
+fn concurrency(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<u32> {
+    let calls =
+        fields.read("concurrency", wrongs, |value| integer(value, 1..=CONCURRENCY_MAX.into()))?;
+    u32::try_from(calls).ok()
+}
+
+/// A number of calls per second.
+fn per_second(value: &Value) -> Result<Rate, String> {
+    let rate = value.as_f64().and_then(|number| {
+        let tokens = (number * 1e3).round();
+        // A text of three decimals is read as the number next to it, and so is this quotient.
+        let is_exact = (1.0..=PER_1000_S_MAX).contains(&tokens) && tokens / 1e3 == number;
+        if is_exact { Rate::per_1000_s(tokens as u64) } else { None }
+    });
+    rate.ok_or_else(|| {
+        wanted(value, "a number per second from 0.001 to 1000000, of at most 3 decimals")
+    })
+}
+
+fn rate_and_burst(fields: &Fields<'_>, wrongs: &mut Wrongs) -> (Option<Rate>, u32) {
+    let rate = fields.read("rate", wrongs, per_second);
+    let burst = fields.read("burst", wrongs, |value| integer(value, 1..=BURST_MAX.into()));
+    if burst.is_some() && !fields.has("rate") {
+        wrongs.add("burst", "says nothing without a rate; want both or none");
+    }
+    // What comes in a second: a caller who says `5 per second` may begin five at once.
+    let usual = rate.map_or(1, Rate::per_second_rounded_up);
+    let burst = u32::try_from(burst.unwrap_or(usual)).unwrap_or(BURST_MAX);
+    (rate, burst)
+}
+
+fn targets(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Vec<String>> {
+    let targets = fields.read("targets", wrongs, |value| {
+        let list = value.as_array().filter(|list| list.len() <= TARGETS_MAX);
+        let texts = list
+            .and_then(|list| list.iter().map(|text| text.as_str().map(str::to_owned)).collect());
+        texts.ok_or_else(|| wanted(value, &format!("a list of at most {TARGETS_MAX} texts")))
+    });
+    let targets: Vec<String> = targets?;
+    let mut is_sound = true;
+    for (nth, pattern) in targets.iter().enumerate() {
+        if Allow::new("", Some(std::slice::from_ref(pattern))).is_err() {
+            wrongs.add(fields::item("targets", nth), "is not a regular expression");
+            is_sound = false;
+        }
+    }
+    if is_sound && Allow::new("", Some(&targets)).is_err() {
+        wrongs.add("targets", "is too large together; want fewer or simpler expressions");
+    }
+    Some(targets)
+}
+
+/// A rate as JSON: whole numbers without a point.
+fn number(rate: Rate) -> Value {
+    let tokens = rate.whole_per_1000_s();
+    if tokens.is_multiple_of(1_000) { json!(tokens / 1_000) } else { json!(tokens as f64 / 1e3) }
+}
+
+/// All projects and services that this instance has heard of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Registry {
+    projects: BTreeMap<String, Project>,
+    /// Bytes of each key and its value.
+    sizes: BTreeMap<String, usize>,
+    /// Bytes of all of them.
+    bytes: usize,
+}
+
+impl Registry {
+    /// Takes a change in.
+    ///
+    /// # Errors
+    /// There is no room for it. What was there stays.
+    pub fn apply(&mut self, change: Change) -> Result<(), Wrong> {
+        self.has_room(&change)?;
+        self.bytes -= self.sizes.remove(&change.key).unwrap_or_default();
+        if !change.is_tombstone() {
+            self.bytes += change.bytes;
+            self.sizes.insert(change.key, change.bytes);
+        }
+        let (Setting::Project(name, _) | Setting::Service(name, _, _)) = &change.setting;
+        let name = name.clone();
+        let project = self.projects.entry(name.clone()).or_insert(Project::NEVER_PUT);
+        match change.setting {
+            Setting::Project(_, to) => {
+                let services = std::mem::take(&mut project.services);
+                *project = Project { services, ..to.unwrap_or(Project::NEVER_PUT) };
+            }
+            Setting::Service(_, name, Some(to)) => {
+                project.services.insert(name, to);
+            }
+            Setting::Service(_, name, None) => {
+                project.services.remove(&name);
+            }
+        }
+        if *project == Project::NEVER_PUT {
+            self.projects.remove(&name);
+        }
+        Ok(())
+    }
+
+    /// Whether a change could be applied.
+    ///
+    /// # Errors
+    /// It would be one key or one byte too many.
+    pub fn has_room(&self, change: &Change) -> Result<(), Wrong> {
+        if change.is_tombstone() {
+            return Ok(());
+        }
+        let wrong = |detail| Err(Wrong { at: change.key.clone(), detail });
+        let before = self.sizes.get(&change.key);
+        if before.is_none() && self.sizes.len() >= KEYS_MAX {
+            return wrong(format!(
+                "there are {KEYS_MAX} projects and services already; delete some"
+            ));
+        }
+        let bytes = self.bytes - before.copied().unwrap_or_default() + change.bytes;
+        if bytes > BYTES_MAX {
+            return wrong(format!(
+                "projects and services would take {bytes} bytes; want at most {BYTES_MAX}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// A project. One that was never put has the defaults.
+    #[must_use]
+    pub fn project(&self, name: &str) -> &Project {
+        static NEVER_PUT: Project = Project::NEVER_PUT;
+        self.projects.get(name).unwrap_or(&NEVER_PUT)
+    }
+
+    /// A service of a project.
+    #[must_use]
+    pub fn service(&self, project: &str, name: &str) -> Option<&Service> {
+        self.project(project).services.get(name)
+    }
+
+    /// Whether tasks of this project, for this service, are to wait.
+    #[must_use]
+    pub fn paused(&self, project: &str, service: Option<&str>) -> bool {
+        let project = self.project(project);
+        let service = service.and_then(|name| project.services.get(name));
+        project.paused || service.is_some_and(|service| service.paused)
+    }
+
+    /// All projects of which something is said, by name.
+    pub fn projects(&self) -> impl Iterator<Item = (&str, &Project)> {
+        self.projects.iter().map(|(name, project)| (name.as_str(), project))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,432 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const SHOP: &str = "project/shop";
+const PAY: &str = "service/shop/pay";
+const IN_META: &str = r#"{"version":1,"revision":3}"#;
+const PAY_IN_META: &str = r#"{"version":1,"revision":4,"address":"https://pay.example/v1"}"#;
+
+fn rate(per_1000_s: u64) -> Option<Rate> {
+    Rate::per_1000_s(per_1000_s)
+}
+
+fn thrice() -> Retry {
+    let json = r#"{"address":"http://a","retry":{"count":3,"interval":1}}"#;
+    let change = read_request(PAY, json.as_bytes()).unwrap();
+    let Setting::Service(_, _, Some(service)) = change.setting else { panic!("a service") };
+    service.retry
+}
+
+fn heard(registry: &mut Registry, key: &str, json: Option<&str>) {
+    registry.apply(read(key, json.map(str::as_bytes)).unwrap()).unwrap();
+}
+
+/// What is wrong with a request, as texts.
+fn wrong(key: &str, json: &str) -> Vec<String> {
+    let wrong = read_request(key, json.as_bytes()).err().unwrap_or_default();
+    wrong.iter().map(Wrong::to_string).collect()
+}
+
+/// Where something is wrong, by the alphabet.
+fn places(key: &str, json: &str) -> Vec<String> {
+    let wrong = read_request(key, json.as_bytes()).err().unwrap_or_default();
+    let mut places: Vec<String> = wrong.into_iter().map(|wrong| wrong.at).collect();
+    places.sort_unstable();
+    places
+}
+
+#[test]
+fn a_project_that_was_never_put_has_the_defaults() {
+    let mut registry = Registry::default();
+    let never = registry.project("shop");
+    assert_eq!((never.revision, never.concurrency, never.history), (0, 256, Millis(604_800_000)));
+    assert!(!never.is_deleted && !never.paused && never.rate.is_none() && never.targets.is_none());
+    heard(&mut registry, SHOP, Some(IN_META));
+    let put = Project { revision: 3, ..Project::NEVER_PUT };
+    assert_eq!(registry.project("shop"), &put);
+    assert_eq!(registry.project("other"), &Project::NEVER_PUT);
+    heard(&mut registry, SHOP, None);
+    assert_eq!(registry, Registry::default(), "nothing is left of it");
+}
+
+#[test]
+fn all_fields_are_read() {
+    let mut registry = Registry::default();
+    let project = r#"{"version":1,"revision":9,"deleted":true,"paused":true,"concurrency":10000,"rate":0.125,
+        "burst":7,"targets":["orders","billing\\..*"],"history":"400d","quota":{"later":[1]}}"#;
+    heard(&mut registry, SHOP, Some(project));
+    let want = Project {
+        revision: 9,
+        is_deleted: true,
+        paused: true,
+        concurrency: 10_000,
+        rate: rate(125),
+        burst: 7,
+        targets: Some(vec!["orders".to_owned(), "billing\\..*".to_owned()]),
+        history: HISTORY_MAX,
+        services: BTreeMap::new(),
+    };
+    assert_eq!(registry.project("shop"), &want);
+    assert_eq!(want.limits(), Limits { concurrency: 10_000, rate: rate(125), burst: 7 });
+    let service = r#"{"version":1,"revision":2,"protocol":"http","address":"http://10.0.0.7:81/a","paused":true,
+        "concurrency":1,"rate":2.5,"timeout":"1m30s","retry":{"count":3,"interval":1},"secret":"pay.key","bearer":"pay-token","tls":{}}"#;
+    heard(&mut registry, PAY, Some(service));
+    let want = Service {
+        revision: 2,
+        protocol: Protocol::Http,
+        address: "http://10.0.0.7:81/a".to_owned(),
+        paused: true,
+        concurrency: 1,
+        rate: rate(2_500),
+        burst: 3,
+        timeout: Millis(90_000),
+        retry: thrice(),
+        secret: Some("pay.key".to_owned()),
+        bearer: Some("pay-token".to_owned()),
+    };
+    assert_eq!(registry.service("shop", "pay"), Some(&want));
+    assert_eq!(want.limits(), Limits { concurrency: 1, rate: rate(2_500), burst: 3 });
+    heard(&mut registry, PAY, Some(PAY_IN_META));
+    let plain = registry.service("shop", "pay").unwrap();
+    assert_eq!((plain.concurrency, plain.timeout, plain.burst), (64, Millis(10_000), 1));
+}
+
+#[test]
+fn the_last_record_of_a_key_wins() {
+    let mut registry = Registry::default();
+    heard(&mut registry, PAY, Some(PAY_IN_META));
+    assert!(registry.service("shop", "pay").is_some(), "before its project");
+    assert_eq!(registry.project("shop").concurrency, 256);
+    heard(&mut registry, SHOP, Some(r#"{"version":1,"revision":9,"concurrency":5}"#));
+    heard(&mut registry, SHOP, Some(r#"{"version":1,"revision":2,"concurrency":6}"#));
+    let shop = registry.project("shop");
+    assert_eq!((shop.revision, shop.concurrency), (2, 6), "whatever its revision");
+    assert!(shop.services.contains_key("pay"), "a project keeps its services");
+    heard(&mut registry, SHOP, None);
+    assert!(registry.service("shop", "pay").is_some(), "also if nothing is said of it any more");
+    heard(&mut registry, PAY, None);
+    assert_eq!(registry.projects().count(), 0);
+}
+
+#[test]
+fn a_pause_is_of_a_project_or_of_a_service() {
+    let paused = r#"{"version":1,"revision":1,"address":"http://x","paused":true}"#;
+    let mut registry = Registry::default();
+    heard(&mut registry, PAY, Some(paused));
+    heard(&mut registry, "service/shop/mail", Some(PAY_IN_META));
+    #[rustfmt::skip]
+    let asked = [("shop", None), ("shop", Some("pay")), ("shop", Some("mail")), ("shop", Some("x")), ("x", Some("pay"))];
+    let now =
+        |registry: &Registry| asked.map(|(project, service)| registry.paused(project, service));
+    assert_eq!(now(&registry), [false, true, false, false, false]);
+    heard(&mut registry, SHOP, Some(r#"{"version":1,"revision":1,"paused":true}"#));
+    assert_eq!(now(&registry), [true, true, true, true, false]);
+}
+
+#[test]
+fn every_wrong_field_is_named() {
+    let longest = format!("http://{}", "a".repeat(ADDRESS_MAX - 7));
+    let too_long = format!(r#"{{"address":"{longest}a"}}"#);
+    let longest = format!(r#"{{"address":"{longest}"}}"#);
+    #[rustfmt::skip]
+    let cases: [(&str, &str, &[&str]); 46] = [
+        (SHOP, "{}",                                           &[]),
+        (SHOP, r#"{"rate":null,"targets":null}"#,              &["rate", "targets"]),
+        (SHOP, r#"{"concurrency":1,"history":"1h"}"#,          &[]),
+        (SHOP, r#"{"concurrency":0}"#,                         &["concurrency"]),
+        (SHOP, r#"{"concurrency":10001}"#,                     &["concurrency"]),
+        (SHOP, r#"{"concurrency":1.5}"#,                       &["concurrency"]),
+        (SHOP, r#"{"concurrency":"1"}"#,                       &["concurrency"]),
+        (SHOP, r#"{"paused":"yes","history":5}"#,              &["paused", "history"]),
+        (SHOP, r#"{"history":"59m"}"#,                         &["history"]),
+        (SHOP, r#"{"history":"400d1ms"}"#,                     &["history"]),
+        (SHOP, r#"{"rate":0.001}"#,                            &[]),
+        (SHOP, r#"{"rate":1000000,"burst":1}"#,                &[]),
+        (SHOP, r#"{"rate":0}"#,                                &["rate"]),
+        (SHOP, r#"{"rate":-1}"#,                               &["rate"]),
+        (SHOP, r#"{"rate":1000000.001}"#,                      &["rate"]),
+        (SHOP, r#"{"rate":0.0005}"#,                           &["rate"]),
+        (SHOP, r#"{"rate":1.0001}"#,                           &["rate"]),
+        (SHOP, r#"{"rate":"5"}"#,                              &["rate"]),
+        (SHOP, r#"{"burst":5}"#,                               &["burst"]),
+        (SHOP, r#"{"rate":0,"burst":0}"#,                      &["rate", "burst"]),
+        (SHOP, r#"{"rate":5,"burst":1000001}"#,                &["burst"]),
+        (SHOP, r#"{"targets":[]}"#,                            &[]),
+        (SHOP, r#"{"targets":["a","a)|(b","c","("]}"#,         &["targets[1]", "targets[3]"]),
+        (SHOP, r#"{"targets":["a",5]}"#,                       &["targets"]),
+        (SHOP, r#"{"targets":"a"}"#,                           &["targets"]),
+        (SHOP, r#"{"version":1,"deleted":true,"x":null}"#,     &["deleted", "version", "x"]),
+        (SHOP, r#"{"concurrency":1,"concurrency":1}"#,         &["concurrency"]),
+        (SHOP, r#"{"concurrency":0,"paused":1,"y":2}"#,        &["paused", "concurrency", "y"]),
+        (SHOP, "[]",                                           &[SHOP]),
+        (SHOP, "{",                                            &[SHOP]),
+        (SHOP, "{}{}",                                         &[SHOP]),
+        (SHOP, "",                                             &[SHOP]),
+        (PAY,  "{}",                                           &["address"]),
+        (PAY,  r#"{"address":5}"#,                             &["address"]),
+        (PAY,  r#"{"address":"http://a/"}"#,                   &[]),
+        (PAY,  r#"{"address":"ftp://a"}"#,                     &["address"]),
+        (PAY,  r#"{"address":"http://"}"#,                     &["address"]),
+        (PAY,  r#"{"address":"https://:80/"}"#,                &["address"]),
+        (PAY,  r#"{"address":"http://me:pw@a"}"#,              &["address"]),
+        (PAY,  r#"{"address":"http://a\\@b"}"#,                &["address"]),
+        (PAY,  r#"{"address":"http://a?b=c"}"#,                &["address"]),
+        (PAY,  r#"{"address":"http://a b"}"#,                  &["address"]),
+        (PAY,  &longest,                                       &[]),
+        (PAY,  &too_long,                                      &["address"]),
+        (PAY,  r#"{"address":"http://a","protocol":"grpc"}"#,  &["protocol"]),
+        (PAY,  r#"{"address":"http://a","timeout":"5m1ms","secret":"A","bearer":""}"#, &["timeout", "secret", "bearer"]),
+    ];
+    for (key, json, want) in cases {
+        let mut want = want.to_vec();
+        want.sort_unstable();
+        assert_eq!(places(key, json), want, "{key} {json}");
+    }
+}
+
+#[test]
+fn what_is_wrong_says_what_is_wanted() {
+    #[rustfmt::skip]
+    let cases = [
+        (SHOP, r#"{"concurrency":0}"#,     "concurrency is 0; want an integer from 1 to 10000"),
+        (SHOP, r#"{"history":"1m"}"#,      "history is \"1m\"; want seconds (5) or a length of time (\"1m30s\"), from 1h to 400d"),
+        (SHOP, r#"{"concurency":1}"#,      "concurency is not a field of a project; did you mean concurrency?"),
+        (SHOP, "[]",                      "project/shop is []; want a JSON object"),
+        (PAY,  "{}",                       "address is missing; want a URL http:// or https:// of at most 2048 bytes, without user information, query and fragment"),
+    ];
+    for (key, json, want) in cases {
+        assert_eq!(wrong(key, json), [want], "{key} {json}");
+    }
+    // Who puts a password where a name or an address belongs does not find it in a log.
+    for field in ["secret", "bearer", "address", "protocol"] {
+        let found = wrong(PAY, &format!(r#"{{"{field}":"Hunter 2"}}"#)).join("; ");
+        assert!(found.contains(field) && !found.contains("Hunter"), "{found}");
+    }
+}
+
+#[test]
+fn meta_has_a_version_and_a_revision() {
+    #[rustfmt::skip]
+    let cases: [(&str, &[&str]); 7] = [
+        (IN_META,                                          &[]),
+        (r#"{"version":1,"revision":1,"later":{"a":[]}}"#, &[]),
+        ("{}",                                             &["version", "revision"]),
+        (r#"{"version":2,"revision":1}"#,                  &["version"]),
+        (r#"{"version":1,"revision":0}"#,                  &["revision"]),
+        (r#"{"version":1,"revision":1,"deleted":1}"#,      &["deleted"]),
+        (r#"{"version":1,"revision":1,"concurrency":0}"#,  &["concurrency"]),
+    ];
+    for (json, want) in cases {
+        let wrong = read(SHOP, Some(json.as_bytes())).err().unwrap_or_default();
+        let places: Vec<_> = wrong.iter().map(|wrong| wrong.at.as_str()).collect();
+        assert_eq!(places, want, "{json}");
+    }
+}
+
+#[test]
+fn other_keys_are_refused() {
+    let long = format!("project/{}", "a".repeat(NAME_MAX));
+    let longer = format!("{long}a");
+    #[rustfmt::skip]
+    let cases = [
+        (SHOP,                true,  true),
+        (PAY,                 true,  true),
+        (long.as_str(),       true,  true),
+        (longer.as_str(),     false, true),
+        ("project/",          false, true),
+        ("project/a/b",       false, true),
+        ("project/A",         false, true),
+        ("project/..",        false, true),
+        ("service/a",         false, true),
+        ("service/a/",        false, true),
+        ("service//a",        false, true),
+        ("service/a/b/c",     false, true),
+        ("target/orders",     false, false),
+        ("tasks",             false, false),
+        ("projects/a",        false, false),
+        ("",                  false, false),
+    ];
+    for (key, sound, of_registry) in cases {
+        assert_eq!(is_key(key), of_registry, "{key}");
+        let tombstone = read(key, None);
+        assert_eq!(tombstone.is_ok(), sound, "{key}");
+        let is_named = |wrong: &[Wrong]| wrong.len() == 1 && wrong[0].at == key;
+        assert!(tombstone.err().is_none_or(|wrong| is_named(&wrong)), "{key}");
+        let json = PAY_IN_META.as_bytes();
+        assert_eq!(read(key, Some(json)).is_ok(), sound, "{key}");
+    }
+}
+
+#[test]
+fn there_is_room_for_so_many_keys() {
+    let mut registry = Registry::default();
+    for n in 0..KEYS_MAX {
+        heard(&mut registry, &format!("project/p{n}"), Some(IN_META));
+    }
+    let full = registry.clone();
+    for key in [SHOP, PAY] {
+        let refused = registry.apply(read(key, Some(PAY_IN_META.as_bytes())).unwrap());
+        assert_eq!(refused.unwrap_err().at, key);
+    }
+    assert_eq!(registry, full);
+    heard(&mut registry, "project/p7", Some(r#"{"version":1,"revision":8,"paused":true}"#));
+    assert!(registry.paused("p7", None), "a key that is there may change");
+    heard(&mut registry, "project/gone", None);
+    heard(&mut registry, "project/p7", None);
+    heard(&mut registry, PAY, Some(PAY_IN_META));
+}
+
+#[test]
+fn there_is_room_for_so_many_bytes() {
+    let long = |bytes: usize| {
+        let json = r#"{"version":1,"revision":1,"later":""}"#;
+        json.replace(r#""""#, &format!("\"{}\"", "x".repeat(bytes - json.len())))
+    };
+    let mut registry = Registry::default();
+    let over = read(SHOP, Some(long(VALUE_MAX + 1).as_bytes())).unwrap_err();
+    assert_eq!((over.len(), over[0].at.as_str()), (1, SHOP));
+    let key = |n: usize| format!("project/{n:04}");
+    let of_one = VALUE_MAX + key(0).len();
+    let many = BYTES_MAX / of_one;
+    for n in 0..many {
+        heard(&mut registry, &key(n), Some(&long(VALUE_MAX)));
+    }
+    let rest = BYTES_MAX - many * of_one - key(0).len();
+    let last = key(many);
+    let change = |bytes| read(&last, Some(long(bytes).as_bytes())).unwrap();
+    assert_eq!(registry.apply(change(rest + 1)).unwrap_err().at, last);
+    assert_eq!(registry.project(&last[8..]).revision, 0, "it had no effect");
+    registry.apply(change(rest)).unwrap();
+    // Again: what it takes the place of does not count.
+    registry.apply(change(rest)).unwrap();
+    assert!(registry.apply(change(rest + 1)).is_err());
+    assert_eq!(registry.project(&last[8..]).revision, 1, "what was there stays");
+    assert_eq!(registry.bytes, BYTES_MAX);
+    for n in 0..=many {
+        heard(&mut registry, &key(n), None);
+    }
+    assert_eq!(registry, Registry::default());
+}
+
+#[test]
+fn a_request_becomes_a_record_of_meta() {
+    let change =
+        read_request(PAY, br#"{"address":"http://a","rate":5}"#).unwrap().with_revision(12);
+    assert_eq!(
+        change.value().unwrap(),
+        r#"{"address":"http://a","burst":5,"concurrency":64,"paused":false,"protocol":"http","rate":5,"retry":{"backoff":"fixed","count":0,"interval":5,"jitter":0.0,"max_interval":3600},"revision":12,"timeout":"10s","version":1}"#
+    );
+    assert_eq!(change.key(), PAY);
+    assert_eq!(Change::of_service("shop", "pay", None), read(PAY, None).unwrap());
+    assert_eq!(Change::of_service("shop", "pay", None).value(), None);
+    let mut registry = Registry::default();
+    registry.apply(change).unwrap();
+    // A change of one thing keeps the rest.
+    let pay = registry.service("shop", "pay").cloned().unwrap();
+    let paused = Change::of_service(
+        "shop",
+        "pay",
+        Some(Service { paused: true, revision: 13, ..pay.clone() }),
+    );
+    heard(&mut registry, PAY, paused.value().as_deref());
+    assert_eq!(
+        registry.service("shop", "pay"),
+        Some(&Service { paused: true, revision: 13, ..pay })
+    );
+}
+
+fn rates() -> impl Strategy<Value = (Option<Rate>, u32)> {
+    let rate = proptest::option::of((1..=1_000_000_000u64, 1..=BURST_MAX));
+    rate.prop_map(|rate| {
+        rate.map_or((None, 1), |(tokens, burst)| (Rate::per_1000_s(tokens), burst))
+    })
+}
+
+prop_compose! {
+    fn any_project()(
+        revision in 1..=u64::MAX,
+        is_deleted in any::<bool>(),
+        paused in any::<bool>(),
+        concurrency in 1..=CONCURRENCY_MAX,
+        (rate, burst) in rates(),
+        targets in proptest::option::of(proptest::collection::vec("[a-z.*]{1,9}".prop_filter("sound", |text| Allow::new("", Some(std::slice::from_ref(text))).is_ok()), 0..4)),
+        history in HISTORY_MIN.0..=HISTORY_MAX.0,
+    ) -> Project {
+        let history = Millis(history);
+        Project { revision, is_deleted, paused, concurrency, rate, burst, targets, history, services: BTreeMap::new() }
+    }
+}
+
+prop_compose! {
+    fn any_service()(
+        revision in 1..=u64::MAX,
+        address in "https?://[a-z0-9.]{1,20}(/[!-~&&[^\\\\?#\"<>`{}|^]]{0,9})?",
+        paused in any::<bool>(),
+        concurrency in 1..=CONCURRENCY_MAX,
+        (rate, burst) in rates(),
+        timeout in 1..=TIMEOUT_MAX.0,
+        retry in crate::task::retry::tests::any_retry(),
+        secret in proptest::option::of("[a-z0-9_-]{1,64}"),
+        bearer in proptest::option::of("[a-z0-9_-]{1,64}"),
+    ) -> Service {
+        let (protocol, timeout) = (Protocol::Http, Millis(timeout));
+        Service { revision, protocol, address, paused, concurrency, rate, burst, timeout, retry, secret, bearer }
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read_the_same(project in any_project(), service in any_service()) {
+        for change in [Change::of_project("shop", project), Change::of_service("shop", "pay", Some(service))] {
+            let value = change.value().unwrap();
+            prop_assert_eq!(read(change.key(), Some(value.as_bytes())), Ok(change));
+        }
+    }
+
+    /// Every rate of three decimals is exact, however it is written.
+    #[test]
+    fn rates_are_exact(tokens in 1..=1_000_000_000u64) {
+        let json = format!("{{\"rate\":{}.{:03}}}", tokens / 1_000, tokens % 1_000);
+        let change = read_request(SHOP, json.as_bytes()).unwrap();
+        let Setting::Project(_, Some(project)) = change.setting else { panic!("a project") };
+        prop_assert_eq!(project.rate, Rate::per_1000_s(tokens));
+    }
+
+    #[test]
+    fn no_text_does_harm(text in "[{}\\[\\]\":,0-9a-z.\\\\-]{0,40}", bytes in any::<Vec<u8>>()) {
+        for key in [SHOP, PAY, text.as_str()] {
+            for value in [text.as_bytes(), &bytes] {
+                let read = [read(key, Some(value)), read_request(key, value)];
+                prop_assert!(read.iter().flat_map(|read| read.as_ref().err()).all(|wrong| !wrong.is_empty()));
+            }
+        }
+    }
+
+    /// In whatever order records come, the last of each key holds and the bytes are those of what is there.
+    #[test]
+    fn bytes_are_those_of_what_is_there(
+        steps in proptest::collection::vec((0..3usize, any::<bool>(), any_service(), any_project()), 1..20),
+    ) {
+        let mut registry = Registry::default();
+        let mut last: BTreeMap<String, usize> = BTreeMap::new();
+        for (which, is_there, service, project) in steps {
+            let change = match (which, is_there) {
+                (0, true) => Change::of_project("shop", project),
+                (0, false) => read(SHOP, None).unwrap(),
+                (which, is_there) => Change::of_service("shop", &which.to_string(), is_there.then_some(service)),
+            };
+            let bytes = change.value().map(|value| value.len() + change.key().len());
+            last.insert(change.key().to_owned(), bytes.unwrap_or_default());
+            registry.apply(change).unwrap();
+            prop_assert_eq!(registry.bytes, last.values().sum::<usize>());
+        }
+        for (key, bytes) in &last {
+            let is_there = match key.strip_prefix("service/shop/") {
+                Some(name) => registry.service("shop", name).is_some(),
+                None => registry.project("shop").revision > 0,
+            };
+            prop_assert_eq!(is_there, *bytes > 0, "{}", key);
+        }
+    }
+}

@@ -1,0 +1,590 @@
+//! `x-delay-task`: the specification of a task. This is its only reader.
+//!
+//! # Invariants
+//! 1. A specification has one meaning or is refused, and the answer names every field that is wrong.
+//! 2. A [`Spec`] is only made here, so each one is legal, and fits into [`SPEC_MAX`] bytes as it is written.
+//! 3. What [`to_json`](Spec::to_json) writes is read back as the same specification. Defaults are written out, so that
+//!    another version's defaults change nothing.
+//! 4. An answer does not repeat user information of a URL or a header's value: they may be secrets.
+//!
+//! What a service is, and whether an address may be called, is looked up when the call is made.
+
+use serde::Serialize;
+use serde_json::Value;
+use url::{Position, Url};
+
+use super::super::Millis;
+use super::super::header::{TOPIC_WANTED, is_topic_name};
+use super::fields::{
+    Fields, Length, Wrongs, base64, bytes, document, integer, item, length, text, to_json, wanted,
+};
+use super::retry::Retry;
+use super::{Wrong, retry};
+
+mod address;
+mod expect;
+
+pub use expect::Expect;
+
+/// The header that has it.
+pub const HEADER: &str = "x-delay-task";
+/// Longest specification, in bytes.
+pub const SPEC_MAX: usize = 16 * 1024;
+/// Longest name of a project, a group or a service, in bytes.
+pub const NAME_MAX: usize = 64;
+/// Longest URL and longest path, in bytes, also when they are percent-encoded.
+pub const URL_MAX: usize = 2_048;
+/// Most headers of a call. The specification's own bound keeps them below 16 KiB in all.
+pub const HEADERS_MAX: usize = 64;
+/// Longest key of a Kafka task, in bytes.
+pub const KEY_MAX: usize = 1_024;
+/// Longest time that a call may take; what takes longer reports by feedback.
+pub const TIMEOUT_MAX: Millis = Millis(300_000);
+/// Shortest and longest interval between two polling rounds.
+pub const POLL_INTERVAL: (Millis, Millis) = (Millis::SECOND, Millis::DAY);
+/// Most polling rounds: one a second makes a little more than a day.
+pub const ROUNDS_MAX: u32 = 100_000;
+
+/// What is to be done when a task is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    project: String,
+    group: String,
+    kind: Kind,
+    retry: Option<Retry>,
+    on_result: Option<OnResult>,
+}
+
+/// The types of tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An HTTP call whose body is the record's value.
+    Http(Http),
+    /// A record for a topic.
+    Kafka(Kafka),
+}
+
+/// An HTTP call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Http {
+    /// Who is called.
+    pub address: Address,
+    /// The method; POST unless another one is named.
+    pub method: Method,
+    /// Names and values, as they were written.
+    pub headers: Vec<(String, String)>,
+    /// How long the call may take; `None`: the service's time, or waterclock's default.
+    pub timeout: Option<Millis>,
+    /// Which statuses mean that the task is done.
+    pub expect: Expect,
+    /// Present: the call is made again until the thing has happened.
+    pub poll: Option<Poll>,
+}
+
+/// Who is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A named service of the project.
+    Service {
+        /// Its name.
+        name: String,
+        /// What follows its address: begins with one `/`, percent-encoded, no `.` or `..` segments. May have a query.
+        path: Option<String>,
+    },
+    /// A URL: http or https, with a host, without user information and fragment.
+    Url(Url),
+}
+
+/// A method of HTTP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// GET
+    Get,
+    /// HEAD
+    Head,
+    /// POST
+    #[default]
+    Post,
+    /// PUT
+    Put,
+    /// PATCH
+    Patch,
+    /// DELETE
+    Delete,
+    /// OPTIONS
+    Options,
+}
+
+impl Method {
+    /// Every method that a task may have.
+    pub const ALL: [Self; 7] =
+        [Self::Get, Self::Head, Self::Post, Self::Put, Self::Patch, Self::Delete, Self::Options];
+
+    /// As HTTP writes it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Head => "HEAD",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+            Self::Options => "OPTIONS",
+        }
+    }
+}
+
+/// A call that is made again until the thing that it asks for has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Poll {
+    /// Between two rounds, the same every time.
+    pub interval: Millis,
+    /// How many of them, from 1.
+    pub rounds: u32,
+}
+
+/// A record for a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kafka {
+    /// The topic.
+    pub topic: String,
+    /// Its partition, zero or more; whether the topic has it is not known here.
+    pub partition: Option<i32>,
+    /// The key at delivery, where it is not the record's.
+    pub key: Option<Vec<u8>>,
+}
+
+/// Who hears how a task ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OnResult {
+    /// A topic.
+    Topic(String),
+    /// A named service of the project.
+    Service(String),
+    /// A URL, as that of a task.
+    Url(Url),
+}
+
+/// What limits apply to besides the project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope<'a> {
+    /// A named service of the task's project.
+    Service(&'a str),
+    /// The host of a raw URL, with its port where that is not the scheme's own.
+    Host(&'a str),
+}
+
+/// The fields of every task.
+const COMMON: [&str; 5] = ["type", "project", "group", "retry", "on_result"];
+/// Those of HTTP tasks besides.
+const HTTP: [&str; 9] =
+    ["service", "url", "path", "method", "headers", "timeout", "expect", "poll", "feedback"];
+/// Those of Kafka tasks besides.
+const KAFKA: [&str; 4] = ["topic", "partition", "key_b64", "feedback"];
+/// Types that come in later releases.
+const LATER: [&str; 3] = ["grpc", "run", "schedule"];
+
+const NAME_WANTED: &str = "1 to 64 of a-z 0-9 . _ -, not . or ..";
+
+/// A type that is read now.
+#[derive(Clone, Copy)]
+enum Type {
+    Http,
+    Kafka,
+}
+
+impl Spec {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// Every field that is wrong, at least one.
+    pub fn parse(json: &[u8]) -> Result<Self, Vec<Wrong>> {
+        let mut wrongs = Wrongs::default();
+        let map = document(HEADER, json, SPEC_MAX, &mut wrongs);
+        let spec = map.and_then(|map| Self::read(&Fields::of_document(&map), &mut wrongs));
+        // Percent-encoding and defaults make it longer than it was.
+        if let Some(len) = spec.as_ref().map(|spec| spec.to_json().len())
+            && len > SPEC_MAX
+        {
+            let detail = format!(
+                "has {len} bytes once its defaults are written out; want at most {SPEC_MAX}"
+            );
+            wrongs.add(HEADER, detail);
+        }
+        match spec {
+            Some(spec) if wrongs.is_empty() => Ok(spec),
+            _ => Err(wrongs.list(HEADER)),
+        }
+    }
+
+    /// Reads all fields before it gives up: each one that is wrong is to be named.
+    fn read(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Self> {
+        let kind = fields.require("type", wrongs, kind);
+        let project = fields.require("project", wrongs, name);
+        let group = fields.require("group", wrongs, name);
+        let kind = match kind {
+            Some(Type::Http) => {
+                fields.only(&[&COMMON[..], &HTTP].concat(), "http tasks", wrongs);
+                read_http(fields, wrongs).map(Kind::Http)
+            }
+            Some(Type::Kafka) => {
+                fields.only(&[&COMMON[..], &KAFKA].concat(), "kafka tasks", wrongs);
+                read_kafka(fields, wrongs).map(Kind::Kafka)
+            }
+            None => {
+                // Nobody knows yet what the fields of a later type are.
+                let of_type = fields.get("type").and_then(Value::as_str);
+                if of_type.is_none_or(|of_type| !LATER.contains(&of_type)) {
+                    let known = [&COMMON[..], &HTTP, &KAFKA[..3]].concat();
+                    fields.only(&known, "tasks", wrongs);
+                }
+                None
+            }
+        };
+        let retry = fields.inside("retry", wrongs).map(|fields| Retry::read(&fields, wrongs));
+        let on_result = fields
+            .inside("on_result", wrongs)
+            .and_then(|inside| read_on_result(&inside, &fields.at("on_result"), wrongs));
+        Some(Self { project: project?, group: group?, kind: kind?, retry, on_result })
+    }
+
+    /// The project.
+    #[must_use]
+    pub fn project(&self) -> &str {
+        &self.project
+    }
+
+    /// The group: a word for lists.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// What is to be done.
+    #[must_use]
+    pub const fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// The type as it is written.
+    #[must_use]
+    pub const fn type_name(&self) -> &'static str {
+        match self.kind {
+            Kind::Http(_) => "http",
+            Kind::Kafka(_) => "kafka",
+        }
+    }
+
+    /// The task's own policy, as a whole; `None`: the service's, or [`Retry::default`].
+    #[must_use]
+    pub const fn retry(&self) -> Option<&Retry> {
+        self.retry.as_ref()
+    }
+
+    /// Who hears how it ended.
+    #[must_use]
+    pub const fn on_result(&self) -> Option<&OnResult> {
+        self.on_result.as_ref()
+    }
+
+    /// The named service that is called, if one is.
+    #[must_use]
+    pub fn service(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Http(Http { address: Address::Service { name, .. }, .. }) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// What limits apply to besides the project; a Kafka task has no such scope.
+    #[must_use]
+    pub fn scope(&self) -> Option<Scope<'_>> {
+        match &self.kind {
+            Kind::Http(Http { address: Address::Service { name, .. }, .. }) => {
+                Some(Scope::Service(name))
+            }
+            Kind::Http(Http { address: Address::Url(url), .. }) => {
+                Some(Scope::Host(&url[Position::BeforeHost..Position::AfterPort]))
+            }
+            Kind::Kafka(_) => None,
+        }
+    }
+
+    /// Writes it, compact, with its defaults.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let mut wire = Wire {
+            of_type: self.type_name(),
+            project: &self.project,
+            group: &self.group,
+            retry: self.retry.as_ref().map(Retry::wire),
+            on_result: self.on_result.as_ref().map(|to| match to {
+                OnResult::Topic(topic) => WireOnResult::Topic(topic),
+                OnResult::Service(service) => WireOnResult::Service(service),
+                OnResult::Url(url) => WireOnResult::Url(url.as_str()),
+            }),
+            ..Wire::default()
+        };
+        match &self.kind {
+            Kind::Http(http) => {
+                match &http.address {
+                    Address::Service { name, path } => {
+                        wire.service = Some(name);
+                        wire.path = path.as_deref();
+                    }
+                    Address::Url(url) => wire.url = Some(url.as_str()),
+                }
+                wire.method = Some(http.method.as_str());
+                wire.headers = &http.headers;
+                wire.timeout = http.timeout.map(Length);
+                wire.expect = Some(http.expect.to_string());
+                wire.poll = http
+                    .poll
+                    .map(|poll| WirePoll { interval: Length(poll.interval), rounds: poll.rounds });
+            }
+            Kind::Kafka(kafka) => {
+                wire.topic = Some(&kafka.topic);
+                wire.partition = kafka.partition;
+                wire.key_b64 = kafka.key.as_deref().map(base64);
+            }
+        }
+        to_json(&wire)
+    }
+}
+
+/// A specification as JSON has it.
+#[derive(Default, Serialize)]
+struct Wire<'a> {
+    #[serde(rename = "type")]
+    of_type: &'a str,
+    project: &'a str,
+    group: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    headers: &'a [(String, String)],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout: Option<Length>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expect: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partition: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_b64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<retry::Wire>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    poll: Option<WirePoll>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_result: Option<WireOnResult<'a>>,
+}
+
+#[derive(Serialize)]
+struct WirePoll {
+    interval: Length,
+    rounds: u32,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum WireOnResult<'a> {
+    Topic(&'a str),
+    Service(&'a str),
+    Url(&'a str),
+}
+
+fn kind(value: &Value) -> Result<Type, String> {
+    match value.as_str() {
+        Some("http") => Ok(Type::Http),
+        Some("kafka") => Ok(Type::Kafka),
+        Some(later) if LATER.contains(&later) => {
+            Err(format!("is {value}, which comes in a later release; want http or kafka"))
+        }
+        _ => Err(wanted(value, "http or kafka")),
+    }
+}
+
+fn read_http(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Http> {
+    let service = fields.read("service", wrongs, name);
+    let url = fields.read("url", wrongs, address::url);
+    let path = fields.read("path", wrongs, address::path);
+    match (fields.has("service"), fields.has("url")) {
+        (true, true) => {
+            wrongs.add(fields.at("url"), "is there beside service; want exactly one of them");
+        }
+        (false, false) => {
+            wrongs.add(fields.at("url"), "is missing; want exactly one of url and service");
+        }
+        (false, true) if fields.has("path") => {
+            wrongs.add(fields.at("path"), "is there beside url; want it as a part of the url");
+        }
+        _ => {}
+    }
+    let method = fields.read("method", wrongs, method);
+    let headers = read_headers(fields, wrongs);
+    let timeout = fields.read("timeout", wrongs, |value| length(value, Millis(1)..=TIMEOUT_MAX));
+    let expect = fields.read("expect", wrongs, expect::read);
+    let poll = fields.inside("poll", wrongs).and_then(|inside| read_poll(&inside, wrongs));
+    refuse_feedback(fields, wrongs);
+    let address = match (service, url) {
+        (Some(name), _) => Address::Service { name, path },
+        (None, Some(url)) => Address::Url(url),
+        (None, None) => return None,
+    };
+    Some(Http {
+        address,
+        method: method.unwrap_or_default(),
+        headers,
+        timeout,
+        expect: expect.unwrap_or_default(),
+        poll,
+    })
+}
+
+fn read_kafka(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Kafka> {
+    let topic = fields.require("topic", wrongs, topic);
+    let partition = fields
+        .read("partition", wrongs, |value| integer(value, 0..=u64::from(i32::MAX.unsigned_abs())));
+    let key = fields.read("key_b64", wrongs, |value| bytes(value, KEY_MAX));
+    refuse_feedback(fields, wrongs);
+    Some(Kafka { topic: topic?, partition: partition.map(|partition| partition as i32), key })
+}
+
+fn refuse_feedback(fields: &Fields<'_>, wrongs: &mut Wrongs) {
+    if fields.has("feedback") {
+        wrongs.add(fields.at("feedback"), "comes in a later release; want a task without it");
+    }
+}
+
+fn read_poll(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Poll> {
+    fields.only(&["interval", "rounds"], "poll", wrongs);
+    let (shortest, longest) = POLL_INTERVAL;
+    let interval = fields.require("interval", wrongs, |value| length(value, shortest..=longest));
+    let rounds =
+        fields.require("rounds", wrongs, |value| integer(value, 1..=u64::from(ROUNDS_MAX)));
+    Some(Poll { interval: interval?, rounds: rounds? as u32 })
+}
+
+fn read_on_result(fields: &Fields<'_>, at: &str, wrongs: &mut Wrongs) -> Option<OnResult> {
+    const KNOWN: [&str; 3] = ["topic", "service", "url"];
+    fields.only(&KNOWN, "on_result", wrongs);
+    let topic = fields.read("topic", wrongs, topic).map(OnResult::Topic);
+    let service = fields.read("service", wrongs, name).map(OnResult::Service);
+    let url = fields.read("url", wrongs, address::url).map(OnResult::Url);
+    let there = KNOWN.into_iter().filter(|name| fields.has(name)).collect::<Vec<_>>();
+    if there.len() != 1 {
+        let has = if there.is_empty() { "none".to_owned() } else { there.join(" and ") };
+        wrongs.add(at, format!("has {has}; want exactly one of topic, service, url"));
+    }
+    topic.or(service).or(url)
+}
+
+/// The headers of a call, each one a pair.
+fn read_headers(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Vec<(String, String)> {
+    let list = fields.read("headers", wrongs, |value| {
+        value.as_array().ok_or_else(|| wanted(value, "a list of [name, value] pairs"))
+    });
+    let Some(list) = list else { return Vec::new() };
+    let at = fields.at("headers");
+    if list.len() > HEADERS_MAX {
+        wrongs.add(&at, format!("has {} headers; want at most {HEADERS_MAX}", list.len()));
+    }
+    let mut headers = Vec::with_capacity(list.len());
+    for (index, pair) in list.iter().enumerate() {
+        let at = item(&at, index);
+        let Some([name, value]) = pair.as_array().map(Vec::as_slice) else {
+            wrongs.add(at, "is not a pair; want [name, value]");
+            continue;
+        };
+        let name = header_name(name).map_err(|detail| wrongs.add(item(&at, 0), detail));
+        let value = header_value(value).map_err(|detail| wrongs.add(item(&at, 1), detail));
+        if let (Ok(name), Ok(value)) = (name, value) {
+            headers.push((name, value));
+        }
+    }
+    headers
+}
+
+/// Headers that are about the connection, or that HTTP's own rules make from the body.
+const OF_CONNECTION: [&str; 11] = [
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "proxy-authenticate",
+    "te",
+    "trailer",
+    "upgrade",
+    "http2-settings",
+];
+/// Headers that have secrets, which a record must not carry.
+const OF_SECRETS: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
+/// How the names begin that the receiver is to believe.
+const OF_WATERCLOCK: [&str; 3] = ["x-forwarded-", "webhook-", "waterclock-"];
+
+fn header_name(value: &Value) -> Result<String, String> {
+    const WANTED: &str = "the name of a header: letters, digits and !#$%&'*+-.^_`|~";
+    let name = text(value, WANTED)?;
+    let is_of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(is_of_token) {
+        return Err(wanted(value, WANTED));
+    }
+    let lower = name.to_ascii_lowercase();
+    if OF_CONNECTION.contains(&lower.as_str()) {
+        return Err(wanted(value, "none of the headers that HTTP itself sets"));
+    }
+    if OF_SECRETS.contains(&lower.as_str()) {
+        return Err(wanted(value, "no secret in a task: use a service's secret"));
+    }
+    if OF_WATERCLOCK.iter().any(|start| lower.starts_with(start)) {
+        return Err(wanted(value, "none of the headers that only waterclock may set"));
+    }
+    Ok(name.to_owned())
+}
+
+/// What is wrong with it is said without it: the value may be a secret.
+fn header_value(value: &Value) -> Result<String, String> {
+    let Some(text) = value.as_str() else {
+        return Err("is not a text; want the value of a header".to_owned());
+    };
+    match text.chars().position(char::is_control) {
+        Some(at) => Err(format!("has a control character at {at}; want a value without them")),
+        None => Ok(text.to_owned()),
+    }
+}
+
+fn method(value: &Value) -> Result<Method, String> {
+    let found = Method::ALL.into_iter().find(|known| value.as_str() == Some(known.as_str()));
+    found.ok_or_else(|| wanted(value, &Method::ALL.map(Method::as_str).join(", ")))
+}
+
+/// The name of a project, a group or a service. They stand in URLs and keys, where `.` and `..` would mean another path.
+fn name(value: &Value) -> Result<String, String> {
+    let is_fit = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'_' | b'-')
+    };
+    let name = text(value, NAME_WANTED)?;
+    let is_name = (1..=NAME_MAX).contains(&name.len())
+        && name.bytes().all(is_fit)
+        && !matches!(name, "." | "..");
+    if is_name { Ok(name.to_owned()) } else { Err(wanted(value, NAME_WANTED)) }
+}
+
+fn topic(value: &Value) -> Result<String, String> {
+    let topic = text(value, TOPIC_WANTED)?;
+    if is_topic_name(topic) { Ok(topic.to_owned()) } else { Err(wanted(value, TOPIC_WANTED)) }
+}
+
+#[cfg(test)]
+mod tests;
