@@ -109,8 +109,8 @@ const ROOMS: [&str; 8] =
 /// The modules of the engine, from the bottom to the top: each knows those below it. Two on one floor know each other: records
 /// wait in `targets` for what `verdict` is to say of them.
 #[rustfmt::skip]
-const ENGINE: [&str; 19] = [
-    "ids", "time", "record", "murmur2", "header", "state", "allow", "task", "timers", "ladder", "window", "hold",
+const ENGINE: [&str; 20] = [
+    "ids", "time", "record", "murmur2", "header", "state", "allow", "task", "timers", "ladder", "window", "work", "hold",
     "hop_buffer", "wheel", "setup", "messages", "member", "targets verdict", "lanes",
 ];
 /// The same for the modules of `lanes`: parts, below the engine that they are of, and above it the files that join them.

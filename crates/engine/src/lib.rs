@@ -30,6 +30,7 @@ pub mod timers;
 mod verdict;
 pub mod wheel;
 pub mod window;
+pub mod work;
 
 pub use ids::{BatchId, Lane, Offset, Source, TopicId};
 pub use lanes::{Figures, LaneEngine, Read};

@@ -80,7 +80,14 @@ impl Window {
     /// may deliver twice: the caller stops and names the partition.
     pub fn load(next: Offset, metadata: &str) -> Result<Self, WindowError> {
         let (upto, blocks) = code::decode(next.0, metadata)?;
-        let mut window = Self {
+        let mut window = Self::of(next, upto, blocks);
+        window.settle();
+        window.measure();
+        Ok(window)
+    }
+
+    fn of(next: Offset, upto: i64, blocks: Vec<Block>) -> Self {
+        Self {
             hollow: 0,
             pending: blocks.iter().map(Block::count).sum(),
             blocks: blocks.into(),
@@ -92,10 +99,13 @@ impl Window {
             open: None,
             open_bits: 0,
             changed: false,
-        };
-        window.settle();
-        window.measure();
-        Ok(window)
+        }
+    }
+
+    /// A log of which nothing was read yet: reading begins at `next`.
+    #[must_use]
+    pub fn empty(next: Offset) -> Self {
+        Self::of(next, next.0, Vec::new())
     }
 
     /// Corrects a position whose log now begins at `start`, beyond it. Gives where to go on, the metadata for that, and
@@ -212,6 +222,12 @@ impl Window {
     /// The position is to be committed, even if nothing finishes.
     pub fn touch(&mut self) {
         self.changed = true;
+    }
+
+    /// Whether a restart from the last commit would do something again that need not be.
+    #[must_use]
+    pub fn has_changed(&self) -> bool {
+        self.changed
     }
 
     /// What to commit, if anything finished since the last call: the low watermark and the metadata for it, at most

@@ -1,0 +1,879 @@
+//! The worker engine: decides which calls begin, and what is committed of them.
+//!
+//! `step(now, event) -> actions`, pure, as the engine of the lanes. A worker owns partitions of `<ns>.tasks`. It reads tasks from
+//! them, begins calls, and writes what became of each to `<ns>.results`, in one transaction with the offset of the task.
+//!
+//! # Invariants
+//! 1. An offset is committed as done only in the batch that carries what became of its task, or in a later one.
+//! 2. Of a task that its owner before may have begun to call, no call begins here: it is reported as in doubt.
+//! 3. A call begins only while this member surely has its partitions ([`Limit::fresh`] after a sign of that), and only once a
+//!    position is committed which says that calls may have begun. So whoever says of a turn "it was never called" is right.
+//! 4. No call outlives its assignment.
+//! 5. What has ended and is not committed is never dropped in an assignment: it goes again.
+//! 6. Memory is bounded: over three quarters of it, what cannot begin soon goes back to its lane; where that does not help,
+//!    reading stops.
+//!
+//! It does not make calls, parse records, or talk to Kafka.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::header::Refusal;
+use crate::task::registry::Registry;
+use crate::task::result::TaskResult;
+use crate::timers::{TimerId, Version};
+use crate::window::{OffsetState, WindowError};
+use crate::{BatchId, Lane, Millis, Offset, Record, UnixMillis};
+
+mod breaker;
+mod part;
+mod shares;
+mod waiting;
+
+pub use part::Position;
+
+use part::Part;
+use shares::Shares;
+use waiting::{At, Bounds, Next, Room, Waiting};
+
+/// One dispatch of one task: what a result is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Turn {
+    /// The task's name.
+    pub name: TimerId,
+    /// Which task of that name.
+    pub version: Version,
+    /// Which dispatch of it; the first is 1.
+    pub turn: u32,
+}
+
+/// Whose limits a task is under.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Scope {
+    /// Its project.
+    pub project: Arc<str>,
+    /// What it calls.
+    pub callee: Callee,
+}
+
+/// What a task calls: all calls of one are under one limit and one breaker.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Callee {
+    /// A named service of the project.
+    Service(Arc<str>),
+    /// The host of a URL, with its port if it is not the usual one.
+    Host(Arc<str>),
+}
+
+/// A task that was dispatched.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// Which dispatch it is.
+    pub turn: Turn,
+    /// The lane that it came from: its results go there.
+    pub lane: Lane,
+    /// Whose limits it is under.
+    pub scope: Scope,
+    /// The record as it stands in `<ns>.tasks`.
+    pub record: Record,
+}
+
+impl Task {
+    /// Bytes of memory that it takes, for the budget.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.record.size() + size_of::<Self>() + TASK_BESIDE
+    }
+}
+
+/// What a task takes in the tables that know it.
+const TASK_BESIDE: usize = 256;
+
+/// Now, by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// Milliseconds since any moment, by a clock that only goes on. It does not stand still while the process does.
+    pub monotonic: Millis,
+    /// The brokers' time.
+    pub broker: UnixMillis,
+}
+
+/// A partition that was given to this worker.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    /// Which.
+    pub partition: Lane,
+    /// What the group has committed there.
+    pub position: Option<Position>,
+    /// Where its log begins.
+    pub start: Offset,
+    /// Where its log ended when it was given.
+    pub end: Offset,
+}
+
+/// One call, within a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(pub u64);
+
+/// How a call has ended.
+#[derive(Clone, Debug)]
+pub struct CallEnd {
+    /// What is told of it.
+    pub result: TaskResult,
+    /// The other side is away or overloaded: no connection, no answer in time, 429, 502 to 504.
+    pub is_away: bool,
+}
+
+/// What a worker says of a turn.
+#[derive(Clone, Debug)]
+pub enum Said {
+    /// Its call is open since then.
+    Started(UnixMillis),
+    /// It was not called, and comes again at that time at the earliest.
+    Deferred(UnixMillis),
+    /// It may have been called, and nobody knows what came of it.
+    Interrupted {
+        /// Its owner before has gone; otherwise the call was cut because partitions move or the process stops.
+        in_doubt: bool,
+    },
+    /// It was never called, and will not be.
+    Cancelled,
+    /// Its call has ended.
+    Ended(Box<TaskResult>),
+}
+
+/// A fact.
+#[derive(Clone)]
+pub enum WorkEvent {
+    /// The group has given partitions to this member: all that it has now.
+    Assigned(Vec<Taken>),
+    /// A sign that this member has its partitions: the group's coordinator has heard from it after `since`, in this assignment.
+    Fresh {
+        /// When the sign was asked for, by the monotonic clock.
+        since: Millis,
+    },
+    /// The partitions are to be let go within that time: the group gives them anew, or the process stops.
+    Ending(Millis),
+    /// The partitions have gone.
+    Gone,
+    /// A task was read.
+    Task {
+        /// From this partition.
+        partition: Lane,
+        /// Where it stood.
+        offset: Offset,
+        /// What it is.
+        task: Arc<Task>,
+    },
+    /// A cancel was read, which stands behind its task.
+    Cancel {
+        /// From this partition.
+        partition: Lane,
+        /// Where it stood.
+        offset: Offset,
+        /// What it is about.
+        turn: Turn,
+    },
+    /// A record was read that is nothing waterclock has written there.
+    Foreign {
+        /// From this partition.
+        partition: Lane,
+        /// Where it stood.
+        offset: Offset,
+        /// The record.
+        record: Box<Record>,
+        /// What is wrong with it.
+        refusal: Refusal,
+    },
+    /// Reading has come to this offset, and found no record between the last one and it.
+    Read {
+        /// In this partition.
+        partition: Lane,
+        /// Where it goes on.
+        next: Offset,
+    },
+    /// A call has ended.
+    Ended {
+        /// Which.
+        call: CallId,
+        /// How.
+        end: Box<CallEnd>,
+    },
+    /// A batch is committed.
+    Committed(BatchId),
+    /// A batch is not committed, and never will be.
+    Failed(BatchId),
+    /// Projects or services have changed, or were heard of for the first time.
+    Registry(Arc<Registry>),
+    /// Time has passed.
+    Tick,
+}
+
+/// One entry of a batch.
+#[derive(Clone, Debug)]
+pub enum Entry {
+    /// To `<ns>.results`, to the lane of the task.
+    Result(Arc<Task>, Said),
+    /// To `<ns>.dead`: a record that waterclock has not written.
+    Dead {
+        /// Where it stood.
+        partition: Lane,
+        /// Where it stood there.
+        offset: Offset,
+        /// The record.
+        record: Box<Record>,
+        /// What is wrong with it.
+        refusal: Refusal,
+    },
+}
+
+/// What is to be written and committed in one transaction.
+#[derive(Clone, Debug)]
+pub struct WorkBatch {
+    /// Its number.
+    pub id: BatchId,
+    /// What is to be written, in this order.
+    pub entries: Vec<Entry>,
+    /// The positions to commit; at least one.
+    pub positions: Vec<(Lane, Position)>,
+}
+
+/// What the shell is to do.
+#[derive(Clone, Debug)]
+pub enum WorkAction {
+    /// Read no more from a partition for now.
+    Pause(Lane),
+    /// Read on.
+    Resume(Lane),
+    /// Begin a call, and tell how it ends.
+    Call(CallId, Arc<Task>),
+    /// Stop a call at once. It is reported already.
+    Cut(CallId),
+    /// Write and commit, and tell what became of it.
+    Commit(WorkBatch),
+    /// Let all partitions go: everything is committed.
+    LetGo,
+    /// So many tasks were deleted from a partition before they were done.
+    Lost(Lane, u64),
+    /// A committed position cannot be read: everything in the partition up to its end counts as in doubt.
+    Damaged(Lane, WindowError),
+}
+
+/// Lengths and sizes.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkLimits {
+    /// Calls that may be open in the process.
+    pub calls: usize,
+    /// Bytes of tasks that may be in memory.
+    pub bytes: usize,
+    /// For how long after a sign that it has its partitions a worker may begin calls: the session less what a member may be
+    /// silent in it.
+    pub fresh: Millis,
+    /// How long open calls may go on when the partitions are to be let go. Less than [`WorkEvent::Ending`] says: the rest is for
+    /// the commit.
+    pub commit_within: Millis,
+}
+
+/// Between two batches.
+const GAP: Millis = Millis(5);
+/// Results in a batch.
+const BATCH_MAX: usize = 1_000;
+/// Bytes of tasks in a batch; one more may go over it.
+const BATCH_BYTES: usize = 4 << 20;
+/// A call that is open for longer is told as begun, by a batch that goes anyway.
+const TOLD_AFTER: Millis = Millis(200);
+/// How long a task stays away that was deferred for want of room.
+const PUT_OFF: Millis = Millis(1_000);
+/// Between two looks for scopes of which nothing is left.
+const SWEEP: Millis = Millis(60_000);
+/// Above so much, in thousandths, what cannot begin soon is deferred; reading stops, too, if there is no such thing.
+const FULL: u32 = 750;
+/// Below that it goes on.
+const ROOM: u32 = 500;
+
+/// What has ended or needs no call, and is in no committed batch.
+#[derive(Debug)]
+struct Done {
+    partition: Lane,
+    /// Where its record stood.
+    offset: Offset,
+    entry: Option<Entry>,
+    /// The task whose memory goes when it is committed.
+    held: Option<Arc<Task>>,
+    /// Its offset is finished in the window already: a batch with it has failed.
+    is_finished: bool,
+}
+
+/// A call that is open.
+#[derive(Debug)]
+struct Open {
+    at: At,
+    /// When it began.
+    since: Now,
+    /// It was told as begun.
+    is_told: bool,
+}
+
+/// A batch that is on its way.
+#[derive(Debug)]
+struct Flying {
+    id: BatchId,
+    /// The assignment that it belongs to.
+    assignment: u64,
+    done: Vec<Done>,
+    /// Which positions it has, and whether they say that nothing has begun.
+    positions: Vec<(Lane, bool)>,
+    /// Calls that it tells as begun.
+    told: Vec<CallId>,
+}
+
+/// The partitions are to be let go.
+#[derive(Clone, Copy, Debug)]
+struct Ending {
+    /// Calls that are open then are cut.
+    cut_at: Millis,
+    is_let_go: bool,
+}
+
+/// The worker engine.
+pub struct WorkEngine {
+    limits: WorkLimits,
+    shares: Shares,
+    parts: BTreeMap<Lane, Part>,
+    waiting: Waiting,
+    /// Where the tasks stand that wait or are called, for their cancels.
+    places: HashMap<Turn, Place>,
+    open: BTreeMap<CallId, Open>,
+    done: VecDeque<Done>,
+    flying: Option<Flying>,
+    ending: Option<Ending>,
+    /// Counted up when partitions are given, and when they go.
+    assignment: u64,
+    /// Calls may begin until then.
+    fresh_until: Millis,
+    /// When the last batch ended.
+    landed: Option<Millis>,
+    paused: Vec<Lane>,
+    next_call: u64,
+    next_batch: u64,
+    swept: Millis,
+    wake: Option<Millis>,
+}
+
+/// Where a task stands that is not reported yet.
+#[derive(Clone, Debug)]
+struct Place {
+    partition: Lane,
+    offset: Offset,
+    scope: Scope,
+    /// Its call is open.
+    is_called: bool,
+}
+
+impl WorkEngine {
+    /// A worker that has no partitions. `lanes`: how many partitions `<ns>.tasks` has.
+    #[must_use]
+    pub fn new(limits: WorkLimits, lanes: u16, registry: Arc<Registry>) -> Self {
+        Self {
+            limits,
+            shares: Shares { registry, lanes },
+            parts: BTreeMap::new(),
+            waiting: Waiting::new(Bounds { calls: limits.calls, bytes: limits.bytes }),
+            places: HashMap::new(),
+            open: BTreeMap::new(),
+            done: VecDeque::new(),
+            flying: None,
+            ending: None,
+            assignment: 0,
+            fresh_until: Millis(0),
+            landed: None,
+            paused: Vec::new(),
+            next_call: 0,
+            next_batch: 0,
+            swept: Millis(0),
+            wake: None,
+        }
+    }
+
+    /// When a [`Tick`](WorkEvent::Tick) is due, if nothing happens before; `None`: not before something happens.
+    #[must_use]
+    pub fn next_tick(&self) -> Option<Millis> {
+        self.wake
+    }
+
+    /// Calls that are open.
+    #[must_use]
+    pub fn open_calls(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Takes a fact in; the actions are to be carried out in their order.
+    pub fn step(&mut self, now: Now, event: WorkEvent) -> Vec<WorkAction> {
+        let mut out = Vec::new();
+        let is_read = matches!(
+            event,
+            WorkEvent::Task { .. }
+                | WorkEvent::Cancel { .. }
+                | WorkEvent::Foreign { .. }
+                | WorkEvent::Read { .. }
+        );
+        if let Some(event) = self.hold_back(event) {
+            self.take(now, event, &mut out);
+        }
+        if is_read {
+            // All that was read together is looked at together.
+            self.wake = Some(now.monotonic);
+        } else {
+            self.go_on(now, &mut out);
+        }
+        out
+    }
+
+    /// Keeps what was read while a position cannot say more: reading stops, but what is on its way still comes.
+    fn hold_back(&mut self, event: WorkEvent) -> Option<WorkEvent> {
+        let (partition, at) = match &event {
+            WorkEvent::Task { partition, offset, .. }
+            | WorkEvent::Cancel { partition, offset, .. }
+            | WorkEvent::Foreign { partition, offset, .. } => (partition, Some(*offset)),
+            WorkEvent::Read { partition, .. } => (partition, None),
+            _ => return Some(event),
+        };
+        let Some(part) = self.parts.get_mut(partition) else { return Some(event) };
+        if part.backlog.is_empty() && at.is_none_or(|offset| part.has_room(offset)) {
+            return Some(event);
+        }
+        part.backlog.push_back(event);
+        None
+    }
+
+    fn take(&mut self, now: Now, event: WorkEvent, out: &mut Vec<WorkAction>) {
+        match event {
+            WorkEvent::Assigned(taken) => self.assigned(now, taken, out),
+            WorkEvent::Fresh { since } => {
+                self.fresh_until = self.fresh_until.max(since + self.limits.fresh);
+            }
+            WorkEvent::Ending(within) => self.begin_ending(now, within),
+            WorkEvent::Gone => self.gone(now, out),
+            WorkEvent::Task { partition, offset, task } => {
+                self.task(now, partition, offset, task, out);
+            }
+            WorkEvent::Cancel { partition, offset, turn } => {
+                self.cancel(partition, offset, turn, out);
+            }
+            WorkEvent::Foreign { partition, offset, record, refusal } => {
+                let entry = Entry::Dead { partition, offset, record, refusal };
+                if self.begin(partition, offset, out).is_some() {
+                    self.report(partition, offset, Some(entry), None);
+                }
+            }
+            WorkEvent::Read { partition, next } => {
+                if let Some(part) = self.parts.get_mut(&partition) {
+                    lost(partition, part.pass(next).into(), out);
+                }
+            }
+            WorkEvent::Ended { call, end } => self.ended(now, call, *end),
+            WorkEvent::Committed(id) => self.committed(now, id, out),
+            WorkEvent::Failed(id) => self.failed(now, id),
+            WorkEvent::Registry(registry) => self.shares.registry = registry,
+            WorkEvent::Tick => {}
+        }
+    }
+
+    // Partitions.
+
+    fn assigned(&mut self, now: Now, taken: Vec<Taken>, out: &mut Vec<WorkAction>) {
+        self.gone(now, out);
+        self.waiting.begin_again();
+        for Taken { partition, position, start, end } in taken {
+            let (part, gone) = Part::take_over(position.as_ref(), start, end);
+            lost(partition, gone.lost, out);
+            if let Some(error) = gone.damaged {
+                out.push(WorkAction::Damaged(partition, error));
+            }
+            self.parts.insert(partition, part);
+        }
+    }
+
+    /// Forgets everything of this assignment. What is open is cut: it may have happened, and the next owner says so.
+    fn gone(&mut self, now: Now, out: &mut Vec<WorkAction>) {
+        // What is on its way belongs to no assignment any more.
+        self.assignment += 1;
+        let mut dropped = self.waiting.take_all();
+        for (call, Open { at, .. }) in std::mem::take(&mut self.open) {
+            out.push(WorkAction::Cut(call));
+            self.waiting.end(now.monotonic, at.partition, &at.task.scope, None);
+            dropped.push(at);
+        }
+        for at in dropped {
+            self.drop_task(now, &at);
+        }
+        for task in std::mem::take(&mut self.done).into_iter().filter_map(|done| done.held) {
+            self.waiting.release(now.monotonic, &task);
+        }
+        self.parts.clear();
+        self.places.clear();
+        self.paused.clear();
+        self.ending = None;
+        self.fresh_until = Millis(0);
+    }
+
+    fn begin_ending(&mut self, now: Now, within: Millis) {
+        let cut_at = now.monotonic + within.saturating_sub(self.limits.commit_within);
+        let cut_at = self.ending.map_or(cut_at, |ending| ending.cut_at.min(cut_at));
+        self.ending = Some(Ending { cut_at, is_let_go: false });
+        // The next owner reads what has not begun.
+        for at in self.waiting.take_all() {
+            self.drop_task(now, &at);
+        }
+    }
+
+    /// Nobody hears of a task from here: it stays pending in its partition.
+    fn drop_task(&mut self, now: Now, at: &At) {
+        self.places.remove(&at.task.turn);
+        self.waiting.leave(&at.task);
+        self.waiting.release(now.monotonic, &at.task);
+    }
+
+    // What is read.
+
+    /// Takes a record in. `None`: it is not to be looked at. `Some(true)`: it is in doubt.
+    fn begin(
+        &mut self,
+        partition: Lane,
+        offset: Offset,
+        out: &mut Vec<WorkAction>,
+    ) -> Option<bool> {
+        let part = self.parts.get_mut(&partition)?;
+        let (began, is_in_doubt) = part.begin(offset);
+        lost(partition, began.lost.into(), out);
+        (began.state != OffsetState::Done).then_some(is_in_doubt)
+    }
+
+    fn task(
+        &mut self,
+        now: Now,
+        partition: Lane,
+        offset: Offset,
+        task: Arc<Task>,
+        out: &mut Vec<WorkAction>,
+    ) {
+        let Some(is_in_doubt) = self.begin(partition, offset, out) else { return };
+        if self.ending.is_some() && !is_in_doubt {
+            // It stays pending, and the next owner reads it.
+            return;
+        }
+        self.waiting.hold(&task);
+        if is_in_doubt {
+            self.say(partition, offset, task, Said::Interrupted { in_doubt: true });
+            return;
+        }
+        let at = At { partition, offset, task };
+        let place = Place { partition, offset, scope: at.task.scope.clone(), is_called: false };
+        if let Some(before) = self.places.insert(at.task.turn, place) {
+            // A dispatch stands in the log once. A second one would be called twice.
+            self.places.insert(at.task.turn, before);
+            self.waiting.leave(&at.task);
+            self.waiting.release(now.monotonic, &at.task);
+            self.report(partition, offset, None, None);
+            return;
+        }
+        self.waiting.push(at);
+    }
+
+    fn cancel(&mut self, partition: Lane, offset: Offset, turn: Turn, out: &mut Vec<WorkAction>) {
+        if self.begin(partition, offset, out).is_none() {
+            return;
+        }
+        if self.ending.is_some() {
+            // It stays pending behind its task: whoever reads the one reads the other.
+            return;
+        }
+        let place = self.places.get(&turn);
+        let waits = place.filter(|place| place.partition == partition && !place.is_called);
+        let at = waits.and_then(|of| self.waiting.remove(partition, of.offset, &of.scope));
+        if let Some(at) = at {
+            self.places.remove(&turn);
+            self.say(partition, at.offset, at.task, Said::Cancelled);
+        }
+        // Of a call that is open its own result decides, and what was reported is reported.
+        self.report(partition, offset, None, None);
+    }
+
+    // What is done.
+
+    fn say(&mut self, partition: Lane, offset: Offset, task: Arc<Task>, said: Said) {
+        self.waiting.leave(&task);
+        let entry = Entry::Result(Arc::clone(&task), said);
+        self.report(partition, offset, Some(entry), Some(task));
+    }
+
+    fn report(
+        &mut self,
+        partition: Lane,
+        offset: Offset,
+        entry: Option<Entry>,
+        held: Option<Arc<Task>>,
+    ) {
+        if let Some(part) = self.parts.get_mut(&partition) {
+            part.ended += 1;
+        }
+        self.done.push_back(Done { partition, offset, entry, held, is_finished: false });
+    }
+
+    fn ended(&mut self, now: Now, call: CallId, end: CallEnd) {
+        // One that was cut is reported already.
+        let Some(Open { at, .. }) = self.open.remove(&call) else { return };
+        self.waiting.end(now.monotonic, at.partition, &at.task.scope, Some(end.is_away));
+        self.close(at, Said::Ended(Box::new(end.result)));
+    }
+
+    /// A call is open no more.
+    fn close(&mut self, at: At, said: Said) {
+        if let Some(part) = self.parts.get_mut(&at.partition) {
+            part.open = part.open.saturating_sub(1);
+        }
+        self.places.remove(&at.task.turn);
+        self.say(at.partition, at.offset, at.task, said);
+    }
+
+    fn committed(&mut self, now: Now, id: BatchId, out: &mut Vec<WorkAction>) {
+        let Some(flying) = self.flying.take_if(|flying| flying.id == id) else { return };
+        self.landed = Some(now.monotonic);
+        for task in flying.done.into_iter().filter_map(|done| done.held) {
+            self.waiting.release(now.monotonic, &task);
+        }
+        if flying.assignment != self.assignment {
+            return;
+        }
+        for (partition, is_clean) in flying.positions {
+            if let Some(part) = self.parts.get_mut(&partition) {
+                part.committed(is_clean);
+            }
+        }
+        self.resume(out);
+    }
+
+    fn failed(&mut self, now: Now, id: BatchId) {
+        let Some(flying) = self.flying.take_if(|flying| flying.id == id) else { return };
+        self.landed = Some(now.monotonic);
+        if flying.assignment != self.assignment {
+            for task in flying.done.into_iter().filter_map(|done| done.held) {
+                self.waiting.release(now.monotonic, &task);
+            }
+            return;
+        }
+        for (partition, _) in flying.positions {
+            if let Some(part) = self.parts.get_mut(&partition) {
+                part.failed();
+            }
+        }
+        for call in flying.told {
+            if let Some(open) = self.open.get_mut(&call) {
+                open.is_told = false;
+            }
+        }
+        for done in flying.done.into_iter().rev() {
+            if let Some(part) = self.parts.get_mut(&done.partition) {
+                part.ended += 1;
+            }
+            self.done.push_front(done);
+        }
+    }
+
+    // What follows.
+
+    fn go_on(&mut self, now: Now, out: &mut Vec<WorkAction>) {
+        self.wake = None;
+        if now.monotonic.saturating_sub(self.swept) >= SWEEP {
+            self.swept = now.monotonic;
+            self.waiting.sweep(now.monotonic);
+        }
+        self.catch_up(now, out);
+        match self.ending {
+            None => {
+                self.begin_calls(now, out);
+                self.make_room(now, out);
+            }
+            Some(ending) if now.monotonic >= ending.cut_at => self.cut(now, out),
+            Some(ending) => self.wake_at(ending.cut_at),
+        }
+        self.commit(now, out);
+        if let Some(ending) = &mut self.ending
+            && !ending.is_let_go
+            && (self.flying.is_none() || self.parts.is_empty())
+            && self.done.is_empty()
+            && self.open.is_empty()
+            && !self.parts.values().any(|part| part.wants_commit(true) || part.has_changed())
+        {
+            ending.is_let_go = true;
+            out.push(WorkAction::LetGo);
+        }
+    }
+
+    /// Takes in what was kept back, as far as there is room.
+    fn catch_up(&mut self, now: Now, out: &mut Vec<WorkAction>) {
+        let behind = self.parts.iter().filter(|(_, part)| !part.backlog.is_empty());
+        for partition in behind.map(|(of, _)| *of).collect::<Vec<_>>() {
+            let backlog =
+                self.parts.get_mut(&partition).map(|part| std::mem::take(&mut part.backlog));
+            for event in backlog.unwrap_or_default() {
+                if let Some(event) = self.hold_back(event) {
+                    self.take(now, event, out);
+                }
+            }
+        }
+    }
+
+    fn wake_at(&mut self, at: Millis) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    fn begin_calls(&mut self, now: Now, out: &mut Vec<WorkAction>) {
+        let is_fresh = now.monotonic < self.fresh_until;
+        loop {
+            let parts = &self.parts;
+            let may_begin =
+                |partition| is_fresh && parts.get(&partition).is_some_and(Part::is_marked);
+            match self.waiting.next(now, &self.shares, may_begin) {
+                Next::Begin(at) => {
+                    let call = CallId(self.next_call);
+                    self.next_call += 1;
+                    if let Some(part) = self.parts.get_mut(&at.partition) {
+                        part.open += 1;
+                    }
+                    if let Some(place) = self.places.get_mut(&at.task.turn) {
+                        place.is_called = true;
+                    }
+                    out.push(WorkAction::Call(call, Arc::clone(&at.task)));
+                    self.open.insert(call, Open { at, since: now, is_told: false });
+                }
+                Next::Defer(at, until) => {
+                    self.places.remove(&at.task.turn);
+                    self.say(at.partition, at.offset, at.task, Said::Deferred(until));
+                }
+                Next::Nothing(wake) => {
+                    if let Some(at) = wake {
+                        self.wake_at(at);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Open calls have had their time.
+    fn cut(&mut self, now: Now, out: &mut Vec<WorkAction>) {
+        for (call, Open { at, .. }) in std::mem::take(&mut self.open) {
+            out.push(WorkAction::Cut(call));
+            self.waiting.end(now.monotonic, at.partition, &at.task.scope, None);
+            self.close(at, Said::Interrupted { in_doubt: false });
+        }
+    }
+
+    fn memory_permille(&self) -> u32 {
+        (self.waiting.bytes().saturating_mul(1_000) / self.limits.bytes.max(1)).min(1_000) as u32
+    }
+
+    /// Defers what cannot begin soon where memory or a window is nearly full, and stops reading where that does not help.
+    fn make_room(&mut self, now: Now, out: &mut Vec<WorkAction>) {
+        let is_full = self.memory_permille() >= FULL;
+        let windows = self.parts.iter().filter(|(_, part)| part.fill_permille() >= FULL);
+        let windows: Vec<_> = windows.map(|(of, _)| Room::Window(*of)).collect();
+        let rooms =
+            is_full.then_some(Room::Memory).into_iter().chain([Room::Shares]).chain(windows);
+        for room in rooms {
+            while let Some(At { partition, offset, task }) =
+                self.waiting.take_least_urgent(now.monotonic, room)
+            {
+                self.places.remove(&task.turn);
+                self.say(partition, offset, task, Said::Deferred(now.broker + PUT_OFF));
+            }
+        }
+        for (partition, part) in &self.parts {
+            if (is_full || part.fill_permille() >= FULL) && !self.paused.contains(partition) {
+                self.paused.push(*partition);
+                out.push(WorkAction::Pause(*partition));
+            }
+        }
+    }
+
+    fn resume(&mut self, out: &mut Vec<WorkAction>) {
+        if self.memory_permille() >= ROOM {
+            return;
+        }
+        let parts = &self.parts;
+        self.paused.retain(|partition| {
+            let has_room = parts.get(partition).is_some_and(|part| part.fill_permille() < ROOM);
+            if has_room {
+                out.push(WorkAction::Resume(*partition));
+            }
+            !has_room
+        });
+    }
+
+    fn commit(&mut self, now: Now, out: &mut Vec<WorkAction>) {
+        let is_ending = self.ending.is_some();
+        let wants =
+            self.parts.values().any(|part| part.wants_commit(is_ending) || part.has_changed());
+        if self.flying.is_some() || self.done.is_empty() && !wants {
+            return;
+        }
+        if let Some(at) = self.landed.map(|at| at + GAP).filter(|at| *at > now.monotonic) {
+            return self.wake_at(at);
+        }
+        let (mut entries, mut done, mut told, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        for (call, open) in &mut self.open {
+            let is_long = now.monotonic.saturating_sub(open.since.monotonic) >= TOLD_AFTER;
+            if is_long && !open.is_told && told.len() < BATCH_MAX {
+                open.is_told = true;
+                told.push(*call);
+                let said = Said::Started(open.since.broker);
+                entries.push(Entry::Result(Arc::clone(&open.at.task), said));
+            }
+        }
+        while done.len() < BATCH_MAX
+            && bytes < BATCH_BYTES
+            && let Some(mut next) = self.done.pop_front()
+        {
+            if let Some(part) = self.parts.get_mut(&next.partition) {
+                part.ended = part.ended.saturating_sub(1);
+                if !next.is_finished {
+                    part.finish(next.offset);
+                }
+            }
+            next.is_finished = true;
+            bytes += next.held.as_ref().map_or(0, |task| task.size());
+            entries.extend(next.entry.clone());
+            done.push(next);
+        }
+        let mut positions = Vec::new();
+        for (partition, part) in &mut self.parts {
+            if part.has_changed() || part.wants_commit(is_ending) {
+                positions.push((*partition, part.position(is_ending)));
+            }
+        }
+        // Without a position nothing would fence what a member says that is none any more.
+        debug_assert!(!positions.is_empty(), "a batch without a position");
+        let id = BatchId(self.next_batch);
+        self.next_batch += 1;
+        self.flying = Some(Flying {
+            id,
+            assignment: self.assignment,
+            done,
+            positions: positions.iter().map(|(of, (_, is_clean))| (*of, *is_clean)).collect(),
+            told,
+        });
+        let positions = positions.into_iter().map(|(of, (position, _))| (of, position)).collect();
+        out.push(WorkAction::Commit(WorkBatch { id, entries, positions }));
+    }
+}
+
+/// Tells of tasks that were deleted, if there are any.
+fn lost(partition: Lane, count: u64, out: &mut Vec<WorkAction>) {
+    if count > 0 {
+        out.push(WorkAction::Lost(partition, count));
+    }
+}
+
+#[cfg(test)]
+mod tests;
