@@ -245,7 +245,7 @@ fn line(value: &Value, max: usize) -> Result<String, String> {
     if is_fit { Ok(text.to_owned()) } else { Err(wanted(value, &want)) }
 }
 
-/// A text for [`line`]: cut where a character ends.
+/// A text for [`line()`]: cut where a character ends.
 fn fit(text: &str, max: usize) -> String {
     let end = text.floor_char_boundary(max);
     text[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
