@@ -122,6 +122,18 @@ impl Topics {
         format!("{}.meta", self.namespace).into()
     }
 
+    /// `<ns>.tasks`: what was dispatched to workers.
+    #[must_use]
+    pub fn tasks_topic(namespace: &str) -> String {
+        format!("{namespace}.tasks")
+    }
+
+    /// `<ns>.results`: what workers say of it.
+    #[must_use]
+    pub fn results_topic(namespace: &str) -> String {
+        format!("{namespace}.results")
+    }
+
     /// The topic of a tier.
     #[must_use]
     pub fn of_tier(&self, tier: usize) -> TopicId {
