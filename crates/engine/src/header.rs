@@ -41,6 +41,10 @@ pub const LABEL: &str = "x-delay-label";
 pub const TRACE: &str = "x-delay-trace";
 /// `x-delay-state`: waterclock's own, see [`state`](super::state).
 pub const STATE: &str = "x-delay-state";
+/// `x-delay-task`: what is to be done when it is due; only where the [state](STATE) is sealed, see [`Spec`](super::task::spec::Spec).
+pub const TASK: &str = "x-delay-task";
+/// `x-delay-result`: what a worker says of one turn of a task, see [`TaskResult`](super::task::result::TaskResult).
+pub const RESULT: &str = "x-delay-result";
 /// `x-delay-due`: told at delivery, epoch milliseconds.
 pub const DUE: &str = "x-delay-due";
 /// `x-delay-fired`: told at delivery, epoch milliseconds.
@@ -118,6 +122,10 @@ pub struct Directive<'a> {
     pub attempt: u32,
     /// `x-delay-state`, not opened.
     pub state: Option<&'a [u8]>,
+    /// `x-delay-task`, not read.
+    pub task: Option<&'a [u8]>,
+    /// `x-delay-result`, not read.
+    pub result: Option<&'a [u8]>,
 }
 
 /// The names of the contract that a producer may send.
@@ -136,6 +144,8 @@ enum Name {
     Due,
     Fired,
     Attempt,
+    Task,
+    Result,
 }
 
 impl Name {
@@ -155,6 +165,8 @@ impl Name {
             b"-due" => Self::Due,
             b"-fired" => Self::Fired,
             b"-attempt" => Self::Attempt,
+            b"-task" => Self::Task,
+            b"-result" => Self::Result,
             _ => return None,
         })
     }
@@ -174,6 +186,8 @@ impl Name {
             Self::Due => DUE,
             Self::Fired => FIRED,
             Self::Attempt => ATTEMPT,
+            Self::Task => TASK,
+            Self::Result => RESULT,
         }
     }
 }
@@ -222,6 +236,10 @@ pub fn read<'a>(
         let detail = format!("both {DELAY} and {UNTIL}; want one of them");
         return Err(Refusal::new(Code::ConflictingDirectives, detail));
     }
+    if directive.state.is_none() && (directive.task.is_some() || directive.result.is_some()) {
+        let detail = format!("{TASK} or {RESULT} without {STATE}: tasks are created over the API");
+        return Err(Refusal::new(Code::TaskForbidden, detail));
+    }
     if directive.action != TimerAction::Create && directive.id.is_none() {
         let detail = format!("{ACTION} needs {ID}: the id of the timer that it is about");
         return Err(Refusal::new(Code::MissingId, detail));
@@ -254,6 +272,8 @@ impl<'a> Directive<'a> {
             Name::Attempt => self.attempt = number(name, Code::BadHeader, text(name, value)?)?,
             Name::Trace => self.trace = trace(text(name, value)?)?,
             Name::State => self.state = Some(value),
+            Name::Task => self.task = Some(value),
+            Name::Result => self.result = Some(value),
             // Told by an earlier delivery; nothing follows from them.
             Name::Due | Name::Fired => {}
         }

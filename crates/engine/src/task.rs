@@ -9,6 +9,7 @@
 
 pub mod answer;
 pub mod bucket;
+mod digest;
 mod fields;
 pub mod id;
 pub mod registry;
@@ -17,4 +18,5 @@ pub mod retry;
 pub mod scope;
 pub mod spec;
 
+pub use digest::digest;
 pub use fields::Wrong;

@@ -74,8 +74,23 @@ pub struct Task {
     pub lane: Lane,
     /// Whose limits it is under.
     pub scope: Scope,
+    /// What its call says of it.
+    pub sealed: Dispatch,
     /// The record as it stands in `<ns>.tasks`.
     pub record: Record,
+}
+
+/// What the lane has sealed into a dispatch, beside its turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dispatch {
+    /// When the task was due first.
+    pub due: UnixMillis,
+    /// Which attempt this is, from 1: a turn that was deferred or interrupted is none.
+    pub attempt: u32,
+    /// How often it was asked and was not ready yet.
+    pub round: u32,
+    /// Of the record's value and its user's headers: [`digest`](crate::task::digest) of what is to be sent.
+    pub digest: [u8; 16],
 }
 
 impl Task {

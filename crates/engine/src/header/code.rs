@@ -109,6 +109,14 @@ codes! {
     BadState = "bad_state",
     /// The intake by which the record came is not in the configuration any more.
     UnknownIntake = "unknown_intake",
+    /// `x-delay-task` or `x-delay-result` is there, and waterclock did not write it: tasks are created over the API.
+    TaskForbidden = "task_forbidden",
+    /// The specification or the state of a task cannot be read, or its body is another than was submitted.
+    BadTask = "bad_task",
+    /// A sealed task was written too long after it was sealed.
+    StaleSubmit = "stale_submit",
+    /// A task was dispatched as often as its specification allows, or its answer was final: it has failed.
+    TaskFailed = "task_failed",
 }
 
 impl fmt::Display for Code {

@@ -340,6 +340,14 @@ fn headers_that_contradict_each_other_are_refused() {
 }
 
 #[test]
+fn a_task_without_a_state_is_forbidden() {
+    for name in [TASK, RESULT] {
+        let refusal = read_pairs(&[(DELAY, Some(b"1s")), (name, Some(b"{}"))]).unwrap_err();
+        assert_eq!(refusal.code, Code::TaskForbidden, "{refusal}");
+    }
+}
+
+#[test]
 fn everything_at_once_is_read() {
     let directive = read_pairs(&[
         ("before", Some(b"\xff")),
@@ -355,6 +363,8 @@ fn everything_at_once_is_read() {
         (STATE, Some(b"\0")),
         (DUE, Some(b"1")),
         (FIRED, Some(b"1")),
+        (TASK, Some(b"{}")),
+        (RESULT, Some(b"{1}")),
         ("after", None),
     ]);
     let want = Directive {
@@ -368,6 +378,8 @@ fn everything_at_once_is_read() {
         trace: true,
         attempt: 2,
         state: Some(b"\0"),
+        task: Some(b"{}"),
+        result: Some(b"{1}"),
     };
     assert_eq!(directive, Ok(want));
     let bound = Bound {

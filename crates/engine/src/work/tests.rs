@@ -49,6 +49,7 @@ fn task_of(n: u8, (project, service): (&str, &str), bytes: usize) -> Arc<Task> {
         turn: turn(n),
         lane: Lane(u16::from(n) % 3),
         scope: Scope { project: project.into(), callee: Callee::Service(service.into()) },
+        sealed: Dispatch::default(),
         record: Record::new(None, Some(&value), headers.into_iter()),
     })
 }

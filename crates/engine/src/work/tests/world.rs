@@ -220,6 +220,7 @@ impl World {
                 turn,
                 lane: Lane(0),
                 scope: Scope { project: project.into(), callee: Callee::Service(service.into()) },
+                sealed: Dispatch::default(),
                 record: Record::new(None, None, headers.into_iter()),
             };
             let log = &mut self.logs[partition];
