@@ -158,7 +158,7 @@ impl LaneEngine {
             Event::TimersLoaded { lane, live, cancel_marks, last } => {
                 self.timers_loaded(now, lane, &live, cancel_marks, last, out);
             }
-            Event::Expired { lane, timers } => self.expired(now, lane, timers),
+            Event::Expired { lane, timers, tasks } => self.expired(now, lane, timers, &tasks),
             Event::Recalled { lane, timers } => self.recalled(now, lane, timers, out),
             Event::Overdue { lane, timers, more } => self.overdue(now, lane, timers, more),
             Event::Left { lane, records } => self.left(lane, &records),

@@ -71,6 +71,8 @@ pub enum Event {
         lane: Lane,
         /// Which timers.
         timers: Vec<TimerId>,
+        /// Those of them that are tasks, and how many attempts each has had.
+        tasks: Vec<(TimerId, u32)>,
     },
     /// The answer to [`Action::Recall`]: what became of each of the timers by all that was committed when that action was given,
     /// if it ended and is not forgotten.

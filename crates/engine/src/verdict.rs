@@ -377,6 +377,7 @@ pub(super) fn never_pending<'a>(
             id,
             key,
             code: Some(code),
+            task: None,
         };
         timer_record(timer_id, &fields)
     };
@@ -700,6 +701,7 @@ pub(super) fn timer_change(
         id: directive.id?,
         key: entry.record.key(),
         code: stage.code,
+        task: None,
     };
     Some(timer_record(entry.timer_id?, &fields))
 }

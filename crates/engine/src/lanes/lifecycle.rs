@@ -312,6 +312,7 @@ pub(super) fn fields_of_cancel<'a>(
         id: directive.id.unwrap_or_default(),
         key: cancel.record.key(),
         code: None,
+        task: None,
     }
 }
 
