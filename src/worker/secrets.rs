@@ -22,7 +22,7 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// `value`: a bearer token, or a key to sign with ([`KEY_WANTED`]). `previous`: a key that calls are signed with, too, until
+    /// `value`: a bearer token, or a key to sign with (`whsec_` and 24 to 64 bytes in base64). `previous`: a key that calls are signed with, too, until
     /// every receiver has the new one. `projects`: whose services may name it.
     ///
     /// # Errors

@@ -12,16 +12,16 @@ const PREFIX: &str = "whsec_";
 /// How many bytes a key may have.
 const BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 /// What the text of a key has to be.
-pub const KEY_WANTED: &str = "whsec_ and 24 to 64 bytes in base64";
+pub(super) const KEY_WANTED: &str = "whsec_ and 24 to 64 bytes in base64";
 
 /// A key that calls are signed with. Printing it shows nothing of it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key(Vec<u8>);
+pub(super) struct Key(Vec<u8>);
 
 impl Key {
     /// Reads [`KEY_WANTED`]; `None`: it is something else.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let bytes = STANDARD.decode(text.strip_prefix(PREFIX)?).ok()?;
         BYTES.contains(&bytes.len()).then_some(Self(bytes))
     }
