@@ -43,7 +43,7 @@ use call::Caller;
 pub enum Order {
     /// Make the call of this task.
     Begin(CallId, Arc<Task>),
-    /// Stop it at once, and tell nothing of it any more.
+    /// Stop it at once, and tell nothing of it any more. If it ended a moment before, its end may be in the channel already.
     Cut(CallId),
 }
 

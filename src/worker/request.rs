@@ -97,7 +97,7 @@ pub(super) fn prepare(
     if !body.is_empty() {
         *request.body_mut() = Some(body.into());
     }
-    let timeout = http.timeout.or(service.map(|service| service.timeout));
+    let timeout = http.timeout.or_else(|| service.map(|service| service.timeout));
     let timeout = timeout.unwrap_or(registry::TIMEOUT).min(registry::TIMEOUT_MAX);
     Ok(Prepared { http, request, timeout: Duration::from_millis(timeout.0) })
 }
