@@ -98,12 +98,15 @@ const LOADING: &str = "waterclock_lanes_loading";
 const LOADING_LEFT: &str = "waterclock_lanes_loading_left";
 const INDEX_DISK: &str = "waterclock_index_disk_bytes";
 
+const CALLS: &str = "waterclock_calls_total";
+const CALLS_OPEN: &str = "waterclock_calls_open";
+pub(super) const CALL: &str = "waterclock_call_seconds";
 const SUSPECTS: &str = "waterclock_suspects";
 const HALVED: &str = "waterclock_suspects_halved_total";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 55] = [
+pub const ALL: [Metric; 58] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "tier", help: "How long after its due time a record was committed in its target, by the tier or intake that it waited in last. Of a record that was submitted after its due time: how long after it was submitted" },
     Metric { name: OVERDUE, kind: Kind::Gauge, unit: Unit::Seconds, label: "thread", help: "How long the oldest record that was read and not yet delivered has been due" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
@@ -159,6 +162,9 @@ pub const ALL: [Metric; 55] = [
     Metric { name: INDEX_DISK, kind: Kind::Gauge, unit: Unit::Bytes, label: "", help: "What the index takes on disk" },
     Metric { name: SUSPECTS, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Records and targets that Kafka may have refused, and that are tried in batches of their own" },
     Metric { name: HALVED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Groups of suspects that failed and were halved to find who it is that Kafka refuses" },
+    Metric { name: CALLS, kind: Kind::Counter, unit: Unit::Count, label: "outcome", help: "Calls of tasks that ended here, by what they came to; `cut`: stopped, since partitions moved or the process stopped" },
+    Metric { name: CALLS_OPEN, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Calls of tasks that are open" },
+    Metric { name: CALL, kind: Kind::Histogram, unit: Unit::Seconds, label: "outcome", help: "How long a call of a task took, with the look-up of the name and the answer's body" },
 ];
 
 /// Tells the recorder what each metric is, and makes those without labels appear as zero.
@@ -181,6 +187,9 @@ pub fn describe() {
     }
     for reason in ["busy", "host", "page", "media_type", "slow", "peer"] {
         counter!(API_REFUSED, "reason" => reason).increment(0);
+    }
+    for outcome in ["finished", "not_yet", "gone", "failed", CUT] {
+        counter!(CALLS, "outcome" => outcome).increment(0);
     }
 }
 
@@ -396,6 +405,25 @@ pub fn api_requests(count: usize) {
 /// A request to the API was refused, whatever it was about.
 pub fn api_refused(reason: &'static str) {
     counter!(API_REFUSED, "reason" => reason).increment(1);
+}
+
+/// The outcome of a call that was stopped.
+const CUT: &str = "cut";
+
+/// Calls of tasks that are open.
+pub fn calls_open(count: usize) {
+    gauge!(CALLS_OPEN).set(count as f64);
+}
+
+/// A call of a task ended, and took so long. `outcome`: one of those of tasks.
+pub fn call_ended(outcome: &'static str, took: Duration) {
+    counter!(CALLS, "outcome" => outcome).increment(1);
+    histogram!(CALL, "outcome" => outcome).record(took.as_secs_f64());
+}
+
+/// A call of a task was stopped before it ended.
+pub fn call_cut() {
+    counter!(CALLS, "outcome" => CUT).increment(1);
 }
 
 /// How far a broker's clock is ahead of the slowest one, at most.
