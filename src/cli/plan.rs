@@ -197,7 +197,7 @@ impl Sheet {
 
     /// What `topics apply` makes, however many brokers there are.
     fn topics(&self) -> Vec<TopicSpec> {
-        wanted(&Names::new(""), self.lanes, &self.ladder, &self.further, 1)
+        wanted(&Names::new(""), self.lanes, &self.ladder, &self.further, 1, true)
     }
 
     /// Of all topics but meta, whose follow the brokers.
@@ -219,7 +219,7 @@ impl Sheet {
         let intakes = 1 + self.further.len();
         let _ = writeln!(
             text,
-            "topics   {topics}: {tiers} tiers, {intakes} intake{}, dead letters, timers, meta",
+            "topics   {topics}: {tiers} tiers, {intakes} intake{}, dead letters, timers, tasks, results, meta",
             if intakes == 1 { "" } else { "s" }
         );
         let _ = writeln!(

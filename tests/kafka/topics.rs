@@ -46,6 +46,7 @@ impl Corner {
                 holds: Some(vec![S, M]),
                 lead_max: Millis(2_000),
                 horizon: Millis(2_000),
+                tasks: false,
             },
         }
     }
