@@ -137,7 +137,8 @@ impl RegistryFeed {
 
     fn wait(&self, most: Duration, is_enough: impl Fn(&Progress) -> bool) -> bool {
         let mut progress = self.0.progress.lock();
-        !self.0.moved.wait_while_for(&mut progress, |known| !is_enough(known), most).timed_out()
+        self.0.moved.wait_while_for(&mut progress, |known| !is_enough(known), most);
+        is_enough(&progress)
     }
 }
 
