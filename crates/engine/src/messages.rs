@@ -383,6 +383,8 @@ pub enum HeaderRewrite {
     Dead(Box<DeadLetter>),
     /// A change of a timer goes out instead of the record.
     Timer(Box<TimerChange>),
+    /// None: the record goes out as it is.
+    Whole,
 }
 
 /// A record of `<ns>.timers`, and why it is written.
@@ -485,6 +487,7 @@ impl Produce {
                 each(header::STATE.as_bytes(), Some(sealed.as_ref()));
             }
             HeaderRewrite::Timer(_) => {}
+            HeaderRewrite::Whole => self.record.headers().for_each(|(name, value)| each(name, value)),
             HeaderRewrite::Deliver { trace, .. } => {
                 for (name, value) in self.record.headers() {
                     if !header::is_control(name) {

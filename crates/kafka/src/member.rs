@@ -11,8 +11,11 @@ mod inventory;
 mod lane_batches;
 mod lanes;
 mod rebalance;
+mod sign;
 mod thread;
 mod timers;
+mod work_batches;
+mod workers;
 
 pub use changelog_end::Written;
 pub use commit::Delivery;

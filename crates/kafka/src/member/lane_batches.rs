@@ -43,6 +43,7 @@ impl LaneBatches {
             count: setup.lanes,
             changelog: Some(Arc::clone(&timers)),
             checkpoints: Some(setup.topics.meta()),
+            sign: None,
             first_id: first_intake,
         };
         Self { setup, topics, dead, timers, written, figures }

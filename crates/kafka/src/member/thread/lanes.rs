@@ -220,6 +220,9 @@ impl<'a> Lanes<'a> {
 
 impl Role for Lanes<'_> {
     type Rules = LaneRules;
+    const LETS_GO_LATER: bool = false;
+    const GOES_ON: bool = false;
+    const WAITS: bool = false;
 
     fn batches(&self) -> Arc<dyn BatchOwner> {
         let LaneParts { setup, first_intake, written, figures, .. } = self.parts.clone();
