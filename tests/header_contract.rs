@@ -240,7 +240,7 @@ fn every_golden_state_is_sealed_to_those_bytes_and_opens_or_is_refused() {
         let [key, target, id] = parts.each_ref().map(|part| part.as_deref());
         let partition =
             block.number("partition").map(|number| i32::try_from(number).expect("31 bits"));
-        let bound = Bound { key, target, id, partition };
+        let bound = Bound { key, target, id, partition, task: None, result: None };
         if let Some(state) = block.bytes("state") {
             let refusal = State::open(&state, &secret, &bound).expect_err(block.why);
             assert_eq!(block.want, [("code", refusal.code.as_str())], "{}", block.why);
@@ -271,6 +271,7 @@ fn every_golden_state_is_sealed_to_those_bytes_and_opens_or_is_refused() {
             name: block.given("intake"),
             target: block.given("default-target"),
             hops: u16::try_from(block.number("hops").unwrap()).unwrap(),
+            task: None,
         };
         let want = bytes(block.want[0].1).unwrap();
         assert_eq!(state.seal(&secret, &bound).as_ref(), want, "{}", block.why);

@@ -13,17 +13,21 @@
 //! The value is not covered, as it may be a MiB and a hop must be cheap. A state can be used twice. Both only help
 //! somebody who can read *and* write tiers, and only towards the target that the state was made for.
 //!
+//! A record of a task has version 3. Its code covers the specification, too, and what a worker says of a turn. The value is covered by
+//! the task's digest, which a worker checks before it makes a call: who may write to a tier cannot have another body sent.
+//!
 //! Layout, big-endian: version u8, kind u8, hops u16, due u64, first append u64, order append u64, order offset i64,
 //! expires u64 (all ones: none), intake tag u64, then 16 bytes of the code. Version 2 has two texts before the code,
 //! each with its length as u8: the name of the intake, and the target (both may be empty). Version 1 says that the
-//! record came by the main intake and has a target of its own; older programs wrote it for all records.
+//! record came by the main intake and has a target of its own; older programs wrote it for all records. Version 3 has before the
+//! code: turn u32, attempt u32, round u32, trigger u64, digest of 16 bytes. Such a record came by the main intake.
 
 use std::fmt;
 
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
-use super::header::{Code, Directive, Refusal, STATE, TOPIC_MAX};
+use super::header::{Code, Directive, RESULT, Refusal, STATE, TASK as TASK_HEADER, TOPIC_MAX};
 use super::{Offset, UnixMillis};
 
 /// Bytes of an `x-delay-state` of a record that came by the main intake and has a target of its own.
@@ -32,7 +36,11 @@ pub const SIZE: usize = BODY + CODE;
 pub const SIZE_MAX: usize = SIZE + 2 + INTAKE_MAX + TOPIC_MAX;
 /// Longest name of an intake, in bytes.
 pub const INTAKE_MAX: usize = 100;
-/// Bytes of what is said in either version.
+/// Bytes of the `x-delay-state` of a task.
+pub const TASK_SIZE: usize = BODY + TASK_BODY + CODE;
+/// What a task says besides.
+const TASK_BODY: usize = 36;
+/// Bytes of what is said in every version.
 const BODY: usize = 52;
 /// Bytes of the authentication code: the left half of HMAC-SHA256.
 const CODE: usize = 16;
@@ -40,6 +48,8 @@ const CODE: usize = 16;
 const PLAIN: u8 = 1;
 /// With the intake's name, and the target.
 const NAMED: u8 = 2;
+/// Of a task.
+const TASK: u8 = 3;
 /// How "no expiry" is written.
 const NEVER: u64 = u64::MAX;
 /// One block of SHA-256, so that a state's code is never that of something else under the same secret. It is
@@ -75,13 +85,21 @@ impl StateKey {
         let partition = bound.partition.map(i32::to_be_bytes);
         let partition = partition.as_ref().map(<[u8; 4]>::as_slice);
         for part in [bound.key, bound.target, bound.id, partition] {
-            // No length reaches the mark of null: a record of 4 GiB does not exist.
-            let len = part.map_or(u32::MAX, |bytes| bytes.len() as u32);
-            mac.update(&len.to_be_bytes());
-            mac.update(part.unwrap_or_default());
+            take_part(&mut mac, part);
+        }
+        if body.first() == Some(&TASK) {
+            take_part(&mut mac, bound.task);
+            take_part(&mut mac, bound.result);
         }
         mac
     }
+}
+
+fn take_part(mac: &mut Hmac<Sha256>, part: Option<&[u8]>) {
+    // No length reaches the mark of null: a record of 4 GiB does not exist.
+    let len = part.map_or(u32::MAX, |bytes| bytes.len() as u32);
+    mac.update(&len.to_be_bytes());
+    mac.update(part.unwrap_or_default());
 }
 
 impl fmt::Debug for StateKey {
@@ -102,6 +120,28 @@ pub enum Kind {
     Amend,
     /// To stand in a tier: a create that was a duplicate when it came to its lane, unless a cancel from before it is late.
     Duplicate,
+    /// To stand in the main intake: a task that an instance creates, or a command about one. [`State::first_appended`] is the
+    /// brokers' time at which it was sealed.
+    Submit,
+    /// To stand in `<ns>.tasks`: a turn of a task, or a cancel of that turn.
+    Work,
+    /// To stand in `<ns>.results`: what a worker says of a turn.
+    Result,
+}
+
+/// What a state says of a task besides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskState {
+    /// Which dispatch it is of, from 1; 0: it was never dispatched.
+    pub turn: u32,
+    /// Which attempt that is, from 1.
+    pub attempt: u32,
+    /// How often it was asked before and was not ready.
+    pub round: u32,
+    /// When it is or was due first. [`State::due`] says when it is to be acted on next.
+    pub trigger: UnixMillis,
+    /// [`digest`](crate::task::digest) of its body.
+    pub digest: [u8; 16],
 }
 
 /// Which of two records of one key and one due time was submitted first.
@@ -134,6 +174,8 @@ pub struct State<'a> {
     pub target: Option<&'a str>,
     /// How many topics of waterclock it was written to by waterclock.
     pub hops: u16,
+    /// Of a task.
+    pub task: Option<TaskState>,
 }
 
 /// The parts of a record that a state is tied to; see [`Directive::bound`].
@@ -147,6 +189,10 @@ pub struct Bound<'a> {
     pub id: Option<&'a [u8]>,
     /// The number in `x-delay-partition`.
     pub partition: Option<i32>,
+    /// The value of `x-delay-task`. Only the state of a task is tied to it.
+    pub task: Option<&'a [u8]>,
+    /// The value of `x-delay-result`. Only the state of a task is tied to it.
+    pub result: Option<&'a [u8]>,
 }
 
 impl<'a> Directive<'a> {
@@ -158,6 +204,8 @@ impl<'a> Directive<'a> {
             target: self.target.map(str::as_bytes),
             id: self.id,
             partition: self.partition,
+            task: self.task,
+            result: self.result,
         }
     }
 }
@@ -170,6 +218,7 @@ pub struct Sealed(Form);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Form {
     Plain([u8; SIZE]),
+    Task(Box<[u8; TASK_SIZE]>),
     Named(Box<[u8]>),
 }
 
@@ -177,6 +226,7 @@ impl AsRef<[u8]> for Sealed {
     fn as_ref(&self) -> &[u8] {
         match &self.0 {
             Form::Plain(bytes) => bytes,
+            Form::Task(bytes) => bytes.as_slice(),
             Form::Named(bytes) => bytes,
         }
     }
@@ -195,12 +245,19 @@ impl<'a> State<'a> {
     pub fn seal(&self, key: &StateKey, bound: &Bound<'_>) -> Sealed {
         let mut bytes = [0; SIZE];
         let is_named = self.name.is_some() || self.target.is_some();
-        bytes[0] = if is_named { NAMED } else { PLAIN };
+        bytes[0] = match (self.task, is_named) {
+            (Some(_), _) => TASK,
+            (None, true) => NAMED,
+            (None, false) => PLAIN,
+        };
         bytes[1] = match self.kind {
             Kind::Hop => 1,
             Kind::Move => 2,
             Kind::Amend => 3,
             Kind::Duplicate => 4,
+            Kind::Submit => 5,
+            Kind::Work => 6,
+            Kind::Result => 7,
         };
         bytes[2..4].copy_from_slice(&self.hops.to_be_bytes());
         let words = [
@@ -214,6 +271,9 @@ impl<'a> State<'a> {
         let (slots, _) = bytes[4..BODY].as_chunks_mut::<8>();
         for (slot, word) in slots.iter_mut().zip(words) {
             *slot = word.to_be_bytes();
+        }
+        if let Some(task) = self.task {
+            return task.seal(&bytes, key, bound);
         }
         if !is_named {
             let code = key.code(&bytes[..BODY], bound).finalize().into_bytes();
@@ -241,6 +301,7 @@ impl<'a> State<'a> {
         let refused = |what: &str| Refusal::new(Code::BadState, format!("{STATE} {what}"));
         let is_fit = |bytes: &&[u8]| match bytes.first() {
             Some(&NAMED) => (SIZE + 2..=SIZE_MAX).contains(&bytes.len()),
+            Some(&TASK) => bytes.len() == TASK_SIZE,
             _ => bytes.len() == SIZE,
         };
         let Some((body, code)) =
@@ -248,25 +309,37 @@ impl<'a> State<'a> {
         else {
             return Err(refused(&format!("has {} bytes; want {SIZE}", bytes.len())));
         };
-        if !matches!(body[0], PLAIN | NAMED) {
-            return Err(refused(&format!("is of version {}; want {PLAIN} or {NAMED}", body[0])));
+        if !matches!(body[0], PLAIN | NAMED | TASK) {
+            return Err(refused(&format!("is of version {}; want {PLAIN} to {TASK}", body[0])));
         }
         // Compares in constant time.
         if key.code(body, bound).verify_truncated_left(code).is_err() {
             return Err(refused("is not authentic: want one of this namespace, for this record"));
+        }
+        let is_task = body[0] == TASK;
+        if !is_task && (bound.task.is_some() || bound.result.is_some()) {
+            let detail = format!("{TASK_HEADER} or {RESULT} with a {STATE} of another record");
+            return Err(Refusal::new(Code::TaskForbidden, detail));
         }
         let kind = match body[1] {
             1 => Kind::Hop,
             2 => Kind::Move,
             3 => Kind::Amend,
             4 => Kind::Duplicate,
-            other => return Err(refused(&format!("is of kind {other}; want 1 to 4"))),
+            5 if is_task => Kind::Submit,
+            6 if is_task => Kind::Work,
+            7 if is_task => Kind::Result,
+            other => {
+                let most = if is_task { 7 } else { 4 };
+                return Err(refused(&format!("is of kind {other}; want 1 to {most}")));
+            }
         };
         let mut words = [0; 6];
         let (slots, _) = body[4..BODY].as_chunks::<8>();
         for (word, slot) in words.iter_mut().zip(slots) {
             *word = u64::from_be_bytes(*slot);
         }
+        let task = is_task.then(|| TaskState::read(&body[BODY..]).ok_or_else(|| refused("is cut")));
         let [name, target] = match body[0] {
             NAMED => texts(&body[BODY..]).ok_or_else(|| refused("has texts that are none"))?,
             _ => [None; 2],
@@ -285,6 +358,37 @@ impl<'a> State<'a> {
             name,
             target,
             hops: u16::from_be_bytes([body[2], body[3]]),
+            task: task.transpose()?,
+        })
+    }
+}
+
+impl TaskState {
+    fn seal(&self, plain: &[u8; SIZE], key: &StateKey, bound: &Bound<'_>) -> Sealed {
+        let mut bytes = Box::new([0; TASK_SIZE]);
+        bytes[..BODY].copy_from_slice(&plain[..BODY]);
+        for (at, number) in [self.turn, self.attempt, self.round].into_iter().enumerate() {
+            bytes[BODY + 4 * at..][..4].copy_from_slice(&number.to_be_bytes());
+        }
+        bytes[BODY + 12..][..8].copy_from_slice(&self.trigger.0.to_be_bytes());
+        bytes[BODY + 20..][..16].copy_from_slice(&self.digest);
+        let code = key.code(&bytes[..BODY + TASK_BODY], bound).finalize().into_bytes();
+        bytes[BODY + TASK_BODY..].copy_from_slice(&code[..CODE]);
+        Sealed(Form::Task(bytes))
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (turn, rest) = bytes.split_first_chunk()?;
+        let (attempt, rest) = rest.split_first_chunk()?;
+        let (round, rest) = rest.split_first_chunk()?;
+        let (trigger, rest) = rest.split_first_chunk()?;
+        let (digest, rest) = rest.split_first_chunk()?;
+        rest.is_empty().then(|| Self {
+            turn: u32::from_be_bytes(*turn),
+            attempt: u32::from_be_bytes(*attempt),
+            round: u32::from_be_bytes(*round),
+            trigger: UnixMillis(u64::from_be_bytes(*trigger)),
+            digest: *digest,
         })
     }
 }
@@ -327,6 +431,18 @@ mod tests {
             name: None,
             target: None,
             hops: 3,
+            task: None,
+        }
+    }
+
+    /// Of a task that was dispatched twice.
+    fn task() -> State<'static> {
+        let digest = *b"0123456789abcdef";
+        let trigger = UnixMillis(1_767_225_690_000);
+        State {
+            kind: Kind::Result,
+            task: Some(TaskState { turn: 2, attempt: 1, round: 7, trigger, digest }),
+            ..state()
         }
     }
 
@@ -335,12 +451,20 @@ mod tests {
         State { intake: intake_tag("b"), name: Some("b"), target: Some("orders"), ..state() }
     }
 
-    const BOUND: Bound<'static> =
-        Bound { key: Some(b"k"), target: Some(b"orders"), id: None, partition: Some(3) };
+    const BOUND: Bound<'static> = Bound {
+        key: Some(b"k"),
+        target: Some(b"orders"),
+        id: None,
+        partition: Some(3),
+        task: None,
+        result: None,
+    };
 
     #[test]
     fn a_bit_flip_anywhere_is_refused() {
-        for (state, size) in [(state(), SIZE), (named(), SIZE + 2 + 1 + 6)] {
+        for (state, size) in
+            [(state(), SIZE), (named(), SIZE + 2 + 1 + 6), (task(), SIZE + TASK_BODY)]
+        {
             let sealed = state.seal(&key(), &BOUND);
             assert_eq!(sealed.as_ref().len(), size);
             assert_eq!(State::open(sealed.as_ref(), &key(), &BOUND), Ok(state));
@@ -350,6 +474,33 @@ mod tests {
                 let refusal = State::open(&bytes, &key(), &BOUND).unwrap_err();
                 assert_eq!(refusal.code, Code::BadState, "bit {bit}");
             }
+        }
+    }
+
+    #[test]
+    fn the_state_of_a_task_is_tied_to_its_specification_and_to_what_is_said_of_it() {
+        let bound = Bound { task: Some(b"{}"), result: Some(b"{1}"), ..BOUND };
+        let sealed = task().seal(&key(), &bound);
+        assert_eq!(State::open(sealed.as_ref(), &key(), &bound), Ok(task()));
+        let others = [
+            Bound { task: Some(b"{ }"), ..bound },
+            Bound { task: None, ..bound },
+            Bound { result: None, ..bound },
+            Bound { result: Some(b"{2}"), ..bound },
+            Bound { task: Some(b"{}{1}"), result: Some(b""), ..bound },
+        ];
+        for other in others {
+            let refusal = State::open(sealed.as_ref(), &key(), &other).unwrap_err();
+            assert_eq!(refusal.code, Code::BadState, "{other:?}");
+        }
+        // No state of another record makes a task of one.
+        let plain = state().seal(&key(), &BOUND);
+        let refusal = State::open(plain.as_ref(), &key(), &bound).unwrap_err();
+        assert_eq!(refusal.code, Code::TaskForbidden);
+        for kind in [Kind::Submit, Kind::Work, Kind::Result] {
+            let plain = State { kind, ..state() }.seal(&key(), &BOUND);
+            let refusal = State::open(plain.as_ref(), &key(), &BOUND).unwrap_err();
+            assert_eq!(refusal.code, Code::BadState, "{kind:?}");
         }
     }
 
@@ -367,7 +518,7 @@ mod tests {
         let sealed = state().seal(&key(), &BOUND);
         let longer = [sealed.as_ref(), b"\0"].concat();
         let mut newer = sealed.as_ref().to_vec();
-        newer[0] = 3;
+        newer[0] = 4;
         let mut cut = named().seal(&key(), &BOUND).as_ref().to_vec();
         cut.remove(BODY);
         #[rustfmt::skip]
@@ -375,7 +526,7 @@ mod tests {
             ("empty",          b"",                        key(), "x-delay-state has 0 bytes; want 68"),
             ("one byte short", &sealed.as_ref()[..SIZE-1], key(), "x-delay-state has 67 bytes; want 68"),
             ("one byte more",  &longer,                    key(), "x-delay-state has 69 bytes; want 68"),
-            ("a newer one",    &newer,                     key(), "x-delay-state is of version 3; want 1 or 2"),
+            ("a newer one",    &newer,                     key(), "x-delay-state is of version 4; want 1 to 3"),
             ("a text too few",  &cut,                      key(),
                 "x-delay-state is not authentic: want one of this namespace, for this record"),
             ("another secret", sealed.as_ref(), StateKey::new([8; 32]),
@@ -460,8 +611,18 @@ mod tests {
                 name: None,
                 target: None,
                 hops,
+                task: None,
             }
         })
+    }
+
+    fn any_task() -> impl Strategy<Value = Option<TaskState>> {
+        let numbers = (any::<u32>(), any::<u32>(), any::<u32>(), any::<u64>());
+        let task =
+            (numbers, any::<[u8; 16]>()).prop_map(|((turn, attempt, round, trigger), digest)| {
+                TaskState { turn, attempt, round, trigger: UnixMillis(trigger), digest }
+            });
+        proptest::option::of(task)
     }
 
     proptest! {
@@ -471,13 +632,17 @@ mod tests {
             state in any_state(), secret in any::<[u8; 32]>(),
             name in proptest::option::of("[a-z]{1,100}"), to in proptest::option::of("[a-z.]{1,249}"),
             key in any_part(), target in any_part(), id in any_part(), partition in any::<Option<i32>>(),
+            task in any_task(), spec in any_part(), result in any_part(),
         ) {
+            let (spec, result) = (spec.filter(|_| task.is_some()), result.filter(|_| task.is_some()));
             let bound = Bound {
                 key: key.as_deref(), target: target.as_deref(),
-                id: id.as_deref(), partition,
+                id: id.as_deref(), partition, task: spec.as_deref(), result: result.as_deref(),
             };
             let secret = StateKey::new(secret);
-            let state = State { name: name.as_deref(), target: to.as_deref(), ..state };
+            let is_plain = task.is_none();
+            let (name, to) = (name.filter(|_| is_plain), to.filter(|_| is_plain));
+            let state = State { name: name.as_deref(), target: to.as_deref(), task, ..state };
             let sealed = state.seal(&secret, &bound);
             prop_assert!(sealed.as_ref().len() <= SIZE_MAX);
             prop_assert_eq!(State::open(sealed.as_ref(), &secret, &bound), Ok(state));

@@ -16,6 +16,7 @@ pub mod registry;
 pub mod result;
 pub mod retry;
 pub mod scope;
+pub mod sealed;
 pub mod spec;
 
 pub use digest::digest;

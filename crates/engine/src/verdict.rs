@@ -528,6 +528,7 @@ pub(super) fn seal(setup: &Setup, entry: &PendingRecord, kind: Kind) -> Result<S
         name: name.filter(|name| !name.is_empty()),
         target: target.filter(|target| !target.is_empty()),
         hops: entry.hops.saturating_add(1),
+        task: None,
     };
     Ok(state.seal(&setup.key, &bound))
 }

@@ -12,7 +12,7 @@ use waterclock_engine::header::{
     self, Code, DETAIL_MAX, ID_MAX, LABEL_MAX, Refusal, TOPIC_MAX, duration, until,
 };
 use waterclock_engine::ladder;
-use waterclock_engine::state::{Bound, Kind, State, StateKey, SubmissionOrder};
+use waterclock_engine::state::{Bound, Kind, State, StateKey, SubmissionOrder, TaskState};
 use waterclock_engine::task::result::{RESULT_MAX, TaskResult};
 use waterclock_engine::task::spec::{SPEC_MAX, Spec};
 use waterclock_engine::timers::{Change, TimerState, Version};
@@ -100,6 +100,8 @@ pub fn state(bytes: &[u8]) {
         target: input.null_or_part(),
         id: input.null_or_part(),
         partition: (input.byte() & 1 == 1).then(|| input.number() as i32),
+        task: None,
+        result: None,
     };
     let kind = [Kind::Hop, Kind::Move, Kind::Amend][usize::from(input.byte() % 3)];
     let sealed = State {
@@ -115,6 +117,24 @@ pub fn state(bytes: &[u8]) {
         name: ["", "b"].into_iter().nth(usize::from(input.byte())).filter(|name| !name.is_empty()),
         target: ["", "orders"].into_iter().nth(usize::from(input.byte())).filter(|t| !t.is_empty()),
         hops: input.word() as u16,
+        task: None,
+    };
+    // The same of a task, which has no texts, and is tied to more.
+    let is_task = input.byte() & 1 == 1;
+    let bound = match is_task {
+        true => Bound { task: input.null_or_part(), result: input.null_or_part(), ..bound },
+        false => bound,
+    };
+    let task = is_task.then(|| TaskState {
+        turn: input.number(),
+        attempt: input.number(),
+        round: input.number(),
+        trigger: UnixMillis(input.word()),
+        digest: [input.byte(); 16],
+    });
+    let sealed = match is_task {
+        true => State { kind: Kind::Result, name: None, target: None, task, ..sealed },
+        false => sealed,
     };
     let text = sealed.seal(&key, &bound);
     assert_eq!(State::open(text.as_ref(), &key, &bound), Ok(sealed));

@@ -387,6 +387,8 @@ fn everything_at_once_is_read() {
         target: Some(b"orders"),
         id: Some(b"order-42"),
         partition: Some(3),
+        task: Some(b"{}"),
+        result: Some(b"{1}"),
     };
     assert_eq!(
         want.bound(Some(b"k")),

@@ -941,6 +941,7 @@ fn a_record_that_hopped_more_often_than_any_delay_needs_is_a_dead_letter() {
         name: None,
         target: None,
         hops: world.engine.hops.limit(),
+        task: None,
     };
     let sealed = state.seal(&world.engine.setup.key, &directive.bound(Some(b"k")));
     let mut headers: Vec<(&[u8], Option<&[u8]>)> = bare.headers().collect();

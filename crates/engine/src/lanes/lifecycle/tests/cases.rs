@@ -306,6 +306,7 @@ pub(super) fn amend(
         name: None,
         target: None,
         hops: 0,
+        task: None,
     };
     let sealed = state.seal(&kafka.setup.key, &directive.bound(Some(b"k")));
     let mut all: Vec<(&[u8], Option<&[u8]>)> = bare.headers().collect();

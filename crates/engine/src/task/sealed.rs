@@ -1,0 +1,273 @@
+//! Records of tasks, as waterclock writes them to its own topics: sealed, each for one kind of topic.
+//!
+//! | function | writes to |
+//! |---|---|
+//! | [`submit`], [`cancel`] | `<ns>.intake`, in the lane of the task's id |
+//! | the lanes | `<ns>.tasks` |
+//! | [`result_record`] | `<ns>.results`, in the lane that the task came from |
+//!
+//! # Invariants
+//! 1. What is not sealed for the topic that it stands in is refused. So who may write to one of them can create no task, and can
+//!    change none.
+//! 2. Value and headers that a user gave stay as they were: the digest stands for them.
+
+use std::sync::Arc;
+
+use super::digest;
+use super::id::TaskId;
+use super::result::{Outcome, TaskResult};
+use super::spec::{Scope as SpecScope, Spec};
+use crate::header::{self, Code, Directive, Refusal, TimerAction};
+use crate::state::{Bound, Kind, Sealed, State, StateKey, SubmissionOrder, TaskState, intake_tag};
+use crate::timers::{TimerId, Version};
+use crate::work::{Callee, Dispatch, Said, Scope, Task, Turn};
+use crate::{Lane, Record, UnixMillis};
+
+/// How long after it was sealed a submission may be appended; later it is [`Code::StaleSubmit`].
+pub const SUBMIT_MAX: crate::Millis = crate::Millis(600_000);
+
+/// A task that is to be created.
+#[derive(Clone, Copy, Debug)]
+pub struct Submission<'a> {
+    /// Its id, which says its lane.
+    pub id: &'a TaskId,
+    /// What is to be done.
+    pub spec: &'a Spec,
+    /// When.
+    pub due: UnixMillis,
+    /// Past it, nothing is begun.
+    pub expires: Option<UnixMillis>,
+    /// The key at delivery, of a Kafka task.
+    pub key: Option<&'a [u8]>,
+    /// The body.
+    pub value: Option<&'a [u8]>,
+    /// Headers at delivery, of a Kafka task. None of them may be one of the contract's.
+    pub headers: &'a [(String, Option<Vec<u8>>)],
+}
+
+/// The record that creates a task. `now`: the brokers' time.
+#[must_use]
+pub fn submit(key: &StateKey, now: UnixMillis, submission: &Submission<'_>) -> Record {
+    let Submission { id, spec, due, expires, key: record_key, value, headers } = *submission;
+    let spec = spec.to_json();
+    let own = || headers.iter().map(|(name, value)| (name.as_bytes(), value.as_deref()));
+    let digest = digest(&Record::new(None, value, own()));
+    let state = State {
+        kind: Kind::Submit,
+        due,
+        first_appended: now,
+        order: SubmissionOrder::default(),
+        expires,
+        intake: intake_tag(""),
+        name: None,
+        target: None,
+        hops: 0,
+        task: Some(TaskState { trigger: due, digest, ..TaskState::default() }),
+    };
+    let bound = Bound {
+        key: record_key,
+        id: Some(id.as_str().as_bytes()),
+        task: Some(spec.as_bytes()),
+        ..Bound::default()
+    };
+    let sealed = state.seal(key, &bound);
+    let ours = [
+        (header::ID.as_bytes(), Some(id.as_str().as_bytes())),
+        (header::TASK.as_bytes(), Some(spec.as_bytes())),
+        (header::STATE.as_bytes(), Some(sealed.as_ref())),
+    ];
+    Record::new(record_key, value, own().chain(ours))
+}
+
+/// The record that cancels whatever is pending of a task's id. `now`: the brokers' time.
+#[must_use]
+pub fn cancel(key: &StateKey, now: UnixMillis, id: &TaskId) -> Record {
+    let state = State {
+        kind: Kind::Submit,
+        due: now,
+        first_appended: now,
+        order: SubmissionOrder::default(),
+        expires: None,
+        intake: intake_tag(""),
+        name: None,
+        target: None,
+        hops: 0,
+        task: Some(TaskState::default()),
+    };
+    cancel_record(key, &state, id.as_str().as_bytes())
+}
+
+/// The note behind a task in `<ns>.tasks`: it was cancelled.
+#[must_use]
+pub(crate) fn cancel_note(key: &StateKey, turn: Turn, id: &[u8]) -> Record {
+    let state = State {
+        kind: Kind::Work,
+        due: UnixMillis(0),
+        first_appended: turn.version.first_appended,
+        order: SubmissionOrder { appended: UnixMillis(0), offset: turn.version.offset },
+        expires: None,
+        intake: intake_tag(""),
+        name: None,
+        target: None,
+        hops: 0,
+        task: Some(TaskState { turn: turn.turn, ..TaskState::default() }),
+    };
+    cancel_record(key, &state, id)
+}
+
+fn cancel_record(key: &StateKey, state: &State<'_>, id: &[u8]) -> Record {
+    let sealed = state.seal(key, &Bound { id: Some(id), ..Bound::default() });
+    let headers: [(&[u8], Option<&[u8]>); 3] = [
+        (header::ID.as_bytes(), Some(id)),
+        (header::ACTION.as_bytes(), Some(b"cancel")),
+        (header::STATE.as_bytes(), Some(sealed.as_ref())),
+    ];
+    Record::new(None, None, headers.into_iter())
+}
+
+/// What stands in `<ns>.tasks`.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// A turn of a task.
+    Task(Box<Task>),
+    /// That turn was cancelled.
+    Cancel(Turn),
+}
+
+/// Reads a record of `<ns>.tasks`, which has `lanes` partitions.
+///
+/// # Errors
+/// Waterclock did not write it there: it is to become a dead letter with this.
+pub fn read_work(
+    key: &StateKey,
+    lanes: u16,
+    record: Record,
+) -> Result<Work, (Box<Record>, Refusal)> {
+    match work_of(key, lanes, &record) {
+        Ok((turn, None)) => Ok(Work::Cancel(turn)),
+        Ok((turn, Some((lane, scope, sealed)))) => {
+            Ok(Work::Task(Box::new(Task { turn, lane, scope, sealed, record })))
+        }
+        Err(refusal) => Err((Box::new(record), refusal)),
+    }
+}
+
+type Dispatched = (Lane, Scope, Dispatch);
+
+fn work_of(
+    key: &StateKey,
+    lanes: u16,
+    record: &Record,
+) -> Result<(Turn, Option<Dispatched>), Refusal> {
+    let directive = header::read(record.headers())?;
+    let (state, task) = opened(&directive, record.key(), key, Kind::Work)?;
+    let id = task_id(&directive)?;
+    let version = Version { first_appended: state.first_appended, offset: state.order.offset };
+    let turn = Turn { name: TimerId::task(&id), version, turn: task.turn };
+    if directive.action == TimerAction::Cancel {
+        return Ok((turn, None));
+    }
+    let spec = spec(&directive)?;
+    let Some(scope) = scope_of(&spec) else {
+        return Err(bad_task(format!("a task of type {} is not called", spec.type_name())));
+    };
+    let TaskState { attempt, round, trigger, digest, .. } = task;
+    let sealed = Dispatch { due: trigger, attempt, round, digest };
+    Ok((turn, Some((id.lane_of(lanes), scope, sealed))))
+}
+
+/// Whose limits the calls of a task are under; `None`: it makes none.
+#[must_use]
+pub fn scope_of(spec: &Spec) -> Option<Scope> {
+    let callee = match spec.scope()? {
+        SpecScope::Service(service) => Callee::Service(service.into()),
+        SpecScope::Host(host) => Callee::Host(host.into()),
+    };
+    Some(Scope { project: Arc::from(spec.project()), callee })
+}
+
+/// The state of a task, if the record has one of this kind.
+pub(crate) fn opened<'a>(
+    directive: &Directive<'a>,
+    record_key: Option<&'a [u8]>,
+    key: &StateKey,
+    kind: Kind,
+) -> Result<(State<'a>, TaskState), Refusal> {
+    let refused = |what: &str| Refusal::new(Code::BadTask, format!("{} {what}", header::STATE));
+    let bytes = directive.state.ok_or_else(|| refused("is not there"))?;
+    let state = State::open(bytes, key, &directive.bound(record_key))?;
+    match state.task {
+        Some(task) if state.kind == kind => Ok((state, task)),
+        _ => Err(refused("is not for this topic")),
+    }
+}
+
+/// The id of a task's record.
+pub(crate) fn task_id(directive: &Directive<'_>) -> Result<TaskId, Refusal> {
+    let id = directive.id.and_then(|id| std::str::from_utf8(id).ok()).unwrap_or_default();
+    TaskId::parse(id).map_err(|error| bad_task(format!("{}: {error}", header::ID)))
+}
+
+/// The specification of a task's record.
+pub(crate) fn spec(directive: &Directive<'_>) -> Result<Spec, Refusal> {
+    let json = directive.task.ok_or_else(|| bad_task(format!("no {}", header::TASK)))?;
+    Spec::parse(json).map_err(|wrongs| {
+        let wrong = wrongs.first().map(ToString::to_string).unwrap_or_default();
+        bad_task(format!("{}: {wrong}", header::TASK))
+    })
+}
+
+pub(crate) fn bad_task(detail: impl AsRef<str>) -> Refusal {
+    Refusal::new(Code::BadTask, detail)
+}
+
+/// What a worker says of a turn, as a result. `worker`: who says so.
+#[must_use]
+pub fn result_of(said: &Said, worker: &str) -> TaskResult {
+    let mut result = match said {
+        Said::Started(since) => {
+            TaskResult { started: Some(*since), ..TaskResult::new(Outcome::Started) }
+        }
+        Said::Deferred(until) => {
+            TaskResult { until: Some(*until), ..TaskResult::new(Outcome::Deferred) }
+        }
+        Said::Interrupted { in_doubt } => {
+            TaskResult { in_doubt: *in_doubt, ..TaskResult::new(Outcome::Interrupted) }
+        }
+        Said::Cancelled => TaskResult::new(Outcome::Cancelled),
+        Said::Ended(result) => (**result).clone(),
+    };
+    result.worker.get_or_insert_with(|| worker.to_owned());
+    result
+}
+
+/// The record of `<ns>.results`, for the lane of the task. `worker`: who says so.
+#[must_use]
+pub fn result_record(key: &StateKey, task: &Task, said: &Said, worker: &str) -> Record {
+    let result = result_of(said, worker);
+    let json = result.to_json();
+    let record = &task.record;
+    // It was read by `read_work`.
+    let directive = header::read(record.headers()).unwrap_or_default();
+    let (state, _) = match opened(&directive, record.key(), key, Kind::Work) {
+        Ok(opened) => opened,
+        Err(_) => return Record::empty(),
+    };
+    let bound = Bound { result: Some(json.as_bytes()), ..directive.bound(record.key()) };
+    let sealed: Sealed = State { kind: Kind::Result, ..state }.seal(key, &bound);
+    let with_payload = result.outcome.carries_payload();
+    let kept = record.headers().filter(|(name, _)| {
+        let is_ours = header::is_control(name);
+        *name != header::STATE.as_bytes()
+            && *name != header::RESULT.as_bytes()
+            && (is_ours || with_payload)
+    });
+    let ours = [
+        (header::RESULT.as_bytes(), Some(json.as_bytes())),
+        (header::STATE.as_bytes(), Some(sealed.as_ref())),
+    ];
+    Record::new(record.key(), record.value().filter(|_| with_payload), kept.chain(ours))
+}
+
+#[cfg(test)]
+mod tests;
