@@ -64,7 +64,7 @@ const FOREIGN_WAITS: &str = "waterclock_foreign_waits_total";
 const ASKS: &str = "waterclock_asks_total";
 const SPILLED: &str = "waterclock_spilled_total";
 const PUT_OFF: &str = "waterclock_put_off_total";
-const DEAD_LETTERS: &str = "waterclock_dead_letters_total";
+pub(super) const DEAD_LETTERS: &str = "waterclock_dead_letters_total";
 const PENDING: &str = "waterclock_pending";
 const HELD_BACK: &str = "waterclock_held_back_offsets";
 const HELD_BACK_FOR: &str = "waterclock_held_back_seconds";
@@ -74,7 +74,7 @@ const MEMORY_LIMIT: &str = "waterclock_memory_limit_bytes";
 const WINDOW_FILL: &str = "waterclock_window_fill_ratio";
 const PAUSED: &str = "waterclock_paused_partitions";
 pub(super) const COMMIT: &str = "waterclock_commit_seconds";
-const PRODUCERS_RENEWED: &str = "waterclock_producers_renewed_total";
+pub(super) const PRODUCERS_RENEWED: &str = "waterclock_producers_renewed_total";
 const LANES: &str = "waterclock_lanes_owned";
 const READY: &str = "waterclock_ready";
 const BUILD_INFO: &str = "waterclock_build_info";
@@ -84,7 +84,7 @@ const CLOCK_OFFSET: &str = "waterclock_clock_offset_seconds";
 const CLOCK_STEPS: &str = "waterclock_clock_steps_total";
 const CLOCK_SKEW: &str = "waterclock_clock_skew_seconds";
 const LOCAL_CLOCK_STEPS: &str = "waterclock_local_clock_steps_total";
-const LOST: &str = "waterclock_records_lost_total";
+pub(super) const LOST: &str = "waterclock_records_lost_total";
 const TOPICS_UNFIT: &str = "waterclock_topics_unfit";
 const TOPICS_WEAK: &str = "waterclock_topics_weak";
 const TOPICS_REMADE: &str = "waterclock_topics_remade_total";
@@ -101,9 +101,18 @@ const INDEX_DISK: &str = "waterclock_index_disk_bytes";
 const SUSPECTS: &str = "waterclock_suspects";
 const HALVED: &str = "waterclock_suspects_halved_total";
 
+pub(super) const TASKS_READ: &str = "waterclock_worker_tasks_read_total";
+pub(super) const RESULTS: &str = "waterclock_worker_results_total";
+pub(super) const IN_DOUBT: &str = "waterclock_worker_in_doubt_total";
+pub(super) const BATCHES: &str = "waterclock_worker_batches_total";
+pub(super) const CALLS: &str = "waterclock_worker_calls_open";
+pub(super) const TASKS_WAITING: &str = "waterclock_worker_tasks_waiting";
+pub(super) const WORKER_PAUSED: &str = "waterclock_worker_paused_partitions";
+pub(super) const WORKER_MEMORY: &str = "waterclock_worker_memory_bytes";
+
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 55] = [
+pub const ALL: [Metric; 63] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "tier", help: "How long after its due time a record was committed in its target, by the tier or intake that it waited in last. Of a record that was submitted after its due time: how long after it was submitted" },
     Metric { name: OVERDUE, kind: Kind::Gauge, unit: Unit::Seconds, label: "thread", help: "How long the oldest record that was read and not yet delivered has been due" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
@@ -159,6 +168,14 @@ pub const ALL: [Metric; 55] = [
     Metric { name: INDEX_DISK, kind: Kind::Gauge, unit: Unit::Bytes, label: "", help: "What the index takes on disk" },
     Metric { name: SUSPECTS, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Records and targets that Kafka may have refused, and that are tried in batches of their own" },
     Metric { name: HALVED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Groups of suspects that failed and were halved to find who it is that Kafka refuses" },
+    Metric { name: TASKS_READ, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Tasks that the worker read; those that are read again after a take-over count again" },
+    Metric { name: RESULTS, kind: Kind::Counter, unit: Unit::Count, label: "outcome", help: "Results that are committed, by what they say of a turn" },
+    Metric { name: IN_DOUBT, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Those of them that say of a turn that an earlier owner of its partition may have called it" },
+    Metric { name: BATCHES, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Batches of results and positions that are committed; the results divided by this are the size of a batch" },
+    Metric { name: CALLS, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Calls that are open" },
+    Metric { name: TASKS_WAITING, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Tasks that were read, and whose calls have not begun" },
+    Metric { name: WORKER_PAUSED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Partitions of tasks that are not fetched: memory is full, or what a commit can say" },
+    Metric { name: WORKER_MEMORY, kind: Kind::Gauge, unit: Unit::Bytes, label: "", help: "Bytes of tasks in memory" },
 ];
 
 /// Tells the recorder what each metric is, and makes those without labels appear as zero.
@@ -242,7 +259,7 @@ pub struct Level {
 }
 
 impl Level {
-    fn new(gauge: Gauge) -> Self {
+    pub(super) fn new(gauge: Gauge) -> Self {
         Self { gauge, part: 0 }
     }
 

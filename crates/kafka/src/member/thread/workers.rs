@@ -235,10 +235,10 @@ impl Role for Workers<'_> {
         let Polled { source, offset, record, .. } = polled;
         self.read.insert(source, offset.next());
         let partition = source.lane;
-        let event = match read_work(&self.parts.setup.key, record) {
+        let event = match read_work(&self.parts.setup.key, self.parts.setup.lanes, record) {
             Ok(Work::Task(task)) => {
                 self.parts.figures.read();
-                WorkEvent::Task { partition, offset, task: Arc::new(task) }
+                WorkEvent::Task { partition, offset, task: Arc::from(task) }
             }
             Ok(Work::Cancel(turn)) => WorkEvent::Cancel { partition, offset, turn },
             Err((record, refusal)) => WorkEvent::Foreign { partition, offset, record, refusal },

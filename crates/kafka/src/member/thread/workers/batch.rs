@@ -4,19 +4,20 @@ use std::sync::Arc;
 
 use super::WorkParts;
 use waterclock_engine::messages::DeadLetter;
+use waterclock_engine::task::result::Outcome;
 use waterclock_engine::task::sealed::result_record;
 use waterclock_engine::work::{Entry, Said, WorkBatch};
 use waterclock_engine::{
-    Batch, BatchId, Commit, Destination, HeaderRewrite, Lane, Offset, Produce, Record, Topics,
+    Batch, BatchId, Commit, Destination, HeaderRewrite, Lane, Produce, Record, Topics,
     UnixMillis,
 };
-use waterclock_telemetry::{ResultKind, WorkerFigures};
+use waterclock_telemetry::WorkerFigures;
 
 /// A batch that is on its way.
 pub(super) struct Flying {
     pub(super) id: BatchId,
-    /// What it says of turns.
-    results: Vec<ResultKind>,
+    /// What it says of turns, and whether that is said since a turn is in doubt.
+    results: Vec<(Outcome, bool)>,
     /// Its dead letters.
     dead: Vec<DeadLetter>,
 }
@@ -24,8 +25,10 @@ pub(super) struct Flying {
 impl Flying {
     /// It is committed.
     pub(super) fn tell(self, figures: &WorkerFigures) {
-        figures.batch(self.results.len() + self.dead.len());
-        self.results.into_iter().for_each(|kind| figures.result(kind));
+        figures.batch();
+        for (outcome, in_doubt) in self.results {
+            figures.result(outcome, in_doubt);
+        }
         for letter in self.dead {
             figures.dead_letter(letter.code);
             let DeadLetter { code, detail, topic, partition, offset, .. } = letter;
@@ -61,9 +64,9 @@ impl<'a> Writer<'a> {
         let mut flying = Flying { id, results: Vec::new(), dead: Vec::new() };
         let sends = entries.into_iter().map(|entry| match entry {
             Entry::Result(task, said) => {
-                flying.results.push(kind(&said));
+                flying.results.push(outcome(&said));
                 let key = &self.parts.setup.key;
-                let record = result_record(key, &task, &said, &self.parts.instance, now);
+                let record = result_record(key, &task, &said, &self.parts.instance);
                 let to = Destination::Target(Arc::clone(&self.results));
                 produce(to, task.lane, record, HeaderRewrite::Whole)
             }
@@ -98,13 +101,13 @@ fn produce(to: Destination, lane: Lane, record: Record, rewrite: HeaderRewrite) 
     Produce { to, partition, record, rewrite, due: UnixMillis(0), expires: None }
 }
 
-fn kind(said: &Said) -> ResultKind {
+/// What is said, and whether a turn is in doubt.
+fn outcome(said: &Said) -> (Outcome, bool) {
     match said {
-        Said::Started(_) => ResultKind::Started,
-        Said::Deferred(_) => ResultKind::Deferred,
-        Said::Interrupted { in_doubt: true } => ResultKind::InDoubt,
-        Said::Interrupted { in_doubt: false } => ResultKind::Interrupted,
-        Said::Cancelled => ResultKind::Cancelled,
-        Said::Ended(_) => ResultKind::Ended,
+        Said::Started(_) => (Outcome::Started, false),
+        Said::Deferred(_) => (Outcome::Deferred, false),
+        Said::Interrupted { in_doubt } => (Outcome::Interrupted, *in_doubt),
+        Said::Cancelled => (Outcome::Cancelled, false),
+        Said::Ended(result) => (result.outcome, false),
     }
 }
