@@ -52,3 +52,4 @@ mod topics;
 mod tracking;
 mod versions;
 mod web;
+mod workers;

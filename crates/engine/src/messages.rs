@@ -487,7 +487,9 @@ impl Produce {
                 each(header::STATE.as_bytes(), Some(sealed.as_ref()));
             }
             HeaderRewrite::Timer(_) => {}
-            HeaderRewrite::Whole => self.record.headers().for_each(|(name, value)| each(name, value)),
+            HeaderRewrite::Whole => {
+                self.record.headers().for_each(|(name, value)| each(name, value))
+            }
             HeaderRewrite::Deliver { trace, .. } => {
                 for (name, value) in self.record.headers() {
                     if !header::is_control(name) {

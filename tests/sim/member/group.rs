@@ -1,8 +1,8 @@
 //! Taking lanes over and letting them go.
 
 use waterclock::engine::member::{
-    Announced, Ask, Checkpoint, Failure, LaneRules, LogBounds, Loss, Named, Plan, PositionGone, Positions,
-    TakeOver, TakeOverError,
+    Announced, Ask, Checkpoint, Failure, LaneRules, LogBounds, Loss, Named, Plan, PositionGone,
+    Positions, TakeOver, TakeOverError,
 };
 use waterclock::engine::messages::{Event, Start};
 use waterclock::engine::{Lane, Millis, Offset, Source, TopicId};

@@ -39,8 +39,7 @@ impl Position {
     /// `None`: the metadata cannot be read.
     #[must_use]
     pub fn cut(next: Offset, metadata: &str, start: Offset) -> Option<(Self, u64)> {
-        let letter =
-            if metadata.starts_with(NONE_BEGUN) { NONE_BEGUN } else { MAY_HAVE_BEGUN };
+        let letter = if metadata.starts_with(NONE_BEGUN) { NONE_BEGUN } else { MAY_HAVE_BEGUN };
         let pending = metadata.get(1..).unwrap_or_default();
         let (next, pending, lost) = Window::cut(next, pending, start).ok()?;
         Some((Self { next, metadata: format!("{letter}{pending}") }, lost))

@@ -12,8 +12,8 @@
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
-use rdkafka::client::ClientContext;
 use rdkafka::client::Client;
+use rdkafka::client::ClientContext;
 use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 

@@ -38,12 +38,12 @@ use waterclock_engine::member::Restarts;
 use waterclock_engine::{Lane, Millis, Setup};
 
 pub(super) use lanes::LaneParts;
-pub(super) use workers::WorkParts;
-pub use workers::{Calls, Ended};
 use lanes::Lanes;
 use role::Role;
 use session::Session;
+pub(super) use workers::WorkParts;
 use workers::Workers;
+pub use workers::{Calls, Ended};
 
 /// What one thread of a member is made from.
 #[derive(Clone, Debug)]

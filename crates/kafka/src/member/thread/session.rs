@@ -131,9 +131,8 @@ impl<'a, R: Role> Session<'a, R> {
                 .map_err(failed)?;
         let names: Vec<&str> = names.iter().map(|name| &**name).collect();
         consumer.subscribe(&names).map_err(failed)?;
-        let bell = R::WAITS
-            .then(|| Bell::of_member(consumer.client(), std::thread::current()))
-            .flatten();
+        let bell =
+            R::WAITS.then(|| Bell::of_member(consumer.client(), std::thread::current())).flatten();
         let waits = Waker::of_consumer(consumer.client()).map(|waker| shared.steps.wake(waker));
         let member = Membership {
             plan,

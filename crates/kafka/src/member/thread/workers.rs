@@ -25,7 +25,7 @@ use waterclock_engine::member::WorkRules;
 use waterclock_engine::task::registry::Registry;
 use waterclock_engine::task::sealed::{Work, read_work};
 use waterclock_engine::work::{
-    CallEnd, CallId, Now, Position, Task, Taken as TakenPart, WorkAction, WorkEngine, WorkEvent,
+    CallEnd, CallId, Now, Position, Taken as TakenPart, Task, WorkAction, WorkEngine, WorkEvent,
     WorkLimits,
 };
 use waterclock_engine::{BatchId, Lane, Millis, Offset, Refused, Setup, Source, TopicId};

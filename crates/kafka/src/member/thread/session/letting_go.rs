@@ -54,7 +54,8 @@ impl<R: Role> Session<'_, R> {
     /// Asks the group now and then whether it has this member.
     pub(super) fn ask_for_sign(&mut self, at: Instant) {
         let member = &mut self.member;
-        let (Some(assignment), Some(topic)) = (member.assignment, &member.consumer.context().who.topics.sign)
+        let (Some(assignment), Some(topic)) =
+            (member.assignment, &member.consumer.context().who.topics.sign)
         else {
             return;
         };
@@ -69,7 +70,8 @@ impl<R: Role> Session<'_, R> {
 
     /// Tells the role that the group has heard this member, if it has.
     pub(super) fn take_sign(&mut self) {
-        let heard = self.member.assignment.and_then(|of| self.member.consumer.context().signs.take(of));
+        let heard =
+            self.member.assignment.and_then(|of| self.member.consumer.context().signs.take(of));
         if let Some(since) = heard {
             self.role.heard(&mut self.member, since);
         }

@@ -8,8 +8,7 @@ use waterclock_engine::task::result::Outcome;
 use waterclock_engine::task::sealed::result_record;
 use waterclock_engine::work::{Entry, Said, WorkBatch};
 use waterclock_engine::{
-    Batch, BatchId, Commit, Destination, HeaderRewrite, Lane, Produce, Record, Topics,
-    UnixMillis,
+    Batch, BatchId, Commit, Destination, HeaderRewrite, Lane, Produce, Record, Topics, UnixMillis,
 };
 use waterclock_telemetry::WorkerFigures;
 
