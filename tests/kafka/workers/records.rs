@@ -6,7 +6,9 @@ use serde_json::Value;
 use waterclock::engine::allow::Allow;
 use waterclock::engine::header;
 use waterclock::engine::ladder::Ladder;
-use waterclock::engine::state::{Kind, State, StateKey, SubmissionOrder, TaskState, intake_tag};
+use waterclock::engine::state::{
+    Bound, Kind, State, StateKey, SubmissionOrder, TaskState, intake_tag,
+};
 use waterclock::engine::task::id::TaskId;
 use waterclock::engine::task::spec::Spec;
 use waterclock::engine::{Intake, Limits, Millis, Offset, Record, Setup, Topics, UnixMillis};
@@ -86,8 +88,6 @@ impl<'a> Tasks<'a> {
     }
 
     fn write(&self, id: &TaskId, headers: &[(&str, &[u8])], value: Option<&[u8]>) {
-        let plain = headers.iter().map(|(name, value)| (name.as_bytes(), Some(*value)));
-        let record = Record::new(None, value, plain);
         let task = TaskState { turn: 1, attempt: 1, ..TaskState::default() };
         let appended = UnixMillis(1_000);
         let state = State {
@@ -102,8 +102,9 @@ impl<'a> Tasks<'a> {
             hops: 0,
             task: Some(task),
         };
-        let directive = header::read(record.headers()).expect("of the contract");
-        let sealed = state.seal(&key(), &directive.bound(None));
+        let of = |wanted| headers.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
+        let bound = Bound { id: of(header::ID), task: of(header::TASK), ..Bound::default() };
+        let sealed = state.seal(&key(), &bound);
         let mut written = OwnedHeaders::new();
         for (key, value) in headers.iter().copied().chain([(header::STATE, sealed.as_ref())]) {
             written = written.insert(Header { key, value: Some(value) });
@@ -141,7 +142,6 @@ pub(super) struct Said {
     pub(super) outcome: String,
     pub(super) in_doubt: bool,
     pub(super) partition: i32,
-    pub(super) at: u64,
 }
 
 impl Said {
@@ -153,7 +153,6 @@ impl Said {
             outcome: result["outcome"].as_str().expect("an outcome").to_owned(),
             in_doubt: result["in_doubt"].as_bool().unwrap_or_default(),
             partition: rec.partition,
-            at: rec.at,
         }
     }
 }
