@@ -12,11 +12,16 @@ use std::time::Duration;
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
-use crate::support::{Fixture, Log, eventually, now_ms, patient};
+use crate::support::{
+    Cluster, END_TXN, Fixture, Log, Nodes, Proxy, State, TXN_OFFSET_COMMIT, eventually, now_ms,
+    patient,
+};
 use process::{Launch, Line, Worker};
 use records::{Said, Tasks, task_id};
 
 const LANES: u16 = 4;
+/// What a worker logs of a batch that failed.
+const FAILED: &str = "batch failed, renewing the producer";
 
 fn fixture(test: &str) -> Fixture {
     Fixture::with(test, |request| request.lanes = Some(LANES))
@@ -231,4 +236,136 @@ fn a_cancel_stands_behind_its_task() {
     assert!((0..1_500).all(|n| outcome(n) != "cancelled"), "nobody cancelled these");
     assert!(kinds.get("cancelled").is_some_and(|count| *count > 0), "{kinds:?}");
     a.stop_well();
+}
+
+/// Tasks and a worker behind a proxy, with calls open.
+fn behind<'a>(fixture: &'a Fixture, proxy: &Proxy, count: usize) -> (Tasks<'a>, Worker) {
+    let tasks = Tasks::new(fixture);
+    let launch = Launch {
+        brokers: proxy.brokers.clone(),
+        ..Launch::new(fixture, Duration::from_millis(300))
+    };
+    let worker = launch.start("a");
+    worker.wait_until_it_has_partitions();
+    tasks.dispatch(0..count);
+    eventually("calls are open", || if worker.begun() > 40 { Ok(()) } else { Err(String::new()) });
+    (tasks, worker)
+}
+
+/// The worker has gone on in the assignment that it had.
+#[track_caller]
+fn check_that_it_went_on(worker: &Worker) {
+    let log = worker.log();
+    assert!(log.contains(FAILED), "no batch failed");
+    assert_eq!(log.matches("worker has taken partitions over").count(), 1, "it was taken over");
+}
+
+#[test]
+fn results_whose_commit_was_not_answered_go_again_in_the_same_assignment() {
+    let cluster = Cluster::start("");
+    let fixture = Fixture::on(cluster.connection(), "workers-unheard", |of| of.lanes = Some(LANES));
+    let proxy = cluster.proxy();
+    let (tasks, mut a) = behind(&fixture, &proxy, 400);
+    let hold = proxy.hold(END_TXN, &format!("{}/a/w/", fixture.namespace()), None);
+    hold.wait_until(State::Held);
+    // It lands, and nobody hears of that.
+    proxy.everywhere(|weather| weather.cut_to_client = true);
+    hold.release();
+    hold.wait_until(State::CarriedOut);
+    proxy.reset(0);
+    proxy.heal();
+    wait_for_results(&fixture, &tasks, 400);
+    a.stop_well();
+    let said = tasks.results();
+    let by_id = by_id(&said);
+    assert_eq!(by_id.len(), 400);
+    assert!(by_id.values().flatten().all(|said| said.outcome == "finished"));
+    let twice = by_id.values().filter(|of| of.len() == 2).count();
+    assert!(by_id.values().all(|of| of.len() <= 2) && twice > 0, "{twice} went again");
+    assert_eq!(a.begun(), 400, "no call began twice");
+    println!("{twice} results went again");
+    check_that_it_went_on(&a);
+}
+
+#[test]
+fn results_of_a_transaction_that_was_aborted_go_again_in_the_same_assignment() {
+    let fixture = fixture("workers-aborted");
+    let proxy = Proxy::shared();
+    let (tasks, mut a) = behind(&fixture, &proxy, 400);
+    // Longer than anybody waits for it.
+    let hold = proxy.hold(TXN_OFFSET_COMMIT, &format!("{}/a/w/", fixture.namespace()), None);
+    hold.wait_until(State::Held);
+    eventually("the batch has failed", || {
+        if a.log().contains(FAILED) { Ok(()) } else { Err(String::new()) }
+    });
+    wait_for_results(&fixture, &tasks, 400);
+    let kinds = check(400, &tasks.results(), &a.calls());
+    assert_eq!(kinds["finished"], 400, "{kinds:?}");
+    hold.release();
+    check_that_it_went_on(&a);
+    a.stop_well();
+    let mut uncommitted = Log::uncommitted(&fixture, tasks.results_topic());
+    uncommitted.until("results of the aborted transaction", |seen| {
+        let ends = seen.iter().filter(|rec| Said::of(rec).outcome != "started");
+        ends.count() > 400
+    });
+}
+
+#[test]
+fn without_a_sign_of_the_group_no_call_begins() {
+    let fixture = fixture("workers-signs");
+    let tasks = Tasks::new(&fixture);
+    let launch = Launch::new(&fixture, Duration::from_millis(100));
+    let mut a = Launch { failpoints: "no_signs=return", ..launch }.start("a");
+    a.wait_until_it_has_partitions();
+    tasks.dispatch(0..20);
+    // Its positions are committed, in transactions.
+    eventually("the partitions are marked", || {
+        let found = positions(&fixture, tasks.tasks_topic());
+        let is_marked = found.iter().all(|(_, metadata)| metadata.starts_with('d'));
+        if is_marked { Ok(()) } else { Err(format!("{found:?}")) }
+    });
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(a.begun(), 0);
+    a.stop_well();
+    let b = Launch::new(&fixture, Duration::from_millis(100)).start("b");
+    wait_for_results(&fixture, &tasks, 20);
+    check(20, &tasks.results(), &calls(&[&a, &b]));
+}
+
+#[test]
+#[ignore = "scripts/test --brokers 3"]
+fn the_coordinator_of_the_group_is_killed() {
+    let nodes = Nodes::ours();
+    nodes.heal();
+    let fixture = fixture("workers-coordinator");
+    let tasks = Tasks::new(&fixture);
+    let launch = Launch::new(&fixture, Duration::from_millis(300));
+    let (mut a, mut b) = (launch.start("a"), launch.start("b"));
+    a.wait_until_it_has_partitions();
+    b.wait_until_it_has_partitions();
+    tasks.dispatch(0..800);
+    eventually("both have calls open", || {
+        if a.begun() > 40 && b.begun() > 40 { Ok(()) } else { Err(String::new()) }
+    });
+    let coordinator = nodes.group_coordinator(&format!("{}-workers", fixture.namespace()));
+    nodes.kill(coordinator);
+    let killed = now_ms();
+    wait_for_results(&fixture, &tasks, 800);
+    println!("all are known {} ms after the kill", now_ms() - killed);
+    check_doubled(800, &tasks.results(), &calls(&[&a, &b]));
+    nodes.heal();
+    a.stop_well();
+    b.stop_well();
+}
+
+/// Checks what must hold where a commit may have landed though nobody heard of it: its results may be there twice, word for
+/// word.
+#[track_caller]
+fn check_doubled(count: usize, said: &[Said], calls: &[Line]) {
+    let mut once = said.to_vec();
+    once.sort_by(|a, b| (&a.id, &a.outcome).cmp(&(&b.id, &b.outcome)));
+    once.dedup_by(|a, b| (&a.id, &a.outcome, a.in_doubt) == (&b.id, &b.outcome, b.in_doubt));
+    println!("{} results are there twice", said.len() - once.len());
+    check(count, &once, calls);
 }

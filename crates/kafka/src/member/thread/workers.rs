@@ -214,7 +214,10 @@ impl Role for Workers<'_> {
 
     fn revoked(&mut self, member: &mut Member<'_>, _: Option<u64>) {
         self.step(member, WorkEvent::Gone);
-        self.flying = None;
+        // Nobody hears any more what becomes of it, and the engine commits nothing while it waits for that.
+        if let Some(flying) = self.flying.take() {
+            self.step(member, WorkEvent::Failed(flying.id));
+        }
         self.read.clear();
         self.unread.clear();
     }

@@ -63,6 +63,7 @@ impl<R: Role> Session<'_, R> {
             return;
         }
         member.signed = Some(at);
+        fail::fail_point!("no_signs", |_| ());
         let since = member.at();
         let signs = &member.consumer.context().signs;
         signs.ask(member.consumer.client(), topic, (assignment, since));
