@@ -170,7 +170,7 @@ pub fn start(
     let directory = instance.directory.join(INDEX);
     let indexing = Indexing::open(&config.namespace, &in_force, &directory)?;
     let key = StateKey::new(in_force.secret.bytes());
-    let setup = setup(config, in_force.lanes, in_force.ladder, key)?;
+    let setup = setup(config, in_force.lanes, in_force.ladder, key, in_force.tasks)?;
     let (name, directory_id) = (&*instance.name, &*instance.directory_id);
     let settings =
         settings(config, connection, (name, directory_id), &BrokerClock::incarnation(), setup);
@@ -220,6 +220,7 @@ pub fn setup(
     lanes: u16,
     ladder: Ladder,
     key: StateKey,
+    has_tasks: bool,
 ) -> Result<Arc<Setup>, Error> {
     let allow = |name: &str| -> Result<Allow, Error> {
         config.allow(name).map_err(|source| Error::Allow { intake: name.to_owned(), source })
@@ -259,6 +260,7 @@ pub fn setup(
         ..Limits::default()
     };
     let topics = Topics::new(&config.namespace, intakes, ladder);
+    let topics = if has_tasks { topics.with_tasks() } else { topics };
     Ok(Arc::new(Setup { lanes, topics, key, limits }))
 }
 

@@ -53,3 +53,4 @@ mod topics;
 mod tracking;
 mod versions;
 mod web;
+mod workers;

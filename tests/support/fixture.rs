@@ -129,7 +129,23 @@ impl Fixture {
         replication: TopicReplication<'_>,
         settings: &[(&str, &str)],
     ) -> String {
-        let topic = self.name(name);
+        self.make_topic(self.name(name), partitions, replication, settings)
+    }
+
+    /// One of the namespace's own topics, which `topics apply` did not make.
+    pub fn own_topic(&self, name: &str, partitions: i32) -> String {
+        let topic = format!("{}.{name}", self.namespace());
+        let settings = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")];
+        self.make_topic(topic, partitions, TopicReplication::Fixed(-1), &settings)
+    }
+
+    fn make_topic(
+        &self,
+        topic: String,
+        partitions: i32,
+        replication: TopicReplication<'_>,
+        settings: &[(&str, &str)],
+    ) -> String {
         let test = self.namespace().rsplit_once('-').map_or("", |(test, _)| test);
         let is_default = test.bytes().fold(0, u8::wrapping_add) % 2 == 0;
         let stamp = if is_default { "CreateTime" } else { "LogAppendTime" };

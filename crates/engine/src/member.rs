@@ -3,7 +3,7 @@
 //! nobody's: tables test those.
 //!
 //! Time comes in as a number of milliseconds. A batch is produces, offsets, and when each record may be appended. What
-//! differs between those who decide about a member's records is behind [`Rules`]: lanes today, workers next.
+//! differs between those who decide about a member's records is behind [`Rules`]: lanes, and workers.
 
 mod append_times;
 mod blame;
@@ -14,10 +14,11 @@ mod query_goals;
 mod read_goals;
 mod take_over;
 mod transaction;
+mod work_rules;
 
 pub use append_times::{Appended, Appends, Clocks, LateHop, News, Timing, Untimely};
 pub use blame::{ErrorClass, Failures};
-pub use fence::{Announced, Fenced};
+pub use fence::{Announced, Fenced, Named, WORKER};
 pub use life::{Failure, Life, Restarts};
 pub use positions::{
     Checkpoint, LaneRules, LogBounds, Loss, LossCause, Plan, PositionGone, Positions, Rules,
@@ -27,3 +28,4 @@ pub use query_goals::{QueryGoal, QueryGoals};
 pub use read_goals::ReadGoals;
 pub use take_over::{Ask, TakeOver, TakeOverError};
 pub use transaction::{Broken, Course, Dirty, Failed, Patience, Renewed, Step};
+pub use work_rules::WorkRules;

@@ -392,8 +392,8 @@ pub enum HeaderRewrite {
     Dead(Box<DeadLetter>),
     /// A change of a timer goes out instead of the record.
     Timer(Box<TimerChange>),
-    /// This goes out instead of the record, with its own headers.
-    Instead(Box<Record>),
+    /// None: the record goes out as it is.
+    Whole,
 }
 
 /// A record of `<ns>.timers`, and why it is written.
@@ -484,7 +484,6 @@ impl Produce {
     pub fn body(&self) -> &Record {
         match &self.rewrite {
             HeaderRewrite::Timer(timer) => &timer.record,
-            HeaderRewrite::Instead(record) => record,
             _ => &self.record,
         }
     }
@@ -502,8 +501,8 @@ impl Produce {
                 each(header::STATE.as_bytes(), Some(sealed.as_ref()));
             }
             HeaderRewrite::Timer(_) => {}
-            HeaderRewrite::Instead(record) => {
-                record.headers().for_each(|(name, value)| each(name, value));
+            HeaderRewrite::Whole => {
+                self.record.headers().for_each(|(name, value)| each(name, value))
             }
             HeaderRewrite::Deliver { trace, .. } => {
                 for (name, value) in self.record.headers() {

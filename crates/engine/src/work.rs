@@ -289,6 +289,19 @@ pub struct WorkLimits {
     pub commit_within: Millis,
 }
 
+/// What a worker holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkFigures {
+    /// Calls that are open.
+    pub open: usize,
+    /// Tasks that were read, and whose calls have not begun.
+    pub waiting: usize,
+    /// Partitions that are not read for now.
+    pub paused: usize,
+    /// Bytes of tasks in memory.
+    pub bytes: usize,
+}
+
 /// Between two batches.
 const GAP: Millis = Millis(5);
 /// Results in a batch.
@@ -416,10 +429,20 @@ impl WorkEngine {
         self.wake
     }
 
-    /// Calls that are open.
+    /// What it holds now.
     #[must_use]
-    pub fn open_calls(&self) -> usize {
-        self.open.len()
+    pub fn figures(&self) -> WorkFigures {
+        WorkFigures {
+            open: self.open.len(),
+            waiting: self.places.len().saturating_sub(self.open.len()),
+            paused: self.paused.len(),
+            bytes: self.waiting.bytes(),
+        }
+    }
+
+    /// The partitions that it has, ascending.
+    pub fn partitions(&self) -> impl Iterator<Item = Lane> {
+        self.parts.keys().copied()
     }
 
     /// Takes a fact in; the actions are to be carried out in their order.

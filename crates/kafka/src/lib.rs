@@ -33,7 +33,10 @@ pub use cluster::{BrokerClock, Probe, Wanted, end_offsets};
 pub use logs::{
     Ack, Changelog, DeadLetters, DeadRecord, DemoReader, DemoWriter, LogError, Logged, Seen,
 };
-pub use member::{ClusterView, Delivery, LaneThreads, Settings, TakeOverError, Written};
+pub use member::{
+    Calls, ClusterView, Delivery, Ended, LaneThreads, Settings, TakeOverError, WorkerParts,
+    WorkerPlan, WorkerThread, WorkerView, Written,
+};
 pub use meta::{Member, Members, PutError, Registrar, RegistryFeed, Roster};
 pub use rdkafka::error::KafkaError;
 /// A record that a consumer of rdkafka gives.

@@ -1,4 +1,4 @@
-//! The lane threads of a process: members of the group, which take lanes over, read and commit.
+//! The lane threads and the worker of a process: members of groups, which take partitions over, read and commit.
 //!
 //! They know no index and no API. The part that keeps their lanes' timers implements [`Timers`].
 
@@ -11,12 +11,16 @@ mod inventory;
 mod lane_batches;
 mod lanes;
 mod rebalance;
+mod sign;
 mod thread;
 mod timers;
+mod work_batches;
+mod workers;
 
 pub use changelog_end::Written;
 pub use commit::Delivery;
 pub use lanes::{ClusterView, LaneThreads, Settings};
 pub use rebalance::Error as TakeOverError;
-pub use thread::{Error, Policies, Status};
+pub use thread::{Calls, Ended, Error, Policies, Status};
 pub use timers::{AssignmentEvent, TakenOver, Timers};
+pub use workers::{WorkerParts, WorkerPlan, WorkerThread, WorkerView};

@@ -127,12 +127,18 @@ impl Names {
     }
 
     /// The topics of the lanes in the order of the engine's `TopicId`: the main intake, the further ones in the
-    /// order given, then the tiers, shortest hold first.
+    /// order given, then the tiers, shortest hold first; behind them the results of workers, where there are tasks.
     #[must_use]
-    pub fn of_lanes(&self, further_intakes: &[String], ladder: &Ladder) -> Vec<String> {
+    pub fn of_lanes(
+        &self,
+        further_intakes: &[String],
+        ladder: &Ladder,
+        with_tasks: bool,
+    ) -> Vec<String> {
         let further = further_intakes.iter().map(|name| self.further_intake(name));
         let tiers = ladder.tiers().iter().map(|tier| self.tier(tier.hold));
-        std::iter::once(self.intake()).chain(further).chain(tiers).collect()
+        let results = with_tasks.then(|| self.results());
+        std::iter::once(self.intake()).chain(further).chain(tiers).chain(results).collect()
     }
 }
 
@@ -240,7 +246,7 @@ pub fn wanted(
         let must = template.must.clone();
         TopicSpec { name, kind, partitions, replication: replication as i32, must, advice }
     };
-    let of_lanes = names.of_lanes(further_intakes, ladder);
+    let of_lanes = names.of_lanes(further_intakes, ladder, false);
     let intakes = 1 + further_intakes.len();
     let mut specs: Vec<TopicSpec> = of_lanes
         .into_iter()

@@ -6,6 +6,7 @@
 //! 2. A label is one of a bounded set: a tier, a code, a reason. Never a topic of a user, a key or an id.
 
 mod names;
+mod workers;
 
 pub use names::{
     ALL, Kind, LaneFigures, LaneLevels, Level, Metric, Rebuilt, api_refused, api_requests,
@@ -14,6 +15,7 @@ pub use names::{
     index_size, lanes_loading, local_clock_stepped, pending, position_lost, ready, reason_of,
     topic_remade, topics_unfit, topics_weak,
 };
+pub use workers::{WorkerFigures, WorkerLevels};
 
 /// The histograms, each with the upper bounds of its buckets in seconds.
 pub const BUCKETS: [(&str, &[f64]); 3] = [

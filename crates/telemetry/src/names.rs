@@ -64,7 +64,7 @@ const FOREIGN_WAITS: &str = "waterclock_foreign_waits_total";
 const ASKS: &str = "waterclock_asks_total";
 const SPILLED: &str = "waterclock_spilled_total";
 const PUT_OFF: &str = "waterclock_put_off_total";
-const DEAD_LETTERS: &str = "waterclock_dead_letters_total";
+pub(super) const DEAD_LETTERS: &str = "waterclock_dead_letters_total";
 const PENDING: &str = "waterclock_pending";
 const HELD_BACK: &str = "waterclock_held_back_offsets";
 const HELD_BACK_FOR: &str = "waterclock_held_back_seconds";
@@ -74,7 +74,7 @@ const MEMORY_LIMIT: &str = "waterclock_memory_limit_bytes";
 const WINDOW_FILL: &str = "waterclock_window_fill_ratio";
 const PAUSED: &str = "waterclock_paused_partitions";
 pub(super) const COMMIT: &str = "waterclock_commit_seconds";
-const PRODUCERS_RENEWED: &str = "waterclock_producers_renewed_total";
+pub(super) const PRODUCERS_RENEWED: &str = "waterclock_producers_renewed_total";
 const LANES: &str = "waterclock_lanes_owned";
 const READY: &str = "waterclock_ready";
 const BUILD_INFO: &str = "waterclock_build_info";
@@ -84,7 +84,7 @@ const CLOCK_OFFSET: &str = "waterclock_clock_offset_seconds";
 const CLOCK_STEPS: &str = "waterclock_clock_steps_total";
 const CLOCK_SKEW: &str = "waterclock_clock_skew_seconds";
 const LOCAL_CLOCK_STEPS: &str = "waterclock_local_clock_steps_total";
-const LOST: &str = "waterclock_records_lost_total";
+pub(super) const LOST: &str = "waterclock_records_lost_total";
 const TOPICS_UNFIT: &str = "waterclock_topics_unfit";
 const TOPICS_WEAK: &str = "waterclock_topics_weak";
 const TOPICS_REMADE: &str = "waterclock_topics_remade_total";
@@ -103,10 +103,23 @@ const CALLS_OPEN: &str = "waterclock_calls_open";
 pub(super) const CALL: &str = "waterclock_call_seconds";
 const SUSPECTS: &str = "waterclock_suspects";
 const HALVED: &str = "waterclock_suspects_halved_total";
+const TASKS_DISPATCHED: &str = "waterclock_tasks_dispatched_total";
+const TASKS_PUT_OFF: &str = "waterclock_tasks_put_off_total";
+const TASKS_STALE: &str = "waterclock_tasks_stale_total";
+const TASKS_IN_LANES: &str = "waterclock_tasks_waiting";
+const TASKS_HELD: &str = "waterclock_tasks_credits_in_use";
+
+pub(super) const TASKS_READ: &str = "waterclock_worker_tasks_read_total";
+pub(super) const RESULTS: &str = "waterclock_worker_results_total";
+pub(super) const IN_DOUBT: &str = "waterclock_worker_in_doubt_total";
+pub(super) const BATCHES: &str = "waterclock_worker_batches_total";
+pub(super) const TASKS_WAITING: &str = "waterclock_worker_tasks_waiting";
+pub(super) const WORKER_PAUSED: &str = "waterclock_worker_paused_partitions";
+pub(super) const WORKER_MEMORY: &str = "waterclock_worker_memory_bytes";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 58] = [
+pub const ALL: [Metric; 70] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "tier", help: "How long after its due time a record was committed in its target, by the tier or intake that it waited in last. Of a record that was submitted after its due time: how long after it was submitted" },
     Metric { name: OVERDUE, kind: Kind::Gauge, unit: Unit::Seconds, label: "thread", help: "How long the oldest record that was read and not yet delivered has been due" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
@@ -162,9 +175,21 @@ pub const ALL: [Metric; 58] = [
     Metric { name: INDEX_DISK, kind: Kind::Gauge, unit: Unit::Bytes, label: "", help: "What the index takes on disk" },
     Metric { name: SUSPECTS, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Records and targets that Kafka may have refused, and that are tried in batches of their own" },
     Metric { name: HALVED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Groups of suspects that failed and were halved to find who it is that Kafka refuses" },
+    Metric { name: TASKS_DISPATCHED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Turns of tasks that lanes gave to workers" },
+    Metric { name: TASKS_PUT_OFF, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times that an overdue task was put off, since its project is paused or its service has enough to do" },
+    Metric { name: TASKS_STALE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Results and copies of tasks that counted no more: of a turn that is over, or said twice" },
+    Metric { name: TASKS_IN_LANES, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Overdue tasks that wait in memory until their service has room" },
+    Metric { name: TASKS_HELD, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Credits of the tasks that workers hold: one of a task, and one more for each 64 KiB of its body" },
     Metric { name: CALLS, kind: Kind::Counter, unit: Unit::Count, label: "outcome", help: "Calls of tasks that ended here, by what they came to; `cut`: stopped, since partitions moved or the process stopped" },
     Metric { name: CALLS_OPEN, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Calls of tasks that are open" },
     Metric { name: CALL, kind: Kind::Histogram, unit: Unit::Seconds, label: "outcome", help: "How long a call of a task took, with the look-up of the name and the answer's body" },
+    Metric { name: TASKS_READ, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Tasks that the worker read; those that are read again after a take-over count again" },
+    Metric { name: RESULTS, kind: Kind::Counter, unit: Unit::Count, label: "outcome", help: "Results that are committed, by what they say of a turn" },
+    Metric { name: IN_DOUBT, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Those of them that say of a turn that an earlier owner of its partition may have called it" },
+    Metric { name: BATCHES, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Batches of results and positions that are committed; the results divided by this are the size of a batch" },
+    Metric { name: TASKS_WAITING, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Tasks that were read, and whose calls have not begun" },
+    Metric { name: WORKER_PAUSED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Partitions of tasks that are not fetched: memory is full, or what a commit can say" },
+    Metric { name: WORKER_MEMORY, kind: Kind::Gauge, unit: Unit::Bytes, label: "", help: "Bytes of tasks in memory" },
 ];
 
 /// Tells the recorder what each metric is, and makes those without labels appear as zero.
@@ -251,7 +276,7 @@ pub struct Level {
 }
 
 impl Level {
-    fn new(gauge: Gauge) -> Self {
+    pub(super) fn new(gauge: Gauge) -> Self {
         Self { gauge, part: 0 }
     }
 
@@ -289,6 +314,9 @@ pub struct LaneFigures {
     lost: Counter,
     lost_timers: Counter,
     halved: Counter,
+    tasks_dispatched: Counter,
+    tasks_put_off: Counter,
+    tasks_stale: Counter,
     spilled: Counter,
     put_off: Counter,
     late_hops: Counter,
@@ -300,8 +328,8 @@ pub struct LaneFigures {
 }
 
 /// The values of the label `outcome`.
-const OUTCOMES: [&str; 7] =
-    ["recorded", "cancelled", "superseded", "replaced", "created", "absent", "refused"];
+const OUTCOMES: [&str; 8] =
+    ["recorded", "cancelled", "superseded", "replaced", "created", "absent", "refused", "underway"];
 
 fn outcome(outcome: Outcome) -> usize {
     match outcome {
@@ -312,6 +340,7 @@ fn outcome(outcome: Outcome) -> usize {
         Outcome::Created => 4,
         Outcome::Absent => 5,
         Outcome::Refused(_) => 6,
+        Outcome::Underway => 7,
     }
 }
 
@@ -325,6 +354,10 @@ pub struct LaneLevels {
     pub lanes: Level,
     /// Records and targets that Kafka may have refused.
     pub suspects: Level,
+    /// Overdue tasks that wait in memory.
+    pub tasks_waiting: Level,
+    /// Credits of the tasks that workers hold.
+    pub tasks_held: Level,
     /// Partitions paused.
     pub paused: Level,
     /// Cancelled ids remembered.
@@ -351,6 +384,8 @@ impl LaneLevels {
             memory_bytes: Level::new(gauge!(MEMORY)),
             lanes: Level::new(gauge!(LANES)),
             suspects: Level::new(gauge!(SUSPECTS)),
+            tasks_waiting: Level::new(gauge!(TASKS_IN_LANES)),
+            tasks_held: Level::new(gauge!(TASKS_HELD)),
             paused: Level::new(gauge!(PAUSED)),
             cancels: Level::new(gauge!(CANCELS_REMEMBERED)),
             timers: Level::new(gauge!(TIMERS)),
@@ -532,6 +567,9 @@ impl LaneFigures {
             lost: counter!(LOST),
             lost_timers: counter!(LOST_TIMERS),
             halved: counter!(HALVED),
+            tasks_dispatched: counter!(TASKS_DISPATCHED),
+            tasks_put_off: counter!(TASKS_PUT_OFF),
+            tasks_stale: counter!(TASKS_STALE),
             spilled: counter!(SPILLED),
             put_off: counter!(PUT_OFF),
             late_hops: counter!(LATE_HOPS),
@@ -608,6 +646,13 @@ impl LaneFigures {
     /// `count` groups of suspects failed and were halved.
     pub fn halved(&self, count: u64) {
         self.halved.increment(count);
+    }
+
+    /// So many turns of tasks were dispatched, put off, or over when something was said of them.
+    pub fn tasks(&self, dispatched: u64, put_off: u64, stale: u64) {
+        self.tasks_dispatched.increment(dispatched);
+        self.tasks_put_off.increment(put_off);
+        self.tasks_stale.increment(stale);
     }
 
     /// Hops came to stand late, `count` times in a partition and batch.

@@ -1,8 +1,8 @@
 //! Taking lanes over and letting them go.
 
 use waterclock::engine::member::{
-    Announced, Ask, Checkpoint, Failure, LaneRules, LogBounds, Loss, Plan, PositionGone, Positions,
-    TakeOver, TakeOverError,
+    Announced, Ask, Checkpoint, Failure, LaneRules, LogBounds, Loss, Named, Plan, PositionGone,
+    Positions, TakeOver, TakeOverError,
 };
 use waterclock::engine::messages::{Event, Start};
 use waterclock::engine::{Lane, Millis, Offset, Source, TopicId};
@@ -94,7 +94,7 @@ impl World {
         let of = |member: &Member| Announced {
             instance: member.slot.to_string(),
             incarnation: member.life.to_string(),
-            threads: 1,
+            members: Named::Threads(1),
             has_partitions: !member.lanes.is_empty(),
         };
         let others = self.members.iter().filter(|member| member.slot != slot);

@@ -138,6 +138,8 @@ struct LaneState {
 #[derive(Debug)]
 pub(super) struct Tasks {
     registry: Arc<Registry>,
+    /// It was heard of: until then nothing is dispatched, as a pause or a limit could be missed.
+    is_known: bool,
     lanes: u16,
     /// Of those that were dispatched at least once.
     progress: ByName<Progress>,
@@ -161,6 +163,7 @@ impl Tasks {
     pub(super) fn new(lanes: u16) -> Self {
         Self {
             registry: Arc::default(),
+            is_known: false,
             lanes,
             progress: ByName::default(),
             scopes: BTreeMap::new(),
@@ -173,8 +176,8 @@ impl Tasks {
 
     /// The lanes are gone. Projects and services are as they were.
     pub(super) fn renewed(&self) -> Self {
-        let Self { registry, counts, .. } = self;
-        Self { registry: Arc::clone(registry), counts: *counts, ..Self::new(self.lanes) }
+        let Self { ref registry, is_known, counts, .. } = *self;
+        Self { registry: Arc::clone(registry), is_known, counts, ..Self::new(self.lanes) }
     }
 
     /// Counts for the metrics.
@@ -280,6 +283,9 @@ impl Tasks {
 
     /// Whether a task of so many bytes may go to its worker.
     fn permit(&mut self, now: UnixMillis, lane: Lane, scope: &Scope, bytes: usize) -> Permit {
+        if !self.is_known {
+            return Permit::PutOff(PUT_OFF_MIN);
+        }
         if self.registry.project(&scope.project).is_deleted {
             return Permit::Deleted;
         }

@@ -18,20 +18,37 @@ pub struct Announced {
     pub instance: String,
     /// Which start of the process it is.
     pub incarnation: String,
-    /// How many members the process has in the group; their transactional ids are numbered from 0.
-    pub threads: usize,
+    /// How its members in the group are named.
+    pub members: Named,
     /// It had partitions.
     pub has_partitions: bool,
 }
+
+/// How a process names its members in a group, as their transactional ids have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// Lane threads: so many, numbered from 0.
+    Threads(usize),
+    /// Its worker: one, called [`WORKER`].
+    Worker,
+}
+
+/// How the one worker of a process is called, where lane threads have a number.
+pub const WORKER: &str = "w";
 
 impl Announced {
     /// The transactional ids under which it may have left something open; each member takes so many in turns.
     #[must_use]
     pub fn transactional_ids(&self, namespace: impl Display, turns: usize) -> Vec<String> {
-        let threads = 0..self.threads.max(1);
-        let ids = threads.flat_map(|thread| (0..turns).map(move |turn| (thread, turn)));
+        let members = match self.members {
+            Named::Threads(threads) => {
+                (0..threads.max(1)).map(|thread| thread.to_string()).collect()
+            }
+            Named::Worker => vec![WORKER.to_owned()],
+        };
+        let ids = members.iter().flat_map(|member| (0..turns).map(move |turn| (member, turn)));
         let instance = &self.instance;
-        ids.map(|(thread, turn)| format!("{namespace}/{instance}/{thread}/{turn}")).collect()
+        ids.map(|(member, turn)| format!("{namespace}/{instance}/{member}/{turn}")).collect()
     }
 }
 
@@ -60,7 +77,7 @@ mod tests {
 
     fn announced(instance: &str, incarnation: &str, has_partitions: bool) -> Announced {
         let (instance, incarnation) = (instance.to_owned(), incarnation.to_owned());
-        Announced { instance, incarnation, threads: 2, has_partitions }
+        Announced { instance, incarnation, members: Named::Threads(2), has_partitions }
     }
 
     #[test]
@@ -85,10 +102,9 @@ mod tests {
     fn it_may_have_left_something_open_in_each_thread_and_turn() {
         let ids = announced("a", "1", true).transactional_ids("ns", 2);
         assert_eq!(ids, ["ns/a/0/0", "ns/a/0/1", "ns/a/1/0", "ns/a/1/1"]);
-        assert_eq!(
-            Announced { threads: 0, ..announced("a", "1", true) }.transactional_ids("ns", 1),
-            ["ns/a/0/0"]
-        );
+        let named = |members| Announced { members, ..announced("a", "1", true) };
+        assert_eq!(named(Named::Threads(0)).transactional_ids("ns", 1), ["ns/a/0/0"]);
+        assert_eq!(named(Named::Worker).transactional_ids("ns", 2), ["ns/a/w/0", "ns/a/w/1"]);
         assert!(announced("a", "1", true).transactional_ids("ns", 0).is_empty());
     }
 }

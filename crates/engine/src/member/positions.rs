@@ -31,6 +31,11 @@ pub trait Rules {
 
     /// What to make of a partition of which nobody knows a position. `is_first_read`: it is an intake that nobody has read.
     fn unknown(log: LogBounds, is_first_read: bool) -> Unknown;
+
+    /// The metadata of the first position of a partition of which nobody knows one.
+    fn first_metadata(_log: LogBounds) -> String {
+        String::new()
+    }
 }
 
 /// Lanes: the metadata is that of a [`Window`], and positions are kept for ever in checkpoints.
@@ -386,7 +391,8 @@ fn never_known<R: Rules>(
     let loss = |cause| Loss { cause, count, from: Offset(0), until: first };
     let (gone, is_moved) = (count > 0, cause.is_some());
     let loss = cause.map(loss);
-    Ok(StartAt { is_new: true, gone, loss, is_moved, ..at(source, log, first) })
+    let metadata = R::first_metadata(log);
+    Ok(StartAt { metadata, is_new: true, gone, loss, is_moved, ..at(source, log, first) })
 }
 
 /// Whether nobody ever knew a position in any partition of this topic, or in any topic of this lane: lanes are taken over

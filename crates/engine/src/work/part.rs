@@ -26,6 +26,26 @@ pub struct Position {
     pub metadata: String,
 }
 
+impl Position {
+    /// That of a partition of which nobody knows one. If its log begins later than at 0, somebody has worked there, and what
+    /// they committed is gone.
+    #[must_use]
+    pub fn first(start: Offset) -> Self {
+        let letter = if start.0 > 0 { MAY_HAVE_BEGUN } else { NONE_BEGUN };
+        Self { next: start, metadata: letter.to_string() }
+    }
+
+    /// Corrects a position whose log now begins at `start`, beyond it, and says how many offsets that were not done are gone.
+    /// `None`: the metadata cannot be read.
+    #[must_use]
+    pub fn cut(next: Offset, metadata: &str, start: Offset) -> Option<(Self, u64)> {
+        let letter = if metadata.starts_with(NONE_BEGUN) { NONE_BEGUN } else { MAY_HAVE_BEGUN };
+        let pending = metadata.get(1..).unwrap_or_default();
+        let (next, pending, lost) = Window::cut(next, pending, start).ok()?;
+        Some((Self { next, metadata: format!("{letter}{pending}") }, lost))
+    }
+}
+
 /// What a take-over found.
 #[derive(Debug)]
 pub(super) struct Gone {

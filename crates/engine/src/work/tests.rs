@@ -437,7 +437,7 @@ fn no_call_outlives_its_assignment() {
     bench.read(0, task(1));
     bench.step(WorkEvent::Gone);
     assert!(bench.has_cut(0));
-    assert_eq!((bench.engine.waiting.bytes(), bench.engine.open_calls()), (0, 0));
+    assert_eq!((bench.engine.waiting.bytes(), bench.engine.figures().open), (0, 0));
     bench.calls();
     bench.assign(Some((0, "d")), 1);
     bench.fresh();

@@ -45,7 +45,7 @@ fn healthy() -> Facts {
     let ladder = Ladder::new(&[Millis::SECOND, Millis::MINUTE], &[], Millis(2_000)).unwrap();
     let names = Names::new("ns");
     let wanted = wanted(&names, 2, &ladder, &[], 3, true);
-    let topics = names.of_lanes(&[], &ladder);
+    let topics = names.of_lanes(&[], &ladder, false);
     let ids: BTreeSet<i32> = [1, 2, 3].into();
     let there = wanted.iter().map(|spec| {
         let found = FoundTopic {

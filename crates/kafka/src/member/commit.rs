@@ -351,6 +351,27 @@ impl Committer {
         })
     }
 
+    /// Asks for a clean producer, and does not wait for it: [`is_ready`](Self::is_ready) says when it is there. Only after a
+    /// report of a batch that failed: then nothing is on its way.
+    pub(crate) fn ask_ready(&self) {
+        let current = self.current();
+        current.shared.update(|progress| progress.ready = false);
+        let _ = current.requests.send(Request::Ready);
+    }
+
+    /// Whether the producer is there that was [asked for](Self::ask_ready).
+    ///
+    /// # Errors
+    /// There will never be one.
+    pub(crate) fn is_ready(&self) -> Result<bool, NotReady> {
+        let shared = self.shared();
+        let progress = shared.lock();
+        match &progress.fatal {
+            Some(why) => Err(NotReady { why: why.clone(), fatal: true }),
+            None => Ok(progress.ready),
+        }
+    }
+
     /// Abandons the thread, with whatever it waits for, and starts another one, whose producers know nothing of brokers that
     /// do not answer.
     ///

@@ -16,7 +16,7 @@ use crate::client::Connection;
 use crate::client::oauth::tokens;
 use crate::client::raw::ask;
 use crate::meta::{Member, SharedRoster};
-use waterclock_engine::member::{Announced, Fenced};
+use waterclock_engine::member::{Announced, Fenced, Named};
 
 /// How the client is named in the brokers' logs.
 const CLIENT: &str = "waterclock-fence";
@@ -40,13 +40,23 @@ impl ProducerContext for Context {
     fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
 }
 
-/// Fences dead members; one for each lane thread.
+/// Which members of a process are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Members {
+    /// Its lane threads.
+    Lanes,
+    /// Its worker.
+    Worker,
+}
+
+/// Fences dead members; one for each thread of a member.
 pub(crate) struct Fence {
     connection: Connection,
     namespace: String,
     transaction_timeout: Duration,
     /// Producers of a thread.
     turns: usize,
+    members: Members,
     roster: SharedRoster,
     done: Mutex<Fenced>,
 }
@@ -57,9 +67,11 @@ impl Fence {
         namespace: String,
         transaction_timeout: Duration,
         turns: usize,
+        members: Members,
         roster: SharedRoster,
     ) -> Self {
-        Self { connection, namespace, transaction_timeout, turns, roster, done: Mutex::default() }
+        let done = Mutex::default();
+        Self { connection, namespace, transaction_timeout, turns, members, roster, done }
     }
 
     /// Ends what those have left open of whom `is_here` says that they are not in the group any more.
@@ -96,12 +108,7 @@ impl Fence {
 
     fn gone(&self, is_here: impl Fn(&str) -> bool) -> Vec<Announced> {
         let roster = self.roster.lock();
-        let announced = |member: &Member| Announced {
-            instance: member.instance.clone(),
-            incarnation: member.incarnation.clone(),
-            threads: usize::from(member.threads),
-            has_partitions: !member.lanes.is_empty(),
-        };
+        let announced = |member: &Member| announced(member, self.members);
         self.done.lock().dead(roster.members().map(announced), is_here)
     }
 
@@ -120,4 +127,15 @@ impl Fence {
         let _ = ask::controller(producer.client(), FENCE_MAX);
         producer.init_transactions(FENCE_MAX)
     }
+}
+
+/// What a process has said of its lane threads, or of its worker.
+fn announced(member: &Member, of: Members) -> Announced {
+    let (members, has_partitions) = match of {
+        Members::Lanes => (Named::Threads(usize::from(member.threads)), !member.lanes.is_empty()),
+        // A process does not say whether it has a worker. One that had none has left nothing open, and is fenced in vain.
+        Members::Worker => (Named::Worker, true),
+    };
+    let (instance, incarnation) = (member.instance.clone(), member.incarnation.clone());
+    Announced { instance, incarnation, members, has_partitions }
 }

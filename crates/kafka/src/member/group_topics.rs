@@ -18,6 +18,11 @@ pub(crate) struct GroupTopics {
     pub(crate) changelog: Option<Arc<str>>,
     /// Positions are kept here, too, for ever.
     pub(crate) checkpoints: Option<Arc<str>>,
+    /// Positions of this topic are read by nobody: a member commits one to show that the group still has it ([`Signs`]). `None`:
+    /// nobody asks for signs.
+    ///
+    /// [`Signs`]: super::sign::Signs
+    pub(crate) sign: Option<Arc<str>>,
     /// The id that the first topic had at the beginning, if it was written down. With another id it was recreated.
     pub(crate) first_id: Option<String>,
 }

@@ -13,6 +13,7 @@ use super::Delivery;
 use super::changelog_end::Written;
 use super::thread::{self, LaneParts, Plan, Policies, Shared, Status};
 use super::timers::Timers;
+use super::workers::WorkerView;
 use crate::client::events::Events;
 use crate::client::resilient_admin::ResilientAdmin;
 use crate::client::{Connection, SubmitError, Submitter};
@@ -74,6 +75,9 @@ pub struct ClusterView {
     meta: Option<Arc<MetaWriter>>,
     probe: Option<Probe>,
     events: Events,
+    seen: Arc<TopicHealth>,
+    roster: SharedRoster,
+    deletes: Deletes,
 }
 
 impl ClusterView {
@@ -99,7 +103,22 @@ impl ClusterView {
         let admin = ResilientAdmin::new(connection, "waterclock-admin")?;
         let ends = EndOffsets::new(admin.clone(), Arc::clone(&clock));
         let written = Arc::new(Written::new(settings.setup.lanes));
-        Ok(Self { admin, clock, ends, written, steps, looking, meta, probe, events })
+        let (seen, roster) = (Arc::default(), SharedRoster::default());
+        let deletes = Deletes::new(admin.clone());
+        Ok(Self {
+            admin,
+            clock,
+            ends,
+            written,
+            steps,
+            looking,
+            meta,
+            probe,
+            events,
+            seen,
+            roster,
+            deletes,
+        })
     }
 
     /// A producer of commands, whose events are taken by the thread that takes those of the whole process.
@@ -113,6 +132,22 @@ impl ClusterView {
                 _ => KafkaError::Canceled,
             },
         )
+    }
+
+    /// What the worker of this process shares with its lane threads. What a worker has done with is deleted only while there
+    /// are [`LaneThreads`].
+    #[must_use]
+    pub fn for_worker(&self) -> WorkerView {
+        WorkerView(Shared {
+            seen: Arc::clone(&self.seen),
+            steps: Arc::clone(&self.steps),
+            clock: Arc::clone(&self.clock),
+            ends: self.ends.clone(),
+            roster: Arc::clone(&self.roster),
+            trim: Some(self.deletes.trim()),
+            stop: Arc::default(),
+            drain: Duration::ZERO,
+        })
     }
 
     /// The brokers' time.
@@ -155,14 +190,14 @@ pub struct LaneThreads {
     events: Events,
 }
 
-/// Says that a lane thread ends, and why.
-struct End {
-    results: Option<Sender<Result<(), thread::Error>>>,
-    ends: Arc<Notify>,
+/// Says that a thread of a member ends, and why.
+pub(super) struct End {
+    pub(super) results: Option<Sender<Result<(), thread::Error>>>,
+    pub(super) ends: Arc<Notify>,
 }
 
 impl End {
-    fn tell(self, result: Result<(), thread::Error>) {
+    pub(super) fn tell(self, result: Result<(), thread::Error>) {
         if let Some(results) = &self.results {
             let _ = results.send(result);
         }
@@ -188,15 +223,26 @@ impl LaneThreads {
         timers: Arc<dyn Timers>,
     ) -> Result<Self, KafkaError> {
         let Settings { connection, embedded, .. } = settings;
-        let ClusterView { admin, clock, ends, written, steps, looking, meta, probe, events } = view;
+        let ClusterView {
+            admin,
+            clock,
+            ends,
+            written,
+            steps,
+            looking,
+            meta,
+            probe,
+            events,
+            seen,
+            roster,
+            deletes,
+        } = view;
         let stop = Arc::new(AtomicBool::new(false));
         let policies = Arc::new(Policies::new(Arc::clone(&settings.setup)));
-        let seen = Arc::new(TopicHealth::default());
         let look = settings
             .watched
             .clone()
             .map(|wanted| Look::new(connection, admin.clone(), wanted, Arc::clone(&seen)));
-        let deletes = Deletes::new(admin.clone());
         let lookup = Lookup::new(admin.clone(), *embedded);
         let shared = Shared {
             seen: Arc::clone(&seen),
@@ -204,16 +250,16 @@ impl LaneThreads {
             clock: Arc::clone(&clock),
             ends,
             trim: (!*embedded).then(|| deletes.trim()),
-            roster: SharedRoster::default(),
+            roster: Arc::clone(&roster),
             stop: Arc::clone(&stop),
             drain: settings.drain,
         };
-        let roster = Arc::clone(&shared.roster);
         let topics = &settings.setup.topics;
         let figures = Arc::new(LaneFigures::new(
             (0..topics.intakes.len()).map(|at| backlog::label(topics, TopicId(at as u16))),
             topics.ladder.tiers().iter().map(|tier| tier.hold),
         ));
+        let registry = RegistryFeed::default();
         let parts = LaneParts {
             setup: Arc::clone(&settings.setup),
             policies: Arc::clone(&policies),
@@ -223,6 +269,7 @@ impl LaneThreads {
             timers,
             written,
             figures,
+            registry: registry.clone(),
         };
         let (results, ended) = crossbeam_channel::unbounded();
         let ends = Arc::new(Notify::new());
@@ -287,7 +334,7 @@ impl LaneThreads {
             clock,
             policies,
             roster,
-            registry: RegistryFeed::default(),
+            registry,
             connection: connection.clone(),
             meta,
             _probe: probe,

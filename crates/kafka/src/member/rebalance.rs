@@ -1,4 +1,5 @@
-//! Takes lanes over and lets them go, inside librdkafka's rebalance callback.
+//! Takes lanes over and lets them go, inside librdkafka's rebalance callback. Partitions of workers are let go after it has
+//! returned (ADR 0027).
 //!
 //! The broker fences old generations, not ownership. A member that reads the group metadata just before
 //! a commit can commit for partitions that are another member's. So the metadata is taken with the assignment, and goes
@@ -21,6 +22,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
@@ -35,6 +37,7 @@ use super::checkpoint;
 use super::commit::{AssignmentEpoch, Committer, chunks, offsets_of};
 use super::fence::Fence;
 use super::group_topics::GroupTopics;
+use super::sign::Signs;
 use crate::client::Connection;
 use crate::client::connect::{Admin, aside};
 use crate::client::errors;
@@ -49,7 +52,7 @@ use waterclock_engine::{Commit, Lane, Offset, Source, Start, TopicId, UnixMillis
 use waterclock_telemetry as telemetry;
 
 /// How long a revoke waits for what is on its way; well below the session and the transaction timeout.
-const SETTLE: Duration = Duration::from_secs(5);
+pub(crate) const SETTLE: Duration = Duration::from_secs(5);
 /// How long taking over may take: a dead member's transaction is decided after its timeout (15 s) plus the
 /// coordinator's next look (10 s).
 const TAKE_OVER: Duration = Duration::from_secs(40);
@@ -66,6 +69,8 @@ const CLIENT: &str = "waterclock-group";
 pub(crate) enum GroupEvent {
     /// Lanes came.
     Assigned(Taken),
+    /// The group wants all partitions back, and waits until they are [let go](Context::let_go).
+    Revoking,
     /// All lanes went.
     Revoked,
     /// There are more members than lanes, and none is for this one; so many lanes are nobody's all the same.
@@ -199,6 +204,10 @@ pub(crate) struct Context<R> {
     /// The offsets that the group's coordinator has acknowledged as committed since the last call (`at_least_once`).
     acknowledged: Mutex<BTreeMap<Source, Offset>>,
     progress: Arc<Progress>,
+    /// A revoke is only noted, and partitions are let go after its callback has returned.
+    lets_go_later: AtomicBool,
+    /// What the group's coordinator has heard of this member.
+    pub(crate) signs: Signs,
     /// By whose rules positions are read.
     rules: PhantomData<fn() -> R>,
 }
@@ -211,6 +220,7 @@ impl<R: Rules> Context<R> {
         ends: EndOffsets,
         fence: Fence,
         progress: Arc<Progress>,
+        lets_go_later: bool,
     ) -> Self {
         Self {
             who,
@@ -223,6 +233,8 @@ impl<R: Rules> Context<R> {
             positions: Mutex::default(),
             acknowledged: Mutex::default(),
             progress,
+            lets_go_later: AtomicBool::new(lets_go_later),
+            signs: Signs::default(),
             rules: PhantomData,
         }
     }
@@ -245,9 +257,33 @@ impl<R: Rules> Context<R> {
         self.events.lock().push(event);
     }
 
+    /// From now on partitions are let go inside of the callback: nobody waits for anything any more.
+    pub(crate) fn lets_go_at_once(&self) {
+        self.lets_go_later.store(false, Ordering::Relaxed);
+    }
+
+    /// Lets all partitions go that the group wants back, as [`GroupEvent::Revoked`] then says. A batch that is still on its way
+    /// is waited for, but for no longer than `most`.
+    pub(crate) fn let_go(&self, consumer: &BaseConsumer<Self>, most: Duration) {
+        if consumer.assignment_lost() {
+            // Other members may have the lanes by now, or a broker does not answer. The thread cannot wait for
+            // batches in flight before it joins the group again.
+            self.commit(consumer, CommitMode::Async);
+            if let Err(error) = self.committer.abandon() {
+                tracing::warn!(%error, "could not abandon the commit thread, waiting for batches in flight");
+            }
+        } else {
+            self.release(consumer, most);
+        }
+        if let Err(error) = consumer.unassign() {
+            tracing::warn!(%error, "could not release the lanes");
+        }
+        self.push(GroupEvent::Revoked);
+    }
+
     /// Releases all lanes: waits for batches in flight, commits what is acknowledged.
-    pub(crate) fn release(&self, consumer: &BaseConsumer<Self>) {
-        if !self.committer.settle(SETTLE) {
+    pub(crate) fn release(&self, consumer: &BaseConsumer<Self>, most: Duration) {
+        if !self.committer.settle(most) {
             tracing::warn!(
                 "a batch is still on its way while its lanes are revoked; its generation is fenced"
             );
@@ -701,6 +737,11 @@ impl<R: Rules> ClientContext for Context<R> {
 
 impl<R: Rules> ConsumerContext for Context<R> {
     fn commit_callback(&self, result: Result<(), KafkaError>, offsets: &TopicPartitionList) {
+        if let Some(sign) = &self.who.topics.sign
+            && let [position] = &*offsets.elements_for_topic(sign)
+        {
+            return self.signs.answered(&result.and_then(|()| position.error()), position.offset());
+        }
         if let Err(error) = result {
             return tracing::warn!(%error, partitions = offsets.count(), "a commit failed; what was delivered since may be delivered again");
         }
@@ -741,20 +782,10 @@ impl<R: Rules> ConsumerContext for Context<R> {
                 lost = consumer.assignment_lost(),
                 "revoked"
             );
-            if consumer.assignment_lost() {
-                // Other members may have the lanes by now, or a broker does not answer. The thread cannot wait for
-                // batches in flight before it joins the group again.
-                self.commit(consumer, CommitMode::Async);
-                if let Err(error) = self.committer.abandon() {
-                    tracing::warn!(%error, "could not abandon the commit thread, waiting for batches in flight");
-                }
-            } else {
-                self.release(consumer);
+            if self.lets_go_later.load(Ordering::Relaxed) && !consumer.assignment_lost() {
+                return self.push(GroupEvent::Revoking);
             }
-            if let Err(error) = consumer.unassign() {
-                tracing::warn!(%error, "could not release the lanes");
-            }
-            self.push(GroupEvent::Revoked);
+            self.let_go(consumer, SETTLE);
         }
     }
 }

@@ -13,6 +13,7 @@ mod lanes;
 mod role;
 mod session;
 mod settings;
+mod workers;
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -40,6 +41,9 @@ pub(super) use lanes::LaneParts;
 use lanes::Lanes;
 use role::Role;
 use session::Session;
+pub(super) use workers::WorkParts;
+use workers::Workers;
+pub use workers::{Calls, Ended};
 
 /// What one thread of a member is made from.
 #[derive(Clone, Debug)]
@@ -186,7 +190,7 @@ pub enum Error {
         lanes: String,
     },
     /// A thread panicked: a defect of ours. The process stops, and another takes over.
-    #[error("lane thread {thread} panicked: {what}")]
+    #[error("thread {thread} of a member panicked: {what}")]
     Panicked {
         /// Which thread.
         thread: usize,
@@ -298,6 +302,19 @@ pub(super) fn run_lanes(
     run(plan, shared, status, || Lanes::new(parts, plan.thread))
 }
 
+/// Runs the worker of a process until it is told to stop.
+///
+/// # Errors
+/// See [`run`].
+pub(super) fn run_worker(
+    plan: &Plan,
+    shared: &Shared,
+    parts: &WorkParts,
+    status: &Status,
+) -> Result<(), Error> {
+    run(plan, shared, status, || Workers::new(parts))
+}
+
 /// Runs a thread of a member until it is told to stop. After a trouble that may pass it starts again, with a new role.
 ///
 /// # Errors
@@ -336,7 +353,8 @@ fn run<R: Role>(
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     thread = plan.thread,
-                    "lane thread starts again"
+                    group = plan.group,
+                    "thread starts again"
                 );
                 status.tell(Some(error.to_string()));
             }

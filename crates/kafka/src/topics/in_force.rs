@@ -307,7 +307,7 @@ pub fn survey(connection: &Connection, request: &Request) -> Result<Survey, Erro
         applied: before.is_whole(),
         tasks,
         lanes: plan.lanes,
-        topics: names.of_lanes(&request.further_intakes, &ladder),
+        topics: names.of_lanes(&request.further_intakes, &ladder, tasks),
         findings: diff(&names, &wanted, &found),
         ladder,
         wanted,
@@ -377,7 +377,7 @@ fn check_once(connection: &Connection, request: &Request) -> Result<InForce, Err
     if !misconfigured.is_empty() {
         return Err(Error::Misconfigured(misconfigured));
     }
-    let topics = names.of_lanes(&request.further_intakes, &ladder);
+    let topics = names.of_lanes(&request.further_intakes, &ladder, tasks);
     let kept =
         found.topics.get(&names.timers()).and_then(|t| t.settings.get("delete.retention.ms"));
     let tombstones = Millis(kept.and_then(|ms| ms.parse().ok()).unwrap_or(Millis::DAY.0));

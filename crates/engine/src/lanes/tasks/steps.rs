@@ -67,6 +67,7 @@ impl LaneEngine {
     /// Projects and services are others now.
     pub(in super::super) fn registry(&mut self, now: UnixMillis, registry: Arc<Registry>) {
         self.timers.tasks.registry = registry;
+        self.timers.tasks.is_known = true;
         let waiting = self.timers.tasks.reconsider();
         self.agenda.put_back(waiting);
         self.agenda.wake(now);
@@ -251,7 +252,7 @@ impl LaneEngine {
                 self.refuse(now, *entry, project_deleted(&task.project));
                 return None;
             }
-            if project.paused {
+            if project.paused || !self.timers.tasks.is_known {
                 self.put_off(now, entry, Millis(5_000));
                 return None;
             }
@@ -593,12 +594,13 @@ impl LaneEngine {
         let send = Produce {
             to: Destination::Tasks,
             partition: Some(i32::from(partition)),
-            record,
-            rewrite: HeaderRewrite::Instead(Box::new(note)),
+            record: note,
+            rewrite: HeaderRewrite::Whole,
             due: now,
             expires: None,
         };
-        self.writes.push(PendingWrite::of(Some((source, offset)), send));
+        let done = Some((source, offset));
+        self.writes.push(PendingWrite { held: record.size(), ..PendingWrite::of(done, send) });
         self.writes.reply_with(answer);
     }
 

@@ -177,8 +177,8 @@ fn a_cancel_of_what_a_worker_holds_follows_it() {
     let spec = br#"{"type":"http","project":"shop","group":"g","service":"one"}"#;
     let spec = Spec::parse(spec).expect("sound");
     // Two of one lane, of which one may be called at a time.
-    let of_one_lane =
-        (2..100).find(|n| world::id(*n).lane_of(world::LANES) == world::id(1).lane_of(world::LANES));
+    let of_one_lane = (2..100)
+        .find(|n| world::id(*n).lane_of(world::LANES) == world::id(1).lane_of(world::LANES));
     world.create_spec(1, 1_000, &spec, None);
     world.after(200);
     let id = world.create_spec(of_one_lane.expect("one of a hundred"), 1_000, &spec, None);

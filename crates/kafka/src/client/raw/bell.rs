@@ -43,6 +43,13 @@ impl Bell {
         Self::hang(queue, thread)
     }
 
+    /// Wakes `thread` for everything that is polled of a member of a group: records, answers to commits, rebalances, errors.
+    pub(crate) fn of_member<C: ClientContext>(client: &Client<C>, thread: Thread) -> Option<Self> {
+        // SAFETY: the client is alive; the reference that is given is ours.
+        let queue = unsafe { rdsys::rd_kafka_queue_get_consumer(client.native_ptr()) };
+        (!queue.is_null()).then(|| Self::hang(queue, thread))
+    }
+
     fn hang(queue: *mut rdsys::rd_kafka_queue_t, thread: Thread) -> Self {
         let mut thread = Box::new(thread);
         let at = ptr::from_mut(&mut *thread).cast::<c_void>();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
+use tokio::sync::watch;
 
 use super::role::{Committed, Polled, Role};
 use super::session::{Membership, POLL_MAX, POLL_SHORT};
@@ -18,7 +19,9 @@ use crate::member::inventory;
 use crate::member::lane_batches::LaneBatches;
 use crate::member::rebalance::Taken;
 use crate::member::timers::{AssignmentEvent, TakenOver, Timers};
+use crate::meta::RegistryFeed;
 use waterclock_engine::member::{LaneRules, LateHop, QueryGoals, ReadGoals};
+use waterclock_engine::task::registry::Registry;
 use waterclock_engine::{
     Action, BatchId, Event, Figures, Lane, LaneEngine, Offset, Refused, Setup, Source, Start,
 };
@@ -45,6 +48,8 @@ pub(in crate::member) struct LaneParts {
     pub(in crate::member) written: Arc<Written>,
     /// What the metrics get.
     pub(in crate::member) figures: Arc<LaneFigures>,
+    /// Projects and services, for tasks.
+    pub(in crate::member) registry: RegistryFeed,
 }
 
 /// The lanes of one thread, while it is in the group.
@@ -56,6 +61,10 @@ pub(super) struct Lanes<'a> {
     counted: Figures,
     /// Which change of the policies the engine has been told.
     policies: u64,
+    /// Says when projects or services change.
+    registry: watch::Receiver<Arc<Registry>>,
+    /// The engine has been told of them once.
+    knows_registry: bool,
     answers: (Sender<Answer>, Receiver<Answer>),
     /// Look-ups of targets that are not answered yet.
     lookups_open: usize,
@@ -87,6 +96,8 @@ impl<'a> Lanes<'a> {
             engine: LaneEngine::new(setup),
             counted: Figures::default(),
             policies,
+            registry: parts.registry.subscribe(),
+            knows_registry: false,
             answers: crossbeam_channel::unbounded(),
             lookups_open: 0,
             end_offsets: crossbeam_channel::unbounded(),
@@ -210,6 +221,13 @@ impl<'a> Lanes<'a> {
             figures.superseded - self.counted.superseded,
         );
         self.parts.figures.halved(figures.halvings - self.counted.halvings);
+        self.levels.tasks_waiting.set(figures.tasks_waiting as u64);
+        self.levels.tasks_held.set(figures.tasks_credits as u64);
+        self.parts.figures.tasks(
+            figures.tasks_dispatched - self.counted.tasks_dispatched,
+            figures.tasks_put_off - self.counted.tasks_put_off,
+            figures.tasks_stale - self.counted.tasks_stale,
+        );
         self.counted = figures;
         if member.status.reads.is_asked() {
             let reads = self.engine.read_positions();
@@ -220,6 +238,9 @@ impl<'a> Lanes<'a> {
 
 impl Role for Lanes<'_> {
     type Rules = LaneRules;
+    const LETS_GO_LATER: bool = false;
+    const GOES_ON: bool = false;
+    const WAITS: bool = false;
 
     fn batches(&self) -> Arc<dyn BatchOwner> {
         let LaneParts { setup, first_intake, written, figures, .. } = self.parts.clone();
@@ -334,6 +355,13 @@ impl Role for Lanes<'_> {
         if let Some((change, setup)) = self.parts.policies.since(self.policies) {
             self.policies = change;
             self.step(member, Event::Policies(setup));
+        }
+        // A closed channel says nothing new.
+        let has_changed = self.registry.has_changed().unwrap_or(false);
+        if has_changed || !self.knows_registry && self.parts.registry.is_known() {
+            self.knows_registry = self.parts.registry.is_known();
+            let registry = Arc::clone(&self.registry.borrow_and_update());
+            self.step(member, Event::Registry(registry));
         }
         self.look_at_positions(member);
         self.step(member, Event::Tick);

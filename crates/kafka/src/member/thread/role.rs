@@ -7,7 +7,9 @@ use super::session::Membership;
 use crate::member::commit::{BatchOwner, Report};
 use crate::member::rebalance::Taken;
 use waterclock_engine::member::{LateHop, Rules};
-use waterclock_engine::{Answer, BatchId, Lane, Offset, Record, Refused, Source, UnixMillis};
+use waterclock_engine::{
+    Answer, BatchId, Lane, Millis, Offset, Record, Refused, Source, UnixMillis,
+};
 
 /// A record as a session has polled it.
 pub(super) struct Polled {
@@ -31,11 +33,19 @@ pub(super) struct Committed {
     pub(super) late: Vec<LateHop>,
 }
 
-/// The part that decides about the records of a group member: lanes today, workers next. The session polls, commits, joins and
+/// The part that decides about the records of a group member: lanes, or a worker. The session polls, commits, joins and
 /// leaves. It tells the role one fact at a time. The role acts through the [`Membership`].
 pub(super) trait Role: Sized {
     /// By what rules positions of its partitions are read.
     type Rules: Rules + 'static;
+
+    /// Its partitions are let go after the rebalance callback has returned, once it [has let go](Self::has_let_go) of them. Else
+    /// they are let go inside of the callback, which waits for the batch that is on its way.
+    const LETS_GO_LATER: bool;
+    /// A failed batch ends no assignment: the role is told of it once there is a clean producer, and sends again.
+    const GOES_ON: bool;
+    /// It [waits](Self::wait) by itself until there is something to poll, too.
+    const WAITS: bool;
 
     /// What the committer must know of its batches.
     fn batches(&self) -> Arc<dyn BatchOwner>;
@@ -53,8 +63,20 @@ pub(super) trait Role: Sized {
     /// A batch is committed.
     fn committed(&mut self, member: &mut Membership<'_, Self::Rules>, batch: Committed);
 
+    /// The partitions are to be let go within that time: the group wants them back, or the process stops. Comes where it
+    /// [lets go later](Self::LETS_GO_LATER).
+    fn ending(&mut self, _member: &mut Membership<'_, Self::Rules>, _within: Millis) {}
+
+    /// Nothing of the partitions is held any more, and all is committed: they may be let go.
+    fn has_let_go(&self) -> bool {
+        true
+    }
+
+    /// The group has heard this member after that time, in this assignment.
+    fn heard(&mut self, _member: &mut Membership<'_, Self::Rules>, _since: Millis) {}
+
     /// A batch failed. The topics of records that were not taken in time, and what is there nevertheless, by batch and
-    /// place in it. [`revoked`](Self::revoked) follows.
+    /// place in it. [`revoked`](Self::revoked) follows, unless the role [goes on](Self::GOES_ON).
     fn failed(
         &mut self,
         member: &mut Membership<'_, Self::Rules>,

@@ -1,7 +1,9 @@
 //! One membership of the group, from joining to leaving. A [`Role`] decides about its records.
 
 mod assignments;
+mod letting_go;
 mod membership;
+mod renewal;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -18,11 +20,13 @@ use crate::client::errors::{self, ErrorKind, On};
 use crate::client::log_limiter::LogLimiter;
 use crate::client::outages::{Bootstrap, OutageWatch};
 use crate::client::raw::Waker;
+use crate::client::raw::bell::Bell;
 use crate::cluster::wall_clock_steps::Waits;
 use crate::member::commit::{Committer, CommitterConfig, Delivery, Report, TURNS};
-use crate::member::fence::Fence;
+use crate::member::fence::{Fence, Members};
 use crate::member::rebalance::{Context, Who};
 pub(super) use membership::Membership;
+use renewal::Renewal;
 use waterclock_engine::Millis;
 use waterclock_engine::member::{Failure, Life};
 
@@ -31,6 +35,8 @@ pub(super) const POLL_MAX: Duration = Duration::from_millis(100);
 /// The wait while an answer from another thread is awaited, which does not wake a poll. Up to this long it is the
 /// answers that are waited for, since they come sooner than a poll returns, and end to the microsecond.
 pub(super) const POLL_SHORT: Duration = Duration::from_millis(1);
+/// The wait while a producer is made.
+const RENEWAL_POLL: Duration = Duration::from_millis(5);
 /// Records read in one turn, at most: about two milliseconds' work.
 const TURN_MAX: usize = 2_000;
 /// Positions are committed this often in `at_least_once`.
@@ -57,6 +63,12 @@ pub(super) struct Session<'a, R: Role> {
     log_limiter: LogLimiter,
     /// How often topics had been created again when the partitions were taken over last.
     recreated: u64,
+    /// The group wants the partitions back: until then they are let go.
+    let_go_by: Option<Instant>,
+    /// A batch has failed, and its producer is made anew.
+    renewal: Option<Renewal>,
+    /// When a producer was made anew last.
+    renewed: Option<Instant>,
 }
 
 impl<'a, R: Role> Session<'a, R> {
@@ -101,6 +113,7 @@ impl<'a, R: Role> Session<'a, R> {
             plan.namespace.clone(),
             plan.transaction_timeout,
             if plan.delivery == Delivery::ExactlyOnce { TURNS } else { 0 },
+            if R::LETS_GO_LATER { Members::Worker } else { Members::Lanes },
             Arc::clone(&shared.roster),
         );
         let context = Context::new(
@@ -110,6 +123,7 @@ impl<'a, R: Role> Session<'a, R> {
             shared.ends.clone(),
             fence,
             Arc::clone(&status.taking),
+            R::LETS_GO_LATER,
         );
         let consumer: BaseConsumer<Context<R::Rules>> =
             settings(plan, &client_id, &group_instance_id)
@@ -117,11 +131,14 @@ impl<'a, R: Role> Session<'a, R> {
                 .map_err(failed)?;
         let names: Vec<&str> = names.iter().map(|name| &**name).collect();
         consumer.subscribe(&names).map_err(failed)?;
+        let bell =
+            R::WAITS.then(|| Bell::of_member(consumer.client(), std::thread::current())).flatten();
         let waits = Waker::of_consumer(consumer.client()).map(|waker| shared.steps.wake(waker));
         let member = Membership {
             plan,
             shared,
             status,
+            bell,
             consumer,
             committer,
             epoch: None,
@@ -133,6 +150,7 @@ impl<'a, R: Role> Session<'a, R> {
             held: false,
             in_flight: VecDeque::new(),
             lows: BTreeMap::new(),
+            signed: None,
         };
         Ok(Self {
             member,
@@ -143,6 +161,9 @@ impl<'a, R: Role> Session<'a, R> {
             outages: OutageWatch::rarely(&plan.connection),
             log_limiter: LogLimiter::default(),
             recreated: shared.seen.recreated(),
+            let_go_by: None,
+            renewal: None,
+            renewed: None,
         })
     }
 
@@ -180,6 +201,7 @@ impl<'a, R: Role> Session<'a, R> {
                 woken = at;
                 self.wake_client();
             }
+            self.ask_for_sign(at);
             if at - trimmed >= TRIM_EVERY {
                 trimmed = at;
                 self.trim();
@@ -221,7 +243,7 @@ impl<'a, R: Role> Session<'a, R> {
         let why = format!("batch {batch} hangs for {seconds} s, at {step}");
         tracing::warn!(thread = plan.thread, "{why}");
         status.tell(Some(why));
-        self.fail(Failure::Work);
+        if R::GOES_ON { self.abandon_and_renew() } else { self.fail(Failure::Work) }
     }
 
     /// Drops everything. The lanes are taken over again in time.
@@ -234,7 +256,7 @@ impl<'a, R: Role> Session<'a, R> {
     /// One turn: read, tell, order.
     fn turn(&mut self) -> Result<(), Error> {
         let mut timeout = self.patience();
-        if timeout <= POLL_SHORT {
+        if R::WAITS || timeout <= POLL_SHORT {
             if let Some(report) = self.role.wait(&mut self.member, timeout) {
                 self.report(report);
             }
@@ -256,6 +278,9 @@ impl<'a, R: Role> Session<'a, R> {
         while let Ok(report) = reports.try_recv() {
             self.report(report);
         }
+        self.take_sign();
+        self.renew_when_ready()?;
+        self.let_go_when_due()?;
         if self.member.life.resumes_in(self.member.at()) == Some(Millis(0)) {
             self.take_over_again()?;
         }
@@ -270,7 +295,11 @@ impl<'a, R: Role> Session<'a, R> {
     /// How long the next wait may take.
     fn patience(&self) -> Duration {
         let is_awaited = !self.member.in_flight.is_empty() || self.member.life.is_resting();
-        let most = if is_awaited { POLL_SHORT } else { POLL_MAX };
+        let most = match &self.renewal {
+            _ if is_awaited => POLL_SHORT,
+            Some(_) => RENEWAL_POLL,
+            None => POLL_MAX,
+        };
         self.role.patience(&self.member).min(most)
     }
 
@@ -315,6 +344,9 @@ impl<'a, R: Role> Session<'a, R> {
             }
             Report::Failed { why, refused, doubted, acknowledged } => {
                 self.member.status.tell(Some(why));
+                if R::GOES_ON {
+                    return self.renew(refused.map(|refused| refused.why));
+                }
                 self.role.failed(&mut self.member, doubted, acknowledged);
                 if let Some(refused) = refused {
                     // Brokers are there, so this is quick; otherwise what was acknowledged before would be delivered again

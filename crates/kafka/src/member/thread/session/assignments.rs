@@ -9,7 +9,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use super::{Membership, POLL_SHORT, Session};
 use crate::client::connect::aside;
-use crate::member::rebalance::{Context, GroupEvent, GroupPresence, Taken};
+use crate::member::rebalance::{Context, GroupEvent, GroupPresence, SETTLE, Taken};
 use crate::member::thread::Error;
 use crate::member::thread::role::Role;
 use waterclock_engine::Lane;
@@ -25,9 +25,11 @@ impl<R: Role> Session<'_, R> {
     /// Drops everything that is held of the partitions.
     pub(super) fn give_up(&mut self) {
         let member = &mut self.member;
+        self.renewal = None;
         member.in_flight.clear();
         member.lows.clear();
         member.epoch = None;
+        member.signed = None;
         let assignment = member.assignment.take();
         member.status.own(Vec::new());
         member.status.joined.store(false, Ordering::Relaxed);
@@ -38,7 +40,9 @@ impl<R: Role> Session<'_, R> {
         for event in self.member.consumer.context().events() {
             match event {
                 GroupEvent::Assigned(taken) => self.begin(taken),
+                GroupEvent::Revoking => self.begin_letting_go(),
                 GroupEvent::Revoked => {
+                    self.let_go_by = None;
                     self.member.life.revoked();
                     self.give_up();
                 }
@@ -157,8 +161,15 @@ impl<R: Role> Session<'_, R> {
     /// thread of its own, and the process its own end.
     pub(super) fn leave(mut self, is_for_good: bool) {
         let drained = self.role.is_drained();
+        let is_revoked = self.let_go_by.is_some();
         self.give_up();
-        self.waits = None;
+        (self.waits, self.member.bell) = (None, None);
+        let context = self.member.consumer.context();
+        context.lets_go_at_once();
+        if is_revoked {
+            // librdkafka waits for this, and would not leave the group before.
+            context.let_go(&self.member.consumer, Duration::ZERO);
+        }
         let Membership { consumer, committer, plan, .. } = self.member;
         let (done, closed) = crossbeam_channel::bounded(1);
         let closing = std::thread::Builder::new().name("wc-close".into()).spawn(move || {
@@ -166,7 +177,7 @@ impl<R: Role> Session<'_, R> {
             let presence = || asker.as_ref().and_then(|asker| consumer.context().presence(asker));
             if is_for_good && presence().is_some_and(|presence| !presence.others) {
                 tracing::info!("no other member is in the group: the group.instance.id is kept");
-                consumer.context().release(&consumer);
+                consumer.context().release(&consumer, SETTLE);
             } else {
                 leave_group(&consumer, presence);
             }
@@ -184,7 +195,7 @@ impl<R: Role> Session<'_, R> {
                 "the lane thread's consumer or producers do not close; they are left to the end of the process"
             );
         }
-        tracing::info!(thread = plan.thread, drained, "lanes released");
+        tracing::info!(thread = plan.thread, drained, "partitions released");
     }
 }
 

@@ -10,6 +10,7 @@ use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
 
 use crate::client::raw;
+use crate::client::raw::bell::Bell;
 use crate::cluster::stalls::Fetched;
 use crate::member::commit::{AssignmentEpoch, Committer, Report};
 use crate::member::group_topics::GroupTopics;
@@ -34,6 +35,8 @@ pub(in crate::member::thread) struct Membership<'a, R: Rules> {
     pub(in crate::member::thread) plan: &'a Plan,
     pub(in crate::member::thread) shared: &'a Shared,
     pub(in crate::member::thread) status: &'a Status,
+    /// Unparks this thread when there is something to poll; gone before the consumer.
+    pub(super) bell: Option<Bell>,
     pub(super) consumer: BaseConsumer<Context<R>>,
     pub(super) committer: Arc<Committer>,
     /// The right to commit, of the assignment in force.
@@ -54,6 +57,8 @@ pub(in crate::member::thread) struct Membership<'a, R: Rules> {
     pub(super) in_flight: VecDeque<InFlight>,
     /// Low watermarks committed since the last trim, as far as the group's coordinator has said so.
     pub(super) lows: BTreeMap<Source, Offset>,
+    /// When the group was last asked whether it has this member, in this assignment.
+    pub(super) signed: Option<Instant>,
 }
 
 impl<R: Rules> Membership<'_, R> {
@@ -65,6 +70,11 @@ impl<R: Rules> Membership<'_, R> {
     /// Time as the core counts it.
     pub(in crate::member::thread) fn at(&self) -> Millis {
         millis(self.began.elapsed())
+    }
+
+    /// Whether there is something to poll, where the role waits by itself.
+    pub(in crate::member::thread) fn has_events(&self) -> bool {
+        self.bell.as_ref().is_none_or(Bell::has_events)
     }
 
     /// The topics that the group works on.
