@@ -22,7 +22,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::api::{self, Gate, Hosts, Report, Status as _};
+use crate::api::auth::Access;
+use crate::api::{self, Front, Gate, Hosts, Report, Rooms, Status as _};
 use crate::config::{Config, MAIN_INTAKE};
 use crate::kafka::{LaneThreads, Members, member};
 use crate::telemetry::{self, Figures, TelemetryError};
@@ -127,12 +128,14 @@ pub async fn run_reloading(
     let (stopping, _) = watch::channel(());
     let gate = Arc::new(Gate::new(files));
     let own = config.http_hosts.iter().map(String::as_str).chain([advertise.as_str()]);
-    let front = (Hosts::new(own), Arc::clone(&gate));
+    let access = Arc::new(Access::default());
+    let front = Front::new(Hosts::new(own), Arc::clone(&gate), Arc::clone(&access));
     let health = Arc::new(Health::new(figures.clone(), gate));
     let status = Arc::clone(&health) as Arc<dyn api::Status>;
     let known = Arc::new(TimersOfInstance::new(advertise.clone()));
     let timers = Arc::clone(&known) as Arc<dyn api::timers::model::Timers>;
-    let serving = tokio::spawn(api::serve(listener, status, timers, front, closed(&stopping)));
+    let rooms = Rooms { timers, tasks: None };
+    let serving = tokio::spawn(api::serve(listener, status, rooms, front, closed(&stopping)));
     let tidying = tokio::spawn(tidy(figures, closed(&stopping)));
 
     let ended = lanes(config, advertise, reloads, (&health, &known), stop).await;

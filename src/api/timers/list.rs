@@ -9,12 +9,12 @@ use axum::response::IntoResponse as _;
 use axum::{Extension, Json};
 use serde_json::json;
 
+use super::super::guard::Came;
+use super::super::problem::Problem;
 use super::deadline::{self, Deadline};
-use super::guard::Came;
 use super::model::{Cursor, Filter, LaneTimer, Page, TimersError};
 use super::params::{self, Query};
 use super::peer::{Owners, PeerReply, PeerRequest, fault};
-use super::problem::Problem;
 use super::token::{self, BadToken};
 use super::{Answered, json, tracked};
 use crate::engine::UnixMillis;
