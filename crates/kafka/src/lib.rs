@@ -34,7 +34,7 @@ pub use logs::{
     Ack, Changelog, DeadLetters, DeadRecord, DemoReader, DemoWriter, LogError, Logged, Seen,
 };
 pub use member::{ClusterView, Delivery, LaneThreads, Settings, TakeOverError, Written};
-pub use meta::{Member, Members, Roster};
+pub use meta::{Member, Members, PutError, Registrar, RegistryFeed, Roster};
 pub use rdkafka::error::KafkaError;
 /// A record that a consumer of rdkafka gives.
 pub use rdkafka::message::BorrowedMessage;
