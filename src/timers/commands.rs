@@ -47,6 +47,7 @@ fn about(version: Version, due: UnixMillis, intake: u64) -> State<'static> {
         name: None,
         target: None,
         hops: 0,
+        task: None,
     }
 }
 

@@ -149,6 +149,7 @@ mod tests {
             key: None,
             key_cut: false,
             code: None,
+            task: None,
         };
         LaneTimer { lane: Lane(0), timer }
     }

@@ -204,6 +204,7 @@ mod tests {
             key: Some(b"k".as_slice().into()),
             key_cut: true,
             code: Some(Code::TooLarge),
+            task: None,
         };
         LaneTimer { lane: Lane(3), timer }
     }

@@ -351,6 +351,7 @@ impl Pair {
                 key: key.map(Into::into),
                 key_cut: false,
                 code: None,
+                task: None,
             };
             world.timers.push(LaneTimer { lane: Lane(lane_of(&name)), timer });
         });
