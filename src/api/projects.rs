@@ -5,7 +5,6 @@
 //! 2. A pause and a resume change nothing else: one that meets another change at the same time is refused.
 //! 3. What a token does not cover is as if it were not there, unless the caller names it in a change.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,20 +15,25 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Json, Router};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use url::Url;
-use utoipa::ToSchema;
 
 use super::auth::{Caller, Role};
 use super::problem::Problem;
 use super::serve::Front;
-use super::tasks::model::{self, Length, RetryInfo};
+use super::tasks::model::Problem as ProblemBody;
 use super::tasks::{self, Tasks};
 use super::timers::model::Soon;
 use super::timers::no_such_method;
 use super::timers::params::Query;
 use crate::engine::task::Wrong;
 use crate::engine::task::registry::{Change, Project, Registry, Service, is_name, read_request};
+
+pub mod model;
+
+use model::{
+    Changed, ProjectList, ProjectRow, ProjectSettings, ProjectView, ServiceSettings, ServiceView,
+};
 
 /// How long Kafka may take to acknowledge a change.
 const PUT_MAX: Duration = Duration::from_secs(15);
@@ -81,116 +85,6 @@ impl From<PutError> for Problem {
             }
         }
     }
-}
-
-/// What a project may do.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ProjectSettings {
-    /// None of its tasks is dispatched.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub paused: Option<bool>,
-    /// Open calls at once, from 1 to 10,000; 256 if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub concurrency: Option<u32>,
-    /// Calls that may begin per second; any number if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<f64>,
-    /// Calls that may begin at once; what comes in a second if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub burst: Option<u32>,
-    /// Topics that its Kafka tasks may go to, as regular expressions for whole names; all that are allowed if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub targets: Option<Vec<String>>,
-    /// How long its tasks are remembered after their end, from 1h to 400d; 7d if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub history: Option<Length>,
-}
-
-/// Where a service is, and what it may be sent.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ServiceSettings {
-    /// The URL that the paths of tasks are put behind.
-    pub address: String,
-    /// `http`, whether the address has TLS or not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub protocol: Option<String>,
-    /// None of its tasks is dispatched.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub paused: Option<bool>,
-    /// Open calls at once, from 1 to 10,000; 64 if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub concurrency: Option<u32>,
-    /// Calls that may begin per second; any number if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<f64>,
-    /// Calls that may begin at once; what comes in a second if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub burst: Option<u32>,
-    /// How long a call may take, at most 5m; 10s if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Length>,
-    /// When an attempt that failed is made again, where the task does not say it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry: Option<RetryInfo>,
-    /// The name of the secret that calls are signed with.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub secret: Option<String>,
-    /// The name of the secret that is sent as bearer token.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bearer: Option<String>,
-}
-
-/// A project as it is now.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ProjectView {
-    /// Its name.
-    pub project: String,
-    /// Counts its changes; 0: it was never put, and has the defaults.
-    pub revision: u64,
-    /// What it may do.
-    #[serde(flatten)]
-    pub settings: ProjectSettings,
-    /// Its services by name.
-    pub services: BTreeMap<String, ServiceView>,
-}
-
-/// A service as it is now.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ServiceView {
-    /// Counts its changes.
-    pub revision: u64,
-    /// Where it is, and what it may be sent.
-    #[serde(flatten)]
-    pub settings: ServiceSettings,
-}
-
-/// A project in a list.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ProjectRow {
-    /// Its name.
-    pub project: String,
-    /// Counts its changes; 0: only its services were put.
-    pub revision: u64,
-    /// None of its tasks is dispatched.
-    pub paused: bool,
-    /// Open calls at once.
-    pub concurrency: u32,
-    /// The names of its services.
-    pub services: Vec<String>,
-}
-
-/// All projects that a caller may know of, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ProjectList {
-    /// Those of which something was put.
-    pub projects: Vec<ProjectRow>,
-}
-
-/// What a change made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Changed {
-    /// The revision that is in force now.
-    pub revision: u64,
 }
 
 /// The routes, as the document at `/openapi.json` has to have them; actions are a part of the last segment.
@@ -326,7 +220,7 @@ async fn write(
     get, path = "/v1/projects", tag = "projects", operation_id = "listProjects",
     responses(
         (status = 200, description = "By name", body = ProjectList),
-        (status = "4XX", description = "The request is wrong", body = model::Problem),
+        (status = "4XX", description = "The request is wrong", body = ProblemBody),
     ),
 )]
 pub(super) async fn list(
@@ -354,7 +248,7 @@ pub(super) async fn list(
     params(("project" = String, Path, description = "The name of the project.")),
     responses(
         (status = 200, description = "The project; ETag has its revision", body = ProjectView),
-        (status = "4XX", description = "404: there is none", body = model::Problem),
+        (status = "4XX", description = "404: there is none", body = ProblemBody),
     ),
 )]
 pub(super) async fn show(
@@ -385,9 +279,9 @@ fn known<'r>(registry: &'r Registry, caller: &Caller, name: &str) -> Result<&'r 
     request_body = ProjectSettings,
     responses(
         (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "Nothing was changed", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn put(
@@ -411,9 +305,9 @@ pub(super) async fn put(
     request_body = ServiceSettings,
     responses(
         (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "Nothing was changed", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn put_service(
@@ -463,9 +357,9 @@ async fn put_any(
     ),
     responses(
         (status = 200, description = "It is written", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "404: there is none", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "404: there is none", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn delete(
@@ -491,9 +385,9 @@ pub(super) async fn delete(
     ),
     responses(
         (status = 200, description = "It is written", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "404: there is none", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "404: there is none", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn delete_service(
@@ -585,9 +479,9 @@ async fn act_on_service(
     ),
     responses(
         (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "Nothing was changed", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn pause(
@@ -609,9 +503,9 @@ pub(super) async fn pause(
     ),
     responses(
         (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "Nothing was changed", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn resume(
@@ -634,9 +528,9 @@ pub(super) async fn resume(
     ),
     responses(
         (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "Nothing was changed", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn pause_service(
@@ -660,9 +554,9 @@ pub(super) async fn pause_service(
     ),
     responses(
         (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "Nothing was changed", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn resume_service(
