@@ -217,7 +217,8 @@ async fn write(
 
 /// Lists the projects of which something was put.
 #[utoipa::path(
-    get, path = "/v1/projects", tag = "projects", operation_id = "listProjects",
+    get,
+    path = "/v1/projects", tag = "projects", operation_id = "listProjects",
     responses(
         (status = 200, description = "By name", body = ProjectList),
         (status = "4XX", description = "The request is wrong", body = ProblemBody),
@@ -244,7 +245,8 @@ pub(super) async fn list(
 
 /// Shows a project and its services.
 #[utoipa::path(
-    get, path = "/v1/projects/{project}", tag = "projects", operation_id = "getProject",
+    get,
+    path = "/v1/projects/{project}", tag = "projects", operation_id = "getProject",
     params(("project" = String, Path, description = "The name of the project.")),
     responses(
         (status = 200, description = "The project; ETag has its revision", body = ProjectView),
@@ -271,7 +273,8 @@ fn known<'r>(registry: &'r Registry, caller: &Caller, name: &str) -> Result<&'r 
 
 /// Puts a project: what is not said has its default. Its services stay.
 #[utoipa::path(
-    put, path = "/v1/projects/{project}", tag = "projects", operation_id = "putProject",
+    put,
+    path = "/v1/projects/{project}", tag = "projects", operation_id = "putProject",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("If-Match" = Option<String>, Header, description = "The revision to change, in quotes; \"0\": none yet."),
@@ -296,7 +299,8 @@ pub(super) async fn put(
 
 /// Puts a service: what is not said has its default.
 #[utoipa::path(
-    put, path = "/v1/projects/{project}/services/{service}", tag = "projects", operation_id = "putService",
+    put,
+    path = "/v1/projects/{project}/services/{service}", tag = "projects", operation_id = "putService",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("service" = String, Path, description = "The name of the service."),
@@ -350,7 +354,8 @@ async fn put_any(
 
 /// Deletes a project: it takes no more tasks, and those that wait end.
 #[utoipa::path(
-    delete, path = "/v1/projects/{project}", tag = "projects", operation_id = "deleteProject",
+    delete,
+    path = "/v1/projects/{project}", tag = "projects", operation_id = "deleteProject",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("If-Match" = Option<String>, Header, description = "The revision to delete, in quotes."),
@@ -377,7 +382,8 @@ pub(super) async fn delete(
 
 /// Deletes a service: tasks for it fail.
 #[utoipa::path(
-    delete, path = "/v1/projects/{project}/services/{service}", tag = "projects", operation_id = "deleteService",
+    delete,
+    path = "/v1/projects/{project}/services/{service}", tag = "projects", operation_id = "deleteService",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("service" = String, Path, description = "The name of the service."),
@@ -472,7 +478,8 @@ async fn act_on_service(
 
 /// Pauses a project: within two seconds none of its tasks is dispatched.
 #[utoipa::path(
-    post, path = "/v1/projects/{project}:pause", tag = "projects", operation_id = "pauseProject",
+    post,
+    path = "/v1/projects/{project}:pause", tag = "projects", operation_id = "pauseProject",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("If-Match" = Option<String>, Header, description = "The revision to change, in quotes."),
@@ -496,7 +503,8 @@ pub(super) async fn pause(
 
 /// Ends the pause of a project.
 #[utoipa::path(
-    post, path = "/v1/projects/{project}:resume", tag = "projects", operation_id = "resumeProject",
+    post,
+    path = "/v1/projects/{project}:resume", tag = "projects", operation_id = "resumeProject",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("If-Match" = Option<String>, Header, description = "The revision to change, in quotes."),
@@ -520,7 +528,8 @@ pub(super) async fn resume(
 
 /// Pauses a service: within two seconds none of its tasks is dispatched.
 #[utoipa::path(
-    post, path = "/v1/projects/{project}/services/{service}:pause", tag = "projects", operation_id = "pauseService",
+    post,
+    path = "/v1/projects/{project}/services/{service}:pause", tag = "projects", operation_id = "pauseService",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("service" = String, Path, description = "The name of the service."),
@@ -546,7 +555,8 @@ pub(super) async fn pause_service(
 
 /// Ends the pause of a service.
 #[utoipa::path(
-    post, path = "/v1/projects/{project}/services/{service}:resume", tag = "projects", operation_id = "resumeService",
+    post,
+    path = "/v1/projects/{project}/services/{service}:resume", tag = "projects", operation_id = "resumeService",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("service" = String, Path, description = "The name of the service."),
