@@ -93,9 +93,9 @@ fn every_reference_of_the_document_leads_somewhere() {
 async fn every_example_of_the_documents_is_taken() {
     let api = Api::new();
     let mut count = 0;
+    let line = regex::Regex::new(r"(?m)^curl (?:-X (PUT|POST) )?'?http://127\.0\.0\.1:8080(/v1/(?:tasks|projects)[^ ']*)'? .*--json '([^']+)'$").expect("sound");
     for page in [include_str!("../../../docs/tasks.md"), include_str!("../../../docs/http-api.md")]
     {
-        let line = regex::Regex::new(r"(?m)^curl (?:-X (PUT|POST) )?'?http://127\.0\.0\.1:8080(/v1/(?:tasks|projects)[^ ']*)'? .*--json '([^']+)'$").expect("sound");
         for found in line.captures_iter(&page.replace("\\\n", " ")) {
             let method = found.get(1).map_or("POST", |method| method.as_str());
             let body: Value = serde_json::from_str(&found[3]).expect("JSON");
