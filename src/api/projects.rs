@@ -5,7 +5,6 @@
 //! 2. A pause and a resume change nothing else: one that meets another change at the same time is refused.
 //! 3. What a token does not cover is as if it were not there, unless the caller names it in a change.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,20 +15,25 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Json, Router};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use url::Url;
-use utoipa::ToSchema;
 
 use super::auth::{Caller, Role};
 use super::problem::Problem;
 use super::serve::Front;
-use super::tasks::model::{self, Length, RetryInfo};
+use super::tasks::model::Problem as ProblemBody;
 use super::tasks::{self, Tasks};
 use super::timers::model::Soon;
 use super::timers::no_such_method;
 use super::timers::params::Query;
 use crate::engine::task::Wrong;
 use crate::engine::task::registry::{Change, Project, Registry, Service, is_name, read_request};
+
+pub mod model;
+
+use model::{
+    Changed, ProjectList, ProjectRow, ProjectSettings, ProjectView, ServiceSettings, ServiceView,
+};
 
 /// How long Kafka may take to acknowledge a change.
 const PUT_MAX: Duration = Duration::from_secs(15);
@@ -81,116 +85,6 @@ impl From<PutError> for Problem {
             }
         }
     }
-}
-
-/// What a project may do.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ProjectSettings {
-    /// None of its tasks is dispatched.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub paused: Option<bool>,
-    /// Open calls at once, from 1 to 10,000; 256 if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub concurrency: Option<u32>,
-    /// Calls that may begin per second; any number if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<f64>,
-    /// Calls that may begin at once; what comes in a second if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub burst: Option<u32>,
-    /// Topics that its Kafka tasks may go to, as regular expressions for whole names; all that are allowed if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub targets: Option<Vec<String>>,
-    /// How long its tasks are remembered after their end, from 1h to 400d; 7d if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub history: Option<Length>,
-}
-
-/// Where a service is, and what it may be sent.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ServiceSettings {
-    /// The URL that the paths of tasks are put behind.
-    pub address: String,
-    /// `http`, whether the address has TLS or not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub protocol: Option<String>,
-    /// None of its tasks is dispatched.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub paused: Option<bool>,
-    /// Open calls at once, from 1 to 10,000; 64 if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub concurrency: Option<u32>,
-    /// Calls that may begin per second; any number if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<f64>,
-    /// Calls that may begin at once; what comes in a second if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub burst: Option<u32>,
-    /// How long a call may take, at most 5m; 10s if nothing is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Length>,
-    /// When an attempt that failed is made again, where the task does not say it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry: Option<RetryInfo>,
-    /// The name of the secret that calls are signed with.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub secret: Option<String>,
-    /// The name of the secret that is sent as bearer token.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bearer: Option<String>,
-}
-
-/// A project as it is now.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ProjectView {
-    /// Its name.
-    pub project: String,
-    /// Counts its changes; 0: it was never put, and has the defaults.
-    pub revision: u64,
-    /// What it may do.
-    #[serde(flatten)]
-    pub settings: ProjectSettings,
-    /// Its services by name.
-    pub services: BTreeMap<String, ServiceView>,
-}
-
-/// A service as it is now.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ServiceView {
-    /// Counts its changes.
-    pub revision: u64,
-    /// Where it is, and what it may be sent.
-    #[serde(flatten)]
-    pub settings: ServiceSettings,
-}
-
-/// A project in a list.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ProjectRow {
-    /// Its name.
-    pub project: String,
-    /// Counts its changes; 0: only its services were put.
-    pub revision: u64,
-    /// None of its tasks is dispatched.
-    pub paused: bool,
-    /// Open calls at once.
-    pub concurrency: u32,
-    /// The names of its services.
-    pub services: Vec<String>,
-}
-
-/// All projects that a caller may know of, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ProjectList {
-    /// Those of which something was put.
-    pub projects: Vec<ProjectRow>,
-}
-
-/// What a change made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Changed {
-    /// The revision that is in force now.
-    pub revision: u64,
 }
 
 /// The routes, as the document at `/openapi.json` has to have them; actions are a part of the last segment.
@@ -323,10 +217,11 @@ async fn write(
 
 /// Lists the projects of which something was put.
 #[utoipa::path(
-    get, path = "/v1/projects", tag = "projects", operation_id = "listProjects",
+    get,
+    path = "/v1/projects", tag = "projects", operation_id = "listProjects",
     responses(
         (status = 200, description = "By name", body = ProjectList),
-        (status = "4XX", description = "The request is wrong", body = model::Problem),
+        (status = "4XX", description = "The request is wrong", body = ProblemBody),
     ),
 )]
 pub(super) async fn list(
@@ -350,11 +245,12 @@ pub(super) async fn list(
 
 /// Shows a project and its services.
 #[utoipa::path(
-    get, path = "/v1/projects/{project}", tag = "projects", operation_id = "getProject",
+    get,
+    path = "/v1/projects/{project}", tag = "projects", operation_id = "getProject",
     params(("project" = String, Path, description = "The name of the project.")),
     responses(
         (status = 200, description = "The project; ETag has its revision", body = ProjectView),
-        (status = "4XX", description = "404: there is none", body = model::Problem),
+        (status = "4XX", description = "404: there is none", body = ProblemBody),
     ),
 )]
 pub(super) async fn show(
@@ -377,7 +273,8 @@ fn known<'r>(registry: &'r Registry, caller: &Caller, name: &str) -> Result<&'r 
 
 /// Puts a project: what is not said has its default. Its services stay.
 #[utoipa::path(
-    put, path = "/v1/projects/{project}", tag = "projects", operation_id = "putProject",
+    put,
+    path = "/v1/projects/{project}", tag = "projects", operation_id = "putProject",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("If-Match" = Option<String>, Header, description = "The revision to change, in quotes; \"0\": none yet."),
@@ -385,9 +282,9 @@ fn known<'r>(registry: &'r Registry, caller: &Caller, name: &str) -> Result<&'r 
     request_body = ProjectSettings,
     responses(
         (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "Nothing was changed", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn put(
@@ -402,7 +299,8 @@ pub(super) async fn put(
 
 /// Puts a service: what is not said has its default.
 #[utoipa::path(
-    put, path = "/v1/projects/{project}/services/{service}", tag = "projects", operation_id = "putService",
+    put,
+    path = "/v1/projects/{project}/services/{service}", tag = "projects", operation_id = "putService",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("service" = String, Path, description = "The name of the service."),
@@ -411,9 +309,9 @@ pub(super) async fn put(
     request_body = ServiceSettings,
     responses(
         (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "Nothing was changed", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn put_service(
@@ -456,16 +354,17 @@ async fn put_any(
 
 /// Deletes a project: it takes no more tasks, and those that wait end.
 #[utoipa::path(
-    delete, path = "/v1/projects/{project}", tag = "projects", operation_id = "deleteProject",
+    delete,
+    path = "/v1/projects/{project}", tag = "projects", operation_id = "deleteProject",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("If-Match" = Option<String>, Header, description = "The revision to delete, in quotes."),
     ),
     responses(
         (status = 200, description = "It is written", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "404: there is none", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "404: there is none", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn delete(
@@ -483,7 +382,8 @@ pub(super) async fn delete(
 
 /// Deletes a service: tasks for it fail.
 #[utoipa::path(
-    delete, path = "/v1/projects/{project}/services/{service}", tag = "projects", operation_id = "deleteService",
+    delete,
+    path = "/v1/projects/{project}/services/{service}", tag = "projects", operation_id = "deleteService",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("service" = String, Path, description = "The name of the service."),
@@ -491,9 +391,9 @@ pub(super) async fn delete(
     ),
     responses(
         (status = 200, description = "It is written", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "404: there is none", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "404: there is none", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn delete_service(
@@ -578,16 +478,17 @@ async fn act_on_service(
 
 /// Pauses a project: within two seconds none of its tasks is dispatched.
 #[utoipa::path(
-    post, path = "/v1/projects/{project}:pause", tag = "projects", operation_id = "pauseProject",
+    post,
+    path = "/v1/projects/{project}:pause", tag = "projects", operation_id = "pauseProject",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("If-Match" = Option<String>, Header, description = "The revision to change, in quotes."),
     ),
     responses(
         (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "Nothing was changed", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn pause(
@@ -602,16 +503,17 @@ pub(super) async fn pause(
 
 /// Ends the pause of a project.
 #[utoipa::path(
-    post, path = "/v1/projects/{project}:resume", tag = "projects", operation_id = "resumeProject",
+    post,
+    path = "/v1/projects/{project}:resume", tag = "projects", operation_id = "resumeProject",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("If-Match" = Option<String>, Header, description = "The revision to change, in quotes."),
     ),
     responses(
         (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "Nothing was changed", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn resume(
@@ -626,7 +528,8 @@ pub(super) async fn resume(
 
 /// Pauses a service: within two seconds none of its tasks is dispatched.
 #[utoipa::path(
-    post, path = "/v1/projects/{project}/services/{service}:pause", tag = "projects", operation_id = "pauseService",
+    post,
+    path = "/v1/projects/{project}/services/{service}:pause", tag = "projects", operation_id = "pauseService",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("service" = String, Path, description = "The name of the service."),
@@ -634,9 +537,9 @@ pub(super) async fn resume(
     ),
     responses(
         (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "Nothing was changed", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn pause_service(
@@ -652,7 +555,8 @@ pub(super) async fn pause_service(
 
 /// Ends the pause of a service.
 #[utoipa::path(
-    post, path = "/v1/projects/{project}/services/{service}:resume", tag = "projects", operation_id = "resumeService",
+    post,
+    path = "/v1/projects/{project}/services/{service}:resume", tag = "projects", operation_id = "resumeService",
     params(
         ("project" = String, Path, description = "The name of the project."),
         ("service" = String, Path, description = "The name of the service."),
@@ -660,9 +564,9 @@ pub(super) async fn pause_service(
     ),
     responses(
         (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
-        (status = 409, description = "Another revision is in force", body = model::Problem),
-        (status = "4XX", description = "Nothing was changed", body = model::Problem),
-        (status = 503, description = "Try again", body = model::Problem),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn resume_service(

@@ -25,7 +25,8 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Creates a task that calls a URL or a service.
 #[utoipa::path(
-    post, path = "/v1/tasks/http", tag = "tasks", operation_id = "createHttpTask",
+    post,
+    path = "/v1/tasks/http", tag = "tasks", operation_id = "createHttpTask",
     request_body = model::HttpTask,
     params(("Idempotency-Key" = Option<String>, Header, description = "The same as request_id.")),
     responses(
@@ -46,7 +47,8 @@ pub(in crate::api) async fn http(
 
 /// Creates a task that writes a record to a topic.
 #[utoipa::path(
-    post, path = "/v1/tasks/kafka", tag = "tasks", operation_id = "createKafkaTask",
+    post,
+    path = "/v1/tasks/kafka", tag = "tasks", operation_id = "createKafkaTask",
     request_body = model::KafkaTask,
     params(("Idempotency-Key" = Option<String>, Header, description = "The same as request_id.")),
     responses(
@@ -67,7 +69,8 @@ pub(in crate::api) async fn kafka(
 
 /// Creates up to 1,000 tasks, each for itself.
 #[utoipa::path(
-    post, path = "/v1/tasks:batchCreate", tag = "tasks", operation_id = "batchCreateTasks",
+    post,
+    path = "/v1/tasks:batchCreate", tag = "tasks", operation_id = "batchCreateTasks",
     request_body = model::TaskBatch,
     responses(
         (status = 200, description = "What became of each, in order", body = CreatedBatch),

@@ -226,7 +226,7 @@ fn is_bodyless(path: &str) -> bool {
 async fn within<T>(most: Duration, soon: Soon<'_, T>) -> Result<T, Failure> {
     tokio::time::timeout(most, soon).await.map_err(|_| {
         Failure::Unknown(format!(
-            "no answer within {} s; a change may have been made, and to ask again is safe",
+            "no answer within {} s; what was to be changed may be changed, and to ask again is safe",
             most.as_secs()
         ))
     })

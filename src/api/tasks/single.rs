@@ -41,7 +41,8 @@ async fn seen(tasks: &Tasks, caller: &Caller, id: &TaskId) -> Result<TaskView, P
 
 /// Shows a task with its attempts.
 #[utoipa::path(
-    get, path = "/v1/tasks/{id}", tag = "tasks", operation_id = "getTask",
+    get,
+    path = "/v1/tasks/{id}", tag = "tasks", operation_id = "getTask",
     params(("id" = String, Path, description = "The id of the task.")),
     responses(
         (status = 200, description = "The task as it is now", body = TaskView),
@@ -62,7 +63,8 @@ pub(in crate::api) async fn get(
 
 /// Lists tasks in the order of their due times, without their attempts.
 #[utoipa::path(
-    get, path = "/v1/tasks", tag = "tasks", operation_id = "listTasks",
+    get,
+    path = "/v1/tasks", tag = "tasks", operation_id = "listTasks",
     params(
         ("project" = Option<String>, Query, description = "Only those of this project."),
         ("group" = Option<String>, Query, description = "Only those of this group."),
@@ -147,7 +149,8 @@ fn limit(text: &str) -> Result<usize, Problem> {
 
 /// Cancels a task, and says what became of it.
 #[utoipa::path(
-    delete, path = "/v1/tasks/{id}", tag = "tasks", operation_id = "cancelTask",
+    delete,
+    path = "/v1/tasks/{id}", tag = "tasks", operation_id = "cancelTask",
     params(
         ("id" = String, Path, description = "The id of the task."),
         ("wait" = Option<String>, Query, description = "How long to wait for what becomes of it, with a unit; 5s unless told, at most 1m."),
@@ -201,7 +204,8 @@ pub(in crate::api) async fn act(
 
 /// Makes a task due now that waits for its time, or that has failed.
 #[utoipa::path(
-    post, path = "/v1/tasks/{id}:retry", tag = "tasks", operation_id = "retryTask",
+    post,
+    path = "/v1/tasks/{id}:retry", tag = "tasks", operation_id = "retryTask",
     params(("id" = String, Path, description = "The id of the task.")),
     responses(
         (status = 200, description = "The task as it is now", body = TaskView),

@@ -227,4 +227,4 @@ fn key_needed(timers: &[LaneTimer], at: &str) -> Problem {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
