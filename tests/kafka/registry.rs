@@ -29,7 +29,7 @@ fn start(fixture: &Fixture, data: &str) -> Started {
     let started = lanes::start(&config, "127.0.0.1:9".to_owned(), &stopping, |_| {});
     let started = started.unwrap_or_else(|error| panic!("{error:?}"));
     let feed = started.members.registry();
-    eventually("meta is read", || if feed.is_known() { Ok(()) } else { Err("not yet") });
+    eventually("meta is read", || if feed.is_known() { Ok(()) } else { Err("not yet".to_owned()) });
     started
 }
 
