@@ -315,6 +315,8 @@ pub enum Outcome {
     /// Nothing that it is about was pending. The index knows what became of it:
     /// [`About::found`](super::timers::About::found).
     Absent,
+    /// Of a task that a worker has: the cancel follows it there. How it ends stands in `<ns>.timers`.
+    Underway,
     /// It is a dead letter.
     Refused(Code),
 }

@@ -293,8 +293,16 @@ pub struct LaneFigures {
 }
 
 /// The values of the label `outcome`.
-const OUTCOMES: [&str; 7] =
-    ["recorded", "cancelled", "superseded", "replaced", "created", "absent", "refused"];
+const OUTCOMES: [&str; 8] = [
+    "recorded",
+    "cancelled",
+    "superseded",
+    "replaced",
+    "created",
+    "absent",
+    "refused",
+    "underway",
+];
 
 fn outcome(outcome: Outcome) -> usize {
     match outcome {
@@ -305,6 +313,7 @@ fn outcome(outcome: Outcome) -> usize {
         Outcome::Created => 4,
         Outcome::Absent => 5,
         Outcome::Refused(_) => 6,
+        Outcome::Underway => 7,
     }
 }
 

@@ -22,6 +22,7 @@ pub(super) mod params;
 mod peer;
 mod seal;
 pub(super) mod single;
+pub mod tasks;
 pub mod token;
 
 use std::collections::BTreeMap;

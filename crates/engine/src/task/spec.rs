@@ -271,6 +271,12 @@ impl Spec {
         self.request_id.as_deref()
     }
 
+    /// The same with the request id that made the id of the task.
+    #[must_use]
+    pub fn with_request_id(self, request_id: Option<String>) -> Self {
+        Self { request_id, ..self }
+    }
+
     /// What is to be done.
     #[must_use]
     pub const fn kind(&self) -> &Kind {
